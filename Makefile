@@ -1,18 +1,18 @@
-# The doors. Each installs what it needs, or says in one line what to run.
+# The commands for developers. Each installs what it needs, or prints the one line to run.
 # A fresh Debian 12 machine with a Rust toolchain is enough for all of them.
 
 CARGO ?= cargo
 export CARGO_TERM_PROGRESS_WHEN ?= auto
-# rustup puts cargo there; a shell that was started before knows nothing of it.
+# rustup's directory, which a shell that was started before its installation does not know.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo build lab test simulate fuzz lint audit bless bench bench-minio codes reproduce docs
 
-help: ## what there is
+help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## the main job: sixteen agents, a real file, a killed node, three ways to read it all the same
+demo: ## the main job: sixteen agents, a real file, a killed node, three ways to read it anyway
 	@tools/need.sh cc cargo
 	@echo "building weft (some minutes, the first time)"
 	@rm -f $${CARGO_TARGET_DIR:-target}/release/weft-lab
@@ -35,23 +35,23 @@ simulate: ## whole clusters on simulated time under faults: WEFT_SIM_SEEDS of th
 	@tools/need.sh cc cargo
 	WEFT_SIM_SEEDS=$${WEFT_SIM_SEEDS:-200} $(CARGO) test --package weft-tests --test simulation -- --nocapture
 
-fuzz: ## whatever takes bytes from outside, guided by coverage: WEFT_FUZZ_SECONDS (60) for each target
+fuzz: ## fuzz every parser of outside bytes, guided by coverage: WEFT_FUZZ_SECONDS (60) for each target
 	@tools/need.sh cc cxx cargo
 	@tools/fuzz.sh
 
-lint: ## formatting, clippy, and the house's own rules
+lint: ## formatting, clippy, and the project's own rules
 	@tools/need.sh cc cargo fmt clippy
 	@tools/tidy.sh --self-test
 	@tools/tidy.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-audit: ## every dependency: its licence, known advisories, duplicates, sources; WEFT_ADVISORY_DB=DIR for a clone of them
+audit: ## check every dependency: licence, known advisories, duplicates, sources; WEFT_ADVISORY_DB=DIR uses a clone of the advisories
 	@tools/need.sh cc git cargo
 	@tools/audit.sh --self-test
 	@tools/audit.sh
 
-bless: ## write what is generated and kept in the repository: the code of the control plane's messages, docs/settings.md
+bless: ## regenerate committed files: the control plane's messages, docs/settings.md
 	@tools/need.sh cc cargo
 	WEFT_BLESS=1 $(CARGO) test --package weft-proto --test wire generated
 	WEFT_BLESS=1 $(CARGO) test --package weft --bin weft settings_page
@@ -68,7 +68,7 @@ codes: ## measure every code, and write the page that compares them: docs/codes.
 	@tools/need.sh cc cargo
 	@tools/codes.sh
 
-reproduce: ## papers' experiments on shaped links (as root), and the page of them: docs/reproduce.md; REPRODUCE=mist for one
+reproduce: ## the papers' experiments on shaped links (as root), and their page: docs/reproduce.md; REPRODUCE=mist for one
 	@tools/need.sh cc cargo
 	@tools/reproduce.sh $(REPRODUCE)
 

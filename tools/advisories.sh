@@ -3,9 +3,9 @@
 #
 #   tools/advisories.sh CLONE_DIR >tools/advisories.tsv
 #
-# CLONE_DIR is a clone of that database, with or without a work tree; what its HEAD holds is read. Facts only: the id, the
-# crate, the date, the kind, the versions. Descriptions stay where they are, and withdrawn advisories are left out. The
-# snapshot's date is that of the clone's last commit.
+# CLONE_DIR is a clone of that database, with or without a work tree; its HEAD is read. Only facts are copied: the id,
+# the crate, the date, the kind, the versions. Descriptions and withdrawn advisories are left out. The snapshot's date
+# is that of the clone's last commit.
 set -euo pipefail
 
 clone=${1:?"usage: tools/advisories.sh CLONE_DIR"}

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Holds every dependency to deny.toml: licences, known advisories, yanked versions, several versions of one crate, sources.
+# Checks every dependency against deny.toml: licences, known advisories, yanked versions, duplicate versions, sources.
 #
 #   tools/audit.sh               check the workspace, the fuzz targets and the benchmarks
 #   tools/audit.sh --self-test   plant one breach of every rule in a scratch tree and see that each is found
 #
-# cargo-deny does the checking. It is installed into target/tools when it is missing.
+# cargo-deny does the checks. If it is missing, it is installed into target/tools.
 #
 # The advisories come from the first of these that exists: the clone of the RustSec database that WEFT_ADVISORY_DB names; the
 # snapshot of its facts, tools/advisories.tsv; a clone that cargo-deny fetches. The first two need no network.
@@ -31,7 +31,7 @@ say() { printf 'weft: %s\n' "$*" >&2; }
 install_deny() {
     [ "$("$deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ] || return 0
     say "installing cargo-deny $CARGO_DENY_VERSION into target/tools (some minutes, the first time)"
-    # It runs for a second: quick to build matters more than quick to run.
+    # It runs for a second, so build time matters more than run time.
     CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
         "$cargo" install --quiet --locked --version "=$CARGO_DENY_VERSION" --root target/tools cargo-deny
 }
@@ -58,7 +58,7 @@ write_database() {
         }' "$1"
 }
 
-# The advisories, as facts, into a file: fails when there are none to be had.
+# Writes the advisories, as facts, into a file. Fails if none are available.
 gather_facts() {
     if [ -n "${WEFT_ADVISORY_DB:-}" ]; then
         tools/advisories.sh "$WEFT_ADVISORY_DB" >"$1"
@@ -81,8 +81,8 @@ warn_when_old() {
         say "the advisories are of $taken, $days days old: renew them (CONTRIBUTING.md says how)"
 }
 
-# `check MANIFEST FLAG...`, from the directory whose target/ holds the database. Warnings are errors: nothing is to be waved
-# through, and an exception that is no longer needed has to go.
+# `check MANIFEST FLAG...`, from the directory whose target/ holds the database. Warnings are errors: nothing is
+# ignored, and an exception that is no longer needed must be removed.
 check() {
     local manifest=$1
     shift
@@ -105,7 +105,7 @@ audit() {
     for manifest in Cargo.toml "${others[@]}"; do
         "$cargo" fetch --quiet --locked --manifest-path "$manifest"
     done
-    # What is yanked is in the registry's index, and only an update asks for it anew.
+    # Yanked versions are in the registry's index, and only an update fetches it again.
     for manifest in Cargo.toml "${others[@]}"; do
         CARGO_NET_RETRY=0 "$cargo" update --quiet --dry-run --manifest-path "$manifest" 2>/dev/null && continue
         say "the registry cannot be reached: yanked versions are checked as of the last time that it was"
@@ -114,7 +114,7 @@ audit() {
 
     say "checking Cargo.toml"
     check Cargo.toml "${what[@]}" || failed=1
-    # These are run here and never shipped: two versions of a crate cost them nothing but time to compile.
+    # These programs only run here and are never shipped: duplicate versions of a crate cost them only compile time.
     for manifest in "${others[@]}"; do
         say "checking $manifest"
         check "$manifest" "${ELSEWHERE[@]}" --allow duplicate "${what[@]}" || failed=1
@@ -122,7 +122,8 @@ audit() {
     [ -z "$failed" ]
 }
 
-# A registry of made crates in a directory, and a tree that depends on some of them: the whole way, without a network.
+# Creates a registry of artificial crates in a directory, and a tree that depends on some of them: an end-to-end test
+# without a network.
 self_test() {
     local registry=$scratch/registry tree=$scratch/tree database=$scratch/tree/$DATABASE
     export CARGO_HOME=$scratch/home

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds binaries for use: tools/build.sh weft [weft-lab]
 #
-# Line tables, by which a backtrace names files and lines, take three times the space of the program. They go into BINARY.debug beside
-# it, where backtraces and debuggers look for them by themselves. The .debug file need not be deployed.
+# Line tables, with which a backtrace names files and lines, take three times the space of the program. They go into
+# BINARY.debug beside it, where backtraces and debuggers find them. The .debug file need not be deployed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,13 +10,13 @@ cargo=${CARGO:-cargo}
 release=${CARGO_TARGET_DIR:-target}/release
 
 packages=()
-# A binary of another build beside these would pass for one of the same version.
+# A binary of another build beside these could be mistaken for one of the same version.
 for binary in weft weft-lab; do [[ " $* " = *" $binary "* ]] || rm -f "$release/$binary"{,.debug}; done
 for binary in "$@"; do packages+=(--package "$binary"); done
 CARGO_PROFILE_RELEASE_DEBUG=line-tables-only "$cargo" build --release "${packages[@]}"
 for binary in "$@"; do
     file=$release/$binary
-    # Where nothing was built anew, cargo has put back the whole binary.
+    # If nothing was rebuilt, cargo has restored the complete binary.
     objcopy --only-keep-debug "$file" "$file.debug"
     # A file of its own: cargo keeps another name for the whole binary.
     (cd "$release" && objcopy --strip-all --add-gnu-debuglink="$binary.debug" "$binary" "$binary.tmp")

@@ -1,4 +1,5 @@
-# Which files of one crate import each other in a circle: awk -v root=crates/x/src -v max=8 -f tools/circles.awk FILES
+# Finds files of one crate that import each other in a circle: awk -v root=crates/x/src -v max=8 -f tools/circles.awk
+# FILES
 #
 # Prints one line for each circle of more than `max` files. A file imports another when it names a path into its module, by `crate::`,
 # `super::` or `self::`, also in groups, or into a module of its own by that module's name. What a path names in the crate's root is no import: that is the crate's face. Tests are left out.
@@ -11,7 +12,7 @@ function module_of(file, path) {
     return path
 }
 
-# The file that a path leads to: the longest beginning of it that is a module.
+# The file that a path leads to: its longest prefix that is a module.
 function leads_to(path) {
     while (path != "" && !(path in file_of)) if (!sub(/::[^:]*$/, "", path)) path = ""
     return path
@@ -80,7 +81,7 @@ function scan(from, text, word, rest, tail, end, depth, c, prefix) {
     }
 }
 
-# Tarjan: files from which each leads to every other.
+# Tarjan's algorithm: sets of files in which each leads to every other.
 function visit(node, to, pair, size, names, member) {
     index_of[node] = low[node] = ++visited
     stack[++top] = node
@@ -106,7 +107,7 @@ function visit(node, to, pair, size, names, member) {
 
 FNR == 1 { is_for_tests = 0 }
 FNR == 1 { module = module_of(FILENAME); if (module != "") file_of[module] = FILENAME; in_tests = 0 }
-# Tests are a module at the end of a file; any other item that is for tests is left out by itself, if it is one line.
+# Tests are a module at the end of a file; any other test-only item of one line is left out by itself.
 is_for_tests { is_for_tests = 0; if (/^(pub(\([a-z]*\))? )?mod [a-z_]+ \{/) in_tests = 1; if (/;$/) next }
 /^#\[cfg\(test\)\]/ { is_for_tests = 1; next }
 !in_tests { line = $0; sub(/(^|[ \t])\/\/.*/, "", line); text_of[module] = text_of[module] line "\n" }

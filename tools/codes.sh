@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes docs/codes.md: measures every code (bench/compare) and puts the speeds beside what the codes say of themselves.
-# Arguments go to the measurement. The page is replaced only when all of it is there.
+# Writes docs/codes.md: measures every code (bench/compare) and combines the speeds with the codes' own data. Arguments
+# are passed to the measurement. The page is replaced only when it is complete.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

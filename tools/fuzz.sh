@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes one target after another for WEFT_FUZZ_SECONDS (60), guided by coverage; WEFT_FUZZ_TARGETS names some of them.
-# What is found lies in fuzz/found/TARGET/: keep it there, and `make test` tries it.
+# Fuzzes one target after another for WEFT_FUZZ_SECONDS (60), guided by coverage; WEFT_FUZZ_TARGETS selects targets.
+# Findings are written to fuzz/found/TARGET/; keep them there, and `make test` replays them.
 #
-# libFuzzer is compiled in, and needs a C++ compiler; the coverage is counted by LLVM, which a stable Rust can be told to do. So
-# neither a nightly toolchain nor cargo-fuzz is needed. With both, `cargo +nightly fuzz run TARGET` looks for wrong memory, too.
+# libFuzzer is compiled in and needs a C++ compiler; LLVM counts the coverage, which works with stable Rust. So neither
+# a nightly toolchain nor cargo-fuzz is needed. With both, `cargo +nightly fuzz run TARGET` also finds memory errors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ sancov='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-ar
 sancov+=' -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares'
 
 cargo run --quiet --package weft-fuzz-entries --example seeds -- fuzz/corpus
-# With a target, so that neither build scripts nor macros count what they run through.
+# With an explicit target, so that build scripts and macros are not instrumented.
 RUSTFLAGS="$sancov --cfg fuzzing -Ccodegen-units=1 ${RUSTFLAGS:-}" \
     cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir fuzz/target
 for target in "${targets[@]}"; do

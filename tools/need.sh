@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cxx] [git] [net] [cargo] [fmt] [clippy]`.
-# What is missing is installed from Debian's packages when we may (root, or sudo without a password), and from rustup
-# for parts of the Rust toolchain; otherwise the one line to run is printed, and the door stays shut.
+# Ensures that the requirements of a command are installed: `tools/need.sh [cc] [cxx] [git] [net] [cargo] [fmt]
+# [clippy]`. Missing ones are installed from Debian's packages if permitted (root, or sudo without a password), and from
+# rustup for parts of the Rust toolchain. Otherwise it prints the one line to run, and fails.
 set -euo pipefail
 
 # The dependency tree needs a C compiler with the C library's headers (SQLite and AWS-LC are built from source) and nothing

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes docs/reproduce.md and docs/figures/: runs the experiments of papers on testbeds of this machine, which needs root.
-# The first argument may name a paper, and the others go to `weft reproduce` (--quick, --figure 9). Figures of docs/figures/ that are
-# not measured anew stay in the page as they were.
+# Writes docs/reproduce.md and docs/figures/: runs the papers' experiments on testbeds of this machine, as root. The
+# first argument may name a paper; the others are passed to `weft reproduce` (--quick, --figure 9). Figures of
+# docs/figures/ that are not measured again stay in the page.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ case "${1:-}" in
         case " ${PAPERS[*]} " in
             *" $1 "*) ;;
             *)
-                echo "there is no paper '$1'; there are: ${PAPERS[*]}" >&2
+                echo "there is no paper '$1': use one of ${PAPERS[*]}" >&2
                 exit 2
                 ;;
         esac
@@ -29,7 +29,7 @@ case " $* " in
     *" --figure"*)
         figures=()
         if [ ${#measured[@]} -gt 1 ]; then
-            echo "which paper's figures? ${PAPERS[*]}" >&2
+            echo "name the paper of the figures: ${PAPERS[*]}" >&2
             exit 2
         fi
         ;;
@@ -49,7 +49,7 @@ for paper in "${PAPERS[@]}"; do
     case " ${measured[*]} " in
         *" $paper "*) weft reproduce "$paper" "${figures[@]}" --out "$scratch" "$@" ;;
         *)
-            # What there is of it stays.
+            # The existing figures stay.
             had=$(cd "$scratch" && find . -name "$paper-*.json" | sed -E 's#^\./[a-z]+-(.*)\.json$#\1#' | paste -sd, -)
             if [ -n "$had" ]; then
                 weft reproduce "$paper" --figure "$had" --redraw --out "$scratch" >/dev/null

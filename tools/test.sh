@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Every test of the workspace: builds all test programs, then runs several of them side by side.
+# Runs every test of the workspace: builds all test programs, then runs several of them in parallel.
 #
-# What a program prints is shown when it fails; one that takes more than WEFT_TEST_SECONDS (900) has failed. The last lines tell what was
-# skipped, and why; how long the parts took; and how many tests passed. WEFT_TEST_JOBS (one more than processors) programs run at a time; arguments go to each of them:
+# A program's output is shown if it fails; a program that takes more than WEFT_TEST_SECONDS (900) has failed. The last
+# lines list what was skipped and why, the times, and the number of passed tests. WEFT_TEST_JOBS (processors + 1)
+# programs run at a time; arguments are passed to each of them:
 #
 #   tools/test.sh a_seed_leaves_one_trace
 set -euo pipefail
@@ -21,7 +22,7 @@ programs() {
     sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml","target":\{[^}]*"name":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p'
 }
 
-# Those that take long go first, so that none is left alone at the end.
+# Long programs start first, so that none runs alone at the end.
 weight() {
     case $1 in
         */cli\ cluster) echo 9 ;;
@@ -34,7 +35,7 @@ weight() {
     esac
 }
 
-# Tests of clusters of processes mostly wait: twice as many at a time as there are processors.
+# Tests of clusters of processes mostly wait, so twice as many run at a time as there are processors.
 threads() {
     case $1 in
         */cli\ cluster) echo $(($(nproc) * 2)) ;;
@@ -66,7 +67,7 @@ tell() { # number, name, status, seconds
     if [ "$3" != 0 ]; then
         {
             if [ "$3" = 124 ]; then echo "FAILED $2: stopped after $4 s"; else echo "FAILED $2: exit $3 after $4 s"; fi
-            # Of a program that has told its failures itself, only those.
+            # If the program listed its failures itself, shows only those.
             if grep -q '^failures:$' "$scratch/$1.log"; then sed -n '/^failures:$/,$p' "$scratch/$1.log"; else cat "$scratch/$1.log"; fi
         } >"$scratch/$1.failed"
         flock "$scratch" cat "$scratch/$1.failed"
@@ -75,7 +76,7 @@ tell() { # number, name, status, seconds
     fi
 }
 
-# Which programs were running, and what they said last.
+# The programs that were running, and their last output.
 show_unended() {
     local log
     for log in "$scratch"/*.log; do
@@ -83,7 +84,7 @@ show_unended() {
     done >&2
 }
 
-# How many tests of a log ended so: passed, failed or ignored.
+# The number of tests in a log with this result: passed, failed or ignored.
 sum() {
     local outcome=$1
     shift
@@ -113,11 +114,11 @@ ran=$((SECONDS - begun))
 
 failed=0
 for ((at = 0; at <= number; at++)); do
-    # Who was killed together with its shell has left no status.
+    # A program that was killed together with its shell has left no status.
     read -r status _ <"$scratch/$at.end" || status=137
     [ "$status" = 0 ] || failed=$((failed + 1))
 done
-# A test that cannot run here says so, and why.
+# A test that cannot run on this machine prints so, and why.
 awk '/^---- .* stdout ----$/ { name = $2 } /^skipped: / { print "skipped " name ": " substr($0, 10) }' "$scratch"/*.log >"$scratch/skipped"
 echo
 cat "$scratch/skipped"

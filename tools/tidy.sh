@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The house's rules that neither rustfmt nor clippy knows. Prints what breaks one, as file:line: reason, and fails.
+# Checks the project's rules that rustfmt and clippy do not cover. Prints each violation as file:line: reason, and
+# fails.
 #
 #   tools/tidy.sh [ROOT]        check a tree (this one)
 #   tools/tidy.sh --self-test   plant one breach of every rule in a scratch tree and see that each is found
@@ -8,11 +9,11 @@ set -euo pipefail
 tools=$(dirname "$(realpath "$0")")
 FILE_LINES_MAX=500
 TEST_LINES_MAX=800
-# So many files of a crate may import each other in a circle.
+# The most files of a crate that may import each other in a circle.
 CIRCLE_FILES_MAX=8
 
-# Who may depend on whom, directly (dev-dependencies are free). Arrows point at what is used; nothing else is allowed, so
-# that the engine can never come to know a code, nor a plan a socket.
+# The permitted direct dependencies (dev-dependencies are free). Anything else is refused, so that the engine can never
+# depend on a code, nor a plan on a socket.
 MAY_USE='
 types:
 gf:          types
@@ -30,11 +31,11 @@ client:      types gf plan engine proto
 cli:         types codes plan schemes proto meta agent coordinator client
 lab:         types codes plan schemes proto coordinator client cli
 '
-# These describe, compute and decide; they wait for nobody, and know no database and no wire.
+# These crates describe, compute and decide; they never wait, and know neither a database nor the wire.
 NEVER_ASYNC='types gf codes plan schemes control'
 ASYNC_CRATES='tokio|tokio-.*|async-trait|futures|futures-.*|tonic.*|prost.*|hyper.*|tower|rusqlite'
 
-# What a generator wrote (src/generated/) keeps the generator's rules.
+# Generated code (src/generated/) follows the generator's rules.
 rust_files() { find "$1/crates" "$1/tests" "$1/bench" "$1/fuzz" \( -name target -o -name generated \) -prune -o -name '*.rs' -print 2>/dev/null | sort || true; }
 
 check_dependencies() {
@@ -64,7 +65,7 @@ check_dependencies() {
                     used = substr(name, 6)
                     if (!((crate, used) in may)) printf "%s:%d: %s must not depend on %s\n", FILENAME, FNR, crate, used
                 } else if ((crate in quiet) && name ~ async) {
-                    printf "%s:%d: %s must not wait for anybody: no %s\n", FILENAME, FNR, crate, name
+                    printf "%s:%d: %s must not be asynchronous: remove %s\n", FILENAME, FNR, crate, name
                 }
             }' "$manifest"
     done
@@ -79,7 +80,7 @@ check_files() {
         [ "$lines" -le "$most" ] || echo "$file:$lines: more than $most lines: split it"
         case $file in
             */src/*tests.rs) ;;
-            */src/*) head -n 1 "$file" | grep -q '^//!' || echo "$file:1: it does not begin by saying what it is for (//!)" ;;
+            */src/*) head -n 1 "$file" | grep -q '^//!' || echo "$file:1: it does not begin with its purpose (//!)" ;;
         esac
         case $file in
             */crates/gf/*) ;;
@@ -90,7 +91,7 @@ check_files() {
     done
 }
 
-# Branches of a select! are tried in random order unless it is biased: a simulation's seed would not say what happens.
+# An unbiased select! polls its branches in random order, so a simulation's seed would not determine the run.
 check_selects() {
     local crate
     for crate in engine proto client agent coordinator; do
@@ -98,7 +99,7 @@ check_selects() {
             FNR == 1 { tests = 0; last = 0 }
             /^#\[cfg\(test\)\]/ { tests = 1 }
             last && /^ *\/\// { next }
-            last && $0 !~ /biased;/ { printf "%s:%d: a select! that is not biased\n", FILENAME, last }
+            last && $0 !~ /biased;/ { printf "%s:%d: this select! is not biased\n", FILENAME, last }
             { last = (!tests && $0 !~ /^ *\/\// && /select! \{$/) ? FNR : 0 }'
     done
 }
@@ -107,7 +108,7 @@ check_circles() {
     local src
     for src in "$1"/crates/*/src; do
         find "$src" -name '*.rs' ! -path "$src/*/generated/*" ! -path "$src/generated/*" ! -path "$src/*/tests/*" ! -name '*tests.rs' | sort |
-            xargs -r awk -v root="$src" -v max=$CIRCLE_FILES_MAX -f "$tools/circles.awk" || echo "$src: its circles could not be looked for"
+            xargs -r awk -v root="$src" -v max=$CIRCLE_FILES_MAX -f "$tools/circles.awk" || echo "$src: cannot search for circles"
     done
 }
 
@@ -142,10 +143,10 @@ self_test() {
     plant 'an upward arrow' 'engine must not depend on codes' crates/engine/Cargo.toml '[dependencies]\nweft-codes.workspace = true\n'
     plant 'an upward arrow when building' 'plan must not depend on proto' crates/plan/Cargo.toml '[build-dependencies]\nweft-proto.workspace = true\n'
     plant 'the binary as a library' 'plan must not depend on cli' crates/plan/Cargo.toml '[dependencies]\nweft = { path = "../cli" }\n'
-    plant 'a plan that waits' 'plan must not wait' crates/plan/Cargo.toml '[dependencies]\ntokio.workspace = true\n'
+    plant 'an asynchronous plan' 'plan must not be asynchronous' crates/plan/Cargo.toml '[dependencies]\ntokio.workspace = true\n'
     plant 'a crate outside the table' 'stray is not in the table' crates/stray/Cargo.toml '[dependencies]\n'
     plant 'a file without a header' 'does not begin' crates/plan/src/lib.rs 'fn main() {}\n'
-    # Nine files, each of which knows the next, by several kinds of paths; and eight of them, as many as there may be.
+    # Nine files, each of which imports the next by various kinds of paths; eight of them are the permitted maximum.
     circle() { # the last one's import
         local at
         mkdir -p "$tree/crates/plan/src/m8"

@@ -1,4 +1,4 @@
-//! What must hold, whatever was done to a cluster. The checks know nothing of a scenario but what clients were told.
+//! Invariants that must hold after any scenario. The checks know only what clients were told.
 
 use crate::{Failure, cluster::CLUSTER};
 use std::{
@@ -15,12 +15,12 @@ use weft_types::{BlockId, Reaction, StripeId};
 pub struct Acknowledged {
     /// Objects that are durable.
     pub objects: BTreeMap<String, Vec<u8>>,
-    /// Puts whose end is not known: either all of it is there, or what was there before.
+    /// Puts with an unknown outcome: either all of the new object is there, or the previous one.
     pub unknown: BTreeMap<String, Vec<u8>>,
 }
 
 impl Acknowledged {
-    /// Whether an object of that key may have these bytes.
+    /// Whether an object with this key may have these bytes.
     fn allows(&self, key: &str, bytes: &[u8]) -> bool {
         [&self.objects, &self.unknown].iter().any(|objects| objects.get(key).is_some_and(|expected| expected == bytes))
     }
@@ -34,16 +34,16 @@ pub async fn check_readable(client: &Client, bucket: &str, known: &Acknowledged,
         let options = GetOptions { scheme: scheme.into(), ..GetOptions::default() };
         let got = client.get(bucket, key, &mut bytes, &options).await;
         let got =
-            got.map_err(|error| Failure(format!("{bucket}/{key} was acknowledged and cannot be read by {scheme}: {error}")))?;
+            got.map_err(|error| Failure(format!("{bucket}/{key} was acknowledged but cannot be read by {scheme}: {error}")))?;
         if !known.allows(key, &bytes) {
-            return Err(Failure(format!("{bucket}/{key} has other bytes than were put, read by {scheme}")));
+            return Err(Failure(format!("{bucket}/{key}, read by {scheme}, has other bytes than were put")));
         }
         rebuilt += got.rebuilt.len();
     }
     Ok(rebuilt)
 }
 
-/// What can be seen is what was acknowledged; of puts whose end is not known, all or nothing.
+/// Visible objects must be the acknowledged ones; a put with an unknown outcome is visible completely or not at all.
 pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) -> Result<(), Failure> {
     let mut seen = BTreeSet::new();
     let mut listing = client.list(bucket, "");
@@ -52,23 +52,23 @@ pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) 
     }
     for key in known.objects.keys() {
         if !seen.contains(key) {
-            return Err(Failure(format!("{bucket}/{key} was acknowledged and is not listed")));
+            return Err(Failure(format!("{bucket}/{key} was acknowledged but is not listed")));
         }
     }
     for key in seen.iter().filter(|key| !known.objects.contains_key(*key)) {
         let mut bytes = Vec::new();
         match client.get(bucket, key, &mut bytes, &GetOptions::default()).await {
             Ok(_) if known.allows(key, &bytes) => {}
-            Ok(_) => return Err(Failure(format!("{bucket}/{key} can be seen, and nobody was told that it was stored"))),
+            Ok(_) => return Err(Failure(format!("{bucket}/{key} is visible, but no client was told that it was stored"))),
             Err(error) if error.reaction == Reaction::NotFound => {}
-            Err(error) => return Err(Failure(format!("{bucket}/{key} can be seen and cannot be read: {error}"))),
+            Err(error) => return Err(Failure(format!("{bucket}/{key} is visible but cannot be read: {error}"))),
         }
     }
     Ok(())
 }
 
-/// On the disks lies what the metadata says, whole unless it is known to be spoiled, and nothing else; and nothing was ever taken
-/// for a block that nobody expects.
+/// The disks must contain exactly what the metadata says, intact unless known to be spoiled; and no needed block was
+/// ever quarantined as an orphan.
 pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSet<(PathBuf, BlockId)>) -> Result<(), Failure> {
     let mut placed: BTreeMap<String, BTreeSet<BlockId>> = BTreeMap::new();
     for stripe in objects.iter().flat_map(|object| &object.stripes) {
@@ -89,7 +89,7 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSe
         let names = |blocks: Vec<&BlockId>| blocks.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" ");
         let (stray, lost) = (names(found.difference(&expected).collect()), names(expected.difference(&found).collect()));
         if !stray.is_empty() || !lost.is_empty() {
-            return Err(Failure(format!("{}: stray blocks [{stray}], blocks that are not there [{lost}]", place(dir))));
+            return Err(Failure(format!("{}: stray blocks [{stray}], missing blocks [{lost}]", place(dir))));
         }
         for id in found {
             if !verify(store.open(id)?.as_ref())?.is_empty() && !spoiled.contains(&(dir.clone(), id)) {
@@ -97,17 +97,17 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSe
             }
         }
         if let Some(orphan) = store.quarantined_before(u64::MAX)?.first() {
-            return Err(Failure(format!("{}: {orphan} was set aside as if nobody expected it", place(dir))));
+            return Err(Failure(format!("{}: {orphan} was quarantined as an orphan", place(dir))));
         }
         check_files(dir, &store)?;
     }
     match placed.keys().next() {
-        Some(disk) => Err(Failure(format!("there are blocks on disk {disk}, which nobody has"))),
+        Some(disk) => Err(Failure(format!("there are blocks on disk {disk}, which does not exist"))),
         None => Ok(()),
     }
 }
 
-/// Two files for each block, and none that is half written.
+/// Two files for each block, and no partly written ones.
 fn check_files(dir: &Path, store: &LocalStore) -> Result<(), Failure> {
     let cannot = |error: std::io::Error| Failure(format!("{}: {error}", place(dir)));
     if let Some(entry) = fs::read_dir(dir.join("tmp")).map_err(cannot)?.next() {

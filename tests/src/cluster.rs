@@ -1,4 +1,4 @@
-//! A cluster within the simulation: a coordinator, agents and clients as hosts of their own, and what can be done to them.
+//! A simulated cluster: a coordinator, agents and clients on separate hosts, and the events that can happen to them.
 
 use crate::{Network, Sickness, SimClock, SimDisks, Trace};
 use std::{
@@ -33,71 +33,71 @@ pub struct Cluster<'a> {
     over_budget: Arc<Mutex<Vec<String>>>,
 }
 
-/// How large a cluster is.
+/// The size of a cluster.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// Agents, `agent-1` and so on.
     pub agents: u32,
-    /// Racks, over which the agents are spread.
+    /// Racks, over which the agents are distributed.
     pub racks: u32,
     /// Disks of each agent.
     pub disks_per_agent: u32,
-    /// What the tasks of an agent may use of memory, bytes.
+    /// The memory budget of an agent's tasks, bytes.
     pub memory_budget_bytes: u64,
-    /// After this much of its own time a simulation that has not ended has failed.
+    /// A simulation that has not ended after this simulated time has failed.
     pub time_max: Duration,
 }
 
-/// Why a simulation failed, for a person.
+/// Why a simulation failed, for developers.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
-/// Something that befalls the cluster.
+/// An event in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deed {
     /// A host's process is killed: its connections end.
     Kill(String),
-    /// A host loses its power: it is silent from then on.
+    /// A host loses power: it is silent from then on.
     PowerOff(String),
-    /// A host that was killed or lost its power starts again.
+    /// A host that was killed or lost power starts again.
     Start(String),
-    /// Nothing passes between two hosts, and what was under way is lost.
+    /// Nothing passes between two hosts, and data in transit is lost.
     Cut(String, String),
-    /// Nothing passes between two hosts for a time, and nothing is lost.
+    /// Nothing passes between two hosts for a time, but nothing is lost.
     Hold(String, String),
-    /// All passes again between two hosts.
+    /// The network between two hosts works again.
     Heal(String, String),
-    /// An agent's disks go bad.
+    /// An agent's disks start to fail.
     Sicken(String),
-    /// An agent's disks are good again, but for what is spoiled; one that has failed is used again when the agent starts anew.
+    /// An agent's disks work again, except for spoiled blocks; a failed disk is used again when the agent restarts.
     Cure(String),
 }
 
-/// Does things to the cluster from within the simulation. Clones are the same hand.
+/// Causes events from within the simulation. Clones share the queue of events.
 #[derive(Clone, Default)]
 pub struct Hand {
     due: Arc<Mutex<Vec<(Duration, Deed)>>>,
 }
 
-/// The cluster that every simulation makes.
+/// The cluster id of every simulation.
 pub(crate) const CLUSTER: ClusterId = ClusterId(0x5eed);
 const COORDINATOR: &str = "coordinator";
 
 impl Hand {
-    /// Lets something happen in a while.
+    /// Schedules an event.
     pub fn after(&self, delay: Duration, deed: Deed) {
         let at = turmoil::sim_elapsed().unwrap_or_default() + delay;
         self.due.lock().unwrap_or_else(PoisonError::into_inner).push((at, deed));
     }
 
-    /// Waits until all that was to happen has happened.
+    /// Waits until all scheduled events have happened.
     pub async fn idle(&self) {
         while !self.due.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// What is due, in the order in which it was asked for.
+    /// The due events, in the order in which they were scheduled.
     fn take(&self, now: Duration) -> Vec<Deed> {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         due.extract_if(.., |(at, _)| *at <= now).map(|(_, deed)| deed).collect()
@@ -105,7 +105,7 @@ impl Hand {
 }
 
 impl<'a> Cluster<'a> {
-    /// A cluster that has just been switched on.
+    /// A cluster that has just started.
     pub fn new(seed: u64, shape: Shape, trace: &Trace) -> Self {
         let sim = turmoil::Builder::new()
             .rng_seed(seed)
@@ -128,32 +128,32 @@ impl<'a> Cluster<'a> {
         cluster
     }
 
-    /// Does things to the cluster from within.
+    /// A handle that causes events from within.
     pub fn hand(&self) -> Hand {
         self.hand.clone()
     }
 
-    /// Where disks and metadata lie.
+    /// The directory of disks and metadata.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Where the disks of all agents lie.
+    /// The directories of all agents' disks.
     pub fn disks(&self) -> Vec<PathBuf> {
         (1..=self.shape.agents).flat_map(|number| disks_of(self.dir(), number, self.shape.disks_per_agent)).collect()
     }
 
-    /// What is wrong with the disks.
+    /// The faults of the disks.
     pub fn sickness(&self) -> Sickness {
         self.sickness.clone()
     }
 
-    /// The moments at which an agent's tasks used more than they may.
+    /// The moments at which an agent's tasks exceeded their memory budget.
     pub fn over_budget(&self) -> Vec<String> {
         self.over_budget.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How a client on `host` reaches the cluster.
+    /// The configuration of a client on `host`.
     pub fn client_config(&self, host: &str, seed: u64) -> ClientConfig {
         let mut config = ClientConfig::new([format!("{COORDINATOR}:7300")], Security::Insecure);
         config.cluster = Some(CLUSTER);
@@ -167,7 +167,7 @@ impl<'a> Cluster<'a> {
         config
     }
 
-    /// A client that must come to its end.
+    /// Adds a client that must finish.
     pub fn client<F>(&mut self, host: &str, work: F)
     where
         F: Future<Output = Result<(), Failure>> + 'static,
@@ -176,7 +176,7 @@ impl<'a> Cluster<'a> {
         self.sim.client(host, async move { Ok(work.await?) });
     }
 
-    /// A client that may be killed and need not come to an end. It tries to connect until it is connected.
+    /// Adds a client that may be killed and need not finish. It retries until it is connected.
     pub fn host<F, W>(&mut self, host: &str, config: ClientConfig, work: W)
     where
         W: Fn(Client) -> F + Clone + 'static,
@@ -189,7 +189,7 @@ impl<'a> Cluster<'a> {
         });
     }
 
-    /// Runs until all clients have come to their end.
+    /// Runs until all clients have finished.
     pub fn run(&mut self) -> Result<(), Failure> {
         loop {
             let ended = self.sim.step().map_err(|error| Failure(error.to_string()))?;
@@ -204,7 +204,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Ends everything at once. The disks are there for as long as what is returned.
+    /// Ends everything at once. The disks exist as long as the returned value.
     pub fn switch_off(self) -> TempDir {
         self.dir
     }
@@ -239,7 +239,7 @@ impl<'a> Cluster<'a> {
             garbage_grace_ms: 3_000,
             sweep_interval_ms: 1_000,
             orphan_check_interval_ms: 4_000,
-            // A seed that was found has always gone on without.
+            // Earlier recorded seeds ran without probes.
             link_probe_interval_ms: 0,
             stall_ms: 4_000,
             call_timeout_ms: 1_000,
@@ -310,7 +310,7 @@ pub fn agent_name(number: u32) -> String {
     format!("agent-{number}")
 }
 
-/// A client, as soon as there is a coordinator.
+/// Connects a client as soon as there is a coordinator.
 pub async fn connect(config: ClientConfig) -> Client {
     loop {
         match Client::connect(config.clone()).await {
@@ -331,7 +331,7 @@ async fn watch_memory(gauge: MemoryGauge, budget: u64, host: String, over_budget
     }
 }
 
-/// Each start of each host draws other numbers.
+/// A different seed for each start of each host.
 fn seed_of(seed: u64, host: u32, starts: &AtomicU64) -> u64 {
     let start = starts.fetch_add(1, Ordering::Relaxed);
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(host) << 32) ^ start
@@ -341,10 +341,10 @@ fn disks_of(dir: &Path, agent: u32, disks: u32) -> Vec<PathBuf> {
     (0..disks).map(|disk| dir.join(agent_name(agent)).join(format!("disk-{disk}"))).collect()
 }
 
-/// In memory where that can be had: what is synced there costs no time.
+/// In memory if possible, where syncs cost no time.
 fn scratch_dir() -> TempDir {
     let made = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-    made.expect("a scratch directory can be made")
+    made.expect("cannot create a scratch directory")
 }
 
 impl fmt::Display for Failure {

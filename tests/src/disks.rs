@@ -1,4 +1,4 @@
-//! The disks of the simulation: real directories, of a size that does not change from machine to machine.
+//! The simulation's disks: real directories with a fixed size on every machine.
 
 use crate::{Sickness, Trace, sickness::SickSteps};
 use std::{path::Path, sync::Arc};
@@ -6,14 +6,14 @@ use weft_agent::{OpenDisk, OpenedDisk};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, Quarantined};
 use weft_types::{BlockId, BlockMeta, ClusterId, Result};
 
-/// Opens directories as disks of one size, and notes what is done to them.
+/// Opens directories as disks of one size, and records what is done to them.
 #[derive(Clone)]
 pub struct SimDisks {
-    /// Whose disks they are.
+    /// The host of the disks.
     pub host: String,
-    /// What is wrong with them.
+    /// Their faults.
     pub sickness: Sickness,
-    /// Where it is noted.
+    /// The trace for records.
     pub trace: Trace,
 }
 
@@ -30,7 +30,7 @@ impl OpenDisk for SimDisks {
 }
 
 struct SimDisk {
-    /// Before `local`.
+    /// Dropped before `local`.
     store: FaultStore,
     local: Arc<LocalStore>,
     disks: SimDisks,

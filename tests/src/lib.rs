@@ -1,15 +1,15 @@
-//! The whole cluster within one thread: agents, coordinator and clients as they are, on a simulated network and on simulated
-//! time, so that a seed says all that happens.
+//! The whole cluster in one thread: real agents, coordinator and clients on a simulated network and simulated time, so
+//! that a seed determines everything that happens.
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
-//! | `net` | the network: hosts that crash, connections that are cut, refused, held up |
+//! | `net` | the network: hosts that crash; connections that are cut, refused, delayed |
 //! | `clock` | the wall clock |
-//! | `disks` | real directories of a size that does not change from machine to machine |
-//! | `sickness` | disks that go bad |
-//! | `cluster` | the hosts, and what can be done to them |
-//! | `checks` | what must hold whatever was done |
-//! | `trace` | what happened, in order, with its time: two runs of a seed must leave the same |
+//! | `disks` | real directories with a fixed size on every machine |
+//! | `sickness` | failing disks |
+//! | `cluster` | the hosts, and the events that can happen to them |
+//! | `checks` | the invariants |
+//! | `trace` | all events in order, with their times: two runs of a seed must give the same trace |
 
 mod checks;
 mod clock;

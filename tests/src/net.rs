@@ -27,7 +27,7 @@ pub struct Network {
 struct State {
     cut: BTreeSet<(String, String)>,
     held: BTreeSet<(String, String)>,
-    /// Open connections, in the order in which they came to be.
+    /// Open connections, oldest first.
     open: BTreeMap<u64, Open>,
     next: u64,
     /// The host that is being crashed.
@@ -50,7 +50,7 @@ pub struct SimNet {
     trace: Trace,
 }
 
-/// A connection that is not there after this long has failed, as with the real network.
+/// How long connecting may take, as in the real network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Network {
@@ -59,20 +59,20 @@ impl Network {
         SimNet { host: host.to_string(), network: self.clone(), trace: trace.clone() }
     }
 
-    /// Nothing passes between two hosts any more. What was under way is lost, so that connections that were open move nothing
-    /// even after the network is whole again.
+    /// Cuts the network between two hosts. Data in transit is lost, so that open connections stay dead even after the
+    /// network is repaired.
     pub fn cut(&self, sim: &Sim<'_>, one: &str, other: &str) {
         sim.partition(one, other);
         self.lock().cut.insert(pair(one, other));
     }
 
-    /// Nothing passes between two hosts for a time; [`Network::heal`] delivers it all.
+    /// Holds all traffic between two hosts; [`Network::heal`] delivers it.
     pub fn hold(&self, sim: &Sim<'_>, one: &str, other: &str) {
         sim.hold(one, other);
         self.lock().held.insert(pair(one, other));
     }
 
-    /// The network between two hosts is whole again.
+    /// Repairs the network between two hosts.
     pub fn heal(&self, sim: &Sim<'_>, one: &str, other: &str) {
         sim.release(one, other);
         let mut state = self.lock();
@@ -84,17 +84,17 @@ impl Network {
         self.lock().cut.contains(&pair(one, other))
     }
 
-    /// Kills all that runs on a host; its connections end. [`Sim::bounce`] starts it again.
+    /// Kills everything that runs on a host; its connections end. [`Sim::bounce`] starts it again.
     ///
-    /// The order in which the runtime drops tasks depends on how many the process has ever spawned. So that a seed alone says
-    /// what happens, the first connection that is dropped takes all others with it, in the order of their age.
+    /// The order in which the runtime drops tasks depends on the number of tasks ever spawned by the process. To make
+    /// the seed determine the order, the first connection that is dropped drops all others too, oldest first.
     pub fn crash(&self, sim: &mut Sim<'_>, host: &str, trace: &Trace) {
         self.lock().dying = Some(host.to_string());
         trace.muted(|| sim.crash(host));
         self.lock().dying = None;
     }
 
-    /// Nothing that a host sends while `deed` is done reaches the others.
+    /// Runs `deed` while nothing that a host sends reaches the others.
     pub fn silently<'a>(&self, sim: &mut Sim<'a>, host: &str, others: &[&str], deed: impl FnOnce(&mut Sim<'a>)) {
         let whole = |other: &&&str| {
             let (state, pair) = (self.lock(), pair(host, other));
@@ -130,7 +130,7 @@ impl Network {
     }
 }
 
-/// A panic elsewhere leaves it as good as it was: each change is one assignment.
+/// A poisoned lock is safe to use: each change is one assignment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -142,11 +142,11 @@ fn pair(one: &str, other: &str) -> (String, String) {
 
 impl SimNet {
     async fn dial(&self, address: &str) -> io::Result<TcpStream> {
-        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("'{address}' is not an address: host:port is"));
+        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("'{address}' is not a valid address: use host:port"));
         let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
         let port: u16 = port.parse().map_err(|_| wrong())?;
         if self.network.is_cut(&self.host, host) {
-            // The simulation would refuse at once; a network that swallows everything does not.
+            // The simulation would refuse at once; a network that drops everything does not.
             std::future::pending::<()>().await;
         }
         TcpStream::connect((host, port)).await
@@ -171,7 +171,7 @@ impl Net for SimNet {
     }
 
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
-        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("'{address}' is not an address: host:port is"));
+        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("'{address}' is not a valid address: use host:port"));
         let port: u16 = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).ok_or_else(wrong)?;
         let listener = TcpListener::bind(("0.0.0.0", port)).await?;
         let address = format!("{}:{}", self.host, listener.local_addr()?.port());
@@ -201,8 +201,8 @@ impl Listen for SimListener {
     }
 }
 
-/// A connection whose every write, end and failure is in the trace. How much is written is not: HTTP/2 compresses headers, the
-/// machine's date among them, to lengths that differ from day to day.
+/// A connection that records every write, end and failure in the trace, but not the length of writes: HTTP/2 compresses
+/// headers, including the machine's date, to lengths that vary from day to day.
 struct Watched {
     number: u64,
     stream: Slot,

@@ -1,5 +1,5 @@
-//! Disks that go bad: sectors that cannot be read, bits that flip, on the way to the disk and while they lie there, and syncs that
-//! fail. Which call it befalls is drawn from the seed.
+//! Failing disks: unreadable sectors, bits that flip on the way to the disk or on it, and failing syncs. The seed
+//! determines which calls are affected.
 
 use crate::Trace;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -13,21 +13,21 @@ use std::{
 use weft_store::{Call, CallKind, Fault, Step, Steps};
 use weft_types::{BlockId, Reaction};
 
-/// What befalls a disk.
+/// A kind of disk fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ailment {
-    /// A read ends with an error, as of a sector that cannot be read.
+    /// A read fails, as for an unreadable sector.
     ReadError,
-    /// A bit of what is written flips before anybody has made a checksum of it.
+    /// A bit of written data flips before its checksum is computed.
     FlippedOnTheWay,
-    /// A bit of what lies on the disk flips.
+    /// A bit on the disk flips.
     FlippedAtRest,
-    /// A sync fails; with it, the disk.
+    /// A sync fails, and the disk with it.
     FailedSync,
 }
 
 impl Ailment {
-    /// It befalls one of so many calls.
+    /// One in this many calls is affected.
     fn one_in(self) -> u32 {
         match self {
             Self::ReadError => 3,
@@ -38,7 +38,7 @@ impl Ailment {
     }
 }
 
-/// Whose disks are bad, and what came of it. Clones tell the same.
+/// The hosts with failing disks, and the faults so far. Clones share the state.
 #[derive(Clone)]
 pub struct Sickness(Arc<Mutex<Inner>>);
 
@@ -51,34 +51,34 @@ struct Inner {
 }
 
 impl Sickness {
-    /// Nobody is sick.
+    /// Without any fault.
     pub fn new(seed: u64, trace: &Trace) -> Self {
         let (sick, befell, spoiled) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         let random = StdRng::seed_from_u64(seed ^ 0xbad_d15c);
         Self(Arc::new(Mutex::new(Inner { random, sick, befell, spoiled, trace: trace.clone() })))
     }
 
-    /// From now on a host's disks are bad.
+    /// A host's disks start to fail.
     pub(crate) fn begin(&self, host: &str) {
         self.lock().sick.insert(host.to_owned());
     }
 
-    /// From now on they are good; what is spoiled stays so.
+    /// A host's disks stop failing; spoiled blocks stay spoiled.
     pub(crate) fn end(&self, host: &str) {
         self.lock().sick.remove(host);
     }
 
-    /// How often each ailment befell a disk.
+    /// How often each kind of fault has happened.
     pub fn befell(&self) -> BTreeMap<Ailment, usize> {
         self.lock().befell.clone()
     }
 
-    /// Blocks that have other bytes than were written, by their disks' directories.
+    /// Blocks whose bytes differ from what was written, by their disks' directories.
     pub fn spoiled(&self) -> BTreeSet<(PathBuf, BlockId)> {
         self.lock().spoiled.clone()
     }
 
-    /// Whether it befalls this call.
+    /// Whether this call is affected.
     fn befalls(&self, host: &str, ailment: Ailment) -> bool {
         let mut inner = self.lock();
         if !inner.sick.contains(host) || !inner.random.random_ratio(1, ailment.one_in()) {
@@ -89,10 +89,10 @@ impl Sickness {
         true
     }
 
-    /// What goes wrong with a call to a disk of `host`.
+    /// The fault of a call to a disk of `host`, if any.
     pub(crate) fn fault(&self, host: &str, call: &Call) -> Option<Fault> {
         match call.kind {
-            // As the store says it of a sector that cannot be read.
+            // The error that the store reports for an unreadable sector.
             CallKind::Read if self.befalls(host, Ailment::ReadError) => Some(Fault::Fail(Reaction::Corrupt)),
             CallKind::Write if self.befalls(host, Ailment::FlippedOnTheWay) => {
                 let bits = call.bytes.len().saturating_mul(8).max(1);
@@ -102,7 +102,7 @@ impl Sickness {
         }
     }
 
-    /// Flips a bit of a block's payload, if that befalls it.
+    /// Flips a bit of a block's payload, if this call is affected.
     pub(crate) fn rot(&self, host: &str, disk: &Path, id: BlockId, payload: &Path) {
         let len = fs::metadata(payload).map_or(0, |metadata| metadata.len());
         if len == 0 || !self.befalls(host, Ailment::FlippedAtRest) {
@@ -139,7 +139,7 @@ impl Steps for SickSteps {
     fn before(&self, step: Step) -> io::Result<()> {
         let sync = matches!(step, Step::SyncPayload | Step::SyncSidecar | Step::SyncDirectory);
         if sync && self.sickness.befalls(&self.host, Ailment::FailedSync) {
-            return Err(io::Error::other("a sync was made to fail"));
+            return Err(io::Error::other("injected sync failure"));
         }
         Ok(())
     }

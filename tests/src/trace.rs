@@ -1,4 +1,4 @@
-//! What happened, in order.
+//! The trace: all events in order.
 
 use sha2::{Digest, Sha256};
 use std::{
@@ -14,7 +14,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// What happened, in order: a line each, with the simulation's time and the host. Clones write the same trace.
+/// All events in order: one line each, with the simulation's time and the host. Clones write to the same trace.
 #[derive(Clone, Default)]
 pub struct Trace {
     inner: Arc<Mutex<Inner>>,
@@ -23,18 +23,18 @@ pub struct Trace {
 #[derive(Default)]
 struct Inner {
     lines: Vec<String>,
-    /// Of those that nobody logged.
+    /// A digest of the events that are not logged.
     deeds: Sha256,
     now: Duration,
     muted: bool,
     redacted: Option<String>,
 }
 
-/// Lines that are shown before and after the first that differs.
+/// Lines that are shown before and after the first difference.
 const CONTEXT_LINES: usize = 12;
 
 impl Trace {
-    /// Notes that something happened on a host.
+    /// Records an event on a host.
     pub fn event(&self, host: &str, what: impl fmt::Display) {
         self.note(host, what, true);
     }

@@ -1,5 +1,5 @@
-//! Who may run: a task is admitted with all that it needs, or not at all, and at once. Nobody waits while holding something,
-//! so plans that cross cannot block one another. What each class may have is decided in [`weft_engine::classes`].
+//! Admission of tasks. A task gets all resources that it needs or is refused at once. No task waits while it holds
+//! resources, so plans that cross cannot deadlock. [`weft_engine::classes`] decides how much each class may use.
 
 use crate::Limits;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,17 +7,17 @@ use weft_engine::classes::{Admission as Policy, Capacity, Demand};
 use weft_plan::{Class, Precedence};
 use weft_types::{ClassLimits, Result};
 
-/// What the tasks of a node use together, held against its limits.
+/// The resources that a node's tasks use together, checked against the node's limits.
 pub(crate) struct Admission(Mutex<Policy>);
 
-/// What a task was given. Dropped, it is free again.
+/// The resources of one task. Dropping it releases them.
 pub(crate) struct Permit {
     admission: Arc<Admission>,
     class: Class,
     demand: Demand,
 }
 
-/// What tasks share of a node with these limits.
+/// The capacity that these limits give a node's tasks.
 pub(crate) fn capacity(limits: &Limits) -> Capacity {
     Capacity {
         memory_bytes: limits.memory_budget.0,
@@ -33,24 +33,24 @@ impl Admission {
         Arc::new(Self(Mutex::new(Policy::new(capacity(limits)))))
     }
 
-    /// The cluster has these limits from now on.
+    /// Applies new limits: the lower of the node's own and the cluster's.
     pub(crate) fn keep_within(&self, own: &Limits, cluster: &ClassLimits) {
         self.lock().set_capacity(capacity(own).within(cluster));
     }
 
-    /// All of it, or [`Reaction::Retry`](weft_types::Reaction) at once; what can never be had is
-    /// [`Reaction::InvalidInput`](weft_types::Reaction).
+    /// Reserves all of `demand`, or fails at once with [`Reaction::Retry`](weft_types::Reaction). A demand that exceeds
+    /// the node's capacity fails with [`Reaction::InvalidInput`](weft_types::Reaction).
     pub(crate) fn admit(self: &Arc<Self>, of: Precedence, demand: Demand) -> Result<Permit> {
         self.lock().admit(of, &demand)?;
         Ok(Permit { admission: Arc::clone(self), class: of.class, demand })
     }
 
-    /// What is reserved now, bytes.
+    /// Memory reserved now, in bytes.
     pub(crate) fn memory_used_bytes(&self) -> u64 {
         self.lock().memory_used_bytes()
     }
 
-    /// A panic elsewhere leaves the sums as they were: nothing panics between two of the changes.
+    /// A poisoned lock is safe to use: no code panics between two related changes.
     fn lock(&self) -> MutexGuard<'_, Policy> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +89,7 @@ mod tests {
             assert!(refused.message.starts_with("busy"), "{refused}");
         }
         assert_eq!(admission.admit(of, demand(101, 0, 0)).err().unwrap().reaction, Reaction::InvalidInput);
-        assert_eq!(admission.memory_used_bytes(), 60, "a refusal left something behind");
+        assert_eq!(admission.memory_used_bytes(), 60, "a refused task left a reservation");
         let second = admission.admit(of, demand(40, 4, 2)).ok().unwrap();
         drop(first);
         drop(admission.admit(of, demand(60, 6, 2)).ok().unwrap());

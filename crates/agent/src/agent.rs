@@ -1,4 +1,4 @@
-//! The daemon as a whole: what it starts, and how it stops.
+//! The agent as a whole: what it starts, and how it stops.
 
 use crate::{
     AgentConfig, Seams,
@@ -18,7 +18,7 @@ use weft_types::{Error, NodeId, Result};
 
 /// A running agent.
 ///
-/// Dropped, it is gone as if it had been killed: whatever it had open breaks off.
+/// Dropping it has the effect of `kill -9`: open connections, tasks and partial blocks are abandoned.
 pub struct Agent {
     node: Arc<Node>,
     services: JoinSet<Result<()>>,
@@ -27,7 +27,7 @@ pub struct Agent {
     control_address: String,
 }
 
-/// Stops an agent from elsewhere.
+/// A handle that stops an agent.
 #[derive(Debug, Clone)]
 pub struct Stopper(watch::Sender<bool>);
 
@@ -38,29 +38,29 @@ impl Stopper {
     }
 }
 
-/// Tells what an agent's tasks use, while it runs.
+/// Reports the memory of a running agent's tasks.
 #[derive(Clone)]
 pub struct MemoryGauge(Arc<Admission>);
 
 impl MemoryGauge {
-    /// Memory that tasks have reserved, bytes.
+    /// Memory that tasks have reserved, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.0.memory_used_bytes()
     }
 }
 
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// Between two looks at what lies in quarantine, at most.
+/// The longest interval between two checks of the quarantine.
 const QUARANTINE_LOOK_MAX: Duration = Duration::from_secs(600);
 
 impl Agent {
-    /// Opens the disks, listens, and begins to register with the coordinator. Fails at once where an operator must mend
-    /// something; a coordinator that cannot be reached is no failure.
+    /// Opens the disks, listens, and starts to register with the coordinator. Fails at once on problems that an
+    /// operator must fix; an unreachable coordinator is not one of them.
     pub async fn start(config: AgentConfig, seams: Seams) -> Result<Self> {
         let (stop, stopping) = watch::channel(false);
         let node = Node::new(config, seams, stopping)?;
         if node.security.is_insecure() {
-            tracing::warn!("insecure: everybody who reaches this agent's ports is believed");
+            tracing::warn!("insecure = true: this agent accepts every connection without authentication");
         }
         let known = *node.cluster.borrow();
         if let Some(cluster) = known {
@@ -81,37 +81,37 @@ impl Agent {
         Ok(Self { node, services, stop: Stopper(stop), data_address, control_address })
     }
 
-    /// Where it takes data.
+    /// The address on which the agent accepts data connections.
     pub fn data_address(&self) -> &str {
         &self.data_address
     }
 
-    /// Where it takes calls.
+    /// The address on which the agent accepts gRPC calls.
     pub fn control_address(&self) -> &str {
         &self.control_address
     }
 
-    /// Its number, once it has one.
+    /// The node's number; `None` before its first registration.
     pub fn node(&self) -> Option<NodeId> {
         self.node.registration().ok().map(|registration| registration.node)
     }
 
-    /// Memory that its tasks have reserved, bytes.
+    /// Memory that the tasks have reserved, in bytes.
     pub fn memory_used_bytes(&self) -> u64 {
         self.node.admission.memory_used_bytes()
     }
 
-    /// Tells the same later, while the agent runs.
+    /// A handle that reports [`memory_used_bytes`](Self::memory_used_bytes) while the agent runs.
     pub fn memory_gauge(&self) -> MemoryGauge {
         MemoryGauge(Arc::clone(&self.node.admission))
     }
 
-    /// Something that can stop it later.
+    /// A handle that stops the agent.
     pub fn stopper(&self) -> Stopper {
         self.stop.clone()
     }
 
-    /// Runs until it is stopped, or cannot go on.
+    /// Runs until the agent is stopped or fails.
     pub async fn run(mut self) -> Result<()> {
         let mut ended = Ok(());
         while let Some(service) = self.services.join_next().await {
@@ -119,17 +119,17 @@ impl Agent {
             if let Err(error) = service
                 && ended.is_ok()
             {
-                tracing::error!(%error, "the agent cannot go on");
+                tracing::error!(%error, "the agent stops after a fatal error");
                 ended = Err(error);
             }
-            // One has ended: all do.
+            // When one part ends, the others must stop.
             self.stop.stop();
         }
         let state = Arc::clone(&self.node.state);
         ended.and(self.node.seams.disk_mode.run(move || state.update(|_| ())).await)
     }
 
-    /// Stops it, and waits until it has stopped.
+    /// Stops the agent and waits until it has stopped.
     pub async fn shutdown(self) -> Result<()> {
         self.stop.stop();
         self.run().await
@@ -141,14 +141,15 @@ async fn listen(node: &Node, address: &str) -> Result<Box<dyn Listen>> {
     listening.map_err(|error| Error::invalid(format!("cannot listen on {address}: {error}")))
 }
 
-/// The address at which others find a listener; `setting` names the one that would say it.
+/// The address that others dial to reach a listener; `setting` is the configuration key that overrides it.
 fn advertised(named: &Option<String>, setting: &str, listener: &dyn Listen) -> Result<String> {
-    let bound = || listener.local_address().map_err(|error| Error::fatal(format!("a listener without an address: {error}")));
+    let bound =
+        || listener.local_address().map_err(|error| Error::fatal(format!("cannot read a listener's own address: {error}")));
     let address = named.clone().map_or_else(bound, Ok)?;
-    // Others would dial themselves.
+    // Peers that dial an unspecified address would reach themselves.
     if address.parse::<std::net::SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
         return Err(Error::invalid(format!(
-            "nobody can dial {address}: {setting} = \"host:port\" says where others find this agent"
+            "peers cannot dial {address}: set {setting} = \"host:port\" to the address at which they reach this agent"
         )));
     }
     Ok(address)
@@ -160,7 +161,7 @@ async fn serve_data(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
     tokio::select! {
         biased;
         () = node.stopped() => Ok(()),
-        () = reception.serve(incoming, node.cluster.subscribe()) => Err(Error::fatal("the data port has closed")),
+        () = reception.serve(incoming, node.cluster.subscribe()) => Err(Error::fatal("the data port was closed")),
     }
 }
 
@@ -178,7 +179,7 @@ async fn stay_registered(node: Arc<Node>, addresses: Addresses) -> Result<()> {
     }
 }
 
-/// Drops what nobody came back for.
+/// Drops unused partial blocks and tasks that were never started.
 async fn keep_house(node: Arc<Node>) -> Result<()> {
     let unstarted = Duration::from_millis(node.config.limits.unstarted_ms);
     let mut ticks = interval(HOUSEKEEPING);

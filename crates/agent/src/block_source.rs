@@ -1,4 +1,4 @@
-//! A block on a disk as a source of a stage: slices are read ahead, every page checked.
+//! Reads a block on a disk as a source of a stage: reads slices ahead and checks every page.
 
 use crate::{
     DiskMode,
@@ -22,24 +22,26 @@ pub(crate) struct OpenBlock {
     pub(crate) layout: Layout,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) findings: Arc<Findings>,
-    /// The bytes that this task found to be corrupt.
+    /// The byte ranges that this task found corrupt.
     pub(crate) corrupt: Arc<Mutex<Vec<Span>>>,
     pub(crate) passage: Passage,
     pub(crate) buffers: Arc<Buffers>,
 }
 
-/// Bytes that are read by one trip to a thread that may block: one costs about as much as reading 32 KiB, so that small slices are
-/// read several at once. It is also the most that is read where nobody may block.
+/// The most that one call on a blocking thread reads. Such a call costs about as much as reading 32 KiB, so small
+/// slices are read several at a time. It is also the most that may be read on a thread that must not block.
 const READ_BYTES: u64 = 256 << 10;
 
-/// Where bytes are corrupt, others often are: so much of the block behind them is looked at, at once, so that the next plan goes
-/// around all of them and not around the first. Bounded, as the task's peers wait meanwhile.
+/// Corrupt pages are often near each other. After a corrupt page, this much of the block is checked at once, so that
+/// the next plan avoids all corrupt pages and not just the first. The scan is bounded because the task's peers wait for
+/// it.
 const LOOK_AHEAD_BYTES: u64 = 64 << 20;
-/// Runs of corrupt bytes that are told one by one; what lies behind them is told as one with the last.
+/// The most runs of corrupt bytes that are reported separately; later ones are merged into the last.
 const RUNS_MAX: usize = 64;
 
 impl OpenBlock {
-    /// The block's sub-blocks at `slices`, of `slice_len` positions each, `window` of which may be read ahead.
+    /// A source that reads the block's `sub_blocks` at `slices`, each of `slice_len` positions, up to `window` of them
+    /// ahead.
     pub(crate) fn source(
         self,
         sub_blocks: &[u16],
@@ -56,7 +58,7 @@ impl OpenBlock {
         }
     }
 
-    /// Blocks.
+    /// Blocks the thread.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<u32> {
         self.reader.read_at(offset, bytes).map_err(|error| {
             if error.reaction == Reaction::Corrupt {
@@ -66,18 +68,18 @@ impl OpenBlock {
         })
     }
 
-    /// Names the bytes that are corrupt, for the coordinator.
+    /// Finds the corrupt bytes and records them for the coordinator.
     fn find_corruption(&self, offset: u64, len: u64, error: &Error) {
         let mut known = self.corrupt.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = Span::new(offset / PAGE_LEN * PAGE_LEN, (offset + len).next_multiple_of(PAGE_LEN));
-        // Another stage that reads the same block may have looked already.
+        // Another stage that reads the same block may have scanned this range already.
         if known.iter().any(|run| !run.intersect(failed).is_empty()) {
             return;
         }
         let end = failed.end.saturating_add(LOOK_AHEAD_BYTES).min(self.reader.meta().len()).max(failed.end);
         let mut runs = self.corrupt_runs(Span::new(failed.start, end));
         if runs.is_empty() {
-            // It reads well now: a disk that gives other bytes each time is not to be believed there.
+            // The page reads correctly now. A disk that returns different bytes each time is not trusted there.
             runs.push(failed);
         }
         for run in &runs {
@@ -86,7 +88,7 @@ impl OpenBlock {
         known.extend(runs);
     }
 
-    /// The runs of corrupt pages within a range that begins with a page.
+    /// The runs of corrupt pages within a range that starts at a page boundary.
     fn corrupt_runs(&self, range: Span) -> Vec<Span> {
         let is_corrupt = |span: Span, buffer: &mut [u8]| {
             let read = self.reader.read_at(span.start, &mut buffer[..span.len() as usize]);
@@ -120,24 +122,24 @@ impl OpenBlock {
 struct RowReader {
     block: OpenBlock,
     sub_blocks: Vec<u16>,
-    /// The cell that slices are being cut from, if they are cut from cells.
+    /// The cell that slices are cut from, if the reader works by cells.
     cell: Option<Mutex<Cell>>,
 }
 
-/// The sub-blocks of one cell that are read, one after another.
+/// The sub-blocks of one cell that the stage reads, in order.
 #[derive(Default)]
 struct Cell {
     number: Option<u64>,
-    /// Whether all of them could be read.
+    /// True if all of them were read without an error.
     is_whole: bool,
     bytes: Option<Buffer>,
 }
 
-/// It would have to be waited for.
+/// The bytes are not in the page cache.
 struct NotCached;
 
 impl RowReader {
-    /// Blocks.
+    /// Blocks the thread.
     fn read(&self, slice: Span) -> Result<Rows> {
         let block = &self.block;
         if let Some(rows) = self.cut_from_cell(slice) {
@@ -146,7 +148,7 @@ impl RowReader {
         self.fill(slice, |offset, bytes| block.read_at(offset, bytes))
     }
 
-    /// Does not block: nothing if the slice is not in the system's memory, or too much for the caller's thread.
+    /// Does not block. `None` if the slice is not in the page cache or is too large for the caller's thread.
     fn read_cached(&self, slice: Span) -> Option<Rows> {
         if self.bytes_of(slice) > READ_BYTES || self.cell_of(slice).is_some() {
             return None;
@@ -159,9 +161,9 @@ impl RowReader {
         slice.len().saturating_mul(self.sub_blocks.len() as u64)
     }
 
-    /// The cell that a slice is cut from. To read its part of each sub-block by itself would be many small reads; so the sub-blocks
-    /// are read whole, and neighbours among them by one call (Butterfly codes, §5.3: communication vectorization, here of the
-    /// disk's side).
+    /// The cell that contains the slice. Reading the slice's part of each sub-block separately would take many small
+    /// reads. So the sub-blocks are read whole, and adjacent ones in one call (Butterfly codes, §4.3, vector
+    /// communication; here applied to the disk).
     fn cell_of(&self, slice: Span) -> Option<(&Mutex<Cell>, u64)> {
         let sub_len = self.block.layout.sub_len();
         let number = slice.start / sub_len;
@@ -169,8 +171,8 @@ impl RowReader {
         self.cell.as_ref().filter(|_| is_one).map(|cell| (cell, number))
     }
 
-    /// The slice from its cell, which is read if it is another than that of the slice before. Nothing if the slice is not cut from
-    /// a cell, or the cell cannot be read whole: what is wrong may lie beside the slice. Blocks.
+    /// Cuts the slice from its cell, and reads the cell first unless it is already loaded. `None` if the slice is not
+    /// cut from a cell, or if the cell cannot be read whole: the bad page may lie outside the slice. Blocks the thread.
     fn cut_from_cell(&self, slice: Span) -> Option<Rows> {
         let (cell, number) = self.cell_of(slice)?;
         let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +193,7 @@ impl RowReader {
         Some(buffer.freeze().into())
     }
 
-    /// Reads the sub-blocks of a cell, neighbours by one call.
+    /// Reads the wanted sub-blocks of a cell, with one call for each run of adjacent ones.
     fn read_cell(&self, number: u64, cell: &mut Option<Buffer>) -> Option<()> {
         let (block, layout) = (&self.block, &self.block.layout);
         let sub_len = layout.sub_len() as usize;
@@ -208,7 +210,7 @@ impl RowReader {
         Some(())
     }
 
-    /// The bytes of a slice that are one run.
+    /// The slice's bytes, if they are contiguous on the disk.
     fn whole_run(&self, slice: Span) -> Option<Span> {
         let (layout, sub_len) = (&self.block.layout, self.block.layout.sub_len());
         let is_whole = slice.len() == sub_len && slice.start.is_multiple_of(sub_len);
@@ -220,7 +222,7 @@ impl RowReader {
 
     fn fill<E>(&self, slice: Span, read: impl Fn(u64, &mut [u8]) -> Result<u32, E>) -> Result<Rows, E> {
         let mut buffer = self.block.buffers.take(self.bytes_of(slice) as usize);
-        // Neighbouring sub-blocks of which the slice has all of a cell are one run on the disk, and one here.
+        // Adjacent sub-blocks of which the slice covers a whole cell are contiguous on the disk and in the buffer.
         if let Some(run) = self.whole_run(slice) {
             let checksum = read(run.start, buffer.bytes_mut())?;
             let block = &self.block;
@@ -231,7 +233,7 @@ impl RowReader {
         Ok(Rows::summed(buffer.freeze(), checksum))
     }
 
-    /// A part of the slice that the buffer is for. Returns the CRC32C of what was read, row after row.
+    /// Fills the buffer with one part of the slice. Returns the CRC32C of the bytes read, in row order.
     fn fill_part<E>(
         &self,
         buffer: &mut Buffer,
@@ -268,14 +270,14 @@ impl SliceSource for InlineSource {
 }
 
 fn unread() -> Error {
-    Error::fatal("reading ahead has ended")
+    Error::fatal("the read-ahead task has ended")
 }
 
-/// A trip to a thread that may block, and back, costs more than to copy a slice that is in memory already: as long as all are,
-/// they are read where they are wanted. From the first that is not, a task of its own reads ahead.
+/// A source that reads directly as long as slices are in the page cache, because a call on a blocking thread costs more
+/// than copying such a slice. At the first slice that is not cached, it starts a task that reads ahead.
 struct AheadSource {
     rows: Arc<RowReader>,
-    /// Those that nobody has read yet.
+    /// The slices that are still unread.
     slices: Slices,
     window: usize,
     ahead: Option<mpsc::Receiver<Result<Rows>>>,
@@ -303,7 +305,7 @@ impl SliceSource for AheadSource {
     }
 }
 
-/// Reads while there is room for slices; ends when nobody wants them any more, or at the first error.
+/// Reads while the queue has room. Ends when the receiver is dropped or at the first error.
 async fn read_ahead(rows: Arc<RowReader>, mut slices: Slices, window: usize, sender: mpsc::Sender<Result<Rows>>) {
     loop {
         let mut batch: Vec<Span> = slices.by_ref().take(1).collect();
@@ -313,7 +315,7 @@ async fn read_ahead(rows: Arc<RowReader>, mut slices: Slices, window: usize, sen
         let Ok(mut room) = sender.reserve_many(batch.len()).await else { return };
         let cached: Vec<Rows> = batch.iter().map_while(|slice| rows.read_cached(*slice)).collect();
         batch.drain(..cached.len());
-        // In this order: what ends first must not have taken a place from the others.
+        // Zip takes from `cached` first, so that the shorter side never consumes a place of the other.
         cached.into_iter().zip(room.by_ref()).for_each(|(slice, room)| room.send(Ok(slice)));
         if batch.is_empty() {
             continue;
@@ -327,7 +329,7 @@ async fn read_ahead(rows: Arc<RowReader>, mut slices: Slices, window: usize, sen
     }
 }
 
-/// Reads slices up to the first that fails, when it is their turn.
+/// Reads slices up to the first that fails. Each waits for its turn at the disk.
 async fn read_in_turn(rows: &Arc<RowReader>, batch: Vec<Span>, mode: DiskMode) -> Vec<Result<Rows>> {
     let passage = &rows.block.passage;
     if let [slice] = batch[..]
@@ -342,7 +344,7 @@ async fn read_in_turn(rows: &Arc<RowReader>, batch: Vec<Span>, mode: DiskMode) -
     read.unwrap_or_else(|error| vec![Err(error)])
 }
 
-/// Reads a slice that is more than may be read at once.
+/// Reads a slice that is larger than one turn at the disk allows.
 async fn read_in_parts(rows: &Arc<RowReader>, slice: Span, mode: DiskMode) -> Result<Rows> {
     let (passage, mut buffer) = (&rows.block.passage, rows.block.buffers.take(rows.bytes_of(slice) as usize));
     for part in parts(slice, rows.sub_blocks.len(), passage.of) {
@@ -357,7 +359,7 @@ async fn read_in_parts(rows: &Arc<RowReader>, slice: Span, mode: DiskMode) -> Re
     Ok(buffer.freeze().into())
 }
 
-/// Reads slices up to the first that fails. Blocks.
+/// Reads slices up to the first that fails. Blocks the thread.
 fn read_batch(rows: &RowReader, batch: &[Span]) -> Vec<Result<Rows>> {
     let mut slices = Vec::with_capacity(batch.len());
     for slice in batch {

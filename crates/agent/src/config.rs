@@ -94,14 +94,14 @@ impl Throttle {
         ];
         match said.into_iter().find_map(|(name, rate)| rate.filter(|rate| rate.0 < RATE_MIN.0).map(|rate| (name, rate))) {
             Some((name, rate)) => Err(Error::invalid(format!(
-                "throttle.{name} is {rate}: with less than {RATE_MIN} a second peers would take the node for dead"
+                "throttle.{name} is {rate}: below {RATE_MIN} a second, peers would treat the node as dead"
             ))),
             None => Ok(()),
         }
     }
 }
 
-/// What repairs and scrubs may use together at most, percent.
+/// The most that repairs and scrubs may use together, percent.
 const LOWER_PERCENT_MAX: u32 = 95;
 
 /// What an agent takes on at once. A task that does not fit is refused as busy, and the coordinator tries again.
@@ -168,18 +168,18 @@ impl AgentConfig {
         certs::check_agent_name(&self.name)?;
         for (what, text) in [("rack", &self.rack), ("zone", &self.zone)] {
             if text.is_empty() || text.len() > 255 || text.chars().any(char::is_control) {
-                return Err(Error::invalid(format!("a {what}'s name has 1 to 255 printable characters")));
+                return Err(Error::invalid(format!("the {what}'s name is invalid: use 1 to 255 printable characters")));
             }
         }
         if self.coordinators.is_empty() {
-            return Err(Error::invalid("no coordinator is named: coordinators = [\"host:port\"] names one"));
+            return Err(Error::invalid("no coordinator is set: add coordinators = [\"host:port\"]"));
         }
         if self.disks.is_empty() {
-            return Err(Error::invalid("no disk is named: disks = [\"/srv/weft/a\"] names one"));
+            return Err(Error::invalid("no disk is set: add disks = [\"/srv/weft/a\"]"));
         }
         for (at, disk) in self.disks.iter().enumerate() {
             if self.disks[..at].contains(disk) {
-                return Err(Error::invalid(format!("the disk {} is named twice", disk.display())));
+                return Err(Error::invalid(format!("the disk {} is listed twice", disk.display())));
             }
         }
         if self.certificates.is_some() == self.insecure {
@@ -187,19 +187,21 @@ impl AgentConfig {
         }
         let Limits { memory_budget, connections_max, blocks_per_disk_max, .. } = self.limits;
         if memory_budget.0 == 0 || connections_max == 0 || blocks_per_disk_max == 0 {
-            return Err(Error::invalid("limits of 0 would let no task run: memory_budget, connections_max, blocks_per_disk_max"));
+            return Err(Error::invalid(
+                "limits.memory_budget, limits.connections_max and limits.blocks_per_disk_max must be at least 1: with 0 no task can run",
+            ));
         }
         let Limits { repair_percent, scrub_percent, .. } = self.limits;
         if repair_percent == 0 || scrub_percent == 0 || repair_percent.saturating_add(scrub_percent) > LOWER_PERCENT_MAX {
             return Err(Error::invalid(format!(
-                "limits.repair_percent is {repair_percent} and limits.scrub_percent {scrub_percent}: each is at least 1, and together they \
-                 leave foreground tasks 5 or more, as 70 and 20 do"
+                "limits.repair_percent is {repair_percent} and limits.scrub_percent {scrub_percent}: each must be at least 1, and together \
+                 they must leave at least 5 to foreground tasks, for example 70 and 20"
             )));
         }
         self.throttle.validate()
     }
 
-    /// How its connections are secured.
+    /// How the agent secures its connections.
     pub fn security(&self) -> Result<Security> {
         match &self.certificates {
             Some(dir) if !self.insecure => Security::load(&certs::CertificateFiles::in_dir(dir, &Peer::Agent(self.name.clone()))),
@@ -245,8 +247,8 @@ mod tests {
             (|c| c.insecure = false, "certificates = "),
             (|c| c.certificates = Some("/etc/weft".into()), "insecure = true"),
             (|c| c.limits.connections_max = 0, "connections_max"),
-            (|c| c.limits.scrub_percent = 0, "as 70 and 20 do"),
-            (|c| c.limits.repair_percent = 80, "as 70 and 20 do"),
+            (|c| c.limits.scrub_percent = 0, "for example 70 and 20"),
+            (|c| c.limits.repair_percent = 80, "for example 70 and 20"),
             (|c| c.throttle.coding_bytes_per_s = Some(ByteSize(1000)), "throttle.coding_bytes_per_s"),
         ];
         for (spoil, hint) in spoils {
@@ -255,6 +257,6 @@ mod tests {
             let error = config.validate().unwrap_err();
             assert!(error.message.contains(hint), "{error}");
         }
-        assert!(toml::from_str::<AgentConfig>(&format!("{TEXT}\nstate_dri = \"x\"")).is_err(), "a misspelt field was taken");
+        assert!(toml::from_str::<AgentConfig>(&format!("{TEXT}\nstate_dri = \"x\"")).is_err(), "a misspelt field was accepted");
     }
 }

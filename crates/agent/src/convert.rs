@@ -1,8 +1,9 @@
-//! Conversions: the agent has a stripe of an object written again in another code, for the coordinator, by the
-//! [`Converter`](weft_proto::Converter) that it was started with.
+//! Conversions. On the coordinator's request, the agent rewrites a stripe of an object in another code. The
+//! [`Converter`](weft_proto::Converter) that the agent was started with does the work.
 //!
-//! An agent that has much of the object is asked: that is read without leaving the machine. Here is decided how many conversions run at
-//! once, what each may use, and that it gives way to other work; the rest is as in every get and put.
+//! The coordinator picks an agent that holds many of the stripe's blocks, because local blocks need no network. This
+//! file decides how many conversions run at once, what each may use, and that conversions give way to other work. The
+//! rest works like gets and puts.
 
 use crate::{
     Limits,
@@ -35,55 +36,56 @@ use weft_types::{
     human_bytes,
 };
 
-/// The least that is fetched at once.
+/// The smallest fetch window.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
-/// Who is busy is asked again for so long.
+/// How long the conversion retries a busy peer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is told how far it is: also that it is there at all.
+/// The interval of progress reports, which also show the coordinator that the conversion is alive.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Events that wait for the coordinator.
+/// Events that may wait for the coordinator.
 const EVENTS_MAX: usize = 4;
 
-/// Conversions are repairs that can wait: what is lost is rebuilt first.
+/// Conversions rank below repairs: lost blocks are rebuilt first.
 const PRECEDENCE: Precedence = Precedence::MOVE;
 
-/// How many are done at once, by a node with these limits.
+/// How many conversions a node with these limits runs at once.
 pub(crate) fn at_once(limits: &Limits) -> usize {
     let fit = memory_bytes_all(limits) / MEMORY_BYTES.start();
     fit.min(CONVERSIONS_PER_AGENT_MAX.into()) as usize
 }
 
-/// Memory of all of them: half of the node's is left to all other tasks, and of what their class may have, what its first priority
-/// keeps.
+/// Memory of all conversions together. Half of the node's memory is left to other tasks, as is the part of the class's
+/// share that is reserved for its first priority.
 fn memory_bytes_all(limits: &Limits) -> u64 {
     let budget = limits.memory_budget.0;
     (budget / 2).min(capacity(limits).limit(PRECEDENCE, budget))
 }
 
-/// Memory of each of them.
+/// Memory of each conversion.
 fn memory_bytes_each(limits: &Limits, at_once: usize) -> u64 {
     (memory_bytes_all(limits) / at_once as u64).min(*MEMORY_BYTES.end())
 }
 
-/// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
+/// Starts a conversion, or refuses at once if there is no room. The conversion is cancelled when the receiver of its
+/// events is dropped.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
     let own = node.limits();
     let at_once = at_once(&own);
     if at_once == 0 {
         let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(memory_bytes_all(&own)));
         return Err(Error::invalid(format!(
-            "a conversion needs {least} of memory, and the node's conversions may use {has} together (limits.memory_budget, \
-             limits.repair_percent)"
+            "a conversion needs {least} of memory, but this node's conversions may use only {has} together: raise \
+             limits.memory_budget or limits.repair_percent"
         )));
     }
-    let busy = |_| Error::retry(format!("busy: {at_once} conversions are under way"));
+    let busy = |_| Error::retry(format!("busy: {at_once} conversions are already running"));
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
     let memory_bytes = memory_bytes_each(&own, at_once);
     let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes, ..Demand::default() })?;
     let limits = limits(memory_bytes);
     let spool = spool_room(node, &asked, &limits).await?;
     let (events, told) = mpsc::channel(EVENTS_MAX);
-    tracing::info!(object = %format_args!("{}/{}", asked.bucket, asked.key), stripe = asked.number, "a conversion begins");
+    tracing::info!(object = %format_args!("{}/{}", asked.bucket, asked.key), stripe = asked.number, "started a conversion");
     let done_bytes = Arc::new(AtomicU64::new(0));
     let conversion = conversion(node, asked, limits, &spool, &done_bytes);
     let node = Arc::clone(node);
@@ -91,7 +93,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
         let work = node.seams.converter.convert(conversion);
         tokio::select! {
             biased;
-            () = events.closed() => tracing::info!("a conversion was given up: nobody waits for it any more"),
+            () = events.closed() => tracing::info!("cancelled a conversion: the coordinator no longer waits for it"),
             () = node.stopped() => {}
             () = tell(&events, &done_bytes) => {}
             done = work => {
@@ -99,7 +101,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
                     tracing::warn!(%error, "a conversion failed");
                     to_status(&error)
                 });
-                // Whoever asked may be gone.
+                // The caller may have disconnected.
                 let _gone = events.send(done).await;
             }
         }
@@ -108,18 +110,19 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
     Ok(told)
 }
 
-/// Tells how far it is, for as long as it runs.
+/// Reports progress for as long as the conversion runs.
 async fn tell(events: &mpsc::Sender<Result<ConvertEvent, Status>>, done_bytes: &AtomicU64) {
     let mut ticks = interval(PROGRESS_INTERVAL);
     loop {
         ticks.tick().await;
         let progress = ConvertProgress { bytes: done_bytes.load(Ordering::Relaxed) };
-        // A coordinator that does not take it hears of the next one.
+        // If the queue is full, the coordinator gets the next report instead.
         let _full = events.try_send(Ok(event(Event::Progress(progress))));
     }
 }
 
-/// With the agent's own certificate and chance, its network and uplink, and no more memory than it was given.
+/// The conversion uses the agent's own certificate, random numbers, network and uplink, and no more memory than it was
+/// given.
 fn conversion(
     node: &Node,
     asked: ConvertStripeRequest,
@@ -146,14 +149,15 @@ fn conversion(
 fn limits(memory_bytes: u64) -> ConversionLimits {
     ConversionLimits {
         stripe_memory_bytes_max: (memory_bytes / STRIPE_SHARE) as usize,
-        // Three windows are in flight; a quarter is left to slices.
+        // Three windows are in flight; a quarter of the memory is left for slices.
         window_bytes_max: (memory_bytes / 12).max(WINDOW_BYTES_MIN),
-        // The coordinator waits as well, and knows whom to send instead; but that one would read everything again.
+        // The coordinator retries too, and could choose another node, but that node would have to read everything
+        // again.
         patience: PATIENCE,
     }
 }
 
-/// Room for a stripe that is too much for memory.
+/// Reserves disk space for a stripe that does not fit in memory.
 async fn spool_room(node: &Node, asked: &ConvertStripeRequest, limits: &ConversionLimits) -> Result<SpoolRoom> {
     let disks = node.disks()?;
     let disks = node.seams.disk_mode.run(move || Ok(disks.report())).await?;

@@ -1,4 +1,4 @@
-//! What was found corrupt and the coordinator does not know yet. It decides what becomes of the block.
+//! Corruption that was found and not yet reported to the coordinator, which decides what happens to the block.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 use weft_proto::v1;
 use weft_types::{BlockId, Error, Span};
 
-/// Findings since the last heartbeat that arrived: runs of corrupt bytes, by their block and first byte.
+/// Findings since the last successful heartbeat: runs of corrupt bytes, by block and first byte.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Mutex<BTreeMap<(BlockId, u64), Finding>>);
 
@@ -17,13 +17,13 @@ struct Finding {
     message: String,
 }
 
-/// Runs that are remembered; what is beyond them is found again when it is read again.
+/// The most runs that are remembered; further ones are found again by later reads.
 const FINDINGS_MAX: usize = 4096;
-/// Runs that one heartbeat tells of: the coordinator takes no more of them.
+/// The most runs in one heartbeat; the coordinator accepts no more.
 const REPORTED_MAX: usize = 1024;
 
 impl Findings {
-    /// Remembers that these bytes of a block are not what they were.
+    /// Records that these bytes of a block are corrupt.
     pub(crate) fn add(&self, block: BlockId, bytes: Span, error: &Error) {
         tracing::error!(%block, first_byte = bytes.start, end = bytes.end, %error, "found a corrupt block");
         let mut findings = self.lock();
@@ -32,7 +32,7 @@ impl Findings {
         }
     }
 
-    /// What to tell with the next heartbeat; the rest waits for the one after it.
+    /// The findings for the next heartbeat; the rest waits for the one after it.
     pub(crate) fn report(&self) -> Vec<v1::CorruptBlock> {
         let findings = self.lock();
         let report = |((block, _), finding): (&(BlockId, u64), &Finding)| v1::CorruptBlock {
@@ -44,7 +44,7 @@ impl Findings {
         findings.iter().take(REPORTED_MAX).map(report).collect()
     }
 
-    /// The coordinator knows of these now.
+    /// Forgets findings that the coordinator has received.
     pub(crate) fn told(&self, report: &[v1::CorruptBlock]) {
         let mut findings = self.lock();
         for told in report {

@@ -1,4 +1,4 @@
-//! The disks of a node. All calls block; async code calls them through [`DiskMode::run`](weft_proto::DiskMode).
+//! The disks of a node. All calls block; async code makes them through [`DiskMode::run`](weft_proto::DiskMode).
 
 use crate::{
     OpenDisk,
@@ -19,36 +19,36 @@ use weft_proto::v1;
 use weft_store::{BlockReader, BlockStore, NewDisk, Quarantined};
 use weft_types::{BlockId, ClusterId, Error, Reaction, Result};
 
-/// All disks of a node, those that cannot be used too.
+/// All disks of a node, including failed ones.
 pub(crate) struct Disks(Vec<Disk>);
 
 struct Disk {
-    /// Empty for a disk that could never be opened.
+    /// Empty for a disk that has never been opened.
     id: String,
     path: PathBuf,
-    /// What is on it, or why it cannot be used.
+    /// The disk's blocks, or why the disk cannot be used.
     store: Result<Arc<dyn BlockStore>>,
     quota: Quota,
     line: Arc<Line>,
 }
 
-/// What a disk says of a block.
+/// What a disk answers about a block.
 enum Look {
     There(Arc<dyn BlockReader>),
-    /// It is there, and not as it was.
+    /// The block is there and damaged.
     Damaged(Error),
     Absent,
-    /// The disk cannot say.
+    /// The disk cannot be read.
     Unknown(Error),
 }
 
-/// Blocks that are listed at once.
+/// The most blocks in one listing.
 const LISTED_BLOCKS_MAX: usize = 10_000;
 
 impl Disks {
-    /// Opens all disks. One that fails is reported as failed, by the id that is known of it; one that is not for this cluster is
-    /// a mistake of the operator's, and the agent does not start with it. Where a disk is known to be, none is made: an empty
-    /// directory there is the place of one that is not mounted.
+    /// Opens all disks. A disk that fails to open is reported as failed, under its known id. A disk of another cluster
+    /// is an operator's mistake, and the agent does not start with it. No new disk is created at a path where one is
+    /// known: an empty directory there is a mount point whose disk is not mounted.
     pub(crate) fn open(
         paths: &[PathBuf],
         known: &Memory,
@@ -66,7 +66,7 @@ impl Disks {
                 Ok(opened) => (format!("{:032x}", opened.id), Ok(opened.store)),
                 Err(error) if error.reaction == Reaction::InvalidInput => return Err(error),
                 Err(error) => {
-                    tracing::error!(%error, "a disk cannot be used");
+                    tracing::error!(%error, "cannot use a disk");
                     (known_id.unwrap_or_default(), Err(error))
                 }
             };
@@ -76,30 +76,30 @@ impl Disks {
         Ok(Self(disks))
     }
 
-    /// As the coordinator is told of them. One that could never be opened has no name to tell of it by.
+    /// The disks as reported to the coordinator. A disk that was never opened has no id and is left out.
     pub(crate) fn report(&self) -> Vec<v1::Disk> {
         self.0.iter().filter(|disk| !disk.id.is_empty()).map(Disk::report).collect()
     }
 
-    /// How often something on them was made durable, since they were opened.
+    /// The number of fsyncs on all disks since they were opened.
     pub(crate) fn fsyncs(&self) -> u64 {
         self.0.iter().filter_map(|disk| disk.store.as_ref().ok()).map(|store| store.fsyncs()).sum()
     }
 
-    /// Their ids, by their paths.
+    /// The disks' ids, by path.
     pub(crate) fn ids(&self) -> BTreeMap<String, String> {
         let known = self.0.iter().filter(|disk| !disk.id.is_empty());
         known.map(|disk| (disk.path.display().to_string(), disk.id.clone())).collect()
     }
 
-    /// Opens a block, on whichever disk it is, and tells that disk's number. It is called not found only where every disk could
-    /// be asked.
+    /// Opens a block on the disk that has it; also returns that disk's number. Returns not found only if every disk
+    /// could be checked.
     pub(crate) fn open_block(&self, id: BlockId) -> Result<(usize, Arc<dyn BlockReader>)> {
         let (number, opened) = self.find(id).map_err(|error| error.block(id))?;
         opened.map(|reader| (number, reader)).map_err(|error| error.block(id))
     }
 
-    /// The disk on which a block is, and what opening it there gave.
+    /// The disk that has a block, and the result of opening the block there.
     fn find(&self, id: BlockId) -> Result<(usize, Result<Arc<dyn BlockReader>>)> {
         let (mut readable, mut damaged, mut unknown) = (None, None, None);
         for (number, disk) in self.0.iter().enumerate() {
@@ -108,8 +108,8 @@ impl Disks {
                 Look::There(reader) => {
                     if let Some((other, _)) = readable.replace((number, reader)) {
                         let [first, second] = [other, number].map(|number| self.0[number].path.display());
-                        // Of two lives of the metadata: nobody knows which is meant.
-                        return Err(Error::corrupt(format!("two blocks of this name are on the node, in {first} and {second}")));
+                        // They stem from two incarnations of the metadata, and which of them is meant is unknown.
+                        return Err(Error::corrupt(format!("the node has two blocks of this name, in {first} and {second}")));
                     }
                 }
                 Look::Damaged(error) => damaged = damaged.or(Some((number, error))),
@@ -121,33 +121,34 @@ impl Disks {
             (None, Some((number, error)), _) => Ok((number, Err(error))),
             (None, None, Some(error)) if error.reaction == Reaction::Retry => Err(error),
             (None, None, Some(error)) => {
-                Err(Error::replan(format!("it may be on a disk that cannot be used: {}", error.message)))
+                Err(Error::replan(format!("the block may be on a disk that cannot be used: {}", error.message)))
             }
-            (None, None, None) => Err(Error::not_found("it is on none of the node's disks")),
+            (None, None, None) => Err(Error::not_found("the block is on none of the node's disks")),
         }
     }
 
-    /// The disk that the coordinator means by `id`, and its number.
+    /// The disk with this id, and its number.
     pub(crate) fn by_id(&self, id: &str) -> Result<(usize, Arc<dyn BlockStore>)> {
         let found = self.usable().find(|(number, _)| self.0[*number].id == id);
-        let (number, store) = found.ok_or_else(|| Error::replan(format!("the node has no disk {id} that can be used")))?;
+        let (number, store) = found.ok_or_else(|| Error::replan(format!("the node has no usable disk {id}")))?;
         match store.failed() {
             Some(why) => Err(Error::replan(format!("disk {id} has failed: {why}"))),
             None => Ok((number, Arc::clone(store))),
         }
     }
 
-    /// Where what tasks read and write on a disk, by its number, waits for its turn.
+    /// The queue in which tasks wait for a disk, by the disk's number.
     pub(crate) fn line(&self, number: usize) -> &Arc<Line> {
         &self.0[number].line
     }
 
-    /// Removes those of `blocks` that are there. What becomes of one of them does not touch the others.
-    /// For as long as `opening` a task may come that would still write one.
+    /// Removes those of `blocks` that exist. A failure of one does not affect the others. For the time `opening`, no
+    /// task may write a removed block again.
     pub(crate) fn remove(&self, blocks: &[BlockId], opening: Duration, partials: &Partials, bounds: &Bounds<'_>) -> Removal {
         let mut removal = Removal::default();
         for id in blocks {
-            // What is being written comes first: looked for on the disks before, it could be committed between the two looks.
+            // Partial blocks come first: a partial block could be committed between a check of the disks and a check of
+            // the partial blocks.
             match partials.give_up(*id, opening).and_then(|()| self.remove_one(*id, bounds)) {
                 Ok(was_there) => {
                     if was_there {
@@ -162,7 +163,7 @@ impl Disks {
         removal
     }
 
-    /// Returns whether it was there; without an error, it is not there any more.
+    /// Returns whether the block existed. After `Ok`, the block does not exist.
     fn remove_one(&self, id: BlockId, bounds: &Bounds<'_>) -> Result<bool> {
         let number = match self.find(id) {
             Ok((number, _)) => number,
@@ -173,7 +174,8 @@ impl Disks {
         taken.map(|taken| taken.is_some())
     }
 
-    /// Takes those of `blocks` that are there out of service: nobody expects them. Tells how many, and why others are kept.
+    /// Moves those of `blocks` that exist to quarantine, because the metadata does not know them. Returns how many it
+    /// moved, and why others were kept.
     pub(crate) fn quarantine(&self, blocks: &[BlockId], partials: &Partials, bounds: &Bounds<'_>) -> (u32, Vec<Error>) {
         let (mut moved, mut kept) = (0, Vec::new());
         for id in blocks {
@@ -192,7 +194,7 @@ impl Disks {
         (moved, kept)
     }
 
-    /// Deletes what has been in quarantine for long enough, as far as that is allowed.
+    /// Deletes blocks whose quarantine has expired, within the removal limits.
     pub(crate) fn clear_quarantine(&self, bounds: &Bounds<'_>) {
         let before_ms = bounds.now_ms.saturating_sub(bounds.limits.quarantine_ms);
         for disk in &self.0 {
@@ -200,19 +202,19 @@ impl Disks {
             let clear = || {
                 for place in store.quarantined_before(before_ms)? {
                     disk.take_away(bounds, |store| store.delete_quarantined(&place).map(Some))?;
-                    tracing::info!(disk = %disk.path.display(), place, "deleted from the quarantine");
+                    tracing::info!(disk = %disk.path.display(), place, "deleted a block from quarantine");
                 }
                 Ok(())
             };
             if let Err(error) = clear() {
                 let error: Error = error;
-                tracing::warn!(disk = %disk.path.display(), %error, "the quarantine could not be cleared");
+                tracing::warn!(disk = %disk.path.display(), %error, "cannot clear the quarantine");
             }
         }
     }
 
-    /// At most `limit` blocks behind `after`, and whether there may be more: of one disk in its own order, or of all in ascending
-    /// order.
+    /// Lists at most `limit` blocks after `after`, and says whether there may be more. With `disk`, the blocks of that
+    /// disk in its own order; otherwise those of all disks in ascending order.
     pub(crate) fn list(&self, disk: Option<&str>, after: Option<BlockId>, limit: usize) -> Result<(Vec<BlockId>, bool)> {
         let limit = if limit == 0 { LISTED_BLOCKS_MAX } else { limit.min(LISTED_BLOCKS_MAX) };
         if let Some(disk) = disk {
@@ -230,7 +232,7 @@ impl Disks {
         Ok((blocks, more))
     }
 
-    /// The highest stripe number of all blocks; 0 where there are none.
+    /// The highest stripe number of all blocks; 0 if there are none.
     pub(crate) fn highest_stripe(&self) -> Result<u64> {
         let mut highest = 0;
         for (_, store) in self.usable() {
@@ -245,7 +247,8 @@ impl Disks {
 }
 
 impl Disk {
-    /// Takes something away of the disk, within what a day allows. `work` tells `None` if it was not there.
+    /// Runs `work`, which takes a block off the disk, if the day's limit allows it. `work` returns `None` if the block
+    /// was not there.
     fn take_away<T>(
         &self,
         bounds: &Bounds<'_>,
@@ -336,7 +339,7 @@ mod tests {
         let other = put(&disks, 0, 2);
         assert_eq!(remove(&disks, &partials, &[meta.id, other]), (1, vec![other], vec![Reaction::Retry]));
         claim.commit(None).unwrap().unwrap();
-        // Committed and not let go of: the word that it is gone would leave it there for ever.
+        // The block is committed but its claim not released: reporting it as gone would leave it there for ever.
         assert_eq!(remove(&disks, &partials, &[meta.id]), (0, vec![], vec![Reaction::Retry]));
         drop(claim);
         assert_eq!(remove(&disks, &partials, &[meta.id]), (1, vec![meta.id], vec![]));
@@ -355,7 +358,7 @@ mod tests {
         std::fs::create_dir(&paths[0]).unwrap();
 
         let disks = open(&paths, &known);
-        assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "the place of a disk that is not mounted was made a disk");
+        assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "a disk was created on an empty mount point");
         assert_eq!((disks.report()[0].failed, &disks.ids()), (true, &known));
         assert_eq!(disks.open_block(there).err().unwrap().reaction, Reaction::Replan);
         assert!(disks.open_block(here).is_ok());
@@ -412,9 +415,9 @@ mod tests {
         disks.clear_quarantine(&at(6000));
         assert_eq!(told(0), (2, 10_000), "not yet");
         disks.clear_quarantine(&at(6001));
-        assert_eq!((told(0), told(1)), ((1, 5000), (0, 0)), "two were moved today, and three may be taken away");
+        assert_eq!((told(0), told(1)), ((1, 5000), (0, 0)), "two were moved today, and three may be removed");
         let (moved, why) = disks.quarantine(&[kept], &partials, &at(6001));
-        assert!(moved == 0 && why[0].message.contains("a person must decide"), "{why:?}");
+        assert!(moved == 0 && why[0].message.contains("A person must decide"), "{why:?}");
         assert!(disks.open_block(kept).is_ok());
     }
 }

@@ -1,7 +1,7 @@
-//! The daemon on a node: sockets, timers and disks around the engine.
+//! The agent, the daemon on a storage node: sockets, timers and disks around the engine.
 //!
-//! The coordinator opens a task ([`weft_plan::Task`]) at every agent concerned, then starts them all. An agent answers at once:
-//! it reserves all that the task needs, or says that it is busy.
+//! The coordinator opens a task ([`weft_plan::Task`]) at every agent that takes part in a plan, then starts them all.
+//! An agent answers at once: it reserves all that the task needs, or refuses it as busy.
 //!
 //! ```text
 //! coordinator ──gRPC──► service ─► tasks ─► open ──► admission · disks · partial blocks · reception
@@ -9,7 +9,7 @@
 //! other agents ─frames► reception ────────────────────────────────────┼► link           pumps between socket and queue
 //! clients      ─frames►                                               └► store_sink     commits when all has arrived
 //! ```
-//! Network, clock, randomness, disks and what converts stripes come from outside ([`Seams`]).
+//! The network, clock, random numbers, disks and the converter are passed in ([`Seams`]).
 
 mod admission;
 mod agent;

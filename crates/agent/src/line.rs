@@ -1,5 +1,5 @@
-//! What tasks of all classes share: a disk, the uplink, and bounds on what they do a second. Foreground tasks pass at once; lower classes
-//! take turns. Whose turn it is, is decided in [`weft_engine::classes::Turns`]; here tasks wait for it.
+//! Resources that tasks of all classes share: a disk, the uplink, or a rate limit. Foreground tasks pass at once; lower
+//! classes take turns. [`weft_engine::classes::Turns`] decides whose turn it is; here tasks wait for it.
 
 use crate::throttle::Bucket;
 use async_trait::async_trait;
@@ -20,19 +20,19 @@ use weft_plan::{Class, Precedence};
 use weft_proto::Uplink;
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
-/// A task that waits looks this often whether it is held back by another class, so that what it reports is true.
+/// How often a waiting task checks whether another class holds it back, so that its reports stay true.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a frame counts for at least where a buffer may have taken it.
+/// The least time that a frame is charged when a buffer may have absorbed it.
 const FRAME_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// A disk, the uplink, or a bound.
+/// A disk, the uplink, or a rate limit.
 #[derive(Debug)]
 pub(crate) struct Line {
     queue: Mutex<Queue>,
     begin: Instant,
     rate: Option<Bucket>,
-    /// Bounds of classes, which change: what a class sends passes its own first.
+    /// Rate limits of single classes, which may change. A class's bytes pass its own limit first.
     classes: RwLock<BTreeMap<Class, Arc<Line>>>,
 }
 
@@ -42,12 +42,12 @@ struct Queue {
     waiting: BTreeMap<Ticket, Arc<Notify>>,
 }
 
-/// How the slices of one port pass a line.
+/// The way of one port's slices through a line.
 #[derive(Debug, Clone)]
 pub(crate) struct Passage {
     line: Arc<Line>,
     pub(crate) of: Precedence,
-    /// Says when the port is held back.
+    /// Records when the port is held back.
     pub(crate) hold: Hold,
 }
 
@@ -56,25 +56,25 @@ pub(crate) struct Turn<'a> {
     line: &'a Line,
     of: Precedence,
     ticket: Ticket,
-    /// When it was taken. None: it was not.
+    /// When the turn was taken; `None` if it never was.
     since: Option<Instant>,
     /// How long it took, if that is known better than by the clock.
     took: Option<Duration>,
 }
 
 impl Line {
-    /// So many bytes a second pass it, where it is bounded.
+    /// A line with this rate limit, in bytes a second, or with none.
     pub(crate) fn new(rate: Option<ByteSize>) -> Arc<Self> {
         let (queue, begin, classes) = (Mutex::default(), Instant::now(), RwLock::default());
         Arc::new(Self { queue, begin, rate: rate.map(Bucket::new), classes })
     }
 
-    /// So many bytes a second of a class pass it from now on; none: that is not bounded.
+    /// Sets a class's rate limit, in bytes a second; `None` removes it.
     pub(crate) fn bound_class(&self, class: Class, rate: Option<ByteSize>) {
         let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
         let known = classes.get(&class).and_then(|line| line.rate.as_ref());
         match rate {
-            // Who waits there has its turn there.
+            // An unchanged limit keeps its line, because tasks may be waiting in it.
             Some(rate) if known.is_some_and(|known| known.is_of(rate)) => {}
             Some(rate) => drop(classes.insert(class, Self::new(Some(rate)))),
             None => drop(classes.remove(&class)),
@@ -106,7 +106,7 @@ impl Line {
         (Turn { line: self, of, ticket, since: None, took: None }, come)
     }
 
-    /// When one that waits is to look again, and whether an earlier class holds it back. None: its turn has come.
+    /// When a waiting task must check again, and whether an earlier class holds it back. `None` if its turn has come.
     fn look(&self, turn: &Turn<'_>) -> Option<(Instant, bool)> {
         let at = Instant::now();
         let now = at - self.begin;
@@ -135,14 +135,14 @@ impl Line {
 }
 
 impl Queue {
-    /// Wakes those whose turn has come, and tells whether there are any.
+    /// Wakes the tasks whose turn has come. Returns whether there are any.
     fn grant(&mut self, now: Duration) -> bool {
         let granted = self.turns.grant(now);
         granted.iter().filter_map(|ticket| self.waiting.get(ticket)).for_each(|come| come.notify_one());
         !granted.is_empty()
     }
 
-    /// Those that are first of their classes look when their turn may come by itself: that has changed.
+    /// Wakes the first task of each class, because the time at which its turn comes may have changed.
     fn wake_first(&self) {
         let first = self.turns.first().into_iter().flatten();
         first.filter_map(|ticket| self.waiting.get(&ticket)).for_each(|come| come.notify_one());
@@ -150,8 +150,9 @@ impl Queue {
 }
 
 impl Turn<'_> {
-    /// So many bytes have passed. They took as long as they are paid for; without a bound, a buffer may have taken them long before
-    /// the disk or the line does.
+    /// Ends the turn after `bytes` have passed. With a rate limit, the turn is charged their cost at that rate. Without
+    /// one, a buffer may have absorbed the bytes long before the disk or the network takes them, so a least time is
+    /// charged.
     pub(crate) fn passed(mut self, bytes: u64) {
         let least = FRAME_TIME_MIN.mul_f64(bytes.min(FRAME_BYTES_MAX) as f64 / FRAME_BYTES_MAX as f64);
         let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
@@ -162,7 +163,7 @@ impl Turn<'_> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        // What was granted and not taken took nothing.
+        // A turn that was granted and never taken took no time.
         let took = self.took.or(self.since.map(|since| now - since)).unwrap_or_default();
         let mut queue = self.line.lock();
         queue.waiting.remove(&self.ticket);
@@ -178,17 +179,17 @@ impl Passage {
         Self { line: Arc::clone(line), of, hold: Hold::default() }
     }
 
-    /// Of a port that passes other lines too, and says by this that it is held back.
+    /// Uses the hold of a port that also passes other lines, so that any of them can mark the port as held back.
     pub(crate) fn of_port(self, hold: Hold) -> Self {
         Self { hold, ..self }
     }
 
-    /// Waits for a turn. What is not paid in it counts by the time that it takes.
+    /// Waits for a turn. Bytes that are not paid for within it are charged by the turn's duration.
     pub(crate) async fn turn(&self) -> Turn<'_> {
         self.line.turn(self.of, &self.hold).await
     }
 
-    /// Waits until so many bytes have passed, frame by frame. They are ready: no peer is waited for meanwhile.
+    /// Waits until `bytes` have passed, frame by frame. The bytes must be ready: a turn never waits for a peer.
     pub(crate) async fn pass(&self, bytes: u64) {
         let mut left = bytes;
         while left > 0 {
@@ -201,7 +202,7 @@ impl Passage {
         }
     }
 
-    /// Waits until the bound of its class lets a frame pass: that is no fault of the port's.
+    /// Waits until the class's own rate limit lets a frame pass. This wait counts as held back.
     async fn pass_class(&self, frame: u64) {
         let Some(line) = self.line.of_class(self.of.class) else { return };
         let _held_back = self.hold.begin();
@@ -210,12 +211,12 @@ impl Passage {
         turn.passed(frame);
     }
 
-    /// Waits until so many bytes, for which it is the turn, have passed.
+    /// Waits until `bytes`, within a turn already taken, are paid for.
     pub(crate) async fn pay(&self, bytes: u64) {
         self.line.pay(bytes).await;
     }
 
-    /// Whether what passes is paid for.
+    /// Whether a rate limit applies.
     pub(crate) fn is_bounded(&self) -> bool {
         self.line.rate.is_some() || self.line.of_class(self.of.class).is_some()
     }
@@ -232,7 +233,7 @@ impl Uplink for Passage {
     }
 }
 
-/// The parts of a slice of so many sub-blocks that pass a disk at once: frames, of whole checksum pages.
+/// Splits a slice of `sub_blocks` sub-blocks into the parts that pass a disk at once: frames, of whole checksum pages.
 pub(crate) fn parts(slice: Span, sub_blocks: usize, of: Precedence) -> impl Iterator<Item = Span> {
     let width = (sub_blocks as u64).max(1);
     let frame = frame_bytes(of.class, slice.len().saturating_mul(width)) / width;
@@ -252,7 +253,8 @@ mod tests {
         Passage::new(line, Precedence::of(class))
     }
 
-    /// What repairs pass while a reader takes its slices, with moments between them; what the reader waits at most, beside its own time.
+    /// Bytes that repairs pass while a reader takes slices with pauses between them, and the longest wait of the reader
+    /// beyond its own time.
     #[tokio::test(start_paused = true)]
     async fn a_reader_waits_for_two_frames_and_repairs_keep_their_part() {
         let line = Line::new(Some(ByteSize(50 << 20)));
@@ -271,7 +273,7 @@ mod tests {
             .collect();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let alone: u64 = std::mem::take(&mut *passed.lock().unwrap());
-        assert!(alone > 45 << 20, "nothing holds repairs back, and {alone} bytes pass");
+        assert!(alone > 45 << 20, "nothing holds repairs back, but only {alone} bytes passed");
         let (reader, begin, mut longest) = (passage(&line, Class::Foreground), Instant::now(), Duration::ZERO);
         while begin.elapsed() < Duration::from_secs(10) {
             let asked = Instant::now();
@@ -296,7 +298,7 @@ mod tests {
             begin.elapsed().as_secs_f64()
         };
         line.bound_class(Class::Repair, Some(ByteSize(1 << 20)));
-        assert!((3.7..4.1).contains(&seconds(&repair).await), "four times a second's bytes");
+        assert!((3.7..4.1).contains(&seconds(&repair).await), "the bytes of four seconds");
         let mut waits = Box::pin(repair.pass(4 << 20));
         assert!(waits.as_mut().now_or_never().is_none() && repair.hold.is_held_back() && repair.is_bounded());
         assert!(seconds(&reader).await < 0.1 && seconds(&scrub).await < 0.5);
@@ -319,7 +321,7 @@ mod tests {
         let all = join_all([repair.turn(), other.turn()]).await;
         let mut third = Box::pin(repair.turn());
         assert!(third.as_mut().now_or_never().is_none());
-        assert!(!repair.hold.is_held_back(), "it waits for its own class");
+        assert!(!repair.hold.is_held_back(), "it waits only for its own class");
         drop(all);
         third.await.passed(1);
         assert!(line.lock().waiting.is_empty());

@@ -1,5 +1,5 @@
-//! The ends of a link as a source and a sink of a stage. At each end a pump moves slices between the socket and a queue, so
-//! that the network goes on while the stage computes.
+//! The ends of a link as a source and a sink of a stage. At each end a pump moves slices between the socket and a
+//! queue, so that transfers continue while the stage computes.
 
 use crate::{line::Passage, reception::Arrival, traffic::Traffic};
 use async_trait::async_trait;
@@ -18,24 +18,24 @@ use weft_types::{Error, Reaction, Result, Rows, Span};
 pub(crate) struct Unconnected {
     pub(crate) link: TaskLink,
     pub(crate) way: Way,
-    /// A link on which nothing moves for this long has failed.
+    /// A link fails when nothing moves on it for this long.
     pub(crate) stall: Duration,
-    /// Slices that may wait.
+    /// The length of the queue, in slices.
     pub(crate) window: usize,
     pub(crate) traffic: Arc<Traffic>,
-    /// What is sent passes it.
+    /// Sent slices pass the uplink.
     pub(crate) uplink: Passage,
 }
 
-/// How a link gets its connection.
+/// How an end of a link gets its connection.
 pub(crate) enum Way {
     /// This end dials.
     Dial(Dial),
-    /// The other end comes.
+    /// The other end dials.
     Accept(oneshot::Receiver<Arrival>),
 }
 
-/// Whom to dial, and what to say.
+/// Whom to dial, and the Hello to send.
 pub(crate) struct Dial {
     pub(crate) pool: Arc<Pool>,
     pub(crate) address: String,
@@ -43,7 +43,7 @@ pub(crate) struct Dial {
     pub(crate) hello: Hello,
 }
 
-/// How long a peer that cannot be reached is dialled again and again.
+/// How long dialling an unreachable peer is retried.
 const DIAL_TIME: Duration = Duration::from_secs(2);
 const DIAL_PAUSE: Duration = Duration::from_millis(50);
 
@@ -73,7 +73,7 @@ impl Unconnected {
                 frames.map(|frames| Connected { frames, home })
             }),
             Way::Accept(arrival) => timeout(stall, arrival).await.map(|arrival| {
-                let arrival = arrival.map_err(|_| Error::replan("its connection broke before anything came over it"))?;
+                let arrival = arrival.map_err(|_| Error::replan("the connection broke before the first frame"))?;
                 Ok(Connected { frames: arrival.frames, home: Home::Reception(arrival.home) })
             }),
         };
@@ -83,7 +83,8 @@ impl Unconnected {
 }
 
 impl Dial {
-    /// Everybody has been told of the plan before anybody dials: who is not there now is starting, or gone.
+    /// All agents opened the plan before any of them dials. So a peer that does not answer is either restarting or
+    /// down, and a short retry suffices.
     async fn connect(&self) -> Result<FrameStream> {
         let (begin, mut pause) = (Instant::now(), DIAL_PAUSE);
         loop {
@@ -103,7 +104,7 @@ struct Connected {
     home: Home,
 }
 
-/// Where a connection goes when its link has ended as it should.
+/// Where a connection goes after its link has ended cleanly.
 enum Home {
     Pool(Arc<Pool>, String, Peer),
     Reception(oneshot::Sender<FrameStream>),
@@ -113,19 +114,19 @@ impl Home {
     fn give_back(self, frames: Option<FrameStream>) {
         match (self, frames) {
             (Self::Pool(pool, address, peer), Some(frames)) => pool.put_back(&address, &peer, frames),
-            // Nobody left to take it: the agent is stopping.
+            // No receiver is left: the agent is stopping.
             (Self::Reception(home), Some(frames)) => drop(home.send(frames)),
             (_, None) => {}
         }
     }
 }
 
-/// What a neighbour is told when a stage ends before its slices do.
+/// Sent to the neighbour when a stage ends before its last slice.
 fn broken_off() -> Error {
-    Error::replan("the stage at the other end of the link has ended")
+    Error::replan("its stage of the plan ended early; its log names the cause")
 }
 
-/// The queue's items: slices; at the end `None`.
+/// The queue's items: slices, then `None` at the end.
 type Received = Result<Option<Rows>>;
 
 async fn receive_all(mut link: Unconnected, slices: Slices, queue: mpsc::Sender<Received>) {
@@ -150,14 +151,14 @@ async fn receive_all(mut link: Unconnected, slices: Slices, queue: mpsc::Sender<
         }
         Err(error) => Err(error),
     };
-    // If nobody takes it, nobody wants to know it.
+    // If the receiver is gone, the result is not needed.
     let _unwanted = queue.send(received.map(|()| None)).await;
 }
 
 async fn receive(receiver: &mut LinkReceiver, link: &Unconnected, slices: Slices, queue: &mpsc::Sender<Received>) -> Result<()> {
     let place = |error: Error| error.party(link.link.peer);
     for slice in slices {
-        // Room first: what has been received always has a place to go.
+        // Reserve room first, so that a received slice can always be queued.
         let room = queue.reserve().await.map_err(|_| broken_off())?;
         let rows = receiver.receive(slice).await.map_err(place)?;
         link.traffic.received.add(rows.len() as u64);
@@ -170,25 +171,26 @@ struct LinkSource(mpsc::Receiver<Received>);
 
 impl LinkSource {
     async fn take(&mut self) -> Received {
-        self.0.recv().await.unwrap_or_else(|| Err(Error::fatal("the link's pump has ended")))
+        self.0.recv().await.unwrap_or_else(|| Err(Error::fatal("the task that receives from the link has ended")))
     }
 }
 
 #[async_trait]
 impl SliceSource for LinkSource {
     async fn next(&mut self, _: Span) -> Result<Rows> {
-        self.take().await?.ok_or_else(|| Error::replan("the link ended before its last slice"))
+        self.take().await?.ok_or_else(|| Error::replan("the peer ended the link before its last slice"))
     }
 
     async fn finish(&mut self) -> Result<()> {
         match self.take().await? {
             None => Ok(()),
-            Some(_) => Err(Error::replan("the link goes on after its last slice")),
+            Some(_) => Err(Error::replan("the peer sent more than the link's last slice")),
         }
     }
 }
 
-/// What a sink gives its pump. The permit is the slice's room in the queue: it is free when the connection has taken the slice.
+/// An item for the pump of a sink. The permit is the slice's place in the queue; it is released when the connection has
+/// taken the slice.
 enum Outgoing {
     Slice(Span, Rows, OwnedSemaphorePermit),
     End,
@@ -210,12 +212,12 @@ async fn send_all(
     loop {
         match queue.recv().await {
             Some(Outgoing::Slice(slice, rows, _room)) => {
-                // Small slices that wait already go with it.
+                // Small slices that are already queued are sent together with it.
                 let send = send_slice(&mut sender, &link.uplink, slice, &rows, || queue.is_empty());
                 tokio::select! {
                     biased;
                     sent = send => sent.map_err(place)?,
-                    // In the middle of a frame there is nothing more to say.
+                    // A frame may be half sent, so no error frame can follow.
                     _ = &mut unwanted => return Ok(()),
                 }
                 link.traffic.sent.add(rows.len() as u64);
@@ -233,7 +235,8 @@ async fn send_all(
     }
 }
 
-/// Nothing of a lower class's turn is held while the peer is waited for: plans that cross at an uplink would block one another.
+/// Releases the turn of a lower class before it waits for the peer. Otherwise plans that cross at an uplink could block
+/// each other.
 async fn send_slice(
     sender: &mut LinkSender,
     uplink: &Passage,
@@ -242,7 +245,7 @@ async fn send_slice(
     is_last: impl Fn() -> bool,
 ) -> Result<()> {
     let gives_way = uplink.of.class != Class::Foreground;
-    // What is waited for below holds up no slice that is ready already.
+    // The waits below must not delay slices that are ready already.
     if uplink.is_bounded() {
         sender.flush().await?;
     }
@@ -270,20 +273,20 @@ async fn send_slice(
 struct LinkSink {
     room: Arc<Semaphore>,
     sender: mpsc::UnboundedSender<Outgoing>,
-    /// Taken when its result has been.
+    /// `None` after its result was taken.
     pump: Option<JoinHandle<Result<()>>>,
     hold: Hold,
-    /// Dropped with the sink: the pump then stops in whatever it does.
+    /// Dropping the sink drops this sender, and the pump then stops at once.
     _wanted: oneshot::Sender<()>,
 }
 
 impl LinkSink {
     async fn pump_result(&mut self) -> Result<()> {
-        let Some(pump) = self.pump.take() else { return Err(Error::fatal("the link is used after it broke")) };
-        pump.await.unwrap_or_else(|error| Err(Error::fatal(format!("the link's pump has ended: {error}"))))
+        let Some(pump) = self.pump.take() else { return Err(Error::fatal("the stage used the link after it had failed")) };
+        pump.await.unwrap_or_else(|error| Err(Error::fatal(format!("the task that sends on the link has ended: {error}"))))
     }
 
-    /// Why the pump does not take anything any more.
+    /// Why the pump stopped.
     async fn failure(&mut self) -> Error {
         self.pump_result().await.err().unwrap_or_else(broken_off)
     }
@@ -296,7 +299,7 @@ impl SliceSink for LinkSink {
     }
 
     async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
-        // A pump that ends drops its queue, and with it every permit: the wait is as long as the pump's own.
+        // A pump that ends drops its queue and with it every permit. So this wait never outlasts the pump.
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Err(broken_off()) };
         match self.sender.send(Outgoing::Slice(slice, rows, room)) {
             Ok(()) => Ok(()),

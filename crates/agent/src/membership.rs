@@ -1,5 +1,5 @@
-//! The agent's place in the cluster: it registers, says regularly that it is there, and begins anew whenever the coordinator
-//! does not know it any more.
+//! The agent's membership in the cluster: it registers, sends heartbeats, and registers again when the coordinator no
+//! longer knows it.
 
 use crate::node::{Node, Registration};
 use rand::Rng;
@@ -13,7 +13,7 @@ use weft_proto::{
 };
 use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
-/// Where others reach the agent.
+/// The addresses at which others reach the agent.
 pub(crate) struct Addresses {
     pub(crate) data: String,
     pub(crate) control: String,
@@ -22,10 +22,10 @@ pub(crate) struct Addresses {
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// After so many heartbeats without an answer, another coordinator is asked.
+/// After this many unanswered heartbeats the agent tries another coordinator.
 const FAILURES_MAX: u32 = 3;
 
-/// Registers, and stays registered, until the agent stops. Ends by itself only when the agent cannot go on.
+/// Registers and stays registered until the agent stops. Returns early only on a fatal error.
 pub(crate) async fn stay(node: Arc<Node>, addresses: Addresses) -> Result<()> {
     let mut pause = PAUSE_MIN;
     let mut complaint = String::new();
@@ -34,27 +34,28 @@ pub(crate) async fn stay(node: Arc<Node>, addresses: Addresses) -> Result<()> {
             Ok(client) => {
                 (pause, complaint) = (PAUSE_MIN, String::new());
                 let lost = heartbeats(&node, client).await;
-                tracing::warn!(%coordinator, error = %lost, "lost the coordinator");
+                tracing::warn!(%coordinator, error = %lost, "lost the connection to the coordinator");
             }
             Err(Failure::Fatal(error)) => return Err(error),
             Err(Failure::Passing(error)) if error.message != complaint => {
-                tracing::warn!(%coordinator, %error, "cannot register");
+                tracing::warn!(%coordinator, %error, "cannot register with the coordinator");
                 complaint = error.message;
             }
             Err(Failure::Passing(_)) => {}
         }
-        // Many agents lose their coordinator at the same moment; they shall not come back at the same moment.
+        // Many agents lose their coordinator at the same moment. The random pause keeps them from all returning at the
+        // same moment.
         sleep(pause.mul_f64(node.draw(|random| random.random_range(0.5..1.0)))).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
     Ok(())
 }
 
-/// Why it could not register.
+/// Why a registration failed.
 enum Failure {
-    /// It may work later.
+    /// A later attempt may succeed.
     Passing(Error),
-    /// The agent cannot go on.
+    /// The agent must stop.
     Fatal(Error),
 }
 
@@ -77,9 +78,9 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
             return Ok(client);
         }
         if joined {
-            return Err(Error::fatal("the disks were opened and are not there").into());
+            return Err(Error::fatal("internal error: the disks are missing after they were opened").into());
         }
-        // Only now it is known whose the disks shall be; the coordinator is then told of them.
+        // The disks can be opened only now that the cluster is known. A second registration then reports them.
         node.open_disks(registration.cluster).await.map_err(Failure::Fatal)?;
         joined = true;
     }
@@ -109,18 +110,18 @@ async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequ
     })
 }
 
-/// Checks what the coordinator says, and remembers it, durably, before anything is done on its word.
+/// Checks the coordinator's reply and makes it durable before the agent acts on it.
 async fn accept(node: &Arc<Node>, reply: &RegisterReply) -> Result<Registration> {
     let cluster: ClusterId = reply.cluster.parse().map_err(Error::invalid)?;
     if let Some(ours) = *node.cluster.borrow()
         && ours != cluster
     {
-        return Err(Error::invalid(format!("the coordinator is of cluster {cluster}, this node of cluster {ours}")));
+        return Err(Error::invalid(format!("the coordinator belongs to cluster {cluster}, this node to cluster {ours}")));
     }
     let speaks = u32::from(PROTOCOL.oldest)..=u32::from(PROTOCOL.newest);
     if !speaks.contains(&reply.protocol) {
         return Err(Error::invalid(format!(
-            "the coordinator wants protocol version {}; this side speaks {PROTOCOL}",
+            "the coordinator requires protocol version {}, but this agent speaks version {PROTOCOL}",
             reply.protocol
         )));
     }
@@ -130,7 +131,7 @@ async fn accept(node: &Arc<Node>, reply: &RegisterReply) -> Result<Registration>
     if !known.incarnation.is_empty() && known.incarnation != reply.incarnation {
         tracing::warn!(
             known = %known.incarnation, new = %reply.incarnation,
-            "the metadata are of another incarnation: nothing is removed on their word"
+            "the metadata has another incarnation: this node removes no blocks at its request"
         );
     }
     let (id, incarnation) = (NodeId(reply.node), reply.incarnation.clone());
@@ -148,7 +149,7 @@ async fn accept(node: &Arc<Node>, reply: &RegisterReply) -> Result<Registration>
     Ok(Registration { cluster, node: id, epoch: reply.epoch, link_key, heartbeat })
 }
 
-/// Says regularly that the agent is there. Returns why that did not reach the coordinator any more.
+/// Sends heartbeats. Returns the reason why they no longer reach the coordinator.
 async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>) -> Error {
     let registration = match node.registration() {
         Ok(registration) => registration,
@@ -175,7 +176,7 @@ async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>) -> 
 async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut MembershipClient<Channel>) -> Result<()> {
     let (disks, state) = (node.disks()?, Arc::clone(&node.state));
     let look = move || {
-        // The high-water mark, if it has grown.
+        // Saves the high-water mark if it has grown.
         state.update(|_| ())?;
         Ok((disks.report(), disks.fsyncs()))
     };
@@ -193,17 +194,17 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
     let HeartbeatReply { epoch, limits } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
     node.findings.told(&corrupt);
     if epoch != registration.epoch {
-        return Err(Error::not_found(format!("the coordinator's epoch is {epoch}, not {} any more", registration.epoch)));
+        return Err(Error::not_found(format!("the coordinator's epoch changed from {} to {epoch}", registration.epoch)));
     }
     node.keep_within(limits.map(ClassLimits::from).unwrap_or_default());
     Ok(())
 }
 
-/// A call's answer, within its deadline whatever the network does.
+/// A call's answer, or an error when its deadline passes.
 async fn call<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T> {
     match timeout(CALL_DEADLINE, answer).await {
         Ok(Ok(reply)) => Ok(reply.into_inner()),
         Ok(Err(status)) => Err(from_status(&status)),
-        Err(_) => Err(Error::retry(format!("no answer within {CALL_DEADLINE:?}"))),
+        Err(_) => Err(Error::retry(format!("the coordinator did not answer within {CALL_DEADLINE:?}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What all parts of an agent share.
+//! The state that all parts of an agent share.
 
 use crate::{
     AgentConfig, Limits, Seams,
@@ -25,10 +25,10 @@ use weft_engine::{Buffers, classes::Capacity};
 use weft_proto::{LinkKey, Pool, PoolLimits, Security};
 use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
-/// What is kept of the memory that blocks are read to, bytes: enough for some slices of each of many readers.
+/// The most memory that the buffer pool keeps for reuse, bytes: some slices for each of many readers.
 const READ_MEMORY_BYTES: usize = 16 << 20;
 
-/// What all parts of an agent share.
+/// The state that all parts of an agent share.
 pub(crate) struct Node {
     pub(crate) config: AgentConfig,
     pub(crate) seams: Seams,
@@ -41,28 +41,28 @@ pub(crate) struct Node {
     pub(crate) reception: Arc<Reception>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) findings: Arc<Findings>,
-    /// What blocks are read to.
+    /// The buffers for bytes read from blocks.
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) tasks: Tasks,
     pub(crate) throttles: Throttles,
-    /// What stages take in for each row that they make, as it was measured at the start; 0: it is not known.
+    /// Input bytes a second of a stage, for each output row, measured at start-up; 0 if unknown.
     pub(crate) coding_bytes_per_s: u64,
-    /// Whoever sends or receives a probe.
+    /// Held by a probe that sends or receives.
     pub(crate) probing: Arc<Semaphore>,
-    /// Whoever converts a stripe.
+    /// Held by each conversion.
     pub(crate) converting: Arc<Semaphore>,
-    /// Where their stripes wait that are too much for memory.
+    /// Disk space for stripes under conversion that do not fit in memory.
     pub(crate) spools: Arc<Spools>,
-    /// What the cluster bounds, as the coordinator said last.
+    /// The cluster's limits, as the coordinator last sent them.
     cluster_limits: Mutex<ClassLimits>,
-    /// True, or gone, when the agent stops.
+    /// True, or closed, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
     disks: RwLock<Option<Arc<Disks>>>,
     random: Mutex<StdRng>,
 }
 
-/// What the coordinator said when the agent registered.
+/// The coordinator's reply to the last registration.
 #[derive(Debug, Clone)]
 pub(crate) struct Registration {
     pub(crate) cluster: ClusterId,
@@ -82,7 +82,7 @@ impl Node {
             && known != named
         {
             return Err(Error::invalid(format!(
-                "{} belongs to a node of cluster {known}, and the configuration names cluster {named}",
+                "{} belongs to a node of cluster {known}, but the configuration names cluster {named}",
                 config.state_dir.display()
             )));
         }
@@ -114,7 +114,7 @@ impl Node {
         }))
     }
 
-    /// What the coordinator said; until it has said anything, nothing can be done for it.
+    /// The last registration. Fails until the agent has registered, because it can serve no coordinator before.
     pub(crate) fn registration(&self) -> Result<Arc<Registration>> {
         let registration = self.registration.read().unwrap_or_else(PoisonError::into_inner).clone();
         registration.ok_or_else(|| Error::retry("the agent has not registered yet"))
@@ -124,13 +124,13 @@ impl Node {
         *self.registration.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(registration));
     }
 
-    /// The disks; before the cluster is known they cannot be opened.
+    /// The disks. They can be opened only after the cluster is known.
     pub(crate) fn disks(&self) -> Result<Arc<Disks>> {
         let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner).clone();
         disks.ok_or_else(|| Error::retry("the agent's disks are not open yet"))
     }
 
-    /// Opens the disks, which are the cluster's from then on.
+    /// Opens the disks, which belong to the cluster from then on.
     pub(crate) async fn open_disks(self: &Arc<Self>, cluster: ClusterId) -> Result<()> {
         let node = Arc::clone(self);
         let open = move || {
@@ -138,7 +138,7 @@ impl Node {
             let now_ms = node.seams.clock.now_ms();
             let (known, opener) = (node.state.get(), node.seams.disks.as_ref());
             let disks = Disks::open(&node.config.disks, &known, cluster, opener, &mut random, now_ms)?;
-            // What was not saved of the high-water mark before a crash lies on the disks.
+            // A crash may have lost the latest high-water mark. The stripe numbers on the disks restore it.
             node.state.note_stripe(disks.highest_stripe()?);
             node.state.update(|memory| {
                 memory.cluster = Some(cluster);
@@ -152,27 +152,27 @@ impl Node {
         Ok(())
     }
 
-    /// How much may be taken away of its disks now.
+    /// What limits removals from the disks now.
     pub(crate) fn bounds(&self) -> Bounds<'_> {
         Bounds { limits: &self.config.limits, state: &self.state, now_ms: self.seams.clock.now_ms() }
     }
 
-    /// Its limits, where the cluster's are not lower.
+    /// The node's limits, lowered to the cluster's where those are lower.
     pub(crate) fn limits(&self) -> Limits {
         let (own, cluster) = (self.config.limits.clone(), *self.cluster_limits());
         let Capacity { repair_percent, scrub_percent, .. } = capacity(&own).within(&cluster);
         Limits { repair_percent, scrub_percent, ..own }
     }
 
-    /// The cluster has these limits from now on: the lower of these and its own hold.
+    /// Applies the cluster's limits; the lower of these and the node's own apply.
     pub(crate) fn keep_within(&self, cluster: ClassLimits) {
         let mut known = self.cluster_limits();
         if *known == cluster {
             return;
         }
         match cluster.check() {
-            Ok(()) => tracing::info!(limits = ?cluster, "the cluster's limits are others now"),
-            Err(error) => return tracing::debug!(%error, "the cluster's limits make no sense: those before hold"),
+            Ok(()) => tracing::info!(limits = ?cluster, "applied new limits of the cluster"),
+            Err(error) => return tracing::debug!(%error, "the cluster's limits are invalid: keeping the previous ones"),
         }
         *known = cluster;
         self.admission.keep_within(&self.config.limits, &cluster);
@@ -183,7 +183,7 @@ impl Node {
         self.cluster_limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses the word of an epoch that has ended, and remembers a new one, durably, before anything is done on its word.
+    /// Refuses an epoch that has ended, and makes a new one durable before the agent acts on it.
     pub(crate) async fn obey(&self, epoch: u64) -> Result<()> {
         let known = self.state.get().epoch;
         if epoch < known {
@@ -196,7 +196,7 @@ impl Node {
         Ok(())
     }
 
-    /// Something at random, from the seed.
+    /// Draws from the seeded random numbers.
     pub(crate) fn draw<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
         draw(&mut self.random.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -204,7 +204,7 @@ impl Node {
     /// Returns when the agent stops.
     pub(crate) async fn stopped(&self) {
         let mut stopping = self.stopping.clone();
-        // An error: the agent is gone without a word.
+        // An error means that the sender was dropped: the agent has ended.
         let _gone = stopping.wait_for(|stopping| *stopping).await.is_err();
     }
 }

@@ -1,4 +1,5 @@
-//! Opens a task: checks it, opens its blocks, begins its stores, reserves what it needs, and expects its guests. All or nothing.
+//! Opens a task: checks it, opens its blocks, starts its new blocks, reserves its resources, and registers the
+//! connections that it expects. If one step fails, nothing remains.
 
 use crate::{
     admission::Permit,
@@ -29,31 +30,32 @@ use weft_proto::{
 use weft_store::BlockReader;
 use weft_types::{BlockId, BlockMeta, Error, Party, Result};
 
-/// A task that can start at any moment.
+/// A task that is ready to start.
 pub(crate) struct OpenTask {
     pub(crate) task: Task,
     pub(crate) ports: TaskPorts,
     pub(crate) traffic: Arc<Traffic>,
-    /// Dropped last: what is reserved is free when nothing uses it any more.
+    /// Dropped last: the resources are released after everything that uses them.
     pub(crate) permit: Permit,
     _guests: Guests,
 }
 
-/// Without a word from the coordinator, a link on which nothing moves for this long has failed.
+/// A link fails when nothing moves on it for this long, unless the coordinator sets another time.
 const STALL_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Opens a task, which is that of the request.
+/// Opens the task that the request carries.
 pub(crate) async fn open(node: &Arc<Node>, task: Task, request: OpenRequest) -> Result<OpenTask> {
     let registration = node.registration()?;
     if !request.registration.is_empty() && request.registration != registration.link_key.id() {
-        // Either it is late, or the answer to the newest registration is. In the first case it never becomes right: what was
-        // removed before this process began is remembered by nobody, and no task from before may bring it back.
-        return Err(Error::retry("the task was made for another registration of this node"));
+        // Either the request is late, or the reply to the newest registration is. A late request never becomes valid:
+        // this process does not know what was removed before it started, and an old task must not bring a removed block
+        // back.
+        return Err(Error::retry("the task was planned for another registration of this node"));
     }
     task.validate()?;
     let me = Party::Node(registration.node);
     if task.party != me {
-        return Err(Error::invalid(format!("a task of {} came to {me}", task.party)));
+        return Err(Error::invalid(format!("a task of {} was sent to {me}", task.party)));
     }
     refuse_foreign_ports(&task)?;
     node.obey(task.epoch).await?;
@@ -77,14 +79,14 @@ pub(crate) async fn open(node: &Arc<Node>, task: Task, request: OpenRequest) -> 
     Ok(OpenTask { task, ports, traffic, permit, _guests: guests })
 }
 
-/// What an agent has no means for is refused before anything is reserved for it.
+/// Refuses ports that an agent does not have, before it reserves anything.
 fn refuse_foreign_ports(task: &Task) -> Result<()> {
     for stage in task.lanes.iter().flat_map(|lane| &lane.stages) {
         if stage.sources.iter().any(|source| matches!(source, Source::Input { .. })) {
-            return Err(Error::invalid("only a client has new data to put in"));
+            return Err(Error::invalid("an agent has no new data as an input: only a client has"));
         }
         if stage.sinks.iter().any(|sink| matches!(sink, Sink::Output { .. } | Sink::Patch { .. })) {
-            return Err(Error::invalid("an agent neither delivers to a reader nor, in this version, changes blocks in place"));
+            return Err(Error::invalid("an agent cannot deliver to a reader, and this version cannot change blocks in place"));
         }
     }
     Ok(())
@@ -104,27 +106,29 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
         let (id, units) = (meta.id, &store.expected_checksums);
         let wrong = |what: &str| Err(Error::invalid(what).block(id));
         if meta.cluster != registration.cluster {
-            return wrong("it is of another cluster");
+            return wrong("the block belongs to another cluster");
         }
-        let Some(block) = task.stores.iter().find(|block| block.id == id) else { return wrong("the task does not store it") };
+        let Some(block) = task.stores.iter().find(|block| block.id == id) else {
+            return wrong("the task does not store this block");
+        };
         if meta.stripe.layout != task.layout || meta.len() != block.len || meta.seq != task.seq {
-            return wrong("its description and the task do not agree");
+            return wrong("the block's description and the task do not agree");
         }
         let units_due = meta.stripe.checksum_units(u32::from(id.index));
         if !units.is_empty() && units.len() as u64 != units_due {
-            return wrong("it has another number of checksums");
+            return wrong("the number of checksums does not match the block's length");
         }
-        // A block without a byte has no checksum: then there is nothing to compare either.
+        // An empty block has no checksums, and there is nothing to compare.
         let expected_checksums = (!units.is_empty()).then(|| units.clone());
         specs.insert(id.index, Spec { meta, expected_checksums, disk: store.disk.clone() });
     }
     match task.stores.iter().find(|block| specs.get(&block.id.index).is_none_or(|spec| spec.meta.id != block.id)) {
-        Some(block) => Err(Error::invalid("it is to be stored, and nothing says how").block(block.id)),
+        Some(block) => Err(Error::invalid("the task stores this block, but the request does not describe it").block(block.id)),
         None => Ok(specs),
     }
 }
 
-/// What is recorded of blocks that are read: the checksums of each MiB.
+/// The recorded checksums of the blocks to read, one for each MiB.
 type Recorded = BTreeMap<BlockId, Vec<u32>>;
 
 fn recorded_checksums(reads: &[ReadSpec]) -> Result<Recorded> {
@@ -132,22 +136,24 @@ fn recorded_checksums(reads: &[ReadSpec]) -> Result<Recorded> {
     known.map(|read| Ok((wire::decode("block", &read.id)?, read.checksums.clone()))).collect()
 }
 
-/// Refuses a block whose payload and sidecar agree with each other and not with what was recorded: of another time, or changed by
-/// somebody who changed the checksums too. Every page is compared with the sidecar when it is read, and so with what was recorded.
+/// Refuses a block whose sidecar does not match the recorded checksums: it is an older version, or payload and sidecar
+/// were changed together. Every page is compared with the sidecar when it is read, and so with the record.
 fn require_recorded(reader: &dyn BlockReader, id: BlockId, recorded: &Recorded) -> Result<()> {
     let Some(units) = recorded.get(&id).filter(|units| *units != reader.units()) else { return Ok(()) };
     let first = units.iter().zip(reader.units()).position(|(recorded, found)| recorded != found);
     let first = first.unwrap_or(units.len().min(reader.units().len()));
-    let message =
-        format!("its checksums are not the recorded ones, from that of unit {first} on: its sidecar was changed with it");
+    let message = format!(
+        "the block's checksums differ from the recorded ones from unit {first} on: payload and sidecar were changed together"
+    );
     let error = Error::corrupt(message).block(id);
-    tracing::error!(%error, "found a block that is not the one that was written");
+    tracing::error!(%error, "found a block that differs from the one that was written");
     Err(error)
 }
 
 type Blocks = (Permit, BTreeMap<u8, OpenBlock>, BTreeMap<u8, Arc<Target>>);
 
-/// Opens what is read, reserves, and begins what is stored, in this order: no disk is written for a task that is not admitted.
+/// Opens the blocks to read, then reserves resources, then starts the blocks to store. A task that is not admitted
+/// writes to no disk.
 fn open_blocks(
     node: &Arc<Node>,
     disks: &Disks,
@@ -163,7 +169,7 @@ fn open_blocks(
         let (disk, reader) = disks.open_block(block.id)?;
         let meta = reader.meta();
         if meta.len() != block.len || meta.stripe.layout != task.layout {
-            return Err(Error::invalid("it is not as the task says: another length or layout").block(block.id));
+            return Err(Error::invalid("the block's length or layout differs from the task's").block(block.id));
         }
         require_recorded(reader.as_ref(), block.id, recorded)?;
         *demand.blocks.entry(disk).or_default() += 1;
@@ -195,10 +201,10 @@ fn open_blocks(
     Ok((permit, blocks, targets))
 }
 
-/// The ends of a task's links, by their numbers in the plan.
+/// The ends of a task's links, by the links' numbers in the plan.
 type Links = BTreeMap<u32, Unconnected>;
 
-/// Makes the ends of a task's links.
+/// Creates the ends of a task's links.
 struct LinkEnds<'a> {
     node: &'a Arc<Node>,
     registration: &'a Registration,
@@ -215,7 +221,8 @@ impl LinkEnds<'_> {
         let (mut links, mut guests) = (BTreeMap::new(), Vec::new());
         for link in &self.task.links {
             let id = link.id();
-            let peer = peers.get(&id).ok_or_else(|| Error::invalid(format!("nothing says who is at the end of link {id}")))?;
+            let peer =
+                peers.get(&id).ok_or_else(|| Error::invalid(format!("the request does not name the peer of link {id}")))?;
             let way = match link.peer {
                 Party::Node(_) if link.sends => Way::Dial(self.dial(link, peer)?),
                 Party::Node(_) | Party::Client(_) => {
@@ -249,7 +256,7 @@ impl LinkEnds<'_> {
     fn expect(&self, link: &TaskLink, peer: &LinkPeer, arrived: oneshot::Sender<crate::reception::Arrival>) -> Result<Expected> {
         let (me, other) = (self.task.party, link.peer);
         let (from, to) = if link.sends { (me, other) } else { (other, me) };
-        // Between agents the sender dials, and clients always do.
+        // Between agents the sender dials; a client always dials.
         let direction = if link.sends { Direction::Pull } else { Direction::Push };
         let rights = LinkRights {
             epoch: self.task.epoch,
@@ -261,10 +268,10 @@ impl LinkEnds<'_> {
         };
         let peer = match other {
             Party::Client(_) if peer.name.is_empty() => Peer::Client,
-            // An agent that does what a client does.
+            // An agent may stand in for a client.
             Party::Client(_) => Peer::Agent(peer.name.clone()),
             Party::Node(_) if peer.name.is_empty() => {
-                return Err(Error::invalid(format!("nothing says what {other} is called")).link(link.id(), 0));
+                return Err(Error::invalid(format!("the request does not name {other}")).link(link.id(), 0));
             }
             Party::Node(_) => Peer::Agent(peer.name.clone()),
         };

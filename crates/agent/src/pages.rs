@@ -1,7 +1,8 @@
-//! The page checksums of the checksum units of which a task reads a part.
+//! The page checksums of the checksum units that a task reads only in part.
 //!
-//! The metadata records one checksum for each unit (1 MiB). A part of a unit is checked by the checksums of the unit's pages:
-//! joined, they must be the recorded checksum of the unit, and the part must be as its pages say.
+//! The metadata records one checksum for each unit (1 MiB). A partly read unit is checked in two steps: the checksums
+//! of its pages, combined, must equal the recorded checksum, and the bytes read must match the checksums of their
+//! pages.
 
 use crate::block_source::OpenBlock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use weft_plan::{Source, Task};
 use weft_proto::v1::UnitPages;
 use weft_types::{CHECKSUM_UNIT_LEN, Layout, PAGES_PER_UNIT, Span, UNITS_OF_TASK_MAX};
 
-/// Of all blocks that the task reads.
+/// The page checksums of all partly read units of the blocks that the task reads.
 pub(crate) fn pages_in_part(task: &Task, blocks: &BTreeMap<u8, OpenBlock>) -> Vec<UnitPages> {
     let mut read: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
     for lane in &task.lanes {
@@ -33,7 +34,8 @@ pub(crate) fn pages_in_part(task: &Task, blocks: &BTreeMap<u8, OpenBlock>) -> Ve
     read.into_iter().flat_map(of_block).take(UNITS_OF_TASK_MAX).collect()
 }
 
-/// The bytes of a block at these positions; with several sub-blocks, of all cells that have any of them.
+/// The bytes of a block at these positions. With several sub-blocks: all bytes of every cell that contains one of the
+/// positions.
 fn bytes_at(layout: &Layout, positions: Span) -> Span {
     if layout.alpha == 1 {
         return positions;
@@ -42,7 +44,7 @@ fn bytes_at(layout: &Layout, positions: Span) -> Span {
     Span::new(positions.start / sub * cell, positions.end.div_ceil(sub).saturating_mul(cell))
 }
 
-/// The units of a block of `len` bytes of which the spans have a part and not all.
+/// The units of a block of `len` bytes that the spans cover in part but not in whole.
 fn units_in_part(spans: Vec<Span>, len: u64) -> BTreeSet<u64> {
     let edges = Span::normalize(spans).into_iter().flat_map(|span| [span.start, span.end]);
     let within = edges.filter(|edge| *edge < len && !edge.is_multiple_of(CHECKSUM_UNIT_LEN));

@@ -1,8 +1,8 @@
-//! Blocks that are being written. What arrived of a block is kept when a plan fails, so that the next plan brings only the
-//! rest; the block is committed when nothing is missing any more.
+//! Blocks that are being written. When a plan fails, the bytes of a block that arrived are kept, so that the next plan
+//! transfers only the rest. The block is committed when it is complete.
 //!
-//! A block of which the coordinator was told that it is gone must not come back by a task that was under way meanwhile: for as
-//! long as one may come, nobody can claim it.
+//! After the agent has reported a block as gone, no task that was already on its way may write it again. So the block
+//! cannot be claimed for as long as such a task may arrive.
 
 use crate::Limits;
 use std::{
@@ -22,22 +22,22 @@ pub(crate) struct Partials {
     blocks_max: usize,
     kept_for: Duration,
     blocks: Mutex<BTreeMap<BlockId, Entry>>,
-    /// Blocks that nobody may claim, until then. Locked after `blocks`.
+    /// Blocks that must not be claimed, and until when. Locked after `blocks`.
     given_up: Mutex<BTreeMap<BlockId, Instant>>,
 }
 
 struct Entry {
     /// `None` while it is being created.
     block: Option<Arc<Partial>>,
-    /// Who writes it now.
+    /// The plan that writes it now.
     user: Option<PlanId>,
-    /// Since when nobody does.
+    /// Since when no plan writes it.
     idle_since: Instant,
 }
 
-/// Blocks that are remembered as given up, at most.
+/// The most blocks that are remembered as given up.
 const GIVEN_UP_MAX: usize = 65_536;
-/// For longer no coordinator's word is remembered.
+/// The longest time for which a block is remembered as given up, whatever the coordinator asks for.
 const GIVEN_UP_FOR_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// A block that is being written.
@@ -47,12 +47,12 @@ struct Partial {
     writer: Mutex<Option<Box<dyn BlockWriter>>>,
 }
 
-/// The right of one plan to write a block. When it is released, the block waits for the next plan if any of it has arrived.
+/// A plan's right to write a block. On release, the block is kept for the next plan if any of its bytes has arrived.
 pub(crate) struct Claim {
     partials: Arc<Partials>,
     id: BlockId,
     block: Arc<Partial>,
-    /// Looked at with the writer locked, so that a late call can do nothing to the block of a later plan.
+    /// Read while the writer is locked, so that a late call cannot change the block of a later plan.
     released: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Partials {
         })
     }
 
-    /// Begins to write a block on a disk, or goes on with it. May block.
+    /// Starts to write a block on a disk, or resumes it. May block.
     pub(crate) fn claim(self: &Arc<Self>, plan: PlanId, disk: usize, store: &dyn BlockStore, meta: &BlockMeta) -> Result<Claim> {
         let id = meta.id;
         let known = self.reserve(plan, disk, meta)?;
@@ -86,19 +86,21 @@ impl Partials {
         Ok(Claim { partials: Arc::clone(self), id, block, released: AtomicBool::new(false) })
     }
 
-    /// Takes the block's place for `plan`, and the block if it is there already.
+    /// Registers `plan` as the writer of the block. Returns the block if a part of it is already there.
     fn reserve(&self, plan: PlanId, disk: usize, meta: &BlockMeta) -> Result<Option<Arc<Partial>>> {
         let id = meta.id;
         let mut blocks = self.lock();
         if self.lock_given_up().get(&id).is_some_and(|until| Instant::now() < *until) {
-            return Err(Error::replan("the coordinator has given it up: the task comes too late").block(id));
+            return Err(Error::replan("the task came too late: the coordinator has given up the block").block(id));
         }
         if let Some(entry) = blocks.get_mut(&id) {
             if let Some(user) = entry.user {
-                return Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id));
+                return Err(Error::retry(format!("busy: plan {user} is still writing the block")).block(id));
             }
             if entry.block.as_ref().is_some_and(|block| block.disk != disk || block.meta != *meta) {
-                return Err(Error::invalid("a part of it is here already, on another disk or of another object").block(id));
+                return Err(
+                    Error::invalid("a part of this block is already on another disk or belongs to another object").block(id)
+                );
             }
             entry.user = Some(plan);
             return Ok(entry.block.clone());
@@ -107,44 +109,44 @@ impl Partials {
             let idle = blocks.iter().filter(|(_, entry)| entry.user.is_none()).min_by_key(|(_, entry)| entry.idle_since);
             let oldest = idle.map(|(id, _)| *id);
             let Some(oldest) = oldest else {
-                return Err(Error::retry(format!("busy: {} blocks are being written", blocks.len())).block(id));
+                return Err(Error::retry(format!("busy: {} blocks are already being written", blocks.len())).block(id));
             };
-            tracing::warn!(block = %oldest, "gave up a partial block for a newer one");
+            tracing::warn!(block = %oldest, "dropped the oldest partial block to make room for a new one");
             blocks.remove(&oldest);
         }
         blocks.insert(id, Entry { block: None, user: Some(plan), idle_since: Instant::now() });
         Ok(None)
     }
 
-    /// Gives up a block that nobody writes now; for a while nobody can claim it again. May block.
+    /// Drops a block that no plan writes now, and prevents new claims for the time `remember`. May block.
     pub(crate) fn give_up(&self, id: BlockId, remember: Duration) -> Result<()> {
         let mut blocks = self.lock();
         if let Some(user) = blocks.get(&id).and_then(|entry| entry.user) {
-            return Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id));
+            return Err(Error::retry(format!("busy: plan {user} is still writing the block")).block(id));
         }
         let mut given_up = self.lock_given_up();
         if given_up.len() >= GIVEN_UP_MAX && !given_up.contains_key(&id) {
-            return Err(Error::retry(format!("busy: {GIVEN_UP_MAX} blocks were given up just now")).block(id));
+            return Err(Error::retry(format!("busy: {GIVEN_UP_MAX} blocks were given up recently")).block(id));
         }
         given_up.insert(id, Instant::now() + remember.min(GIVEN_UP_FOR_MAX));
         blocks.remove(&id);
         Ok(())
     }
 
-    /// Refuses while a plan writes the block. May block.
+    /// Fails while a plan writes the block. May block.
     pub(crate) fn require_unused(&self, id: BlockId) -> Result<()> {
         match self.lock().get(&id).and_then(|entry| entry.user) {
-            Some(user) => Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id)),
+            Some(user) => Err(Error::retry(format!("busy: plan {user} is still writing the block")).block(id)),
             None => Ok(()),
         }
     }
 
-    /// Forgets that a block was given up: it was whole, so that no task can still be on its way that would write it.
+    /// Forgets that a block was given up. The block was complete, so no task that writes it can still be on its way.
     pub(crate) fn forget(&self, id: BlockId) {
         self.lock_given_up().remove(&id);
     }
 
-    /// Gives up what has been waiting for too long. May block.
+    /// Drops partial blocks that have been idle for too long. May block.
     pub(crate) fn expire(&self) {
         let now = Instant::now();
         let mut blocks = self.lock();
@@ -153,13 +155,13 @@ impl Partials {
             .map(|(id, _)| *id)
             .collect();
         for id in old {
-            tracing::warn!(block = %id, "gave up a partial block that no plan went on with");
+            tracing::warn!(block = %id, "dropped a partial block that no plan resumed");
             blocks.remove(&id);
         }
         self.lock_given_up().retain(|_, until| now < *until);
     }
 
-    /// A panic elsewhere leaves the map usable: each change to it is one call.
+    /// A poisoned lock is safe to use: each change to the map is one call.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<BlockId, Entry>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,7 +176,7 @@ impl Claim {
         &self.block.meta
     }
 
-    /// The byte ranges that have not arrived. Empty, too, when it has been committed or given up. May block.
+    /// The byte ranges that are missing. Empty, too, if the block was committed or given up. May block.
     pub(crate) fn missing(&self) -> Vec<Span> {
         self.with_writer(|writer| writer.as_ref().map(|writer| writer.missing())).flatten().unwrap_or_default()
     }
@@ -182,12 +184,12 @@ impl Claim {
     /// Writes bytes at an offset. May block.
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = self.with_writer(|writer| writer.as_mut().map(|writer| writer.write_at(offset, bytes)));
-        let written = written.flatten().unwrap_or_else(|| Err(Error::fatal("it is not being written any more")));
+        let written = written.flatten().unwrap_or_else(|| Err(Error::fatal("the block is no longer being written")));
         written.map_err(|error| error.block(self.id))
     }
 
-    /// Commits it, if nothing is missing; `None` if something is. Whatever comes of it, it is not written any more after that.
-    /// May block.
+    /// Commits the block if it is complete, or returns `None`. In either case the claim can no longer write to it. May
+    /// block.
     pub(crate) fn commit(&self, expected_checksums: Option<&[u32]>) -> Result<Option<Receipt>> {
         let commit = |writer: &mut Option<Box<dyn BlockWriter>>| {
             let whole = writer.take_if(|writer| writer.missing().is_empty());
@@ -196,8 +198,8 @@ impl Claim {
         self.with_writer(commit).unwrap_or(Ok(None)).map_err(|error| error.block(self.id))
     }
 
-    /// The positions that are complete, of all that the stripe has: what a plan that goes on need not bring again.
-    /// `None` when it is not being written any more. May block.
+    /// The complete positions, of all that the stripe has: a plan that resumes need not transfer them again. `None` if
+    /// the block is no longer being written. May block.
     pub(crate) fn arrived(&self) -> Option<Vec<Span>> {
         let missing = self.with_writer(|writer| writer.as_ref().map(|writer| writer.missing())).flatten()?;
         let meta = &self.block.meta;
@@ -223,8 +225,8 @@ impl Claim {
         }
     }
 
-    /// `None` once the claim has been released. A panic in a writer leaves the writer's own checks in place: it refuses to
-    /// commit what is not whole.
+    /// `None` once the claim has been released. After a panic in a writer, the writer's own checks still apply: it
+    /// refuses to commit an incomplete block.
     fn with_writer<T>(&self, work: impl FnOnce(&mut Option<Box<dyn BlockWriter>>) -> T) -> Option<T> {
         let mut writer = self.block.writer.lock().unwrap_or_else(PoisonError::into_inner);
         (!self.released.load(Relaxed)).then(|| work(&mut writer))
@@ -286,7 +288,7 @@ mod tests {
 
         let second = claim(2).ok().unwrap();
         drop(first);
-        assert!(claim(3).is_err(), "an old claim gave the block of the next one free");
+        assert!(claim(3).is_err(), "an old claim released the block of the next one");
         assert_eq!(second.missing(), [Span::new(0, 4096), Span::new(8192, 8 * 4096)]);
         for hole in second.missing() {
             second.write_at(hole.start, &vec![7; hole.len() as usize]).unwrap();
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(second.arrived(), None);
         drop(second);
         assert_eq!(partials.give_up(meta.id, Duration::ZERO), Ok(()));
-        assert_eq!(claim(4).err().unwrap().reaction, Reaction::InvalidInput, "it exists now");
+        assert_eq!(claim(4).err().unwrap().reaction, Reaction::InvalidInput, "the block exists now");
     }
 
     #[tokio::test]
@@ -309,7 +311,7 @@ mod tests {
         drop((first, second));
         assert_eq!(partials.lock().len(), 1, "a block of which nothing arrived is not kept");
         let (third, fourth) = (begin(3).ok().unwrap(), begin(4).ok().unwrap());
-        assert!(!partials.lock().contains_key(&meta(1, 1).id), "the oldest makes room");
+        assert!(!partials.lock().contains_key(&meta(1, 1).id), "the oldest was not dropped");
         third.write_at(0, &[1]).unwrap();
         drop((third, fourth));
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -331,7 +333,7 @@ mod tests {
         drop(claim);
         partials.give_up(id(1), remember).unwrap();
         partials.give_up(id(2), remember).unwrap();
-        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "what had arrived of it is still there");
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "the bytes that had arrived are still there");
         for stripe in [1, 2] {
             let late = begin(stripe).err().unwrap();
             assert!(late.reaction == Reaction::Replan && late.message.contains("too late"), "{late}");
@@ -347,7 +349,11 @@ mod tests {
 
         let many = (10..10 + GIVEN_UP_MAX as u64).map(|stripe| partials.give_up(id(stripe), remember));
         assert!(many.into_iter().all(|given_up| given_up.is_ok()));
-        assert_eq!(partials.give_up(id(5), remember).unwrap_err().reaction, Reaction::Retry, "it is bounded");
+        assert_eq!(
+            partials.give_up(id(5), remember).unwrap_err().reaction,
+            Reaction::Retry,
+            "the number of given-up blocks is bounded"
+        );
         partials.give_up(id(10), remember).unwrap();
     }
 }

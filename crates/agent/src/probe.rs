@@ -1,5 +1,5 @@
-//! Measuring a link: one agent sends slices of zeros to another, through the same pool, Hello, token and frames as any link of a
-//! plan, and the one who receives them looks at the clock.
+//! Measures a link. One agent sends slices of zeros to another, over the same connection pool, Hello, token and frames
+//! as a plan's link. The receiver measures the arrival times.
 //!
 //! ```text
 //! 128 × 4 KiB                 6 × 256 KiB                       64 × 4 KiB
@@ -7,7 +7,8 @@
 //!  what a token bucket lets    bytes a second                    what is longer than the
 //!  through at once                                               bytes' time: each slice's own
 //! ```
-//! A slow link does not come so far within the probe's time: what came in the second half of that time is its measure then.
+//! A slow link does not complete this within the probe's time; then the bytes of the second half of that time are the
+//! measure.
 
 use crate::{
     admission::Permit,
@@ -30,49 +31,49 @@ use weft_proto::{
 };
 use weft_types::{Error, NodeId, Party, PlanId, Result, Span};
 
-/// A probe that gave way to others would measure them.
+/// A probe that gave way to other tasks would measure those tasks.
 const PRECEDENCE: Precedence = Precedence { class: Class::Foreground, priority: 0 };
 
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 256 << 10;
-/// Slices of each length, one train after another.
+/// The lengths and counts of the slices, one train after another.
 const TRAINS: [(u64, usize); 3] = [(SMALL, 128), (LARGE, 6), (SMALL, 64)];
 const WARM: usize = TRAINS[0].1;
 const LOADED: usize = WARM + TRAINS[1].1;
 
-/// A probe ends when so much time has passed …
+/// A probe ends after this time and
 const TIME_MAX: Duration = Duration::from_millis(500);
-/// … and so many slices have come; or so much time, whatever came.
+/// at least this many slices, or after this time whatever has arrived:
 const SLICES_MIN: usize = 8;
 const SLOWEST: Duration = Duration::from_secs(2);
-/// For so long the one who sends is waited for, and the one who receives is dialled; and so long a sender waits that can send nothing.
+/// How long the receiver waits for the sender, how long the sender dials, and how long a blocked sender waits.
 const MEET_MAX: Duration = Duration::from_secs(3);
-/// A probe has one link.
+/// A probe uses a single link.
 const LINK: u32 = 0;
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measured {
     bytes_per_s: f64,
-    /// What a slice costs besides its bytes, seconds; not known of a link on which the last train did not come.
+    /// The time a slice takes besides its bytes, seconds; `None` for a link on which the last train did not arrive.
     slice_overhead_s: Option<f64>,
 }
 
-/// When a slice had come, since the probe's beginning.
+/// The arrival of a slice, since the start of the probe.
 #[derive(Debug, Clone, Copy)]
 struct Came {
     at: Duration,
-    /// It, and all before it.
+    /// Bytes of this slice and all before it.
     bytes: u64,
 }
 
-/// The node's one probe, and what is reserved for it.
+/// The node's only probe slot, and the resources reserved for the probe.
 struct Turn {
     _turn: OwnedSemaphorePermit,
     _permit: Permit,
 }
 
-/// Sends a probe. That the other end closes before it has got everything is no failure: it has seen enough.
+/// Sends a probe. If the receiver closes early, that is no failure: it has measured enough.
 pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<SendProbeReply> {
     let (_turn, registration) = begin(node, request.epoch, &request.registration, request.only_idle).await?;
     let (address, peer, to) = (&request.address, Peer::Agent(request.name), Party::Node(NodeId(request.to)));
@@ -91,7 +92,7 @@ pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<
     let uplink = Passage::new(&node.throttles.uplink, PRECEDENCE);
     let zeros = Bytes::from(vec![0; LARGE as usize]);
     for slice in slices() {
-        // As slices of plans are sent: small ones together, and none waits while others are paid for.
+        // As plans send slices: small ones together, and no slice waits while others are paid for.
         if uplink.is_bounded() && sender.flush().await.is_ok() {
             uplink.pass(slice.len()).await;
         }
@@ -109,7 +110,7 @@ pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<
     Ok(SendProbeReply {})
 }
 
-/// Receives a probe, and tells what it found.
+/// Receives a probe and returns the measurement.
 pub(crate) async fn receive(node: &Arc<Node>, request: ReceiveProbeRequest) -> Result<ReceiveProbeReply> {
     let (_turn, registration) = begin(node, request.epoch, &request.registration, request.only_idle).await?;
     let (plan, from) = (PlanId(request.plan), Party::Node(NodeId(request.from)));
@@ -123,10 +124,10 @@ pub(crate) async fn receive(node: &Arc<Node>, request: ReceiveProbeRequest) -> R
     let Arrival { frames, home } = timeout(MEET_MAX, arrival).await.map_err(|_| late())?.map_err(|_| late())?;
     let (came, frames) = watch(frames).await.map_err(|error| error.party(from))?;
     if let Some(frames) = frames {
-        // Nobody left to take it: the agent is stopping.
+        // No receiver is left: the agent is stopping.
         drop(home.send(frames));
     }
-    // What shared the link with a task is no measure of it.
+    // A task that shared the link would distort the measurement.
     require_idle(node, request.only_idle)?;
     let slow = || Error::unavailable(format!("less than {} bytes came within {SLOWEST:?}", 2 * SMALL)).party(from);
     let Measured { bytes_per_s, slice_overhead_s } = measure(&came).ok_or_else(slow)?;
@@ -141,13 +142,13 @@ async fn begin(node: &Arc<Node>, epoch: u64, registered: &[u8], only_idle: bool)
     }
     node.obey(epoch).await?;
     require_idle(node, only_idle)?;
-    let turn = Arc::clone(&node.probing).try_acquire_owned().map_err(|_| Error::retry("busy: another probe is under way"))?;
+    let turn = Arc::clone(&node.probing).try_acquire_owned().map_err(|_| Error::retry("busy: another probe is running"))?;
     let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes: 2 * LARGE, connections: 1, ..Demand::default() })?;
     Ok((Turn { _turn: turn, _permit: permit }, registration))
 }
 
 fn require_idle(node: &Node, only_idle: bool) -> Result<()> {
-    if only_idle && !node.tasks.is_empty() { Err(Error::retry("busy: it runs tasks")) } else { Ok(()) }
+    if only_idle && !node.tasks.is_empty() { Err(Error::retry("busy: the node runs tasks")) } else { Ok(()) }
 }
 
 fn slices() -> impl Iterator<Item = Span> + Send {
@@ -158,7 +159,7 @@ fn slices() -> impl Iterator<Item = Span> + Send {
     })
 }
 
-/// Takes slices until all have come or the time is over. The connection comes back if it can carry another link.
+/// Receives slices until all have arrived or the time is over. Returns the connection if it can carry another link.
 async fn watch(frames: FrameStream) -> Result<(Vec<Came>, Option<FrameStream>)> {
     let begin = Instant::now();
     let mut receiver = LinkReceiver::new(frames, LINK, 1, MEET_MAX);
@@ -184,15 +185,15 @@ fn measure(came: &[Came]) -> Option<Measured> {
         let overhead_s = (came.len() == LOADED + TRAINS[2].1).then(|| more_s.max(0.0) / TRAINS[2].1 as f64);
         return Some(Measured { bytes_per_s, slice_overhead_s: overhead_s });
     }
-    // What a bucket held came in the first half.
+    // A token bucket's burst arrived in the first half.
     let half = first.at + (last.at - first.at) / 2;
     let from = came.iter().rfind(|slice| slice.at <= half).unwrap_or(first);
     rate(from, last).map(|bytes_per_s| Measured { bytes_per_s, slice_overhead_s: None })
 }
 
-/// Bytes a second between two slices; nothing if they are one.
+/// Bytes a second between two arrivals; `None` if they are the same.
 fn rate(from: &Came, to: &Came) -> Option<f64> {
-    // Simulated networks may take no time at all.
+    // On a simulated network, transfers may take no time.
     let seconds = (to.at - from.at).as_secs_f64().max(1e-6);
     (to.bytes > from.bytes).then(|| (to.bytes - from.bytes) as f64 / seconds)
 }

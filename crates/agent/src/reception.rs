@@ -1,4 +1,4 @@
-//! Where connections for data arrive: who may come in, for which link, and where those wait who come too early.
+//! Accepts data connections: checks which peer may connect for which link, and parks connections that arrive early.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,19 +16,20 @@ use weft_types::{ClusterId, Error, PlanId, Reaction, Result};
 
 use crate::Limits;
 
-/// The links that are expected, and the connections that wait for theirs.
+/// The expected links, and the connections that wait for theirs.
 pub(crate) struct Reception {
     expected: Mutex<BTreeMap<(PlanId, u32), Expected>>,
-    /// Plans that have failed here, and why, the latest last: whoever comes for one of them would wait in vain.
+    /// Plans that failed here, and why, the latest last. A peer that connects for one of them learns the cause instead
+    /// of waiting.
     failed: Mutex<VecDeque<(PlanId, Error)>>,
-    /// Counts the plans that were opened or failed, so that those who came too early look again.
+    /// Counts plans that were opened or failed, so that parked connections check again.
     opened: watch::Sender<u64>,
     connections: Arc<Semaphore>,
     parked: Semaphore,
     parked_for: Duration,
 }
 
-/// Who may come for a link.
+/// Which peer may connect for a link.
 pub(crate) struct Expected {
     pub(crate) rights: LinkRights,
     pub(crate) key: LinkKey,
@@ -37,30 +38,31 @@ pub(crate) struct Expected {
     pub(crate) arrived: oneshot::Sender<Arrival>,
 }
 
-/// A connection that has come for its link and been let in.
+/// A connection that was admitted for its link.
 pub(crate) struct Arrival {
     pub(crate) frames: FrameStream,
-    /// Where to give it back when the link has ended as it should.
+    /// Takes the connection back after its link has ended cleanly.
     pub(crate) home: oneshot::Sender<FrameStream>,
 }
 
-/// The expectations of one plan. Dropped, nobody is expected any more.
+/// The expected connections of one plan. Dropping it withdraws them.
 pub(crate) struct Guests {
     reception: Arc<Reception>,
     plan: PlanId,
     links: Vec<u32>,
 }
 
-/// Failed plans that are remembered.
+/// The number of failed plans that are remembered.
 const FAILED_PLANS_MAX: usize = 256;
-/// A connection on which no Hello comes at all is closed after this long …
+/// A connection without a Hello is closed after this time.
 const FIRST_HELLO_TIMEOUT: Duration = PEER_TIMEOUT;
-/// … and one that has carried a link already, after this long. Longer than those who dial keep them.
+/// A connection that has carried a link is closed after this idle time. It is longer than dialling peers keep idle
+/// connections.
 const NEXT_HELLO_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Reception {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
-        // Between two links a connection is idle and belongs to no task: room for as many of those again.
+        // Between two links a connection is idle and belongs to no task, so there is room for as many again.
         let connections = (limits.connections_max as usize).saturating_mul(2).min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             expected: Mutex::default(),
@@ -72,7 +74,8 @@ impl Reception {
         })
     }
 
-    /// From now on these are expected. If the plan was opened before and failed, that is forgotten.
+    /// Registers the connections that a plan expects. If the plan was opened before and failed, that failure is
+    /// forgotten.
     pub(crate) fn expect(self: &Arc<Self>, plan: PlanId, guests: Vec<(u32, Expected)>) -> Guests {
         self.lock_failed().retain(|(failed, _)| *failed != plan);
         let links = guests.iter().map(|(link, _)| *link).collect();
@@ -81,7 +84,7 @@ impl Reception {
         Guests { reception: Arc::clone(self), plan, links }
     }
 
-    /// From now on, whoever comes for a link of this plan is told why it failed.
+    /// Records the failure of a plan; peers that connect for its links learn the cause.
     pub(crate) fn fail(&self, plan: PlanId, cause: Error) {
         let mut failed = self.lock_failed();
         if failed.len() >= FAILED_PLANS_MAX {
@@ -97,7 +100,7 @@ impl Reception {
         failed.iter().rev().find(|(failed, _)| *failed == plan).map(|(_, cause)| cause.clone())
     }
 
-    /// Lets connections in until the listener ends. `cluster` may not be known at first.
+    /// Accepts connections until the listener ends. `cluster` may be unknown at first.
     pub(crate) async fn serve(self: Arc<Self>, mut incoming: Incoming, cluster: watch::Receiver<Option<ClusterId>>) {
         let mut attended = JoinSet::new();
         loop {
@@ -108,30 +111,30 @@ impl Reception {
             };
             let Some(accepted) = accepted else { return };
             let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() else {
-                tracing::warn!(address = %accepted.address, "closed a connection: there are too many");
+                tracing::warn!(address = %accepted.address, "refused a data connection: too many are open");
                 continue;
             };
             let (reception, cluster) = (Arc::clone(&self), cluster.clone());
             attended.spawn(async move {
                 let address = accepted.address.clone();
                 if let Err(error) = reception.attend(accepted, cluster).await {
-                    tracing::warn!(%address, %error, "dropped a data connection");
+                    tracing::warn!(%address, %error, "closed a data connection after an error");
                 }
                 drop(permit);
             });
         }
     }
 
-    /// One connection, link after link.
+    /// Serves one connection, link after link.
     async fn attend(&self, accepted: Accepted, cluster: watch::Receiver<Option<ClusterId>>) -> Result<(), FrameError> {
         let mut frames = FrameStream::new(accepted.stream);
         let mut patience = FIRST_HELLO_TIMEOUT;
         loop {
             let hello = match timeout(patience, frames.read_hello()).await {
                 Ok(Ok(hello)) => hello,
-                // A peer that needs the connection no more closes it between two links.
+                // Between two links, a peer closes a connection that it no longer needs.
                 Ok(Err(FrameError::Closed)) => return Ok(()),
-                // A client whose process has ended does not say farewell, as TLS would have it. Nothing was under way.
+                // A client process that exits does not send TLS's close_notify. No transfer was running.
                 Ok(Err(FrameError::Io(error))) if patience == NEXT_HELLO_TIMEOUT && error.kind() == ErrorKind::UnexpectedEof => {
                     return Ok(());
                 }
@@ -152,7 +155,7 @@ impl Reception {
             if arrived.send(Arrival { frames, home }).is_err() {
                 return Ok(());
             }
-            // Dropped when the link broke.
+            // The receiver is dropped when the link fails.
             let Ok(back) = returned.await else { return Ok(()) };
             frames = back;
             frames.set_stall(PEER_TIMEOUT);
@@ -160,10 +163,10 @@ impl Reception {
         }
     }
 
-    /// Where to bring a connection that says `hello`. It waits, bounded, for a plan that is not open yet.
+    /// The receiver for a connection with this Hello. Waits, bounded, for a plan that is not open yet.
     async fn admit(&self, hello: &Hello, peer: &Peer, cluster: Option<ClusterId>) -> Result<oneshot::Sender<Arrival>> {
         if cluster != Some(hello.cluster) {
-            return Err(Error::invalid(format!("this is not a node of cluster {}", hello.cluster)));
+            return Err(Error::invalid(format!("this node does not belong to cluster {}", hello.cluster)));
         }
         let mut opened = self.opened.subscribe();
         if let Some(admitted) = self.try_admit(hello, peer) {
@@ -184,7 +187,7 @@ impl Reception {
         timeout(self.parked_for, wait).await.unwrap_or_else(|_| Err(unknown()))
     }
 
-    /// `None`: nobody is expected for that link. Who proves the right to it is expected no more afterwards.
+    /// `None` if no connection is expected for that link. A successful proof uses the expectation up.
     fn try_admit(&self, hello: &Hello, peer: &Peer) -> Option<Result<oneshot::Sender<Arrival>>> {
         if let Some(cause) = self.failure(hello.plan) {
             return Some(Err(cause));
@@ -202,7 +205,7 @@ impl Reception {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A panic elsewhere leaves the map usable: each change to it is one call.
+    /// A poisoned lock is safe to use: each change to the map is one call.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(PlanId, u32), Expected>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -215,11 +218,14 @@ impl Expected {
             expected => *peer == Peer::Anonymous || peer == expected,
         };
         if !known {
-            return Err(Error::invalid(format!("{} is expected, and {peer} came", self.peer)));
+            return Err(Error::invalid(format!("expected {}, but {peer} connected", self.peer)));
         }
         let LinkRights { from, to, .. } = self.rights;
         if (hello.from, hello.to, hello.direction) != (from, to, self.direction) {
-            return Err(Error::invalid(format!("a link from {} to {}; it is one from {from} to {to}", hello.from, hello.to)));
+            return Err(Error::invalid(format!(
+                "the Hello names a link from {} to {}, but the plan's link goes from {from} to {to}",
+                hello.from, hello.to
+            )));
         }
         self.key.verify(&self.rights, &hello.token)
     }

@@ -1,4 +1,4 @@
-//! What may be taken away of a disk: never so much within a day that a mistake empties it.
+//! Limits removals from a disk, so that no mistake can empty it within a day.
 
 use crate::{
     Limits,
@@ -11,18 +11,18 @@ use std::{
 use tokio::time::Instant;
 use weft_types::{BlockId, Error, Reaction, Result};
 
-/// What became of blocks that were to be removed.
+/// The outcome of a request to remove blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Removal {
-    /// Those that were there.
+    /// How many were there and are removed.
     pub(crate) removed: u32,
-    /// Those that are certainly not on the node any more, or never were.
+    /// Blocks that are certainly not on the node: removed, or never there.
     pub(crate) gone: Vec<BlockId>,
-    /// Why each of the others is still there, or may be.
+    /// Why each of the other blocks is, or may be, still there.
     pub(crate) kept: Vec<Error>,
 }
 
-/// How much may be taken away, and where it is noted.
+/// The removal limits, and where the count is recorded.
 pub(crate) struct Bounds<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) state: &'a StateFile,
@@ -30,27 +30,27 @@ pub(crate) struct Bounds<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// Counts the blocks that are taken away of one disk within a day: removed, quarantined, or deleted from the quarantine.
+/// Counts the blocks that are taken off one disk within a day: removed, quarantined, or deleted from quarantine.
 ///
-/// The count is in the agent's state file before a block is gone. Within a process the day is measured by a clock that nobody
-/// sets; over a restart by the wall clock, and never as longer than a day.
+/// The count is recorded in the agent's state file before a block is removed. A running process measures the day by the
+/// monotonic clock. After a restart the wall clock counts, and the rest of the day is never longer than a day.
 pub(crate) struct Quota(Mutex<Option<Window>>);
 
 struct Window {
     ends: Instant,
     removed_blocks: u64,
-    /// As many are noted: some ahead, so that not each has to wait for the state file.
+    /// The count in the state file: somewhat higher, so that not every removal waits for the state file.
     noted_blocks: u64,
-    /// Of all that were there when it was asked for; until more than the floor is removed nobody asks.
+    /// The limit for the blocks that were there when it was computed. It is computed only after the floor is used up.
     allowed_blocks: Option<u64>,
 }
 
 const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
-/// Blocks that are noted ahead, at most: so many rights a restart can cost.
+/// The most removals that are recorded ahead; a restart loses at most this many.
 const NOTED_AHEAD_MAX: u64 = 64;
 
 impl Quota {
-    /// Goes on with what was noted before a restart.
+    /// Resumes from the count that was recorded before a restart.
     pub(crate) fn new(noted: Option<&Removed>, now_ms: u64, now: Instant) -> Self {
         let window = |noted: &Removed| Window {
             ends: now + Duration::from_millis(noted.until_ms.saturating_sub(now_ms)).min(WINDOW),
@@ -61,7 +61,7 @@ impl Quota {
         Self(Mutex::new(noted.map(window)))
     }
 
-    /// Takes the right to take one block away from the disk of that id; `count_blocks` tells how many there are. May block.
+    /// Takes the right to remove one block from the disk `disk`; `count_blocks` counts the disk's blocks. May block.
     pub(crate) fn take(
         &self,
         disk: &str,
@@ -103,14 +103,14 @@ impl Quota {
         Ok(())
     }
 
-    /// Gives back a right that was not used.
+    /// Returns an unused right.
     pub(crate) fn give_back(&self) {
         if let Some(window) = self.lock().as_mut() {
             window.removed_blocks = window.removed_blocks.saturating_sub(1);
         }
     }
 
-    /// A panic elsewhere leaves it as good as it was: each change is one assignment.
+    /// A poisoned lock is safe to use: each change is one assignment.
     fn lock(&self) -> MutexGuard<'_, Option<Window>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,8 +120,8 @@ fn too_many(removed_blocks: u64) -> Error {
     Error::new(
         Reaction::Unavailable,
         format!(
-            "{removed_blocks} blocks of the disk have been removed within a day: a person must decide whether more is meant, and \
-             raise limits.removed_percent_per_day; otherwise it goes on tomorrow"
+            "{removed_blocks} blocks of the disk were removed within a day, which is the limit. A person must decide: raise \
+             limits.removed_percent_per_day to allow more now; otherwise removal continues tomorrow"
         ),
     )
 }
@@ -132,7 +132,7 @@ mod tests {
 
     const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-    /// Takes rights until there are none left; tells how many there were.
+    /// Takes rights until none are left; returns how many there were.
     fn take_all(quota: &Quota, bounds: &Bounds<'_>, now: Instant, there: usize) -> usize {
         (0..there).take_while(|taken| quota.take("d", bounds, now, || Ok(there - taken)).is_ok()).count()
     }
@@ -147,7 +147,7 @@ mod tests {
         let fresh = || Quota::new(None, 5000, now);
         assert_eq!(take_all(&fresh(), &bounds, now, 40), 10, "the floor");
         let large = fresh();
-        assert_eq!(take_all(&large, &bounds, now, 1000), 200, "a fifth of all that were there");
+        assert_eq!(take_all(&large, &bounds, now, 1000), 200, "a fifth of all blocks");
         let refused = large.take("d", &bounds, now, || Ok(800)).unwrap_err();
         assert!(refused.message.contains("removed_percent_per_day"), "{refused}");
         large.give_back();
@@ -178,13 +178,13 @@ mod tests {
             (taken, starts) = (taken + some, starts + 1);
         }
         assert!(taken <= 100 && starts >= 4, "{taken} blocks in {starts} starts");
-        assert!(taken as u64 + starts * 6 >= 100, "{taken}: a restart costs no more than what is noted ahead");
+        assert!(taken as u64 + starts * 6 >= 100, "{taken}: a restart lost more than the count recorded ahead");
 
         for (now_ms, later, left) in [
             (2 * DAY_MS - 1000, Duration::ZERO, 0),
             (2 * DAY_MS - 1000, Duration::from_secs(1), 30),
             (3 * DAY_MS, Duration::ZERO, 30),
-            // Set back: nobody knows how long ago it was.
+            // The clock was set back: when the day began is unknown.
             (5, WINDOW - Duration::from_secs(1), 0),
             (5, WINDOW, 30),
         ] {

@@ -1,4 +1,4 @@
-//! Runs one opened task and tells how it goes.
+//! Runs one open task and reports its events.
 
 use crate::{DiskMode, block_source::OpenBlock, node::Node, open::OpenTask, store_sink::Target, wire};
 use std::{
@@ -24,10 +24,10 @@ use weft_types::{Error, Result, Span};
 use crate::traffic::Traffic;
 
 const TICK: Duration = Duration::from_millis(250);
-/// Errors that are told; the first of them is the cause.
+/// The most errors that are reported; the first is the cause.
 const ERRORS_MAX: usize = 64;
 
-/// Runs a task to its end, which is Done or Failed. All that it held is free when this returns.
+/// Runs a task until it is Done or Failed. All its resources are released when this returns.
 pub(crate) async fn run(
     node: &Node,
     open: OpenTask,
@@ -44,7 +44,7 @@ pub(crate) async fn run(
             cancelled = true;
             errors.push(Error::retry("the plan was cancelled"));
         }
-        () = events.closed() => errors.push(Error::retry("the coordinator went away")),
+        () = events.closed() => errors.push(Error::retry("the coordinator disconnected")),
         () = node.stopped() => errors.push(Error::replan("the agent is stopping")),
         () = tell_progress(&observer, &open.traffic, events) => {}
     }
@@ -59,7 +59,7 @@ pub(crate) async fn run(
     let stages = observer.times().into_iter().map(Into::into).collect();
     errors.append(&mut harvest.errors);
     match errors.first() {
-        // Mostly another node was busy, or failed.
+        // The usual cause is that another node was busy or failed.
         Some(_) if cancelled => tracing::debug!(%plan, "a task was cancelled"),
         Some(error) => tracing::warn!(%error, count = errors.len(), "a task failed"),
         None => {}
@@ -67,7 +67,7 @@ pub(crate) async fn run(
     event(&errors, harvest, &traffic, stages)
 }
 
-/// Tells with every tick what has been moved and who is waited for. Never returns.
+/// Reports, at every tick, the bytes moved and the peers that stages wait for. Never returns.
 async fn tell_progress(observer: &Observer, traffic: &Traffic, events: &mpsc::Sender<Result<TaskEvent, Status>>) {
     let begin = Instant::now();
     let mut ticks = interval(TICK);
@@ -85,7 +85,7 @@ async fn tell_progress(observer: &Observer, traffic: &Traffic, events: &mpsc::Se
             held_back: waiting.held_back,
         });
         let progress = TaskProgress { bytes_moved: traffic.moved_bytes(), waiting: waiting.collect() };
-        // A coordinator that does not take it hears of the next one.
+        // If the queue is full, the coordinator gets the next report instead.
         let _full = events.try_send(Ok(TaskEvent { event: Some(Event::Progress(progress)) }));
     }
 }
@@ -99,7 +99,7 @@ struct Harvest {
     errors: Vec<Error>,
 }
 
-/// Commits what is whole, keeps what is not, and lets go of everything.
+/// Commits complete blocks, keeps incomplete ones, and releases everything.
 async fn harvest(open: OpenTask, mode: DiskMode) -> Harvest {
     let targets: BTreeMap<u8, Arc<Target>> = open.ports.targets.clone();
     let work = move || {
@@ -115,7 +115,7 @@ async fn harvest(open: OpenTask, mode: DiskMode) -> Harvest {
     mode.run(work).await.unwrap_or_else(|error| Harvest { errors: vec![error], ..Harvest::default() })
 }
 
-/// What a task found corrupt of a block that it read. Why is in its errors.
+/// The byte ranges that a task found corrupt in a block. Its errors say why.
 fn corrupt_bytes(block: &OpenBlock) -> Vec<CorruptBlock> {
     let found = block.corrupt.lock().unwrap_or_else(PoisonError::into_inner);
     let tell = |bytes: &Span| CorruptBlock {
@@ -139,8 +139,8 @@ impl Harvest {
         if let Some(receipt) = target.receipt() {
             self.stored.push(StoredBlock { id, len: receipt.len, checksums: receipt.units });
         } else if let Some(arrived) = target.claim().arrived() {
-            self.errors.push(Error::replan("it has not wholly arrived").block(block));
-            // Nothing of a block without a byte can be kept for the next plan.
+            self.errors.push(Error::replan("the block has not arrived completely").block(block));
+            // An empty block has no bytes to keep for the next plan.
             if !target.claim().meta().is_empty() {
                 let spans = arrived.iter().map(|span| SpanMessage { start: span.start, end: span.end }).collect();
                 self.arrived.push(ArrivedBlock { id, spans });

@@ -1,24 +1,25 @@
-//! What an agent takes from outside: the network, the clock, randomness, the disks, and what converts stripes. A simulation gives others.
+//! An agent's dependencies on the outside: network, clock, random numbers, disks, and the converter. A simulation
+//! replaces them.
 
 use std::{path::Path, sync::Arc};
 use weft_proto::{Converter, DiskMode, Net, TcpNet};
 use weft_store::{BlockStore, LocalStore, NewDisk};
 use weft_types::{Clock, ClusterId, Result, SystemClock};
 
-/// What an agent takes from outside.
+/// An agent's dependencies on the outside.
 #[derive(Clone)]
 pub struct Seams {
     /// The network.
     pub net: Arc<dyn Net>,
-    /// The wall clock; waiting is by `tokio::time`.
+    /// The wall clock; timers use `tokio::time`.
     pub clock: Arc<dyn Clock>,
-    /// All that is drawn at random comes from it.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// Where calls to the disks block.
+    /// On which threads disk calls run.
     pub disk_mode: DiskMode,
-    /// How a directory becomes a disk.
+    /// Opens a directory as a disk.
     pub disks: Arc<dyn OpenDisk>,
-    /// What converts stripes: it reads and writes as a client does, and agents know no client.
+    /// Converts stripes. It reads and writes as a client does; the agent crate does not depend on the client.
     pub converter: Arc<dyn Converter>,
 }
 
@@ -36,17 +37,18 @@ impl Seams {
     }
 }
 
-/// How a directory becomes a disk.
+/// Opens a directory as a disk.
 pub trait OpenDisk: Send + Sync {
-    /// Opens the disk in `dir`; where there is none, makes one with the identity `new`, or fails and writes nothing without it.
+    /// Opens the disk in `dir`. If there is none, creates one with the identity `new`; without `new`, fails and writes
+    /// nothing.
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk>;
 }
 
-/// A disk that is open.
+/// An open disk.
 pub struct OpenedDisk {
-    /// Drawn when it was made.
+    /// The id drawn when the disk was created.
     pub id: u128,
-    /// What is on it.
+    /// The disk's blocks.
     pub store: Arc<dyn BlockStore>,
 }
 

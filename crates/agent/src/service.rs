@@ -1,4 +1,4 @@
-//! What the coordinator can ask of an agent, over gRPC.
+//! The coordinator's calls to an agent, over gRPC.
 
 use crate::{convert, node::Node, probe, wire};
 use std::{sync::Arc, time::Duration};
@@ -19,18 +19,18 @@ use weft_types::{BlockId, Error, PlanId, Result};
 /// The service.
 pub(crate) struct Service(pub(crate) Arc<Node>);
 
-/// Blocks that one request may name.
+/// The most blocks in one request.
 const REMOVED_BLOCKS_MAX: usize = 100_000;
 
 impl Service {
-    /// Only the coordinator is obeyed.
+    /// Accepts calls from the coordinator only.
     fn authorise<T>(&self, request: Request<T>) -> Result<T> {
         let caller = caller(&request);
-        // Whoever is nobody is believed only where an operator switched TLS off.
+        // A caller without a certificate is accepted only if an operator switched TLS off.
         if caller.peer == Peer::Coordinator || self.0.security.is_insecure() && caller.peer == Peer::Anonymous {
             return Ok(request.into_inner());
         }
-        tracing::warn!(peer = %caller.peer, address = %caller.address, "refused a call that is the coordinator's");
+        tracing::warn!(peer = %caller.peer, address = %caller.address, "refused a call that only the coordinator may make");
         Err(Error::invalid(format!("{} is not the coordinator", caller.peer)))
     }
 
@@ -48,7 +48,7 @@ impl Service {
         if let Some(open) = open {
             let task = decode_task(&open.task)?;
             if task.plan != plan {
-                return Err(Error::invalid(format!("a task of plan {} is not plan {plan}'s", task.plan)));
+                return Err(Error::invalid(format!("the task belongs to plan {}, not to plan {plan}", task.plan)));
             }
             self.0.tasks.open(&self.0, task, open).await?;
         }
@@ -91,24 +91,27 @@ impl Service {
         Ok(QuarantineReply { moved, kept: told(&kept) })
     }
 
-    /// The blocks that are to be taken away, if the one who says so may.
+    /// The blocks that a request wants removed, if its sender may remove blocks.
     async fn doomed(&self, epoch: u64, incarnation: &str, high_water: u64, blocks: &[Vec<u8>]) -> Result<Vec<BlockId>> {
         self.0.obey(epoch).await?;
         let known = self.0.state.get();
         if incarnation != known.incarnation {
             return Err(Error::invalid(format!(
-                "this node removes nothing on the word of metadata incarnation '{incarnation}': it obeys '{}'",
+                "this node removes no blocks for metadata incarnation '{incarnation}': it obeys incarnation '{}'",
                 known.incarnation
             )));
         }
         if high_water < known.high_water {
             return Err(Error::invalid(format!(
-                "this node removes nothing on the word of metadata that know {high_water} stripes: it has seen stripe {}",
+                "this node removes no blocks for metadata whose highest stripe is {high_water}: it has seen stripe {}",
                 known.high_water
             )));
         }
         if blocks.len() > REMOVED_BLOCKS_MAX {
-            return Err(Error::invalid(format!("{} blocks in one request: at most {REMOVED_BLOCKS_MAX}", blocks.len())));
+            return Err(Error::invalid(format!(
+                "the request names {} blocks: at most {REMOVED_BLOCKS_MAX} are allowed",
+                blocks.len()
+            )));
         }
         blocks.iter().map(|id| wire::decode("block", id)).collect()
     }
@@ -123,9 +126,9 @@ impl Service {
     }
 }
 
-/// Why blocks are kept; nothing if none are.
+/// Why blocks were kept; empty if none were.
 fn told(kept: &[Error]) -> String {
-    kept.first().map(|first| format!("{} blocks are kept, the first because: {first}", kept.len())).unwrap_or_default()
+    kept.first().map(|first| format!("kept {} blocks, the first because {first}", kept.len())).unwrap_or_default()
 }
 
 fn answer<T>(result: Result<T>) -> Result<Response<T>, Status> {

@@ -1,16 +1,16 @@
-//! How fast this machine codes.
+//! Measures the coding speed of this machine.
 
 use crate::Throttle;
 use tokio::time::Instant;
 use weft_engine::CodingSample;
 
-/// The best of a few rounds counts: whatever else runs on the machine only makes one slower. All of them together take less than a
-/// millisecond.
+/// The best of several rounds counts, because other load only slows a round down. All rounds together take less than 1
+/// ms.
 const ROUNDS: usize = 8;
 const RUNS_A_ROUND: usize = 4;
 
-/// Bytes a second that stages take in, for each row that they make of them; no more than they may. 0: it is not known, as where time
-/// stands still.
+/// Input bytes a second of a stage, for each output row, limited by the throttle. 0 if unknown, for example when the
+/// clock stands still.
 pub(crate) fn coding_bytes_per_s(throttle: &Throttle) -> u64 {
     let mut sample = CodingSample::default();
     let mut round = || {

@@ -1,5 +1,5 @@
-//! Room on the disks for stripes that are converted and do not fit into memory: it is there before the first byte is read, and is left
-//! again when the conversion has ended.
+//! Disk space for stripes under conversion that do not fit in memory. A conversion reserves it before it reads the
+//! first byte and releases it when it ends.
 
 use std::{
     collections::BTreeMap,
@@ -9,11 +9,11 @@ use std::{
 use weft_proto::v1::{ConvertStripeRequest, Disk};
 use weft_types::{Error, Result, conversion::kept_free_bytes, human_bytes};
 
-/// What stripes may take of each disk, by its path, bytes.
+/// Bytes reserved for stripes on each disk, by the disk's path.
 #[derive(Debug, Default)]
 pub(crate) struct Spools(Mutex<BTreeMap<String, u64>>);
 
-/// What one stripe may take. Dropped, it is free again.
+/// The reservation for one stripe. Dropping it releases the space.
 #[derive(Debug)]
 pub(crate) struct SpoolRoom {
     spools: Arc<Spools>,
@@ -21,7 +21,7 @@ pub(crate) struct SpoolRoom {
     bytes: u64,
 }
 
-/// What a disk has left besides.
+/// The space that must stay free on a disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeptFree {
     reserve_bytes: u64,
@@ -39,8 +39,9 @@ impl KeptFree {
 }
 
 impl Spools {
-    /// Room for so many bytes on the disk that has the most of it, or [`Reaction::Retry`](weft_types::Reaction) at once. What others were
-    /// given counts as taken, though they have not written all of it, or have and it counts twice.
+    /// Reserves `bytes` on the disk with the most room, or fails at once with
+    /// [`Reaction::Retry`](weft_types::Reaction). Other reservations count in full, even where their bytes are already
+    /// written and so count twice.
     pub(crate) fn take(self: &Arc<Self>, disks: &[Disk], bytes: u64, kept: KeptFree) -> Result<SpoolRoom> {
         let mut taken = self.lock();
         let room = |disk: &&Disk| {
@@ -48,13 +49,13 @@ impl Spools {
             disk.free_bytes.saturating_sub(kept.on(disk)).saturating_sub(others)
         };
         let usable = disks.iter().filter(|disk| !disk.failed);
-        let disk = usable.max_by_key(room).ok_or_else(|| Error::retry("none of the node's disks can be used"))?;
+        let disk = usable.max_by_key(room).ok_or_else(|| Error::retry("none of the node's disks is usable"))?;
         if bytes > 0 && room(&disk) < bytes {
             let (path, free, bytes) = (&disk.path, human_bytes(disk.free_bytes), human_bytes(bytes));
             let (left, others) = (human_bytes(kept.on(disk)), human_bytes(taken.get(path).copied().unwrap_or(0)));
             return Err(Error::retry(format!(
-                "waits for space: a stripe of {bytes} has no room to be spooled in {path}, which has {free} free, of which conversions \
-                 leave {left} to puts and {others} are others'"
+                "waits for space: {path} has no room to spool a stripe of {bytes}. It has {free} free; conversions must \
+                 leave {left} to puts, and other conversions have reserved {others}"
             )));
         }
         let path = disk.path.clone();
@@ -63,14 +64,14 @@ impl Spools {
         Ok(SpoolRoom { spools: Arc::clone(self), disk: path, bytes })
     }
 
-    /// A panic elsewhere leaves the sums as they were: nothing panics while they change.
+    /// A poisoned lock is safe to use: no code panics while the sums change.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SpoolRoom {
-    /// Where its files go: among what is being written on the disk.
+    /// The directory for its files: that of the blocks being written on the disk.
     pub(crate) fn dir(&self) -> PathBuf {
         Path::new(&self.disk).join("tmp")
     }
@@ -101,7 +102,7 @@ mod tests {
         let first = spools.take(&disks, 60, kept).unwrap();
         assert_eq!(first.dir(), Path::new("a/tmp"));
         let second = spools.take(&disks, 70, kept).unwrap();
-        assert_eq!(second.dir(), Path::new("b/tmp"), "the first one's room is taken");
+        assert_eq!(second.dir(), Path::new("b/tmp"), "the first disk's room is reserved");
         let refused = spools.take(&disks, 41, kept).unwrap_err();
         assert_eq!(refused.reaction, Reaction::Retry);
         assert!(refused.message.starts_with("waits for space"), "{refused}");

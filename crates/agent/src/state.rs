@@ -1,4 +1,4 @@
-//! What an agent must not forget, in the file `agent` of its state directory:
+//! The agent's durable state, in the file `agent` of its state directory:
 //!
 //! ```text
 //! weft-agent 2
@@ -11,7 +11,7 @@
 //! removed 101112131415161718191a1b1c1d1e1f 1700086400000 64
 //! crc32c 89abcdef
 //! ```
-//! Text, so that an operator can read it. The last line is the CRC32C of all lines before it.
+//! It is text, so that an operator can read it. The last line is the CRC32C of all lines before it.
 
 use std::{
     collections::BTreeMap,
@@ -24,35 +24,35 @@ use std::{
 use weft_proto::crc32c;
 use weft_types::{ClusterId, Error, NodeId, Result};
 
-/// What an agent must not forget.
+/// The agent's durable state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Memory {
-    /// The cluster that it belongs to, once it does.
+    /// The cluster that the agent belongs to, once it has joined one.
     pub(crate) cluster: Option<ClusterId>,
-    /// Its number, once it has one.
+    /// The node's number, once it has one.
     pub(crate) node: Option<NodeId>,
-    /// The highest epoch of a coordinator that it has obeyed.
+    /// The highest coordinator epoch that it has obeyed.
     pub(crate) epoch: u64,
-    /// The incarnation of the metadata that it obeys; empty: of none yet.
+    /// The metadata incarnation that it obeys; empty before the first.
     pub(crate) incarnation: String,
-    /// The highest stripe number that it has been told of.
+    /// The highest stripe number that it has seen.
     pub(crate) high_water: u64,
-    /// The ids of its disks, by their paths: a disk that cannot be opened any more can still be named.
+    /// The ids of its disks, by path: a disk that no longer opens can still be named.
     pub(crate) disks: BTreeMap<String, String>,
-    /// What has been removed of each disk, by its id.
+    /// The blocks removed from each disk, by the disk's id.
     pub(crate) removed: BTreeMap<String, Removed>,
 }
 
-/// What has been removed of a disk within a day.
+/// The blocks removed from a disk within a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Removed {
     /// When the day ends, milliseconds since 1970.
     pub(crate) until_ms: u64,
-    /// Blocks, or some more: they are noted before they are removed.
+    /// An upper bound on the removed blocks: removals are recorded ahead.
     pub(crate) blocks: u64,
 }
 
-/// The file, and what is in it.
+/// The file and its content.
 pub(crate) struct StateFile {
     path: PathBuf,
     known: Mutex<Known>,
@@ -63,16 +63,16 @@ struct Known {
     saved: Memory,
 }
 
-/// The first version had no `removed`.
+/// Version 1 had no `removed` lines.
 const VERSION: u32 = 2;
 const STATE_BYTES_MAX: u64 = 1 << 20;
 const INCARNATION_BYTES_MAX: usize = 255;
 
 impl StateFile {
-    /// Reads the file in `dir`, which is made if it is missing.
+    /// Reads the file in `dir`; creates `dir` if it is missing.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let wrong = |error: std::io::Error| Error::fatal(format!("cannot use the state directory {}: {error}", dir.display()));
-        // What an agent remembers is nobody else's to read.
+        // Only the agent's user may read its state.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(wrong)?;
         let path = dir.join("agent");
         let memory = match fs::metadata(&path) {
@@ -84,18 +84,18 @@ impl StateFile {
         Ok(Self { path, known: Mutex::new(Known { saved: memory.clone(), memory }) })
     }
 
-    /// What is known now.
+    /// The current state.
     pub(crate) fn get(&self) -> Memory {
         self.lock().memory.clone()
     }
 
-    /// Changes what is known. It is on disk when this returns.
+    /// Changes the state. The change is durable when this returns.
     pub(crate) fn update(&self, change: impl FnOnce(&mut Memory)) -> Result<()> {
         let mut known = self.lock();
         let mut memory = known.memory.clone();
         change(&mut memory);
         if memory.incarnation.len() > INCARNATION_BYTES_MAX || memory.incarnation.chars().any(char::is_control) {
-            return Err(Error::invalid("an incarnation that is no name"));
+            return Err(Error::invalid("the metadata incarnation's name is invalid"));
         }
         memory.disks.retain(|path, id| !path.chars().chain(id.chars()).any(char::is_control));
         if memory != known.saved {
@@ -106,8 +106,8 @@ impl StateFile {
         Ok(())
     }
 
-    /// Notes that stripe number `stripe` exists; it is on disk when [`update`](Self::update) is called next. What was not saved
-    /// is found again at start, on the disks that hold its blocks.
+    /// Records that stripe number `stripe` exists. The next [`update`](Self::update) makes it durable. After a crash
+    /// before that, the blocks on the disks restore it at start.
     pub(crate) fn note_stripe(&self, stripe: u64) {
         let memory = &mut self.lock().memory;
         memory.high_water = memory.high_water.max(stripe);
@@ -128,7 +128,7 @@ impl StateFile {
         write().map_err(|error| Error::fatal(format!("cannot write {}: {error}", self.path.display())))
     }
 
-    /// A panic elsewhere leaves it as good as it was: each change is one assignment.
+    /// A poisoned lock is safe to use: each change is one assignment.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,7 +161,7 @@ fn decode(text: &str, path: &Path) -> Result<Memory> {
     match version {
         Some(1..=VERSION) => decode_lines(text).ok_or_else(|| damaged(path)),
         Some(version) => Err(Error::invalid(format!(
-            "{} is of format {version}; this program knows formats up to {VERSION}: use a newer one",
+            "{} has format {version}, but this program reads formats up to {VERSION}: use a newer weft",
             path.display()
         ))),
         None => Err(damaged(path)),
@@ -198,9 +198,9 @@ fn decode_lines(text: &str) -> Option<Memory> {
     Some(memory)
 }
 
-/// Going on without it could mean to obey a coordinator that was replaced.
+/// To continue without the state could mean to obey a coordinator that was replaced.
 fn damaged(path: &Path) -> Error {
-    Error::fatal(format!("{} is damaged: put a copy back, or remove it and let the agent register again", path.display()))
+    Error::fatal(format!("{} is damaged: restore a copy, or remove the file and let the agent register again", path.display()))
 }
 
 #[cfg(test)]
@@ -227,7 +227,7 @@ mod tests {
 
         file.note_stripe(40);
         file.note_stripe(12);
-        assert_eq!(StateFile::open(dir.path()).unwrap().get().high_water, 0, "noted is not yet saved");
+        assert_eq!(StateFile::open(dir.path()).unwrap().get().high_water, 0, "a recorded stripe was saved too early");
         file.update(|_| ()).unwrap();
         assert_eq!(StateFile::open(dir.path()).unwrap().get().high_water, 40);
         assert!(file.update(|known| known.incarnation = "a\nepoch 0".into()).is_err());

@@ -15,14 +15,14 @@ use weft_engine::{Hold, SliceSink};
 use weft_store::Receipt;
 use weft_types::{Extent, Result, Rows, Span};
 
-/// A block that a task stores, perhaps by several stages of several lanes.
+/// A block that a task stores, possibly from several stages of several lanes.
 pub(crate) struct Target {
     claim: Claim,
-    /// What the block's checksums must be, if that is known.
+    /// The checksums that the block must have, if they are known.
     expected_checksums: Option<Vec<u32>>,
-    /// The byte ranges that were missing when the task was opened; what is not in them has arrived by an earlier plan.
+    /// The byte ranges that were missing when the task was opened; earlier plans transferred the rest.
     missing: Vec<Span>,
-    /// Sinks of the task that have not finished.
+    /// The block's sinks in this task that have not finished.
     unfinished: AtomicUsize,
     receipt: Mutex<Option<Receipt>>,
     traffic: Arc<Traffic>,
@@ -30,7 +30,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// For a block with `sinks` sinks in the task. May block.
+    /// A block with `sinks` sinks in the task. May block.
     pub(crate) fn new(
         claim: Claim,
         expected_checksums: Option<Vec<u32>>,
@@ -51,14 +51,14 @@ impl Target {
         Box::new(StoreSink { target: Arc::clone(self), sub_blocks: Arc::from(sub_blocks), mode })
     }
 
-    /// Whether the task has brought it to its end, or all its bytes, which comes to the same. A block without a byte misses
-    /// nothing from the beginning: only the end of its sinks shows that it was meant to be stored.
+    /// Whether all the block's sinks have finished, or all its bytes have arrived. An empty block never misses a byte:
+    /// only its finished sinks show that it must be stored.
     pub(crate) fn is_whole(&self) -> bool {
         let meta = self.claim.meta();
         self.unfinished.load(Ordering::Acquire) == 0 || !meta.is_empty() && self.claim.missing().is_empty()
     }
 
-    /// Commits the block if nothing of it is missing. May block.
+    /// Commits the block if it is complete. May block.
     pub(crate) fn commit(&self) -> Result<()> {
         if let Some(receipt) = self.claim.commit(self.expected_checksums.as_deref())? {
             *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
@@ -66,12 +66,12 @@ impl Target {
         Ok(())
     }
 
-    /// What was committed.
+    /// The receipt of the commit.
     pub(crate) fn receipt(&self) -> Option<Receipt> {
         self.receipt.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes a part of the slice that the rows are.
+    /// Writes the part `part` of a slice's rows.
     fn write(&self, sub_blocks: &[u16], slice: Span, part: Span, rows: &[u8]) -> Result<()> {
         let layout = self.claim.meta().stripe.layout;
         for (row, sub_block) in rows.chunks_exact((slice.len() as usize).max(1)).zip(sub_blocks) {
@@ -84,8 +84,8 @@ impl Target {
         Ok(())
     }
 
-    /// Writes what is missing of an extent. What lies beyond the block's end goes to the writer, too, which sees to it that
-    /// it is zeros.
+    /// Writes the missing bytes of an extent. Bytes beyond the block's end also go to the writer, which checks that
+    /// they are zeros.
     fn write_extent(&self, extent: Extent, bytes: &[u8]) -> Result<()> {
         let whole = Span::new(extent.offset, extent.offset + extent.len);
         let beyond = whole.intersect(Span::new(self.claim.meta().len(), u64::MAX));
@@ -100,7 +100,7 @@ impl Target {
         Ok(())
     }
 
-    /// The last sink of the block that finishes commits it.
+    /// The block's last sink to finish commits it.
     fn finish_one(&self) -> Result<()> {
         if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 { self.commit() } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! The tasks of a node: opened, started, running, ended. There is one for each plan.
+//! The tasks of a node: opening, open, running. There is at most one for each plan.
 
 use crate::{
     node::Node,
@@ -25,29 +25,29 @@ use weft_types::{Error, PlanId, Result};
 pub(crate) struct Tasks(Mutex<BTreeMap<PlanId, Entry>>);
 
 enum Entry {
-    /// Shared with the place of this very opening.
+    /// Shared with the `Place` of this opening.
     Opening(Arc<()>),
     Open {
         task: Box<OpenTask>,
         since: Instant,
     },
-    /// Without `cancel`, it was cancelled, and is ending.
+    /// `cancel` is `None` once the task was cancelled and is ending.
     Running {
         cancel: Option<oneshot::Sender<()>>,
         ended: watch::Receiver<()>,
     },
 }
 
-/// The events of a running task, as a call's answer.
+/// The events of a running task, as the answer to a call.
 pub(crate) type Events = mpsc::Receiver<Result<TaskEvent, Status>>;
 
-/// Events that wait for a coordinator who is slow to take them; progress beyond that is not told.
+/// Events that may wait for a slow coordinator; further progress reports are dropped.
 const EVENTS_MAX: usize = 16;
-/// A call that waits for the end of the task that it cancels waits no longer than this: a disk may hang.
+/// The longest wait for the end of a cancelled task: a disk may hang.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Tasks {
-    /// Opens the task of a request. Returns what was reserved, bytes.
+    /// Opens the task of a request. Returns the reserved bytes.
     pub(crate) async fn open(&self, node: &Arc<Node>, task: Task, request: OpenRequest) -> Result<u64> {
         let place = Place::take(&self.0, task.plan)?;
         let task = open(node, task, request).await?;
@@ -56,7 +56,7 @@ impl Tasks {
         Ok(memory_bytes)
     }
 
-    /// Starts an opened task. With `pages`, its first event is Started.
+    /// Starts an open task. With `pages`, its first event is Started.
     pub(crate) fn start(&self, node: &Arc<Node>, plan: PlanId, pages: bool) -> Result<Events> {
         let ((cancel, cancelled), (running, ended)) = (oneshot::channel(), watch::channel(()));
         let mut tasks = self.lock();
@@ -65,7 +65,7 @@ impl Tasks {
             None => return Err(Error::not_found(format!("plan {plan} is not open"))),
             Some(other) => {
                 tasks.insert(plan, other);
-                return Err(Error::invalid(format!("plan {plan} has been started already")));
+                return Err(Error::invalid(format!("plan {plan} has already been started")));
             }
         };
         tasks.insert(plan, Entry::Running { cancel: Some(cancel), ended });
@@ -73,21 +73,21 @@ impl Tasks {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         if pages {
             let started = TaskStarted { pages: pages_in_part(&task.task, &task.ports.blocks) };
-            // Nothing is in the channel yet.
+            // The channel is empty, so this cannot fail.
             let _told = sender.try_send(Ok(TaskEvent { event: Some(Event::Started(started)) }));
         }
         tokio::spawn(run_to_end(Arc::clone(node), plan, task, sender, (cancelled, running)));
         Ok(events)
     }
 
-    /// Ends a task. With `wait`, what it held is free when this returns, unless a disk hangs.
+    /// Ends a task. With `wait`, its resources are released when this returns, unless a disk hangs.
     pub(crate) async fn cancel(&self, plan: PlanId, wait: bool) {
         if let Some(mut ended) = self.end(plan).filter(|_| wait) {
             let _ended = timeout(END_TIMEOUT, ended.changed()).await;
         }
     }
 
-    /// Drops a task that was never started; of one that runs, tells when it has ended.
+    /// Drops a task that was never started. For a running task, returns a receiver that closes when it has ended.
     fn end(&self, plan: PlanId) -> Option<watch::Receiver<()>> {
         let mut tasks = self.lock();
         if let Some(Entry::Running { cancel, ended }) = tasks.get_mut(&plan) {
@@ -100,12 +100,12 @@ impl Tasks {
         None
     }
 
-    /// Whether there is none.
+    /// Whether the node has no task.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Drops the tasks that nobody started.
+    /// Drops tasks that were opened and not started in time.
     pub(crate) fn expire(&self, unstarted: Duration) {
         let now = Instant::now();
         let old = |entry: &Entry| matches!(entry, Entry::Open { since, .. } if now.duration_since(*since) > unstarted);
@@ -124,12 +124,12 @@ impl Tasks {
     }
 }
 
-/// A panic elsewhere leaves the map usable: each change to it is one call.
+/// A poisoned lock is safe to use: each change to the map is one call.
 fn lock(tasks: &Mutex<BTreeMap<PlanId, Entry>>) -> MutexGuard<'_, BTreeMap<PlanId, Entry>> {
     tasks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A plan's place while it is being opened. Dropped, it is free again, unless another opening has it by then.
+/// A plan's place while it is being opened. Dropping it frees the place, unless another opening has taken it.
 struct Place<'a> {
     tasks: &'a Mutex<BTreeMap<PlanId, Entry>>,
     plan: PlanId,
@@ -146,8 +146,8 @@ impl<'a> Place<'a> {
             }
             std::collections::btree_map::Entry::Occupied(entry) => match entry.get() {
                 Entry::Running { cancel: None, .. } => Err(Error::retry(format!("busy: plan {plan} is still ending"))),
-                // The word that was to end it may have been lost: it ends by itself.
-                _ => Err(Error::retry(format!("busy: plan {plan} is open already"))),
+                // The message that was to end it may have been lost; it ends by itself.
+                _ => Err(Error::retry(format!("busy: plan {plan} is already open"))),
             },
         }
     }
@@ -180,11 +180,11 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The entry of a running task. It goes with the task, also if that panics.
+/// The entry of a running task. It is removed with the task, also if that panics.
 struct Listed<'a> {
     node: &'a Node,
     plan: PlanId,
-    /// Dropped last: those who wait for the task's end find no entry.
+    /// Dropped last, so that a caller that waits for the task's end finds no entry.
     _running: watch::Sender<()>,
 }
 
@@ -203,9 +203,9 @@ async fn run_to_end(
 ) {
     let listed = Listed { node: &node, plan, _running: running };
     let event = run(&node, *task, &events, cancelled).await;
-    // What it held is free before anybody hears that it has ended: the next plan can have it at once.
+    // Release the resources before the end is reported: the next plan can then have them at once.
     drop(listed);
-    // Who went away does not wait for it.
+    // A receiver that is gone does not need the event.
     let _gone = events.send(Ok(event)).await;
 }
 

@@ -1,7 +1,7 @@
-//! Bounds on what a node's tasks do a second: so that a repair does not eat a disk that others need.
+//! Rate limits for a node's tasks, so that a repair does not overload a disk that other programs need.
 //!
-//! What is ready is paid for: a slice that was read, a slice that was written, a slice before it is sent. Nobody who waits to pay
-//! holds more than that slice, and nothing is paid for while a peer is waited for. Foreground tasks pay before others.
+//! A task pays for a slice when it is ready: after a read, after a write, or before a send. A task that waits to pay
+//! holds no more than that slice, and pays for nothing while it waits for a peer. Foreground tasks pay before others.
 
 use crate::{
     config::Throttle,
@@ -17,18 +17,18 @@ use weft_engine::{Hold, SliceSink, SliceSource};
 use weft_plan::{Class, Precedence};
 use weft_types::{ByteSize, ClassLimits, Result, Rows, Span};
 
-/// So many bytes may come at once, as far as they are the bytes of no more than this and no less than that time: what is not used
-/// within it is lost. Timers are precise to about a millisecond.
+/// The burst size. The time that a burst stands for is limited from above and below, because timers are precise to
+/// about 1 ms; unused credit beyond it is lost.
 const CREDIT_BYTES: u64 = 256 << 10;
 const CREDIT_MAX: Duration = Duration::from_millis(100);
 const CREDIT_MIN: Duration = Duration::from_millis(5);
 
-/// Lets so many bytes a second through, in the order in which they come, whoever they belong to.
+/// Limits the bytes a second, first come, first served.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     bytes_per_s: f64,
     credit: Duration,
-    /// When all that was taken so far is paid.
+    /// When everything taken so far is paid.
     paid_at: Mutex<Instant>,
 }
 
@@ -39,14 +39,14 @@ impl Bucket {
         Self { bytes_per_s, credit: credit.clamp(CREDIT_MIN, CREDIT_MAX), paid_at: Mutex::new(Instant::now()) }
     }
 
-    /// Waits until `bytes`, of which none has gone yet, are paid. Who gives up waiting pays nothing.
+    /// Waits until `bytes`, none of which has passed yet, are paid. A dropped wait pays nothing.
     pub(crate) async fn take(&self, bytes: u64) {
         let mut due = Due { bucket: self, bytes };
         sleep_until(self.charge(bytes)).await;
         due.bytes = 0;
     }
 
-    /// When `bytes` more will be paid.
+    /// The time at which `bytes` more will be paid.
     fn charge(&self, bytes: u64) -> Instant {
         let now = Instant::now();
         let mut paid_at = self.paid_at();
@@ -64,12 +64,12 @@ impl Bucket {
     }
 
     fn paid_at(&self) -> MutexGuard<'_, Instant> {
-        // Nobody leaves it half changed.
+        // A poisoned lock is safe to use: each change is one assignment.
         self.paid_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Bytes that were charged and have not gone: dropped, they are the others' again.
+/// Bytes that were charged and have not passed. Dropping it returns them.
 struct Due<'a> {
     bucket: &'a Bucket,
     bytes: u64,
@@ -82,7 +82,7 @@ impl Drop for Due<'_> {
     }
 }
 
-/// What all tasks of a node pay to, where it is bounded; and the uplink, bounded or not.
+/// The rate limits that all tasks of a node share, and the uplink, limited or not.
 #[derive(Debug, Clone)]
 pub(crate) struct Throttles {
     disk: Option<Arc<Line>>,
@@ -100,13 +100,14 @@ impl Throttles {
         }
     }
 
-    /// The cluster bounds what its lower classes send.
+    /// Applies the cluster's limits on what lower classes send.
     pub(crate) fn keep_within(&self, cluster: &ClassLimits) {
         self.uplink.bound_class(Class::Repair, cluster.repair_bytes_per_s);
         self.uplink.bound_class(Class::Scrub, cluster.scrub_bytes_per_s);
     }
 
-    /// A source of a stage: from a disk or not, and for a stage that combines what it gets or passes it on as it is.
+    /// Wraps a source of a stage. `from_disk`: the source is a disk. `combined`: the stage combines its input and does
+    /// not just forward it.
     pub(crate) fn source(
         &self,
         source: Box<dyn SliceSource>,
@@ -120,7 +121,7 @@ impl Throttles {
         }
     }
 
-    /// A sink that is a disk.
+    /// Wraps a sink that is a disk.
     pub(crate) fn disk_sink(&self, sink: Box<dyn SliceSink>, of: Precedence) -> Box<dyn SliceSink> {
         match self.toll(sink.hold(), of, true, false) {
             Some(toll) => Box::new(Paid { port: sink, toll }),
@@ -128,7 +129,7 @@ impl Throttles {
         }
     }
 
-    /// What a port pays; nothing, where nothing that it does is bounded.
+    /// The limits that a port pays to; `None` if none applies.
     fn toll(&self, hold: Option<Hold>, of: Precedence, disk: bool, coding: bool) -> Option<Toll> {
         let hold = hold.unwrap_or_default();
         let passage = |line: &Option<Arc<Line>>, is_due| {
@@ -146,7 +147,7 @@ struct Paid<P> {
     toll: Toll,
 }
 
-/// What a slice is paid to.
+/// The limits that a slice is paid to.
 struct Toll {
     disk: Option<Passage>,
     coding: Option<Passage>,
@@ -154,7 +155,7 @@ struct Toll {
 }
 
 impl Toll {
-    /// To all of them at once: a disk and a processor work side by side.
+    /// Pays to all of them at once: a disk and a processor work in parallel.
     async fn pay(&self, bytes: usize) {
         let pay = async |passage: &Option<Passage>| {
             if let Some(passage) = passage {
@@ -209,7 +210,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Gives as many bytes as positions are asked for.
+    /// Returns as many zero bytes as positions are asked for.
     struct Zeros;
 
     #[async_trait]
@@ -221,7 +222,7 @@ mod tests {
 
     fn about(elapsed: Duration, seconds: f64) {
         let least = seconds - CREDIT_MAX.as_secs_f64();
-        assert!((least..seconds + 0.01).contains(&elapsed.as_secs_f64()), "{elapsed:?} where {seconds} s are due");
+        assert!((least..seconds + 0.01).contains(&elapsed.as_secs_f64()), "took {elapsed:?}, expected {seconds} s");
     }
 
     #[tokio::test(start_paused = true)]
@@ -234,7 +235,7 @@ mod tests {
         });
         join_all(takers).await;
         about(begin.elapsed(), 1.0);
-        // An hour without a byte gives no right to an hour's bytes.
+        // An idle hour does not earn an hour's credit.
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let begin = Instant::now();
         bucket.take(10 * MIB).await;
@@ -255,7 +256,7 @@ mod tests {
             for _ in 0..64 {
                 let before = Instant::now();
                 let slice = source.next(Span::new(0, MIB / 16)).await.unwrap();
-                assert_eq!(before, Instant::now(), "what is the peer's time is not mixed with our own");
+                assert_eq!(before, Instant::now(), "the wait for a peer was charged as our own time");
                 source.pay(slice.len()).await;
             }
             about(begin.elapsed(), seconds);
@@ -268,11 +269,11 @@ mod tests {
         bucket.take(MIB).await;
         for _ in 0..10 {
             let given_up = tokio::time::timeout(Duration::from_millis(1), bucket.take(8 * MIB)).await;
-            assert!(given_up.is_err(), "it is paid in eight seconds");
+            assert!(given_up.is_err(), "paying takes eight seconds");
         }
         bucket.take(MIB).await;
         about(begin.elapsed(), 2.0);
-        // Who comes later than it does not go before its time.
+        // A later request is not served early.
         let (_, begin) = (bucket.take(MIB).await, Instant::now());
         let (given_up, ()) = futures::join!(tokio::time::timeout(Duration::from_millis(1), bucket.take(MIB)), bucket.take(MIB));
         assert!(given_up.is_err());

@@ -1,4 +1,4 @@
-//! What a task has moved: payload bytes, counted where they went through a disk or a socket.
+//! Payload bytes that a task has moved, counted at the disk or the socket.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use weft_proto::v1;
@@ -27,7 +27,7 @@ impl Counter {
 }
 
 impl Traffic {
-    /// Bytes that went over links.
+    /// Bytes that were transferred over links.
     pub(crate) fn moved_bytes(&self) -> u64 {
         self.sent.get() + self.received.get()
     }

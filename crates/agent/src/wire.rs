@@ -3,16 +3,16 @@
 use serde::{Serialize, de::DeserializeOwned};
 use weft_types::{Error, Result};
 
-/// A record of ours as bytes.
+/// Encodes a record.
 pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     // Numbers and strings always encode.
     postcard::to_allocvec(record).unwrap_or_default()
 }
 
-/// The record that bytes hold, all of them.
+/// Decodes a record from all of `bytes`.
 pub(crate) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((record, [])) => Ok(record),
-        _ => Err(Error::invalid(format!("{} bytes that are not a {what}", bytes.len()))),
+        _ => Err(Error::invalid(format!("the {what} is not valid ({} bytes)", bytes.len()))),
     }
 }

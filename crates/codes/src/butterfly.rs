@@ -1,4 +1,4 @@
-//! Butterfly codes: two parity blocks, sums only, and any one block is repaired from half of what is left.
+//! Butterfly codes: two parity blocks, XOR only; any single block is repaired from half of the remaining data.
 //!
 //! Pamies-Juarez, Blagojević, Mateescu, Guyot, En Gad and Bandić, *Opening the Chrysalis: On the Real Repair Performance of MSR
 //! Codes* (FAST 2016). A block is a column of α = 2^(k−1) sub-blocks; data block j is the paper's `D^j`, block k its horizontal
@@ -44,7 +44,7 @@ use crate::{
 use std::{collections::HashMap, sync::Arc};
 use weft_gf::{Factored, FactoredBuilder, SparseMatrix};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "butterfly",
     usage: "butterfly(k), with k from 2 to 10",
@@ -59,7 +59,8 @@ pub(crate) const FAMILY: Family = Family {
 /// With more, a block would have more than 512 sub-blocks.
 const K_MAX: usize = 10;
 
-/// Sums up to this column and higher ones are kept (measured: in the cache and beyond it, for k from 4 to 10).
+/// Sums of columns up to this level or higher are kept as temporaries (measured in and beyond the cache, for k from 4
+/// to 10).
 const KEPT_LEVEL_MIN: usize = 4;
 
 /// A Butterfly code.
@@ -97,9 +98,9 @@ impl Code for Butterfly {
     fn encode(&self) -> Factored {
         let lost = [self.horizontal(), self.butterfly()];
         let mut columns = Columns::new(self.k, self.k * self.alpha(), &lost, 0..self.alpha());
-        let parities = columns.parities(&lost).unwrap_or_else(|| unreachable!("all data are known"));
+        let parities = columns.parities(&lost).unwrap_or_else(|| unreachable!("all data is known"));
         let results: Vec<_> = parities.into_iter().flat_map(|(_, rows)| rows).map(ones).collect();
-        columns.builder.finish(&results).unwrap_or_else(|| unreachable!("temporaries are made before they are used"))
+        columns.builder.finish(&results).unwrap_or_else(|| unreachable!("temporaries are defined before their use"))
     }
 
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
@@ -117,14 +118,14 @@ impl Code for Butterfly {
         let spared = (0..self.n() as u8).filter(|index| !helpers.contains(index));
         drafts.push(if situation.lost.is_empty() { self.decode(&[]) } else { self.decode(&spared.collect::<Vec<_>>()) });
         let recipes = drafts.into_iter().map(|draft| {
-            let draft = draft.unwrap_or_else(|| unreachable!("the order of recovery knows what it needs"));
+            let draft = draft.unwrap_or_else(|| unreachable!("the order of recovery provides each input"));
             self.recipe(ask, &situation.order, draft)
         });
         Ok(draft::cheapest_first(ask, recipes.collect()))
     }
 }
 
-/// A way to get some blocks: each of their sub-blocks as a sum.
+/// A draft of a recipe: the sub-blocks of the wanted blocks as sums.
 struct Draft {
     builder: FactoredBuilder,
     computed: Vec<Computed>,
@@ -158,11 +159,11 @@ impl Butterfly {
         let sum =
             |index: u8, row: usize| blocks.get(&index).map_or_else(|| vec![source(self.k, index, row)], |rows| rows[row].clone());
         let results: Vec<_> = ask.wanted.iter().map(|wanted| ones(sum(wanted.index, wanted.sub_block.into()))).collect();
-        let map = builder.finish(&results).unwrap_or_else(|| unreachable!("temporaries are made before they are used"));
+        let map = builder.finish(&results).unwrap_or_else(|| unreachable!("temporaries are defined before their use"));
         draft::recipe(order, self.n(), self.alpha(), &computed, &map)
     }
 
-    /// Cases 1 to 3: a data block or H from half of each of the others.
+    /// Cases 1 to 3: a data block or H, from half of each of the others.
     fn half_repair(&self, lost: u8) -> Option<Draft> {
         let (k, alpha, j) = (self.k, self.alpha(), usize::from(lost));
         let is_read = |row: &usize| match j {
@@ -187,11 +188,11 @@ impl Butterfly {
         Some(Draft { builder: columns.builder, computed: Vec::new(), blocks: HashMap::from([(lost, rows)]) })
     }
 
-    /// Case 4: B from half of each of the others, of which most must be computed.
+    /// Case 4: B, from half of each of the others, most of which must be computed.
     fn butterfly_repair(&self) -> Option<Draft> {
         let (k, alpha) = (self.k, self.alpha());
         let half = alpha / 2;
-        // What column j contributes to B[α−1−i], for j < k−1 and i < α/2.
+        // The contribution of column j to B[α−1−i], for j < k−1 and i < α/2.
         let computed = (0..k - 1).flat_map(|j| {
             (0..half).map(move |i| Computed {
                 index: j as u8,
@@ -240,8 +241,8 @@ impl Butterfly {
     }
 }
 
-/// The rows of B in an order in which each has but one unknown (see the module): top before bottom at each level of the
-/// recursion, and bottom before top at level `leftmost`.
+/// The rows of B in an order in which each has only one unknown (see the module): top before bottom at each level of
+/// the recursion, and bottom before top at level `leftmost`.
 fn order_of_recovery(k: usize, leftmost: Option<usize>) -> Vec<usize> {
     let mut order = vec![0];
     for level in 1..k {
@@ -251,7 +252,7 @@ fn order_of_recovery(k: usize, leftmost: Option<usize>) -> Vec<usize> {
     order
 }
 
-/// The columns of a stripe in a [`FactoredBuilder`], as far as they are known, and the sums that were made of them.
+/// The known columns of a stripe in a [`FactoredBuilder`], and the sums made from them.
 struct Columns {
     k: usize,
     alpha: usize,
@@ -263,7 +264,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// Of all blocks but those `lost`, these rows are known.
+    /// Knows these rows of all blocks except `lost`.
     fn new(k: usize, cols: usize, lost: &[u8], rows: impl IntoIterator<Item = usize>) -> Self {
         let alpha = 1 << (k - 1);
         let mut known = vec![None; k * alpha];
@@ -284,7 +285,7 @@ impl Columns {
         self.known[j * self.alpha + row]
     }
 
-    /// low(top, row): from a sum on its way that B needs too; or, where a column is not known, from H and the higher columns.
+    /// low(top, row): from an earlier sum that B needs too or, if a column is unknown, from H and the higher columns.
     fn low(&mut self, top: usize, row: usize) -> Option<Sum> {
         if (0..=top).any(|j| self.data(j, row).is_none()) {
             let higher = (top + 1..self.k).map(|j| self.data(j, row));
@@ -348,7 +349,7 @@ impl Columns {
         col
     }
 
-    /// The parities among `lost`, from all data.
+    /// The parity blocks among `lost`, from all data.
     fn parities(&mut self, lost: &[u8]) -> Option<Vec<(u8, Vec<Sum>)>> {
         let mut parities = Vec::new();
         let (alpha, horizontal, butterfly) = (self.alpha, self.k as u8, self.k as u8 + 1);
@@ -367,7 +368,7 @@ impl Columns {
     }
 }
 
-/// The column of a sub-block that is sent as it is.
+/// The column of a sub-block that is sent unchanged.
 fn source(k: usize, index: u8, row: usize) -> usize {
     (usize::from(index) << (k - 1)) + row
 }
@@ -376,17 +377,17 @@ fn bit(of: usize, at: usize) -> bool {
     of >> at & 1 == 1
 }
 
-/// What turns a row into the one that lies opposite among 2^level.
+/// The mask that maps a row to the opposite one among 2^level.
 fn flip(level: usize) -> usize {
     (1 << level) - 1
 }
 
-/// Whether B[row] takes the sum of the columns up to `level` there, and not that column alone.
+/// Whether B[row] contains the sum of the columns up to `level` there, and not only that column.
 fn is_sum(row: usize, level: usize) -> bool {
     level > 0 && bit(row ^ row >> 1, level - 1)
 }
 
-/// The rows of column j that are part of B[row]: its own term, and the sums of more columns than itself.
+/// The rows of column j that are part of B[row]: its own term, and the larger sums that contain it.
 fn contributions(k: usize, j: usize, row: usize) -> impl Iterator<Item = usize> {
     (j..k).filter(move |level| *level == j || is_sum(row, *level)).map(move |level| row ^ flip(level))
 }
@@ -401,13 +402,13 @@ fn generator(k: usize) -> SparseMatrix {
         horizontal.chain(butterfly)
     };
     SparseMatrix::new((k + 2) * alpha, k * alpha, data.chain((0..alpha).flat_map(of_row)))
-        .unwrap_or_else(|| unreachable!("all terms lie inside"))
+        .unwrap_or_else(|| unreachable!("all terms are inside"))
 }
 
 fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [k] = arguments.numbers(FAMILY.usage, &[])?;
     if !(2..=K_MAX).contains(&k) {
-        return Err(arguments.wrong(FAMILY.usage, format!("{k} data blocks are not from 2 to {K_MAX}")));
+        return Err(arguments.wrong(FAMILY.usage, format!("{k} data blocks are not between 2 and {K_MAX}")));
     }
     Ok(Arc::new(Butterfly::new(k)))
 }

@@ -1,4 +1,5 @@
-//! Recipes for codes that know cheap ways to compute a sub-block: which sub-blocks to read. The coefficients are left to algebra.
+//! Recipes for codes with cheap ways to compute a sub-block: chooses the sub-blocks to read; algebra gives the
+//! coefficients.
 
 use crate::{Ask, Code, NotRecoverable, Recipe, SubBlock, solve};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,17 +8,18 @@ use weft_gf::SparseMatrix;
 /// Up to this many combinations of ways are all compared; of more, some are improved step by step.
 const COMBINATIONS_MAX: usize = 1024;
 
-/// From so many starts.
+/// The number of starts of that search.
 const STARTS_MAX: usize = 16;
 
-/// Sweeps over the wanted sub-blocks, each of which makes the reads fewer: more than are ever needed.
+/// The most sweeps over the wanted sub-blocks, each of which reduces the reads: more than ever needed.
 const SWEEPS_MAX: usize = 32;
 
-/// Recipes for what is asked, the one that moves least first: what is read anyway counts nothing.
+/// Recipes for `ask`, the one that moves least first; blocks that are read anyway cost nothing.
 ///
-/// `ways` gives, for a sub-block, the sets of sub-blocks that it can be computed from; those that are not all there are passed
-/// over. One way of each wanted sub-block is taken so that all together read least. That recipe or the generic one comes first,
-/// and the other after it if it asks fewer helpers; the generic one alone where a wanted sub-block has no way.
+/// `ways` gives the sets of sub-blocks from which a sub-block can be computed; sets with missing sub-blocks are
+/// skipped. One way is chosen for each wanted sub-block so that all ways together read least. The better of that recipe
+/// and the generic one comes first, and the other follows if it needs fewer helpers; only the generic one is returned
+/// if a wanted sub-block has no way.
 pub(crate) fn recipes<C: Code + ?Sized>(
     code: &C,
     ask: &Ask,
@@ -25,7 +27,7 @@ pub(crate) fn recipes<C: Code + ?Sized>(
 ) -> Result<Vec<Recipe>, NotRecoverable> {
     let generic = solve::recipe(code, ask)?;
     if ask.wanted.len() >= code.k() * code.alpha() {
-        // As much as all data is not had from less than k blocks, unless much of it is the same.
+        // As many sub-blocks as all data need k blocks, unless many of them are the same.
         return Ok(vec![generic]);
     }
     let there = |sub_block: &SubBlock| ask.available.contains(&sub_block.index);
@@ -42,21 +44,21 @@ pub(crate) fn recipes<C: Code + ?Sized>(
     Ok(if other.helpers.len() < first.helpers.len() { vec![first, other] } else { vec![first] })
 }
 
-/// What a recipe moves, in sub-blocks: without what is read anyway, and all.
+/// What a recipe moves, in sub-blocks: without blocks that are read anyway, and in total.
 pub(crate) fn moved(ask: &Ask, recipe: &Recipe) -> (usize, usize) {
     let extra = recipe.helpers.iter().filter(|helper| !ask.read_anyway.contains(&helper.index));
     (extra.map(|helper| helper.compute.rows()).sum(), recipe.sub_blocks_sent())
 }
 
-/// What it costs to read something, the most important first: sub-blocks that are not read anyway, sub-blocks, and how far down
-/// in the order of preference they stand.
+/// The cost of a read, most important first: sub-blocks that are not read anyway, all sub-blocks, and the blocks'
+/// places in the order of preference.
 type Price = (usize, usize, usize);
 
 struct Chooser {
     alpha: usize,
-    /// Of one of each block's sub-blocks.
+    /// The price of one sub-block of each block.
     prices: Vec<Price>,
-    /// How many of the ways that are taken read a sub-block: `index·α + s`.
+    /// How many of the chosen ways read a sub-block: `index·α + s`.
     uses: Vec<u16>,
     price: Price,
 }
@@ -67,7 +69,7 @@ impl Chooser {
         Self { alpha: code.alpha(), prices, uses: vec![0; code.n() * code.alpha()], price: (0, 0, 0) }
     }
 
-    /// What is read if each wanted sub-block comes by one of its ways; `None` if one has none.
+    /// The reads if each wanted sub-block uses one of its ways; `None` if one has none.
     fn choose(mut self, choices: &[Vec<Vec<SubBlock>>]) -> Option<Vec<SubBlock>> {
         if choices.iter().any(Vec::is_empty) {
             return None;
@@ -83,7 +85,7 @@ impl Chooser {
         Some(reads)
     }
 
-    /// The best of all combinations; of equal ones the first.
+    /// The best of all combinations; the first of equal ones.
     fn compare_all(&mut self, choices: &[Vec<Vec<SubBlock>>], count: usize) -> Vec<usize> {
         let mut at = vec![0; choices.len()];
         let mut best: Option<(Price, Vec<usize>)> = None;
@@ -104,7 +106,7 @@ impl Chooser {
         best.map(|(_, at)| at).unwrap_or_default()
     }
 
-    /// The best of what some starts lead to: all take their first way, all their second, and so on.
+    /// The best result of several starts: all use their first way, all their second, and so on.
     fn improve(&mut self, choices: &[Vec<Vec<SubBlock>>]) -> Vec<usize> {
         let starts = choices.iter().map(Vec::len).max().unwrap_or(0).min(STARTS_MAX);
         let mut best: Option<(Price, Vec<usize>)> = None;
@@ -120,7 +122,7 @@ impl Chooser {
         best.map(|(_, taken)| taken).unwrap_or_default()
     }
 
-    /// One after another takes the way that adds least to what the others read, again and again until nothing gets better.
+    /// Lets one after another choose the way that adds least to the others' reads, until nothing improves.
     fn sweep(&mut self, choices: &[Vec<Vec<SubBlock>>], taken: &mut [usize]) {
         for _ in 0..SWEEPS_MAX {
             let before = self.price;
@@ -135,7 +137,7 @@ impl Chooser {
         }
     }
 
-    /// Of equal ones the first; 0 if there are none.
+    /// The first of equal ones; 0 if there are none.
     fn cheapest(&mut self, ways: &[Vec<SubBlock>]) -> usize {
         let price_with = |way: &usize| {
             self.take(&ways[*way]);
@@ -169,15 +171,16 @@ impl Chooser {
     }
 }
 
-/// The price of one of a block's sub-blocks.
+/// The price of one sub-block of a block.
 fn price(ask: &Ask, index: u8) -> Price {
     let place = ask.available.iter().position(|other| *other == index).unwrap_or(0);
     if ask.read_anyway.contains(&index) { (0, 1, 0) } else { (1, 1, place) }
 }
 
-/// The recipe in which helpers send what they read, at most `reads`; `None` if what is wanted cannot be computed from them.
+/// The recipe in which helpers send what they read, at most `reads`; `None` if the wanted sub-blocks cannot be computed
+/// from them.
 ///
-/// What is read of the data is known as it is. Only what is read of parities is solved for, over the data that are not read.
+/// Data that is read is known directly. Only the parity sub-blocks are solved for, over the data that is not read.
 fn from_reads<C: Code + ?Sized>(code: &C, ask: &Ask, reads: &[SubBlock]) -> Option<Recipe> {
     let (data, alpha) = (code.k() * code.alpha(), code.alpha());
     let row = |at: &SubBlock| usize::from(at.index) * alpha + usize::from(at.sub_block);
@@ -185,7 +188,7 @@ fn from_reads<C: Code + ?Sized>(code: &C, ask: &Ask, reads: &[SubBlock]) -> Opti
     reads.sort_by_key(|read| (price(ask, read.index).2, read.index, read.sub_block));
     let mut order: Vec<u8> = reads.iter().map(|read| read.index).collect();
     order.dedup();
-    // Columns of the recipe, by rows of the generator.
+    // The recipe's columns, by rows of the generator.
     let column = |read: &SubBlock| order.iter().position(|index| *index == read.index).map(|at| at * alpha + row(read) % alpha);
     let columns: BTreeMap<usize, usize> = reads.iter().filter_map(|read| Some((row(read), column(read)?))).collect();
     let parity_rows: Vec<usize> = reads.iter().map(row).filter(|row| *row >= data).collect();
@@ -224,14 +227,14 @@ mod tests {
         let choices = [ways(&[&[4, 5], &[1, 2, 3]]), ways(&[&[7, 8, 9], &[1, 2, 3, 6]])];
         let all: Vec<u8> = (1..=9).collect();
         assert_eq!(chosen(&choices, &all, &[]).unwrap(), [1, 2, 3, 6]);
-        assert_eq!(chosen(&choices, &all, &[7, 8]).unwrap(), [4, 5, 7, 8, 9], "three that are not read anyway rather than four");
+        assert_eq!(chosen(&choices, &all, &[7, 8]).unwrap(), [4, 5, 7, 8, 9], "three extra reads are better than four");
         assert_eq!(chosen(&[ways(&[&[1], &[2]])], &[2, 1], &[]).unwrap(), [2], "the preferred of equal ones");
         assert_eq!(chosen(&[ways(&[&[1]]), Vec::new()], &all, &[]), None, "one has no way");
     }
 
     #[test]
     fn many_combinations_are_improved_step_by_step() {
-        // Each can be had from two blocks of its own, or from the two that all share.
+        // Each can be computed from two blocks of its own, or from the two that all share.
         let choices: Vec<_> = (1..=15).map(|own| ways(&[&[own, own + 1], &[0, 19]])).collect();
         let all: Vec<u8> = (0..20).collect();
         assert!(choices.iter().map(Vec::len).product::<usize>() > COMBINATIONS_MAX);

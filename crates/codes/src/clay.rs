@@ -1,5 +1,5 @@
-//! Clay codes: any k of k+m blocks suffice, and one lost block is repaired from 1/(d−k+1) of each of d others, which compute
-//! nothing: they read only what they send.
+//! Clay codes: any k of k+m blocks suffice, and a single lost block is repaired from 1/(d−k+1) of each of d others,
+//! which compute nothing: they read only what they send.
 //!
 //! Vajha, Ramkumar, Puranik, Kini, Lobo, Sasidharan, Kumar, Barg, Ye, Narayanamurthy, Hussain and Nandi, *Clay Codes: Moulding
 //! MDS Codes to Yield an MSR Code* (FAST 2018).
@@ -28,8 +28,8 @@
 //! others are partners of those that the rest of the section sends: `C(x₀, y₀; z*) = (U + C)/γ`. So all blocks of section y₀ must
 //! help; the others are chosen freely. Where they cannot, and for several lost blocks, any k blocks decode.
 //!
-//! All maps are written down with the U as temporaries, never as one matrix. Where only some sub-blocks are wanted, temporaries
-//! and reads that they do not need are left out.
+//! All maps use the U as temporaries, and are never one matrix. If only some sub-blocks are wanted, unneeded
+//! temporaries and reads are dropped.
 
 use crate::{
     Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, SpecError, SubBlock,
@@ -41,7 +41,7 @@ use std::{
 };
 use weft_gf::{Factored, FactoredBuilder, Matrix, SparseMatrix, field};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "clay",
     usage: "clay(k,m) or clay(k,m,d=helpers), with m at least 2, k+m at most 20, and d from k+1 to k+m-1 (the default)",
@@ -92,7 +92,7 @@ impl Code for Clay {
 
     fn generator(&self) -> &SparseMatrix {
         self.generator.get_or_init(|| {
-            let parities = self.encode().flatten(usize::MAX).unwrap_or_else(|| unreachable!("there is no limit"));
+            let parities = self.encode().flatten(usize::MAX).unwrap_or_else(|| unreachable!("no limit is set"));
             SparseMatrix::identity(self.k * self.alpha()).stack(&parities)
         })
     }
@@ -114,7 +114,7 @@ impl Code for Clay {
             [lost] => self.helpers(lost, order).map(|helpers| (lost, helpers)),
             _ => None,
         };
-        // To repair a whole block takes less than to decode it, unless much is read anyway.
+        // Repairing a whole block moves less than decoding it, unless many blocks are read anyway.
         let is_best = |lost: u8| {
             let sub_blocks: BTreeSet<u16> = ask.wanted.iter().map(|wanted| wanted.sub_block).collect();
             let is_alone = ask.wanted.iter().all(|wanted| wanted.index == lost);
@@ -142,7 +142,7 @@ impl Clay {
         (0..self.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block })
     }
 
-    /// d blocks that can repair one: the others of its section, and then the first of `order`.
+    /// d blocks that can repair one: the others of its section, and then the first ones of `order`.
     fn helpers(&self, lost: u8, order: &[u8]) -> Option<Vec<u8>> {
         let section = |index: u8| self.grid.node(index) / self.grid.q;
         let others = (0..self.n() as u8).filter(|index| *index != lost && section(*index) == section(lost));
@@ -155,7 +155,7 @@ impl Clay {
         (helpers.len() == self.d).then_some(helpers)
     }
 
-    /// What is wanted, from the first `sources` blocks without those `unknown`: m, or none.
+    /// The wanted sub-blocks, from the first `sources` blocks except those in `unknown`, which are m blocks or none.
     fn decode(&self, sources: usize, unknown: &[u8], wanted: &[SubBlock]) -> Factored {
         let grid = &self.grid;
         let mut uncoupling = Uncoupling::new(grid, sources);
@@ -182,7 +182,7 @@ impl Clay {
         uncoupling.finish(&results)
     }
 
-    /// What is wanted of one lost block, and of others, from d helpers.
+    /// The wanted sub-blocks of one lost block and of others, from d helpers.
     fn repair(&self, lost: u8, helpers: &[u8], wanted: &[SubBlock]) -> Factored {
         let grid = &self.grid;
         let lost = grid.node(lost);
@@ -207,7 +207,7 @@ impl Clay {
     }
 }
 
-/// Where blocks stand, and which of their sub-blocks are partners. A node is a block, or a virtual one.
+/// The grid of blocks, and which of their sub-blocks are partners. A node is a block or a virtual one.
 #[derive(Debug)]
 struct Grid {
     k: usize,
@@ -218,7 +218,7 @@ struct Grid {
     nodes: usize,
     /// α.
     layers: usize,
-    /// What one step of digit y is worth.
+    /// The weight of each digit y.
     weights: Vec<usize>,
     /// The rows of the layers' code: identity over Cauchy, n+ν × k+ν.
     layer_code: Matrix,
@@ -230,7 +230,7 @@ impl Grid {
         let (virtual_blocks, sections) = (nodes - k - m, nodes / q);
         let weights: Vec<usize> = (0..sections).rev().map(|exponent| q.pow(exponent as u32)).collect();
         let data = k + virtual_blocks;
-        // A row is never a column here, so that there always is an inverse.
+        // A row is never a column here, so the inverse exists.
         let cauchy = |row: usize, col: usize| inverse((data + row) as u8 ^ col as u8);
         let layer_code = Matrix::identity(data).stack(&Matrix::from_fn(m, data, cauchy));
         Self { k, q, virtual_blocks, nodes, layers: q.pow(sections as u32), weights, layer_code }
@@ -252,7 +252,7 @@ impl Grid {
         (digit != x).then(|| (y * self.q + digit, layer + x * self.weights[y] - digit * self.weights[y]))
     }
 
-    /// C, in the columns that recipes start from: `index·α + layer`. Nothing, that is zero, for a virtual block.
+    /// C, in the columns of recipes: `index·α + layer`; `None`, for zero, if the block is virtual.
     fn coupled(&self, node: usize, layer: usize) -> Term {
         let index = match node.checked_sub(self.k) {
             None => node,
@@ -274,7 +274,7 @@ fn scaled(term: Term, factor: u8) -> Term {
     term.map(|(col, coefficient)| (col, field::mul(coefficient, factor)))
 }
 
-/// Uncoupled sub-blocks, as far as they are known.
+/// The known uncoupled sub-blocks.
 struct Uncoupling<'a> {
     grid: &'a Grid,
     builder: FactoredBuilder,
@@ -288,7 +288,8 @@ impl<'a> Uncoupling<'a> {
         Self { grid, builder, uncoupled: vec![None; grid.nodes * grid.layers] }
     }
 
-    /// Uncouples these layers, in which the U of m nodes are unknown. The partners of the others must lie in these layers too.
+    /// Uncouples these layers, in which the U of m nodes are unknown. The partners of the others must be in these
+    /// layers too.
     fn run(&mut self, unknown: &[usize], mut layers: Vec<usize>) {
         let grid = self.grid;
         let known: Vec<usize> = (0..grid.nodes).filter(|node| !unknown.contains(node)).collect();
@@ -326,11 +327,11 @@ impl<'a> Uncoupling<'a> {
     }
 
     fn finish(self, results: &[Vec<(usize, u8)>]) -> Factored {
-        self.builder.finish(results).unwrap_or_else(|| unreachable!("temporaries are made before they are used"))
+        self.builder.finish(results).unwrap_or_else(|| unreachable!("temporaries are defined before their use"))
     }
 }
 
-/// The inverse of what is not zero.
+/// The inverse of a non-zero element.
 const fn inverse(of: u8) -> u8 {
     match field::inv(of) {
         Some(inverse) => inverse,
@@ -342,11 +343,13 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [k, m] = arguments.numbers(FAMILY.usage, &["d"])?;
     let wrong = |problem: String| arguments.wrong(FAMILY.usage, problem);
     if k < 1 || m < 2 || k.saturating_add(m) > BLOCKS_MAX {
-        return Err(wrong(format!("k = {k} and m = {m} are not at least 1 and 2, and {BLOCKS_MAX} together at most")));
+        return Err(wrong(format!(
+            "k = {k} and m = {m} are invalid: k must be at least 1, m at least 2, and k+m at most {BLOCKS_MAX}"
+        )));
     }
     let d = draft::helpers(arguments, FAMILY.usage, k + m - 1)?;
     if !(k + 1..k + m).contains(&d) {
-        return Err(wrong(format!("d = {d} helpers are not from k+1 = {} to k+m-1 = {}", k + 1, k + m - 1)));
+        return Err(wrong(format!("d = {d} helpers is invalid: d must be from k+1 = {} to k+m-1 = {}", k + 1, k + m - 1)));
     }
     Ok(Arc::new(Clay::new(k, m, d)))
 }

@@ -118,12 +118,12 @@ fn the_spec_says_d_unless_all_others_help() {
 #[test]
 fn others_than_these_are_refused() {
     for (spec, says) in [
-        ("clay(0,4)", "not at least 1 and 2"),
-        ("clay(4,1)", "not at least 1 and 2"),
-        ("clay(17,4)", "20 together at most"),
-        ("clay(4,3,d=4)", "d = 4 helpers are not from k+1 = 5 to k+m-1 = 6"),
+        ("clay(0,4)", "m at least 2"),
+        ("clay(4,1)", "m at least 2"),
+        ("clay(17,4)", "k+m at most 20"),
+        ("clay(4,3,d=4)", "d must be from k+1 = 5 to k+m-1 = 6"),
         ("clay(4,3,d=7)", "d = 7 helpers"),
-        ("clay(4,3,d=+5)", "'+5' is no number of helpers"),
+        ("clay(4,3,d=+5)", "'+5' is not a number of helpers"),
     ] {
         let message = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
         assert!(message.contains(says), "{message}");

@@ -1,9 +1,9 @@
-//! What every code is held to. A new code gets its tests by one call: `conformance::check(code)`.
+//! The conformance suite for codes. One call tests a new code: `conformance::check(code)`.
 //!
-//! All erasure patterns of up to m+1 blocks are tried where there are at most ten blocks, and a seeded sample above that: whole
-//! blocks in every order, and any sub-blocks of some of them, with any preference, whatever is read anyway. The judge of what is
-//! recoverable is the rank of the surviving rows; the judge of what is right are the bytes of a stripe that was encoded one
-//! multiplication at a time.
+//! It tries all erasure patterns of up to m+1 blocks for codes of at most ten blocks, and a seeded sample for larger
+//! codes: whole blocks in every order, and some sub-blocks, with any preference and any blocks read anyway.
+//! Recoverability is judged by the rank of the surviving rows; correctness is judged by the bytes of a stripe that was
+//! encoded one multiplication at a time.
 
 use crate::{Ask, Code, Recipe, SubBlock, choose::moved, mds::combinations, parse, random::Random};
 use std::collections::BTreeSet;
@@ -12,37 +12,37 @@ use weft_gf::{Combination, Factored, field};
 /// All patterns are tried up to this many blocks.
 const EXHAUSTIVE_BLOCKS_MAX: usize = 10;
 
-/// Bytes of a sub-block: one, and two that are a multiple of nothing.
+/// Bytes of a sub-block: one, and two lengths without alignment.
 const SUB_BLOCK_BYTES: [usize; 3] = [1, 37, 131];
 
-/// How much is tried beyond one ask for every pattern, in coefficients of recipes: it takes a few seconds, without optimisation.
+/// The effort beyond one question for every pattern, in coefficients of recipes: a few seconds without optimisation.
 const EFFORT_COEFFICIENTS: usize = 20_000_000;
 
-/// How many asks there are about a pattern, more or less.
+/// The approximate number of questions for each pattern.
 const ASKS_PER_PATTERN: usize = 12;
 
-/// What a code did wrong.
+/// How a code violates the contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {problem}")]
 pub struct Violation {
     /// The code's spec.
     pub code: String,
-    /// What is wrong.
+    /// The violation.
     pub problem: String,
 }
 
-/// Everything: that the registry knows the code by its spec, and [`check_recipes`].
+/// Runs all tests: the registry must know the code by its spec, and [`check_recipes`] must pass.
 pub fn check(code: &dyn Code) -> Result<(), Violation> {
     let violation = |problem: String| Violation { code: code.spec(), problem };
     let read_back = parse(&code.spec()).map_err(|error| violation(error.to_string()))?;
     if (read_back.spec(), read_back.generator()) != (code.spec(), code.generator()) {
-        return Err(violation("its spec reads back as another code".to_owned()));
+        return Err(violation("its spec parses as another code".to_owned()));
     }
     check_recipes(code)
 }
 
-/// That the code is what it says, that it encodes what its generator says, and that its recipes give the right bytes for all that
-/// can be recovered, and none for the rest.
+/// Checks that the code is consistent, that it encodes according to its generator, and that its recipes give the right
+/// bytes for everything recoverable and none for the rest.
 pub fn check_recipes(code: &dyn Code) -> Result<(), Violation> {
     let mut suite = Suite::new(code);
     let outcome = suite.shape().and_then(|()| suite.encoding()).and_then(|()| suite.patterns());
@@ -54,9 +54,9 @@ struct Suite<'a> {
     random: Random,
     /// Stripes of different sizes: sub-block `index·α + s` of each.
     stripes: Vec<Vec<Vec<u8>>>,
-    /// Buffers that results go to; never cleaned, as those of an agent are not.
+    /// Buffers for results; they are never cleared, like those of an agent.
     dirty: Vec<Vec<u8>>,
-    /// Of how many asks that could be made as well one is made: 1 for all but codes of very many sub-blocks.
+    /// One in this many optional questions is asked: 1 except for codes with very many sub-blocks.
     one_in: usize,
 }
 
@@ -67,16 +67,16 @@ impl<'a> Suite<'a> {
         Self { code, random, stripes, dirty: Vec::new(), one_in: 1 }
     }
 
-    /// Sizes, and that the first k·α rows are the identity.
+    /// Sizes, and the identity in the first k·α rows.
     fn shape(&self) -> Result<(), String> {
         let (k, n, alpha) = (self.code.k(), self.code.n(), self.code.alpha());
         let generator = self.code.generator();
-        ensure(k >= 1 && n > k && n <= 255 && alpha >= 1, || format!("k = {k}, n = {n}, α = {alpha} make no code"))?;
+        ensure(k >= 1 && n > k && n <= 255 && alpha >= 1, || format!("k = {k}, n = {n}, α = {alpha} do not form a code"))?;
         ensure((generator.rows(), generator.cols()) == (n * alpha, k * alpha) && generator.is_valid(), || {
             format!("the generator is {}×{}, or not valid", generator.rows(), generator.cols())
         })?;
         let dimension = self.code.dimension();
-        ensure((1..=k).contains(&dimension), || format!("{dimension} of {k} data blocks have bytes"))?;
+        ensure((1..=k).contains(&dimension), || format!("its dimension is {dimension} with {k} data blocks"))?;
         let systematic = |row: usize| match row < dimension * alpha {
             true => generator.row(row) == [(row as u32, row as u32, 1)],
             false => generator.row(row).is_empty(),
@@ -86,7 +86,7 @@ impl<'a> Suite<'a> {
         ensure(tolerance <= self.code.m(), || format!("it tolerates {tolerance} losses with {} parity blocks", self.code.m()))
     }
 
-    /// That `encode` gives the parities which the generator says.
+    /// `encode` must give the parity blocks of the generator.
     fn encoding(&mut self) -> Result<(), String> {
         let (data, encode) = (self.code.k() * self.code.alpha(), self.code.encode());
         let sizes = (encode.rows(), encode.cols());
@@ -95,12 +95,12 @@ impl<'a> Suite<'a> {
             let sources: Vec<&[u8]> = self.stripes[at][..data].iter().map(Vec::as_slice).collect();
             let right: Vec<&[u8]> = self.stripes[at][data..].iter().map(Vec::as_slice).collect();
             let same = run(&encode, &sources, &mut self.dirty, &right);
-            ensure(same, || "it does not encode what its generator says".to_owned())?;
+            ensure(same, || "it does not encode according to its generator".to_owned())?;
         }
         Ok(())
     }
 
-    /// Every pattern, or a sample of them; the tolerance is exact where all were tried.
+    /// Every pattern or a sample; if all were tried, the tolerance must be exact.
     fn patterns(&mut self) -> Result<(), String> {
         let (n, most, tolerance) = (self.code.stored().len(), self.code.m() + 1, self.code.tolerance());
         let patterns = self.choose_patterns(most);
@@ -113,17 +113,17 @@ impl<'a> Suite<'a> {
                 refused_at = refused_at.min(pattern.len());
             }
             ensure(recoverable || pattern.len() > tolerance, || {
-                format!("it says it tolerates any {tolerance}, but not {pattern:?}")
+                format!("it declares a tolerance of {tolerance}, but {pattern:?} cannot be recovered")
             })?;
             self.pattern(&pattern, recoverable)?;
         }
-        // What a code cannot do without may be among what a shortened one does not need.
+        // A shortened code may not need the blocks that are essential for the full code.
         let is_short = self.code.dimension() < self.code.k();
         let exact = n > EXHAUSTIVE_BLOCKS_MAX || is_short || refused_at == tolerance + 1;
-        ensure(exact, || format!("it tolerates more than the {tolerance} that it says"))
+        ensure(exact, || format!("it tolerates more than its declared {tolerance}"))
     }
 
-    /// Of the recipe for as many blocks as are parities.
+    /// The coefficients of the recipe for as many blocks as there are parity blocks.
     fn coefficients(&self) -> usize {
         let alpha = self.code.alpha();
         self.code.m() * alpha * self.code.k() * alpha
@@ -150,8 +150,8 @@ impl<'a> Suite<'a> {
         patterns
     }
 
-    /// Whether the wanted ones of the lost blocks are combinations of the others: whether their rows are combinations of the
-    /// parities' that are left, in the columns of the data that are not.
+    /// Whether the wanted lost blocks are combinations of the others: whether their rows are combinations of the
+    /// remaining parity rows, in the columns of the lost data.
     fn is_recoverable(&self, lost: &[u8], wanted: &[u8]) -> bool {
         let (k, n, alpha) = (self.code.k(), self.code.n(), self.code.alpha());
         let rows_of = |index: usize| index * alpha..(index + 1) * alpha;
@@ -167,7 +167,8 @@ impl<'a> Suite<'a> {
         known == unknown.len() || known == rank(&[left, wanted].concat())
     }
 
-    /// The pattern's blocks, wanted together in every order (or some orders, where there are many), each alone, and parts of them.
+    /// The pattern's blocks, wanted together in every order (or some orders, if there are many), each alone, and parts
+    /// of them.
     fn pattern(&mut self, pattern: &[u8], recoverable: bool) -> Result<(), String> {
         let available: Vec<u8> = self.code.stored().into_iter().filter(|index| !pattern.contains(index)).collect();
         for (at, order) in self.orders(pattern).into_iter().enumerate() {
@@ -186,7 +187,7 @@ impl<'a> Suite<'a> {
             }
         }
         if recoverable && !available.is_empty() && self.now() {
-            // A wanted block may be there, anywhere among the others: it is read.
+            // A wanted block may be available, anywhere among the others: it is read.
             let mut wanted = pattern.to_vec();
             wanted.push(available[self.random.below(available.len())]);
             self.random.shuffle(&mut wanted);
@@ -199,7 +200,7 @@ impl<'a> Suite<'a> {
         Ok(())
     }
 
-    /// Whether an ask that could be left out is made.
+    /// Whether an optional question is asked.
     fn now(&mut self) -> bool {
         self.random.below(self.one_in) == 0
     }
@@ -212,7 +213,8 @@ impl<'a> Suite<'a> {
         Ask { wanted: wanted.iter().flat_map(of).collect(), available: available.to_vec(), read_anyway: Vec::new() }
     }
 
-    /// Some sub-blocks of the pattern's blocks, and perhaps of one that is there, in any order, with anything read anyway.
+    /// Some sub-blocks of the pattern's blocks, and possibly of an available one, in any order, with any blocks read
+    /// anyway.
     fn partial_ask(&mut self, pattern: &[u8], available: &[u8]) -> Ask {
         let there = available[self.random.below(available.len())];
         let mut ask = self.ask(&[pattern, &[there]].concat(), available);
@@ -233,7 +235,7 @@ impl<'a> Suite<'a> {
         vec![shuffled, pattern.iter().rev().copied().collect(), pattern.to_vec()]
     }
 
-    /// Right recipes, the first of which moves least; or a refusal that names what cannot be had.
+    /// Expects correct recipes, the first of which moves least; or a refusal that names the unrecoverable blocks.
     fn answer(&mut self, ask: &Ask, recoverable: bool) -> Result<(), String> {
         let lost: BTreeSet<u8> = ask.wanted.iter().map(|at| at.index).filter(|index| !ask.available.contains(index)).collect();
         let recipes = match self.code.recipes(ask) {
@@ -256,7 +258,7 @@ impl<'a> Suite<'a> {
         ensure(least == Some(moved(ask, &recipes[0])), || format!("another recipe for {lost:?} moves less than the first"))?;
         let all = self.code.k() * self.code.alpha();
         let extra = moved(ask, &recipes[0]).0;
-        ensure(extra <= all, || format!("{extra} sub-blocks are sent for {lost:?}, where {all} are all data"))
+        ensure(extra <= all, || format!("{extra} sub-blocks are sent for {lost:?}, although all data has {all}"))
     }
 
     fn recipe_is_well_formed(&self, ask: &Ask, recipe: &Recipe) -> Result<(), String> {
@@ -267,25 +269,26 @@ impl<'a> Suite<'a> {
             format!("R is {}×{} for {} wanted and {sent} sent", combine.rows(), combine.cols(), ask.wanted.len())
         })?;
         let used: BTreeSet<u32> = combine.steps().terms().iter().map(|term| term.1).collect();
-        // A block that is all zeros has one helper whose contribution is empty.
+        // A block of zeros has one helper, whose contribution is empty.
         let unused = (0..sent as u32).find(|col| !used.contains(col) && (sent > 1 || !used.is_empty()));
-        ensure(unused.is_none(), || format!("nobody needs what is sent as {unused:?}"))?;
+        ensure(unused.is_none(), || format!("the sent sub-blocks {unused:?} are not needed"))?;
         for (at, helper) in recipe.helpers.iter().enumerate() {
             let (index, reads, compute) = (helper.index, &helper.reads, &helper.compute);
             let twice = recipe.helpers[..at].iter().any(|earlier| earlier.index == index);
-            ensure(!twice && ask.available.contains(&index), || format!("helper {index} is not available, or helps twice"))?;
+            ensure(!twice && ask.available.contains(&index), || format!("helper {index} is not available or occurs twice"))?;
             let ascending = reads.windows(2).all(|pair| pair[0] < pair[1]) && reads.iter().all(|s| usize::from(*s) < alpha);
             ensure(ascending && !reads.is_empty(), || format!("helper {index} reads {reads:?}"))?;
             ensure(compute.cols() == reads.len() && compute.rows() > 0 && compute.is_valid(), || {
                 format!("helper {index} computes {}×{} of {reads:?}", compute.rows(), compute.cols())
             })?;
             let used: BTreeSet<u32> = compute.terms().iter().map(|term| term.1).collect();
-            ensure(used.len() == reads.len(), || format!("helper {index} reads {reads:?}, which it does not all need"))?;
+            ensure(used.len() == reads.len(), || format!("helper {index} reads {reads:?}, but does not need all of it"))?;
         }
         Ok(())
     }
 
-    /// Runs the recipe as a star (S_h, then R) and as a sum of shares, into dirty buffers, and counts what is read and sent.
+    /// Runs the recipe as a star (S_h, then R) and as a sum of shares, into dirty buffers, and counts the bytes read
+    /// and sent.
     fn recipe_is_right(&mut self, ask: &Ask, recipe: &Recipe) -> Result<(), String> {
         let alpha = self.code.alpha();
         let stripe = &self.stripes[self.random.below(SUB_BLOCK_BYTES.len())];
@@ -302,7 +305,7 @@ impl<'a> Suite<'a> {
         }
         let bytes_sent: usize = sent.iter().map(Vec::len).sum();
         ensure((bytes_read, bytes_sent) == (recipe.sub_blocks_read() * len, recipe.sub_blocks_sent() * len), || {
-            format!("a recipe reads {bytes_read} and sends {bytes_sent} bytes, which is not what it says")
+            format!("a recipe reads {bytes_read} and sends {bytes_sent} bytes, unlike its declared cost")
         })?;
         let sent: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
         let right: Vec<&[u8]> = ask.wanted.iter().map(|wanted| row(wanted.index, wanted.sub_block)).collect();
@@ -321,7 +324,7 @@ impl<'a> Suite<'a> {
     }
 }
 
-/// Whether the map gives what is right, into buffers that hold what was there before.
+/// Whether the map gives the right result, in buffers with old content.
 fn run(map: &Factored, sources: &[&[u8]], dirty: &mut Vec<Vec<u8>>, right: &[&[u8]]) -> bool {
     let longest = SUB_BLOCK_BYTES.iter().copied().max().unwrap_or(0);
     dirty.resize(dirty.len().max(right.len()), vec![0xff; longest]);
@@ -334,7 +337,7 @@ fn slices(buffers: &mut [Vec<u8>], len: usize) -> Vec<&mut [u8]> {
     buffers.iter_mut().map(|buffer| &mut buffer[..len]).collect()
 }
 
-/// A stripe of random data, coded one multiplication at a time.
+/// A stripe of random data, encoded one multiplication at a time.
 fn encode(code: &dyn Code, len: usize, random: &mut Random) -> Vec<Vec<u8>> {
     let data: Vec<Vec<u8>> = (0..code.generator().cols()).map(|_| (0..len).map(|_| random.next() as u8).collect()).collect();
     let row = |row: usize| {

@@ -1,10 +1,10 @@
-//! The suite is itself tested: good codes pass, and each way to be wrong is found.
+//! Tests of the suite itself: good codes pass, and each kind of defect is found.
 
 use super::*;
 use crate::{NotRecoverable, solve};
 use weft_gf::{Matrix, SparseMatrix};
 
-/// A code that does one thing wrong, or nothing.
+/// A code with one defect, or none.
 #[derive(Debug)]
 struct Suspect {
     k: usize,
@@ -31,7 +31,7 @@ enum Spoil {
 }
 
 impl Suspect {
-    /// A dense linear code: Cauchy over all k·α sub-blocks, so that any k blocks suffice.
+    /// A dense linear code: Cauchy over all k·α sub-blocks, so any k blocks suffice.
     fn new(k: usize, m: usize, alpha: usize) -> Self {
         let parity = Matrix::from_fn(m * alpha, k * alpha, |r, c| field::inv((k * alpha + r) as u8 ^ c as u8).unwrap());
         let generator = SparseMatrix::from(&Matrix::identity(k * alpha).stack(&parity));
@@ -110,7 +110,7 @@ impl Code for Suspect {
     }
 }
 
-/// The same, but what is sent first is sent once more at the end of its helper's, and each is used for a part.
+/// The same recipe, but each helper's first sub-block is sent again at the end, and each copy is used for a part.
 fn sends_twice(recipe: &Recipe) -> Recipe {
     let mut dearer = recipe.clone();
     let (first, sent) = (&mut dearer.helpers[0], recipe.sub_blocks_sent());
@@ -143,11 +143,11 @@ fn what_is_wrong_is_found() {
         (Spoil::Coefficient, "wrong bytes"),
         (Spoil::WantedInAscendingOrder, "wrong bytes"),
         (Spoil::RefusesTwo, "which can be recovered"),
-        (Spoil::UselessHelper, "nobody needs"),
+        (Spoil::UselessHelper, "are not needed"),
         (Spoil::NamesNothing, "does not name it"),
         (Spoil::NoRecipe, "no recipe"),
         (Spoil::WholeBlocksOnly, "which can be recovered"),
-        (Spoil::UselessRead, "does not all need"),
+        (Spoil::UselessRead, "does not need all"),
         (Spoil::DearestFirst, "moves less than the first"),
         (Spoil::Encoding, "does not encode"),
     ] {
@@ -166,7 +166,7 @@ fn what_a_code_says_of_itself_is_checked() {
     for (suspect, says) in [
         (Suspect { generator, ..Suspect::new(4, 3, 1) }, "not systematic"),
         (Suspect { generator: dependent, ..Suspect::new(4, 3, 1) }, "which can be recovered"),
-        (Suspect { generator: copies, tolerance: 2, ..Suspect::new(4, 3, 1) }, "it says it tolerates any 2, but not"),
+        (Suspect { generator: copies, tolerance: 2, ..Suspect::new(4, 3, 1) }, "it declares a tolerance of 2, but"),
         (Suspect { tolerance: 2, ..Suspect::new(4, 3, 1) }, "it tolerates more"),
         (Suspect { tolerance: 4, ..Suspect::new(4, 3, 1) }, "it tolerates 4 losses with 3"),
         (Suspect { alpha: 2, ..Suspect::new(4, 3, 1) }, "the generator is 7×4"),

@@ -1,19 +1,20 @@
-//! What the codes with recipes of their own have in common: who can help, and a recipe from what was written down for it.
+//! Shared by codes with their own recipes: the possible helpers, and a recipe from a draft.
 
 use crate::{Arguments, Ask, Code, HelperShare, NotRecoverable, Recipe, SpecError, SubBlock, choose::moved, solve};
 use weft_gf::{Factored, SparseMatrix};
 
-/// What an [`Ask`] comes to, for a code of which any k blocks suffice.
+/// An analysed [`Ask`], for a code of which any k blocks suffice.
 #[derive(Debug)]
 pub(crate) struct Situation {
-    /// Blocks that can help, each once: first what is wanted itself, then what is read anyway, then by preference.
+    /// The possible helpers, each once: first wanted blocks, then blocks that are read anyway, then by preference.
     pub(crate) order: Vec<u8>,
-    /// Blocks that are wanted and not there, ascending.
+    /// The wanted blocks that are not available, ascending.
     pub(crate) lost: Vec<u8>,
 }
 
 impl Situation {
-    /// Refuses what no code with these sizes can have: a block or sub-block that there is not, or a lost one from fewer than k.
+    /// Fails for questions that no code of these sizes can answer: a block or sub-block that does not exist, or a lost
+    /// block from fewer than k.
     pub(crate) fn of<C: Code + ?Sized>(code: &C, ask: &Ask) -> Result<Self, NotRecoverable> {
         let inside = |wanted: &SubBlock| usize::from(wanted.index) < code.n() && usize::from(wanted.sub_block) < code.alpha();
         let wanted = ask.wanted.iter().map(|wanted| wanted.index);
@@ -33,7 +34,7 @@ impl Situation {
         }
     }
 
-    /// The one lost block, if it is one, and how many others there are.
+    /// The lost block, if there is only one, and the number of available others.
     pub(crate) fn single(&self) -> Option<(u8, usize)> {
         match self.lost[..] {
             [lost] => Some((lost, self.order.len())),
@@ -42,17 +43,17 @@ impl Situation {
     }
 }
 
-/// Something that a helper computes before it sends it.
+/// A sum that a helper computes before it sends it.
 #[derive(Debug, Clone)]
 pub(crate) struct Computed {
     /// The helper's block.
     pub(crate) index: u8,
-    /// The sub-blocks that it takes, and their coefficients.
+    /// Its sub-blocks and their coefficients.
     pub(crate) terms: Vec<(u16, u8)>,
 }
 
-/// The recipe in which helpers, in the order given, send what `combine` needs, and read no more than that takes. Column
-/// `index·α + s` of `combine` is sub-block s of a block, as it is; those from `n·α` on are what is computed.
+/// The recipe in which helpers, in the given order, send what `combine` needs and read only what that takes. Column
+/// `index·α + s` of `combine` is sub-block s of a block; columns from `n·α` on are the computed sums.
 pub(crate) fn recipe(order: &[u8], n: usize, alpha: usize, computed: &[Computed], combine: &Factored) -> Recipe {
     let mut used = vec![false; combine.cols()];
     for (_, col, _) in combine.steps().terms() {
@@ -80,25 +81,25 @@ fn share(index: u8, sent: &[Vec<(u16, u8)>]) -> HelperShare {
     reads.dedup();
     let place = |s: &u16| reads.partition_point(|read| read < s);
     let terms = sent.iter().enumerate().flat_map(|(row, terms)| terms.iter().map(move |(s, c)| (row, place(s), *c)));
-    let compute = SparseMatrix::new(sent.len(), reads.len(), terms).unwrap_or_else(|| unreachable!("all terms lie inside"));
+    let compute = SparseMatrix::new(sent.len(), reads.len(), terms).unwrap_or_else(|| unreachable!("all terms are inside"));
     HelperShare { index, reads, compute }
 }
 
-/// The recipes, each once, that which moves the least first: not counting what is read anyway, then counting it. Of equal ones
-/// first that with fewer helpers, and that with fewer products.
+/// The recipes without duplicates, the one that moves least first: without blocks that are read anyway, then including
+/// them. Of equal ones, the one with fewer helpers and then fewer products comes first.
 pub(crate) fn cheapest_first(ask: &Ask, mut recipes: Vec<Recipe>) -> Vec<Recipe> {
     recipes.sort_by_cached_key(|recipe| (moved(ask, recipe), recipe.helpers.len(), recipe.combine.steps().terms().len()));
     recipes.dedup();
     recipes
 }
 
-/// How many helpers repair a block: `d` of a spec.
+/// The number of helpers for a block's repair: `d` of a spec.
 pub(crate) fn helpers(arguments: &Arguments<'_>, usage: &str, default: usize) -> Result<usize, SpecError> {
     let digits = |text: &&str| text.bytes().all(|b| b.is_ascii_digit());
     match arguments.value("d") {
         None => Ok(default),
         Some(text) => (Some(text).filter(digits).and_then(|text| text.parse().ok()))
-            .ok_or_else(|| arguments.wrong(usage, format!("d = '{text}' is no number of helpers"))),
+            .ok_or_else(|| arguments.wrong(usage, format!("d = '{text}' is not a number of helpers"))),
     }
 }
 
@@ -111,7 +112,7 @@ pub(crate) mod test_support {
         (0..code.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block })
     }
 
-    /// Some blocks as a whole, from all others.
+    /// A question for whole blocks, from all others.
     pub(crate) fn ask(code: &dyn Code, lost: &[u8]) -> Ask {
         Ask {
             wanted: lost.iter().flat_map(|index| whole(code, *index)).collect(),

@@ -1,5 +1,5 @@
-//! A fingerprint of what a code computes, kept beside everything that it wrote: a construction that has changed is never
-//! mistaken for the one that wrote the blocks, though its spec be the same.
+//! A fingerprint of what a code computes, stored with everything that it wrote. So a changed construction is never
+//! mistaken for the one that wrote the blocks, even under the same spec.
 
 use crate::Code;
 
@@ -28,6 +28,6 @@ mod tests {
                 assert_ne!(hash(spec), hash(other), "{spec} {other}");
             }
         }
-        assert_eq!(hash("rs(10,4)"), 0xdd71_48f5_d6d7_372a, "written on disks: it must never change");
+        assert_eq!(hash("rs(10,4)"), 0xdd71_48f5_d6d7_372a, "the hash is stored on disks and must never change");
     }
 }

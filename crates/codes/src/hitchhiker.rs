@@ -1,4 +1,5 @@
-//! Hitchhiker: Reed–Solomon codes over two sub-blocks, the second of whose parities carry sums of the first ones' data.
+//! Hitchhiker codes: Reed–Solomon codes over two sub-blocks, in which the parities of the second carry sums of the
+//! first one's data.
 //!
 //! K. V. Rashmi, N. B. Shah, D. Gu, H. Kuang, D. Borthakur, K. Ramchandran, *A "Hitchhiker's" Guide to Fast and Efficient Data
 //! Reconstruction in Erasure-coded Data Centers*, SIGCOMM 2014, sections 3.1 (XOR) and 3.2 (XOR+). Sub-block 0 of data block i is
@@ -19,8 +20,8 @@
 //! four of the last group from 7). A parity block takes all k, and if parity 0 is lost as well, another parity less its
 //! group's sum takes its place.
 //!
-//! **MDS** if and only if the Reed–Solomon code is: with a known, what was added can be taken away, and b be decoded. Where it is
-//! not, the code is refused.
+//! **MDS** if and only if the Reed–Solomon code is: once a is known, the added sums can be removed and b decoded. Other
+//! parameters are refused.
 
 use crate::{
     Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, SpecError, SubBlock, choose, mds::Minor,
@@ -29,7 +30,7 @@ use crate::{
 use std::{ops::Range, sync::Arc};
 use weft_gf::{SparseMatrix, field};
 
-/// How codes with groups of all data blocks are written.
+/// The specs of codes with groups of all data blocks.
 pub(crate) const FAMILY: Family = Family {
     name: "hitchhiker-xor",
     usage: "hitchhiker-xor(k,m), with k at least 1, m at least 2 and k+m at most 255",
@@ -40,7 +41,7 @@ pub(crate) const FAMILY: Family = Family {
     build: |arguments| build(arguments, Variant::Xor),
 };
 
-/// How codes with all but the last data block in groups are written.
+/// The specs of codes with groups of all but the last data block.
 pub(crate) const FAMILY_PLUS: Family = Family {
     name: "hitchhiker-xor+",
     usage: "hitchhiker-xor+(k,m), with k and m at least 2 and k+m at most 255",
@@ -53,7 +54,7 @@ pub(crate) const FAMILY_PLUS: Family = Family {
 /// GF(2^8) has 255 non-zero elements.
 const BLOCKS_MAX: usize = 255;
 
-/// The sub-blocks of the first code and of the second.
+/// The sub-blocks of the first and of the second code.
 const A: u16 = 0;
 const B: u16 = 1;
 
@@ -88,7 +89,7 @@ impl Hitchhiker {
         Some(code)
     }
 
-    /// The data blocks that ride on a parity: none on parity 0.
+    /// The data blocks whose sum a parity carries: none for parity 0.
     fn group(&self, parity: usize) -> Range<usize> {
         let in_groups = if self.variant == Variant::Xor { self.k } else { self.k - 1 };
         let end = |parity: usize| parity * in_groups / (self.m - 1);
@@ -99,7 +100,8 @@ impl Hitchhiker {
         SubBlock { index: (self.k + parity) as u8, sub_block }
     }
 
-    /// What gives b of data block `lost` by a parity, if that parity does not carry its a: the other b, and what is added to them.
+    /// The inputs for b of data block `lost` from a parity that does not carry its a: the other b, and what was added
+    /// to them.
     fn second_by(&self, lost: usize, parity: usize) -> Option<Vec<SubBlock>> {
         let group = self.group(parity);
         let others = (0..self.k).filter(|i| *i != lost).map(|i| data(i, B));
@@ -107,7 +109,8 @@ impl Hitchhiker {
         (!group.contains(&lost)).then(|| reads.collect())
     }
 
-    /// What gives a of data block `lost` if its b is got by parity `by`: what it rides on and who rides with it.
+    /// The inputs for a of data block `lost` if its b comes from parity `by`: the parity that carries it, and the
+    /// others of its group.
     fn first_with(&self, lost: usize, by: usize, is_there: &dyn Fn(usize) -> bool) -> Option<Vec<SubBlock>> {
         let mut reads = self.second_by(lost, by)?;
         if let Some(carrier) = (1..self.m).find(|parity| self.group(*parity).contains(&lost)) {
@@ -115,7 +118,7 @@ impl Hitchhiker {
             reads.extend(self.group(carrier).filter(|i| *i != lost).map(|i| data(i, A)));
             return Some(reads);
         }
-        // The last block of XOR+: the other groups' sums, each from its parity, or as it is where that is lost.
+        // The last block of XOR+: the other groups' sums, each from its parity or, if that is lost, directly.
         reads.push(self.parity(1, A));
         for other in 2..self.m {
             match other != by && is_there(self.k + other) {
@@ -126,7 +129,7 @@ impl Hitchhiker {
         Some(reads)
     }
 
-    /// What gives a of data block `lost` by a parity of the first code alone.
+    /// The inputs for a of data block `lost` from a parity of the first code alone.
     fn first_by(&self, lost: usize, parity: usize) -> Vec<SubBlock> {
         let mut reads: Vec<SubBlock> = (0..self.k).filter(|i| *i != lost).map(|i| data(i, A)).collect();
         reads.push(self.parity(parity, A));
@@ -180,7 +183,7 @@ impl Code for Hitchhiker {
         self.m
     }
 
-    /// Through what rides on the parities where only one data block is lost; k blocks otherwise.
+    /// Uses the sums on the parities if only one data block is lost; otherwise k blocks.
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
         choose::recipes(self, ask, |wanted| self.ways(ask, wanted))
     }
@@ -190,7 +193,7 @@ fn data(index: usize, sub_block: u16) -> SubBlock {
     SubBlock { index: index as u8, sub_block }
 }
 
-/// Which row of the Vandermonde matrix a parity is: the first two are swapped.
+/// The row of the Vandermonde matrix for a parity: the first two are swapped.
 fn exponent(parity: usize) -> usize {
     if parity < 2 { 1 - parity } else { parity }
 }
@@ -203,13 +206,13 @@ fn build(arguments: &Arguments<'_>, variant: Variant) -> Result<SharedCode, Spec
     let [k, m] = arguments.numbers(usage, &[])?;
     let wrong = |problem: String| arguments.wrong(usage, problem);
     if k < data_blocks_min {
-        return Err(wrong(format!("k is {k}: at least {data_blocks_min}")));
+        return Err(wrong(format!("k is {k}: it must be at least {data_blocks_min}")));
     }
     if m < 2 {
-        return Err(wrong(format!("m is {m}: at least 2, for nothing rides on the first parity block")));
+        return Err(wrong(format!("m is {m}: it must be at least 2, because the first parity block carries no sum")));
     }
     if k.saturating_add(m) > BLOCKS_MAX {
-        return Err(wrong(format!("k+m is {}: at most {BLOCKS_MAX} blocks", k.saturating_add(m))));
+        return Err(wrong(format!("k+m is {}: it must be at most {BLOCKS_MAX}", k.saturating_add(m))));
     }
     let code = Hitchhiker::new(k, m, variant).ok_or_else(|| wrong("it is too large".to_owned()))?;
     match vandermonde_witness(k, m) {

@@ -14,7 +14,7 @@ fn they_conform() {
     }
 }
 
-/// What each block takes to rebuild, in sub-blocks.
+/// The sub-blocks needed to rebuild each block.
 fn rebuilding(spec: &str) -> Vec<f64> {
     info(parse(spec).unwrap().as_ref()).unwrap().blocks.iter().map(|block| 2.0 * block.blocks_moved).collect()
 }
@@ -41,11 +41,11 @@ fn other_parities_take_the_place_of_a_lost_one() {
         let code = parse(spec).unwrap();
         let both = [(4, A), (4, B)];
         assert_eq!(moved(code.as_ref(), &both, &[4, 11], &[]), 13, "{spec}: a parity that is not needed");
-        assert_eq!(moved(code.as_ref(), &both, &[4, 10], &[]), 16, "{spec}: b comes by parity 1, less its group");
-        assert_eq!(moved(code.as_ref(), &both, &[4, 12], &[]), 20, "{spec}: nothing carries it any more");
+        assert_eq!(moved(code.as_ref(), &both, &[4, 10], &[]), 16, "{spec}: b comes from parity 1 without its group");
+        assert_eq!(moved(code.as_ref(), &both, &[4, 12], &[]), 20, "{spec}: no parity carries it any more");
         assert_eq!(moved(code.as_ref(), &[(4, A)], &[4], &[]), 10, "{spec}: one sub-block is plain Reed-Solomon");
         assert_eq!(moved(code.as_ref(), &[(4, B)], &[4], &[]), 10, "{spec}");
-        assert_eq!(moved(code.as_ref(), &both, &[4], &[0, 1, 2, 3, 5, 6, 7, 8, 9]), 2, "{spec}: all data are read anyway");
+        assert_eq!(moved(code.as_ref(), &both, &[4], &[0, 1, 2, 3, 5, 6, 7, 8, 9]), 2, "{spec}: all other data is read anyway");
     }
     let plus = parse("hitchhiker-xor+(10,4)").unwrap();
     let last = [(9, A), (9, B)];

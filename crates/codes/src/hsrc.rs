@@ -19,7 +19,7 @@ use crate::{Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, Sp
 use std::sync::Arc;
 use weft_gf::{Matrix, SparseMatrix, field};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "hsrc",
     usage: "hsrc(n,k) or hsrc(n,k,d=...), of length n and dimension k, with k from 1 to 8, n more than 2^(k-1) and k, and at most \
@@ -57,7 +57,7 @@ impl Hsrc {
         Some(Self { n, k, d, points, generator: SparseMatrix::from(&generator) })
     }
 
-    /// All pairs of other blocks whose XOR is this one.
+    /// All pairs of other blocks whose XOR is this block.
     fn pairs(&self, index: u8) -> Vec<[u8; 2]> {
         let other = |point: u8| self.points.iter().position(|p| *p == point).map(|index| index as u8);
         let partner = |first: u8| other(self.points[usize::from(first)] ^ self.points[usize::from(index)]);
@@ -94,7 +94,7 @@ impl Code for Hsrc {
         self.n - (1 << (self.k - 1))
     }
 
-    /// A pair for each, those that cost least; any k blocks that suffice where there is no pair, or where they are fewer.
+    /// A pair for each block, the cheapest ones; or any k sufficient blocks, if there is no pair or these are fewer.
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
         choose::recipes(self, ask, |wanted| {
             let pairs = self.pairs(wanted.index).into_iter();
@@ -112,19 +112,19 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [n, k] = arguments.numbers(FAMILY.usage, &["d"])?;
     let wrong = |problem: String| arguments.wrong(FAMILY.usage, problem);
     if !(1..=DIMENSIONS_MAX).contains(&k) {
-        return Err(wrong(format!("k is {k}: it is from 1 to {DIMENSIONS_MAX}")));
+        return Err(wrong(format!("k is {k}: it must be from 1 to {DIMENSIONS_MAX}")));
     }
     let (least, most) = ((1 << (k - 1)) + 1, (1 << DIMENSIONS_MAX) - 1);
     let least = least.max(k + 1);
     if !(least..=most).contains(&n) {
-        return Err(wrong(format!("n is {n}: with k = {k} it is from {least} to {most}")));
+        return Err(wrong(format!("n is {n}: with k = {k} it must be from {least} to {most}")));
     }
     let d = match arguments.value("d") {
         None => dimensions(n),
-        Some(text) => text.parse().map_err(|_| wrong(format!("d is '{text}': it is a number")))?,
+        Some(text) => text.parse().map_err(|_| wrong(format!("d is '{text}': it must be a number")))?,
     };
     if !(dimensions(n)..=DIMENSIONS_MAX).contains(&d) {
-        return Err(wrong(format!("d is {d}: with n = {n} it is from {} to {DIMENSIONS_MAX}", dimensions(n))));
+        return Err(wrong(format!("d is {d}: with n = {n} it must be from {} to {DIMENSIONS_MAX}", dimensions(n))));
     }
     let code = Hsrc::new(n, k, d).ok_or_else(|| wrong("the first k points are dependent".to_owned()))?;
     Ok(Arc::new(code))
@@ -181,12 +181,12 @@ mod tests {
         for (spec, says) in [
             ("hsrc(7,0)", "from 1 to 8"),
             ("hsrc(300,9)", "from 1 to 8"),
-            ("hsrc(4,3)", "with k = 3 it is from 5 to 255"),
+            ("hsrc(4,3)", "with k = 3 it must be from 5 to 255"),
             ("hsrc(256,3)", "from 5 to 255"),
             ("hsrc(2,2)", "from 3 to 255"),
-            ("hsrc(7,3,d=2)", "with n = 7 it is from 3 to 8"),
+            ("hsrc(7,3,d=2)", "with n = 7 it must be from 3 to 8"),
             ("hsrc(7,3,d=9)", "from 3 to 8"),
-            ("hsrc(7,3,d=x)", "it is a number"),
+            ("hsrc(7,3,d=x)", "it must be a number"),
         ] {
             let error = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
             assert!(error.contains(says), "{spec}: {error}");

@@ -1,9 +1,9 @@
-//! What a code costs, for a person who chooses one.
+//! The costs of a code, for users who choose one.
 
 use crate::{Ask, Code, NotRecoverable, SubBlock, mds::combinations};
 use std::collections::BTreeSet;
 
-/// What a code costs.
+/// The costs of a code.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CodeInfo {
     /// The canonical spec.
@@ -16,22 +16,23 @@ pub struct CodeInfo {
     pub alpha: usize,
     /// Bytes stored for each byte of data: n/k.
     pub overhead: f64,
-    /// Any this many lost blocks can be recovered.
+    /// The number of lost blocks that can always be recovered.
     pub tolerance: usize,
     /// The least number of blocks in which two stripes differ: one more than the tolerance.
     pub distance: usize,
-    /// Blocks, m or fewer, whose loss it cannot make good, as few as were found; none if any m may be lost (MDS codes).
+    /// A smallest known set of at most m blocks whose loss cannot be recovered; `None` if any m may be lost (MDS
+    /// codes).
     pub fatal: Option<Vec<u8>>,
-    /// What it costs to rebuild each block when it alone is lost.
+    /// The cost of rebuilding each block if only it is lost.
     pub blocks: Vec<BlockInfo>,
 }
 
-/// What it costs to rebuild one block when it alone is lost.
+/// The cost of rebuilding one block if only it is lost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockInfo {
     /// The block's index.
     pub index: u8,
-    /// Who helps.
+    /// The helpers.
     pub helpers: Vec<u8>,
     /// What the helpers read from their disks, in blocks.
     pub blocks_read: f64,
@@ -39,7 +40,7 @@ pub struct BlockInfo {
     pub blocks_moved: f64,
 }
 
-/// Asks a code what it costs. It fails only for a code that cannot recover a single block.
+/// Computes the costs of a code. Fails only for a code that cannot recover a single block.
 pub fn info(code: &dyn Code) -> Result<CodeInfo, NotRecoverable> {
     let blocks = (0..code.n()).map(|index| block_info(code, index as u8)).collect::<Result<_, _>>()?;
     Ok(CodeInfo {
@@ -55,14 +56,14 @@ pub fn info(code: &dyn Code) -> Result<CodeInfo, NotRecoverable> {
     })
 }
 
-/// Patterns that are looked at for one that is fatal.
+/// The most patterns that are searched for a fatal one.
 const PATTERNS_MAX: usize = 20_000;
 
-/// Blocks, as few as can be found quickly and no more than m, whose loss cannot be made good.
+/// A small set of at most m blocks whose loss cannot be recovered, as far as it can be found quickly.
 ///
-/// The blocks in which two stripes differ are such a pattern: without them nobody can tell the stripes apart. Stripes that differ
-/// in one data sub-block often differ in the fewest blocks; where they do not, patterns of one block more than is tolerated are
-/// tried one by one.
+/// The blocks in which two stripes differ are such a set: without them the stripes cannot be told apart. Stripes that
+/// differ in one data sub-block often differ in the fewest blocks; where they do not, patterns of one block more than
+/// the tolerance are tried one by one.
 fn fatal(code: &dyn Code) -> Option<Vec<u8>> {
     let (n, alpha, fewest) = (code.n(), code.alpha(), code.tolerance() + 1);
     if fewest > code.m() {

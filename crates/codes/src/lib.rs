@@ -1,8 +1,8 @@
-//! Erasure codes. A code says which linear combinations of a stripe's sub-blocks are equal; it knows no node.
+//! Erasure codes. A code says which linear combinations of a stripe's sub-blocks are equal; it knows no nodes.
 //!
-//! One file a code; [`parse`] reads a spec such as `rs(10,4)` or HDFS's `RS-10-4-1024k`, and [`FAMILIES`] lists what there is.
-//! To add a code: write its file, add its [`Family`] to the list in `registry.rs`, and hold it to [`conformance::check`]; see
-//! docs/howto/add-a-code.md.
+//! Each code has one file; [`parse`] reads a spec such as `rs(10,4)` or HDFS's `RS-10-4-1024k`, and [`FAMILIES`] lists
+//! the codes. To add a code: write its file, add its [`Family`] to the list in `registry.rs`, and test it with
+//! [`conformance::check`]; see docs/howto/add-a-code.md.
 
 mod butterfly;
 mod choose;

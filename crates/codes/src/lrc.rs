@@ -1,4 +1,4 @@
-//! Local reconstruction codes of Azure: a lost block is repaired within its group, from k/l blocks rather than k.
+//! Azure's local reconstruction codes: a lost block is repaired within its group, from k/l blocks instead of k.
 //!
 //! C. Huang, H. Simitci, Y. Xu, A. Ogus, B. Calder, P. Gopalan, J. Li, S. Yekhanin, *Erasure Coding in Windows Azure Storage*, USENIX
 //! ATC 2012, section 2. The k data blocks form l groups of k/l, in order. Blocks: the data, one local parity a group (its XOR),
@@ -33,7 +33,7 @@ use crate::{
 use std::sync::Arc;
 use weft_gf::{Matrix, SparseMatrix, field};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "lrc",
     usage: "lrc(k,l,g), with l groups of k/l data blocks and a local parity each, and g global parities: k, l and g at least 1, \
@@ -48,11 +48,11 @@ pub(crate) const FAMILY: Family = Family {
 /// As for all codes over GF(2^8).
 const BLOCKS_MAX: usize = 255;
 
-/// Additive subgroups of 16 elements that share only 0: so many, with so many other elements.
+/// The number of additive subgroups of 16 elements that share only 0.
 const SUBGROUPS_MAX: usize = 17;
 const SUBGROUP_ELEMENTS: usize = 15;
 
-/// Whether a code is maximally recoverable is checked by no more minors than this, of as many draws.
+/// The most minors, and draws, in a check for maximal recoverability.
 const MINORS_MAX: usize = 4096;
 const DRAWS_MAX: u64 = 64;
 
@@ -75,7 +75,7 @@ impl Lrc {
         Self { k, l, g, generator: SparseMatrix::from(&generator) }
     }
 
-    /// The others of a block's group; none for a global parity.
+    /// The other blocks of a block's group; `None` for a global parity.
     fn group(&self, index: usize) -> Option<Vec<SubBlock>> {
         let size = self.k / self.l;
         let group = if index < self.k { index / size } else { index - self.k };
@@ -109,7 +109,7 @@ impl Code for Lrc {
         self.g + 1
     }
 
-    /// Every block from its own group, where all are; else k blocks, or fewer with what is read anyway.
+    /// Uses each block's own group if it is complete; otherwise k blocks, or fewer with blocks that are read anyway.
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
         choose::recipes(self, ask, |wanted| self.group(wanted.index.into()).into_iter().collect())
     }
@@ -139,19 +139,19 @@ fn globals(k: usize, l: usize, g: usize) -> Matrix {
 }
 
 fn cauchy(x: &[u8], y: &[u8]) -> Matrix {
-    // All points are distinct, so that there always is an inverse.
+    // All points are distinct, so the inverses exist.
     Matrix::from_fn(x.len(), y.len(), |row, col| field::inv(x[row] ^ y[col]).unwrap_or(0))
 }
 
-/// Points for g globals and k data blocks: the first g, and the k that follow, of all elements of the field, shuffled.
+/// The points of g globals and k data blocks: the first g, and the k that follow, of a shuffle of the field.
 fn points(seed: u64, k: usize, g: usize) -> (Vec<u8>, Vec<u8>) {
     let mut elements: Vec<u8> = (0..=255).collect();
     Random(seed).shuffle(&mut elements);
     (elements[..g].to_vec(), elements[g..g + k].to_vec())
 }
 
-/// As many equations (globals, and local parities of the groups that the data blocks are of) as data blocks. A code is maximally
-/// recoverable if and only if every such matrix is regular.
+/// A square system: as many equations (globals, and local parities of the data blocks' groups) as data blocks. A code
+/// is maximally recoverable if and only if every such matrix is regular.
 struct Minor {
     data: Vec<usize>,
     groups: Vec<usize>,
@@ -169,8 +169,8 @@ impl Minor {
     }
 }
 
-/// All minors that are not regular anyway (those of a Cauchy matrix alone, and of local parities alone, are); `None` if they are
-/// too many.
+/// All minors except those that are always regular (of a Cauchy matrix alone, or of local parities alone); `None` if
+/// there are too many.
 fn minors(k: usize, l: usize, g: usize) -> Option<Vec<Minor>> {
     let size = k / l;
     let mut minors = Vec::new();
@@ -197,16 +197,16 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [k, l, g] = arguments.numbers(FAMILY.usage, &[])?;
     let wrong = |problem: String| Err(arguments.wrong(FAMILY.usage, problem));
     if k < 1 || l < 1 || g < 1 {
-        return wrong(format!("k is {k}, l is {l} and g is {g}: each is at least 1"));
+        return wrong(format!("k is {k}, l is {l} and g is {g}: each must be at least 1"));
     }
     let n = k.saturating_add(l).saturating_add(g);
     if n > BLOCKS_MAX {
-        return wrong(format!("k+l+g is {n}: at most {BLOCKS_MAX} blocks"));
+        return wrong(format!("k+l+g is {n}: it must be at most {BLOCKS_MAX}"));
     }
     if k % l != 0 {
         let near = [k / l * l, k.next_multiple_of(l)].into_iter().filter(|k| *k > 0).map(|k| format!("lrc({k},{l},{g})"));
         let near = near.collect::<Vec<_>>().join(" or ");
-        return wrong(format!("{k} data blocks do not make {l} groups of one size: take {near}"));
+        return wrong(format!("{k} data blocks do not form {l} groups of equal size: use {near}"));
     }
     Ok(Arc::new(Lrc::new(k, l, g)))
 }

@@ -46,8 +46,8 @@ fn repair_stays_local_where_it_can_and_reads_what_is_read_anyway() {
     assert_eq!(helpers(&[0], &[0], &[3, 4, 5]), [1, 2, 6]);
 }
 
-/// Whether any code with these groups could recover a pattern: unknowns that no local equation takes care of, at most as many as
-/// globals that are left.
+/// Whether any code with these groups could recover a pattern: the unknowns that no local equation covers must be at
+/// most as many as the remaining globals.
 fn possible(code: &Lrc, is_lost: impl Fn(usize) -> bool) -> bool {
     let (k, l, g, size) = (code.k, code.l, code.g, code.k / code.l);
     let excess = |group: usize| {
@@ -72,7 +72,7 @@ fn those_that_are_called_maximally_recoverable_are() {
     }
 }
 
-/// Every two groups' subgroups share only zero, also where there are as many as can be.
+/// The subgroups of any two groups share only zero, even with the maximum number of groups.
 #[test]
 fn subgroups_share_only_zero() {
     for l in [2, 3, 17] {
@@ -104,19 +104,23 @@ fn what_is_drawn_stays_what_it_was() {
         (12, 3, 3, 0xf075_12ac_6319_f93a),
         (100, 2, 2, 0x689b_c668_45b5_d9e5),
     ] {
-        assert_eq!(generator_hash(&Lrc::new(k, l, g)), hash, "lrc({k},{l},{g}) is written on disks: it must never change");
+        assert_eq!(
+            generator_hash(&Lrc::new(k, l, g)),
+            hash,
+            "the hash of lrc({k},{l},{g}) is stored on disks and must never change"
+        );
     }
 }
 
 #[test]
 fn what_is_out_of_range_is_refused_with_what_would_be_right() {
     for (spec, says) in [
-        ("lrc(0,2,2)", "each is at least 1"),
-        ("lrc(6,0,2)", "each is at least 1"),
-        ("lrc(6,2,0)", "each is at least 1"),
-        ("lrc(200,50,6)", "k+l+g is 256: at most 255"),
-        ("lrc(7,2,2)", "take lrc(6,2,2) or lrc(8,2,2)"),
-        ("lrc(1,2,2)", "take lrc(2,2,2)"),
+        ("lrc(0,2,2)", "each must be at least 1"),
+        ("lrc(6,0,2)", "each must be at least 1"),
+        ("lrc(6,2,0)", "each must be at least 1"),
+        ("lrc(200,50,6)", "k+l+g is 256: it must be at most 255"),
+        ("lrc(7,2,2)", "use lrc(6,2,2) or lrc(8,2,2)"),
+        ("lrc(1,2,2)", "use lrc(2,2,2)"),
     ] {
         let error = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
         assert!(error.contains(says), "{spec}: {error}");

@@ -1,4 +1,4 @@
-//! Whether a systematic code loses data too early.
+//! Checks whether a systematic code is MDS.
 //!
 //! A systematic code with the parity rows P is MDS (any k of its n blocks suffice) if and only if every square submatrix of P is
 //! regular (MacWilliams and Sloane, *The Theory of Error-Correcting Codes*, chapter 11, theorem 8). A singular one with rows R
@@ -15,15 +15,16 @@ pub(crate) struct Minor {
 }
 
 impl Minor {
-    /// The blocks whose loss cannot be made good if this minor is singular: exactly m of them, ascending.
+    /// The m blocks whose loss cannot be recovered if this minor is singular, ascending.
     pub(crate) fn lost(&self, k: usize, m: usize) -> Vec<u8> {
         let parity = (0..m).filter(|row| !self.rows.contains(row)).map(|row| k + row);
         self.cols.iter().copied().chain(parity).map(|index| index as u8).collect()
     }
 }
 
-/// A singular square submatrix, if there is one. It looks at every one, in growing corners of the matrix so that one near the
-/// corner is found at once: whoever asks bounds the work by knowing how soon there is one, or how small the matrix is.
+/// A singular square submatrix, if there is one. Searches all of them in growing corners of the matrix, so that one
+/// near the corner is found at once. The caller must bound the work, by knowing that one is near or that the matrix is
+/// small.
 pub(crate) fn singular_minor(parity: &Matrix) -> Option<Minor> {
     let (m, k) = (parity.rows(), parity.cols());
     (1..=m.max(k)).find_map(|edge| {
@@ -31,7 +32,7 @@ pub(crate) fn singular_minor(parity: &Matrix) -> Option<Minor> {
         (1..=rows.min(cols)).find_map(|size| {
             combinations(rows, size).find_map(|rows| {
                 let minors = combinations(cols, size).map(|cols| Minor { rows: rows.clone(), cols });
-                // Those that do not touch the corner's edge were looked at in the corner before.
+                // Minors that do not touch the corner's edge were checked in the previous corner.
                 let touches = |minor: &Minor| [&minor.rows, &minor.cols].iter().any(|at| at.last() == Some(&(edge - 1)));
                 minors.filter(touches).find(|minor| parity.select_rows(&minor.rows).select_cols(&minor.cols).rank() < size)
             })
@@ -39,7 +40,7 @@ pub(crate) fn singular_minor(parity: &Matrix) -> Option<Minor> {
     })
 }
 
-/// All ways to take `size` of 0..n, ascending, in lexicographic order.
+/// All ways to choose `size` of 0..n, ascending, in lexicographic order.
 pub(crate) fn combinations(n: usize, size: usize) -> impl Iterator<Item = Vec<usize>> {
     let mut next = (size <= n).then(|| (0..size).collect::<Vec<_>>());
     std::iter::from_fn(move || {

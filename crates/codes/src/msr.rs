@@ -1,4 +1,4 @@
-//! Product-matrix codes at the minimum-storage point: one lost block is repaired from 1/(d−k+1) of each of any d others.
+//! Product-matrix MSR codes: a single lost block is repaired from 1/(d−k+1) of each of any d others.
 //!
 //! Rashmi, Shah and Kumar, *Optimal Exact-Regenerating Codes for Distributed Storage at the MSR and MBR Points via a
 //! Product-Matrix Construction* (IEEE Transactions on Information Theory 57(8), 2011), §V (d = 2k−2) and its corollary 8
@@ -30,7 +30,7 @@ use crate::{
 use std::sync::{Arc, OnceLock};
 use weft_gf::{FactoredBuilder, Matrix, SparseMatrix, field};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "msr",
     usage: "msr(k,m) or msr(k,m,d=helpers), with k at least 2, d from 2k-2 to k+m-1 (the default), and d-k+1 at most 32",
@@ -42,7 +42,7 @@ pub(crate) const FAMILY: Family = Family {
     build,
 };
 
-/// The generator comes of the inverse of a matrix of α(α+1) rows; past this, that takes too long.
+/// The generator needs the inverse of a matrix of α(α+1) rows; beyond this α, that takes too long.
 const ALPHA_MAX: usize = 32;
 
 /// A product-matrix code.
@@ -51,7 +51,7 @@ pub(crate) struct ProductMatrix {
     k: usize,
     m: usize,
     d: usize,
-    /// x of the s blocks that are left out, then of the others.
+    /// x of the s omitted blocks, then of the others.
     points: Vec<u8>,
     generator: OnceLock<SparseMatrix>,
 }
@@ -95,7 +95,7 @@ impl Code for ProductMatrix {
 }
 
 impl ProductMatrix {
-    /// `None` if the field has not enough points.
+    /// `None` if the field does not have enough points.
     fn new(k: usize, m: usize, d: usize) -> Option<Self> {
         let (alpha, blocks) = (d - k + 1, k + m + d + 2 - 2 * k);
         let mut points: Vec<u8> = Vec::with_capacity(blocks);
@@ -107,7 +107,7 @@ impl ProductMatrix {
         (points.len() == blocks).then(|| Self { k, m, d, points, generator: OnceLock::new() })
     }
 
-    /// s: how many blocks of zeros are left out.
+    /// s: the number of omitted blocks of zeros.
     fn left_out(&self) -> usize {
         self.points.len() - self.n()
     }
@@ -122,8 +122,8 @@ impl ProductMatrix {
         (0..2 * self.alpha()).map(|exponent| power(point, exponent)).collect()
     }
 
-    /// All blocks, those left out too, as sums of the elements of S₁ and then S₂, their upper triangles row by row; with the
-    /// first k+s blocks inverted, and then without the s.
+    /// All blocks, including the omitted ones, as sums of the elements of S₁ and then S₂ (upper triangles, row by row);
+    /// with the first k+s blocks inverted, and then without the s omitted ones.
     fn make_generator(&self) -> SparseMatrix {
         let (alpha, skip) = (self.alpha(), self.left_out() * self.alpha());
         let triangle = alpha * (alpha + 1) / 2;
@@ -169,11 +169,11 @@ impl ProductMatrix {
                 false => vec![(plain(wanted.index, wanted.sub_block), 1)],
             })
             .collect();
-        let map = builder.finish(&results).unwrap_or_else(|| unreachable!("temporaries are made before they are used"));
+        let map = builder.finish(&results).unwrap_or_else(|| unreachable!("temporaries are defined before their use"));
         draft::recipe(order, self.n(), alpha, &computed, &map)
     }
 
-    /// The lost block, by its point, from what helpers send, by their points: α × d.
+    /// Combines what helpers send, by their points, to the lost block, by its point: α × d.
     fn combine(&self, lost: u8, helpers: &[u8]) -> Matrix {
         let alpha = self.alpha();
         let points: Vec<u8> = helpers.iter().chain(&self.points[..self.left_out()]).copied().collect();
@@ -192,14 +192,14 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [k, m] = arguments.numbers(FAMILY.usage, &["d"])?;
     let wrong = |problem: String| arguments.wrong(FAMILY.usage, problem);
     if k < 2 || m < 1 || k.saturating_add(m) > 255 {
-        return Err(wrong(format!("k = {k} and m = {m} are not at least 2 and 1, and 255 together at most")));
+        return Err(wrong(format!("k = {k} and m = {m} are invalid: k must be at least 2, m at least 1, and k+m at most 255")));
     }
     let d = draft::helpers(arguments, FAMILY.usage, k + m - 1)?;
     if !(2 * k - 2..k + m).contains(&d) {
-        return Err(wrong(format!("d = {d} helpers are not from 2k-2 = {} to k+m-1 = {}", 2 * k - 2, k + m - 1)));
+        return Err(wrong(format!("d = {d} helpers is invalid: d must be from 2k-2 = {} to k+m-1 = {}", 2 * k - 2, k + m - 1)));
     }
     if d - k + 1 > ALPHA_MAX {
-        return Err(wrong(format!("d-k+1 = {} sub-blocks are more than {ALPHA_MAX}", d - k + 1)));
+        return Err(wrong(format!("d-k+1 = {} sub-blocks are too many: at most {ALPHA_MAX}", d - k + 1)));
     }
     match ProductMatrix::new(k, m, d) {
         Some(code) => Ok(Arc::new(code)),

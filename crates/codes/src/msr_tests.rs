@@ -28,13 +28,13 @@ fn any_d_helpers_send_one_sub_block_each() {
     assert_eq!(recipes.iter().map(helpers).collect::<Vec<_>>(), [&ask.available[..8], &ask.available[..4]]);
     assert_eq!((recipes[0].sub_blocks_sent(), recipes[0].sub_blocks_read()), (8, 8 * 5), "8/5 of a block, from 8 that are read");
     assert!(recipes.iter().all(|recipe| is_right(code, &ask, recipe)));
-    // Where a block is wanted itself, it is sent as it is and nothing more.
+    // A wanted block is sent unchanged, and nothing more.
     ask.wanted.extend(whole(code, 9));
     let recipes = code.recipes(&ask).unwrap();
     assert_eq!((recipes[0].helpers[0].index, recipes[0].helpers[0].compute.rows()), (9, 5));
     assert_eq!(recipes[0].sub_blocks_sent(), 5 + 7);
     assert!(recipes.iter().all(|recipe| is_right(code, &ask, recipe)));
-    // Where many are read anyway, the others send less the conventional way.
+    // If many blocks are read anyway, conventional repair sends less.
     ask.read_anyway = vec![0, 1, 2];
     let recipe = &code.recipes(&ask).unwrap()[0];
     assert_eq!(helpers(recipe), [9, 0, 1, 2]);
@@ -55,16 +55,16 @@ fn the_spec_says_d_unless_all_others_help() {
 #[test]
 fn others_than_these_are_refused() {
     for (spec, says) in [
-        ("msr(1,3)", "not at least 2 and 1"),
-        ("msr(4,0)", "not at least 2 and 1"),
-        ("msr(200,100)", "255 together at most"),
-        ("msr(10,4)", "d = 13 helpers are not from 2k-2 = 18 to k+m-1 = 13"),
-        ("msr(4,4,d=5)", "d = 5 helpers are not from 2k-2 = 6 to k+m-1 = 7"),
+        ("msr(1,3)", "m at least 1"),
+        ("msr(4,0)", "m at least 1"),
+        ("msr(200,100)", "k+m at most 255"),
+        ("msr(10,4)", "d must be from 2k-2 = 18 to k+m-1 = 13"),
+        ("msr(4,4,d=5)", "d must be from 2k-2 = 6 to k+m-1 = 7"),
         ("msr(4,4,d=8)", "d = 8 helpers"),
-        ("msr(4,4,d=x)", "d = 'x' is no number of helpers"),
-        ("msr(4,100)", "d-k+1 = 100 sub-blocks are more than 32"),
+        ("msr(4,4,d=x)", "d = 'x' is not a number of helpers"),
+        ("msr(4,100)", "d-k+1 = 100 sub-blocks are too many: at most 32"),
         ("msr(4,90,d=18)", "not enough points with different powers of 15 for 106 blocks"),
-        ("msr(4,4,e=6)", "there is no 'e'"),
+        ("msr(4,4,e=6)", "unknown parameter 'e'"),
     ] {
         let message = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
         assert!(message.contains(says), "{message}");

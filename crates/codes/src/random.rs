@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same every time: for searches whose outcome is part of a code, and for samples.
+//! A deterministic pseudorandom generator, for searches whose result is part of a code, and for samples.
 
 /// SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014).
 pub(crate) struct Random(pub(crate) u64);
@@ -12,7 +12,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// One of 0..`bound`, which is not 0.
+    /// A number in 0..`bound`; `bound` must not be 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }

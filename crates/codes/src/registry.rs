@@ -1,8 +1,8 @@
-//! The codes that there are.
+//! The list of codes.
 
 use crate::{Arguments, SharedCode, SpecError};
 
-/// Every family of codes, in the order in which they are shown.
+/// Every family of codes, in display order.
 pub const FAMILIES: &[Family] = &[
     crate::rs::FAMILY,
     crate::xor::FAMILY,
@@ -17,20 +17,20 @@ pub const FAMILIES: &[Family] = &[
     crate::hsrc::FAMILY,
 ];
 
-/// A family of codes: what its specs look like, and how they become a code.
+/// A family of codes: the form of its specs, and their parser.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
-    /// The name before the bracket, in lower case.
+    /// The name before the parentheses, in lower case.
     pub name: &'static str,
-    /// How a spec is written.
+    /// The form of a spec.
     pub usage: &'static str,
-    /// What it is, in a line.
+    /// What it is, in one line.
     pub summary: &'static str,
     /// When to choose it: a sentence or two for docs/codes.md.
     pub advice: &'static str,
-    /// The specs that `make codes` measures, as the code itself spells them: sizes at which people compare codes, about ten data blocks
-    /// and four parity blocks, and small ones.
+    /// The specs that `make codes` measures, in canonical form: sizes at which codes are usually compared, about ten
+    /// data blocks and four parity blocks, and small ones.
     pub measured: &'static [&'static str],
-    /// From the arguments in the brackets to the code.
+    /// Makes the code from the arguments in parentheses.
     pub build: fn(&Arguments<'_>) -> Result<SharedCode, SpecError>,
 }

@@ -1,13 +1,13 @@
 //! r equal copies, as a code like any other: k = 1 and m = r−1 parity blocks, each the data itself.
 //!
-//! The repetition code: MDS, and what costs most and repairs most cheaply. Every plan, update and check that there is for codes
-//! serves copies as well.
+//! The repetition code: MDS, with the highest overhead and the cheapest repair. All plans, updates and checks for codes
+//! work for copies as well.
 
 use crate::{Arguments, Code, Family, SharedCode, SpecError};
 use std::sync::Arc;
 use weft_gf::{Matrix, SparseMatrix};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "replication",
     usage: "replication(r), with r from 2 to 255",
@@ -57,7 +57,7 @@ impl Code for Replication {
 fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [copies] = arguments.numbers(FAMILY.usage, &[])?;
     if !(2..=COPIES_MAX).contains(&copies) {
-        return Err(arguments.wrong(FAMILY.usage, format!("r is {copies}: it is from 2 to {COPIES_MAX}")));
+        return Err(arguments.wrong(FAMILY.usage, format!("r is {copies}: it must be from 2 to {COPIES_MAX}")));
     }
     Ok(Arc::new(Replication { copies, generator: SparseMatrix::from(&Matrix::from_fn(copies, 1, |_, _| 1)) }))
 }

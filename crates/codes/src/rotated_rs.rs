@@ -21,7 +21,7 @@ use crate::{
 use std::sync::Arc;
 use weft_gf::{SparseMatrix, field};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "rotated-rs",
     usage: "rotated-rs(k,m) or rotated-rs(k,m,r=...), with k and m at least 1, k+m at most 255, and r rows: 2, 4, 8, 16 or 32; \
@@ -61,18 +61,18 @@ impl RotatedRs {
         Some(code)
     }
 
-    /// Which row of data block `index` is in row `row` of a parity.
+    /// The row of data block `index` in row `row` of a parity.
     fn row_of(&self, index: usize, parity: usize, row: usize) -> usize {
         if index < self.k * parity / self.m { (row + 1) % self.rows } else { row }
     }
 
-    /// The sub-blocks that are added up in row `row` of a parity, and that row itself.
+    /// The sub-blocks in row `row` of a parity, and the parity's sub-block itself.
     fn equation(&self, parity: usize, row: usize) -> Vec<SubBlock> {
         let data = (0..self.k).map(|index| (index, self.row_of(index, parity, row)));
         data.chain([(self.k + parity, row)]).map(|(index, row)| SubBlock { index: index as u8, sub_block: row as u16 }).collect()
     }
 
-    /// For each equation that a sub-block is in, the others in it.
+    /// For each equation with a sub-block, the others in it.
     fn others(&self, of: SubBlock) -> Vec<Vec<SubBlock>> {
         let equations = (0..self.m).flat_map(|parity| (0..self.rows).map(move |row| self.equation(parity, row)));
         let without = |equation: Vec<SubBlock>| equation.into_iter().filter(|other| *other != of).collect();
@@ -108,7 +108,7 @@ impl Code for RotatedRs {
         self.m
     }
 
-    /// One equation for each wanted sub-block, those that read least together; k blocks where too much is lost for that.
+    /// One equation for each wanted sub-block, those that read least together; k blocks if too much is lost for that.
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
         choose::recipes(self, ask, |wanted| self.others(wanted))
     }
@@ -118,16 +118,18 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [k, m] = arguments.numbers(FAMILY.usage, &["r"])?;
     let wrong = |problem: String| arguments.wrong(FAMILY.usage, problem);
     if k < 1 || m < 1 {
-        return Err(wrong(format!("k is {k} and m is {m}: both are at least 1")));
+        return Err(wrong(format!("k is {k} and m is {m}: both must be at least 1")));
     }
     if k.saturating_add(m) > BLOCKS_MAX {
-        return Err(wrong(format!("k+m is {}: at most {BLOCKS_MAX} blocks", k.saturating_add(m))));
+        return Err(wrong(format!("k+m is {}: it must be at most {BLOCKS_MAX}", k.saturating_add(m))));
     }
     let rows = match arguments.value("r") {
         None => ROWS_DEFAULT,
         Some(text) => {
             text.parse().ok().filter(|rows: &usize| (2..=ROWS_MAX).contains(rows) && rows.is_power_of_two()).ok_or_else(|| {
-                wrong(format!("r is '{text}': it is a power of two from 2 to {ROWS_MAX}, for no other is known to lose nothing"))
+                wrong(format!(
+                    "r is '{text}': it must be a power of two from 2 to {ROWS_MAX}; other values are not proven to be MDS"
+                ))
             })?
         }
     };

@@ -24,7 +24,7 @@ use crate::{
 use std::sync::Arc;
 use weft_gf::{Matrix, SparseMatrix, field};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "rs",
     usage: "rs(k,m) or rs(k,m,matrix=cauchy|vandermonde|jerasure), with k and m at least 1 and k+m at most 255",
@@ -90,7 +90,7 @@ impl Code for ReedSolomon {
 impl ParityMatrix {
     /// The parity rows of a code with k data blocks: m × k.
     fn rows(self, k: usize, m: usize) -> Matrix {
-        // k + row is never col, and k is never 0, so that there always is an inverse.
+        // k + row is never col, and k is never 0, so the inverses exist.
         let inv = |x: usize| field::inv(x as u8).unwrap_or(0);
         Matrix::from_fn(m, k, |row, col| match self {
             Self::Cauchy => inv((k + row) ^ col),
@@ -120,22 +120,22 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
         None | Some("cauchy") => ParityMatrix::Cauchy,
         Some("vandermonde") => ParityMatrix::Vandermonde,
         Some("jerasure") => ParityMatrix::Jerasure,
-        Some(other) => return wrong(format!("'{other}' is no matrix that it knows")),
+        Some(other) => return wrong(format!("the matrix '{other}' is unknown")),
     };
     if k < 1 {
-        return wrong("there are no data blocks: k is at least 1".to_owned());
+        return wrong("there are no data blocks: k must be at least 1".to_owned());
     }
     if m < 1 {
-        return wrong("there are no parity blocks: m is at least 1".to_owned());
+        return wrong("there are no parity blocks: m must be at least 1".to_owned());
     }
     if k.saturating_add(m) > BLOCKS_MAX {
-        return wrong(format!("k+m is {}: at most {BLOCKS_MAX} blocks", k.saturating_add(m)));
+        return wrong(format!("k+m is {}: it must be at most {BLOCKS_MAX}", k.saturating_add(m)));
     }
     if matrix == ParityMatrix::Vandermonde
         && let Some(minor) = vandermonde_witness(k, m)
     {
         let remedy = format!(
-            "take {}, or a Vandermonde matrix with m at most 3, or with m = 4 and k at most 21",
+            "use {}, or a Vandermonde matrix with m at most 3, or with m = 4 and k at most 21",
             spec(k, m, ParityMatrix::Cauchy)
         );
         return Err(SpecError::NotMds { code: spec(k, m, matrix), m, lost: minor.lost(k, m), remedy });
@@ -145,12 +145,12 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
 
 /// A singular square submatrix of the m × k Vandermonde matrix `2^(r·j)`, if there is one.
 ///
-/// There is none for m ≤ 3. Size 1: powers of 2 are not zero. Size 2: the determinant is zero only if 255 divides Δr·Δj, where
-/// Δr is 1 or 2, prime to 255, and Δj < 255. Size 3: rows 0, 1, 2 are a true Vandermonde matrix over the distinct points 2^j.
-/// None for k ≤ 3 either: the matrix is symmetric in r and j.
+/// There is none for m ≤ 3. Size 1: powers of 2 are not zero. Size 2: the determinant is zero only if 255 divides
+/// Δr·Δj, where Δr is 1 or 2, prime to 255, and Δj < 255. Size 3: rows 0, 1, 2 are a true Vandermonde matrix over the
+/// distinct points 2^j. There is none for k ≤ 3 either, because the matrix is symmetric in r and j.
 ///
-/// For m = 4 the first one appears with column 21, for m ≥ 5 with column 5, and the same the other way round; so the search,
-/// which goes outwards from the corner, looks at no more than the C(26,4) = 14,950 submatrices of 4 × 22.
+/// For m = 4 the first one appears with column 21, for m ≥ 5 with column 5, and symmetrically. So the search, which
+/// starts at the corner, examines at most the C(26,4) = 14,950 submatrices of 4 × 22.
 pub(crate) fn vandermonde_witness(k: usize, m: usize) -> Option<Minor> {
     if k.min(m) <= 3 { None } else { singular_minor(&ParityMatrix::Vandermonde.rows(k, m)) }
 }

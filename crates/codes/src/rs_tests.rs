@@ -29,7 +29,7 @@ fn vandermonde_is_refused_exactly_where_it_is_not_mds() {
             let refused = parse(&format!("rs({k},{m},matrix=vandermonde)")).err();
             assert_eq!(refused.is_none(), mds, "rs({k},{m})");
             let Some(SpecError::NotMds { lost, .. }) = refused else { continue };
-            // The witness is true: with these m blocks gone, the rest does not span the data.
+            // The witness is correct: without these m blocks, the rest does not span the data.
             let code = ReedSolomon::new(k, m, ParityMatrix::Vandermonde);
             let left: Vec<usize> = (0..k + m).filter(|index| !lost.contains(&(*index as u8))).collect();
             assert_eq!(left.len(), k, "{lost:?}");
@@ -70,7 +70,7 @@ fn jerasures_rows_are_what_elimination_gives() {
 fn the_refusal_names_a_pattern_and_a_way_out() {
     let message = parse("rs(10,5,matrix=vandermonde)").map(|code| code.spec()).unwrap_err().to_string();
     assert!(message.starts_with("rs(10,5,matrix=vandermonde) would lose data: blocks [0, 3, 5, 12, 13]"), "{message}");
-    assert!(message.contains("take rs(10,5)"), "{message}");
+    assert!(message.contains("use rs(10,5)"), "{message}");
 }
 
 #[test]

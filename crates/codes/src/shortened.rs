@@ -1,26 +1,26 @@
-//! Shortened codes: a code of which the last data blocks are known to be zeros, so that they are neither stored nor read.
+//! Shortened codes: a code whose last data blocks are known to be zeros and are neither stored nor read.
 //!
-//! A stripe with little data has bytes in its first data blocks only. What its plans need to know of the code is the same code with the
-//! columns of the others zeroed: parities are sums over what is there, and a recipe asks nothing of a block that is known. The blocks keep
-//! their indexes. See, e.g., W. E. Ryan and S. Lin, *Channel Codes*, §3.5.1 (shortening).
+//! A stripe with little data has bytes only in its first data blocks. Its plans use the same code with the columns of
+//! the other blocks set to zero: parities are sums over the non-empty blocks, and recipes never read an empty block.
+//! Blocks keep their indexes. See, e.g., W. E. Ryan and S. Lin, *Channel Codes*, §3.5.1 (shortening).
 
 use crate::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SpecError, choose::moved, parse};
 use std::sync::{Arc, OnceLock};
 use weft_gf::{Factored, SparseMatrix};
 
-/// How specs of shortened codes begin.
+/// The name in specs of shortened codes.
 const NAME: &str = "shortened";
 
-/// See the module.
+/// A shortened code.
 #[derive(Debug)]
 struct Shortened {
     of: SharedCode,
-    /// Data blocks that may have bytes.
+    /// The number of data blocks that may have bytes.
     dimension: usize,
     generator: OnceLock<SparseMatrix>,
 }
 
-/// The code of stripes of which only so many data blocks have bytes: the first ones. It is the code itself, if all have.
+/// The code of stripes in which only the first `dimension` data blocks have bytes. Returns the code itself if all have.
 pub fn shortened(code: &SharedCode, dimension: usize) -> SharedCode {
     match dimension < code.dimension() {
         true => Arc::new(Shortened { of: Arc::clone(code), dimension, generator: OnceLock::new() }),
@@ -28,8 +28,8 @@ pub fn shortened(code: &SharedCode, dimension: usize) -> SharedCode {
     }
 }
 
-/// Reads the spec of a code as plans have it: [`parse`]'s, or `shortened(rs(6,3),1)`. No policy may name such a code: what a stripe's
-/// code is, is what it would be with more data.
+/// Parses the spec of a plan's code: one of [`parse`], or `shortened(rs(6,3),1)`. No policy may name a shortened code:
+/// the code of a stripe is the full one.
 pub fn parse_of_plan(spec: &str) -> Result<SharedCode, SpecError> {
     let inner = spec.strip_prefix(NAME).and_then(|rest| rest.strip_prefix('(')?.strip_suffix(')')?.rsplit_once(','));
     let Some((inner, dimension)) = inner else { return parse(spec) };
@@ -38,14 +38,14 @@ pub fn parse_of_plan(spec: &str) -> Result<SharedCode, SpecError> {
         Ok(dimension) if (1..code.k()).contains(&dimension) => Ok(shortened(&code, dimension)),
         _ => Err(SpecError::WrongArguments {
             spec: spec.to_owned(),
-            problem: format!("{inner} has {} data blocks, and fewer of them are to have bytes", code.k()),
+            problem: format!("{inner} has {} data blocks: fewer of them must have bytes", code.k()),
             usage: format!("{NAME}(code,data blocks with bytes)"),
         }),
     }
 }
 
 impl Shortened {
-    /// The data blocks that have no bytes.
+    /// The empty data blocks.
     fn zeros(&self) -> impl Iterator<Item = u8> + use<> {
         (self.dimension..self.of.k()).filter_map(|index| u8::try_from(index).ok())
     }
@@ -54,7 +54,7 @@ impl Shortened {
         (self.dimension..self.of.k()).contains(&index.into())
     }
 
-    /// A map of the data without the terms of what is zero.
+    /// A map of the data without the terms of empty blocks.
     fn without_zeros(&self, map: &Factored) -> Factored {
         let (alpha, steps) = (self.of.alpha(), map.steps());
         let zeros = self.dimension * alpha..self.of.k() * alpha;
@@ -63,8 +63,8 @@ impl Shortened {
         kept.and_then(|kept| Factored::new(map.temporaries(), kept)).map_or_else(|| map.clone(), Factored::pruned)
     }
 
-    /// Removes the helpers whose blocks are zero. If no helper is left, the wanted parity block is zero as well; a plan still needs a helper,
-    /// so the first available block becomes one, with an empty contribution.
+    /// Removes helpers whose blocks are zero. If no helper is left, the wanted parity block is zero too; a plan still
+    /// needs a helper, so the first available block becomes one, with an empty contribution.
     fn without_zero_helpers(&self, recipe: Recipe, available: &[u8]) -> Recipe {
         let (mut first, mut kept) = (0, Vec::with_capacity(recipe.combine.cols()));
         for helper in &recipe.helpers {
@@ -75,7 +75,7 @@ impl Shortened {
         if kept.len() == recipe.combine.cols() {
             return recipe;
         }
-        // What stays may feed temporaries alone that come to nothing without the rest.
+        // A remaining column may only feed temporaries that cancel without the rest.
         let steps = recipe.combine.steps();
         let of_zero = |col: usize| col < recipe.combine.cols() && kept.binary_search(&col).is_err();
         let terms = steps.terms().iter().map(|(row, col, c)| (*row as usize, *col as usize, *c));
@@ -121,7 +121,7 @@ impl Code for Shortened {
         })
     }
 
-    /// That of the code: any as many blocks that have bytes can be lost, perhaps more.
+    /// The tolerance of the full code: at least as many non-empty blocks can be lost.
     fn tolerance(&self) -> usize {
         self.of.tolerance()
     }

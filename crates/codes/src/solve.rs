@@ -1,20 +1,21 @@
-//! The generic recipe: every linear code has it, for every pattern that can be recovered at all.
+//! The generic recipe, which every linear code has for every recoverable pattern.
 //!
-//! Of an MDS code the k available blocks that come first in the order of preference help. With u parity blocks among them, the
-//! u data blocks that do not help are unknown: the parity rows, restricted to those, are a regular matrix B of uα × uα, and a row
-//! g of the generator is `g = y·(parity rows) + …` with `y·B = g` on the unknown columns; the rest is known data. Nothing larger
-//! than B is inverted, however many sub-blocks a block has. What is known is subtracted from the parities first (the syndromes
-//! are temporaries) where that takes fewer products.
+//! For an MDS code, the k most preferred available blocks help. If u of them are parity blocks, u data blocks are
+//! unknown: the parity rows restricted to those form a regular matrix B of uα × uα, and a row g of the generator is `g
+//! = y·(parity rows) + …` with `y·B = g` on the unknown columns; the rest is known data. No matrix larger than B is
+//! inverted, however many sub-blocks a block has. Known data is subtracted from the parities first (the syndromes are
+//! temporaries) if that needs fewer products.
 //!
-//! For other codes the wanted rows are solved for over the rows of all available blocks, X·L = E, by Gauss–Jordan elimination in
-//! the order of preference. The pivots are the first rows that are independent of those before them, so helpers are chosen
-//! greedily by rank. What does not contribute to what is wanted gets a zero either way, and so nobody reads what is not needed.
+//! For other codes, the wanted rows are expressed by the rows of all available blocks, X·L = E, by Gauss–Jordan
+//! elimination in the order of preference. The pivots are the first rows that are independent of those before them, so
+//! helpers are chosen greedily by rank. In both cases a block that does not contribute gets a zero, so no helper reads
+//! unneeded data.
 
 use crate::{Ask, Code, HelperShare, NotRecoverable, Recipe, SubBlock};
 use std::collections::BTreeMap;
 use weft_gf::{Factored, SparseMatrix};
 
-/// Solves for what is wanted. A wanted block that is itself available is read, not computed.
+/// Solves for the wanted sub-blocks. A wanted block that is available is read and not computed.
 pub fn recipe<C: Code + ?Sized>(code: &C, ask: &Ask) -> Result<Recipe, NotRecoverable> {
     let (n, alpha) = (code.n(), code.alpha());
     let unsolvable = || not_recoverable(code, ask);
@@ -33,7 +34,7 @@ pub fn recipe<C: Code + ?Sized>(code: &C, ask: &Ask) -> Result<Recipe, NotRecove
     Ok(from_columns(&order, alpha, &SparseMatrix::from(&solution).into()))
 }
 
-/// The recipe from the first k blocks of `order`; `None` if there are fewer, and a wanted one is not among them.
+/// The recipe from the first k blocks of `order`; `None` if there are fewer and a wanted one is not among them.
 fn mds_recipe<C: Code + ?Sized>(code: &C, ask: &Ask, order: &[u8]) -> Option<Recipe> {
     let (k, alpha) = (code.k(), code.alpha());
     let helpers = &order[..order.len().min(k)];
@@ -43,7 +44,7 @@ fn mds_recipe<C: Code + ?Sized>(code: &C, ask: &Ask, order: &[u8]) -> Option<Rec
     }
     let known = |col: usize| place((col / alpha) as u8).map(|at| at * alpha + col % alpha);
     let unknown: BTreeMap<usize, usize> = (0..k * alpha).filter(|col| known(*col).is_none()).zip(0..).collect();
-    // Rows of the generator: their terms over what is known, by the recipe's columns, and over what is not.
+    // Rows of the generator: their terms over known data, in the recipe's columns, and over unknown data.
     let split = |rows: &[usize]| {
         let generator = code.generator().select_rows(rows);
         let part = |place: &dyn Fn(usize) -> Option<usize>, cols: usize| {
@@ -63,7 +64,7 @@ fn mds_recipe<C: Code + ?Sized>(code: &C, ask: &Ask, order: &[u8]) -> Option<Rec
         _ => SparseMatrix::from(&equations.to_dense().solve_left(&sought.to_dense())?),
     };
 
-    // The temporaries: each parity sub-block less what is known of it.
+    // The temporaries: each parity sub-block minus its known part.
     let (temporaries, cols) = (equations.rows(), helpers.len() * alpha);
     let in_place = |matrix: &SparseMatrix, row: usize, first: usize, to: usize| {
         matrix.row(row).iter().map(|(_, col, c)| (to, first + *col as usize, *c)).collect::<Vec<_>>()
@@ -73,7 +74,8 @@ fn mds_recipe<C: Code + ?Sized>(code: &C, ask: &Ask, order: &[u8]) -> Option<Rec
         terms.extend(in_place(&subtracted, equation, 0, equation));
         terms.push((equation, col, 1));
     }
-    // The results: of a wanted block that helps what is read, of the others in turn what is given and the weighed syndromes.
+    // The results: for a wanted block that helps, its own sub-blocks; for the others, the known part and the weighted
+    // syndromes.
     let mut nth_lost = 0..lost.len();
     for (wanted, result) in ask.wanted.iter().zip(temporaries..) {
         if let Some(at) = place(wanted.index) {
@@ -90,7 +92,7 @@ fn mds_recipe<C: Code + ?Sized>(code: &C, ask: &Ask, order: &[u8]) -> Option<Rec
     Some(from_columns(helpers, alpha, &flat.map_or(combine, Factored::from)))
 }
 
-/// The error that names the pattern.
+/// The error that names the blocks.
 pub fn not_recoverable<C: Code + ?Sized>(code: &C, ask: &Ask) -> NotRecoverable {
     let mut available = ask.available.clone();
     available.sort_unstable();
@@ -101,7 +103,7 @@ pub fn not_recoverable<C: Code + ?Sized>(code: &C, ask: &Ask) -> NotRecoverable 
     NotRecoverable { code: code.spec(), lost, available }
 }
 
-/// Available blocks of the code, each once: first what is wanted itself, then what is read anyway, then by preference.
+/// Available blocks of the code, each once: first wanted blocks, then blocks that are read anyway, then by preference.
 fn preference(ask: &Ask, n: usize) -> Vec<u8> {
     let wanted = ask.wanted.iter().map(|wanted| wanted.index);
     let mut order: Vec<u8> = Vec::with_capacity(ask.available.len());
@@ -113,8 +115,8 @@ fn preference(ask: &Ask, n: usize) -> Vec<u8> {
     order
 }
 
-/// The recipe in which everybody sends what he reads, and reads what is needed: column `at·α + s` of `combine` is sub-block s of
-/// block `order[at]`.
+/// The recipe in which each helper sends what it reads, and reads only what is needed: column `at·α + s` of `combine`
+/// is sub-block s of block `order[at]`.
 pub(crate) fn from_columns(order: &[u8], alpha: usize, combine: &Factored) -> Recipe {
     let cols = combine.sources_used();
     let helper = |of_helper: &[usize]| {
@@ -144,7 +146,7 @@ mod tests {
     fn the_preferred_help_and_those_read_anyway_come_first() {
         assert_eq!(helpers(&ask(&[0], &[6, 5, 4, 3, 2, 1], &[])), [6, 5, 4, 3]);
         assert_eq!(helpers(&ask(&[0, 1], &[6, 5, 4, 3, 2], &[2, 3])), [2, 3, 6, 5]);
-        assert_eq!(helpers(&ask(&[0], &[1, 1, 2, 200, 3, 4, 5], &[])), [1, 2, 3, 4], "nobody helps twice, no stranger helps");
+        assert_eq!(helpers(&ask(&[0], &[1, 1, 2, 200, 3, 4, 5], &[])), [1, 2, 3, 4], "each existing block helps once");
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
     fn what_cannot_be_had_is_named() {
         let code = parse("rs(4,3)").unwrap();
         let error = recipe(code.as_ref(), &ask(&[5, 0, 5, 2], &[6, 1, 2, 3, 1], &[])).map(|_| ());
-        assert_eq!(error, Ok(()), "four blocks are enough");
+        assert_eq!(error, Ok(()), "four blocks suffice");
         let error = recipe(code.as_ref(), &ask(&[5, 0, 5, 2], &[6, 1, 2], &[])).unwrap_err();
         assert_eq!((error.lost.as_slice(), error.available.as_slice()), (&[0, 5][..], &[1, 2, 6][..]));
         assert_eq!(error.to_string(), "rs(4,3): blocks [0, 5] cannot be recovered from blocks [1, 2, 6]");

@@ -1,23 +1,23 @@
-//! Specs: how codes are written. `family(1,2,key=value)`, in any case and with blanks anywhere between the words, or as HDFS
-//! names its policies: `RS-6-3-1024k`.
+//! Specs: the notation of codes. `family(1,2,key=value)`, in any case and with blanks between words, or HDFS's policy
+//! names: `RS-6-3-1024k`.
 
 use crate::{FAMILIES, Family, SharedCode};
 
-/// A spec is at most this long.
+/// The most bytes of a spec.
 const SPEC_BYTES_MAX: usize = 200;
 
-/// Reads a spec. A cell size, which HDFS's spelling has, is left out: [`parse_policy`] gives it too.
+/// Parses a spec. A cell size, as in HDFS's notation, is ignored: [`parse_policy`] returns it too.
 pub fn parse(spec: &str) -> Result<SharedCode, SpecError> {
     parse_policy(spec).map(|(code, _)| code)
 }
 
-/// Reads a spec; with the cell size in bytes if the spec says one (`RS-6-3-1024k`: 1 MiB).
+/// Parses a spec; also returns the cell size in bytes, if the spec has one (`RS-6-3-1024k`: 1 MiB).
 pub fn parse_policy(spec: &str) -> Result<(SharedCode, Option<u64>), SpecError> {
     let unreadable = || SpecError::Unreadable { spec: spec.chars().take(40).collect() };
     if spec.len() > SPEC_BYTES_MAX {
         return Err(unreadable());
     }
-    // Blanks may stand around words, not within them.
+    // Blanks are allowed around words, not within them.
     let word = |text: &str| text.trim().to_owned();
     let text = spec.split('(').map(word).collect::<Vec<_>>().join("(");
     let text = text.split(')').map(word).collect::<Vec<_>>().join(")");
@@ -38,7 +38,7 @@ pub fn parse_policy(spec: &str) -> Result<(SharedCode, Option<u64>), SpecError> 
     Ok((parse(&spelled)?, cell_len))
 }
 
-/// What stands in the brackets of a spec.
+/// The arguments in parentheses.
 #[derive(Debug, Clone)]
 pub struct Arguments<'a> {
     spec: &'a str,
@@ -47,28 +47,28 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Exactly `N` numbers, and no keys other than `keys`, none of them twice.
+    /// Exactly `N` numbers; no keys other than `keys`, and none twice.
     pub fn numbers<const N: usize>(&self, usage: &str, keys: &[&str]) -> Result<[usize; N], SpecError> {
         for (at, (key, _)) in self.named.iter().enumerate() {
             if !keys.contains(key) {
-                return Err(self.wrong(usage, format!("there is no '{key}'")));
+                return Err(self.wrong(usage, format!("unknown parameter '{key}'")));
             }
             if self.named[..at].iter().any(|(earlier, _)| earlier == key) {
-                return Err(self.wrong(usage, format!("'{key}' is said twice")));
+                return Err(self.wrong(usage, format!("'{key}' is given twice")));
             }
         }
         let found = self.positional.len();
         let numbers: &[usize; N] = (self.positional.as_slice().try_into())
-            .map_err(|_| self.wrong(usage, format!("it needs {N} numbers and has {found}")))?;
+            .map_err(|_| self.wrong(usage, format!("it needs {N} numbers, but has {found}")))?;
         Ok(*numbers)
     }
 
-    /// The value of a key, if it is said.
+    /// The value of a key, if it is given.
     pub fn value(&self, key: &str) -> Option<&'a str> {
         self.named.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }
 
-    /// The error that says what is wrong with these arguments, and how they are written.
+    /// The error for invalid arguments, with the expected form.
     pub fn wrong(&self, usage: &str, problem: impl Into<String>) -> SpecError {
         SpecError::WrongArguments { spec: self.spec.to_owned(), problem: problem.into(), usage: usage.to_owned() }
     }
@@ -94,7 +94,7 @@ fn build(name: &str, arguments: &Arguments<'_>) -> Result<SharedCode, SpecError>
     }
 }
 
-/// A name with no arguments: either it is a family, and its arguments are missing, or we do not know it.
+/// The error for a name without arguments: a family without its arguments, or an unknown name.
 fn bare_name(name: &str) -> SpecError {
     match family(name) {
         Some(family) => SpecError::WrongArguments {
@@ -114,8 +114,8 @@ fn known() -> String {
     FAMILIES.iter().map(|family| family.usage).collect::<Vec<_>>().join("; ")
 }
 
-/// HDFS's `CODEC-k-m-cell` as one of our specs, with the cell's bytes. Its RS is ours, and so is its XOR.
-/// Its RS-LEGACY is another code, which we do not have: it is not taken for RS.
+/// Converts HDFS's `CODEC-k-m-cell` to one of our specs, with the cell's bytes. Its RS and XOR are the same as ours.
+/// Its RS-LEGACY is a different code, which weft does not have, and is not accepted as RS.
 fn hdfs(text: &str) -> Option<(String, Option<u64>)> {
     let parts: Vec<&str> = text.split('-').collect();
     let number = |part: &str| part.parse::<usize>().ok().filter(|_| part.bytes().all(|b| b.is_ascii_digit()));
@@ -146,43 +146,43 @@ fn cell_len(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit).filter(|bytes| *bytes > 0)
 }
 
-/// A spec that is no code, and what would be one.
+/// An invalid spec, with a hint at valid ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// It cannot be read at all.
-    #[error("'{spec}' is not a code: rs(10,4) is one, and so is HDFS's RS-10-4-1024k")]
+    /// It cannot be parsed.
+    #[error("'{spec}' is not a code: use, for example, rs(10,4) or HDFS's RS-10-4-1024k")]
     Unreadable {
-        /// The spec, cut short.
+        /// The spec, shortened.
         spec: String,
     },
-    /// No code has this name.
-    #[error("there is no code '{name}'; there are: {known}")]
+    /// The name is unknown.
+    #[error("there is no code '{name}': use one of {known}")]
     UnknownFamily {
         /// The name.
         name: String,
-        /// How the codes that there are, are written.
+        /// The forms of the known codes.
         known: String,
     },
-    /// The name is known, but the parameters make no code.
-    #[error("{spec}: {problem}; it is written {usage}")]
+    /// The parameters are invalid.
+    #[error("{spec}: {problem}; the form is {usage}")]
     WrongArguments {
         /// The spec.
         spec: String,
         /// What is wrong.
         problem: String,
-        /// What would be right.
+        /// The expected form.
         usage: String,
     },
-    /// These parameters would make a code that does not keep what it promises.
+    /// The code would not be MDS with these parameters.
     #[error("{code} would lose data: blocks {lost:?}, no more than its {m} parity blocks, could not be recovered; {remedy}")]
     NotMds {
         /// The code's spec.
         code: String,
         /// Its parity blocks.
         m: usize,
-        /// As many blocks as there are parity blocks, that could not be recovered.
+        /// As many blocks as there are parity blocks, which could not be recovered.
         lost: Vec<u8>,
-        /// What would be right.
+        /// What to use instead.
         remedy: String,
     },
 }
@@ -225,7 +225,7 @@ mod tests {
     fn what_is_no_code_is_told_what_would_be_one() {
         let long = "9".repeat(10_000);
         for (spec, says) in [
-            ("", "rs(10,4) is one"),
+            ("", "rs(10,4) or HDFS's"),
             ("rs(10,4", "is not a code"),
             ("rs(10,,4)", "is not a code"),
             ("rs(10,4,matrix=)", "is not a code"),
@@ -236,19 +236,19 @@ mod tests {
             ("rs-6-3-1024kk", "is not a code"),
             ("rs-6-3-0k", "is not a code"),
             ("XOR-2-2-1024k", "is not a code"),
-            ("raid(5,1)", "there is no code 'raid'; there are: rs(k,m)"),
+            ("raid(5,1)", "there is no code 'raid': use one of rs(k,m)"),
             ("raid", "there is no code 'raid'"),
             ("rs", "its parameters are missing"),
             ("rotated-rs", "its parameters are missing"),
             ("rotated", "there is no code 'rotated'"),
-            ("rs()", "it needs 2 numbers and has 0"),
-            ("rs(10)", "it needs 2 numbers and has 1"),
-            ("rs(10,4,2)", "it needs 2 numbers and has 3"),
-            ("rs(10,4,color=red)", "there is no 'color'"),
-            ("rs(10,4,matrix=cauchy,matrix=cauchy)", "'matrix' is said twice"),
+            ("rs()", "it needs 2 numbers, but has 0"),
+            ("rs(10)", "it needs 2 numbers, but has 1"),
+            ("rs(10,4,2)", "it needs 2 numbers, but has 3"),
+            ("rs(10,4,color=red)", "unknown parameter 'color'"),
+            ("rs(10,4,matrix=cauchy,matrix=cauchy)", "'matrix' is given twice"),
             ("rs(10,4,matrix=hilbert)", "'hilbert'"),
-            ("rs(0,4)", "k is at least 1"),
-            ("rs(10,0)", "m is at least 1"),
+            ("rs(0,4)", "k must be at least 1"),
+            ("rs(10,0)", "m must be at least 1"),
             ("rs(200,56)", "at most 255"),
             ("RS-200-56-1024k", "at most 255"),
             ("rs(10,5,matrix=vandermonde)", "would lose data"),

@@ -1,13 +1,13 @@
 //! One parity block, the sum of all data blocks: any one block is the sum of the others.
 //!
-//! The single parity check code, the oldest there is. It is what `rs(k,1)` with a row of ones is, but nothing in it needs GF(2^8):
-//! all coefficients are ones, and k may be as large as a stripe. HDFS's `XOR-2-1-1024k` is `xor(2)`.
+//! The single parity check code. It equals `rs(k,1)` with a row of ones, but needs no GF(2^8): all coefficients are
+//! ones, and k may be as large as a stripe allows. HDFS's `XOR-2-1-1024k` is `xor(2)`.
 
 use crate::{Arguments, Code, Family, SharedCode, SpecError};
 use std::sync::Arc;
 use weft_gf::{Matrix, SparseMatrix};
 
-/// How these codes are written.
+/// The specs of these codes.
 pub(crate) const FAMILY: Family = Family {
     name: "xor",
     usage: "xor(k), with k from 1 to 254",
@@ -56,7 +56,7 @@ impl Code for Xor {
 fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let [k] = arguments.numbers(FAMILY.usage, &[])?;
     if !(1..=DATA_BLOCKS_MAX).contains(&k) {
-        return Err(arguments.wrong(FAMILY.usage, format!("k is {k}: it is from 1 to {DATA_BLOCKS_MAX}")));
+        return Err(arguments.wrong(FAMILY.usage, format!("k is {k}: it must be from 1 to {DATA_BLOCKS_MAX}")));
     }
     let generator = SparseMatrix::identity(k).stack(&SparseMatrix::from(&Matrix::from_fn(1, k, |_, _| 1)));
     Ok(Arc::new(Xor { k, generator }))

@@ -1,5 +1,5 @@
-//! Which of the nodes that were chosen for a stripe gets which of its blocks: where a scheme has some of them do more than others, those
-//! do that are quicker, and less busy.
+//! Decides which of a stripe's chosen nodes gets which block. Where a scheme makes some nodes do more than others, the
+//! faster and less busy nodes get that work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
@@ -7,7 +7,7 @@ use weft_plan::{Moved, Network};
 use weft_schemes::disseminate::{self, Candidate, Racks};
 use weft_types::{Party, Result};
 
-/// For each block of a stripe the place of the node that gets it, of nodes of which it is known how fast they compute.
+/// For each block of a stripe, the index of the node that gets it, given the nodes' coding rates.
 pub fn assigned(
     code: &SharedCode,
     scheme: &str,
@@ -17,7 +17,7 @@ pub fn assigned(
     mut network: Network,
 ) -> Result<Vec<usize>> {
     let (block_len, line) = (block_len.max(1) as f64, network.line_of(writer));
-    // Whatever the writer sends goes over its node's line, too.
+    // The writer's sends use the line of its own node too.
     network.busy.entry(line).or_default().waited_for.up_bytes += block_len * code.k() as f64;
     let lines: Vec<Party> = nodes.iter().map(|(node, _)| network.line_of(*node)).collect();
     let coding = about(nodes.iter().map(|(_, coding)| *coding).collect());
@@ -28,7 +28,7 @@ pub fn assigned(
     let racks: BTreeSet<&str> =
         lines.iter().chain([&line]).filter_map(|line| network.racks.get(line)).map(String::as_str).collect();
     let rack = |line: &Party| racks.iter().position(|rack| network.racks.get(line).is_some_and(|own| own == rack));
-    // No node sends more than all data, or receives more.
+    // No node sends or receives more than all data.
     let most = Moved { up_bytes: block_len * code.k() as f64, down_bytes: block_len * code.k() as f64 };
     let candidate = |at: usize| {
         let busy = network.busy.get(&lines[at]).map(|busy| busy.beside(most)).unwrap_or_default();
@@ -51,16 +51,16 @@ pub fn assigned(
     disseminate::assign(code.as_ref(), scheme, &candidates, &racks)
 }
 
-/// Nodes that differ by no more than this are about as fast.
+/// Nodes whose rates differ by at most this factor count as equally fast.
 const ALIKE: f64 = 2.0;
 
-/// What was measured, to a power of two, or as one where all are alike: nodes that are about as fast stay in a random order, so
-/// that who gets the data is not always the same. What is not known counts as fast.
+/// Rounds rates to powers of two, or to one value if all are alike. So nodes of about equal speed stay in a random
+/// order, and the data blocks do not always go to the same nodes. An unknown rate counts as fast.
 fn about(rates: Vec<f64>) -> Vec<f64> {
     let known = || rates.iter().copied().filter(|rate| *rate > 0.0);
     let (least, most) = (known().fold(f64::INFINITY, f64::min), known().fold(0.0, f64::max));
     let power = |rate: f64| if rate > 0.0 { rate.log2().round().exp2() } else { f64::INFINITY };
-    // Two that are alike may stand on either side of where one power of two is rounded to the next.
+    // Two similar rates may lie on either side of a rounding boundary.
     let class = |rate: f64| power(if most <= ALIKE * least { most } else { rate });
     rates.iter().copied().map(class).collect()
 }
@@ -76,15 +76,15 @@ mod tests {
 
     const BLOCK_LEN: u64 = 1 << 20;
 
-    /// Writers on the first nodes of eight, or all on one machine outside of them, each of which plans a put of rs(4,4) when all have
-    /// been announced; and how many blocks go over the busiest line.
+    /// Lets writers on the first of eight nodes, or all on one machine outside, each plan a put of rs(4,4) after all
+    /// have been announced. Returns the schemes and the number of blocks on the busiest line.
     fn put_at_once(writers: u32, scheme: &str, outside: bool) -> (Vec<String>, f64) {
         let code = weft_codes::parse("rs(4,4)").unwrap();
         let layout = Layout::new(BLOCK_LEN, BLOCK_LEN, 1).unwrap();
         let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
         let nodes: Vec<(Party, f64)> = (0..8).map(|id| (Party::Node(NodeId(id)), 0.0)).collect();
         let hosts: BTreeMap<Party, String> = nodes.iter().map(|(node, _)| (*node, node.to_string())).collect();
-        // Where a writer stands, and whose lines it uses.
+        // The writer's machine, and whose lines it uses.
         let host = |number: u32| if outside { "outside".to_owned() } else { nodes[number as usize].0.to_string() };
         let mut all = Network::uniform(1e8);
         all.hosts = hosts.clone();
@@ -127,13 +127,17 @@ mod tests {
     #[test]
     fn writers_on_nodes_keep_out_of_each_others_way() {
         let auto = |writers| put_at_once(writers, "auto", false);
-        assert_eq!(auto(1), (vec!["mist".to_owned()], 4.0), "what the writer sends is all: its own node gets its parity from it");
+        assert_eq!(
+            auto(1),
+            (vec!["mist".to_owned()], 4.0),
+            "the data that the writer sends is all: its own node computes its parity from it"
+        );
         let (schemes, busiest) = auto(2);
         assert!(schemes == ["mist", "mist"] && busiest <= 6.0, "{schemes:?} {busiest}");
         for writers in 3..=8 {
             let (schemes, busiest) = auto(writers);
             let direct = put_at_once(writers, "direct", false).1;
-            assert!(busiest <= direct, "{writers}: {schemes:?} take {busiest}, and the writers alone {direct}");
+            assert!(busiest <= direct, "{writers}: {schemes:?} take {busiest}, direct puts alone take {direct}");
         }
     }
 
@@ -142,7 +146,7 @@ mod tests {
         for writers in [1, 4, 8] {
             let (schemes, busiest) = put_at_once(writers, "auto", true);
             assert!(schemes.iter().all(|scheme| scheme == "mist"), "{writers}: {schemes:?}");
-            assert_eq!(busiest, 4.0 * f64::from(writers), "its line carries the data, each once");
+            assert_eq!(busiest, 4.0 * f64::from(writers), "its line carries the data once");
             assert_eq!(put_at_once(writers, "direct", true).1, 8.0 * f64::from(writers));
         }
     }
@@ -166,17 +170,13 @@ mod tests {
             planning::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
         };
         assert_eq!(chosen(Busy { background: vec![repair], ..Busy::default() }), "mist");
-        assert_eq!(
-            chosen(Busy { waited_for: repair, ..Busy::default() }),
-            "direct",
-            "nothing that this put does makes it end sooner"
-        );
+        assert_eq!(chosen(Busy { waited_for: repair, ..Busy::default() }), "direct", "no plan of this put can end sooner");
     }
 
     #[test]
     fn nodes_that_are_alike_are_of_one_class_wherever_its_edge_is() {
         let classes = |rates: &[f64]| about(rates.to_vec());
-        // The square root of two is where one power is rounded to the next.
+        // Powers of two are rounded at multiples of the square root of two.
         for rates in [[1.41, 1.42, 1.4], [2.0, 1.0, 1.5], [90.0, 91.0, 0.0]] {
             assert!(classes(&rates).windows(2).all(|pair| pair[0] == pair[1]), "{rates:?}: {:?}", classes(&rates));
         }

@@ -1,5 +1,6 @@
-//! The capacity that conversions leave on disks. For a while both forms of an object need it, and what was replaced comes free no sooner than
-//! agents may remove it: who filled the disks with new blocks up to the users' own reserve would stop every put until then.
+//! The free space that conversions leave on disks. During a conversion both forms of an object need space, and agents
+//! free the old form only at their removal rate. If new blocks filled the disks up to the users' own reserve, every put
+//! would stop until then.
 
 use crate::{
     placement::{self, Ask, NOTHING},
@@ -13,42 +14,42 @@ use weft_types::{
     conversion::{SPOOLED_BEYOND_BYTES, kept_free_bytes},
 };
 
-/// Nobody.
+/// An empty set of nodes.
 static NOBODY: BTreeSet<NodeId> = BTreeSet::new();
 
-/// What needs room.
+/// The space that a conversion needs.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     /// The stripe's code.
     pub code: &'a SharedCode,
-    /// What must not hold more blocks than the code tolerates to lose.
+    /// The unit of placement.
     pub failure_domain: FailureDomain,
-    /// How many blocks are placed, copies of data among them; each goes to another node.
+    /// The number of blocks to place, including copies of data; each goes to a different node.
     pub count: usize,
-    /// Bytes of each.
+    /// Bytes of each block.
     pub bytes: u64,
-    /// Bytes of the stripe, where somebody is to write it who may have to keep all of it on a disk meanwhile; else 0.
+    /// Bytes of the stripe if its writer may have to spool all of it to a disk; otherwise 0.
     pub spooled_bytes: u64,
     /// Nodes that hold other blocks of the stripe.
     pub held: &'a [NodeId],
-    /// Nodes that get none for other reasons.
+    /// Nodes that get no block for other reasons.
     pub avoid: &'a BTreeSet<NodeId>,
 }
 
 impl<'a> Wanted<'a> {
-    /// A whole stripe.
+    /// For a whole stripe.
     pub fn stripe(code: &'a SharedCode, replicas: u8, failure_domain: FailureDomain, stripe: &StripeLayout) -> Self {
         let (data, blocks) = (stripe.data_blocks() as usize, stripe.blocks().count());
         let count = placement::nodes_needed(data, blocks, replicas);
         Self { code, failure_domain, count, bytes: stripe.block_len(0), spooled_bytes: 0, held: &[], avoid: &NOBODY }
     }
 
-    /// With whoever is to write it.
+    /// Adds the space that the writer may need to spool the stripe.
     pub fn spooled(self, data_len: u64) -> Self {
         Self { spooled_bytes: if data_len > SPOOLED_BEYOND_BYTES { data_len } else { 0 }, ..self }
     }
 
-    /// What there is to say of the racks if none of these nodes gets a block either. Copies go wherever there is a node.
+    /// The warning about racks if none of these nodes gets a block either. Copies ignore racks.
     fn crowded(&self, view: &View, without: &BTreeSet<NodeId>) -> Option<String> {
         let (code, avoid) = (self.code.spec(), self.avoid | without);
         let ask = Ask {
@@ -62,33 +63,34 @@ impl<'a> Wanted<'a> {
             load: &NOTHING,
             bytes: 0,
         };
-        // How many blocks a rack gets does not depend on what is drawn.
+        // The number of blocks in a rack does not depend on the random numbers.
         let placed = placement::place(view, &ask, &mut StdRng::seed_from_u64(0)).ok()?;
         placed.warnings.into_iter().next()
     }
 }
 
-/// What is left on each disk that takes a block of a conversion.
+/// The free space that must remain on each disk that takes a block of a conversion.
 #[derive(Debug, Clone, Copy)]
 pub struct KeptFree {
-    /// What puts leave, too, bytes.
+    /// Free space that puts leave too, bytes.
     pub reserve_bytes: u64,
-    /// What is left for puts, percent of the disk.
+    /// Further free space for puts, percent of the disk.
     pub percent: u32,
 }
 
 impl KeptFree {
-    /// Whether a node has a disk that can take a block of that length, and leaves what is to be left; `of` says what is free of it. The
-    /// block goes to the one that has the most free, as all do.
+    /// Whether a node has a disk that can take a block of this length and keep the required free space; `of` gives a
+    /// disk's free bytes. The disk with the most free space counts, because blocks are placed there.
     fn has_room(self, node: &NodeView, bytes: u64, of: impl Fn(&DiskView) -> u64) -> bool {
         let kept = |disk: &DiskView| kept_free_bytes(disk.total_bytes, self.reserve_bytes, self.percent);
         node.disks.iter().any(|disk| !disk.failed && of(disk) >= kept(disk).saturating_add(bytes))
     }
 
-    /// The nodes that take no block of a conversion because they lack space.
+    /// The nodes that lack the space for a block of a conversion.
     ///
-    /// Returns [`Reaction::Retry`](weft_types::Reaction) if the conversion has to wait for space: too few nodes have any, or only a
-    /// crowded rack would be left. Too few nodes as such is not an error here; placement reports it.
+    /// Returns [`Reaction::Retry`](weft_types::Reaction) if the conversion must wait for space: too few nodes have
+    /// enough, or the rest would leave a crowded rack. A lack of nodes as such is not an error here; placement reports
+    /// it.
     pub fn without_room(self, view: &View, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
         let Wanted { count, bytes, held, avoid, .. } = *wanted;
         let is_asked = |node: &&NodeView| !held.contains(&node.id) && !avoid.contains(&node.id);
@@ -102,46 +104,47 @@ impl KeptFree {
             full.iter().filter(|node| !self.has_room(node, bytes, |disk| disk.total_bytes)).map(|node| node.id).collect();
         let waits = |why: String| {
             Error::retry(format!(
-                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
-                 conversions leave to puts (conversion_free_percent), and {why}; removed blocks come free as \
-                 limits.removed_blocks_per_day and limits.removed_percent_per_day of the agents let them",
+                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free in addition to the {percent} % of a disk that \
+                 conversions leave to puts (conversion_free_percent), and {why}. Agents free removed blocks as \
+                 their limits.removed_blocks_per_day and limits.removed_percent_per_day allow",
                 full.len()
             ))
         };
         if roomy.len() < count && usable >= count {
             if usable - never.len() < count {
                 return Err(Error::unavailable(format!(
-                    "a stripe goes to {count} nodes, and the disks of {} of {usable} are too small for a block of {block} and {reserve} \
-                     beside the {percent} % that conversions leave to puts (conversion_free_percent)",
+                    "a stripe needs {count} nodes, but the disks of {} of {usable} are too small for a block of {block} and {reserve} \
+                     in addition to the {percent} % that conversions leave to puts (conversion_free_percent)",
                     never.len()
                 )));
             }
-            return Err(waits(format!("a stripe goes to {count}")));
+            return Err(waits(format!("a stripe needs {count} nodes")));
         }
         self.require_spool(view, wanted.spooled_bytes)?;
         let full: BTreeSet<NodeId> = full.iter().map(|node| node.id).collect();
         match wanted.crowded(view, &full) {
-            Some(crowded) if wanted.crowded(view, &never).is_none() => Err(waits(format!("without them {crowded}"))),
+            Some(crowded) if wanted.crowded(view, &never).is_none() => Err(waits(format!("without these nodes {crowded}"))),
             _ => Ok(full),
         }
     }
 
-    /// Somebody needs a disk that can take a whole stripe meanwhile.
+    /// Fails unless some disk can spool a whole stripe.
     fn require_spool(self, view: &View, bytes: u64) -> Result<()> {
         let any = |of: fn(&DiskView) -> u64| view.nodes.values().any(|node| node.up && self.has_room(node, bytes, of));
-        // Where nobody is up, it is not space that is lacking.
+        // If no node is up, space is not the problem.
         if bytes == 0 || view.up_count() == 0 || any(|disk| disk.free_bytes) {
             return Ok(());
         }
         let (stripe, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
-        let beside =
-            format!("{stripe} and {reserve} beside the {percent} % that conversions leave to puts (conversion_free_percent)");
+        let beside = format!(
+            "{stripe} and {reserve} in addition to the {percent} % that conversions leave to puts (conversion_free_percent)"
+        );
         Err(match any(|disk| disk.total_bytes) {
             true => Error::retry(format!(
-                "waits for space: whoever writes a stripe may have to keep it on a disk meanwhile, and none of any node has {beside}"
+                "waits for space: the agent that writes a stripe may have to spool it to a disk, but no disk of any node has {beside} free"
             )),
             false => Error::unavailable(format!(
-                "whoever writes a stripe may have to keep it on a disk meanwhile, and each of any node is too small for {beside}"
+                "the agent that writes a stripe may have to spool it to a disk, but every disk of every node is too small for {beside}"
             )),
         })
     }
@@ -155,7 +158,7 @@ mod tests {
 
     const KEPT: KeptFree = KeptFree { reserve_bytes: 20, percent: 10 };
 
-    /// Nodes with so many bytes free of 1000, in racks by turns.
+    /// Nodes with these free bytes of 1000, in alternating racks.
     fn view(free: &[u64], racks: u32) -> View {
         let node = |(id, free): (u32, &u64)| {
             let (number, path) = (DiskNumber(id), Arc::<str>::from(""));
@@ -187,9 +190,9 @@ mod tests {
         let waits = without(&[125, 124, 24], 2, 5).unwrap_err();
         assert_eq!(waits.reaction, Reaction::Retry);
         assert!(waits.message.starts_with("waits for space: 2 of 3 nodes have less than 5 and 20 free"), "{waits}");
-        assert_eq!(without(&[125, 124], 3, 5), Ok(vec![2]), "it is not for space that there are too few");
+        assert_eq!(without(&[125, 124], 3, 5), Ok(vec![2]), "too few nodes for another reason than space");
         assert_eq!(KeptFree { percent: 0, ..KEPT }.without_room(&view(&[25, 25], 1), &wanted), Ok(BTreeSet::new()));
-        // What would not fit on an empty disk is not waited for.
+        // A block that would not fit on an empty disk is not waited for.
         assert_eq!(without(&[1000, 24], 2, 880).unwrap_err().reaction, Reaction::Retry);
         let never = without(&[1000, 24], 2, 881).unwrap_err();
         assert_eq!(never.reaction, Reaction::Unavailable);
@@ -207,7 +210,7 @@ mod tests {
             let waits = KEPT.without_room(&view, &wanted).unwrap_err();
             assert!(waits.reaction == Reaction::Retry && waits.message.contains("1 of 2 nodes"), "{waits}");
             let fits = KEPT.without_room(&view, &Wanted { count: 1, ..wanted }).map(numbers);
-            assert_eq!(fits, Ok(vec![3]), "one more has room");
+            assert_eq!(fits, Ok(vec![3]), "one more node has room");
         }
     }
 
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!(spool(&[100, 100], 880), Err(Reaction::Retry));
         assert_eq!(spool(&[1000, 1000], 881), Err(Reaction::Unavailable), "it would not fit on an empty disk");
         assert_eq!((spool(&[0, 0], 0), spool(&[], 5)), (Ok(()), Ok(())));
-        // As soon as some agent may have too little memory for it.
+        // Since some agent may have too little memory for it.
         let code = weft_codes::parse("rs(1,1)").unwrap();
         let wanted = Wanted { count: 1, ..two_of(&code) };
         let spooled = |data_len| KEPT.without_room(&view(&[500], 1), &wanted.spooled(data_len)).map_err(|error| error.reaction);
@@ -238,7 +241,7 @@ mod tests {
             held: &[],
             avoid: &NOBODY,
         };
-        // Three racks of five, and of the third one only so many nodes have room.
+        // Three racks of five; in the third, only this many nodes have room.
         let roomy =
             |in_last: u32| (1..=15).map(|id| if id % 3 != 2 || id / 3 < in_last { 500 } else { 100 }).collect::<Vec<u64>>();
         let without = |free: &[u64], wanted: &Wanted<'_>| KEPT.without_room(&view(free, 3), wanted).map(|full| full.len());
@@ -250,17 +253,13 @@ mod tests {
             waits.message.starts_with("waits for space: 3 of 15 nodes") && waits.message.contains("gets 4 blocks"),
             "{waits}"
         );
-        assert_eq!(
-            without(&roomy(0), &Wanted { failure_domain: FailureDomain::Node, ..whole }),
-            Ok(5),
-            "racks are nobody's concern"
-        );
-        // Copies need nodes, and no racks.
+        assert_eq!(without(&roomy(0), &Wanted { failure_domain: FailureDomain::Node, ..whole }), Ok(5), "racks do not matter");
+        // Copies need nodes, but not racks.
         assert_eq!(without(&roomy(3), &Wanted { count: 13, ..whole }), Ok(2));
-        // It is not for space that a rack gets too many.
+        // Here a rack gets too many blocks for another reason than space.
         let two_racks = KEPT.without_room(&view(&[500, 500, 500, 500, 500, 500, 500, 500, 500, 500, 100], 2), &whole);
         assert_eq!(two_racks.map(numbers), Ok(vec![11]));
-        // What will never have room is not waited for.
+        // Space that can never come free is not waited for.
         let too_small = Wanted { bytes: 480, ..whole };
         let mut view = view(&roomy(5), 3);
         for disk in view.nodes.values_mut().filter(|node| &*node.rack == "r2").flat_map(|node| &mut node.disks) {

@@ -1,13 +1,14 @@
-//! A conversion rewrites objects in the code and sizes of another policy. This module decides how an object ends, and when it counts as left.
+//! A conversion rewrites objects in the code and sizes of another policy. This module decides how the conversion of an
+//! object ends, and when it counts as left out.
 //!
-//! | module | what it decides |
+//! | module | decides |
 //! | --- | --- |
-//! | [`stripe`] | which agent writes a stripe, and what happens if it does not |
-//! | [`writers`] | who is near a stripe's data, and who has how much to do |
-//! | [`room`] | who waits for space, and who makes way |
-//! | [`follow`] | when an agent is no farther |
-//! | [`same`] | whether what was written says what was there |
-//! | [`rate`], [`waits`] | when the next bytes may begin; what the job tells that it waits for |
+//! | [`stripe`] | which agent writes a stripe, and what happens if it fails |
+//! | [`writers`] | which agent is near a stripe's data, and how busy each is |
+//! | [`room`] | which object waits for space, and which objects give up theirs |
+//! | [`follow`] | when an agent makes no progress |
+//! | [`same`] | whether the new stripe has the old content |
+//! | [`rate`], [`waits`] | when the next bytes may start; what the job reports that it waits for |
 
 pub mod follow;
 pub mod rate;
@@ -24,27 +25,27 @@ use crate::{
 use std::time::Duration;
 use weft_types::{BlockState, Error, LeftBlock, NodeId, ObjectName, Party, Reaction, StripeRecord};
 
-/// What is said if something is left of which no attempt has told.
-pub const LEFT_UNSAID: &str = "objects were written in another code while the others were converted: convert them again";
+/// The reason if objects are left out that no attempt reported.
+pub const LEFT_UNSAID: &str = "objects were written in another code during the conversion: convert them again";
 
-/// The first pause before those are asked again that could not do it; each next one is twice as long, up to the last.
+/// The first pause before agents that failed are asked again; each next pause is twice as long, up to [`PAUSE_LAST`].
 pub const PAUSE_FIRST: Duration = Duration::from_millis(250);
-/// The last.
+/// The longest such pause.
 pub const PAUSE_LAST: Duration = Duration::from_secs(8);
 
 /// The stripe at which an object failed, and why.
 pub type Failed = (u64, Error);
 
-/// What became of an object.
+/// The outcome for one object.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its new stripes are in the old ones' place.
+    /// Its new stripes have replaced the old ones.
     Converted,
-    /// There is nothing to do any more: it was removed.
+    /// The object was removed: there is nothing left to do.
     Gone,
-    /// The job was cancelled meanwhile.
+    /// The job was cancelled during its conversion.
     Stopped,
-    /// What was written of it was given up, as another one waits for space.
+    /// Its new stripes were dropped, because another object waits for space.
     MadeWay,
     /// It could not be converted.
     Left {
@@ -55,26 +56,27 @@ pub enum Outcome {
     },
 }
 
-/// What the metadata have in the place of an object that could not be converted.
+/// The current state of an object whose conversion failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Now {
-    /// Nothing: it was removed.
+    /// The object was removed.
     Nothing,
-    /// The same version; or that is not known.
+    /// The version is unchanged, or its state is unknown.
     Same,
-    /// Another version, which is as it is to be.
+    /// Another version, which needs no conversion.
     Fine,
-    /// Another version, which is to be converted.
+    /// Another version, which needs a conversion.
     Another,
 }
 
 impl Outcome {
-    /// Of an object that could not be converted: what is not there any more need not be.
+    /// The outcome for an object whose conversion failed. An object that was removed or already has the new code is not
+    /// left out.
     pub fn of_failed(object: &ObjectName, now: Now, (stripe, error): Failed) -> Self {
         match now {
             Now::Nothing | Now::Fine => Self::Gone,
             Now::Another => {
-                let error = Error::replan("it was overwritten while it was converted").object(object);
+                let error = Error::replan("the object was overwritten while it was converted").object(object);
                 Self::Left { stripe, error }
             }
             Now::Same => Self::Left { stripe, error: error.object(object) },
@@ -82,7 +84,7 @@ impl Outcome {
     }
 }
 
-/// Counts what became of an object of so many bytes; tells whether it was left for a reason that may have gone soon.
+/// Counts the outcome for an object of `bytes` bytes. Returns whether another attempt may succeed.
 pub fn take(job: &mut Job, object: &ObjectName, bytes: u64, outcome: Outcome) -> Again {
     match outcome {
         Outcome::Converted => job.done(bytes),
@@ -96,30 +98,32 @@ pub fn take(job: &mut Job, object: &ObjectName, bytes: u64, outcome: Outcome) ->
     Again::InVain
 }
 
-/// Whether a stripe has so many copies of each data block, with the coded one; those that are lost count, as they are rebuilt.
+/// Whether a stripe has this many copies of each data block, including the coded one. Lost copies count, because they
+/// are rebuilt.
 pub fn has_copies(stripe: &StripeRecord, replicas: u8) -> bool {
     let copies = |index: usize| stripe.all().filter(|(at, _)| usize::from(*at) == index).count();
     (0..stripe.dimension()).all(|index| copies(index) == usize::from(replicas))
 }
 
-/// Whether another agent, or a moment later the same, may have more luck with a stripe.
+/// Whether another agent, or the same one later, may succeed with a stripe.
 pub fn may_help(error: &Error) -> bool {
     !matches!(error.reaction, Reaction::NotFound | Reaction::Unavailable)
 }
 
-/// What a new stripe has lost since it ended. That may be days ago, and repairs do not look at stripes that are not visible yet.
+/// What a new stripe has lost since it ended. That may be days ago, and repairs skip stripes that are not visible yet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The node that had it.
+    /// The node that had the block.
     pub node: NodeId,
-    /// Only for as long as the node is down, and it may be back soon.
+    /// Whether the block is only on a node that is down and may return soon.
     pub is_away: bool,
-    /// What to say of it.
+    /// The error for it.
     pub error: Error,
 }
 
 impl Lost {
-    /// What a stripe has lost, if anything: only a new one has all its blocks again. What is lost for good comes first.
+    /// What a new stripe has lost, if anything: unlike an old one, it must have all its blocks. Permanent losses come
+    /// first.
     pub fn of(stripe: &StripeRecord, view: &View) -> Option<Self> {
         let lost = stripe.all().filter_map(|(index, placed)| {
             let why = match view.standing_of(stripe, index, placed) {
@@ -130,7 +134,7 @@ impl Lost {
             let (id, node) = (stripe.id_of(index, placed), placed.home.node);
             let is_away = placed.state == BlockState::Ok && view.node(node).is_some_and(|node| !node.up);
             let error = Error::replan(format!(
-                "a new block was lost before all were written; the conversion of the object starts again: {why}"
+                "a new block was lost before the object was completely written: its conversion starts again: {why}"
             ));
             Some(Self { node, is_away, error: error.block(id).party(Party::Node(node)) })
         });
@@ -138,19 +142,19 @@ impl Lost {
     }
 }
 
-/// What is to be done about new stripes that have lost something.
+/// Whether the new stripes of an object are complete.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Whole {
     /// All of them have all their blocks.
     Yes,
-    /// One waits for a node, and says so; look again later.
+    /// One of them waits for a node; check again later.
     WaitsFor(String),
-    /// The conversion of the object starts again: the lost node is not expected back.
+    /// The conversion of the object starts again: the lost node is not expected to return.
     No(Failed),
 }
 
-/// Whether an object's new stripes can take the place of the old ones. `lost`: what each stripe has lost, by number. A node that is only
-/// down is waited for, though no longer than `patience`; so long, `waited`, it was already.
+/// Whether an object's new stripes can replace the old ones. `lost`: what each stripe has lost, by number. A node that
+/// is only down is waited for, but no longer than `patience`; `waited` is the time so far.
 pub fn whole(
     object: &ObjectName,
     lost: impl IntoIterator<Item = (u64, Lost)>,

@@ -1,35 +1,36 @@
-//! Which copies are dropped when the data have cooled down: what is left is what the code needs, whole, and spread over the racks as
-//! well as the copies allow it.
+//! Chooses the copies to drop when data has cooled down. One good copy of each block remains, spread over the racks as
+//! well as the copies allow.
 
 use crate::view::{Standing, View};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
 use weft_types::{BlockState, Error, FailureDomain, NodeId, ObjectName, PlacedBlock, Result, StripeRecord};
 
-/// One copy of each block of a stripe, by index: what is kept of it.
+/// The kept copy of each block of a stripe, by index.
 pub type Kept<'a> = Vec<(u8, &'a PlacedBlock)>;
 
-/// What is kept of a stripe of `object`, or why nothing of it may be dropped: also while its put `is_still_sent`. What is kept is good and
-/// on nodes that are up, parity too: copies are what a stripe without them could be rebuilt of.
+/// The blocks to keep of a stripe of `object`, or why nothing may be dropped, for example while its put
+/// `is_still_sent`. The kept blocks, including parity, must be good and on nodes that are up, because without them the
+/// stripe could be rebuilt only from its copies.
 pub fn keep<'a>(view: &'a View, stripe: &'a StripeRecord, object: &ObjectName, is_still_sent: bool) -> Result<Kept<'a>> {
     let (number, kept) = (stripe.number, spread(view, stripe));
     let kept = kept.map_err(|index| {
         let why = why_not_whole(view, stripe, index);
         Error::unavailable(format!(
-            "block {index} of stripe {number} is not whole ({why}): nothing of the stripe is dropped before all that its code needs is \
+            "block {index} of stripe {number} is not complete ({why}): copies are dropped only when all blocks of the stripe are \
              good and on nodes that are up; `weft repair object {object}` rebuilds it"
         ))
     })?;
     match is_still_sent {
         true => Err(Error::unavailable(format!(
-            "copies of stripe {number} are still being sent by its put: nothing of it is dropped meanwhile"
+            "the put is still sending copies of stripe {number}: no copy of it is dropped until then"
         ))),
         false => Ok(kept),
     }
 }
 
-/// A warning for each rack that is left with more blocks than the code tolerates to lose, where the policy asks for racks. With the
-/// copies that did not matter.
+/// A warning for each rack that keeps more blocks than the code tolerates to lose, if the policy separates racks. While
+/// there were copies, this did not matter.
 pub fn warnings(
     view: &View,
     kept: &[(u8, &PlacedBlock)],
@@ -43,8 +44,8 @@ pub fn warnings(
     let too_full = |(_, blocks): &(&str, usize)| failure_domain == FailureDomain::Rack && *blocks > tolerance;
     let warning = |(rack, blocks)| {
         format!(
-            "rack {rack} is left with {blocks} blocks of a stripe and {name} tolerates the loss of {tolerance}: to lose the rack is to \
-             lose data; `weft stat {object}` shows what is where, `weft repair object {object} --block N --to NODE` moves a block"
+            "rack {rack} keeps {blocks} blocks of a stripe, but {name} tolerates the loss of {tolerance}: losing the rack loses \
+             data. `weft stat {object}` shows where the blocks are, `weft repair object {object} --block N --to NODE` moves one"
         )
     };
     racks.into_iter().filter(too_full).map(warning).collect()
@@ -61,7 +62,7 @@ fn why_not_whole(view: &View, stripe: &StripeRecord, index: u8) -> String {
     copies.iter().map(copy).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a block cannot be kept, if it cannot. A suspect node is still up.
+/// Why a block cannot be kept; `None` if it can. A suspect node is still up.
 fn why_not(view: &View, stripe: &StripeRecord, index: u8, placed: &PlacedBlock) -> Option<&'static str> {
     match (placed.state, view.standing_of(stripe, index, placed)) {
         (BlockState::Missing, _) if stripe.incomplete => Some("still coming"),
@@ -71,9 +72,9 @@ fn why_not(view: &View, stripe: &StripeRecord, index: u8, placed: &PlacedBlock) 
     }
 }
 
-/// Of each block of a stripe one that is whole: so that the fullest rack has as few of them as it can, and otherwise from trusted
-/// nodes, the first copy first. Or the block of which there is none. A copy that could not be read a moment ago, though nothing is known
-/// to be wrong with it, is kept only where there is no other.
+/// One complete copy of each block of a stripe, or the index of a block that has none. Minimises the number of blocks
+/// in the fullest rack; of equal choices, prefers trusted nodes, then first copies. A copy that could not be read a
+/// moment ago, without a known defect, is kept only if there is no other.
 fn spread<'a>(view: &'a View, stripe: &'a StripeRecord) -> Result<Vec<(u8, &'a PlacedBlock)>, u8> {
     let indexes: Vec<u8> = stripe.blocks.keys().copied().collect();
     let mut options: Vec<Vec<(&str, &PlacedBlock)>> = Vec::with_capacity(indexes.len());
@@ -102,16 +103,16 @@ fn rack(view: &View, node: NodeId) -> &str {
     view.node(node).map_or("", |node| &node.rack)
 }
 
-/// Racks that are filled with blocks, none with more than `most`: a matching, found by augmenting paths.
+/// Assigns blocks to racks, at most `most` to each: a matching, found by augmenting paths.
 struct Racks<'a, 'v> {
-    /// For each block the copies that may be kept, by their racks.
+    /// For each block the copies that may be kept, with their racks.
     options: &'a [Vec<(&'v str, &'v PlacedBlock)>],
     most: usize,
     kept: BTreeMap<&'v str, Vec<(usize, &'v PlacedBlock)>>,
 }
 
 impl<'v> Racks<'_, 'v> {
-    /// Finds a rack for a block. A block that is there already may have to go to another rack, but to none of those `asked`.
+    /// Finds a rack for a block. May move other blocks to other racks, but not to those in `asked`.
     fn take(&mut self, at: usize, asked: &mut BTreeSet<&'v str>) -> bool {
         for (rack, placed) in &self.options[at] {
             if !asked.insert(rack) {
@@ -123,7 +124,7 @@ impl<'v> Racks<'_, 'v> {
                 return true;
             }
             let others: Vec<usize> = here.iter().map(|(other, _)| *other).collect();
-            // The block that goes leaves its place.
+            // The moved block leaves its place to this one.
             if let Some(place) = others.into_iter().position(|other| self.take(other, asked)) {
                 self.kept.entry(rack).or_default()[place] = (at, placed);
                 return true;
@@ -162,7 +163,7 @@ mod tests {
         view.nodes.get_mut(&NodeId(node)).unwrap().suspect_for = Duration::from_secs(9);
     }
 
-    /// The nodes whose blocks are kept, or the block that keeps copies from being dropped.
+    /// The nodes whose blocks are kept, or the block that prevents it.
     fn kept(view: &View, stripe: &StripeRecord) -> Result<Vec<u32>, u8> {
         let kept = spread(view, stripe)?;
         assert!(kept.iter().map(|(index, _)| *index).eq(0..3));
@@ -172,18 +173,14 @@ mod tests {
     #[test]
     fn what_is_kept_is_spread_over_the_racks() {
         let stripe = stripe();
-        assert_eq!(
-            kept(&view(&["a", "b", "c", "b", "c"]), &stripe),
-            Ok(vec![1, 2, 3]),
-            "the first copies, where nothing else counts"
-        );
-        // Who took a and c without a look at what is still to come would have two in one of them.
+        assert_eq!(kept(&view(&["a", "b", "c", "b", "c"]), &stripe), Ok(vec![1, 2, 3]), "first copies, if nothing else matters");
+        // A greedy choice of racks a and c would put two blocks into one of them later.
         let mut view = view(&["a", "a", "c", "b", "c"]);
         assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]));
         suspect(&mut view, 4);
-        assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]), "that is for a moment, and racks are for good");
+        assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]), "suspicion is temporary, racks are not");
         view.nodes.get_mut(&NodeId(4)).unwrap().up = false;
-        assert_eq!(kept(&view, &stripe), Ok(vec![1, 2, 3]), "two in a rack are as few as may be, whichever");
+        assert_eq!(kept(&view, &stripe), Ok(vec![1, 2, 3]), "two blocks in a rack are the least possible");
     }
 
     #[test]
@@ -207,7 +204,7 @@ mod tests {
         stripe.corrupt.insert((0, 0), vec![Span::new(0, 4096)]);
         assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]));
         stripe.copies[0].1.state = BlockState::Missing;
-        assert_eq!(kept(&view, &stripe), Err(0), "half a block is not kept either");
+        assert_eq!(kept(&view, &stripe), Err(0), "a partly corrupt block is not kept");
     }
 
     #[test]
@@ -229,7 +226,7 @@ mod tests {
         view.nodes.get_mut(&NodeId(1)).unwrap().up = true;
         assert_eq!(keep(&view, &stripe, &object, false).unwrap().len(), 3);
         let error = keep(&view, &stripe, &object, true).unwrap_err();
-        assert!(error.message.contains("still being sent"), "{error}");
+        assert!(error.message.contains("is still sending"), "{error}");
     }
 
     #[test]
@@ -240,6 +237,6 @@ mod tests {
         let kept = keep(&view, &stripe, &object, false).unwrap();
         assert_eq!(warnings(&view, &kept, &object, &code, FailureDomain::Node), Vec::<String>::new());
         let warned = warnings(&view, &kept, &object, &code, FailureDomain::Rack);
-        assert!(warned.len() == 1 && warned[0].contains("is left with 2 blocks"), "{warned:?}");
+        assert!(warned.len() == 1 && warned[0].contains("keeps 2 blocks"), "{warned:?}");
     }
 }

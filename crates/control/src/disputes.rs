@@ -1,25 +1,25 @@
-//! Nodes that complain of each other. A link that does not work has two ends, and either may be at fault: a node that is in a dispute with
-//! several others, each of which has fewer disputes, is what those disputes have in common.
+//! Nodes that blame each other. Either end of a failing link may be at fault. A node that is in disputes with several
+//! others, each of which has fewer disputes, is their common cause.
 
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::NodeId;
 
-/// A node in disputes with so many others may be at fault.
+/// A node in disputes with at least this many others may be at fault.
 const PEERS_MIN: usize = 2;
-/// Disputes that are remembered; more say nothing of any single node.
+/// The most disputes that are remembered; more say nothing about any single node.
 const DISPUTES_MAX: usize = 1_000;
 
-/// Disputes of late, and when each was last noted.
+/// Recent disputes, and when each was last recorded.
 #[derive(Debug, Default)]
 pub struct Disputes {
     pairs: BTreeMap<(NodeId, NodeId), Time>,
-    /// The nodes that are at fault as far as is known now, and when each was last in a dispute.
+    /// The nodes that appear to be at fault now, and when each was last in a dispute.
     at_fault: BTreeMap<NodeId, Time>,
 }
 
 impl Disputes {
-    /// Notes that one of two nodes complained of the other, and forgets disputes that are older than `kept`.
+    /// Records that one of two nodes blamed the other, and forgets disputes older than `kept`.
     pub fn note(&mut self, one: NodeId, other: NodeId, now: Time, kept: Duration) {
         self.pairs.retain(|_, at| now.since(*at) <= kept);
         let pair = (one.min(other), one.max(other));
@@ -29,19 +29,19 @@ impl Disputes {
         self.judge();
     }
 
-    /// Forgets the disputes of a node: it has started again.
+    /// Forgets the disputes of a node that has restarted.
     pub fn forget(&mut self, node: NodeId) {
         self.pairs.retain(|(one, other), _| *one != node && *other != node);
         self.judge();
     }
 
-    /// When a node that is at fault was last in a dispute. None: it is not at fault.
+    /// When a node at fault was last in a dispute; `None` if it is not at fault.
     pub fn at_fault_since(&self, node: NodeId) -> Option<Time> {
         self.at_fault.get(&node).copied()
     }
 
-    /// A node is at fault if it is in disputes with several nodes, each of which has fewer. Where two nodes fail, all others come to
-    /// complain of both, and those that complain are not at fault.
+    /// A node is at fault if it is in disputes with several nodes, each of which has fewer. If two nodes fail, all
+    /// others come to blame both, and the others are not at fault.
     fn judge(&mut self) {
         let mut peers: BTreeMap<NodeId, BTreeMap<NodeId, Time>> = BTreeMap::new();
         for ((one, other), at) in &self.pairs {
@@ -78,11 +78,11 @@ mod tests {
             disputes.note(NodeId(one), NodeId(other), at(seconds), KEPT);
             at_fault(&disputes)
         };
-        // Node 8 has no link to 2 and 6, which are blamed in turn.
+        // Node 8 has no link to nodes 2 and 6, which are blamed in turn.
         assert_eq!(note(6, 8, 0), [] as [u32; 0]);
-        assert_eq!(note(8, 6, 4), [] as [u32; 0], "the same dispute, seen from the other end");
+        assert_eq!(note(8, 6, 4), [] as [u32; 0], "the same dispute from the other end");
         assert_eq!(note(2, 8, 8), [8]);
-        assert_eq!(note(6, 8, 12), [8], "and not the node that it alone blames");
+        assert_eq!(note(6, 8, 12), [8], "not the node that only it blames");
         assert_eq!(note(3, 2, 13), [] as [u32; 0], "2 and 8 have two disputes each");
         assert_eq!(note(6, 8, 50), [] as [u32; 0], "earlier disputes are forgotten");
     }
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(at_fault(&disputes), [8, 9]);
         assert_eq!(disputes.at_fault_since(NodeId(8)), Some(at(3)));
         disputes.forget(NodeId(8));
-        assert_eq!(at_fault(&disputes), [9], "8 has started again");
+        assert_eq!(at_fault(&disputes), [9], "8 has restarted");
     }
 
     #[test]

@@ -1,39 +1,39 @@
-//! What nodes say of their own blocks: that they are lost, or corrupt in part; and what is written down of it.
+//! What nodes report about their own blocks (lost, or corrupt in part), and what of it is recorded.
 
 use weft_types::{BlockId, BlockState, NodeId, Span, StripeRecord};
 
-/// What a node says of a block of its own.
+/// A node's report about one of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// All of it is lost, and this is how it counts from now on.
+    /// The whole block is lost; its new state.
     Lost(BlockState),
     /// These bytes of it are corrupt.
     Corrupt(Vec<Span>),
 }
 
-/// What follows from a finding.
+/// The consequences of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Judged {
     /// The block is avoided for a while.
     pub avoid: bool,
-    /// This is written down of it.
+    /// What to record in the metadata.
     pub mark: Option<Finding>,
 }
 
 impl Finding {
-    /// What is written down of a block that a node says is bad. `stripe`: its stripe, if there is one. What cannot be written down is avoided
-    /// for a while.
+    /// Decides what to record when a node reports a bad block. `stripe`: its stripe, if it exists. A block whose defect
+    /// cannot be recorded is avoided for a while.
     pub fn judged(&self, stripe: Option<&StripeRecord>, node: NodeId, block: BlockId) -> Judged {
-        // Only the node that holds the block can say so: another's word for it would let one node spoil the others' blocks.
+        // Only the node that holds the block may report it. Otherwise one node could invalidate other nodes' blocks.
         let holds = |stripe: &&StripeRecord| stripe.find(block.index, block.copy).is_some_and(|it| it.home.node == node);
         let Some(stripe) = stripe.filter(holds).filter(|stripe| stripe.ended) else { return Judged { avoid: true, mark: None } };
         match self {
             Self::Lost(_) => Judged { avoid: false, mark: Some(self.clone()) },
             Self::Corrupt(bytes) => {
-                // The last page may reach beyond the block's end.
+                // The last page may extend beyond the block's end.
                 let whole = Span::new(0, stripe.layout.block_len(block.index.into()));
                 let bytes: Vec<Span> = bytes.iter().map(|span| span.intersect(whole)).filter(|span| !span.is_empty()).collect();
-                // Of a block with more and more such bytes, what was found until now does not tell what can be read.
+                // If a block has ever more corrupt ranges, those found so far do not tell what can be read.
                 let known = stripe.corrupt_of(block.index, block.copy);
                 let avoid = !known.is_empty() && bytes.iter().any(|span| !span.subtract(known).is_empty());
                 let mark = if bytes.is_empty() { Self::Lost(BlockState::Corrupt) } else { Self::Corrupt(bytes) };
@@ -50,7 +50,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// What node `node` says of block 1, which is on node 2.
+    /// The consequence if node `node` reports block 1, which is on node 2.
     fn judged(stripe: Option<&StripeRecord>, node: u32, finding: Finding) -> Judged {
         let block = BlockId { stripe: crate::fixtures::stripe().id, index: 1, copy: 0, generation: 1 };
         finding.judged(stripe, NodeId(node), block)

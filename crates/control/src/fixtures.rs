@@ -1,4 +1,4 @@
-//! A stripe and the nodes around it, for tests.
+//! A stripe and its nodes, for tests.
 
 use crate::{
     Time,
@@ -9,7 +9,7 @@ use weft_types::{
     BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, Seq, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
-/// Bytes of a block of [`stripe`].
+/// The length of a block of [`stripe`].
 pub(crate) const BLOCK_LEN: u64 = 64 << 10;
 
 /// The only disk of a node.
@@ -17,7 +17,7 @@ pub(crate) fn home(node: u32) -> Home {
     Home { node: NodeId(node), disk: DiskNumber(node) }
 }
 
-/// So many nodes without racks, of which some are down.
+/// Nodes without racks; those in `down` are down.
 pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
     let node = |id: u32| {
         let disk = DiskView {
@@ -35,7 +35,7 @@ pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
     View { nodes: (1..=nodes).map(node).collect(), now: Time::default(), ..View::default() }
 }
 
-/// A stripe of rs(4,2): its blocks are on nodes 1 to 6, and block `index` has the checksum `10 + index`.
+/// A stripe of rs(4,2) with blocks on nodes 1 to 6; block `index` has the checksum `10 + index`.
 pub(crate) fn stripe() -> StripeRecord {
     let layout = StripeLayout { layout: Layout::new(BLOCK_LEN, 4096, 1).unwrap(), k: 4, m: 2, data_len: 4 * BLOCK_LEN };
     let placed = |id| PlacedBlock { generation: 1, generation_high_water: 1, home: home(id), state: BlockState::Ok, copy: 0 };

@@ -1,22 +1,24 @@
-//! Which nodes help a repair where more could than are needed (ECPipe, section 3.3): over many stripes the work must be spread evenly.
+//! Selects the nodes that help a repair when more could help than are needed (ECPipe, §3.3). Over many stripes the work
+//! must be spread evenly.
 //!
-//! The default takes the nodes that have not helped for the longest time. It needs one number for each node, and over the stripes of a
-//! whole node every survivor helps about as often as any other, as far as the placement lets it.
+//! The default takes the nodes that have not helped for the longest time. It needs one number for each node. Over the
+//! stripes of a whole node, every survivor helps about equally often, as far as the placement allows.
 
 use rand::{RngCore, seq::SliceRandom};
 use std::collections::BTreeMap;
 use weft_types::{HelperSelect, NodeId};
 
-/// When each node was last selected. In memory: after a restart all are equal, and a few stripes later there is no difference.
+/// When each node was last selected. Kept in memory: after a restart all nodes are equal, and after a few stripes it
+/// makes no difference.
 #[derive(Debug, Clone, Default)]
 pub struct LastUsed {
-    /// Counts the selections: no clock, so that the same order of repairs selects the same helpers.
+    /// Counts selections instead of time, so that the same order of repairs selects the same helpers.
     now: u64,
     last: BTreeMap<NodeId, u64>,
 }
 
 impl LastUsed {
-    /// The nodes in the order in which they are preferred.
+    /// The nodes in order of preference.
     pub fn order(&self, select: HelperSelect, mut nodes: Vec<NodeId>, rng: &mut dyn RngCore) -> Vec<NodeId> {
         match select {
             HelperSelect::Lru => nodes.sort_by_key(|node| (self.last.get(node).copied().unwrap_or(0), *node)),
@@ -26,8 +28,8 @@ impl LastUsed {
         nodes
     }
 
-    /// These nodes help now. Each gets a time of its own, in the order in which they were due: with one time for all helpers of a stripe,
-    /// the ties would go to the lowest numbers, and those would help in every stripe.
+    /// Records that these nodes help. Each gets a time of its own, in the order in which they were due. If all helpers
+    /// of a stripe had the same time, ties would go to the lowest numbers, which would then help in every stripe.
     pub fn selected(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
         let mut due: Vec<(u64, NodeId)> =
             nodes.into_iter().map(|node| (self.last.get(&node).copied().unwrap_or(0), node)).collect();
@@ -46,7 +48,8 @@ mod tests {
 
     const K: usize = 4;
 
-    /// How often each of `nodes` helps, over many stripes of which `held` blocks are left on random nodes: least and most.
+    /// How often each of `nodes` helps, over many stripes with `held` remaining blocks on random nodes: the least and
+    /// the most.
     fn load(select: HelperSelect, nodes: u32, held: usize) -> (u64, u64) {
         let (mut helpers, mut rng) = (LastUsed::default(), StdRng::seed_from_u64(3));
         let mut load: BTreeMap<NodeId, u64> = (1..=nodes).map(|node| (NodeId(node), 0)).collect();
@@ -64,12 +67,12 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_share_the_work() {
-        // Every node has a block of every stripe: nothing stands in the way of evenness.
+        // Every node has a block of every stripe, so the work can be even.
         for nodes in [5, 9, 13] {
             let (least, most) = load(HelperSelect::Lru, nodes, nodes as usize);
             assert!(most - least <= 1, "{nodes} nodes: {least} to {most}");
         }
-        // Few have: then what is there decides too.
+        // Few nodes have a block of each stripe, so the placement matters too.
         let (least, most) = load(HelperSelect::Lru, 12, 6);
         let mean = 500 * K as u64 / 12;
         assert!(most - least <= mean / 5, "{least} to {most} of {mean}");

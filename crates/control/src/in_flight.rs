@@ -1,4 +1,4 @@
-//! The bytes that running plans still have to move, by network line. The planner of the next plan sees them, so independent writers
+//! The bytes that running plans still have to move, by network line. The planner uses them, so that independent writers
 //! avoid each other's lines (Mist, §7.7).
 
 use crate::Time;
@@ -6,13 +6,13 @@ use std::{collections::BTreeMap, time::Duration};
 use weft_plan::{Busy, Class, Moved};
 use weft_types::Party;
 
-/// A put that was announced and sends nothing for so long counts no more.
+/// An announced put that sends nothing for this long no longer counts.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(2);
 
-/// Bytes by the party over whose lines they go.
+/// Bytes by the party whose lines they use.
 pub type Lines = BTreeMap<Party, Moved>;
 
-/// What is under way.
+/// The running plans.
 #[derive(Debug, Default)]
 pub struct InFlight {
     last: u64,
@@ -23,41 +23,41 @@ pub struct InFlight {
 struct Move {
     lines: Lines,
     class: Class,
-    /// What of it has not been moved yet, from 0 to 1.
+    /// The share that is still to be moved, from 0 to 1.
     left: f64,
-    /// It has only been announced, and counts until then.
+    /// Set for a plan that is only announced: until when it counts.
     until: Option<Time>,
 }
 
 impl InFlight {
-    /// A plan begins; its number here.
+    /// Adds a plan; returns its number.
     pub fn begin(&mut self, lines: Lines, class: Class) -> u64 {
         self.add(lines, class, None)
     }
 
-    /// A put will move about this much, if it is not given up before.
+    /// Announces a put that will move about this much.
     pub fn announce(&mut self, lines: Lines, now: Time) -> u64 {
         self.add(lines, Class::Foreground, Some(now + ANNOUNCED_FOR))
     }
 
-    /// So much of it, from 0 to 1, has been moved.
+    /// Records that the share `share` of a plan, from 0 to 1, has been moved.
     pub fn moved(&mut self, number: u64, share: f64) {
         if let Some(of) = self.moves.get_mut(&number) {
             of.left = (1.0 - share).clamp(0.0, 1.0);
         }
     }
 
-    /// It moves nothing any more.
+    /// Removes a plan.
     pub fn end(&mut self, number: u64) {
         self.moves.remove(&number);
     }
 
-    /// Whether nothing is under way.
+    /// Whether no plan is running.
     pub fn is_empty(&self) -> bool {
         self.moves.is_empty()
     }
 
-    /// What is left of everything now.
+    /// The remaining bytes of all plans.
     pub fn left(&self, now: Time) -> BTreeMap<Party, Busy> {
         let mut left: BTreeMap<Party, Busy> = BTreeMap::new();
         for of in self.moves.values() {
@@ -100,7 +100,7 @@ mod tests {
         in_flight.moved(plan, 0.75);
         assert_eq!(up(&in_flight, now), 1025.0);
         now = now + ANNOUNCED_FOR;
-        assert_eq!(up(&in_flight, now), 25.0, "a put that was announced so long ago does not come");
+        assert_eq!(up(&in_flight, now), 25.0, "an old announcement no longer counts");
         in_flight.moved(plan, 1.5);
         assert_eq!(up(&in_flight, now), 0.0);
         [plan, announced, repair].into_iter().for_each(|number| in_flight.end(number));

@@ -1,15 +1,16 @@
-//! A job of an operator: it works while it is to run, waits while it is paused, goes on when the metadata cannot be reached for a while,
-//! tries what was left again for as long as that helps, and writes down how far it is and how it ended.
+//! An operator's job. It works while it is running, waits while it is paused, survives an outage of the metadata,
+//! repeats what failed for as long as that helps, and records its progress and its end.
 //!
-//! Events go in, actions come out ([`Job::on`]). The last action of an event asks for the next one; besides, what operators ask may come
-//! at any time. What a job's kind does in a pass it does not know: see [`crate::node_repair`] and [`crate::conversion`].
+//! Events go in, actions come out ([`Job::on`]). The last action of an event asks for the next one; operators' requests
+//! may arrive at any time. The job does not know what its kind does in a pass: see [`crate::node_repair`] and
+//! [`crate::conversion`].
 //!
 //! ```text
-//! Begin ─► Count ─► Write ─► Pass ─► Count … until nothing is left, or nothing helps ─► Write the end ─► End
-//!   ▲                         └─ it was paused ─► Write ─► wait to be told ─┐
-//!   └───────────────────────────────────────────────────────────────────────┘
+//!   Begin ─► Count ─► Write ─► Pass ─► Count … until nothing is left, or nothing helps ─► Write the end ─► End
+//!     ▲                         └─ paused ─► Write ─► wait for a request ─┐
+//!     └───────────────────────────────────────────────────────────────────┘
 //! ```
-//! Whether anything is left is what the metadata say at the end, not what the attempts told.
+//! At the end the metadata decides whether anything is left, and not the reports of the attempts.
 
 mod pass;
 
@@ -19,63 +20,64 @@ use crate::retries::Pause;
 use std::{mem, time::Duration};
 use weft_types::{Amount, Error, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, Reaction, Result};
 
-/// The first pause after the metadata could not be read or written; each next one is twice as long, up to the last.
+/// The first pause after the metadata could not be read or written; each next pause is twice as long, up to a limit.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LAST: Duration = Duration::from_secs(10);
 
-/// How often what could not be done is tried, if other things could or the reason may have gone.
+/// How many passes try what failed, if other items succeed or the cause may have passed.
 const PASSES_MAX: u32 = 3;
 
-/// What there is to do now.
+/// The current work of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
-    /// What is to be done.
+    /// Items that can be done now.
     pub to_do: Amount,
-    /// With what is not to be done at the moment: all else that ever was is done.
+    /// These and the items that cannot be done at the moment; all others are done.
     pub there: Amount,
 }
 
-/// How a pass over all that there is to do ended.
+/// How a pass over all items ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passed {
-    /// All was tried.
+    /// All items were tried.
     All,
-    /// An operator paused or cancelled the job; nothing of it is under way.
+    /// An operator paused or cancelled the job; no item is running.
     Stopped,
 }
 
-/// Whether what was left may work the next time.
+/// Whether items that failed may succeed in another pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Again {
-    /// It will not.
+    /// They will not.
     InVain,
-    /// It may.
+    /// They may.
     Perhaps,
-    /// Some of it only made way for others.
+    /// Some of them only gave way to others.
     MadeWay,
 }
 
-/// What became of something that was written.
+/// The result of writing to the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// It is written down.
+    /// It is written.
     Taken,
-    /// The job's end is not: it is in this state, and that one may not follow.
+    /// The job's end was refused: the job is in this state, which the end cannot follow.
     Refused(JobState),
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The job is taken up.
+    /// A coordinator takes up the job.
     TakenUp,
-    /// The job is to be in this state. It comes in the order in which it was written down; it answers [`Action::WaitToBeTold`].
+    /// The requested state changed. Requests arrive in the order in which they were written; also answers
+    /// [`Action::WaitToBeTold`].
     Asked(JobState),
     /// Answers [`Action::Begin`].
     Begun(Result<()>),
     /// Answers [`Action::Count`].
     Counted(Result<Counted>),
-    /// Answers [`Action::Pass`]. What was done and left meanwhile was told by [`Job::done`] and [`Job::left`].
+    /// Answers [`Action::Pass`]. [`Job::done`] and [`Job::left`] have reported the items.
     Passed(Result<(Passed, Again)>),
     /// Answers [`Action::Write`] and [`Action::WriteEnd`].
     Written(Result<Written>),
@@ -83,42 +85,42 @@ pub enum Event {
     Woken,
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Log a warning.
     Warn(String),
     /// Log an error.
     Error(String),
-    /// Do what comes before all else when a coordinator takes up the job; [`Event::Begun`] answers.
+    /// Do what precedes all work when a coordinator takes up the job; [`Event::Begun`] answers.
     Begin,
-    /// Count what there is to do; [`Event::Counted`] answers.
+    /// Count the work; [`Event::Counted`] answers.
     Count,
-    /// Try all of it once; [`Event::Passed`] answers.
+    /// Try all items once; [`Event::Passed`] answers.
     Pass,
-    /// Write down how far it is; [`Event::Written`] answers.
+    /// Record the progress; [`Event::Written`] answers.
     Write(JobProgress),
-    /// Write down that it has ended so; [`Event::Written`] answers.
+    /// Record this end of the job; [`Event::Written`] answers.
     WriteEnd(JobState, JobProgress),
-    /// Wait so long; [`Event::Woken`] answers.
+    /// Wait for this time; [`Event::Woken`] answers.
     Wait(Duration),
     /// Wait for the next [`Event::Asked`].
     WaitToBeTold,
-    /// It is not worked on any more: it has ended, or is not there.
+    /// Stop working on the job: it has ended or no longer exists.
     End,
 }
 
-/// A job at work.
+/// The state machine of a job.
 #[derive(Debug)]
 pub struct Job {
-    /// The state that it is to be in.
+    /// The requested state.
     asked: JobState,
-    /// That came after it began to write last.
+    /// Whether that request arrived after the last write began.
     asked_since: bool,
     progress: JobProgress,
-    /// What is said if something is left in the end of which no attempt has told.
+    /// The reason if items are left that no attempt reported.
     left_unsaid: &'static str,
-    /// What is left was counted since this coordinator took up the job.
+    /// Whether the remaining work was counted since this coordinator took up the job.
     counted: bool,
     tries: Tries,
     /// The next pause, if the next attempt fails too.
@@ -131,12 +133,12 @@ enum State {
     Untouched,
     Beginning,
     Counting,
-    /// Writes what there is to do.
+    /// Writes the counted work.
     Saving(Amount),
-    /// So many were done before the pass.
+    /// The number of items done before the pass.
     Passing(u64),
     Pausing,
-    /// Writes how it stands, and with that perhaps its end, again and again until that works.
+    /// Writes the progress and, if set, the end, and repeats that until it succeeds.
     Writing(Option<JobState>, Pause),
     WritingAgain(Option<JobState>, Pause),
     Idle,
@@ -144,23 +146,23 @@ enum State {
 }
 
 impl Job {
-    /// A job as it is written down. `left_unsaid`: what is said if something is left of which no attempt has told.
+    /// A job as recorded. `left_unsaid`: the reason if items are left that no attempt reported.
     pub fn new(asked: JobState, progress: JobProgress, left_unsaid: &'static str) -> Self {
         let (tries, pause, state) = (Tries::default(), first_pause(), State::Untouched);
         Self { asked, asked_since: false, progress, left_unsaid, counted: false, tries, pause, state }
     }
 
-    /// How far it has come.
+    /// The progress.
     pub fn progress(&self) -> &JobProgress {
         &self.progress
     }
 
-    /// One more is done, of so many bytes.
+    /// Counts an item of this many bytes as done.
     pub fn done(&mut self, bytes: u64) {
         self.progress.done.add(bytes);
     }
 
-    /// One more could not be done: counts it, and names it with the reason. Tells whether that may have gone soon.
+    /// Counts an item as failed, with its name and the reason. Returns whether another attempt may succeed.
     pub fn left(&mut self, bytes: u64, error: Error, name: impl FnOnce(String) -> LeftBlock) -> Again {
         let progress = &mut self.progress;
         progress.left.add(bytes);
@@ -172,13 +174,13 @@ impl Job {
         if matches!(reaction, Reaction::Retry | Reaction::Replan) { Again::Perhaps } else { Again::InVain }
     }
 
-    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    /// Handles an event and returns the next actions. An event that answers no action is ignored.
     pub fn on(&mut self, event: Event) -> Vec<Action> {
         match (mem::replace(&mut self.state, State::Ended), event) {
             (state, Event::Asked(asked)) => self.asked(state, asked),
             (State::Untouched, Event::TakenUp) => self.go_on(),
             (State::Pausing, Event::Woken) if self.asked == JobState::Running => self.go_on(),
-            // The pass that failed may have done something.
+            // The failed pass may have done some items.
             (State::Pausing, Event::Woken) => self.write(None, first_pause()),
             (State::Beginning, Event::Begun(Ok(()))) => self.to(State::Counting, Action::Count),
             (State::Counting, Event::Counted(Ok(counted))) => self.counted(counted),
@@ -198,7 +200,7 @@ impl Job {
     }
 
     fn asked(&mut self, state: State, asked: JobState) -> Vec<Action> {
-        // What has ended stays so: this was written before.
+        // An ended job stays ended: this request was written before.
         if !self.asked.has_ended() {
             (self.asked, self.asked_since) = (asked, true);
         }
@@ -211,7 +213,7 @@ impl Job {
         }
     }
 
-    /// Does what it is asked to. Nothing of it is under way, and how far it is, is written.
+    /// Follows the requested state. No item is running, and the progress is written.
     fn go_on(&mut self) -> Vec<Action> {
         self.tries = Tries::default();
         match self.asked {
@@ -222,11 +224,11 @@ impl Job {
         }
     }
 
-    /// What there is to do is known.
+    /// The work was counted.
     fn counted(&mut self, Counted { to_do, there }: Counted) -> Vec<Action> {
         let JobProgress { total, done, left, .. } = &mut self.progress;
         if !self.counted && total.blocks > 0 {
-            // What an earlier coordinator did last it may not have written: what is not there any more is done.
+            // An earlier coordinator may not have recorded its last items: items that are no longer there are done.
             done.blocks = done.blocks.max(total.blocks.saturating_sub(there.blocks));
             done.bytes = done.bytes.max(total.bytes.saturating_sub(there.bytes));
         }
@@ -239,13 +241,13 @@ impl Job {
             }
             return self.write(Some(JobState::Failed), first_pause());
         }
-        // What was left before is tried again.
+        // Items that failed before are tried again.
         self.progress.left_blocks.clear();
         let write = Action::Write(self.progress.clone());
         self.to(State::Saving(to_do), write)
     }
 
-    /// What there is to do is written.
+    /// The counted work was written.
     fn saved(&mut self, to_do: Amount) -> Vec<Action> {
         match self.asked {
             JobState::Running if to_do.blocks == 0 => self.write(Some(JobState::Done), first_pause()),
@@ -267,13 +269,13 @@ impl Job {
         self.progress.last_error = error.to_string();
         if error.reaction == Reaction::Retry {
             self.state = State::Pausing;
-            return vec![Action::Warn(format!("a job pauses: {error}")), Action::Wait(self.pause.again())];
+            return vec![Action::Warn(format!("a job waits before it tries again: {error}")), Action::Wait(self.pause.again())];
         }
         let write = self.write(Some(JobState::Failed), first_pause());
-        [Action::Error(format!("a job cannot go on: {error}"))].into_iter().chain(write).collect()
+        [Action::Error(format!("a job failed: {error}"))].into_iter().chain(write).collect()
     }
 
-    /// Writes how it stands, or how it ended; the next pause if that fails.
+    /// Writes the progress or the end; `pause` is the pause if that fails.
     fn write(&mut self, end: Option<JobState>, pause: Pause) -> Vec<Action> {
         self.asked_since = false;
         let progress = self.progress.clone();
@@ -288,24 +290,24 @@ impl Job {
         match written {
             Ok(Written::Taken) if end.is_some() => self.to(State::Ended, Action::End),
             Ok(Written::Taken) => self.go_on(),
-            // An operator changed the state meanwhile, or the end was written before and the answer was lost. A request that has come since may
-            // be newer than the state that was read here; but an ended job stays ended.
+            // An operator changed the state since, or the end was written before and the answer was lost. A request
+            // that has arrived since may be newer than the state read here; but an ended job stays ended.
             Ok(Written::Refused(now)) => {
                 if now.has_ended() || !self.asked_since {
                     self.asked = now;
                 }
                 self.write(None, first_pause())
             }
-            // A coordinator that leads no more is stopped meanwhile.
+            // A coordinator that no longer leads is stopped elsewhere.
             Err(error) if matches!(error.reaction, Reaction::Retry | Reaction::Fatal) => {
-                let why = Action::Error(format!("a job's progress could not be written, and is written again: {error}"));
+                let why = Action::Error(format!("cannot write a job's progress, trying again: {error}"));
                 let wait = Action::Wait(pause.again());
                 self.state = State::WritingAgain(end, pause);
                 vec![why, wait]
             }
             Err(error) => {
                 self.state = State::Ended;
-                vec![Action::Warn(format!("a job is not there any more: {error}")), Action::End]
+                vec![Action::Warn(format!("a job no longer exists: {error}")), Action::End]
             }
         }
     }
@@ -320,7 +322,7 @@ fn first_pause() -> Pause {
     Pause::new(RETRY_FIRST, RETRY_LAST)
 }
 
-/// The passes of a job that were made in vain, or nearly so.
+/// Consecutive passes without, or with little, success.
 #[derive(Debug, Default)]
 struct Tries {
     count: u32,
@@ -332,8 +334,8 @@ impl Tries {
         self.count == PASSES_MAX || self.in_vain
     }
 
-    /// A pass has done something, or nothing. What made way for what was done has not been tried: there may be as many such passes as
-    /// there is to do.
+    /// Records whether a pass did anything. Items that gave way to others have not been tried, so as many such passes
+    /// are allowed as there are items.
     fn count(&mut self, has_done: bool, again: Again) {
         self.in_vain = !has_done && again == Again::InVain;
         self.count += u32::from(!(has_done && again == Again::MadeWay));

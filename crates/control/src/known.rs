@@ -1,15 +1,15 @@
-//! What planning remembers, to be quick: recipes and lanes of patterns that were met, and shapes that were proved. What is planned is
-//! the same with and without it.
+//! Caches that make planning fast: recipes and lanes of known failure patterns, and shapes that were verified. Plans
+//! are the same with and without them.
 
 use weft_codes::{SharedCode, shortened};
 use weft_plan::{Cache, Counts, ProofKey, Proofs};
 use weft_schemes::Patterns;
 
-/// Coefficients that each of the caches of recipes, of lanes of repairs and of writes, of proved shapes and of shortened codes keeps:
-/// about 24 MB each.
+/// Coefficients that each cache keeps, about 24 MB: those of recipes, of lanes of repairs, of lanes of writes, of
+/// verified shapes, and of shortened codes.
 const TERMS_MAX: usize = 2 << 20;
 
-/// What is remembered.
+/// The caches.
 #[derive(Debug)]
 pub struct Known {
     pub(crate) proofs: Proofs,
@@ -19,12 +19,12 @@ pub struct Known {
 }
 
 impl Known {
-    /// Nothing yet. Large plans are proved by the key.
+    /// Empty caches. Large plans are verified with `key`.
     pub fn new(key: ProofKey) -> Self {
         Self { proofs: Proofs::new(key, TERMS_MAX), patterns: Patterns::new(TERMS_MAX), shortened: Cache::new(TERMS_MAX) }
     }
 
-    /// The code of a stripe of which so many data blocks have bytes.
+    /// The code of a stripe in which only this many data blocks have bytes.
     pub(crate) fn shortened(&self, code: &SharedCode, dimension: usize) -> SharedCode {
         if dimension >= code.dimension() {
             return SharedCode::clone(code);
@@ -37,12 +37,12 @@ impl Known {
         })
     }
 
-    /// How often a plan's shape had been proved, and how often not.
+    /// How often a plan's shape was found verified, and how often not.
     pub fn proofs(&self) -> Counts {
         self.proofs.counts()
     }
 
-    /// How often the lanes of a repair or a write were known, and how often not.
+    /// How often the lanes of a repair or a write were found, and how often not.
     pub fn patterns(&self) -> Counts {
         self.patterns.counts()
     }

@@ -1,25 +1,25 @@
-//! What is decided, apart from what is done: pure functions and state over plain values.
+//! The decisions of a cluster: pure functions and state machines over plain values.
 //!
-//! Nothing here waits, opens a socket, asks a database or looks at a clock: time and random numbers are passed in. The coordinator is
-//! the shell that does what is decided here.
+//! Nothing here waits, opens a socket, queries a database or reads a clock: time and random numbers are passed in. The
+//! coordinator is the shell that carries out the decisions.
 //!
-//! | module | what it decides |
+//! | module | decides |
 //! | --- | --- |
-//! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks can be used at one moment |
-//! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
-//! | [`cool`] | which copies are dropped when the data have cooled down |
+//! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks are usable at one moment |
+//! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what space conversions leave free |
+//! | [`cool`] | which copies are dropped when data has cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
-//! | [`job`] | a job of an operator: when it works, tries again, waits, and how it ended |
-//! | [`node_repair`], [`conversion`] | what a job of one kind does of that: what is wanted, who does it, what is left |
-//! | [`read`] | what a read brings, and when it needs another plan |
-//! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
-//! | [`put`] | a stripe of a put: where it goes, what is rebuilt, sent again or written down at its end, and what comes later |
-//! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
-//! | [`links`], [`in_flight`] | what links carry; what plans under way still have to move |
-//! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault where nodes complain of each other |
-//! | [`findings`], [`orphans`] | what is written down of blocks that their nodes say are bad; when a node's blocks are compared |
-//! | [`walk`] | which page of the metadata is looked up next |
-//! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
+//! | [`job`] | when an operator's job works, retries and waits, and how it ended |
+//! | [`node_repair`], [`conversion`] | the work of one kind of job: what is wanted, which node does it, what is left out |
+//! | [`read`] | what a read returns, and when it needs another plan |
+//! | [`recovery`], [`retries`] | whether the rest of a stripe suffices; when a failed operation is repeated |
+//! | [`put`] | a stripe of a put: where it goes, what is rebuilt, resent or recorded at its end, and which blocks come later |
+//! | [`options`], [`planning`] | the choices of requests; from a stripe to a verified plan |
+//! | [`links`], [`in_flight`] | the capacity of links; what running plans still have to move |
+//! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault when nodes blame each other |
+//! | [`findings`], [`orphans`] | what is recorded of blocks that their nodes report as bad; when a node's blocks are compared |
+//! | [`walk`] | which page of the metadata is read next |
+//! | [`run`] | what the agents of a plan have reported, when it stalls, and which node is to blame |
 
 pub mod assignment;
 pub mod capacity;

@@ -1,5 +1,5 @@
-//! What the links between nodes carry, as it was measured: kept with its age; which links are measured next, and what is known of the
-//! network by it.
+//! The measured capacity of the links between nodes, with its age; which links to measure next; and the network that
+//! follows from it.
 
 use crate::Time;
 use std::{
@@ -9,31 +9,31 @@ use std::{
 use weft_plan::Network;
 use weft_types::{NodeId, Party};
 
-/// Two nodes: the one that sends, and the one that receives.
+/// A link: its sender and its receiver.
 pub type Pair = (NodeId, NodeId);
 
-/// Figures that are kept; the oldest go first.
+/// The most figures that are kept; the oldest are dropped first.
 const FIGURES_MAX: usize = 1 << 16;
-/// Links that one round measures: of more, those that were not measured for the longest time.
+/// The links that one round measures; of more, those that were not measured for the longest time.
 pub const PAIRS_PER_ROUND: usize = 1_000;
 
-/// What was measured of one link.
+/// The measurement of one link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// What it carries.
+    /// Its rate.
     pub bytes_per_s: f64,
-    /// What a slice costs besides its bytes, if that could be measured.
+    /// The time of a slice besides its bytes, if it could be measured.
     pub slice_overhead_s: Option<f64>,
-    /// When.
+    /// When it was measured.
     pub at: Time,
 }
 
-/// What was measured of all links.
+/// The measurements of all links.
 #[derive(Debug, Default)]
 pub struct Links(BTreeMap<Pair, Figure>);
 
 impl Links {
-    /// Keeps what was measured of a link.
+    /// Records a measurement.
     pub fn note(&mut self, pair: Pair, figure: Figure) {
         let figures = &mut self.0;
         figures.insert(pair, figure);
@@ -44,14 +44,14 @@ impl Links {
         }
     }
 
-    /// All of them.
+    /// All measurements.
     pub fn figures(&self) -> &BTreeMap<Pair, Figure> {
         &self.0
     }
 
-    /// The network as it was measured, by what is no older than `age_max`. A node carries up and down what the best of its links
-    /// carries, a node without figures is taken to carry the median of the others. Where nothing at all is, all carry `otherwise`,
-    /// bytes a second.
+    /// The network according to measurements no older than `age_max`. A node's upload and download rates are those of
+    /// the best of its links; a node without measurements gets the median of the others. Without any measurement, all
+    /// have the rate `otherwise`, bytes a second.
     pub fn network(&self, now: Time, age_max: Duration, otherwise: f64) -> Network {
         let fresh: Vec<(Pair, Figure)> = (self.0.iter())
             .filter(|(_, figure)| now.since(figure.at) <= age_max)
@@ -72,12 +72,12 @@ impl Links {
     }
 }
 
-/// A link between racks that carries less than this share of what both its ends do is held up between them.
+/// A link between racks with less than this share of its ends' rates is limited between the racks.
 const HELD_UP: f64 = 0.8;
 
-/// Sets what the racks' lines carry, as far as it is known: where no link that leaves a rack, or none that comes into it, carries
-/// what its ends do elsewhere, they are taken to share a line, which is as wide as the best of them. Of a wider one that each of them
-/// alone does not fill, nothing is known, and it counts as wide enough.
+/// Sets the rates of the racks' lines, where they are known. If no link out of a rack, or none into it, reaches the
+/// rate that its ends reach elsewhere, these links are taken to share a line, as wide as the best of them. A wider
+/// line, which no single link fills, cannot be detected and counts as wide enough.
 pub fn set_rack_lines(network: &mut Network) {
     let mut lines: [BTreeMap<String, Option<f64>>; 2] = Default::default();
     for ((from, to), rate) in &network.pair_bytes_per_s {
@@ -92,7 +92,7 @@ pub fn set_rack_lines(network: &mut Network) {
     (network.rack_up_bytes_per_s, network.rack_down_bytes_per_s) = (up, down);
 }
 
-/// What a slice costs besides its bytes, seconds: the median of all links on which it could be measured.
+/// The time of a slice besides its bytes, seconds: the median of all links for which it was measured.
 pub fn slice_overhead_s<'a>(figures: impl Iterator<Item = &'a Figure>) -> Option<f64> {
     median(figures.filter_map(|figure| figure.slice_overhead_s).collect())
 }
@@ -102,25 +102,25 @@ fn median(mut all: Vec<f64>) -> Option<f64> {
     all.get(all.len() / 2).copied()
 }
 
-/// The links of a round: of these, those that were neither measured nor tried for the longest time, and in the order in which they
-/// are given otherwise. What was tried of others is forgotten.
+/// The links of the next round: of `pairs`, those that were neither measured nor tried for the longest time, otherwise
+/// in the given order. Attempts at other links are forgotten.
 pub fn due(mut pairs: Vec<Pair>, tried: &mut BTreeMap<Pair, Time>, figures: &BTreeMap<Pair, Figure>) -> Vec<Pair> {
     let last: BTreeMap<Pair, Time> = pairs.iter().filter_map(|pair| Some((*pair, *tried.get(pair)?))).collect();
-    // One that cannot be measured waits for its next turn like all others.
+    // A link that cannot be measured waits for its next turn like all others.
     pairs.sort_by_key(|pair| last.get(pair).copied().max(figures.get(pair).map(|figure| figure.at)));
     pairs.truncate(PAIRS_PER_ROUND);
     *tried = last;
     pairs
 }
 
-/// The links from some to others; an empty list means all nodes that are up.
+/// The links from some nodes to others; an empty list means all nodes that are up.
 pub fn among(ups: &[NodeId], from: &[NodeId], to: &[NodeId]) -> Vec<Pair> {
     let said = |named: &[NodeId]| -> BTreeSet<NodeId> { if named.is_empty() { ups } else { named }.iter().copied().collect() };
     let (from, to) = (said(from), said(to));
     from.iter().flat_map(|from| to.iter().filter(move |to| *to != from).map(move |to| (*from, *to))).collect()
 }
 
-/// Something that one probe at a time measures.
+/// A resource that only one probe at a time may use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Used {
     /// A node.
@@ -131,7 +131,7 @@ pub enum Used {
     RackDown(String),
 }
 
-/// What no other probe may use at the same time.
+/// The resources of a probe of this link.
 pub fn used(racks: &BTreeMap<Party, String>, (from, to): Pair) -> Vec<Used> {
     let rack = |node: NodeId| racks.get(&Party::Node(node));
     let crosses = rack(from) != rack(to);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(links.network(begin, age_max, 7.0), Network::uniform(7.0));
         links.note((c, a), figure(1.0, Some(9.0), begin));
         let now = begin + age_max + Duration::from_secs(1);
-        assert_eq!(links.network(now, age_max, 7.0), Network::uniform(7.0), "what is too old counts as not measured");
+        assert_eq!(links.network(now, age_max, 7.0), Network::uniform(7.0), "old measurements do not count");
         for (pair, bytes_per_s, overhead_s) in
             [((a, b), 10.0, Some(1e-5)), ((a, c), 40.0, Some(3e-5)), ((b, a), 20.0, None), ((b, c), 30.0, Some(2e-5))]
         {
@@ -168,12 +168,13 @@ mod tests {
         assert_eq!(network.down_bytes_per_s, BTreeMap::from([(party(a), 20.0), (party(b), 10.0), (party(c), 40.0)]));
         assert_eq!(network.pair_bytes_per_s[&(party(a), party(b))], 10.0);
         assert!(!network.pair_bytes_per_s.contains_key(&(party(c), party(a))));
-        assert_eq!(links.figures().len(), 5, "what is old is shown still");
+        assert_eq!(links.figures().len(), 5, "old measurements are still listed");
     }
 
     #[test]
     fn what_no_link_out_of_a_rack_gets_through_is_its_line() {
-        // Racks a and b of two nodes, c of one. 10 within; between a and b and out of b 4, into c 10.
+        // Racks a and b have two nodes each, c has one. Rates: 10 within a rack, 4 between a and b and out of b, 10
+        // into c.
         let rack = |node: u32| ["a", "a", "b", "b", "c"][node as usize];
         let mut network = Network::uniform(1.0);
         let party = |node: u32| Party::Node(NodeId(node));
@@ -197,10 +198,10 @@ mod tests {
         }
         set_rack_lines(&mut network);
         let lines = |of: &[(&str, f64)]| of.iter().map(|(rack, rate)| ((*rack).to_owned(), *rate)).collect::<BTreeMap<_, _>>();
-        // Out of a something goes in full, and into c; so what comes into b is what is held up.
+        // Full rate is seen out of a and into c, so the line into b is the limit.
         assert_eq!(network.rack_up_bytes_per_s, lines(&[("b", 3.5), ("c", 3.0)]));
         assert_eq!(network.rack_down_bytes_per_s, lines(&[("a", 3.5), ("b", 4.0)]));
-        // Slower nodes than others are no slow racks.
+        // Slower nodes are not slow racks.
         for ((from, to), rate) in &mut network.pair_bytes_per_s {
             *rate = if *from == party(0) || *to == party(0) { 2.0 } else { 10.0 };
         }
@@ -217,7 +218,7 @@ mod tests {
             let of = |(from, to)| used(&racks, (NodeId(from), NodeId(to)));
             of(one).iter().any(|it| of(other).contains(it))
         };
-        assert!(shares((0, 2), (1, 3)) && shares((0, 2), (2, 3)), "a line between racks; a node");
+        assert!(shares((0, 2), (1, 3)) && shares((0, 2), (2, 3)), "a shared line between racks; a shared node");
         assert!(!shares((0, 2), (3, 1)) && !shares((0, 1), (2, 3)));
     }
 
@@ -226,7 +227,7 @@ mod tests {
         let begin = Time::after(Duration::from_secs(100));
         let nodes: Vec<NodeId> = (1..=40).map(NodeId).collect();
         let pairs = || among(&nodes, &[], &[]);
-        // The links from the first nodes cannot be measured: more than one round takes.
+        // The links from the first nodes cannot be measured; they are more than one round takes.
         let fails = |pair: &Pair| pair.0.0 <= 30;
         let (mut links, mut tried) = (Links::default(), BTreeMap::from([((NodeId(1), NodeId(99)), begin)]));
         for round in 0..2 {
@@ -238,9 +239,9 @@ mod tests {
                 }
             }
         }
-        assert_eq!((pairs().len(), links.figures().len()), (1560, 390), "all others have had their turn");
-        assert!(!tried.contains_key(&(NodeId(1), NodeId(99))), "a node that is gone is forgotten");
-        // What was measured on request need not be measured at once again.
+        assert_eq!((pairs().len(), links.figures().len()), (1560, 390), "all other links were measured");
+        assert!(!tried.contains_key(&(NodeId(1), NodeId(99))), "a removed node is forgotten");
+        // A link that was measured on request need not be measured again at once.
         let next = due(pairs(), &mut tried, links.figures())[0];
         links.note(next, figure(1.0, None, begin + Duration::from_secs(9)));
         assert!(!due(pairs(), &mut tried, links.figures()).contains(&next));

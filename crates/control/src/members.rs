@@ -1,4 +1,5 @@
-//! The nodes as they are heard of: which are up, which are suspect, what is left on their disks. A view is what is known at one moment.
+//! The state of the nodes from their heartbeats: which are up, which are suspect, and their disks' free space. A view
+//! is a snapshot of it.
 
 use crate::{
     Time,
@@ -8,7 +9,7 @@ use crate::{
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, NodeRecord, NodeState};
 
-/// Blocks that are suspect at the same time, at most.
+/// The most blocks that are suspect at the same time.
 const SUSPECT_BLOCKS_MAX: usize = 10_000;
 
 /// The nodes.
@@ -16,41 +17,41 @@ const SUSPECT_BLOCKS_MAX: usize = 10_000;
 pub struct Members {
     nodes: BTreeMap<NodeId, Member>,
     disputes: Disputes,
-    /// Until when each is avoided. Views share it; it changes seldom.
+    /// Until when each block is avoided. Views share this map, which changes seldom.
     suspect_blocks: Arc<BTreeMap<BlockId, Time>>,
     /// A node that is silent for longer is down.
     down_after: Duration,
-    /// A node or block that failed is avoided for so long.
+    /// How long a node or block that failed is avoided.
     suspect_for: Duration,
 }
 
 #[derive(Debug)]
 struct Member {
     record: NodeRecord,
-    /// It has registered with this coordinator.
+    /// Whether it has registered with this coordinator.
     registered: bool,
-    /// Counted from the coordinator's start until the node registers.
+    /// The coordinator's start, until the node registers.
     last_seen: Time,
     suspect_until: Option<Time>,
     disks: BTreeMap<DiskNumber, DiskState>,
-    /// Bytes a second that it combines; 0: it is not known.
+    /// Coding rate, in bytes a second; 0 if unknown.
     coding_bytes_per_s: u64,
-    /// Of its disks, since its agent has started.
+    /// Fsyncs of all its disks since its agent started.
     fsyncs: u64,
 }
 
-/// What is known of a disk besides its record.
+/// The state of a disk besides its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskState {
-    /// What is left of it.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// What lies in its quarantine.
+    /// The size of its quarantine.
     pub quarantined: Quarantined,
-    /// Blocks on it, as the metadata counts them.
+    /// The number of its blocks in the metadata.
     pub blocks: u64,
 }
 
-/// What lies in a disk's quarantine.
+/// The size of a disk's quarantine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quarantined {
     /// Blocks.
@@ -59,47 +60,47 @@ pub struct Quarantined {
     pub bytes: u64,
 }
 
-/// What an agent tells of a disk.
+/// An agent's report on a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskReport {
-    /// What its agent calls it.
+    /// The disk's id.
     pub id: String,
-    /// It failed.
+    /// Whether it failed.
     pub failed: bool,
-    /// What is left of it.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// What lies in its quarantine.
+    /// The size of its quarantine.
     pub quarantined: Quarantined,
 }
 
-/// What a status shows of a node.
+/// The status of a node.
 #[derive(Debug, Clone)]
 pub struct MemberStatus {
     /// The node.
     pub record: NodeRecord,
-    /// It is up.
+    /// Whether it is up.
     pub up: bool,
-    /// How long ago it was heard of.
+    /// The time since its last heartbeat.
     pub silent_for: Duration,
     /// Its disks, by number.
     pub disks: BTreeMap<DiskNumber, DiskState>,
-    /// Bytes a second that it combines; 0: it is not known.
+    /// Coding rate, in bytes a second; 0 if unknown.
     pub coding_bytes_per_s: u64,
-    /// Of its disks, as its last heartbeat told: since its agent has started.
+    /// Fsyncs of all its disks since its agent started, from its last heartbeat.
     pub fsyncs: u64,
 }
 
-/// What a heartbeat changed.
+/// The changes after a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The node had been down.
+    /// Whether the node had been down.
     pub came_up: bool,
     /// Disks that failed (true) or recovered.
     pub disks: Vec<(DiskNumber, bool)>,
 }
 
 impl Members {
-    /// The nodes that are known at the start; none of them has been heard of yet.
+    /// The known nodes at start-up, none of which has sent a heartbeat yet.
     pub fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration, now: Time) -> Self {
         let member = |record: NodeRecord| {
             let (last_seen, disks) = (now, BTreeMap::new());
@@ -111,7 +112,7 @@ impl Members {
         Self { nodes, disputes: Disputes::default(), suspect_blocks: Arc::default(), down_after, suspect_for }
     }
 
-    /// A node has registered, and tells this of its disks. Earlier suspicions are dropped.
+    /// A node has registered, with this report on its disks. Clears earlier suspicions.
     pub fn registered(&mut self, record: NodeRecord, coding_bytes_per_s: u64, told: &[DiskReport], now: Time) {
         self.disputes.forget(record.id);
         let before = self.nodes.remove(&record.id).map(|before| before.disks).unwrap_or_default();
@@ -126,7 +127,7 @@ impl Members {
         self.nodes.insert(member.record.id, member);
     }
 
-    /// A sign of life, with what the node tells of its disks. None: the node must register first.
+    /// Handles a heartbeat, with the report on the node's disks. `None` if the node must register first.
     pub fn heartbeat(&mut self, node: NodeId, told: &[DiskReport], fsyncs: u64, now: Time) -> Option<Heartbeat> {
         let member = self.nodes.get_mut(&node).filter(|member| member.registered)?;
         (member.last_seen, member.fsyncs) = (now, fsyncs);
@@ -145,7 +146,7 @@ impl Members {
         Some(Heartbeat { came_up, disks: changed })
     }
 
-    /// Takes down the nodes that were silent for too long; returns them.
+    /// Marks nodes as down that were silent for too long; returns them.
     pub fn take_down_silent(&mut self, now: Time) -> Vec<NodeRecord> {
         let down_after = self.down_after;
         let is_silent = |member: &&mut Member| member.record.state == NodeState::Up && now.since(member.last_seen) > down_after;
@@ -156,15 +157,15 @@ impl Members {
         self.nodes.values_mut().filter(is_silent).map(down).collect()
     }
 
-    /// A node failed another: it is avoided for a while.
+    /// Avoids a node for a while after it failed another node.
     pub fn suspect(&mut self, node: NodeId, now: Time) {
         if let Some(member) = self.nodes.get_mut(&node) {
             member.suspect_until = Some(now + self.suspect_for);
         }
     }
 
-    /// One of two nodes complained of the other. A node that its disputes show to be at fault is avoided for twice as long: it is taken after
-    /// those that are in a dispute with it.
+    /// Records that one of two nodes blamed the other. A node that is at fault according to its disputes is avoided for
+    /// twice as long, so that it comes after the nodes in dispute with it.
     pub fn dispute(&mut self, one: NodeId, other: NodeId, now: Time) {
         self.disputes.note(one, other, now, self.suspect_for);
     }
@@ -175,7 +176,7 @@ impl Members {
         member.suspect_until.max(at_fault.map(|since| since + self.suspect_for * 2))
     }
 
-    /// A block could not be read: it is avoided for a while.
+    /// Avoids a block for a while after it could not be read.
     pub fn suspect_block(&mut self, block: BlockId, now: Time) {
         let blocks = Arc::make_mut(&mut self.suspect_blocks);
         if blocks.len() >= SUSPECT_BLOCKS_MAX {
@@ -186,12 +187,12 @@ impl Members {
         }
     }
 
-    /// How many nodes there are, up or not.
+    /// The number of nodes, up or down.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The nodes now.
+    /// The current view.
     pub fn view(&self, now: Time) -> View {
         View {
             nodes: self.nodes.values().map(|member| (member.record.id, self.node_view(member, now))).collect(),
@@ -201,12 +202,13 @@ impl Members {
         }
     }
 
-    /// Whether a node is up: by the clock, not by the last look at it, so that a read goes around a silent node at once.
+    /// Whether a node is up. This depends on the time and not on the last check, so that a read avoids a silent node at
+    /// once.
     pub fn is_up(&self, node: NodeId, now: Time) -> bool {
         self.nodes.get(&node).is_some_and(|member| self.is_member_up(member, now))
     }
 
-    /// The node's name, as its operator calls it.
+    /// The node's name.
     pub fn name(&self, node: NodeId) -> String {
         self.nodes.get(&node).map_or_else(|| node.to_string(), |member| member.record.name.to_string())
     }
@@ -216,18 +218,19 @@ impl Members {
         self.nodes.values().any(|member| &*member.record.name == name && self.is_member_up(member, now))
     }
 
-    /// Whether it is too early to say which nodes are down: some that were up before are still coming back.
+    /// Whether some nodes that were up before the coordinator started have not returned yet, so that it is too early to
+    /// say which are down.
     pub fn are_coming_back(&self) -> bool {
         self.nodes.values().any(|member| !member.registered && member.record.state == NodeState::Up)
     }
 
-    /// What each node that is up combines a second, in bytes, where that is known.
+    /// The coding rates of the nodes that are up, in bytes a second, where known.
     pub fn coding_bytes_per_s(&self, now: Time) -> BTreeMap<NodeId, f64> {
         let known = self.nodes.values().filter(|member| member.coding_bytes_per_s > 0 && self.is_member_up(member, now));
         known.map(|member| (member.record.id, member.coding_bytes_per_s as f64)).collect()
     }
 
-    /// What a status shows.
+    /// The status of all nodes.
     pub fn statuses(&self, now: Time) -> Vec<MemberStatus> {
         let status = |member: &Member| MemberStatus {
             record: member.record.clone(),
@@ -240,7 +243,7 @@ impl Members {
         self.nodes.values().map(status).collect()
     }
 
-    /// How many blocks the disks have, as the metadata counts them; a disk that is not named has none.
+    /// Sets the number of blocks on each disk, from the metadata; a disk that is missing has none.
     pub fn set_blocks(&mut self, counts: &[(DiskNumber, u64)]) {
         let counts: BTreeMap<DiskNumber, u64> = counts.iter().copied().collect();
         for member in self.nodes.values_mut() {
@@ -250,7 +253,7 @@ impl Members {
         }
     }
 
-    /// New blocks go to these homes: they count from now on. The next heartbeat tells how much is really left.
+    /// Counts new blocks at these homes at once. The next heartbeat reports the real free space.
     pub fn add_blocks(&mut self, homes: &[Home], bytes_each: u64) {
         for home in homes {
             if let Some(disk) = self.nodes.get_mut(&home.node).map(|member| member.disks.entry(home.disk).or_default()) {
@@ -329,10 +332,10 @@ mod tests {
     #[test]
     fn a_node_is_up_from_its_registration_until_it_is_silent_for_too_long() {
         let mut members = members();
-        assert!(members.are_coming_back() && members.view(at(1)).coming_back, "node 2 has not called yet");
+        assert!(members.are_coming_back() && members.view(at(1)).coming_back, "node 2 has not registered yet");
         assert_eq!([1, 2].map(|id| members.is_up(NodeId(id), at(4))), [true, false]);
         assert!(members.is_name_up("node-1", at(4)) && !members.is_name_up("node-2", at(4)));
-        assert!(!members.is_up(NodeId(1), at(5)), "nobody has looked yet, and it is down");
+        assert!(!members.is_up(NodeId(1), at(5)), "it is down before any check");
         let down: Vec<u32> = members.take_down_silent(at(5)).iter().map(|node| node.id.0).collect();
         assert_eq!(down, [1, 2]);
         assert!(!members.are_coming_back() && members.take_down_silent(at(6)).is_empty());
@@ -360,7 +363,7 @@ mod tests {
         members.heartbeat(NodeId(1), &told(33, false), 0, at(2));
         assert_eq!(disk(&members), Some((33, 7)));
         members.registered(record(1, NodeState::Up), 7, &told(44, false), at(3));
-        assert_eq!(disk(&members), Some((44, 7)), "what the metadata counts stays");
+        assert_eq!(disk(&members), Some((44, 7)), "the metadata's count stays");
         assert_eq!(members.statuses(at(3))[0].disks[&DiskNumber(1)].quarantined, Quarantined { blocks: 1, bytes: 5 });
     }
 

@@ -1,7 +1,8 @@
-//! The repair of a whole node: which of its blocks are rebuilt, how, and what it means for the job if one is not.
+//! The repair of a whole node: which of its blocks are rebuilt, how, and what a failure means for the job.
 //!
-//! What is to be done is what the metadata have on the node's disks, at any moment: a block that was rebuilt is there no more. Which
-//! nodes help is decided over all blocks ([`crate::helpers`]), and each block is rebuilt as any other ([`crate::rebuild`]).
+//! The blocks to rebuild are those that the metadata has on the node's disks at any moment; a rebuilt block is no
+//! longer among them. The helpers are chosen over all blocks ([`crate::helpers`]), and each block is rebuilt like any
+//! other ([`crate::rebuild`]).
 
 use crate::{
     job::{Again, Job},
@@ -11,10 +12,10 @@ use crate::{
 use std::time::Duration;
 use weft_types::{Error, Home, LeftBlock, NodeId, NodeRepair, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
 
-/// What is said if something is left of which no attempt has told.
-pub const LEFT_UNSAID: &str = "blocks came to the node, or were lost, while the others were rebuilt: repair it again";
+/// The reason if blocks are left that no attempt reported.
+pub const LEFT_UNSAID: &str = "blocks came to the node or were lost during the repair: repair the node again";
 
-/// Plans that are told of a repair that is explained, at most.
+/// The most plans that an explained repair reports.
 pub const EXPLAINED_MAX: usize = 256;
 
 /// A block of the node.
@@ -32,61 +33,63 @@ pub struct Block {
     pub bytes: u64,
 }
 
-/// What became of a block.
+/// The outcome for one block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is on another node, durable.
+    /// It is durable on another node.
     Rebuilt,
-    /// It is not the node's any more, or not lost: there is nothing to do.
+    /// It is no longer on the node or no longer lost: there is nothing to do.
     Gone,
     /// It could not be rebuilt.
     Left(Error),
 }
 
 impl Block {
-    /// The block of a stripe that is on a disk.
+    /// The block of a stripe on a disk.
     pub fn on(stripe: &StripeRecord, home: Home) -> Option<Self> {
         let (index, placed) = stripe.all().find(|(_, placed)| placed.home == home)?;
         let bytes = stripe.layout.block_len(index.into());
         Some(Self { stripe: stripe.id, number: stripe.number, index, copy: placed.copy, bytes })
     }
 
-    /// How many bytes of it have moved when so much of the work is done.
+    /// The bytes of it that have moved at this progress of its plan.
     pub fn moved_bytes(&self, thousandths: u64) -> u64 {
         moved_bytes(self.bytes, thousandths)
     }
 }
 
-/// Whether a repair can be begun: something of the node may be lost, and the nodes that are to get its blocks are up. `down_after`: so long a
+/// Whether a repair can start: blocks of the node may be lost, and the target nodes are up. `down_after`: how long a
 /// node that has just died still counts as up.
 pub fn check(repair: &NodeRepair, view: &View, down_after: Duration) -> Result<()> {
-    let known =
-        |id: NodeId| view.node(id).ok_or_else(|| Error::not_found(format!("there is no node {id}: `weft node ls` lists them")));
+    let known = |id: NodeId| {
+        view.node(id).ok_or_else(|| Error::not_found(format!("there is no node {id}: `weft node ls` lists the nodes")))
+    };
     let node = known(repair.node)?;
     if node.up && !repair.force && !node.disks.iter().any(|disk| disk.failed) {
         let (name, seconds) = (&node.name, down_after.as_millis().div_ceil(1000));
         return Err(Error::invalid(format!(
-            "{name} is up and its blocks can be read: nothing of it is lost. A node that has just died counts as down after \
-             {seconds} s; to rebuild all blocks of one that is up elsewhere, as if it were gone, say --force (stop its agent first, \
+            "{name} is up and its blocks can be read: nothing is lost. A node that has just died counts as down after \
+             {seconds} s. To rebuild the blocks of a node that is up on other nodes, pass --force (stop its agent first, \
              or new blocks may still be placed there)"
         )));
     }
     for to in &repair.to {
         let node = known(*to)?;
         if !node.up {
-            return Err(Error::invalid(format!("{} is down: nothing can be rebuilt there", node.name)));
+            return Err(Error::invalid(format!("{} is down: choose target nodes that are up", node.name)));
         }
     }
     Ok(())
 }
 
-/// Whether a block of the node is to be rebuilt: it is lost, or the node is to be emptied as if it were gone.
+/// Whether a block of the node must be rebuilt: it is lost, or the node is being emptied.
 pub fn is_wanted(repair: &NodeRepair, stripe: &StripeRecord, block: Block, view: &View) -> bool {
     let is_lost = |placed| matches!(view.standing_of(stripe, block.index, placed), Standing::Lost(_));
     repair.force || stripe.find(block.index, block.copy).is_some_and(is_lost)
 }
 
-/// The object whose block is to be rebuilt, by the stripe as it is by now: others repair, write and remove too. None: nothing is to be done.
+/// The object whose block must be rebuilt, by the stripe's current state, which others may have changed. `None` if
+/// there is nothing to do.
 pub fn object_of(repair: &NodeRepair, stripe: &StripeRecord, block: Block, view: &View) -> Result<Option<UploadId>> {
     let is_there = stripe.find(block.index, block.copy).is_some_and(|placed| placed.home.node == repair.node);
     if !is_there || !is_wanted(repair, stripe, block, view) {
@@ -95,35 +98,37 @@ pub fn object_of(repair: &NodeRepair, stripe: &StripeRecord, block: Block, view:
     visible(stripe).map(Some)
 }
 
-/// The object that a stripe is of.
+/// The object that a stripe belongs to.
 pub fn visible(stripe: &StripeRecord) -> Result<UploadId> {
     match stripe.owner {
         Owner::Object(version) => Ok(version),
         _ => {
             let id = stripe.id;
-            Err(Error::unavailable(format!("stripe {id} is of an object that is still being put: repair again later")))
+            Err(Error::unavailable(format!(
+                "stripe {id} belongs to an object that is still being put: repair the node again later"
+            )))
         }
     }
 }
 
-/// What is lost, for the repair of the node. Other blocks that the stripe may have lost stay as they are: their nodes may come back, and
-/// rebuilding them is for the repair of those nodes.
+/// The lost block, for the repair of the node. Other lost blocks of the stripe stay as they are: their nodes may
+/// return, and they belong to those nodes' repairs.
 pub fn lost(stripe: &StripeRecord, block: Block) -> Vec<Lost> {
     vec![Lost::of(stripe, block.index, block.copy)]
 }
 
-/// A rebuild, as the repair of the node asks for it.
+/// A rebuild with the options of the node's repair.
 pub fn request(repair: &NodeRepair, rebuild: Request) -> Request {
     Request {
         helpers: Some(repair.select),
         to: Destination::Among(repair.to.iter().copied().collect()),
-        // A node that is still up does not get its blocks back.
+        // The blocks of a node that is still up must not return to it.
         avoid: repair.force.then_some(repair.node).into_iter().collect(),
         ..rebuild
     }
 }
 
-/// What became of a block whose rebuild has ended.
+/// The outcome for a block whose rebuild has ended.
 pub fn outcome(rebuilt: Result<Rebuilt>, object: &ObjectName) -> Outcome {
     let left = match rebuilt {
         Ok(rebuilt) => rebuilt.left.into_iter().next().map(|(_, reason)| Error::unavailable(reason)),
@@ -132,7 +137,7 @@ pub fn outcome(rebuilt: Result<Rebuilt>, object: &ObjectName) -> Outcome {
     left.map_or(Outcome::Rebuilt, |error| Outcome::Left(error.object(object)))
 }
 
-/// Counts what became of a block; tells whether it was left for a reason that may have gone soon.
+/// Counts the outcome for a block. Returns whether another attempt may succeed.
 pub fn take(job: &mut Job, block: Block, outcome: Outcome) -> Again {
     let error = match outcome {
         Outcome::Rebuilt => {
@@ -236,7 +241,7 @@ mod tests {
         let outcomes = [
             (outcome(Ok(Rebuilt::default()), &object()), Again::InVain),
             (Outcome::Gone, Again::InVain),
-            (outcome(Ok(left("too much is lost")), &object()), Again::InVain),
+            (outcome(Ok(left("too many blocks are lost")), &object()), Again::InVain),
             (outcome(Err(Error::replan("a node went down")), &object()), Again::Perhaps),
         ];
         for (outcome, again) in outcomes {
@@ -245,7 +250,7 @@ mod tests {
         let amount = |blocks| Amount { blocks, bytes: blocks * BLOCK_LEN };
         let progress = job.progress();
         assert_eq!((progress.done, progress.left), (amount(1), amount(2)));
-        let reason = "copy 1: too much is lost".to_owned();
+        let reason = "copy 1: too many blocks are lost".to_owned();
         assert_eq!(progress.left_blocks[0], LeftBlock { object: "b/k".into(), stripe: 4, index: 1, reason });
         assert_eq!(progress.last_error, "b/k: a node went down");
     }

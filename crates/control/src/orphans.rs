@@ -1,14 +1,14 @@
-//! When the blocks on a node's disks are compared with the metadata: now and then, soon again after a comparison that failed, and at once
-//! when the node has registered again.
+//! When a node's blocks are compared with the metadata: at intervals, soon after a comparison that failed, and at once
+//! after the node has registered again.
 
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::NodeId;
 
-/// A comparison that failed is tried again after this time at the latest.
+/// A comparison that failed is repeated after this time or, if shorter, the normal interval.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// When each node is compared next. `R`: names a registration.
+/// When each node is compared next. `R` identifies a registration.
 #[derive(Debug)]
 pub struct Turns<R> {
     interval: Duration,
@@ -17,23 +17,23 @@ pub struct Turns<R> {
 
 #[derive(Debug)]
 struct Turn<R> {
-    /// Of the registration that was compared last.
+    /// The registration that was compared last.
     registration: R,
     due: Time,
 }
 
 impl<R: PartialEq> Turns<R> {
-    /// Each node is compared once in this time.
+    /// Each node is compared once in this interval.
     pub fn new(interval: Duration) -> Self {
         Self { interval, turns: BTreeMap::new() }
     }
 
-    /// Whether a node that is registered so is to be compared now.
+    /// Whether a node with this registration must be compared now.
     pub fn is_due(&self, node: NodeId, registration: &R, now: Time) -> bool {
         self.turns.get(&node).is_none_or(|turn| turn.registration != *registration || turn.due <= now)
     }
 
-    /// A node was compared, as far as that was possible.
+    /// Records that a node was compared, and whether that succeeded.
     pub fn compared(&mut self, node: NodeId, registration: R, worked: bool, now: Time) {
         let pause = if worked { self.interval } else { self.interval.min(RETRY_AFTER) };
         self.turns.insert(node, Turn { registration, due: now + pause });
@@ -60,6 +60,6 @@ mod tests {
         assert_eq!(due(&turns, 7), [false, false, true, true, true]);
         let mut often = Turns::new(Duration::from_secs(5));
         often.compared(node, 7, false, at(10));
-        assert_eq!([14, 15].map(|second| often.is_due(node, &7, at(second))), [false, true], "no later than where all went well");
+        assert_eq!([14, 15].map(|second| often.is_due(node, &7, at(second))), [false, true], "no later than after a success");
     }
 }

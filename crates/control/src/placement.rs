@@ -1,8 +1,8 @@
-//! Where new blocks go: one block of a stripe per node, and no rack with more of them than the code tolerates to lose, as far
-//! as the racks allow it.
+//! Placement of new blocks: one block of a stripe per node and, as far as the racks allow, no rack with more blocks
+//! than the code tolerates to lose.
 //!
-//! Racks are filled evenly, which is the least that the fullest of them can get. Within a rack the emptiest node comes first;
-//! the order of equals is random.
+//! Racks are filled evenly, which minimises the fullest of them. Within a rack the emptiest node comes first; the order
+//! of equals is random.
 
 use crate::view::{DiskView, NodeView, View};
 use rand::{Rng, seq::SliceRandom};
@@ -12,69 +12,69 @@ use weft_types::{Error, FailureDomain, Home, NodeId, Result, human_bytes};
 
 /// Disks that differ in fullness by less than a twentieth count as equally full.
 const FULLNESS_STEPS: u64 = 20;
-/// Full disks that a message names, at most.
+/// The most full disks that a message names.
 const FULL_DISKS_NAMED: usize = 8;
 
-/// How many different nodes a stripe takes that has so many data blocks, and blocks in all, with so many copies of its data.
+/// The number of different nodes that a stripe with `data` data blocks, `blocks` blocks and `replicas` copies of its
+/// data needs.
 pub fn nodes_needed(data: usize, blocks: usize, replicas: u8) -> usize {
     blocks + data * usize::from(replicas.saturating_sub(1))
 }
 
-/// A code, as messages name it.
+/// A code as messages name it.
 pub fn described(code: &str, replicas: u8) -> String {
     if replicas < 2 { code.to_owned() } else { format!("{code} with {replicas} copies of its data") }
 }
 
-/// What there is to say of copies that take more nodes than there are.
+/// A warning if the copies need more nodes than there are.
 pub fn few_nodes_for_copies(code: &SharedCode, replicas: u8, nodes: usize) -> Option<String> {
     let needed = nodes_needed(code.k(), code.n(), replicas);
     let what = described(&code.spec(), replicas);
-    (replicas > 1 && needed > nodes).then(|| {
-        format!("{what} puts the blocks of a stripe on {needed} different nodes, and the cluster has {nodes}: add nodes first")
-    })
+    (replicas > 1 && needed > nodes)
+        .then(|| format!("{what} needs {needed} different nodes for a stripe, but the cluster has {nodes}: add nodes first"))
 }
 
-/// What is to be placed.
+/// A request for homes.
 #[derive(Debug, Clone)]
 pub struct Ask<'a> {
     /// The code, for messages.
     pub code: &'a str,
-    /// How many blocks.
+    /// The number of blocks.
     pub count: usize,
-    /// How many lost blocks the code tolerates.
+    /// The number of lost blocks that the code tolerates.
     pub tolerance: usize,
-    /// What must not hold more blocks than the code tolerates to lose.
+    /// The unit of placement.
     pub failure_domain: FailureDomain,
     /// Nodes that hold other blocks of the stripe.
     pub held: &'a [NodeId],
-    /// Nodes that shall get nothing for other reasons.
+    /// Nodes that get no block for other reasons.
     pub avoid: &'a BTreeSet<NodeId>,
-    /// Somebody has named the nodes that are left: each of them counts, also who failed somebody a moment ago.
+    /// Whether an operator named the remaining nodes: all of them then count as trusted, including suspect ones.
     pub named: bool,
-    /// Bytes that a disk must have left, with the reserve.
+    /// Bytes that a disk must have free, including the reserve.
     pub bytes: u64,
-    /// How much each node has been given already of what is placed together; who has less of it comes first.
+    /// The load that earlier placements of the same batch gave each node; nodes with less come first.
     pub load: &'a BTreeMap<NodeId, u64>,
 }
 
-/// Nobody has been given anything.
+/// No load.
 pub static NOTHING: BTreeMap<NodeId, u64> = BTreeMap::new();
 
-/// Where the blocks go, in random order.
+/// The result of a placement, in random order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// As many as were asked for.
+    /// As many homes as requested.
     pub homes: Vec<Home>,
-    /// What there is to say of the racks.
+    /// Warnings about racks.
     pub warnings: Vec<String>,
 }
 
-/// Chooses homes, or says how many nodes there are and how many it takes.
+/// Chooses homes. The error states how many nodes there are and how many are needed.
 pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
     let free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
     let mut candidates: Vec<Candidate<'_>> =
         view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask, rng.random())).collect();
-    // Who failed somebody a moment ago is taken only where nobody else is there.
+    // Suspect nodes are used only if there are not enough others.
     let trusted = candidates.iter().filter(|candidate| !candidate.node.is_suspect()).count();
     if trusted >= ask.count && !ask.named {
         candidates.retain(|candidate| !candidate.node.is_suspect());
@@ -90,7 +90,7 @@ pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
         racks.entry(&candidate.node.rack).or_default().candidates.push(candidate);
     }
     for rack in racks.values_mut() {
-        // The best last: it is popped first.
+        // The best candidate is last, because it is popped first.
         rack.candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.rank()));
     }
     let mut homes = Vec::with_capacity(ask.count);
@@ -100,7 +100,7 @@ pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
         let Some(candidate) = rack.and_then(RackFill::take) else { return Err(too_few(view, ask, homes.len())) };
         homes.push(Home { node: candidate.node.id, disk: candidate.disk.number });
     }
-    // So that data and parity are spread over all racks alike.
+    // Spreads data and parity alike over all racks.
     homes.shuffle(rng);
     let fullest = racks.iter().max_by_key(|(_, rack)| rack.blocks);
     let total = racks.values().map(|rack| rack.blocks).sum();
@@ -108,7 +108,7 @@ pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
     Ok(Placed { homes, warnings })
 }
 
-/// The disk of a node that a new block goes to: the one with the most space left, if that is enough.
+/// The disk of a node for a new block: the one with the most free space, if that suffices.
 pub fn disk_for(node: &NodeView, bytes: u64) -> Option<&DiskView> {
     let usable = node.disks.iter().filter(|disk| !disk.failed && disk.free_bytes >= bytes);
     usable.max_by_key(|disk| (disk.free_bytes, std::cmp::Reverse(disk.blocks), std::cmp::Reverse(disk.number)))
@@ -125,7 +125,7 @@ struct Candidate<'a> {
 
 #[derive(Default)]
 struct RackFill<'a> {
-    /// Blocks of the stripe in the rack.
+    /// The stripe's blocks in the rack.
     blocks: usize,
     candidates: Vec<Candidate<'a>>,
 }
@@ -143,7 +143,7 @@ impl<'a> Candidate<'a> {
         Some(Self { node, disk, load, fullness, blocks, draw })
     }
 
-    /// Less is better.
+    /// Lower is better.
     fn rank(&self) -> (u64, u64, u64, u32, NodeId) {
         (self.load, self.fullness, self.blocks, self.draw, self.node.id)
     }
@@ -156,7 +156,7 @@ impl<'a> RackFill<'a> {
     }
 }
 
-/// What there is to say of a rack that gets so many blocks of a stripe, of `total`.
+/// The warning for a rack with `blocks` of the `total` blocks of a stripe, if one is due.
 pub fn rack_warning(ask: &Ask<'_>, name: &str, blocks: usize, total: usize) -> Option<String> {
     let (code, tolerance) = (ask.code, ask.tolerance);
     if ask.failure_domain == FailureDomain::Node || blocks <= tolerance {
@@ -164,8 +164,8 @@ pub fn rack_warning(ask: &Ask<'_>, name: &str, blocks: usize, total: usize) -> O
     }
     let needed = total.div_ceil(tolerance.max(1));
     Some(format!(
-        "rack {name} gets {blocks} blocks of a stripe and {code} tolerates the loss of {tolerance}: to lose the rack is to lose data; \
-         with nodes in {needed} racks this would not be so"
+        "rack {name} gets {blocks} blocks of a stripe, but {code} tolerates the loss of {tolerance}: losing the rack loses data. \
+         Use nodes in at least {needed} racks"
     ))
 }
 
@@ -174,20 +174,20 @@ fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
     let needed = count + ask.held.len();
     if up < needed {
         let message = format!(
-            "{code} puts the blocks of a stripe on {needed} different nodes, and {up} of {nodes} nodes are up: add nodes, or \
-             choose what needs at most {up}"
+            "{code} needs {needed} different nodes for a stripe, but {up} of {nodes} nodes are up: add nodes, or \
+             choose a code that needs at most {up}"
         );
         return if nodes < needed { Error::invalid(message) } else { Error::unavailable(message) };
     }
     Error::unavailable(format!(
-        "{code} needs {count} more nodes for a stripe, and only {found} of the {up} nodes that are up can take a block of it: the \
-         others hold one already, have failed, or have less than {} left on every disk{}",
+        "{code} needs {count} more nodes for a stripe, but only {found} of the {up} nodes that are up can take a block of it: the \
+         others hold one already, have failed, or have less than {} free on every disk{}",
         human_bytes(ask.bytes),
         full_disks(view, ask)
     ))
 }
 
-/// Names the fullest disks of nodes that are too full.
+/// Lists the fullest disks of the nodes that lack space.
 fn full_disks(view: &View, ask: &Ask<'_>) -> String {
     let is_free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
     let nodes = view.nodes.values().filter(is_free).filter(|node| disk_for(node, ask.bytes).is_none());

@@ -1,5 +1,5 @@
-//! From stripes to jobs and plans: what is wanted of which stripe is said here, how it comes about is the schemes' to say.
-//! Every plan is proved before anybody sees it.
+//! From stripes to jobs and plans. This module says what is wanted of which stripe; the schemes decide how. Every plan
+//! is verified before it is returned.
 
 use crate::{
     in_flight::Lines,
@@ -15,27 +15,27 @@ use weft_types::{
     AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord,
 };
 
-/// A plan that was proved, and the job that it does.
+/// A verified plan and its job.
 #[derive(Debug, Clone)]
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
-    /// What it does.
+    /// The job that it answers.
     pub job: Job,
-    /// The schemes among which it was chosen.
+    /// The schemes that were compared.
     pub considered: Vec<Considered>,
-    /// What it moves over whose lines.
+    /// The bytes that it moves, by line.
     pub lines: Lines,
 }
 
-/// A block that goes to a node.
+/// A block's new home.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The node.
     pub node: NodeId,
     /// The block.
     pub block: BlockId,
-    /// The positions that are not there yet.
+    /// The positions that are still missing.
     pub missing: Vec<Span>,
 }
 
@@ -48,16 +48,16 @@ pub struct Range {
     pub bytes: Span,
 }
 
-/// By what way lost blocks come.
+/// How lost blocks are rebuilt.
 #[derive(Debug, Clone, Copy)]
 pub struct Way<'a> {
-    /// What was chosen.
+    /// The options.
     pub options: &'a RepairOptions,
-    /// What is known of the network.
+    /// The known network.
     pub network: &'a Network,
-    /// Who shall help, the preferred first.
+    /// The preferred helpers, best first.
     pub prefer: &'a [Party],
-    /// What is remembered.
+    /// The caches.
     pub known: &'a Known,
 }
 
@@ -76,10 +76,10 @@ impl<'a> Way<'a> {
         Request { code, stripe: layout, seq, job, stores, prefer, network, select, paths, run, patterns }
     }
 
-    /// The plan to take, and what was considered. An automatic slice length is fitted to the path's own links, if that is predicted to be
-    /// quicker.
+    /// The chosen plan, and the schemes that were compared. An automatic slice length is fitted to the links of the
+    /// path, if that is predicted to be faster.
     fn choose(&self, request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-        // An automatic slice length needs the chosen path, which only weighing reports.
+        // An automatic slice length needs the chosen path, which only a comparison returns.
         let is_fitted = |scheme: Scheme<'_>| self.options.slice_len == AutoSize::Auto && scheme.has_paths();
         let is_weighed = self.options.explained || scheme == AUTO || is_fitted(by_name(Kind::of(request.job), scheme)?);
         let (plan, mut considered) = if is_weighed { choose(request, scheme)? } else { choose_quickly(request, scheme)? };
@@ -102,33 +102,33 @@ impl<'a> Way<'a> {
 }
 
 impl Planned {
-    /// As a saved plan, which `weft plan` reads.
+    /// The plan in the JSON form that `weft plan` reads.
     pub fn json(&self) -> Result<Vec<u8>> {
         weft_plan::to_json(&self.plan, &self.job, &self.considered).map(String::into_bytes)
     }
 }
 
-/// What a writer does: it has a stripe's data, and these blocks are to be stored.
+/// A write: the writer has a stripe's data, and these blocks are to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Writing<'a> {
     /// The writer.
     pub writer: Party,
-    /// Which updates the stripe has.
+    /// The stripe's updates.
     pub seq: &'a Seq,
-    /// Which block goes to whom.
+    /// The party that stores each block.
     pub stores: &'a [(Party, BlockId)],
-    /// The whole stripe is written, and the writer sums up all blocks: also those that others make of what it sends, so that nobody has
-    /// to be believed. Else some of the blocks are sent again, as they were.
+    /// True for a whole stripe: the writer computes the checksums of all blocks, including those that other nodes
+    /// compute from what it sends, so no node is trusted. False if some blocks are sent again as they were.
     pub whole: bool,
     /// The scheme's name, or `auto`.
     pub scheme: &'a str,
-    /// What is known of the network.
+    /// The known network.
     pub network: &'a Network,
-    /// What is remembered.
+    /// The caches.
     pub known: &'a Known,
 }
 
-/// A client writes blocks of a stripe: it has the data, every home stores its block.
+/// A plan with which a client that has the data writes blocks of a stripe; every home stores its block.
 pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
     let Writing { writer, seq, stores, whole, scheme, network, known } = *writing;
     let code = &known.shortened(code, stripe.data_blocks() as usize);
@@ -147,15 +147,15 @@ pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, ru
     };
     let (select, patterns) = (Select::AsPreferred, Some(&known.patterns));
     let request = Request { seq, stores, network, select, patterns, ..Request::new(code.as_ref(), *stripe, &job, run) };
-    // What was named is not weighed: a put plans every stripe. So little data that it does not reach all blocks is sent by the simplest
-    // scheme: there is nothing to spread.
+    // A named scheme is not compared with others, because a put plans every stripe. Data that does not reach all blocks
+    // is sent by the simplest scheme, because there is little to distribute.
     let is_short = code.dimension() < code.k();
     let scheme = if is_short { simplest(Kind::Write)?.name() } else { scheme };
     let (plan, considered) = choose_quickly(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, (network, known))? })
 }
 
-/// A client reads ranges of data blocks, from and around what `available` says can be read.
+/// A plan with which a client reads ranges of data blocks from the blocks in `available`, rebuilding the others.
 pub fn read(
     code: &SharedCode,
     stripe: &StripeRecord,
@@ -176,14 +176,14 @@ pub fn read(
     });
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let request = way.request(code, stripe, &job, &[], run);
-    // Of blocks that are there every scheme does the same.
+    // For blocks that are available, all schemes give the same plan.
     let is_there = rebuilt(stripe, available, ranges).is_empty();
     let scheme = if is_there { simplest(Kind::Read)?.name() } else { &way.options.scheme };
     let (plan, considered) = way.choose(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, (way.network, way.known))? })
 }
 
-/// Lost blocks go to new homes.
+/// A plan that rebuilds lost blocks at new homes.
 pub fn rebuild(
     code: &SharedCode,
     stripe: &StripeRecord,
@@ -209,11 +209,11 @@ pub fn rebuild(
     Ok(Planned { considered, ..proved(plan, job, code, (way.network, way.known))? })
 }
 
-/// The bytes that come out for a wanted range: whole pages where the block is read, whole checksum units where it is rebuilt
-/// (so that what was rebuilt can be checked), and never beyond the block's end.
+/// The bytes that the plan delivers for a wanted range: whole pages of a block that is read; whole checksum units of
+/// one that is rebuilt, so that it can be checked; and never beyond the block's end.
 pub fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Range {
     let len = stripe.block_len(range.index.into());
-    // With several sub-blocks a range of bytes is no range of positions, unless it is one of whole cells.
+    // With several sub-blocks, a range of bytes is a range of positions only if it consists of whole cells.
     let unit = if stripe.layout.alpha > 1 { stripe.layout.cell_len } else { PAGE_LEN };
     let unit = if rebuilt { lcm(unit, CHECKSUM_UNIT_LEN) } else { unit };
     let (start, end) = (range.bytes.start.min(len), range.bytes.end.min(len));
@@ -224,7 +224,7 @@ pub fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Range {
     Range { index: range.index, bytes }
 }
 
-/// The blocks of which something is rebuilt when these ranges are read.
+/// The blocks that must be rebuilt, at least in part, to read these ranges.
 pub fn rebuilt(stripe: &StripeRecord, available: &[u8], ranges: &[Range]) -> BTreeSet<u8> {
     let is_rebuilt = |range: &&Range| {
         let read = positions(&stripe.layout, widened(&stripe.layout, **range, false).bytes);
@@ -238,8 +238,8 @@ pub fn wanted(stripe: &StripeRecord, ranges: &[Range]) -> Vec<(u8, Span)> {
     ranges.iter().map(|range| (range.index, positions(&stripe.layout, range.bytes))).collect()
 }
 
-/// The blocks that are not there at the first positions at which what is wanted cannot be had from those that are available. None:
-/// all of it can be had.
+/// The blocks that are absent at the first positions where the wanted data cannot be recovered from the available
+/// blocks. `None` if all of it can be recovered.
 pub fn unrecoverable(code: &SharedCode, stripe: &StripeRecord, available: &[u8], wanted: &[(u8, Span)]) -> Option<Vec<u8>> {
     let code = &shortened(code, stripe.dimension());
     let holes: BTreeMap<u8, Vec<Span>> = available.iter().map(|index| (*index, holes(stripe, *index))).collect();
@@ -261,7 +261,7 @@ pub fn unrecoverable(code: &SharedCode, stripe: &StripeRecord, available: &[u8],
     edges.windows(2).find_map(|pair| lacking_at(Span::new(pair[0], pair[1])))
 }
 
-/// Why blocks are not there: because they are lost, because of what is corrupt of them, or for another reason.
+/// Why blocks are absent: lost, corrupt in these ranges, or another reason.
 pub fn why_absent(
     stripe: &StripeRecord,
     absent: &[u8],
@@ -279,13 +279,13 @@ pub fn why_absent(
     absent.iter().map(|index| (*index, why(index))).collect()
 }
 
-/// The blocks of a stripe by whether they can be read, the good ones first.
+/// A stripe's blocks by whether they can be read.
 pub struct Readable {
-    /// Those that can be read for all that is known.
+    /// Blocks without known problems.
     pub good: Vec<u8>,
-    /// Those that can perhaps be read; the longer ago it was that their node failed somebody, the earlier they come.
+    /// Blocks that may be readable; the longest-suspect nodes come first.
     pub suspect: Vec<u8>,
-    /// Those that cannot, and why.
+    /// Blocks that cannot be read, and why.
     pub lost: Vec<(u8, &'static str)>,
 }
 
@@ -306,7 +306,7 @@ pub fn readable(stripe: &StripeRecord, view: &View) -> Readable {
     readable
 }
 
-/// Says which blocks are lost and why, and how many the code can do without.
+/// The error that names the lost blocks and why, and the code's tolerance.
 pub fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, String)], view: &View) -> Error {
     let place = |(index, why): &(u8, String)| {
         let node = stripe.home_of(*index).map(|home| home.node);
@@ -317,14 +317,14 @@ pub fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, Stri
     let lost: Vec<String> = lost.iter().map(place).collect();
     let (spec, tolerance, count) = (code.spec(), code.tolerance(), lost.len());
     Error::unavailable(format!(
-        "stripe {} has lost {count} blocks and {spec} tolerates the loss of {tolerance}: {}",
+        "stripe {} has lost {count} blocks, but {spec} tolerates the loss of {tolerance}: {}",
         stripe.number,
         lost.join(", ")
     ))
 }
 
-/// Who shall help a requestor in `rack`: those of its rack are chosen first and come last in the chain, next to it, and the
-/// others stand rack by rack, so that a chain crosses from rack to rack as seldom as it can.
+/// The order of helpers for a requestor in `rack`. Nodes of its rack are chosen first and come last in the chain, next
+/// to the requestor. The others are grouped by rack, so that a chain crosses racks as seldom as possible.
 pub fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
     let nodes = available.iter().filter_map(|index| Some(stripe.home_of(*index)?.node));
     let mut helpers: Vec<NodeId> = nodes.filter(|node| view.node(*node).is_some()).collect();
@@ -332,20 +332,20 @@ pub fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k: usize
     in_chain(helpers, view, k, rack)
 }
 
-/// The first k of those who were selected, in the order of a chain to a requestor in `rack` as [`preference`] has it; then the others.
+/// The first k selected nodes, in the chain order of [`preference`]; then the others.
 pub fn in_chain(mut selected: Vec<NodeId>, view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
     let rest = selected.split_off(k.min(selected.len()));
     selected.sort_unstable_by_key(|node| std::cmp::Reverse(nearness(*node, view, rack)));
     selected.into_iter().chain(rest).map(Party::Node).collect()
 }
 
-/// Less is nearer.
+/// Lower is nearer.
 fn nearness<'a>(node: NodeId, view: &'a View, rack: Option<&str>) -> (bool, &'a str, NodeId) {
     let own = view.node(node).map_or("", |node| &*node.rack);
     (Some(own) != rack, own, node)
 }
 
-/// All positions of a range of bytes of a block, which [`widened`] has aligned.
+/// All positions of a byte range of a block, as aligned by [`widened`].
 fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
     let coded = stripe.coded_span();
     if stripe.layout.alpha == 1 {
@@ -357,8 +357,8 @@ fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
 }
 
 fn proved(plan: Plan, job: Job, code: &SharedCode, (network, known): (&Network, &Known)) -> Result<Planned> {
-    // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
-    let wrong = |refusal| Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"));
+    // The plan comes from our own schemes, so a refusal is a bug in one of them; report it instead of running the plan.
+    let wrong = |refusal| Error::fatal(format!("a scheme made a wrong plan, which was not run: {refusal}"));
     known.proofs.verify(&plan, code_view(code.as_ref(), &code.spec()), &job).map_err(wrong)?;
     let lines = weft_plan::moved(&plan, network).map_err(wrong)?;
     Ok(Planned { plan, job, considered: Vec::new(), lines })
@@ -379,7 +379,7 @@ fn holds(stripe: &StripeRecord, available: &[u8]) -> Vec<Hold> {
     held.flat_map(spans).collect()
 }
 
-/// The positions of a block that cannot be read since it is corrupt there: whole pages of its sub-blocks, as they are checked.
+/// The positions at which a block is corrupt: whole pages of its sub-blocks, the unit of checking.
 fn holes(stripe: &StripeRecord, index: u8) -> Vec<Span> {
     let coded = stripe.layout.coded_span();
     let pages = |span: Span| Span::new(span.start / PAGE_LEN * PAGE_LEN, span.end.next_multiple_of(PAGE_LEN)).intersect(coded);

@@ -1,7 +1,9 @@
-//! A read of ranges of a stripe's data blocks. Lost blocks are rebuilt; if a node cannot take part, the next plan avoids it.
+//! A read of ranges of a stripe's data blocks. Lost blocks are rebuilt; if a node cannot take part, the next plan
+//! avoids it.
 //!
-//! Events go in, actions come out ([`Read::on`]); the last action asks for the next event. A read that fails later, while its client
-//! takes its share, is another read: what its client complains of ([`avoided`]) is left alone then.
+//! Events go in, actions come out ([`Read::on`]); the last action asks for the next event. If a read fails later, while
+//! its client receives data, the client's next attempt is another read, which avoids what the client blamed
+//! ([`avoided`]).
 
 use crate::{
     known::Known,
@@ -16,73 +18,73 @@ use weft_plan::{Class, Network, Precedence};
 use weft_schemes::Run;
 use weft_types::{BlockId, BlockState, CHECKSUM_UNIT_LEN, Error, NodeId, Party, Reaction, Result, Span, StripeRecord};
 
-/// So many plans are made for a read whose nodes cannot take their part.
+/// The most plans for a read whose nodes cannot take part.
 const PLANS_MAX: u32 = 8;
 
-/// What is to be read.
+/// A read request.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The stripe's code.
     pub code: SharedCode,
-    /// The stripe as it is known.
+    /// The current stripe.
     pub stripe: StripeRecord,
-    /// What of it, block by block, without overlaps.
+    /// The ranges, block by block, without overlaps.
     pub ranges: Vec<Range>,
-    /// How lost blocks are brought back.
+    /// How lost blocks are rebuilt.
     pub options: RepairOptions,
-    /// Bytes of a slice where nothing is rebuilt.
+    /// Bytes of a slice of a block that is not rebuilt.
     pub slice_bytes: u64,
-    /// The node that reads for a conversion. None: a client reads.
+    /// The node that reads for a conversion; `None` if a client reads.
     pub delegate: Option<NodeId>,
 }
 
-/// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
+/// A plan to make, with everything that is needed for it, so that it can be made on any thread.
 #[derive(Debug)]
 pub struct PlanRequest(Request);
 
-/// A plan that was made.
+/// A finished plan.
 #[derive(Debug)]
 pub struct PlannedRead {
     /// The plan.
     pub planned: Planned,
-    /// What it brings: what is asked for, widened to what can be checked.
+    /// What it delivers: the requested ranges, widened to what can be checked.
     pub delivers: Vec<Range>,
-    /// The blocks of which something is rebuilt.
+    /// The blocks that are rebuilt, at least in part.
     pub rebuilt: Vec<u8>,
-    /// The stripe, as the plan reads it.
+    /// The stripe as the plan reads it.
     pub stripe: StripeRecord,
     code: SharedCode,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The read begins.
+    /// The read starts.
     Begin,
     /// Answers [`Action::Plan`].
     Planned(Result<Box<PlannedRead>>),
-    /// Answers [`Action::Start`]: all agents run their part, or why not.
+    /// Answers [`Action::Start`]: all agents run their tasks, or why not.
     Started(Result<()>),
     /// Answers [`Action::LookUp`].
     LookedUp(Result<StripeRecord>),
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug)]
 pub enum Action {
     /// Avoid a node for a while.
     Suspect(NodeId),
     /// Make a plan; [`Event::Planned`] answers.
     Plan(Box<PlanRequest>),
-    /// Open and start it; [`Event::Started`] answers.
+    /// Open and start the plan; [`Event::Started`] answers.
     Start(Box<PlannedRead>),
-    /// Look up the stripe as it is now; [`Event::LookedUp`] answers.
+    /// Look up the current stripe; [`Event::LookedUp`] answers.
     LookUp,
-    /// The plan that was started last runs, or there is none.
+    /// The last plan runs, or the read failed.
     End(Result<()>),
 }
 
-/// A read, until its plan runs.
+/// The state machine of a read, until its plan runs.
 #[derive(Debug)]
 pub struct Read {
     request: Request,
@@ -100,21 +102,21 @@ enum State {
 }
 
 impl Read {
-    /// Of this request.
+    /// For this request.
     pub fn new(request: Request) -> Self {
         Self { request, plans: 0, state: State::Begin }
     }
 
-    /// What the plan would be now.
+    /// The plan to make now.
     pub fn ask(&self, view: &View, rng: &mut dyn RngCore) -> PlanRequest {
         let Request { stripe, delegate, .. } = &self.request;
-        // The delegate reads what it has itself, where that is as good.
+        // The delegate prefers its own blocks where they are equally good.
         let draw = |node| if *delegate == Some(node) { 0 } else { rng.random() };
         let stripe = view.serving(stripe.clone(), |block, _| view.is_suspect_block(block), draw);
         PlanRequest(Request { stripe, ..self.request.clone() })
     }
 
-    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    /// Handles an event and returns the next actions. An event that answers no action is ignored.
     pub fn on(&mut self, event: Event, view: &View, rng: &mut dyn RngCore) -> Vec<Action> {
         match (self.state, event) {
             (State::Begin, Event::Begin) => self.plan(view, rng),
@@ -124,7 +126,7 @@ impl Read {
             }
             (State::Starting, Event::Started(Err(error))) if error.reaction == Reaction::Replan && self.plans < PLANS_MAX => {
                 self.state = State::LookingUp;
-                // Of a bad block the block is avoided, and not its whole node.
+                // For a bad block, only the block is avoided, and not its node.
                 let suspect = match (error.party, error.block) {
                     (Some(Party::Node(node)), None) => Some(Action::Suspect(node)),
                     _ => None,
@@ -155,7 +157,7 @@ impl Read {
 }
 
 impl PlanRequest {
-    /// Makes the plan. `frame` gives the run of a plan with slices of so many positions, and its reader.
+    /// Makes the plan. `frame` gives the run and the reader of a plan with slices of this many positions.
     pub fn plan(
         &self,
         view: &View,
@@ -179,15 +181,15 @@ impl PlanRequest {
             let (rebuilt, stripe, code) = (rebuilt.into_iter().collect(), stripe.clone(), code.clone());
             Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt, stripe, code })
         };
-        // Of one data block every block is a copy: a delegate that has one reads that.
+        // With one data block, every block is a copy: a delegate that has one reads its own.
         let is_own = |index: &u8| delegate.is_some() && stripe.home_of(*index).map(|home| home.node) == *delegate;
         if let Some(own) = good.iter().copied().find(is_own).filter(|_| code.k() == 1)
             && let Ok(planned) = attempt(&[own])
         {
             return Ok(planned);
         }
-        // As few of the suspect blocks as will do. Two nodes that were each blamed for the link between them are both suspect, and with
-        // one of them it works.
+        // Uses as few suspect blocks as possible. If two nodes were each blamed for the link between them, both are
+        // suspect, and one of them suffices.
         let all: Vec<u8> = good.iter().chain(&suspect).copied().collect();
         let mut planned = attempt(&good);
         for count in good.len() + 1..=all.len() {
@@ -208,25 +210,25 @@ impl PlanRequest {
         })
     }
 
-    /// Whether all that is wanted can be read as it is: nothing is computed for it.
+    /// Whether everything can be read directly, without computation.
     pub fn is_plain(&self, view: &View) -> bool {
         let Request { stripe, ranges, .. } = &self.0;
         planning::rebuilt(stripe, &planning::readable(stripe, view).good, ranges).is_empty()
     }
 
-    /// The stripe, as the plan reads it.
+    /// The stripe as the plan reads it.
     pub fn stripe(&self) -> &StripeRecord {
         &self.0.stripe
     }
 
-    /// Who goes before the plan.
+    /// The plan's precedence.
     pub fn precedence(&self) -> Precedence {
         if self.0.delegate.is_some() { Precedence::MOVE } else { Class::Foreground.into() }
     }
 }
 
 impl PlannedRead {
-    /// The blocks that are read as they are, and of which it brings a part of a checksum unit.
+    /// The blocks that are read directly, and of which the plan delivers part of a checksum unit.
     pub fn in_part(&self) -> BTreeSet<u8> {
         let is_edge =
             |index: u8, at: u64| at.is_multiple_of(CHECKSUM_UNIT_LEN) || at == self.stripe.layout.block_len(index.into());
@@ -235,7 +237,7 @@ impl PlannedRead {
         read.filter(is_in_part).map(|range| range.index).collect()
     }
 
-    /// Whether another plan could read around a node.
+    /// Whether another plan could avoid a node.
     pub fn is_spare(&self, node: NodeId, view: &View) -> bool {
         let wanted = planning::wanted(&self.stripe, &self.delivers);
         let stripe = view.serving(self.stripe.clone(), |_, home| home == node, |_| 0);
@@ -246,22 +248,22 @@ impl PlannedRead {
     }
 }
 
-/// Whether an error is about nothing but a stripe and the homes of its blocks.
+/// Whether an error concerns only a stripe and the homes of its blocks.
 pub fn is_about(error: &Error, stripe: &StripeRecord) -> bool {
     let is_home = |node| stripe.all().any(|(_, placed)| placed.home.node == node);
     let is_party = |party| matches!(party, Party::Node(node) if is_home(node));
     error.block.is_none_or(|block| block.stripe == stripe.id) && error.party.is_none_or(is_party)
 }
 
-/// Which node and which block to avoid for a while, since a client complains of an error: for a bad block the block, and not its whole
-/// node; no node where the agents have said already which one is to blame.
+/// The node and the block to avoid for a while after a client reported an error: for a bad block only the block; no
+/// node if the agents have already found the one to blame.
 pub fn avoided(error: &Error, stripe: &StripeRecord, blamed: bool) -> (Option<NodeId>, Option<BlockId>) {
     let node = match (error.reaction, error.party) {
         (Reaction::Retry, _) | (_, None | Some(Party::Client(_))) => None,
         (Reaction::Corrupt, _) if error.block.is_some() => None,
         (_, Some(Party::Node(node))) => Some(node).filter(|_| !blamed),
     };
-    // Of a block that is known to be corrupt, it is known what can be read.
+    // For a block that is known to be corrupt, the readable parts are known.
     let is_known = |block: &BlockId| {
         let placed = stripe.find(block.index, block.copy);
         stripe.id == block.stripe && placed.is_some_and(|placed| placed.state != BlockState::Ok)
@@ -269,7 +271,7 @@ pub fn avoided(error: &Error, stripe: &StripeRecord, blamed: bool) -> (Option<No
     (node, error.block.filter(|block| !is_known(block)))
 }
 
-/// Widens the ranges to what can be read and checked; those that come to overlap become one.
+/// Widens the ranges to what can be read and checked, and merges those that then overlap.
 fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec<Range> {
     let mut by_block: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
     for range in ranges {

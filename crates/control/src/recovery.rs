@@ -1,11 +1,11 @@
-//! Whether what is there of a stripe is enough to make the rest of it.
+//! Whether the available blocks of a stripe suffice to rebuild the others.
 
 use crate::{planning, view::View};
 use weft_codes::SharedCode;
 use weft_types::{Error, Reaction, StripeRecord};
 
-/// Whether a stripe may be acknowledged without these blocks: they are no more than may be missing, everybody knows what they must
-/// become, and they can be made of the others.
+/// Whether a stripe may be acknowledged without these blocks: there are no more than `missing_max`, their checksums are
+/// known, and they can be rebuilt from the others.
 pub fn is_enough(
     code: &SharedCode,
     stripe: &StripeRecord,
@@ -17,26 +17,26 @@ pub fn is_enough(
     missing.len() <= missing_max as usize && missing.iter().all(is_known) && is_recoverable(code, stripe, missing)
 }
 
-/// Whether blocks can be made of all others.
+/// Whether blocks can be rebuilt from all others.
 pub fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: &[u8]) -> bool {
     let stored: Vec<u8> = stripe.blocks.keys().copied().filter(|index| !missing.contains(index)).collect();
     let wanted: Vec<_> = missing.iter().map(|index| (*index, stripe.layout.coded_span())).collect();
     planning::unrecoverable(code, stripe, &stored, &wanted).is_none()
 }
 
-/// Why a stripe cannot be acknowledged, if that is so.
+/// Why a stripe cannot be acknowledged; `None` if it can.
 pub fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
     let error = too_many_lost(code, stripe.clone(), view)?;
     let mut all_back = view.clone();
     all_back.nodes.values_mut().for_each(|node| node.up = true);
     let (reaction, why) = match too_many_lost(code, stripe, &all_back) {
-        None => (Reaction::Retry, "for as long as nodes are down that have what it takes to read it"),
-        Some(_) => (error.reaction, "as too much was lost since it was sent"),
+        None => (Reaction::Retry, "because nodes are down whose blocks are needed to read it"),
+        Some(_) => (error.reaction, "because too many blocks were lost since it was sent"),
     };
-    Some(Error { reaction, message: format!("it is not acknowledged, {why}: {}", error.message), ..error })
+    Some(Error { reaction, message: format!("the stripe cannot be acknowledged, {why}: {}", error.message), ..error })
 }
 
-/// Why a stripe's data cannot be had of what stands at a moment, if that is so.
+/// Why a stripe's data cannot be read from the blocks that are available now; `None` if it can.
 fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
     let stripe = view.serving(stripe, |_, _| false, |_| 0);
     let readable = planning::readable(&stripe, view);
@@ -83,10 +83,10 @@ mod tests {
             is_enough(&code, &stripe, &vec![Some(vec![7]); stripe.blocks.len()], missing, missing_max)
         };
         assert!(enough("rs(4,2)", &[], 0) && enough("rs(4,2)", &[3], 1) && enough("rs(4,2)", &[0, 5], 2));
-        assert!(!enough("rs(4,2)", &[3], 0) && !enough("rs(4,2)", &[0, 5], 1), "more are missing than may be");
-        // Two of a local group of two and both global parities: k + 0 blocks are there, and do not do.
+        assert!(!enough("rs(4,2)", &[3], 0) && !enough("rs(4,2)", &[0, 5], 1), "more blocks are missing than allowed");
+        // Two blocks of a local group and both global parities are missing: k blocks are left, but they do not suffice.
         assert!(enough("lrc(4,2,2)", &[0, 4, 6], 4) && enough("lrc(4,2,2)", &[4, 5, 6, 7], 4));
-        assert!(!enough("lrc(4,2,2)", &[0, 1, 6, 7], 4), "as many as asked for, and they are not enough");
+        assert!(!enough("lrc(4,2,2)", &[0, 1, 6, 7], 4), "as many blocks as required, but they do not suffice");
     }
 
     #[test]
@@ -108,9 +108,9 @@ mod tests {
         };
         assert_eq!((acknowledged(&[1], &[]), acknowledged(&[], &[1])), (Ok(()), Ok(())));
         assert_eq!(acknowledged(&[1, 4], &[]), Err(Reaction::Retry));
-        assert_eq!(acknowledged(&[1], &[4]), Err(Reaction::Retry), "one is enough");
+        assert_eq!(acknowledged(&[1], &[4]), Err(Reaction::Retry), "one block suffices");
         assert_eq!(acknowledged(&[], &[1, 4]), Err(Reaction::Unavailable));
-        assert_eq!(acknowledged(&[1], &[4, 5]), Err(Reaction::Unavailable), "nor would it be enough");
+        assert_eq!(acknowledged(&[1], &[4, 5]), Err(Reaction::Unavailable), "one block would not suffice");
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! When what failed is tried again: less and less often, for as long as it fails.
+//! When failed operations are repeated: with growing pauses, for as long as they fail.
 
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 
-/// The first pause before another try; each next one is twice as long, up to the last. What it takes may be lacking for hours.
+/// The first pause before a retry; each next pause is twice as long, up to a limit. The cause may last for hours.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(60);
-/// Failures that are remembered. While there are so many, nothing else is tried: it is likely to lack the same.
+/// The most failures that are remembered. With so many, no new operation is tried, because it probably fails for the
+/// same cause.
 const TRIED_MAX: usize = 65_536;
 
-/// What has failed so far, by what it is.
+/// Failed operations, by key.
 #[derive(Debug)]
 pub struct Retries<K>(BTreeMap<K, Tried>);
 
@@ -27,7 +28,7 @@ impl<K> Default for Retries<K> {
 }
 
 impl<K: Ord> Retries<K> {
-    /// Why the last try failed; empty: none has.
+    /// Why the last attempt failed; empty if none has.
     pub fn why(&self, what: &K) -> String {
         self.0.get(what).map(|tried| tried.why.clone()).unwrap_or_default()
     }
@@ -37,12 +38,12 @@ impl<K: Ord> Retries<K> {
         self.0.get(what).map_or(self.0.len() < TRIED_MAX, |tried| tried.again_at <= now)
     }
 
-    /// When to look again: when the next try is due, and no later than `latest`.
+    /// When to check again: when the next retry is due, but not later than `latest`.
     pub fn next(&self, latest: Time) -> Time {
         self.0.values().map(|tried| tried.again_at).min().map_or(latest, |next| next.min(latest))
     }
 
-    /// A try has failed. Tells how many have, and after which pause the next is due.
+    /// Records a failed attempt. Returns the number of failures, and the pause before the next attempt.
     pub fn failed(&mut self, what: K, why: String, now: Time) -> (u32, Duration) {
         let times = self.0.get(&what).map_or(0, |tried| tried.times).saturating_add(1);
         let pause = PAUSE_FIRST.saturating_mul(1 << (times - 1).min(16)).min(PAUSE_LAST);
@@ -52,18 +53,18 @@ impl<K: Ord> Retries<K> {
         (times, pause)
     }
 
-    /// It has succeeded.
+    /// Records a success.
     pub fn done(&mut self, what: &K) {
         self.0.remove(what);
     }
 
-    /// Forgets what is not there any more.
+    /// Forgets operations that are no longer needed.
     pub fn retain(&mut self, is_there: impl Fn(&K) -> bool) {
         self.0.retain(|what, _| is_there(what));
     }
 }
 
-/// Pauses, each twice as long as the one before, up to the last.
+/// Pauses that double, up to a limit.
 #[derive(Debug, Clone)]
 pub struct Pause {
     next: Duration,
@@ -76,7 +77,7 @@ impl Pause {
         Self { next: first, last }
     }
 
-    /// How long to wait now.
+    /// The next pause.
     pub fn again(&mut self) -> Duration {
         let now = self.next;
         self.next = (now * 2).min(self.last);
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert!(!retries.is_due(&3, now) && retries.is_due(&4, now));
         assert_eq!((retries.why(&3).as_str(), retries.next(now + 2 * PAUSE_LAST)), ("too few nodes", now + PAUSE_LAST));
-        assert_eq!(retries.next(now + PAUSE_FIRST), now + PAUSE_FIRST, "others are looked for meanwhile");
+        assert_eq!(retries.next(now + PAUSE_FIRST), now + PAUSE_FIRST, "other operations are checked in between");
         assert!(retries.is_due(&3, now + PAUSE_LAST));
         retries.done(&3);
         assert_eq!(retries.failed(3, "again".into(), now).0, 1, "success resets the count");
@@ -117,6 +118,6 @@ mod tests {
             retries.failed(number, String::new(), Time::default());
         }
         let late = Time::after(PAUSE_LAST);
-        assert!(retries.is_due(&0, late) && !retries.is_due(&TRIED_MAX, late), "others wait for those");
+        assert!(retries.is_due(&0, late) && !retries.is_due(&TRIED_MAX, late), "others wait for these");
     }
 }

@@ -1,5 +1,5 @@
-//! How fast nodes give what they read, as the stages of plans have found it: whose disk or processor is slow is a straggler for a
-//! chain just as who has a slow link (ECPipe, §4.2, of weights that nodes have).
+//! How fast nodes deliver what they read, according to the stages of plans. A node with a slow disk or processor is a
+//! straggler for a chain, just like one with a slow link (ECPipe, §4.2, there as link weights).
 
 use crate::{
     Time,
@@ -8,29 +8,30 @@ use crate::{
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::NodeId;
 
-/// A task that read less says nothing of the node.
+/// A task that read less says nothing about the node.
 const READ_BYTES_MIN: u64 = 1 << 20;
-/// Whose own disk and processor took less time of a task than this has held up nobody.
+/// A node whose own disk and processor took less time of a task than this has delayed no other node.
 const HELD_UP_MIN: Duration = Duration::from_millis(100);
-/// A straggler is not chosen where others can, and nothing more is found of it: after this time it may show whether it still is one.
+/// A straggler is not chosen if there are others, so nothing new is learnt about it. After this time it may show
+/// whether it is still slow.
 const KNOWN_FOR: Duration = Duration::from_secs(300);
-/// A straggler is who does less than this part of what the others do: nodes that are alike have a little more to do now and then.
+/// A straggler is slower than this fraction of the others' rate: equal nodes differ a little at times.
 const STRAGGLES: f64 = 0.5;
 
-/// What nodes did of late.
+/// Recent rates of nodes.
 #[derive(Debug, Default)]
 pub struct Stragglers(BTreeMap<NodeId, ReadRate>);
 
 #[derive(Debug, Clone, Copy)]
 struct ReadRate {
-    /// Infinite of who has held up nobody.
+    /// Infinite for a node that has delayed no other.
     bytes_per_s: f64,
     at: Time,
 }
 
 impl Stragglers {
-    /// Learns from a task that came to its end. Stages run side by side: the slowest of them has waited for its disk for as long as all
-    /// of what was read took.
+    /// Learns from a finished task. Stages run in parallel: the slowest of them has waited for its disk for as long as
+    /// all reads took.
     pub fn note(&mut self, node: NodeId, told: &NodeReport, now: Time) {
         let read = told.traffic.read_bytes;
         if told.end != Some(End::Done) || read < READ_BYTES_MIN {
@@ -42,19 +43,19 @@ impl Stragglers {
         self.0.insert(node, ReadRate { bytes_per_s, at: now });
     }
 
-    /// Whoever comes back may have another disk.
+    /// Forgets a node that returned, possibly with another disk.
     pub fn forget(&mut self, node: NodeId) {
         self.0.remove(&node);
     }
 
-    /// The stragglers of late, and what they give, bytes a second.
+    /// The recent stragglers and their rates, bytes a second.
     pub fn stragglers(&self, now: Time) -> BTreeMap<NodeId, f64> {
         let fresh = self.0.iter().filter(|(_, rate)| now - rate.at <= KNOWN_FOR);
         among(fresh.map(|(node, rate)| (*node, rate.bytes_per_s)).collect())
     }
 }
 
-/// Those that do much less than most of the others.
+/// Those with a much lower rate than most of the others.
 pub fn among(rates: BTreeMap<NodeId, f64>) -> BTreeMap<NodeId, f64> {
     let mut sorted: Vec<f64> = rates.values().copied().collect();
     sorted.sort_by(f64::total_cmp);
@@ -87,7 +88,7 @@ mod tests {
         }
         let slow = BTreeMap::from([(NodeId(2), 16.0 * MIB as f64)]);
         assert_eq!(rates.stragglers(now), slow);
-        // What says nothing changes nothing.
+        // A task without information changes nothing.
         rates.note(NodeId(2), &told(MIB - 1, &[0], End::Done), now);
         rates.note(NodeId(3), &told(8 * MIB, &[5000], End::GivenUp), now);
         assert_eq!(rates.stragglers(now), slow);
@@ -96,12 +97,12 @@ mod tests {
         now = now + Duration::from_secs(1);
         assert_eq!(rates.stragglers(now), BTreeMap::new());
         done(&mut rates, &[2], 500, now);
-        assert_eq!(rates.stragglers(now), BTreeMap::new(), "where all that is known is slow, nobody is slower than the others");
+        assert_eq!(rates.stragglers(now), BTreeMap::new(), "if all known rates are slow, no node is slower than the others");
         done(&mut rates, &[1, 3], 600, now);
-        assert_eq!(rates.stragglers(now), BTreeMap::new(), "nor where all are as slow");
+        assert_eq!(rates.stragglers(now), BTreeMap::new(), "nor if all are equally slow");
         done(&mut rates, &[1, 3], 6, now);
         assert_eq!(rates.stragglers(now), slow);
         done(&mut rates, &[2], 6, now);
-        assert_eq!(rates.stragglers(now), BTreeMap::new(), "it is as fast again");
+        assert_eq!(rates.stragglers(now), BTreeMap::new(), "the node is fast again");
     }
 }

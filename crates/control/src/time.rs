@@ -1,21 +1,21 @@
-//! Time as decisions see it: what has passed since the shell began. Nothing here looks at a clock.
+//! Time as the decisions see it: the time since the shell started. Nothing here reads a clock.
 
 use std::{
     ops::{Add, Sub},
     time::Duration,
 };
 
-/// A moment, counted from when the shell began. The shell passes it in.
+/// A moment, counted from the start of the shell, which passes it in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(Duration);
 
 impl Time {
-    /// So long after the shell began.
+    /// This long after the start.
     pub const fn after(since_start: Duration) -> Self {
         Self(since_start)
     }
 
-    /// How long ago `earlier` was; zero if it is yet to come.
+    /// The time since `earlier`; zero if that is in the future.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,73 +1,73 @@
-//! What the coordinator knows of the nodes at one moment: a plain value, so that decisions made by it can be tested.
+//! A snapshot of the nodes: a plain value, so that decisions based on it can be tested.
 
 use crate::Time;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use weft_types::{BlockId, BlockState, DiskNumber, Error, Home, NodeId, PlacedBlock, Reaction, StripeRecord};
 
-/// The nodes at one moment.
+/// A snapshot of the nodes.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// By number.
     pub nodes: BTreeMap<NodeId, NodeView>,
-    /// Blocks that could not be read a moment ago, and until when each is avoided where there is a way around it.
+    /// Blocks that could not be read a moment ago, and until when each is avoided if there is an alternative.
     pub suspect_blocks: Arc<BTreeMap<BlockId, Time>>,
-    /// That moment.
+    /// The time of the snapshot.
     pub now: Time,
-    /// The coordinator has just started, and nodes that were up before it have not called yet.
+    /// Whether the coordinator has just started and some nodes that were up before have not registered yet.
     pub coming_back: bool,
 }
 
-/// A node at one moment.
+/// A node in a snapshot.
 #[derive(Debug, Clone)]
 pub struct NodeView {
     /// Its number.
     pub id: NodeId,
-    /// What its operator calls it.
+    /// Its name, chosen by the operator.
     pub name: Arc<str>,
-    /// Its rack; empty: it has none.
+    /// Its rack; empty if it has none.
     pub rack: Arc<str>,
-    /// It was heard of lately.
+    /// Whether it has sent a heartbeat recently.
     pub up: bool,
-    /// It failed somebody a moment ago, and is avoided for this long where there is a way around it.
+    /// For how long it is still avoided if there is an alternative, because it failed another node.
     pub suspect_for: Duration,
     /// Its disks.
     pub disks: Vec<DiskView>,
 }
 
 impl NodeView {
-    /// Whether it is avoided for now.
+    /// Whether it is avoided now.
     pub fn is_suspect(&self) -> bool {
         !self.suspect_for.is_zero()
     }
 }
 
-/// A disk at one moment.
+/// A disk in a snapshot.
 #[derive(Debug, Clone)]
 pub struct DiskView {
     /// Its number.
     pub number: DiskNumber,
-    /// What its agent calls it.
+    /// The id that its agent reports.
     pub id: Arc<str>,
-    /// Where it is mounted.
+    /// Its directory.
     pub path: Arc<str>,
-    /// Its size.
+    /// Its size, in bytes.
     pub total_bytes: u64,
-    /// What is left of it.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// It failed, or its agent no longer has it.
+    /// Whether it failed, or its agent no longer has it.
     pub failed: bool,
-    /// Blocks on it, as far as is known.
+    /// The number of its blocks, as far as known.
     pub blocks: u64,
 }
 
 /// Whether a block can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It can.
+    /// Yes.
     Good,
-    /// Perhaps.
+    /// Possibly.
     Suspect,
-    /// It cannot, and this is why.
+    /// No, for this reason.
     Lost(&'static str),
 }
 
@@ -82,17 +82,17 @@ impl View {
         self.node(home.node)?.disks.iter().find(|disk| disk.number == home.disk)
     }
 
-    /// How many nodes are up.
+    /// The number of nodes that are up.
     pub fn up_count(&self) -> usize {
         self.nodes.values().filter(|node| node.up).count()
     }
 
-    /// The node's name, as its operator calls it.
+    /// The node's name.
     pub fn name(&self, id: NodeId) -> String {
         self.node(id).map_or_else(|| id.to_string(), |node| node.name.to_string())
     }
 
-    /// Blocks go to these homes: their disks have less left.
+    /// Subtracts new blocks from their homes' free space.
     pub fn take_space(&mut self, homes: &[Home], bytes_each: u64) {
         for home in homes {
             let disks = self.nodes.get_mut(&home.node).into_iter().flat_map(|node| &mut node.disks);
@@ -107,16 +107,16 @@ impl View {
         self.suspect_blocks.get(&block).is_some_and(|until| *until > self.now)
     }
 
-    /// An error that tells of too few nodes. While nodes are still coming back, it helps to ask again.
+    /// Adjusts an error about too few nodes: while nodes are still returning, a retry can help.
     pub fn lacking_nodes(&self, error: Error) -> Error {
         if !self.coming_back {
             return error;
         }
-        let message = format!("the coordinator has just started and the nodes are still coming back: {}", error.message);
+        let message = format!("the coordinator has just started and some nodes have not registered yet: {}", error.message);
         Error { reaction: Reaction::Retry, message, ..error }
     }
 
-    /// Whether a block of a stripe can be read now; of one that is corrupt in part, what can still be read of it.
+    /// Whether a block of a stripe can be read now; for a partly corrupt one, whether its good part can.
     pub fn standing(&self, stripe: &StripeRecord, index: u8) -> Standing {
         match stripe.blocks.get(&index) {
             Some(block) => self.standing_of(stripe, index, block),
@@ -124,7 +124,7 @@ impl View {
         }
     }
 
-    /// The same of any copy of a block.
+    /// The same for any copy of a block.
     pub fn standing_of(&self, stripe: &StripeRecord, index: u8, block: &PlacedBlock) -> Standing {
         match block.state {
             BlockState::Corrupt if !stripe.corrupt_of(index, block.copy).is_empty() => {}
@@ -142,8 +142,9 @@ impl View {
         }
     }
 
-    /// The stripe with that copy of each block in its place that stands best; those of `shunned` only where there is no other that can
-    /// be read. Among equals the least number drawn decides, so that all of them are read: whoever reads or rebuilds needs to know of no copies.
+    /// The stripe with the best copy of each block in its place; blocks in `shunned` are used only if no other copy can
+    /// be read. Among equal copies the lowest drawn number decides, which spreads the reads. So readers and rebuilds
+    /// need not know about copies.
     pub fn serving(
         &self,
         mut stripe: StripeRecord,
@@ -166,7 +167,7 @@ impl View {
         stripe
     }
 
-    /// What `stat` shows of a block.
+    /// A block's state as `stat` shows it.
     pub fn state_text(&self, stripe: &StripeRecord, index: u8, block: &PlacedBlock) -> &'static str {
         match (block.state, self.standing_of(stripe, index, block)) {
             (BlockState::Corrupt, _) => "corrupt",

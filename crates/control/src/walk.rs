@@ -1,26 +1,26 @@
-//! A walk over what the metadata have, in order of keys and a page at a time: which page is next, and when all was seen.
+//! A walk over metadata records in key order, one page at a time: which page is next, and when all were read.
 
-/// A walk over items. `K`: where a page begins, as the metadata are asked for it.
+/// A walk over items. `K`: the key at which a page begins.
 #[derive(Debug)]
 pub struct Walk<K, T> {
-    /// Where the next page begins; none: there is no other.
+    /// Where the next page begins; `None` if there is none.
     next: Option<K>,
-    /// Where the page behind an item begins.
+    /// Where the page after an item begins.
     behind: fn(&T) -> K,
 }
 
 impl<K: Clone, T> Walk<K, T> {
-    /// Of which the first page begins here; `behind` tells where the page behind an item does.
+    /// Begins the first page here; `behind` gives the start of the page after an item.
     pub fn new(first: K, behind: fn(&T) -> K) -> Self {
         Self { next: Some(first), behind }
     }
 
-    /// Where the page begins that is looked up next; none: all was seen. If it cannot be looked up, it is still the next one.
+    /// Where the next page begins; `None` if all were read. A page that could not be read stays the next one.
     pub fn next(&self) -> Option<K> {
         self.next.clone()
     }
 
-    /// That page has come. An empty page is the last one, even if more is said to follow: it does not tell where.
+    /// Handles a page. An empty page is the last one, even if `more` is set, because the next page has no start.
     pub fn came(&mut self, page: &[T], more: bool) {
         self.next = page.last().filter(|_| more).map(self.behind);
     }

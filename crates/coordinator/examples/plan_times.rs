@@ -1,10 +1,10 @@
-//! How long a stripe's plan takes: `cargo run --release -p weft-coordinator --example plan_times`.
+//! Measures how long planning a stripe takes: `cargo run --release -p weft-coordinator --example plan_times`.
 //!
-//! Each time other nodes hold the stripe, and but for one case helpers are preferred in another order; what is lost, and the scheme, are
-//! the same. First with a proof, as a coordinator's state machines get it; then with what follows before agents are asked: every party's
-//! task, its hash, and a token for each link.
+//! Each run draws other nodes for the stripe and (except in one case) another preference of helpers; the lost block and
+//! the scheme are the same. The first column includes verification, as the coordinator's state machines need it. The
+//! second adds what follows before agents are called: each party's task, its hash, and a token for each link.
 
-// It is real time that is measured here.
+// This program measures real time.
 #![allow(clippy::disallowed_methods)]
 
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -29,7 +29,7 @@ use weft_types::{
 const READER: Party = Party::Client(7);
 const RUNS: usize = 60;
 
-/// A stripe of 1 MiB blocks on nodes that are drawn.
+/// A stripe of 1 MiB blocks on random nodes.
 fn stripe(code: &SharedCode, random: &mut StdRng) -> Result<StripeRecord> {
     let mut nodes: Vec<u32> = (1..=40).collect();
     nodes.shuffle(random);
@@ -54,13 +54,13 @@ fn stripe(code: &SharedCode, random: &mut StdRng) -> Result<StripeRecord> {
     })
 }
 
-/// What is planned: of a stripe of which block 0 is lost, or of a new one.
+/// What is planned: the rebuild of block 0, or a new stripe.
 #[derive(Debug, Clone, Copy)]
 enum What {
     Read,
     DegradedRead,
     Rebuild,
-    /// Helpers are preferred in the same order each time.
+    /// With the same preference of helpers in each run.
     RebuildAgain,
     Write,
 }
@@ -77,7 +77,7 @@ fn plan(
     if !matches!(what, What::RebuildAgain) {
         helpers.shuffle(random);
     }
-    // Of a code that takes any k, the same ones each time.
+    // For a code that needs any k blocks, always the same ones.
     helpers.sort_by_key(|index| usize::from(*index) > code.k());
     let party = |index: &u8| stripe.home_of(*index).map(|home| Party::Node(home.node));
     let prefer: Vec<Party> = helpers.iter().filter_map(party).collect();
@@ -107,7 +107,7 @@ fn plan(
     }
 }
 
-/// Every party's task, its hash, and a token for each link.
+/// Each party's task, its hash, and a token for each link.
 fn sign(planned: &Planned, key: &LinkKey) -> Result<()> {
     let plan = &planned.plan;
     for vertex in (0..=u16::MAX).take(plan.binding.parties.len()) {
@@ -153,7 +153,7 @@ fn main() -> Result<()> {
             times[1].push(begun.elapsed());
         }
         let of = |times: &mut Vec<Duration>| {
-            // The first ones meet what nobody has met.
+            // The first runs start with empty caches.
             times.drain(..4);
             times.sort_unstable();
             format!("{:>9.1?} ({:>9.1?})", times[times.len() / 2], times[times.len() * 19 / 20])

@@ -1,5 +1,5 @@
-//! Completes stripes that were acknowledged before all their blocks were durable: what did not come by itself is rebuilt, as a repair
-//! would do it. Which stripes these are is in the metadata: so the next coordinator goes on with them.
+//! Completes stripes that were acknowledged before all their blocks were durable: rebuilds the blocks that did not
+//! arrive, as a repair would. The metadata records these stripes, so the next coordinator continues with them.
 
 use crate::{
     options,
@@ -15,7 +15,7 @@ use weft_types::{Error, FailureDomain, ObjectName, Owner, Result, StripeId, Stri
 
 /// Stripes that are completed at the same time.
 const CONCURRENCY: usize = 2;
-/// It is looked for stripes whenever one was left incomplete, and no less often than this.
+/// Stripes are looked up after each one that was left incomplete, and at least this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
@@ -26,9 +26,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         changes.mark_unchanged();
         if let Err(error) = look(&shared).await {
-            tracing::warn!(%error, "stripes that are incomplete could not be looked up");
+            tracing::warn!(%error, "cannot look up incomplete stripes");
         }
-        // Several may end at the same time.
+        // Several stripes may end at the same time.
         tokio::time::sleep(LOOK_PAUSE).await;
         let latest = shared.started.now() + LOOK_INTERVAL;
         let next = shared.completion().next(latest);
@@ -40,7 +40,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Tries once every stripe whose turn it is.
+/// Tries each due stripe once.
 async fn look(shared: &Arc<Shared>) -> Result<()> {
     let (mut walk, mut seen) = (Walk::new(None, |stripe: &StripeRecord| Some(stripe.id)), BTreeSet::new());
     while let Some(after) = walk.next() {
@@ -57,7 +57,7 @@ async fn look(shared: &Arc<Shared>) -> Result<()> {
 
 async fn complete(shared: &Arc<Shared>, stripe: StripeRecord) {
     let (id, number) = (stripe.id, stripe.number);
-    // A plan writes down what it has brought before it ends.
+    // A running plan records the blocks that it brings before it ends.
     if shared.puts.late_blocks.has_stripe(id) {
         return;
     }
@@ -74,15 +74,16 @@ async fn complete(shared: &Arc<Shared>, stripe: StripeRecord) {
             let (times, pause) = shared.completion().failed(id, why, shared.started.now());
             let again_ms = pause.as_millis();
             if times == 1 {
-                tracing::warn!(object, stripe = number, %error, again_ms, "a stripe could not be completed; it is tried again");
+                tracing::warn!(object, stripe = number, %error, again_ms, "cannot complete a stripe, trying again later");
             } else {
-                tracing::debug!(object, stripe = number, %error, again_ms, times, "a stripe could not be completed again");
+                tracing::debug!(object, stripe = number, %error, again_ms, times, "cannot complete a stripe yet");
             }
         }
     }
 }
 
-/// A stripe as it is by now, if blocks of it are to be rebuilt: it may have waited for its turn, and they may have come by themselves.
+/// The current record of a stripe, if blocks of it must be rebuilt. They may have arrived while the stripe waited for
+/// its turn.
 async fn lacking(meta: &dyn Meta, id: StripeId) -> Result<Option<StripeRecord>, MetaError> {
     match meta.stripe(id).await {
         Ok(stripe) => Ok((!stripe.on_their_way().is_empty()).then_some(stripe)),
@@ -91,7 +92,7 @@ async fn lacking(meta: &dyn Meta, id: StripeId) -> Result<Option<StripeRecord>, 
     }
 }
 
-/// What a stripe is of: an object, or a put under way.
+/// The owner of a stripe: an object, or a running put.
 struct Of {
     version: UploadId,
     name: ObjectName,
@@ -115,11 +116,11 @@ impl Of {
     }
 }
 
-/// Rebuilds the blocks of a stripe that its put has left.
+/// Rebuilds the missing blocks of a stripe.
 async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     let missing = stripe.on_their_way();
     let of = match Of::owner(shared.meta.as_ref(), stripe.owner).await {
-        // It was committed, removed or given up just now; if it is still there, it has another turn.
+        // Its put was just committed, removed or aborted; if the stripe still exists, it gets another turn.
         Err(MetaError::NotFound(_)) => return Ok(()),
         of => of.map_err(|error| shared.meta_error(error))?,
     };
@@ -133,7 +134,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     match rebuilt.left.into_iter().next() {
         Some(((index, _), why)) => Err(place(Error::unavailable(format!("block {index}: {why}")))),
         None => {
-            tracing::info!(object = %of.name, stripe = number, blocks = ?missing, "a stripe that ended early is complete");
+            tracing::info!(object = %of.name, stripe = number, blocks = ?missing, "completed a stripe that ended early");
             Ok(())
         }
     }
@@ -190,8 +191,8 @@ mod tests {
 
         assert_eq!(lacking(&meta, stripe).await, Ok(Some(ended.clone())));
         meta.mark_block(epoch, ended.block_id(2).unwrap(), BlockState::Ok).await.unwrap();
-        assert_eq!(lacking(&meta, stripe).await, Ok(None), "what had been looked up before is not true any more");
+        assert_eq!(lacking(&meta, stripe).await, Ok(None), "an outdated lookup must not count");
         meta.abort_put(epoch, upload, Leftovers::default()).await.unwrap();
-        assert_eq!(lacking(&meta, stripe).await, Ok(None), "nobody needs it any more");
+        assert_eq!(lacking(&meta, stripe).await, Ok(None), "the stripe is not needed any more");
     }
 }

@@ -1,12 +1,12 @@
-//! Plans can take milliseconds to make. Other calls and timers of the same thread must not wait for them.
+//! Plans can take milliseconds to make. Other calls and timers on the same thread must not wait for them.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// With this many nodes, a choice among them takes a good part of a millisecond.
+/// With this many nodes, choosing among them takes a considerable part of a millisecond.
 const MANY_NODES: usize = 100;
 
-/// Does work that computes for a while. Of a runtime with several threads another one goes on with this thread's tasks meanwhile. With one
-/// thread, as in a simulation, there is none, and the order of events is the same at every run.
+/// Runs a long computation. On a multi-threaded runtime, another thread takes over this thread's tasks in the meantime.
+/// On a single thread, as in a simulation, this is impossible, and the order of events is the same in every run.
 pub(crate) fn compute<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -14,7 +14,8 @@ pub(crate) fn compute<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Does work whose time grows with the number of nodes: milliseconds with a thousand; with a few, less than a hand-over takes.
+/// Runs work whose time grows with the number of nodes. It takes milliseconds with a thousand nodes; with a few,
+/// handing over the thread would take longer.
 pub(crate) fn compute_among<T>(nodes: usize, work: impl FnOnce() -> T) -> T {
     if nodes < MANY_NODES { work() } else { compute(work) }
 }
@@ -34,7 +35,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn other_tasks_go_on_meanwhile() {
-        // On the only thread that there is for tasks.
+        // On the only thread that runs tasks.
         let computing = tokio::spawn(async {
             let (sender, receiver) = mpsc::channel();
             tokio::spawn(async move { sender.send(()) });

@@ -10,10 +10,10 @@ use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TI
 use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, Result};
 
-/// Heartbeats that agents agree to.
+/// The heartbeat intervals that agents accept.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 
-/// Agents tell of their progress every quarter of a second: one that is late is not silent yet.
+/// Agents report progress every 250 ms: a late report must not count as silence.
 const REPAIR_STALL_MIN_MS: u64 = 500;
 
 /// A coordinator's settings, as its TOML file has them. A setting that is absent has the value of [`Default`].
@@ -134,7 +134,7 @@ impl Default for CoordinatorConfig {
 }
 
 impl CoordinatorConfig {
-    /// The file of the metadata.
+    /// The metadata's file.
     pub(crate) fn metadata_file(&self) -> PathBuf {
         self.dir.join("metadata.sqlite")
     }
@@ -153,19 +153,19 @@ impl CoordinatorConfig {
         }
         if !HEARTBEAT_INTERVALS_MS.contains(&self.heartbeat_interval_ms) {
             let (first, last, asked) = (HEARTBEAT_INTERVALS_MS.start(), HEARTBEAT_INTERVALS_MS.end(), self.heartbeat_interval_ms);
-            return Err(Error::invalid(format!("heartbeat_interval_ms is {asked}: agents keep to {first} to {last}")));
+            return Err(Error::invalid(format!("heartbeat_interval_ms is {asked}: agents accept {first} to {last}")));
         }
         if (1..REPAIR_STALL_MIN_MS).contains(&self.repair_stall_ms) {
             let asked = self.repair_stall_ms;
             let message = format!(
-                "repair_stall_ms is {asked}: agents tell of their progress less often; {REPAIR_STALL_MIN_MS} or more, or 0"
+                "repair_stall_ms is {asked}, which is shorter than the interval of agents' progress reports: use at least {REPAIR_STALL_MIN_MS}, or 0"
             );
             return Err(Error::invalid(message));
         }
         if self.conversion_free_percent >= 100 {
             let asked = self.conversion_free_percent;
             return Err(Error::invalid(format!(
-                "conversion_free_percent is {asked}: with less than 100 there is room for conversions"
+                "conversion_free_percent is {asked}: it must be less than 100, to leave space for conversions"
             )));
         }
         self.limits.check()?;
@@ -176,7 +176,7 @@ impl CoordinatorConfig {
         weft_schemes::check_name(Kind::Write, &self.write_scheme)
     }
 
-    /// Which setting must be how much longer than which, and why.
+    /// Which setting must exceed which other one by how much, and why.
     fn relations(&self) -> Vec<Relation> {
         let stall = ("stall_ms", u64::from(self.stall_ms));
         let call = ("call_timeout_ms", self.call_timeout_ms);
@@ -189,12 +189,12 @@ impl CoordinatorConfig {
         };
         let mut relations = vec![
             relation(("down_after_ms", self.down_after_ms), 2, heartbeat, "one late heartbeat takes a node down"),
-            relation(stall, 1, call, "a task fails while the coordinator still waits for others to start"),
+            relation(stall, 1, call, "a task fails while the coordinator still waits for other tasks to start"),
             relation(
                 stall,
                 1,
                 ("failure_grace_ms", self.failure_grace_ms),
-                "a plan that failed is waited for longer than it takes all of it to fail",
+                "the coordinator waits longer for a failed plan than all its tasks take to fail",
             ),
             relation(("suspect_ms", self.suspect_ms), 1, stall, "a node is trusted again before the next plan has failed on it"),
         ];
@@ -202,35 +202,35 @@ impl CoordinatorConfig {
             ("link_age_max_ms", self.link_age_max_ms),
             1,
             ("link_probe_interval_ms", self.link_probe_interval_ms),
-            "what was measured of a link is forgotten before it is measured again",
+            "a link's measurement expires before the link is measured again",
         ));
         if !self.insecure {
-            let handshake = ("the time that a TLS handshake may take", HANDSHAKE_TIMEOUT.as_millis() as u64);
-            relations.push(relation(stall, 1, handshake, "a task fails before anybody can say that a handshake did"));
+            let handshake = ("the timeout of a TLS handshake", HANDSHAKE_TIMEOUT.as_millis() as u64);
+            relations.push(relation(stall, 1, handshake, "a task fails before a failed handshake is reported"));
         }
         relations
     }
 
-    /// TLS with the coordinator's certificate, or nothing where that was said by name.
+    /// TLS with the coordinator's certificate, or none if `insecure` is set.
     pub(crate) fn security(&self) -> Result<Security> {
         match (&self.certificates, self.insecure) {
             (Some(dir), false) => Security::load(&CertificateFiles::in_dir(dir, &Peer::Coordinator)),
             (None, true) => Ok(Security::Insecure),
             (Some(_), true) => Err(Error::invalid("both certificates and insecure are set: choose one")),
             (None, false) => Err(Error::invalid(
-                "certificates must name the directory with ca.pem, coordinator.pem and coordinator-key.pem; without them, \
-                 insecure = true lets in whoever reaches the port",
+                "set certificates to the directory with ca.pem, coordinator.pem and coordinator-key.pem, or set \
+                 insecure = true to accept every connection",
             )),
         }
     }
 }
 
-/// `longer` must be more than `shorter`, or at least `times` as much where that is more than once.
+/// `longer` must exceed `shorter`, or be at least `times` as much if that is more than 1.
 struct Relation {
     longer: (&'static str, u64),
     times: u64,
     shorter: (&'static str, u64),
-    /// What happens if it is not.
+    /// The consequence otherwise.
     or_else: &'static str,
 }
 
@@ -241,17 +241,17 @@ impl Relation {
         if holds {
             return Ok(());
         }
-        let needed = if times > 1 { format!("at least {times} times that") } else { "more".to_owned() };
+        let needed = if times > 1 { format!("at least {times} times that") } else { "greater".to_owned() };
         let or_else = self.or_else;
         Err(Error::invalid(format!(
-            "{longer} is {longer_ms} and {shorter} is {shorter_ms}, in milliseconds: {longer} must be {needed}, or {or_else}"
+            "{longer} is {longer_ms} ms and {shorter} is {shorter_ms} ms: {longer} must be {needed}, otherwise {or_else}"
         )))
     }
 }
 
-/// Makes the directory of the metadata.
+/// Creates the metadata's directory.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
-    std::fs::create_dir_all(dir).map_err(|error| Error::fatal(format!("{} cannot be made: {error}", dir.display())))
+    std::fs::create_dir_all(dir).map_err(|error| Error::fatal(format!("cannot create {}: {error}", dir.display())))
 }
 
 #[cfg(test)]
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn times_that_do_not_go_together_are_refused_and_named() {
         let (config, tls) = (CoordinatorConfig { insecure: true, ..CoordinatorConfig::default() }, CoordinatorConfig::default());
-        assert_eq!((config.check(), tls.check()), (Ok(()), Ok(())), "what is not said must do");
+        assert_eq!((config.check(), tls.check()), (Ok(()), Ok(())), "the default must be valid");
         let refused = |config: CoordinatorConfig, parts: [&str; 3]| {
             let message = config.check().unwrap_err().message;
             parts.iter().for_each(|part| assert!(message.contains(part), "{part} is not in: {message}"));
@@ -299,21 +299,21 @@ mod tests {
         );
         refused(
             CoordinatorConfig { call_timeout_ms: 10_000, ..base() },
-            ["stall_ms is 10000", "call_timeout_ms is 10000", "more"],
+            ["stall_ms is 10000", "call_timeout_ms is 10000", "greater"],
         );
         refused(
             CoordinatorConfig { failure_grace_ms: 11_000, ..base() },
-            ["stall_ms is 10000", "failure_grace_ms is 11000", "more"],
+            ["stall_ms is 10000", "failure_grace_ms is 11000", "greater"],
         );
         refused(CoordinatorConfig { suspect_ms: 9_000, ..base() }, ["suspect_ms is 9000", "stall_ms is 10000", "trusted again"]);
         refused(CoordinatorConfig { heartbeat_interval_ms: 5, ..base() }, ["heartbeat_interval_ms is 5", "10", "60000"]);
         refused(
             CoordinatorConfig { link_age_max_ms: 600_000, ..base() },
-            ["link_age_max_ms is 600000", "link_probe_interval_ms is 600000", "forgotten"],
+            ["link_age_max_ms is 600000", "link_probe_interval_ms is 600000", "expires"],
         );
         let stall = |insecure| CoordinatorConfig { insecure, stall_ms: 5_000, ..base() };
         assert_eq!(stall(true).check(), Ok(()), "without TLS there is no handshake");
-        refused(stall(false), ["stall_ms is 5000", "TLS handshake may take is 5000", "more"]);
+        refused(stall(false), ["stall_ms is 5000", "timeout of a TLS handshake is 5000", "greater"]);
     }
 
     #[test]

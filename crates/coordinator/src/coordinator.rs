@@ -1,4 +1,4 @@
-//! Starting and stopping a coordinator.
+//! Starts and stops a coordinator.
 
 use crate::{
     completion,
@@ -30,23 +30,23 @@ use weft_plan::ProofKey;
 use weft_proto::{Net, rpc};
 use weft_types::{Clock, ClusterId, Error, NodeState, Result};
 
-/// How often it is looked whether nodes fell silent.
+/// How often silent nodes are looked for.
 const LOOK_INTERVAL_MS: u64 = 250;
 
-/// What a coordinator takes from outside, so that the whole cluster can also run simulated.
+/// A coordinator's dependencies on the outside, which a simulation replaces.
 #[derive(Clone)]
 pub struct Seams {
     /// The network.
     pub net: Arc<dyn Net>,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
-    /// Everything that is left to chance follows from it.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// Where metadata transactions run.
     pub meta_mode: MetaMode,
 }
 
-/// A coordinator at work. Dropping it stops it.
+/// A running coordinator. Dropping it stops it.
 #[derive(Debug)]
 pub struct Coordinator {
     address: String,
@@ -63,7 +63,7 @@ impl Coordinator {
         let security = config.security()?;
         if security.is_insecure() {
             tracing::warn!(
-                "insecure: connections are neither encrypted nor authenticated; whoever reaches the port may do everything"
+                "insecure = true: connections are neither encrypted nor authenticated; anyone who can reach the port may do everything"
             );
         }
         let mut rng = StdRng::seed_from_u64(seams.seed);
@@ -71,12 +71,15 @@ impl Coordinator {
         let listener = (seams.net.listen(&config.listen).await)
             .map_err(|error| Error::fatal(format!("cannot listen on {}: {error}", config.listen)))?;
         let address = listener.local_address().map_err(|error| Error::fatal(format!("cannot listen: {error}")))?;
-        // Only who has the port leads: a second one started by mistake must not push out the first.
+        // Only the process that holds the port may lead: a second one that is started by mistake must not replace the
+        // first.
         let epoch = meta.become_leader().await?;
         let cluster = meta.cluster().await?;
         if let Some(asked) = config.cluster.filter(|asked| *asked != cluster.id) {
             let (dir, id) = (config.dir.display(), cluster.id);
-            return Err(Error::invalid(format!("{dir} belongs to cluster {id}, and this coordinator is of cluster {asked}")));
+            return Err(Error::invalid(format!(
+                "{dir} belongs to cluster {id}, but this coordinator is configured for cluster {asked}"
+            )));
         }
         let (started, (stop, stopped)) = (Started::now_is_the_start(), watch::channel(false));
         let members = Members::new(
@@ -125,7 +128,7 @@ impl Coordinator {
         Ok(Self { address, cluster, epoch: epoch.0, stop, serving })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -140,12 +143,12 @@ impl Coordinator {
         self.epoch
     }
 
-    /// Waits until it ends by itself: another coordinator leads, or it cannot serve any more.
+    /// Waits until it ends by itself, because another coordinator leads or it cannot serve any more.
     pub async fn ended(&mut self) -> Result<()> {
         (&mut self.serving).await.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed: {error}"))))
     }
 
-    /// Stops: calls under way have a moment to end.
+    /// Stops it; running calls have a moment to finish.
     pub async fn shutdown(mut self) -> Result<()> {
         self.stop.send_replace(true);
         self.ended().await
@@ -158,7 +161,7 @@ impl Drop for Coordinator {
     }
 }
 
-/// A key of its own: nothing that others are told is drawn from the same numbers.
+/// A separate key: nothing that is sent to others is drawn from the same numbers.
 fn proof_key(seed: u64) -> ProofKey {
     ProofKey::new(StdRng::seed_from_u64(seed ^ u64::from_le_bytes(*b"proofkey")).random())
 }
@@ -174,7 +177,7 @@ fn open_meta(config: &CoordinatorConfig, seams: &Seams, rng: &mut StdRng) -> Res
     Ok(SqliteMeta::open(&config.metadata_file(), seams.meta_mode, &new)?)
 }
 
-/// Takes down nodes that fell silent, and writes it.
+/// Marks silent nodes as down, in the metadata too.
 async fn watch_nodes(shared: Arc<Shared>) {
     let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
     loop {
@@ -183,7 +186,7 @@ async fn watch_nodes(shared: Arc<Shared>) {
             tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
             if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down).await {
                 let error = shared.meta_error(error);
-                tracing::error!(node = %node.name, %error, "a transition could not be written");
+                tracing::error!(node = %node.name, %error, "cannot record a node's change of state");
             }
         }
     }

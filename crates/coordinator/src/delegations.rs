@@ -1,5 +1,5 @@
-//! Delegations: work that agents do in the coordinator's name. An agent with one may call as a client does, for just that work and for
-//! as long as the coordinator waits for it; later calls are refused.
+//! Delegations: work that agents do for the coordinator. An agent with a delegation may call as a client does, for that
+//! work only and as long as the coordinator waits for it; later calls are refused.
 
 use std::{
     collections::BTreeMap,
@@ -11,33 +11,33 @@ use weft_types::{NodeId, ObjectName, UploadId};
 /// The conversion of a stripe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delegation {
-    /// The agent's node …
+    /// The agent's node.
     pub(crate) node: NodeId,
-    /// … and what its operator calls it.
+    /// The agent's name.
     pub(crate) agent: String,
-    /// What is read: the object …
+    /// The object to read,
     pub(crate) object: ObjectName,
-    /// … in this version.
+    /// in this version.
     pub(crate) version: UploadId,
-    /// What is written: the put …
+    /// The put that writes it,
     pub(crate) upload: UploadId,
-    /// … and the number of its stripe.
+    /// and the number of the stripe.
     pub(crate) number: u64,
 }
 
-/// Who calls.
+/// A caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Who {
     pub(crate) caller: Caller,
-    /// None: a client, on its own account.
+    /// `None` for a client that acts for itself.
     pub(crate) delegation: Option<Delegation>,
 }
 
-/// The delegations that have not ended.
+/// The active delegations.
 #[derive(Debug, Default)]
 pub(crate) struct Delegations(Mutex<BTreeMap<u64, Delegation>>);
 
-/// Dropped, the delegation has ended.
+/// An active delegation. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Delegated<'a> {
     delegations: &'a Delegations,
@@ -45,13 +45,13 @@ pub(crate) struct Delegated<'a> {
 }
 
 impl Delegations {
-    /// Delegates, under a number that nobody could guess.
+    /// Begins a delegation under `number`, which must be unguessable.
     pub(crate) fn begin(&self, number: u64, delegation: Delegation) -> Delegated<'_> {
         self.lock().insert(number, delegation);
         Delegated { delegations: self, number }
     }
 
-    /// The delegation of a number, if it has not ended.
+    /// The delegation with this number, if it is active.
     pub(crate) fn get(&self, number: u64) -> Option<Delegation> {
         self.lock().get(&number).cloned()
     }
@@ -68,7 +68,7 @@ impl Drop for Delegated<'_> {
 }
 
 impl Delegation {
-    /// Whether this is who was sent.
+    /// Whether the caller is the agent of the delegation.
     pub(crate) fn is_of(&self, peer: &Peer) -> bool {
         peer.may_be_agent(&self.agent)
     }

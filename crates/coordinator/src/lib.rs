@@ -1,28 +1,29 @@
 //! The coordinator: placement, liveness, plans, commits.
 //!
-//! It keeps the metadata, makes and proves every plan, opens and starts it at the agents, watches over it, and commits what came
-//! of it. It moves no byte of data itself.
+//! It keeps the metadata, makes and verifies every plan, opens and starts it at the agents, supervises it, and commits
+//! the result. It moves no data itself.
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
-//! | `config`, `coordinator` | settings; starting and stopping |
-//! | `members`, `membership` | who is there: sessions and heartbeats; the service for agents |
-//! | `view`, `placement`, `capacity` | the nodes at one moment; where new blocks go; what conversions leave free |
-//! | `options`, `in_flight`, `stragglers` | what requests choose; what plans still have to move; who is slow |
-//! | `delegations` | what agents do in the coordinator's name |
-//! | `planning`, `sign` | from stripes to proved plans; from plans to tasks, addresses and tokens |
-//! | `supervise` | running a plan at its agents, and who is to blame when it fails |
-//! | `links` | what the links between nodes carry, measured by probes |
-//! | `puts`, `read`, `repair`, `copies` | what clients ask for |
-//! | `jobs`, `helpers` | jobs that outlive a coordinator; who helps where more could than are needed |
-//! | `pages` | what the metadata have of a kind, looked up page by page |
-//! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
+//! | `config`, `coordinator` | settings; start and stop |
+//! | `members`, `membership` | sessions and heartbeats of the nodes; the service for agents |
+//! | `options`, `in_flight` | the choices of requests; the bytes that running plans still have to move |
+//! | `delegations` | work that agents do for the coordinator |
+//! | `sign` | from plans to tasks, addresses and tokens |
+//! | `supervise` | runs a plan at its agents, and finds the node to blame if it fails |
+//! | `links` | the capacity of links between nodes, measured by probes |
+//! | `puts`, `read`, `repair`, `rebuild`, `copies` | requests of clients |
+//! | `completion` | stripes that were acknowledged before all their blocks were durable |
+//! | `jobs` | jobs that survive a coordinator |
+//! | `pages` | metadata records, read page by page |
+//! | `sweep` | expired leases, dropped allocations, garbage |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
-//! | `validate`, `show`, `service` | what may be asked, what is answered, the service for clients |
+//! | `validate`, `show`, `service` | checks of requests, answers, the service for clients |
 //!
-//! After a restart the coordinator leads in a new epoch. Puts go on: stripes that had ended stay, one that was under way is begun
-//! anew under the same number, and a put of which nothing is heard is swept, at the earliest one lease after the start. Repairs
-//! of objects that were under way are given up; jobs go on with what they had not done yet, unless they were paused. Agents register by themselves with their next heartbeat.
+//! After a restart the coordinator leads in a new epoch. Puts continue: ended stripes stay, an unfinished one starts
+//! again under the same number, and a put without any call is aborted, one lease after the start at the earliest.
+//! Running repairs of objects are dropped. Jobs continue with what is not done yet, unless they were paused. Agents
+//! register again with their next heartbeat.
 
 mod completion;
 mod compute;

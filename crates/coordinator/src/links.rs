@@ -1,5 +1,5 @@
-//! Measures what the links between nodes carry, by probes: now and then, and when a client asks. The figures are in memory: after a
-//! restart of the coordinator they are measured again.
+//! Measures the capacity of links between nodes by probes, at intervals and on request. The figures are in memory:
+//! after a restart of the coordinator they are measured again.
 
 use crate::{config::CoordinatorConfig, members::Session, options, shared::Shared};
 use futures::{StreamExt, stream::FuturesUnordered};
@@ -23,23 +23,23 @@ use weft_control::{
 use weft_proto::{LinkRights, from_status, rpc, status::encode_error, token::probe_hash, v1};
 use weft_types::{Error, NodeId, Party, Reaction, Result};
 
-/// Links that somebody may ask for at once.
+/// The most links of one request.
 const PAIRS_ASKED_MAX: usize = 4_096;
-/// Probes between different nodes that run at once.
+/// Probes between different nodes that run at the same time.
 const PROBES_AT_ONCE: usize = 4;
-/// A node that is busy with another probe is asked so often again.
+/// How often a node that is busy with another probe is asked again.
 const BUSY_TRIES: u32 = 5;
 const BUSY_PAUSE_MS: std::ops::RangeInclusive<u64> = 50..=250;
-/// Both agents have answered within this time: they wait for each other for three seconds and measure for two.
+/// How long both agents may take to answer: they wait for each other for three seconds and measure for two.
 const PROBE_MAX: Duration = Duration::from_secs(8);
-/// What was sent has been received: the sender has this long to say so.
+/// After the receiver's answer, the sender has this long to answer.
 const SENDER_GRACE: Duration = Duration::from_millis(100);
-/// When there is nobody to be measured, it is looked again after this time.
+/// The pause if there is nothing to measure.
 const NOBODY_PAUSE: Duration = Duration::from_secs(5);
 /// Events that may wait for a client.
 const EVENTS_MAX: usize = 64;
 
-/// Measures links for as long as it runs, spread over the interval of the settings.
+/// Measures links for as long as it runs, spread over the configured interval.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let round = Duration::from_millis(shared.config.link_probe_interval_ms);
     if round.is_zero() {
@@ -66,7 +66,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         for pair in pairs {
             turns.tick().await;
             tried.insert(pair, shared.started.now());
-            // Nodes that have better things to do are measured in the next round.
+            // Busy nodes are measured in the next round.
             if let Err(error) = probe(&shared, pair, true).await {
                 let name = |node| shared.members.name(node);
                 tracing::debug!(from = %name(pair.0), to = %name(pair.1), %error, "a link was not measured");
@@ -75,7 +75,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// What there is to say where so many nodes are up that figures of their links get too old before they are measured again.
+/// A warning if so many nodes are up that their links' figures expire before they are measured again.
 fn too_many(config: &CoordinatorConfig, nodes: usize) -> Option<String> {
     let (interval_ms, age_max_ms) = (config.link_probe_interval_ms, config.link_age_max_ms);
     let pairs = nodes.saturating_mul(nodes.saturating_sub(1));
@@ -83,8 +83,8 @@ fn too_many(config: &CoordinatorConfig, nodes: usize) -> Option<String> {
     (all_ms > age_max_ms).then(|| {
         format!(
             "the {pairs} links between {nodes} nodes are measured once in {} s, {PAIRS_PER_ROUND} in each link_probe_interval_ms \
-             ({interval_ms}), and what is older than link_age_max_ms ({age_max_ms}) is not planned with: repairs do not know all \
-             links; a longer link_age_max_ms or a shorter link_probe_interval_ms helps",
+             ({interval_ms}), but figures older than link_age_max_ms ({age_max_ms}) are not used, so repairs do not know all \
+             links: set a longer link_age_max_ms or a shorter link_probe_interval_ms",
             all_ms / 1000
         )
     })
@@ -94,7 +94,7 @@ fn ups(view: &View) -> Vec<NodeId> {
     view.nodes.values().filter(|node| node.up).map(|node| node.id).collect()
 }
 
-/// Measures one link now, and keeps what it carries.
+/// Measures one link now, and stores the figure.
 async fn probe(shared: &Shared, pair: Pair, only_idle: bool) -> Result<Figure> {
     let (from, to) = (session(shared, pair.0)?, session(shared, pair.1)?);
     let (plan, epoch) = (shared.next_plan(), shared.epoch.0);
@@ -129,7 +129,7 @@ async fn probe(shared: &Shared, pair: Pair, only_idle: bool) -> Result<Figure> {
                 received.await
             }
             received = &mut received => {
-                // A sender that is held up learns now that nobody receives any more; one that has got something else to do says so.
+                // A sender that is blocked learns now that the receiver has finished; one that refused answers at once.
                 match timeout(SENDER_GRACE, sent).await {
                     Ok(Err(busy)) if busy.reaction == Reaction::Retry => Err(busy),
                     _ => received,
@@ -137,7 +137,7 @@ async fn probe(shared: &Shared, pair: Pair, only_idle: bool) -> Result<Figure> {
             }
         }
     };
-    let late = |_| Err(Error::replan(format!("{} and {} have not answered in time", from.record.name, to.record.name)));
+    let late = |_| Err(Error::replan(format!("{} and {} did not answer in time", from.record.name, to.record.name)));
     let v1::ReceiveProbeReply { bytes_per_s, slice_overhead_s } = timeout(PROBE_MAX, both).await.unwrap_or_else(late)?;
     let known = |figure: &f64| figure.is_finite() && *figure >= 0.0;
     if !known(&bytes_per_s) || bytes_per_s == 0.0 {
@@ -156,18 +156,18 @@ fn session(shared: &Shared, node: NodeId) -> Result<Session> {
 async fn answer<T>(of: &Session, call: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T> {
     let place = |status: Status| {
         let error = from_status(&status);
-        // An agent says itself what is wrong with whom.
+        // An agent's own error names the cause.
         let message = if status.details().is_empty() {
             format!("{} does not answer: {}", of.record.name, error.message)
         } else {
-            format!("{} says: {}", of.record.name, error.message)
+            format!("{} reports: {}", of.record.name, error.message)
         };
         Error { message, ..error }.party(Party::Node(of.record.id))
     };
     call.await.map(tonic::Response::into_inner).map_err(place)
 }
 
-/// Measures a link, and asks again while its nodes are busy with other probes.
+/// Measures a link, and tries again while its nodes are busy with other probes.
 async fn probe_patiently(shared: &Shared, pair: Pair) -> Result<Figure> {
     let mut tries = 1;
     loop {
@@ -180,7 +180,7 @@ async fn probe_patiently(shared: &Shared, pair: Pair) -> Result<Figure> {
     }
 }
 
-/// Measures the links that a client asks for, and tells of each.
+/// Measures the links that a client requests, and reports each.
 pub(crate) fn measure(
     shared: &Arc<Shared>,
     asked: &v1::ProbeLinksRequest,
@@ -196,11 +196,13 @@ pub(crate) fn measure(
     };
     let pairs = among(&ups(&view), &named(&asked.from)?, &named(&asked.to)?);
     if pairs.is_empty() {
-        return Err(Error::invalid("there is no link between these nodes: it takes two that are up"));
+        return Err(Error::invalid("there is no link between these nodes: name two nodes that are up"));
     }
     if pairs.len() > PAIRS_ASKED_MAX {
         let count = pairs.len();
-        return Err(Error::invalid(format!("{count} links, and at most {PAIRS_ASKED_MAX} at once: name the nodes on one side")));
+        return Err(Error::invalid(format!(
+            "{count} links are too many for one request, which may have {PAIRS_ASKED_MAX}: name fewer nodes"
+        )));
     }
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::clone(shared);
@@ -217,7 +219,7 @@ pub(crate) fn measure(
 async fn measure_all(shared: &Shared, mut pending: Vec<Pair>, events: &mpsc::Sender<Result<v1::ProbeEvent, Status>>) {
     let total = pending.len() as u32;
     let first = v1::ProbeEvent { total, ..v1::ProbeEvent::default() };
-    // Whoever went away is noticed by the caller.
+    // The caller notices if the client has disconnected.
     let _gone = events.send(Ok(first)).await;
     let racks = options::racks(&shared.members.view());
     let (mut running, mut busy) = (FuturesUnordered::new(), BTreeSet::new());
@@ -241,7 +243,7 @@ async fn measure_all(shared: &Shared, mut pending: Vec<Pair>, events: &mpsc::Sen
     }
 }
 
-/// All that is known.
+/// All known figures.
 pub(crate) fn list(shared: &Shared) -> v1::ListLinksReply {
     let figures = shared.links().figures().clone();
     let (network, now) = (shared.network(), shared.started.now());

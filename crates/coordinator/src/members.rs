@@ -1,4 +1,5 @@
-//! The nodes' sessions, beside what is known of the nodes ([`weft_control::members`]). In memory; only transitions are written.
+//! The nodes' sessions, in addition to their state ([`weft_control::members`]). In memory; only transitions are
+//! recorded.
 
 use crate::started::Started;
 use rand::{Rng, rngs::StdRng};
@@ -25,18 +26,18 @@ pub(crate) struct Members {
 #[derive(Debug)]
 struct State {
     known: members::Members,
-    /// Of the nodes that have registered with this coordinator.
+    /// Sessions of the nodes that have registered with this coordinator.
     sessions: BTreeMap<NodeId, Session>,
 }
 
-/// What a node's registration began.
+/// A node's session, which begins with its registration.
 #[derive(Clone)]
 pub(crate) struct Session {
-    /// For tokens of links that end at the node.
+    /// The key for tokens of links that end at the node.
     pub(crate) link_key: LinkKey,
-    /// To its agent.
+    /// The channel to its agent.
     pub(crate) channel: Channel,
-    /// The node's record as it was registered.
+    /// The node's record at its registration.
     pub(crate) record: NodeRecord,
     /// The machine from which it calls.
     pub(crate) host: String,
@@ -49,46 +50,46 @@ impl std::fmt::Debug for Session {
 }
 
 impl Members {
-    /// The nodes that the metadata knows; none of them has been heard of yet.
+    /// The nodes in the metadata, none of which has sent a heartbeat yet.
     pub(crate) fn new(records: Vec<NodeRecord>, started: Started, down_after: Duration, suspect_for: Duration) -> Self {
         let known = members::Members::new(records, down_after, suspect_for, started.now());
         Self { state: Mutex::new(State { known, sessions: BTreeMap::new() }), started }
     }
 
-    /// A node has registered, and says this of its disks, and of the bytes a second that it combines, for each row that is made of them; 0: it
-    /// is not known.
+    /// A node has registered, with this report on its disks and its coding rate: input bytes a second for each output
+    /// row; 0 if unknown.
     pub(crate) fn registered(&self, session: Session, disks: &[v1::Disk], coding_bytes_per_s: u64) {
         let mut state = self.lock();
         state.known.registered(session.record.clone(), coding_bytes_per_s, &reports(disks), self.started.now());
         state.sessions.insert(session.record.id, session);
     }
 
-    /// A sign of life; returns the disks that failed or recovered since the last one. None: the node must register first.
+    /// Handles a heartbeat; returns what changed. `None` if the node must register first.
     pub(crate) fn heartbeat(&self, node: NodeId, disks: &[v1::Disk], fsyncs: u64) -> Option<Heartbeat> {
         self.lock().known.heartbeat(node, &reports(disks), fsyncs, self.started.now())
     }
 
-    /// Takes down the nodes that were silent for too long; returns them.
+    /// Marks nodes as down that were silent for too long; returns them.
     pub(crate) fn take_down_silent(&self) -> Vec<NodeRecord> {
         self.lock().known.take_down_silent(self.started.now())
     }
 
-    /// A node failed another: it is avoided for a while.
+    /// Avoids a node for a while after it failed another.
     pub(crate) fn suspect(&self, node: NodeId) {
         self.lock().known.suspect(node, self.started.now());
     }
 
-    /// A node complained of another, which is suspect for it.
+    /// Records that a node blamed another, which is suspect for that.
     pub(crate) fn dispute(&self, node: NodeId, accuser: NodeId) {
         self.lock().known.dispute(node, accuser, self.started.now());
     }
 
-    /// A block could not be read: it is avoided for a while.
+    /// Avoids a block for a while after it could not be read.
     pub(crate) fn suspect_block(&self, block: BlockId) {
         self.lock().known.suspect_block(block, self.started.now());
     }
 
-    /// The nodes now.
+    /// The current view.
     pub(crate) fn view(&self) -> View {
         self.lock().known.view(self.started.now())
     }
@@ -99,7 +100,7 @@ impl Members {
         state.sessions.get(&node).filter(|_| state.known.is_up(node, self.started.now())).cloned()
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub(crate) fn count(&self) -> usize {
         self.lock().known.count()
     }
@@ -117,7 +118,7 @@ impl Members {
         now.is_none_or(|now| now != session.link_key)
     }
 
-    /// The node's name, as people know it.
+    /// The node's name.
     pub(crate) fn name(&self, node: NodeId) -> String {
         self.lock().known.name(node)
     }
@@ -127,33 +128,34 @@ impl Members {
         self.lock().known.is_name_up(name, self.started.now())
     }
 
-    /// Whether it is too early to say which nodes are down: some that were up before are still coming back.
+    /// Whether some nodes that were up before the coordinator started have not returned yet, so that it is too early to
+    /// say which are down.
     pub(crate) fn are_coming_back(&self) -> bool {
         self.lock().known.are_coming_back()
     }
 
-    /// What each node that is up combines a second, in bytes, where that is known.
+    /// The coding rates of the nodes that are up, in bytes a second, where known.
     pub(crate) fn coding_bytes_per_s(&self) -> BTreeMap<NodeId, f64> {
         self.lock().known.coding_bytes_per_s(self.started.now())
     }
 
-    /// What a status shows.
+    /// The status of all nodes.
     pub(crate) fn statuses(&self) -> Vec<MemberStatus> {
         self.lock().known.statuses(self.started.now())
     }
 
-    /// How many blocks the disks have, as the metadata counts them.
+    /// Sets the number of blocks on the disks, from the metadata.
     pub(crate) fn set_blocks(&self, counts: &[(DiskNumber, u64)]) {
         self.lock().known.set_blocks(counts);
     }
 
-    /// New blocks go to these homes: they count from now on.
+    /// Counts new blocks at these homes at once.
     pub(crate) fn add_blocks(&self, homes: &[Home], bytes_each: u64) {
         self.lock().known.add_blocks(homes, bytes_each);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is one call, so a panic leaves it whole.
+        // A poisoned lock is safe to use: each change is one call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

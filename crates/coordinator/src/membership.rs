@@ -13,11 +13,11 @@ use weft_meta::{MetaError, NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
 use weft_types::{BlockId, ClassLimits, Error, NodeId, NodeState, Result, Span};
 
-/// Disks of one node, at most.
+/// The most disks of a node.
 const DISKS_MAX: usize = 1024;
-/// Corrupt blocks of one heartbeat that are looked at; the agent tells of the others again.
+/// The most corrupt blocks of one heartbeat; the agent reports the others again.
 const CORRUPT_MAX: usize = 1024;
-/// The longest address or path of an agent, bytes.
+/// The most bytes of an agent's address or path.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// Why metadata that know less than a node are refused, and what to do.
@@ -62,8 +62,8 @@ impl MembershipService {
         Ok(reply)
     }
 
-    /// Refuses an agent that has seen stripes which this metadata does not know: it is an old copy, and would give their numbers
-    /// out again.
+    /// Fails if the agent has seen stripes that this metadata does not know: the metadata is an old copy and would
+    /// assign their numbers again.
     async fn require_newest_metadata(&self, asked: &v1::RegisterRequest) -> Result<()> {
         let known = self.shared.meta.cluster().await.map_err(|error| self.shared.meta_error(error))?;
         if asked.incarnation != known.incarnation || asked.high_water <= known.stripes_high_water {
@@ -71,12 +71,12 @@ impl MembershipService {
         }
         tracing::error!(node = %asked.name, seen = asked.high_water, known = known.stripes_high_water, "this metadata is an old copy");
         Err(Error::invalid(format!(
-            "node {} has seen stripe {} of this metadata, which knows only {}: {OLD_COPY}",
+            "node {} has seen stripe {}, but this metadata knows only {}: {OLD_COPY}",
             asked.name, asked.high_water, known.stripes_high_water
         )))
     }
 
-    /// Refuses whoever is not who it says, or has obeyed another database than this one.
+    /// Fails if the agent is not what it claims to be, or has obeyed another database.
     fn checked(&self, caller: &Peer, asked: &v1::RegisterRequest) -> Result<NewNode> {
         let shared = &self.shared;
         validate::name("node", &asked.name)?;
@@ -84,32 +84,32 @@ impl MembershipService {
         validate::label("zone", &asked.zone)?;
         if !caller.may_be_agent(&asked.name) {
             return Err(Error::invalid(format!(
-                "{caller} cannot register as node {}: its certificate names another",
+                "{caller} cannot register as node {}: its certificate has another name",
                 asked.name
             )));
         }
         let ours = shared.cluster.id.to_string();
         if !asked.cluster.is_empty() && asked.cluster != ours {
             return Err(Error::invalid(format!(
-                "node {} belongs to cluster {}, and this is cluster {ours}: give it a fresh directory, or the right coordinator",
+                "node {} belongs to cluster {}, but this is cluster {ours}: give it a new directory or the right coordinator",
                 asked.name, asked.cluster
             )));
         }
         if asked.incarnation == shared.cluster.incarnation && asked.highest_epoch > shared.epoch.0 {
             return Err(Error::invalid(format!(
-                "node {} has obeyed epoch {} of this metadata, and this coordinator leads in epoch {}: {OLD_COPY}",
+                "node {} has obeyed epoch {}, but this coordinator leads in epoch {}: {OLD_COPY}",
                 asked.name, asked.highest_epoch, shared.epoch
             )));
         }
         if asked.node == 0 && shared.members.is_name_up(&asked.name) {
-            return Err(Error::invalid(format!("a node named {} is up already: choose another name", asked.name)));
+            return Err(Error::invalid(format!("a node named {} is already up: choose another name", asked.name)));
         }
         let texts =
             asked.disks.iter().flat_map(|disk| [&disk.id, &disk.path]).chain([&asked.data_address, &asked.control_address]);
         let mut texts = texts.map(|text| text.len());
         if asked.disks.len() > DISKS_MAX || texts.any(|len| len == 0 || len > TEXT_BYTES_MAX) {
             return Err(Error::invalid(format!(
-                "node {}: addresses, and the ids and paths of its disks (at most {DISKS_MAX}), have 1 to {TEXT_BYTES_MAX} bytes",
+                "node {}: its addresses, and the ids and paths of its disks (at most {DISKS_MAX}), must have 1 to {TEXT_BYTES_MAX} bytes",
                 asked.name
             )));
         }
@@ -139,7 +139,7 @@ impl MembershipService {
             return Err(again());
         }
         if !caller.may_be_agent(&name) {
-            return Err(Error::invalid(format!("{caller} cannot speak for node {name}")));
+            return Err(Error::invalid(format!("{caller} cannot send heartbeats for node {name}")));
         }
         let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         if heard.came_up {
@@ -162,7 +162,7 @@ impl MembershipService {
     }
 }
 
-/// Writes down that a block is bad at the node that holds it, and says so.
+/// Records that a node has found its block bad, and logs it.
 pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding: &Finding, cause: &str) -> Result<()> {
     let stripe = match shared.meta.stripe(block.stripe).await {
         Ok(stripe) => Some(stripe),
@@ -179,7 +179,7 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
         Some(Finding::Corrupt(bytes)) => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
     };
     if marked.map_err(|error| shared.meta_error(error))? {
-        tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "a block is bad: it is read around, and can be repaired");
+        tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "found a bad block: reads rebuild it; repair the object to replace it");
     }
     Ok(())
 }
@@ -190,7 +190,7 @@ impl v1::membership_server::Membership for MembershipService {
         let caller = rpc::caller(&request);
         let reply = self.registered(&caller, request.into_inner()).await;
         let logged = |error: Error| {
-            tracing::warn!(caller = %caller.peer, %error, "a registration was refused");
+            tracing::warn!(caller = %caller.peer, %error, "refused a registration");
             to_status(&error)
         };
         reply.map(Response::new).map_err(logged)
@@ -203,12 +203,12 @@ impl v1::membership_server::Membership for MembershipService {
     }
 }
 
-/// Writes down the blocks that agents found to be bad, or not to have, in a plan.
+/// Records the blocks that agents of a plan found bad or missing.
 pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
     for (id, node) in &report.nodes {
         for (block, finding, error) in node.findings(*id) {
             if let Err(error) = mark(shared, *id, block, &finding, &error.message).await {
-                tracing::error!(%block, %error, "a bad block could not be written down");
+                tracing::error!(%block, %error, "cannot record a bad block");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What requests choose, with the settings for what they do not say; and what is known of the network for it.
+//! The choices of requests, with the settings as defaults, and the network that they apply to.
 
 use crate::{delegations::Delegation, shared::Shared};
 use std::{
@@ -19,15 +19,16 @@ use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select};
 use weft_types::{AutoSize, Home, NodeId, NodeRepair, Party, Result};
 
-/// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
+/// Links of 1 Gbit/s: which of two plans is faster on equal links does not depend on the rate, and the figure is
+/// familiar.
 const LINK_BYTES_PER_S: f64 = 125e6;
 
-/// As the settings have it.
+/// The settings' defaults.
 pub(crate) fn usual_repair(shared: &Shared) -> RepairOptions {
     RepairOptions::new(shared.config.scheme.clone(), shared.config.repair_slice_len)
 }
 
-/// As a repair asks for.
+/// The choices of a repair.
 pub(crate) fn of_repair(shared: &Shared, asked: &v1::RepairObjectRequest) -> Result<RepairOptions> {
     let usual = usual_repair(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)?;
     let select = Select::parse(&asked.select, || shared.draw_seed())?;
@@ -35,13 +36,13 @@ pub(crate) fn of_repair(shared: &Shared, asked: &v1::RepairObjectRequest) -> Res
     Ok(RepairOptions { select, paths: Paths::of(asked.paths)?, explained, ..usual })
 }
 
-/// As a read asks for.
+/// The choices of a read.
 pub(crate) fn of_read(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<RepairOptions> {
     let usual = usual_repair(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)?;
     Ok(RepairOptions { explained: asked.explain, ..usual })
 }
 
-/// As the repair of a node does: who helps is selected over all its stripes, and only the order is left open.
+/// The choices for the repair of a node: its helpers are selected over all its stripes, so only their order is open.
 pub(crate) fn of_node(shared: &Shared, repair: &NodeRepair) -> RepairOptions {
     let usual = usual_repair(shared);
     let scheme = if repair.scheme.is_empty() { usual.scheme } else { repair.scheme.clone() };
@@ -50,7 +51,7 @@ pub(crate) fn of_node(shared: &Shared, repair: &NodeRepair) -> RepairOptions {
     RepairOptions { scheme, slice_len, slice_asked, select: Select::Ordered, paths: Paths::Count(1), explained: false }
 }
 
-/// As a put asks for, by a client or by an agent to which a conversion was delegated.
+/// The choices of a put, from a client or from an agent with a delegation.
 pub(crate) fn of_put(
     shared: &Shared,
     asked: Option<&v1::WriteScheme>,
@@ -67,7 +68,7 @@ pub(crate) fn of_put(
     Ok(options)
 }
 
-/// What a put will move, as long as nothing is known but its homes: each gets a block, from the writer.
+/// The expected transfers of a put before it is planned: the writer sends each home a block.
 pub(crate) fn announced(options: &WriteOptions, shared: &Shared, homes: &[Home], block_len: u64) -> Lines {
     let writer = shared.draw_client();
     let (network, bytes) = (write_network(options, shared, writer), block_len as f64);
@@ -79,8 +80,8 @@ pub(crate) fn announced(options: &WriteOptions, shared: &Shared, homes: &[Home],
     lines
 }
 
-/// What is known of the network around the writer, a client, and of what others move over it. On one machine less is moved by a
-/// writer that sends all itself, and no link is saved by others that send for it.
+/// The network around a writer, including other transfers. On one machine, the fewest bytes move if the writer sends
+/// everything itself, and other nodes' sends save no link.
 pub(crate) fn write_network(options: &WriteOptions, shared: &Shared, writer: Party) -> Network {
     let nodes = shared.members.hosts().into_iter().map(|(node, host)| (Party::Node(node), host));
     let hosts = nodes.chain([(writer, options.host.clone())]).collect();
@@ -93,7 +94,7 @@ pub(crate) fn write_network(options: &WriteOptions, shared: &Shared, writer: Par
     network
 }
 
-/// The machine from whose address and port somebody calls, however the address is spelt.
+/// The machine in a caller's address, in any spelling.
 pub(crate) fn host(address: &str) -> String {
     match address.parse::<SocketAddr>() {
         Ok(address) => address.ip().to_canonical().to_string(),
@@ -102,17 +103,17 @@ pub(crate) fn host(address: &str) -> String {
 }
 
 impl Shared {
-    /// What conversions leave free.
+    /// The space that conversions leave free.
     pub(crate) fn kept_free(&self) -> KeptFree {
         KeptFree { reserve_bytes: self.config.disk_reserve.0, percent: self.config.conversion_free_percent }
     }
 
-    /// The nodes to which no block of a conversion goes: see [`KeptFree::without_room`].
+    /// The nodes that get no block of a conversion: see [`KeptFree::without_room`].
     pub(crate) fn without_capacity(&self, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
         self.kept_free().without_room(&self.members.view(), wanted)
     }
 
-    /// What is known of the network: where everybody stands, and what was measured of links lately.
+    /// The known network: nodes, racks, and recent measurements of links.
     pub(crate) fn network(&self) -> Network {
         let age_max = Duration::from_millis(self.config.link_age_max_ms);
         let measured = self.links().network(self.started.now(), age_max, LINK_BYTES_PER_S);
@@ -121,11 +122,12 @@ impl Shared {
         network
     }
 
-    /// The same for plans whose nodes give what they read and add up: stragglers among them send no more than that. Who adds up slowly
-    /// counts as slow also where nothing is added up on the way (in a conventional repair): it is only rather left out.
+    /// The network for plans whose nodes send what they read and combine: stragglers send no faster than they do that.
+    /// A slow coder counts as slow even where nothing is combined on the way (in a conventional repair); that only
+    /// makes it less preferred.
     pub(crate) fn network_of_helpers(&self) -> Network {
         let coding = self.members.coding_bytes_per_s();
-        // A helper of a chain takes in two bytes for each that it passes on.
+        // A helper in a chain takes in two bytes for each byte that it passes on.
         let computes = stragglers::among(coding).into_iter().map(|(node, rate)| (node, rate / 2.0));
         let mut network = self.network();
         for (node, most) in self.stragglers().stragglers(self.started.now()).into_iter().chain(computes) {

@@ -1,9 +1,10 @@
-//! Blocks that lie on nodes' disks and that the metadata does not know: left by an agent that came back after its blocks were
-//! forgotten, by a disk that was away, by a restored copy of the metadata.
+//! Blocks on nodes' disks that the metadata does not know: left by an agent that returned after its blocks were
+//! forgotten, by a disk that was away, or by a restored copy of the metadata.
 //!
-//! Slowly, one node after another and a page at a time, what a node has is compared with what is known. A block is allocated
-//! before its first byte moves, and is garbage until its node has said that it is gone: so whatever was listed before the metadata
-//! was asked and is not known then, nobody needs. All the same it is not removed, but moved aside for days, on the node that has it.
+//! The blocks of one node after another are compared with the metadata, slowly and a page at a time. A block is
+//! allocated before its first byte moves, and is garbage until its node has reported its removal. So a block that was
+//! listed before the metadata was queried, and is unknown then, is not needed. It is still not removed at once, but
+//! kept in its node's quarantine for days.
 
 use crate::{members::Session, shared::Shared};
 use std::{sync::Arc, time::Duration};
@@ -11,11 +12,11 @@ use weft_control::{orphans::Turns, walk::Walk};
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{BlockId, Error, NodeId, Result};
 
-/// How often it is looked whose turn it is.
+/// How often due nodes are looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Blocks that one call lists.
 const BLOCKS_PER_PAGE: u32 = 1_000;
-/// Between two pages: the metadata and the disks have other work.
+/// The pause between two pages, which leaves time for other work of the metadata and the disks.
 const PAGE_PAUSE: Duration = Duration::from_millis(200);
 
 /// Compares for as long as it runs.
@@ -36,14 +37,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             }
             let compared = compare(&shared, node, &session).await;
             if let Err(error) = &compared {
-                tracing::warn!(node = %session.record.name, %error, "its blocks could not be compared with the metadata");
+                tracing::warn!(node = %session.record.name, %error, "cannot compare a node's blocks with the metadata");
             }
             turns.compared(node, registration, compared.is_ok(), shared.started.now());
         }
     }
 }
 
-/// Compares all that a node has.
+/// Compares all blocks of a node.
 async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()> {
     for disk in session.record.disks.iter().filter(|disk| !disk.failed) {
         let mut walk = Walk::new(Vec::new(), Vec::clone);
@@ -52,7 +53,7 @@ async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()>
             let mut agent = rpc::agent_client(session.channel.clone());
             let page = answer(shared, agent.list_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
             let decoded = page.blocks.iter().map(|id| postcard::from_bytes(id)).collect::<Result<Vec<BlockId>, _>>();
-            let blocks = decoded.map_err(|error| Error::invalid(format!("a listed block has no name: {error}")))?;
+            let blocks = decoded.map_err(|error| Error::invalid(format!("cannot decode a listed block's id: {error}")))?;
             let orphans = shared.meta.orphans(node, blocks).await.map_err(|error| shared.meta_error(error))?;
             if !orphans.is_empty() {
                 set_aside(shared, session, &orphans).await?;
@@ -68,7 +69,7 @@ async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()>
 
 async fn set_aside(shared: &Shared, session: &Session, orphans: &[BlockId]) -> Result<()> {
     let blocks = orphans.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
-    let blocks = blocks.map_err(|error| Error::fatal(format!("a block's name cannot be encoded: {error}")))?;
+    let blocks = blocks.map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))?;
     let cluster = shared.meta.cluster().await.map_err(|error| shared.meta_error(error))?;
     let request = v1::QuarantineRequest {
         epoch: shared.epoch.0,
@@ -81,7 +82,7 @@ async fn set_aside(shared: &Shared, session: &Session, orphans: &[BlockId]) -> R
     let first = orphans.first().map(ToString::to_string).unwrap_or_default();
     tracing::warn!(
         node = %session.record.name, unknown = orphans.len(), %first, quarantined = reply.moved,
-        "blocks that the metadata does not know are on a node; they are kept in its quarantine for some days"
+        "moved blocks that the metadata does not know to the node's quarantine, where they are kept for some days"
     );
     if reply.kept.is_empty() { Ok(()) } else { Err(Error::retry(reply.kept)) }
 }

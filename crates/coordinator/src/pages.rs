@@ -1,4 +1,4 @@
-//! What the metadata have of a kind, one after another: the shell around [`weft_control::walk`]. It looks up a page at a time.
+//! Metadata records of one kind, in order: the shell around [`weft_control::walk`], which looks up a page at a time.
 
 use crate::shared::Shared;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use weft_types::{Owner, Result, StripeRecord, UploadId};
 /// Stripes that are looked up together.
 pub(crate) const STRIPES_PER_PAGE: u32 = 256;
 
-/// Items, and those of the page that was looked up last.
+/// A walk, and the items of the current page.
 #[derive(Debug)]
 pub(crate) struct Pages<K, T> {
     walk: Walk<K, T>,
@@ -22,7 +22,7 @@ impl<K: Clone, T> Pages<K, T> {
         Self { walk: Walk::new(first, behind), page: VecDeque::new() }
     }
 
-    /// The next item; `look_up` brings the page that begins at a key.
+    /// The next item; `look_up` reads the page that begins at a key.
     pub(crate) async fn next<F, E>(&mut self, look_up: impl FnOnce(K) -> F) -> Result<Option<T>, E>
     where
         F: Future<Output = Result<Page<T>, E>>,
@@ -52,12 +52,12 @@ enum Of {
 }
 
 impl<'a> Stripes<'a> {
-    /// Those of the object of a version, from one on.
+    /// The stripes of an object's version, from `from` on.
     pub(crate) fn of_object(shared: &'a Shared, version: UploadId, from: u64) -> Self {
         Self::new(shared, Of::Object(version), from)
     }
 
-    /// Those of an object or a put under way that are incomplete.
+    /// The incomplete stripes of an object or a running put.
     pub(crate) fn incomplete(shared: &'a Shared, owner: Owner) -> Self {
         Self::new(shared, Of::Incomplete(owner), 0)
     }
@@ -66,7 +66,7 @@ impl<'a> Stripes<'a> {
         Self { shared, of, pages: Pages::new(from, |stripe| stripe.number.saturating_add(1)) }
     }
 
-    /// The next one.
+    /// The next stripe.
     pub(crate) async fn next(&mut self) -> Result<Option<StripeRecord>> {
         let (meta, of) = (&self.shared.meta, self.of);
         let look_up = |from| match of {

@@ -1,7 +1,8 @@
 //! Puts: begin, stripe after stripe, commit.
 //!
-//! A stripe's blocks are allocated before a byte moves; the client then sends its data by the plan of a write scheme, and sums up
-//! all blocks, also those that others make of it. How a stripe ends: [`end`]. The commit makes all stripes visible at once.
+//! A stripe's blocks are allocated before any byte moves. Then the client sends its data by the plan of a write scheme,
+//! and computes the checksums of all blocks, including those that other nodes compute. [`end`] ends a stripe. The
+//! commit makes all stripes visible at once.
 
 mod end;
 mod late_blocks;
@@ -37,17 +38,17 @@ use weft_meta::{CommitPut, Leftovers, MetaError, NewUpload, ObjectRecord, Upload
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{Error, NodeId, PlanId, PutKey, Result, StripeLayout, UploadId};
 
-/// A node that has waited for another for this part of a stall when a plan ended did not fail itself.
+/// A node that had waited for another for this fraction of a stall when a plan ended did not fail itself.
 const WAIT_SHARE: u32 = 4;
 
-/// How often busy agents are asked when a first stripe is started with its put: the client waits, and does not ask again. If it is in vain,
-/// it asks for the stripe as for any other.
+/// How often busy agents are asked when a first stripe is started with its put. The client waits for this without
+/// asking again; if it fails, the client asks for the stripe as for any other.
 const START_ATTEMPTS: u32 = 2;
 
-/// A writer that complains has its answer within this time.
+/// The longest wait for the answer to a writer's complaint.
 const COMPLAINT_LOOK: Duration = Duration::from_millis(100);
 
-/// Begins a put, or for `explain` tells what its first stripe's plan would be.
+/// Begins a put, or for `explain` returns the first stripe's plan.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, caller: &Caller) -> Result<v1::BeginPutReply> {
     let name = validate::object(&asked.bucket, &asked.key)?;
     let options = options::of_put(shared, asked.options.as_ref(), caller, None)?;
@@ -67,7 +68,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         replaces: None,
         key: shared.draw_put_key(),
     };
-    // Whether there are nodes enough is said now, not after the client has read its input.
+    // A lack of nodes is reported now, and not after the client has read its input.
     let full = layout.full_stripe(k, m);
     let stripe = upload::first_stripe(full, asked.size_hint);
     let request = request(shared, UploadId(0), &new, &code);
@@ -81,7 +82,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
     if asked.explain {
         plan = explain(shared, &code, &stripe, &first.homes, &options)?;
     } else {
-        // Puts that begin at the same time see each other: the first of them would else take all links for free.
+        // Concurrent puts must see each other: otherwise the first would take all links to be free.
         let announced = shared.in_flight.announce(options::announced(&options, shared, &first.homes, stripe.block_len(0)));
         put_key = new.key;
         id = begin_with(shared, new, put, layouts, placed).await?;
@@ -90,10 +91,10 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
             let (upload, data_len, options) = (id.0, stripe.data_len, asked.options);
             let asked = v1::PutStripeRequest { upload, number: 0, data_len, options, put_key: put_key.0 };
             let who = Who { caller: caller.clone(), delegation: None };
-            // Why not, the client hears when it asks for the stripe itself.
+            // The client learns the reason when it asks for the stripe itself.
             started = put_stripe(shared, asked, &who, START_ATTEMPTS)
                 .await
-                .inspect_err(|error| tracing::debug!(%error, "a put begins late"))
+                .inspect_err(|error| tracing::debug!(%error, "cannot start the first stripe with its put"))
                 .ok();
         }
     }
@@ -128,7 +129,8 @@ async fn begin_with(
     Ok(upload.id)
 }
 
-/// Allocates a stripe, opens and starts its plan, and gives the client its share. Busy agents are asked `attempts` times.
+/// Allocates a stripe, opens and starts its plan, and returns the client's task. Busy agents are asked `attempts`
+/// times.
 pub(crate) async fn put_stripe(
     shared: &Arc<Shared>,
     asked: v1::PutStripeRequest,
@@ -153,7 +155,7 @@ pub(crate) async fn put_stripe(
         ))));
     }
     if asked.number > i64::MAX as u64 / most {
-        return Err(place(Error::invalid(format!("no object has a stripe {}", asked.number))));
+        return Err(place(Error::invalid(format!("the stripe number {} is too large for any object", asked.number))));
     }
     let key = (upload.id, asked.number);
     let _turn = shared.puts.turn(key).await;
@@ -164,12 +166,12 @@ pub(crate) async fn put_stripe(
     }
     let (sending, client) = begun.map_err(place)?;
     keep_sending(shared, key, sending, None).await.map_err(place)?;
-    let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
+    let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("cannot encode a layout: {error}")))?;
     Ok(v1::PutStripeReply { task: Some(client), layout })
 }
 
-/// The client has sent a stripe, as well as it could: checks the receipts, mends what is missing, ends the stripe, or says what is to
-/// be sent again.
+/// The client has sent a stripe as far as it could. Checks the receipts, rebuilds missing blocks, and ends the stripe,
+/// or returns what must be sent again.
 pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest) -> Result<v1::EndStripeReply> {
     let key = (UploadId(asked.upload), asked.number);
     let _turn = shared.puts.turn(key).await;
@@ -180,7 +182,7 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     };
     let ended = end::end(shared, key, sending, &asked).await;
     shared.puts.leave(key);
-    // To ask again would not find it any more: what was sent is used up.
+    // The client must not repeat the call: the stripe's state is used up.
     let end::PlanEnd { again, traffic, stages, object } = ended.map_err(put::begin::not_again)?;
     let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic.into()), stages, object: object.map(show::object) };
     if let Some((sending, task)) = again {
@@ -191,24 +193,24 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     Ok(reply)
 }
 
-/// Refuses calls that do not show the put's key, and calls without a delegation that would change a conversion's put.
+/// Fails for calls without the put's key, and for calls without a delegation on a conversion's put.
 pub(crate) async fn require_writer(shared: &Shared, id: u64, shown: u64, delegation: Option<&Delegation>) -> Result<()> {
     match shared.meta.upload(UploadId(id)).await {
         Ok(upload) if upload.new.replaces.is_some() && delegation.is_none() => {
-            Err(Error::invalid("a conversion is written by whom the coordinator sends").object(&upload.new.name))
+            Err(Error::invalid("only the agent that the coordinator chose may write a conversion").object(&upload.new.name))
         }
         Ok(upload) if !upload.new.key.admits(PutKey(shown)) => {
-            let message = format!("this is not the key of put {id}: only the writer that began the put goes on with it");
+            let message = format!("this is not the key of put {id}: only the writer that began the put may continue it");
             Err(Error::invalid(message).object(&upload.new.name))
         }
-        // What there is not, the call itself tells.
+        // The call itself reports a put that does not exist.
         Ok(_) | Err(MetaError::NotFound(_)) => Ok(()),
         Err(error) => Err(shared.meta_error(error)),
     }
 }
 
-/// Makes a put visible, if what was left of it for later can be made of what is there. It is no error to ask again after the answer was
-/// lost.
+/// Makes a put visible, if the blocks that are still missing can be rebuilt from the others. The call may be repeated
+/// after its answer was lost.
 pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) -> Result<v1::ObjectReply> {
     let id = UploadId(asked.upload);
     let upload = match shared.meta.upload(id).await {
@@ -229,19 +231,19 @@ pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) ->
     }
 }
 
-/// How a put is committed, as an object of so many bytes.
+/// The parameters of a put's commit, as an object of this size.
 pub(crate) fn commit_of(shared: &Shared, upload: UploadId, size: u64) -> CommitPut {
     let (unopened, garbage_not_before_ms) = (shared.puts.take_unopened(upload), shared.garbage_not_before_ms());
     CommitPut { size, now_ms: shared.now_ms(), leftovers: Leftovers { unopened, garbage_not_before_ms } }
 }
 
-/// A put was committed.
+/// Cleans up after the commit of a put.
 fn committed(shared: &Shared, object: &ObjectRecord) {
     shared.puts.forget(object.version);
     tracing::info!(object = %object.name, version = %object.version, size = object.size, code = %object.code, "put");
 }
 
-/// What there is of a put that is not under way any more: it may have been converted since.
+/// The object of a put that was committed before; it may have been converted since.
 async fn committed_already(shared: &Shared, asked: &v1::CommitPutRequest, error: MetaError) -> Result<v1::ObjectReply> {
     let object = shared.meta.object_written_by(UploadId(asked.upload)).await.map_err(|error| shared.meta_error(error))?;
     match object.filter(|object| object.size == asked.size) {
@@ -256,7 +258,7 @@ async fn told(shared: &Shared, object: ObjectRecord) -> Result<v1::ObjectReply> 
     show::put(shared, object).await.map_err(|error| upload::stored_all_the_same(&name, &error))
 }
 
-/// Puts off the end of a put's lease, and tells whether anybody still takes what a plan sends.
+/// Extends a put's lease, and reports whether a plan's receivers still take data.
 pub(crate) async fn keep(shared: &Shared, asked: &v1::KeepPutRequest) -> Result<v1::KeepPutReply> {
     let id = UploadId(asked.upload);
     touched(shared, id).await?;
@@ -269,16 +271,17 @@ pub(crate) async fn keep(shared: &Shared, asked: &v1::KeepPutRequest) -> Result<
     if !asked.waits_for.is_empty() {
         so_far.mark_unchanged();
         plan.complain(asked.waits_for.iter().copied().map(NodeId).collect());
-        // What comes of it is said at once, or else the next time.
+        // The consequences of a complaint are reported now or in the next answer.
         let _not_yet = tokio::time::timeout(COMPLAINT_LOOK, so_far.changed()).await;
     }
     let gone = so_far.borrow().failed_nodes().map(|node| node.0).collect();
     Ok(v1::KeepPutReply { over, gone })
 }
 
-/// Gives up a put. It is no error if it was given up already.
+/// Aborts a put. Succeeds if it was aborted already.
 pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
-    // An agent keeps what a task is still writing, and takes no task later: it is only asked in vain meanwhile.
+    // An agent keeps a block that a task is writing, and accepts no task for it later. Asking for its removal before
+    // the task has ended would be in vain.
     let running_ms = if shared.puts.is_active(id) { shared.config.stall_ms.into() } else { 0 };
     let not_before_ms = shared.now_ms().saturating_add(running_ms);
     let leftovers = Leftovers { unopened: shared.puts.take_unopened(id), garbage_not_before_ms: not_before_ms };
@@ -286,20 +289,20 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
         Ok(()) => {}
         Err(MetaError::NotFound(_)) => {
             let committed = shared.meta.object_written_by(id).await.map_err(|error| shared.meta_error(error))?;
-            // What still comes of it is to come.
+            // Blocks may still arrive after the commit.
             if committed.is_some() {
                 return Ok(());
             }
         }
         Err(error) => return Err(shared.meta_error(error)),
     }
-    // What was begun until now; what begins later finds no put.
+    // Covers everything that has begun; what begins later finds no put.
     shared.puts.late_blocks.stop(id);
     shared.puts.forget(id);
     Ok(())
 }
 
-/// Looks up a put that a call is about, and renews its lease if that is due.
+/// Looks up the put of a call, and renews its lease if that is due.
 async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     let upload = shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))?;
     if upload::is_lease_due(upload.new.expires_ms, shared.now_ms(), shared.config.upload_lease_ms) {
@@ -309,20 +312,20 @@ async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     Ok(upload)
 }
 
-/// A put has taught something.
+/// Records a lesson for a put.
 async fn learn_of(shared: &Shared, upload: UploadId, lesson: Lesson) {
     shared.puts.with(upload, |put| put.learn(lesson));
     forget_if_gone(shared, upload).await;
 }
 
-/// An abort in the meantime has already removed what is kept of a put: it is removed again.
+/// An abort at the same time may have removed the put's state before it was set: removes it again.
 async fn forget_if_gone(shared: &Shared, upload: UploadId) {
     if let Err(MetaError::NotFound(_)) = shared.meta.upload(upload).await {
         shared.puts.forget(upload);
     }
 }
 
-/// Keeps a stripe that is being sent, unless its put has been given up.
+/// Records a stripe that is being sent, unless its put was aborted.
 async fn keep_sending(
     shared: &Shared,
     key: Key,
@@ -332,7 +335,7 @@ async fn keep_sending(
     if let Some(before) = shared.puts.with(key.0, |put| put.sends(key.1, sending.plan, sending, answer)) {
         before.stop();
     }
-    // An abort in the meantime did not see these tasks.
+    // An abort at the same time did not see these tasks.
     match shared.meta.upload(key.0).await {
         Ok(_) => Ok(()),
         Err(MetaError::NotFound(what)) => {
@@ -347,9 +350,9 @@ async fn keep_sending(
     }
 }
 
-/// The writer sends this put's stripes by the simplest scheme from now on.
+/// Switches a put to the simplest scheme.
 async fn simplest(shared: &Shared, upload: &UploadRecord, stripe: u64, error: &Error) {
-    tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
+    tracing::info!(object = %upload.new.name, stripe, %error, "the writer now sends every block itself");
     learn_of(shared, upload.id, Lesson::Simplest).await;
 }
 

@@ -1,4 +1,4 @@
-//! Reads: a plan that brings ranges of a stripe's data blocks to a client, around what is lost.
+//! Reads: a plan that brings ranges of a stripe's data blocks to a client, and rebuilds what is lost.
 
 pub(crate) mod under_way;
 
@@ -31,12 +31,12 @@ use weft_meta::ObjectRecord;
 use weft_proto::{status::decode_error, v1};
 use weft_types::{CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, PlanId, Result, Span, StripeRecord, UploadId};
 
-/// Ranges of one request, at most.
+/// The most ranges of one request.
 const RANGES_MAX: usize = 4096;
-/// Checksum units of which an answer has the pages, at most: 1 MiB of them.
+/// The most checksum units whose pages an answer contains: 1 MiB of checksums.
 const UNITS_MAX: usize = 1024;
 
-/// Plans a read; unless it is only to be explained, opens and starts it.
+/// Plans a read and, unless it is only explained, opens and starts it.
 pub(crate) async fn read_stripe(
     shared: &Arc<Shared>,
     asked: v1::ReadStripeRequest,
@@ -49,14 +49,14 @@ pub(crate) async fn read_stripe(
     let options = options::of_read(shared, &asked).map_err(place)?;
     if !asked.errors.is_empty() {
         let blamed = shared.reads.verdict(PlanId(asked.failed_plan), found.id, delegation, shared.config.failure_grace_ms).await;
-        // With what the agents have said by now of their own blocks.
+        // With what the agents have since reported about their blocks.
         found = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
             if delegation.is_some() && !read::is_about(&error, &found) {
                 continue;
             }
             tracing::warn!(object = %object.name, %error, "a read failed");
-            // Only agents' own words are written down.
+            // Only agents' own reports are recorded in the metadata.
             let (node, block) = read::avoided(&error, &found, blamed);
             node.into_iter().for_each(|node| shared.members.suspect(node));
             block.into_iter().for_each(|block| shared.members.suspect_block(block));
@@ -70,7 +70,7 @@ pub(crate) async fn read_stripe(
         let ask = read.ask(&view, &mut *shared.rng());
         return plan(shared, &ask, &view).and_then(|planned| reply(&planned, None)).map_err(place);
     }
-    // A client does not say how often it has come; that it has is known.
+    // A client does not send the number of its attempts; that there was one is known.
     let resumed = u32::from(!asked.errors.is_empty());
     let (mut read, mut event, mut started) = (Read::new(request), Event::Begin, None);
     loop {
@@ -89,14 +89,16 @@ pub(crate) async fn read_stripe(
                 }
                 Action::LookUp => answer = Some(Event::LookedUp(find(shared, &asked).await.map(|(_, stripe)| stripe))),
                 Action::End(Err(error)) => return Err(place(error)),
-                Action::End(Ok(())) => return started.ok_or_else(|| Error::fatal("a read that was not started")).map_err(place),
+                Action::End(Ok(())) => {
+                    return started.ok_or_else(|| Error::fatal("internal error: a read was not started")).map_err(place);
+                }
             }
         }
-        event = answer.ok_or_else(|| Error::fatal("a read waits for nothing"))?;
+        event = answer.ok_or_else(|| Error::fatal("internal error: a read waits for nothing"))?;
     }
 }
 
-/// The client is done with a plan. What became of it stays known for a moment: see [`Reads::verdict`].
+/// The client has finished a plan. Its outcome stays known for a moment: see [`Reads::verdict`].
 pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, delegation: Option<&Delegation>) {
     shared.reads.end(PlanId(asked.plan), delegation, Duration::from_millis(shared.config.failure_grace_ms));
 }
@@ -109,29 +111,33 @@ async fn find(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<(ObjectR
     };
     let object = found.map_err(|error| shared.meta_error(error).object(&name))?;
     if object.name != name {
-        return Err(Error::not_found(format!("version {} is not one of {name}", asked.version)).object(&name));
+        return Err(Error::not_found(format!("{name} has no version {}", asked.version)).object(&name));
     }
     let page = shared.meta.stripes(object.version, asked.number, 1).await.map_err(|error| shared.meta_error(error))?;
     let stripe = page.items.into_iter().next().filter(|stripe| stripe.number == asked.number);
     let Some(stripe) = stripe else {
-        // It may have been replaced or removed since it was looked up.
+        // The object may have been replaced or removed since.
         shared.meta.object_of(object.version).await.map_err(|error| shared.meta_error(error).object(&name))?;
         let (number, stripes) = (asked.number, object.stripes);
-        return Err(Error::invalid(format!("there is no stripe {number}: the object has {stripes}")).object(&name));
+        return Err(Error::invalid(format!("there is no stripe {number}: the object has {stripes} stripes")).object(&name));
     };
     Ok((object, stripe))
 }
 
-/// The ranges that are asked for, block by block, without overlaps.
+/// The requested ranges, block by block, without overlaps.
 fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>> {
     if asked.is_empty() || asked.len() > RANGES_MAX {
-        return Err(Error::invalid(format!("1 to {RANGES_MAX} ranges can be read at once, not {}", asked.len())));
+        return Err(Error::invalid(format!("a read may have 1 to {RANGES_MAX} ranges, not {}", asked.len())));
     }
     let mut by_block: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
     for range in asked {
         let index = u8::try_from(range.index).ok().filter(|index| u32::from(*index) < stripe.layout.k);
         let index = index.ok_or_else(|| {
-            Error::invalid(format!("block {} is not a data block: 0 to {} are", range.index, stripe.layout.k.saturating_sub(1)))
+            Error::invalid(format!(
+                "block {} is not a data block: those are 0 to {}",
+                range.index,
+                stripe.layout.k.saturating_sub(1)
+            ))
         })?;
         let len = stripe.layout.block_len(index.into());
         if range.start >= range.end || range.end > len {
@@ -152,11 +158,11 @@ fn plan(shared: &Shared, ask: &PlanRequest, view: &View) -> Result<PlannedRead> 
         (shared.run(ask.precedence(), &stripe.layout.layout, slice_len), shared.draw_client())
     };
     let plan = || ask.plan(view, &shared.network_of_helpers(), &shared.known, frame);
-    // A plain read is planned in less time than it takes to hand over the thread.
+    // A plain read is planned faster than the thread could be handed over.
     if ask.is_plain(view) { plan() } else { compute(plan) }
 }
 
-/// Opens and starts a read, and watches over it while the client takes its share.
+/// Opens and starts a read, and supervises it while the client receives data.
 async fn begin(
     shared: &Arc<Shared>,
     read: Box<PlannedRead>,
@@ -167,7 +173,7 @@ async fn begin(
     let agent = delegation.map_or("", |delegation| &delegation.agent);
     let sign = || sign::sign(shared, &read.planned, stripe, &BTreeMap::new(), agent);
     let mut signed = if read.rebuilt.is_empty() { sign() } else { compute(sign) }?;
-    let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
+    let client = signed.client.take().ok_or_else(|| Error::fatal("internal error: a read's plan has no task for the client"))?;
     for home in read.in_part().into_iter().filter_map(|index| stripe.home_of(index)) {
         signed.agents.entry(home.node).and_modify(|task| task.tells_pages = true);
     }
@@ -210,7 +216,7 @@ fn reply(read: &PlannedRead, task: Option<v1::ClientTask>) -> Result<v1::ReadStr
     })
 }
 
-/// What a node tells of the pages of its own blocks, and not more than an answer has room for.
+/// The pages that a node reports of its own blocks, as far as they fit in an answer.
 fn pages(told: Vec<(NodeId, v1::UnitPages)>, stripe: &StripeRecord) -> Vec<v1::UnitPages> {
     let is_own = |node: NodeId, pages: &v1::UnitPages| {
         let home = u8::try_from(pages.index).ok().and_then(|index| stripe.home_of(index));

@@ -25,10 +25,10 @@ use weft_control::{
 use weft_meta::NewRepair;
 use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, ObjectName, Result, StripeId, StripeRecord, UploadId};
 
-/// A repair that is slower than this for as long as its lease has failed.
+/// A repair that is slower than this for the time of its lease has failed.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
 
-/// What the shell of a rebuild needs.
+/// The context of a rebuild.
 #[derive(Clone, Copy)]
 pub(crate) struct Rebuilder<'a> {
     pub(crate) shared: &'a Arc<Shared>,
@@ -37,18 +37,18 @@ pub(crate) struct Rebuilder<'a> {
     pub(crate) shares: &'a Shares,
 }
 
-/// What a rebuild tells on its way.
+/// A report of a running rebuild.
 pub(crate) enum Told<'a> {
     /// The plan that runs next.
     Plan(&'a Planned),
-    /// How much of what this stripe's new blocks take has come in, in thousandths.
+    /// The received share of this stripe's new blocks, in thousandths.
     Thousandths(u64),
-    /// It goes on around a failure.
+    /// It continues after a failure.
     Resumed(String),
 }
 
 impl Rebuilder<'_> {
-    /// The first plan, and what there is to say of it.
+    /// The first plan, and its warnings.
     pub(crate) fn explain(self, request: Request) -> Result<(Planned, Vec<String>)> {
         let machine = rebuild::Rebuild::new(request);
         let view = self.shared.members.view();
@@ -58,8 +58,8 @@ impl Rebuilder<'_> {
         Ok((planned, warnings))
     }
 
-    /// Rebuilds what is lost, or as much of it as there is room for; or gives back what was allocated. The blocks of a repair are
-    /// committed.
+    /// Rebuilds the lost blocks, or as many as there is room for, and releases all other allocations. The blocks of a
+    /// repair are committed.
     pub(crate) async fn run(self, request: Request, mut tell: impl FnMut(Told<'_>) + Send) -> Result<Rebuilt> {
         let (shared, object, stripe) = (self.shared, request.object.clone(), request.stripe.id);
         let mut machine = rebuild::Rebuild::new(request);
@@ -79,11 +79,11 @@ impl Rebuilder<'_> {
                     asked => answer = Some(self.answer(asked, &machine, &view, &mut tell).await),
                 }
             }
-            event = answer.flatten().ok_or_else(|| Error::fatal("a rebuild waits for nothing"))?;
+            event = answer.flatten().ok_or_else(|| Error::fatal("internal error: a rebuild waits for nothing"))?;
         }
     }
 
-    /// Does an action that asks for an answer.
+    /// Carries out an action that asks for an answer.
     async fn answer(
         self,
         action: Action,
@@ -114,7 +114,7 @@ impl Rebuilder<'_> {
     async fn allocate(self, request: &Request, (index, copy): (u8, u8), home: Home) -> Result<BlockId> {
         let (shared, stripe) = (self.shared, &request.stripe);
         let len = stripe.layout.block_len(index.into());
-        // Nothing extends a repair's lease: it allows for a slow link from the start.
+        // A repair's lease is never extended, so it allows for a slow link from the start.
         let expires_ms = shared.lease_end_ms().saturating_add(len / SLOWEST_BYTES_PER_MS);
         let upload = if let Purpose::Put(upload) = request.purpose { Some(upload) } else { None };
         let repair = NewRepair { stripe: stripe.id, index, copy, home, upload, expires_ms };
@@ -125,12 +125,12 @@ impl Rebuilder<'_> {
 
     async fn release(self, block: BlockId, may_be_written: bool) {
         let shared = self.shared;
-        // Its task may run on for as long as a stall takes.
+        // Its task may continue for the time of a stall.
         let running_ms = if may_be_written { shared.config.stall_ms.into() } else { 0 };
         let not_before_ms = shared.now_ms().saturating_add(running_ms);
         if let Err(error) = shared.meta.abort_repair(shared.epoch, block, not_before_ms).await {
             let error = shared.meta_error(error);
-            tracing::warn!(%block, %error, "an allocation could not be given up; it will expire");
+            tracing::warn!(%block, %error, "cannot release an allocation; it will expire");
         }
     }
 
@@ -140,7 +140,7 @@ impl Rebuilder<'_> {
         compute(|| ask.plan(view, &self.shared.network_of_helpers(), &self.shared.known, run))
     }
 
-    /// Runs a plan, and writes down the bad blocks that it finds.
+    /// Runs a plan, and records the bad blocks that it finds.
     async fn run_plan(
         self,
         machine: &rebuild::Rebuild,
@@ -181,9 +181,9 @@ impl Rebuilder<'_> {
     }
 
     async fn look_up(self, id: StripeId) -> Option<StripeRecord> {
-        // The commit will tell if the stripe is gone.
+        // If the stripe is gone, the commit will fail.
         let found = self.shared.meta.stripe(id).await;
-        found.inspect_err(|error| tracing::debug!(stripe = %id, %error, "a stripe cannot be looked up")).ok()
+        found.inspect_err(|error| tracing::debug!(stripe = %id, %error, "cannot look up a stripe")).ok()
     }
 
     async fn commit(self, object: &ObjectName, new: RebuiltBlock, old: u32) -> Result<()> {
@@ -191,7 +191,7 @@ impl Rebuilder<'_> {
         let not_before_ms = shared.garbage_not_before_ms();
         let committed = shared.meta.commit_repair(shared.epoch, block, old, new.checksums, not_before_ms).await;
         committed.map_err(|error| shared.meta_error(error))?;
-        tracing::info!(%object, %block, node = %shared.members.name(new.home.node), "a block was rebuilt");
+        tracing::info!(%object, %block, node = %shared.members.name(new.home.node), "rebuilt a block");
         Ok(())
     }
 }

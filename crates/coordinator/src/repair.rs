@@ -1,4 +1,4 @@
-//! Repairs of objects: stripe after stripe, whatever is lost is rebuilt on other nodes and committed.
+//! Repairs of objects: lost blocks are rebuilt on other nodes and committed, stripe by stripe.
 
 use crate::{
     copies, options,
@@ -22,10 +22,10 @@ use weft_types::{Error, FailureDomain, NodeId, Result, StripeRecord};
 /// Events that may wait for the client.
 pub(crate) const EVENTS_MAX: usize = 256;
 
-/// Where a repair tells of its way. Progress is left out while the client is slow; everything else waits for it.
+/// The events of a repair. Progress events are dropped while the client is slow; for all other events the repair waits.
 pub(crate) type Events = mpsc::Sender<Result<v1::RepairEvent, Status>>;
 
-/// Repairs an object, or for `explain` tells the plans and does nothing.
+/// Repairs an object, or for `explain` reports the plans and changes nothing.
 pub(crate) async fn run(shared: Arc<Shared>, asked: v1::RepairObjectRequest, events: Events) {
     let result = Repair::new(&shared, &asked, &events).await;
     let result = match result {
@@ -39,7 +39,7 @@ pub(crate) async fn run(shared: Arc<Shared>, asked: v1::RepairObjectRequest, eve
             Err(to_status(&error))
         }
     };
-    // The client may be gone: what was committed stays committed.
+    // The client may have disconnected; committed blocks stay committed.
     let _gone = events.send(last).await;
 }
 
@@ -48,15 +48,15 @@ struct Repair<'a> {
     events: &'a Events,
     object: ObjectRecord,
     failure_domain: FailureDomain,
-    /// None: whatever is lost.
+    /// Empty: all lost blocks.
     blocks: Vec<u8>,
-    /// So many copies of each data block shall be there; none: nobody asks for other copies than there were.
+    /// The required copies of each data block; `None`: no change in the number of copies.
     replicas: Option<u8>,
     options: RepairOptions,
-    /// None: the coordinator chooses.
+    /// Empty: the coordinator chooses.
     to: Vec<NodeId>,
     explain: bool,
-    /// The answer lists each plan when it starts.
+    /// Whether to report each plan when it starts.
     tells_plans: bool,
     done_bytes: u64,
     total_bytes: u64,
@@ -125,9 +125,9 @@ impl<'a> Repair<'a> {
         Ok(bytes)
     }
 
-    /// Nothing of a stripe could be rebuilt.
+    /// Records that nothing of a stripe could be rebuilt.
     fn leave(&self, stripe: &StripeRecord, error: &Error, done: &mut v1::RepairDone) {
-        tracing::warn!(object = %self.object.name, stripe = stripe.number, %error, "nothing of a stripe could be rebuilt");
+        tracing::warn!(object = %self.object.name, stripe = stripe.number, %error, "cannot rebuild any block of a stripe");
         let left = |lost: Lost| left_block(stripe, (lost.index, lost.copy), error.message.clone());
         done.left.extend(self.lost(stripe).into_iter().map(left));
     }
@@ -189,22 +189,22 @@ impl<'a> Repair<'a> {
     async fn tell_warning(&self, message: String) -> Result<()> {
         let warning = v1::repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
         let sent = self.events.send(Ok(event(warning))).await;
-        sent.map_err(|_| Error::retry("whoever asked for the plan is gone"))
+        sent.map_err(|_| Error::retry("the caller disconnected"))
     }
 
     async fn tell_plan(&self, stripe: &StripeRecord, lost: &[u32], planned: &planning::Planned) -> Result<()> {
         let plan = v1::RepairPlan { plan: planned.json()?, stripe: stripe.number, lost: lost.to_vec() };
         let sent = self.events.send(Ok(event(v1::repair_event::Event::Plan(plan)))).await;
-        sent.map_err(|_| Error::retry("whoever asked for the plan is gone"))
+        sent.map_err(|_| Error::retry("the caller disconnected"))
     }
 }
 
-/// Passes on what the rebuild of a stripe tells.
+/// Forwards the reports of a stripe's rebuild.
 struct Telling<'a> {
     events: &'a Events,
     stripe: &'a StripeRecord,
     lost: &'a [u32],
-    /// With each plan's JSON.
+    /// Whether plans include their JSON.
     json: bool,
     /// Bytes of the stripes before, of this one, and of all.
     before: u64,
@@ -213,7 +213,7 @@ struct Telling<'a> {
 }
 
 impl Telling<'_> {
-    /// Does not wait: a client that is slow to read must not hold up a repair.
+    /// Does not wait: a slow client must not delay a repair.
     fn tell(&self, told: Told<'_>) {
         let progress = |thousandths: u64, message: String| {
             let done_bytes = self.before.saturating_add(moved_bytes(self.bytes, thousandths));

@@ -15,7 +15,7 @@ use weft_meta::MetaError;
 use weft_proto::{Peer, rpc, to_status, v1};
 use weft_types::{Error, Result, UploadId};
 
-/// Objects that one answer lists, at most, and if nobody says how many.
+/// The most objects in one answer, and the default.
 const OBJECTS_PER_PAGE_MAX: u32 = 1_000;
 
 /// The service for clients.
@@ -28,7 +28,7 @@ impl WeftService {
         Self { shared }
     }
 
-    /// What a client asks; nobody else is let in.
+    /// A client's request; other callers are refused.
     fn asked<T>(&self, request: Request<T>) -> Result<T, Status> {
         match rpc::caller(&request).peer {
             Peer::Client | Peer::Anonymous => Ok(request.into_inner()),
@@ -36,7 +36,7 @@ impl WeftService {
         }
     }
 
-    /// What a client asks, or an agent with a delegation for just this.
+    /// The request of a client, or of an agent with a delegation for exactly this.
     fn asked_by<T>(&self, request: Request<T>, may: impl FnOnce(&Delegation, &T) -> bool) -> Result<(T, Who), Status> {
         let caller = rpc::caller(&request);
         let Some(number) = rpc::delegation(&request) else {
@@ -46,7 +46,7 @@ impl WeftService {
         let delegation =
             self.shared.delegations.get(number).filter(|delegation| delegation.is_of(&caller.peer) && may(delegation, &asked));
         let delegation = delegation
-            .ok_or_else(|| to_status(&Error::invalid(format!("{} has no delegation for this any more", caller.peer))))?;
+            .ok_or_else(|| to_status(&Error::invalid(format!("{} has no active delegation for this call", caller.peer))))?;
         Ok((asked, Who { caller, delegation: Some(delegation) }))
     }
 
@@ -100,7 +100,7 @@ impl WeftService {
             if !page.stripes.is_empty() || asked.from_stripe >= page.stripe_count {
                 return Ok(page);
             }
-            // Its stripes went while they were looked up: it is another object by now, or none.
+            // Its stripes disappeared during the lookup: the object was replaced or removed.
             object = self.meta(self.shared.meta.object(&name).await)?;
             if object.version == version {
                 return Ok(page);
@@ -117,13 +117,13 @@ impl WeftService {
     }
 }
 
-/// Does to the end what a client has asked, also if it hangs up meanwhile: what is half done would hold disks and memory.
+/// Completes a client's request even if it hangs up: half of it would hold disks and memory.
 async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let ended = tokio::spawn(work).await;
-    ended.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed at it: {error}"))))
+    ended.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed during the call: {error}"))))
 }
 
-/// An answer, or the status that tells the error.
+/// An answer, or the status for the error.
 fn answer<T>(result: Result<T>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(|error| to_status(&error))
 }

@@ -1,4 +1,4 @@
-//! What all parts of a coordinator share.
+//! The state that all parts of a coordinator share.
 
 use crate::{config::CoordinatorConfig, in_flight::InFlight, members::Members, puts::under_way::Puts, started::Started};
 use rand::{Rng, rngs::StdRng};
@@ -19,13 +19,13 @@ use weft_proto::{Net, Security};
 use weft_schemes::Run;
 use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, PutKey, Result, StripeId};
 
-/// Codes that are kept built, at most.
+/// The most codes that are kept constructed.
 const CODES_MAX: usize = 64;
 
-/// How often it is looked whether all nodes are back.
+/// How often it is checked whether all nodes have returned.
 const COMING_BACK_POLL: Duration = Duration::from_millis(100);
 
-/// What all parts of a coordinator share.
+/// The state that all parts of a coordinator share.
 pub(crate) struct Shared {
     pub(crate) config: CoordinatorConfig,
     pub(crate) meta: Arc<dyn Meta>,
@@ -45,33 +45,33 @@ pub(crate) struct Shared {
     pub(crate) jobs: crate::jobs::control::Jobs,
     pub(crate) delegations: crate::delegations::Delegations,
     pub(crate) started: Started,
-    /// Turns true once the coordinator must end.
+    /// Becomes true when the coordinator must stop.
     pub(crate) stop: watch::Sender<bool>,
     pub(crate) rng: Mutex<StdRng>,
     pub(crate) plans: AtomicU32,
     pub(crate) codes: Mutex<BTreeMap<String, SharedCode>>,
-    /// What planning remembers.
+    /// The caches of planning.
     pub(crate) known: Known,
 }
 
 impl Shared {
-    /// Which nodes are slow.
+    /// The rates of nodes, to find slow ones.
     pub(crate) fn stragglers(&self) -> MutexGuard<'_, Stragglers> {
-        // Each change is one call, so a panic leaves it whole.
+        // A poisoned lock is safe to use: each change is one call.
         self.stragglers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which stripes could not be completed, and when they are tried again.
+    /// The stripes that could not be completed, and when they are tried again.
     pub(crate) fn completion(&self) -> MutexGuard<'_, Retries<StripeId>> {
         self.completion.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was measured of links.
+    /// The measurements of links.
     pub(crate) fn links(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The code of a spec.
+    /// The code for a spec.
     pub(crate) fn code(&self, spec: &str) -> Result<SharedCode> {
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(code) = codes.get(spec) {
@@ -84,17 +84,17 @@ impl Shared {
         Ok(code)
     }
 
-    /// The generator of everything that is left to chance.
+    /// The generator of all random numbers.
     pub(crate) fn rng(&self) -> MutexGuard<'_, StdRng> {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client's part in one plan.
+    /// A new client party for one plan.
     pub(crate) fn draw_client(&self) -> Party {
         Party::Client(self.rng().random())
     }
 
-    /// For what is to be drawn the same again.
+    /// A seed for numbers that must be drawn the same again.
     pub(crate) fn draw_seed(&self) -> u64 {
         self.rng().random()
     }
@@ -104,12 +104,12 @@ impl Shared {
         PutKey(self.rng().random_range(1..=u64::MAX))
     }
 
-    /// A plan's frame: its number is nobody else's.
+    /// A plan's frame, with a unique number.
     pub(crate) fn run(&self, precedence: Precedence, layout: &Layout, slice_len: u64) -> Run {
         Run::new(self.next_plan(), self.epoch.0, precedence, slice_len).of_sub_blocks(layout.alpha)
     }
 
-    /// A plan's number that is nobody else's.
+    /// A unique plan number.
     pub(crate) fn next_plan(&self) -> PlanId {
         let number = self.plans.fetch_add(1, Ordering::Relaxed);
         PlanId(self.epoch.0 << 32 | u64::from(number))
@@ -120,12 +120,12 @@ impl Shared {
         self.clock.now_ms()
     }
 
-    /// From when on blocks that readers may still read are removed.
+    /// When blocks that readers may still need can be removed.
     pub(crate) fn garbage_not_before_ms(&self) -> u64 {
         self.now_ms().saturating_add(self.config.garbage_grace_ms)
     }
 
-    /// When what is allocated now expires.
+    /// When a new allocation expires.
     pub(crate) fn lease_end_ms(&self) -> u64 {
         self.now_ms().saturating_add(self.config.upload_lease_ms)
     }
@@ -135,12 +135,12 @@ impl Shared {
         stall_after(self.config.repair_stall_ms, slice_bytes, resumed)
     }
 
-    /// How long a call to an agent may take.
+    /// The deadline of a call to an agent.
     pub(crate) fn call_timeout(&self) -> Duration {
         Duration::from_millis(self.config.call_timeout_ms)
     }
 
-    /// Tells of a failed transaction; one that says that another coordinator leads ends this one.
+    /// Logs and converts the error of a failed transaction. If another coordinator leads, stops this one.
     pub(crate) fn meta_error(&self, error: MetaError) -> Error {
         match &error {
             MetaError::StaleLeader { .. } => {
@@ -153,7 +153,8 @@ impl Shared {
         error.into()
     }
 
-    /// Shortly after the coordinator's start a node that has not called yet is not lost: rebuilding its blocks would be in vain.
+    /// Waits after the coordinator's start: a node that has not registered yet is not lost, and rebuilding its blocks
+    /// would be in vain.
     pub(crate) async fn until_nodes_are_back(&self) {
         let most = Duration::from_millis(self.config.down_after_ms.saturating_mul(2));
         let all_back = async {

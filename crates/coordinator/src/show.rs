@@ -1,4 +1,4 @@
-//! What is answered: records as messages.
+//! Answers: records as messages.
 
 use crate::{pages::Stripes, shared::Shared};
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use weft_meta::{BucketRecord, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
 use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, StripeRecord};
 
-/// Blocks that one answer tells of, at most: more would not fit into a message.
+/// The most blocks in one answer: more would not fit in a message.
 const BLOCKS_MAX: usize = 32 << 10;
-/// Checksums that one answer tells of, at most; those of a single stripe that has more are left out.
+/// The most checksums in one answer; those of a single stripe with more are left out.
 const CHECKSUMS_MAX: usize = 1 << 20;
 
-/// A policy. When its puts are acknowledged is said in blocks that are durable, which any code takes.
+/// A policy. Its acknowledgement rule is given as a number of durable blocks, which fits any code.
 pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
     let m = weft_codes::parse(&policy.code).map_or(0, |code| code.m() as u32);
     v1::Policy {
@@ -73,7 +73,7 @@ pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
     }
 }
 
-/// An object that has just been put, with what of it is still on its way: the last of the stripes that are not complete.
+/// An object that was just put, with the blocks still on their way: the last of its incomplete stripes.
 pub(crate) async fn put(shared: &Shared, record: ObjectRecord) -> Result<v1::ObjectReply> {
     let (owner, mut reply) = (Owner::Object(record.version), object(record));
     let (mut stripes, mut last) = (Stripes::incomplete(shared, owner), None);
@@ -92,8 +92,8 @@ fn incomplete(shared: &Shared, stripe: &StripeRecord) -> v1::IncompleteStripe {
     v1::IncompleteStripe { number: stripe.number, blocks, why: shared.completion().why(&stripe.id) }
 }
 
-/// An object with its stripes from one on: at least that one, at most `stripes_max` (0: whatever fits), and no more than fit into
-/// one answer.
+/// An object with its stripes from `from` on: at least that one, at most `stripes_max` (0: no limit), and no more than
+/// fit in one answer.
 pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64, stripes_max: u32) -> Result<v1::ObjectReply> {
     let view = shared.members.view();
     let version = record.version;
@@ -180,7 +180,7 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
 fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
     let mut warnings = Vec::new();
     if shared.security.is_insecure() {
-        warnings.push("insecure: whoever reaches a port may do everything".to_owned());
+        warnings.push("insecure = true: anyone who can reach a port may do everything".to_owned());
     }
     let down: Vec<&str> = statuses.iter().filter(|status| !status.up).map(|status| &*status.record.name).collect();
     if !down.is_empty() {
@@ -197,7 +197,8 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
 }
 
 fn stripe(record: &StripeRecord, view: &View, with_checksums: bool) -> Result<v1::Stripe> {
-    let layout = postcard::to_allocvec(&record.layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
+    let layout =
+        postcard::to_allocvec(&record.layout).map_err(|error| Error::fatal(format!("cannot encode a layout: {error}")))?;
     let span = |span: &weft_types::Span| v1::SpanMessage { start: span.start, end: span.end };
     let block = |(index, placed): (u8, &weft_types::PlacedBlock)| v1::PlacedBlock {
         index: index.into(),
@@ -242,7 +243,7 @@ mod tests {
             policy(record).ack
         };
         assert_eq!([shown("rs(4,2)", 0), shown("rs(4,2)", 1), shown("rs(4,2)", 2)], ["all", "k+1", "k+0"]);
-        // Which tolerates the loss of any three blocks, and not of any four.
+        // It tolerates the loss of any three blocks, but not of any four.
         assert_eq!(shown("lrc(4,2,2)", 4), "k+0");
     }
 }

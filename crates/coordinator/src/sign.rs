@@ -1,4 +1,4 @@
-//! From a proved plan to what each party is sent: its task, where its links' other ends are, and the tokens for them.
+//! From a verified plan to what each party is sent: its task, the other ends of its links, and the tokens for them.
 
 use crate::{in_flight::Moving, members::Session, shared::Shared};
 use std::collections::BTreeMap;
@@ -12,37 +12,37 @@ use weft_types::{BlockId, BlockMeta, Error, Home, NodeId, ObjectName, Party, Pla
 pub(crate) struct Signed {
     pub(crate) id: PlanId,
     pub(crate) agents: BTreeMap<NodeId, SignedTask>,
-    /// An agent of it dials another, which must expect it by then.
+    /// Whether an agent of it dials another, which must have opened its task by then.
     pub(crate) agents_dial: bool,
-    /// The client's share, if a client takes part.
+    /// The client's part, if a client takes part.
     pub(crate) client: Option<v1::ClientTask>,
-    /// Counts among what moves as long as it is kept.
+    /// Counts as running as long as it is kept.
     pub(crate) moving: Moving,
 }
 
-/// One agent's share.
+/// One agent's part.
 pub(crate) struct SignedTask {
     pub(crate) session: Session,
     pub(crate) open: v1::OpenRequest,
-    /// Its first event tells the pages of the checksum units that it reads in part.
+    /// Whether its first event contains the pages of the checksum units that it reads in part.
     pub(crate) tells_pages: bool,
-    /// What comes in over its links when all goes well, bytes.
+    /// Bytes that arrive over its links if nothing fails.
     pub(crate) incoming_bytes: u64,
-    /// What goes over all its links then, in and out.
+    /// Bytes over all its links then, in and out.
     pub(crate) link_bytes: u64,
 }
 
 /// What an agent needs to know of a block that it stores.
 pub(crate) struct StoreOrder {
     pub(crate) meta: BlockMeta,
-    /// The checksums that it must have, where they are known.
+    /// The checksums that it must have, if known.
     pub(crate) expected_checksums: Vec<u32>,
-    /// The disk, as its agent calls it.
+    /// The disk's id at its agent.
     pub(crate) disk: String,
 }
 
-/// What an agent needs to know of a block that it is to store.
-#[expect(clippy::too_many_arguments, reason = "a sidecar says all of this")]
+/// What an agent needs to know of a block that it stores.
+#[expect(clippy::too_many_arguments, reason = "a sidecar contains all of this")]
 pub(crate) fn store_order(
     shared: &Shared,
     code: &SharedCode,
@@ -53,7 +53,9 @@ pub(crate) fn store_order(
     home: Home,
     view: &View,
 ) -> Result<StoreOrder> {
-    let disk = view.disk(home).ok_or_else(|| Error::replan("its disk is gone").party(Party::Node(home.node)).block(block))?;
+    let disk = view
+        .disk(home)
+        .ok_or_else(|| Error::replan("the block's disk no longer exists").party(Party::Node(home.node)).block(block))?;
     let meta = BlockMeta {
         cluster: shared.cluster.id,
         id: block,
@@ -68,7 +70,8 @@ pub(crate) fn store_order(
     Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.to_string() })
 }
 
-/// Cuts the plan of a stripe and signs its links. An agent that is the plan's client has the name `client`; empty: it is none.
+/// Cuts a stripe's plan into tasks and signs its links. `client` is the name of the agent that acts as the plan's
+/// client; empty if none does.
 pub(crate) fn sign(
     shared: &Shared,
     planned: &Planned,
@@ -115,19 +118,20 @@ struct Cut {
     task: Task,
     bytes: Vec<u8>,
     hash: [u8; 32],
-    /// None: a client.
+    /// `None` for a client.
     session: Option<Session>,
-    /// Of the agent; a client that is none has none.
+    /// The agent's name; empty for a client that is not an agent.
     name: String,
 }
 
 /// What `party` needs to know of the other end of one of its links.
 fn peer(party: Party, cut: &Cut, link: &weft_plan::TaskLink, cuts: &BTreeMap<Party, Cut>) -> Result<v1::LinkPeer> {
-    let other = cuts.get(&link.peer).ok_or_else(|| Error::fatal("a link leads to nobody").party(party))?;
+    let other = cuts.get(&link.peer).ok_or_else(|| Error::fatal("internal error: a link has no other end").party(party))?;
     let name = other.name.clone();
     let (mut address, mut token) = (String::new(), Vec::new());
     if dials(cut, link, other) {
-        let acceptor = other.session.as_ref().ok_or_else(|| Error::fatal("a link connects two clients").party(party))?;
+        let acceptor =
+            other.session.as_ref().ok_or_else(|| Error::fatal("internal error: a link connects two clients").party(party))?;
         let (from, to) = if link.sends { (party, link.peer) } else { (link.peer, party) };
         let rights = LinkRights { epoch: cut.task.epoch, plan: cut.task.plan, link: link.id(), from, to, task_hash: other.hash };
         token = acceptor.link_key.issue(&rights).0.to_vec();
@@ -142,7 +146,7 @@ fn agents_dial(cuts: &BTreeMap<Party, Cut>) -> bool {
     agents.any(|cut| cut.task.links.iter().any(|link| matches!(link.peer, Party::Node(_))))
 }
 
-/// Clients always dial; between agents the sender does.
+/// A client always dials; between agents the sender dials.
 fn dials(cut: &Cut, link: &weft_plan::TaskLink, other: &Cut) -> bool {
     match (&cut.session, &other.session) {
         (None, _) => true,
@@ -157,19 +161,21 @@ fn session(shared: &Shared, node: NodeId) -> Result<Session> {
 }
 
 fn store_spec(block: BlockId, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<v1::StoreSpec> {
-    let order = orders.get(&block).ok_or_else(|| Error::fatal("nothing is known of a block to be stored").block(block))?;
+    let order =
+        orders.get(&block).ok_or_else(|| Error::fatal("internal error: a block to store has no description").block(block))?;
     let meta = postcard::to_allocvec(&order.meta)
-        .map_err(|error| Error::fatal(format!("a block's description cannot be encoded: {error}")).block(block))?;
+        .map_err(|error| Error::fatal(format!("cannot encode a block's description: {error}")).block(block))?;
     Ok(v1::StoreSpec { meta, expected_checksums: order.expected_checksums.clone(), disk: order.disk.clone() })
 }
 
-/// What is recorded of a block that is read. Nothing is, until its stripe has ended.
+/// The recorded checksums of a block that is read. There are none until its stripe has ended.
 fn read_spec(block: BlockId, stripe: &StripeRecord) -> Result<v1::ReadSpec> {
-    let id = postcard::to_allocvec(&block).map_err(|error| Error::fatal(format!("a block's id: {error}")).block(block))?;
+    let id = postcard::to_allocvec(&block)
+        .map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")).block(block))?;
     Ok(v1::ReadSpec { id, checksums: stripe.checksums.get(usize::from(block.index)).cloned().unwrap_or_default() })
 }
 
-/// What goes over some of a task's links when all goes well.
+/// Bytes over some of a task's links if nothing fails.
 fn bytes_over(task: &Task, some: impl Fn(&weft_plan::TaskLink) -> bool) -> u64 {
     let positions = |lane: u16| {
         let lanes = task.lanes.iter().filter(|candidate| candidate.lane == lane);

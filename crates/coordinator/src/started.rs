@@ -1,20 +1,20 @@
-//! The coordinator's clock: it maps the runtime's time to the time that decisions count in.
+//! The coordinator's clock: converts the runtime's time to the time of decisions.
 
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_control::Time;
 
-/// When the coordinator started: decisions count time from then.
+/// The start of the coordinator, from which decisions count time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Started(Instant);
 
 impl Started {
-    /// It starts now.
+    /// Starts now.
     pub(crate) fn now_is_the_start() -> Self {
         Self(Instant::now())
     }
 
-    /// How long ago that was.
+    /// The time since then.
     pub(crate) fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
@@ -24,7 +24,7 @@ impl Started {
         self.0 + at.since(Time::default())
     }
 
-    /// Now, as decisions count time.
+    /// The current time, as decisions count it.
     pub(crate) fn now(self) -> Time {
         Time::after(self.elapsed())
     }

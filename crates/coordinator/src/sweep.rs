@@ -1,7 +1,7 @@
-//! What nobody needs any more: puts whose lease has ended, allocations that were given up, blocks of objects that are gone.
+//! Garbage collection: puts with expired leases, dropped allocations, blocks of removed objects.
 //!
-//! A block is removed from its node only because it is garbage in the metadata, and it is forgotten there only once its node has
-//! said that it is gone. A node that is down is asked when it comes back.
+//! A block is removed from its node only if it is garbage in the metadata, and is forgotten there only after its node
+//! has reported it as gone. A node that is down is asked when it returns.
 
 use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
@@ -10,11 +10,11 @@ use weft_control::put::upload;
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{BlockId, Error, NodeId, Result};
 
-/// Puts that one sweep gives up, at most.
+/// The most puts that one sweep aborts.
 const UPLOADS_PER_SWEEP: u32 = 1_000;
-/// Blocks that one call removes, at most: it has to end within a call's time.
+/// The most blocks that one call removes, so that it finishes within its deadline.
 const BLOCKS_PER_CALL: usize = 64;
-/// Blocks of one node in one sweep, at most: what is left waits for the next.
+/// The most blocks of one node in one sweep; the rest waits for the next sweep.
 const BLOCKS_PER_SWEEP: u32 = 16_384;
 
 /// Sweeps for as long as it runs.
@@ -24,7 +24,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         interval.tick().await;
         if let Err(error) = sweep(&shared).await {
-            tracing::warn!(%error, "a sweep did not finish");
+            tracing::warn!(%error, "a sweep failed");
         }
     }
 }
@@ -36,13 +36,13 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<()> {
     let now_ms = shared.now_ms();
     let given_up = shared.meta.expire_repairs(shared.epoch, now_ms).await.map_err(|error| shared.meta_error(error))?;
     if given_up > 0 {
-        tracing::info!(given_up, "allocations of repairs that did not end were given up");
+        tracing::info!(given_up, "released expired allocations of repairs");
     }
     let nodes: Vec<NodeId> = shared.members.view().nodes.values().filter(|node| node.up).map(|node| node.id).collect();
     let removed = join_all(nodes.iter().map(|node| remove_garbage(shared, *node, now_ms))).await;
     for (node, result) in nodes.iter().zip(removed) {
         if let Err(error) = result {
-            tracing::warn!(node = %shared.members.name(*node), %error, "blocks that nobody needs could not be removed");
+            tracing::warn!(node = %shared.members.name(*node), %error, "cannot remove garbage from a node");
         }
     }
     let counts = shared.meta.blocks_per_disk().await.map_err(|error| shared.meta_error(error))?;
@@ -61,13 +61,14 @@ async fn give_up_puts(shared: &Arc<Shared>) -> Result<()> {
             extended.map_err(|error| shared.meta_error(error))?;
             continue;
         }
-        tracing::info!(object = %upload.new.name, upload = %upload.id, "a put of which nothing was heard is given up");
+        tracing::info!(object = %upload.new.name, upload = %upload.id, "aborting a put whose lease has expired");
         puts::abort(shared, upload.id).await?;
     }
     Ok(())
 }
 
-/// Forgets what the node has really removed. What it keeps, as on a disk that has failed, stays garbage and holds up nothing else.
+/// Removes a node's garbage, and forgets what it reports as gone. What it keeps, for example on a failed disk, stays
+/// garbage and delays nothing else.
 async fn remove_garbage(shared: &Shared, node: NodeId, now_ms: u64) -> Result<()> {
     let garbage = shared.meta.garbage(node, now_ms, BLOCKS_PER_SWEEP).await.map_err(|error| shared.meta_error(error))?;
     let blocks: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
@@ -87,16 +88,16 @@ async fn remove_garbage(shared: &Shared, node: NodeId, now_ms: u64) -> Result<()
 }
 
 async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<v1::RemoveReply> {
-    let Some(session) = shared.members.session(node) else { return Err(Error::retry("it went down")) };
+    let Some(session) = shared.members.session(node) else { return Err(Error::retry("the node went down")) };
     let encoded = blocks.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
-    let blocks = encoded.map_err(|error| Error::fatal(format!("a block's name cannot be encoded: {error}")))?;
+    let blocks = encoded.map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))?;
     let cluster = shared.meta.cluster().await.map_err(|error| shared.meta_error(error))?;
     let request = v1::RemoveRequest {
         epoch: shared.epoch.0,
         incarnation: cluster.incarnation,
         high_water: cluster.stripes_high_water,
         blocks,
-        // Whoever began a stripe or a rebuild before its blocks became garbage may still be asking.
+        // A stripe or a rebuild that began before its blocks became garbage may still send tasks.
         opening_ms: supervise::opening_ms(&shared.config),
     };
     let mut agent = rpc::agent_client(session.channel);
@@ -104,7 +105,7 @@ async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<v1:
     match tokio::time::timeout(shared.call_timeout(), call).await {
         Ok(Ok(reply)) => {
             let reply = reply.into_inner();
-            tracing::debug!(node = %session.record.name, removed = reply.removed, "garbage was removed");
+            tracing::debug!(node = %session.record.name, removed = reply.removed, "removed garbage from a node");
             Ok(reply)
         }
         Ok(Err(status)) => Err(from_status(&status)),

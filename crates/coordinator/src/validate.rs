@@ -1,4 +1,4 @@
-//! What may be asked: names, keys, codes and sizes. Every message says what would be right.
+//! Checks requests: names, keys, codes and sizes. Every error says what would be valid.
 
 use crate::config::CoordinatorConfig;
 use std::collections::BTreeSet;
@@ -12,22 +12,22 @@ use weft_types::{
     PAGE_LEN, REPLICAS_MAX, Result, usual_cell_len,
 };
 
-/// The longest name of a bucket, a policy or a node, bytes.
+/// The most bytes in the name of a bucket, a policy or a node.
 const NAME_BYTES_MAX: usize = 63;
-/// The longest name of a rack or a zone, bytes.
+/// The most bytes in the name of a rack or a zone.
 const LABEL_BYTES_MAX: usize = 255;
-/// The longest key, bytes.
+/// The most bytes of a key.
 const KEY_BYTES_MAX: usize = 1024;
-/// The largest block of a cluster: the checksums of a stripe of them still fit into one message.
+/// The largest block, so that the checksums of a stripe fit in one message.
 const BLOCK_BYTES_MAX: u64 = 4 << 30;
 
-/// Stripes of a job that are repaired at the same time: unless somebody says otherwise, and at most. A few of them keep the links
-/// of many nodes busy; more take memory at all of these and time from readers.
+/// Stripes of a job that are repaired at the same time, by default and at most. A few keep the links of many nodes
+/// busy; more would take memory on all of these and time from readers.
 const JOB_CONCURRENCY: u32 = 4;
 const JOB_CONCURRENCY_MAX: u32 = 64;
-/// Stripes of a conversion at the same time unless somebody says otherwise: each is moved whole, and is in nobody's hurry.
+/// The default for concurrent stripes of a conversion: each is moved whole, and no user waits for it.
 const CONVERSION_CONCURRENCY: u32 = 2;
-/// Requestors that can be named, at most.
+/// The most requestors that can be named.
 const TO_NODES_MAX: usize = 1024;
 
 /// How an object is coded.
@@ -37,7 +37,7 @@ pub(crate) struct Coding {
     pub(crate) layout: Layout,
 }
 
-/// Refuses a name that is not one: `what` says of what.
+/// Checks a name; `what` says of what.
 pub(crate) fn name(what: &str, name: &str) -> Result<()> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -46,39 +46,38 @@ pub(crate) fn name(what: &str, name: &str) -> Result<()> {
     }
     let shown: String = name.chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
     Err(Error::invalid(format!(
-        "'{shown}' is not a name for a {what}: letters, digits, '-', '_' and '.' are, 1 to {NAME_BYTES_MAX} of them, the first a \
+        "'{shown}' is not a valid name for a {what}: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.', starting with a \
          letter or a digit"
     )))
 }
 
-/// Refuses a label of a place that cannot be printed.
+/// Checks the name of a rack or zone.
 pub(crate) fn label(what: &str, label: &str) -> Result<()> {
     if (1..=LABEL_BYTES_MAX).contains(&label.len()) && !label.contains(char::is_control) {
         return Ok(());
     }
-    Err(Error::invalid(format!("the name of a {what} has 1 to {LABEL_BYTES_MAX} bytes and no control characters")))
+    Err(Error::invalid(format!("the name of a {what} must have 1 to {LABEL_BYTES_MAX} bytes and no control characters")))
 }
 
-/// Refuses an object's name that is not one.
+/// Checks an object's name.
 pub(crate) fn object(bucket: &str, key: &str) -> Result<ObjectName> {
     name("bucket", bucket)?;
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        return Err(Error::invalid(format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", key.len())));
+        return Err(Error::invalid(format!("a key must have 1 to {KEY_BYTES_MAX} bytes, not {}", key.len())));
     }
     if let Some(at) = key.find(char::is_control) {
-        return Err(Error::invalid(format!("a key has no control characters; this one has one at byte {at}")));
+        return Err(Error::invalid(format!("a key must not have control characters: this one has one at byte {at}")));
     }
     Ok(ObjectName { bucket: bucket.to_owned(), key: key.to_owned() })
 }
 
-/// Reads a code and its sizes; 0 means that `fallback` says the size, as far as it fits: what was not asked for gives way to what
-/// was.
+/// Parses a code and its sizes. A size of 0 is taken from `fallback`, adjusted to the requested one if they do not fit.
 pub(crate) fn coding(spec: &str, block_len: u64, cell_len: u64, fallback: Option<&PolicyRecord>) -> Result<Coding> {
     let (code, spelled_cell) = weft_codes::parse_policy(spec).map_err(Error::invalid)?;
     let alpha = u32::try_from(code.alpha()).map_err(|_| Error::invalid(format!("{spec} has too many sub-blocks")))?;
     let asked = |len: u64| (len > 0).then_some(len);
     let cell_asked = asked(cell_len).or(spelled_cell);
-    // Checked first, so that what does not fit is told of what was asked.
+    // Requested sizes are checked first, so that errors are about them.
     for (what, len) in [("block", asked(block_len)), ("cell", cell_asked)] {
         len.map_or(Ok(()), |len| check_size(&code, what, len, alpha, fallback))?;
     }
@@ -98,7 +97,7 @@ pub(crate) fn coding(spec: &str, block_len: u64, cell_len: u64, fallback: Option
     Ok(Coding { code, layout: Layout::new(block_len, cell_len, alpha)? })
 }
 
-/// Refuses a size that cannot be: sub-blocks are whole pages, since they are what is read and checked.
+/// Checks a size: sub-blocks must be whole pages, because pages are the unit of reads and checks.
 fn check_size(code: &SharedCode, what: &str, len: u64, alpha: u32, fallback: Option<&PolicyRecord>) -> Result<()> {
     if len > BLOCK_BYTES_MAX {
         let (asked, most) = (ByteSize(len), ByteSize(BLOCK_BYTES_MAX));
@@ -108,7 +107,7 @@ fn check_size(code: &SharedCode, what: &str, len: u64, alpha: u32, fallback: Opt
     if len.is_multiple_of(unit) {
         return Ok(());
     }
-    // Of whole cells as they would be chosen, if it has that many.
+    // Suggests whole cells of the length that would be chosen, if the size has that many.
     let cell_len = fallback.map_or(unit, |policy| cell_len_of(policy, code));
     let step = if len < cell_len { unit } else { cell_len };
     let (below, above) = (len / step * step, len.next_multiple_of(step));
@@ -119,10 +118,10 @@ fn check_size(code: &SharedCode, what: &str, len: u64, alpha: u32, fallback: Opt
         _ => format!("{alpha} sub-blocks of whole pages"),
     };
     let (unit, spec) = (ByteSize(unit), code.spec());
-    Err(Error::invalid(format!("a {what} of {asked} is not a multiple of {unit}, as {spec} has {why}: {would} would be")))
+    Err(Error::invalid(format!("a {what} of {asked} is not a multiple of {unit} ({spec} has {why}): use {would}")))
 }
 
-/// The cell that a policy has for a code: its own for its own code, as it was asked for or chosen when the policy was made.
+/// The cell length of a policy for a code: for the policy's own code, the one set when the policy was created.
 fn cell_len_of(policy: &PolicyRecord, code: &SharedCode) -> u64 {
     match code.spec() == policy.code {
         true => policy.cell_len,
@@ -130,8 +129,8 @@ fn cell_len_of(policy: &PolicyRecord, code: &SharedCode) -> u64 {
     }
 }
 
-/// The shortest cell that divides the block, has whole pages in each sub-block, and is at least as long as the one that would be
-/// best; the block, if there is none.
+/// The shortest cell that divides the block, has whole pages in each sub-block, and is at least as long as the best
+/// length; the whole block if there is none.
 fn cell_len_within(block_len: u64, best: u64, alpha: u32) -> u64 {
     let unit = PAGE_LEN * u64::from(alpha);
     let fits = |count: &u64| block_len.is_multiple_of(*count) && (block_len / count).is_multiple_of(unit);
@@ -154,9 +153,9 @@ pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {
     })
 }
 
-/// The policy of a new cluster. Three blocks of nine may be lost for half as much again on disk, three racks are enough to
-/// survive the loss of one, and nine nodes to begin with: wider codes save little more and ask for many more nodes. Blocks of
-/// 64 MiB keep the metadata small; cells of 1 MiB let the first bytes of a put leave before the last have come in.
+/// The policy of a new cluster. It tolerates the loss of three blocks of nine at a cost of 50 % more disk space. Three
+/// racks suffice to survive the loss of one, and nine nodes to start with; wider codes save little more and need many
+/// more nodes. Blocks of 64 MiB keep the metadata small. Cells of 1 MiB let a put start to send early.
 pub(crate) fn default_policy() -> PolicyRecord {
     PolicyRecord {
         name: "default".into(),
@@ -170,14 +169,14 @@ pub(crate) fn default_policy() -> PolicyRecord {
     }
 }
 
-/// Reads what is asked about a node's repair; what is left open is as the settings have it.
+/// Parses a request to repair a node, with the settings as defaults.
 pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorConfig) -> Result<NodeRepair> {
     let scheme = if asked.scheme.is_empty() { &config.scheme } else { &asked.scheme };
     weft_schemes::check_name(Kind::Repair, scheme)?;
     if !weft_schemes::rebuilds(scheme) {
         return Err(Error::invalid(format!(
-            "the scheme '{scheme}' copies blocks that are there, and what a node has lost is not: choose another, which copies what \
-             has a copy too"
+            "the scheme '{scheme}' only copies existing blocks, but the blocks of this node are lost: choose another scheme, which also \
+             copies blocks that have a copy"
         )));
     }
     let concurrency = if asked.concurrency == 0 { JOB_CONCURRENCY } else { asked.concurrency };
@@ -187,13 +186,13 @@ pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorCon
     let slice_len = asked.slice_len;
     if !slice_len.is_multiple_of(PAGE_LEN) || slice_len > SLICE_BYTES_MAX {
         let (asked, page, most) = (ByteSize(slice_len), ByteSize(PAGE_LEN), ByteSize(SLICE_BYTES_MAX));
-        return Err(Error::invalid(format!("a slice of {asked} cannot be: it is a multiple of {page}, at most {most}")));
+        return Err(Error::invalid(format!("a slice of {asked} is invalid: it must be a multiple of {page}, at most {most}")));
     }
     if asked.to_nodes.len() > TO_NODES_MAX {
         return Err(Error::invalid(format!("at most {TO_NODES_MAX} nodes can be named, not {}", asked.to_nodes.len())));
     }
     if asked.to_nodes.contains(&asked.node) {
-        return Err(Error::invalid("the node's blocks cannot go to itself: name other nodes"));
+        return Err(Error::invalid("the node's blocks cannot go to the node itself: name other nodes"));
     }
     let to: BTreeSet<NodeId> = asked.to_nodes.iter().copied().map(NodeId).collect();
     Ok(NodeRepair {
@@ -207,7 +206,7 @@ pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorCon
     })
 }
 
-/// Reads what is asked to be converted.
+/// Parses a request to convert.
 pub(crate) fn conversion(asked: &v1::ConvertRequest) -> Result<Conversion> {
     name("policy", &asked.policy)?;
     match asked.key.is_empty() {
@@ -229,7 +228,7 @@ fn helper_select(text: &str) -> Result<HelperSelect> {
     found.or(text.is_empty().then_some(usual)).ok_or_else(|| {
         let shown: String = text.chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
         let known = HelperSelect::ALL.map(HelperSelect::name).join(", ");
-        Error::invalid(format!("helpers cannot be selected by '{shown}'; there are: {known}"))
+        Error::invalid(format!("'{shown}' does not select helpers: use one of {known}"))
     })
 }
 
@@ -237,12 +236,12 @@ fn failure_domain(text: &str) -> Result<FailureDomain> {
     match text {
         "" | "rack" => Ok(FailureDomain::Rack),
         "node" => Ok(FailureDomain::Node),
-        other => Err(Error::invalid(format!("'{other}' is not a failure domain: rack and node are"))),
+        other => Err(Error::invalid(format!("'{other}' is not a failure domain: use rack or node"))),
     }
 }
 
-/// When a put is acknowledged: as it says, or as its bucket's policy says. With another code than the policy's as many blocks more than k
-/// are waited for as with that, and no more may be missing.
+/// When a put is acknowledged: its own rule, or that of its bucket's policy. With another code than the policy's, the
+/// put waits for the same number of blocks beyond k, and no more may be missing.
 pub(crate) fn ack_of_put(text: &str, code: &SharedCode, policy: &PolicyRecord) -> Result<Ack> {
     if !text.is_empty() {
         return ack(text, code);
@@ -257,13 +256,13 @@ pub(crate) fn ack_of_put(text: &str, code: &SharedCode, policy: &PolicyRecord) -
     Ok(Ack { missing_max: missing_max.min(may_miss) })
 }
 
-/// Reads when a put is acknowledged. What the blocks that are there cannot recover is waited for all the same: with `k+N` more may be
-/// missing than the code tolerates the loss of, whichever they are.
+/// Parses an acknowledgement rule. The put also waits until the missing blocks can be rebuilt from the others: with
+/// `k+N`, more may be missing than the loss of which the code always tolerates.
 fn ack(text: &str, code: &SharedCode) -> Result<Ack> {
     let wrong = || {
         let text: String = text.chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
         Error::invalid(format!(
-            "'{text}' is not an ack rule: all is, and k+N, so many blocks more than k are durable, and tolerate=N, N blocks may be missing"
+            "'{text}' is not an ack rule: use all, k+N (k+N blocks are durable) or tolerate=N (N blocks may be missing)"
         ))
     };
     let count = |count: &str| count.parse::<u32>().map_err(|_| wrong());
@@ -283,11 +282,10 @@ fn ack(text: &str, code: &SharedCode) -> Result<Ack> {
     Ok(Ack { missing_max })
 }
 
-/// A number of copies of a data block, with the coded one, as it is asked for; 0: one.
+/// Parses a number of copies of a data block, including the coded one; 0: one.
 pub(crate) fn replicas(asked: u32) -> Result<u8> {
     let replicas = u8::try_from(asked.max(1)).ok().filter(|replicas| *replicas <= REPLICAS_MAX);
-    replicas
-        .ok_or_else(|| Error::invalid(format!("{asked} copies of each data block are too many: at most {REPLICAS_MAX} are kept")))
+    replicas.ok_or_else(|| Error::invalid(format!("{asked} copies of each data block are too many: at most {REPLICAS_MAX}")))
 }
 
 #[cfg(test)]
@@ -320,16 +318,16 @@ mod tests {
         let of = |spec, block, cell| coding(spec, block, cell, Some(&policy)).map(sizes);
         assert_eq!(of("rs(10,4)", 0, 0), Ok(("rs(10,4)".into(), 64 << 20, 1 << 20)));
         assert_eq!(of("RS-6-3-1024k", 4 << 20, 0), Ok(("rs(6,3)".into(), 4 << 20, 1 << 20)));
-        assert_eq!(of("rs(4,2)", 64 << 10, 0), Ok(("rs(4,2)".into(), 64 << 10, 64 << 10)), "the cell gives way");
+        assert_eq!(of("rs(4,2)", 64 << 10, 0), Ok(("rs(4,2)".into(), 64 << 10, 64 << 10)), "the cell is adjusted");
 
         let message = |spec, block, cell| of(spec, block, cell).unwrap_err().message;
         assert!(message("rs(4,2)", 10 << 20, 3 << 20).contains("does not divide"));
-        assert!(message("rs(4,2)", 3000, 3000).contains("a block of 3000 is not a multiple of 4KiB, as rs(4,2) has whole pages"));
+        assert!(message("rs(4,2)", 3000, 3000).contains("a block of 3000 is not a multiple of 4KiB (rs(4,2) has whole pages"));
         assert!(message("rs(4,2)", 1 << 50, 0).contains("at most 4GiB"));
         assert!(!message("rs(0,2)", 0, 0).is_empty());
         assert!(!message("nonsense(4,2)", 0, 0).is_empty());
         assert!(coding("rs(4,2)", 0, 0, None).unwrap_err().message.contains("greater than zero"));
-        assert_eq!(of("rs(4,2)", 0, 3 << 20), Ok(("rs(4,2)".into(), 63 << 20, 3 << 20)), "the block gives way");
+        assert_eq!(of("rs(4,2)", 0, 3 << 20), Ok(("rs(4,2)".into(), 63 << 20, 3 << 20)), "the block is adjusted");
     }
 
     #[test]
@@ -348,7 +346,7 @@ mod tests {
             assert_eq!((layout.alpha, layout.block_len, layout.cell_len), (alpha, block_len, cell_len), "{spec}");
             assert!(layout.sub_len() >= SUB_BLOCK_BYTES_GOOD);
         }
-        // A block that was asked for has cells that divide it, the shortest that are long enough, or is one.
+        // A requested block length gets the shortest sufficient cells that divide it, or is one cell.
         for (spec, block_len, cell_len) in [
             ("msr(3,3,d=5)", 60 << 20, 1536 << 10),
             ("msr(3,3,d=5)", 12 << 10, 12 << 10),
@@ -359,7 +357,7 @@ mod tests {
         ] {
             assert_eq!((of(spec, block_len, 0).block_len, of(spec, block_len, 0).cell_len), (block_len, cell_len), "{spec}");
         }
-        assert_eq!(of("msr(3,3,d=5)", 0, 12 << 10), Layout::new(65_532 << 10, 12 << 10, 3).unwrap(), "the block gives way");
+        assert_eq!(of("msr(3,3,d=5)", 0, 12 << 10), Layout::new(65_532 << 10, 12 << 10, 3).unwrap(), "the block is adjusted");
         assert_eq!(of("msr(3,3,d=5)", 24 << 10, 12 << 10), Layout::new(24 << 10, 12 << 10, 3).unwrap());
     }
 
@@ -389,15 +387,15 @@ mod tests {
             assert!(error.contains(text), "{error}");
         };
         let spec = "msr(3,3,d=5)";
-        says(spec, 64 << 20, 0, "a block of 64MiB is not a multiple of 12KiB, as msr(3,3) has 3 sub-blocks of whole pages");
-        says(spec, 64 << 20, 0, ": 63MiB or 65664KiB would be");
+        says(spec, 64 << 20, 0, "a block of 64MiB is not a multiple of 12KiB (msr(3,3) has 3 sub-blocks of whole pages");
+        says(spec, 64 << 20, 0, ": use 63MiB or 65664KiB");
         says(spec, 100 << 10, 0, "a block of 100KiB is not a multiple of 12KiB");
-        says(spec, 100 << 10, 0, ": 96KiB or 108KiB would be");
-        says(spec, 4096, 0, ": 12KiB would be");
-        says(spec, 4 << 30, 0, ": 4095MiB would be");
+        says(spec, 100 << 10, 0, ": use 96KiB or 108KiB");
+        says(spec, 4096, 0, ": use 12KiB");
+        says(spec, 4 << 30, 0, ": use 4095MiB");
         says(spec, 0, 8 << 10, "a cell of 8KiB is not a multiple of 12KiB");
-        says("clay(12,3)", 1 << 20, 0, "a block of 1MiB is not a multiple of 972KiB, as clay(12,3) has 243 sub-blocks");
-        says("clay(12,3)", 1 << 20, 0, ": 972KiB or 1944KiB would be");
+        says("clay(12,3)", 1 << 20, 0, "a block of 1MiB is not a multiple of 972KiB (clay(12,3) has 243 sub-blocks");
+        says("clay(12,3)", 1 << 20, 0, ": use 972KiB or 1944KiB");
         says(spec, 36 << 10, 24 << 10, "does not divide the block size");
     }
 
@@ -435,13 +433,16 @@ mod tests {
             assert!(message.contains(says), "{message}");
         };
         let asked = || asked.clone();
-        refused(v1::RepairNodeRequest { select: "best\n".into(), ..asked() }, "by 'best\\n'; there are: lru, random, index");
+        refused(
+            v1::RepairNodeRequest { select: "best\n".into(), ..asked() },
+            "'best\\n' does not select helpers: use one of lru, random, index",
+        );
         refused(v1::RepairNodeRequest { scheme: "pigeon".into(), ..asked() }, "pigeon");
-        refused(v1::RepairNodeRequest { scheme: "direct".into(), ..asked() }, "what a node has lost is not");
+        refused(v1::RepairNodeRequest { scheme: "direct".into(), ..asked() }, "blocks of this node are lost");
         refused(v1::RepairNodeRequest { concurrency: 65, ..asked() }, "1 to 64 stripes");
         refused(v1::RepairNodeRequest { slice_len: 5000, ..asked() }, "a multiple of 4KiB");
         refused(v1::RepairNodeRequest { slice_len: 65 << 20, ..asked() }, "at most 64MiB");
-        refused(v1::RepairNodeRequest { to_nodes: vec![2, 3], ..asked() }, "cannot go to itself");
+        refused(v1::RepairNodeRequest { to_nodes: vec![2, 3], ..asked() }, "cannot go to the node itself");
         refused(v1::RepairNodeRequest { to_nodes: (10..2000).collect(), ..asked() }, "at most 1024 nodes");
     }
 
@@ -470,7 +471,7 @@ mod tests {
         assert!(message(v1::Policy { ack: "tolerate=5".into(), ..asked.clone() }).contains("tolerates 4"));
         assert!(message(v1::Policy { ack: "most".into(), ..asked.clone() }).contains("tolerate=N"));
         assert!(message(v1::Policy { ack: "k+5".into(), ..asked.clone() }).contains("k+4"));
-        assert!(message(v1::Policy { failure_domain: "zone".into(), ..asked }).contains("rack and node"));
+        assert!(message(v1::Policy { failure_domain: "zone".into(), ..asked }).contains("rack or node"));
         assert!(!policy(&v1::Policy { code: "rs(6,3)".into(), name: "p".into(), ..v1::Policy::default() }).unwrap().is_default);
     }
 
@@ -482,7 +483,7 @@ mod tests {
             ["", "all", "k+1", "k+4", "k+0", "tolerate=3"].map(|text| missing(text, "rs(10,4)")),
             [0, 0, 3, 0, 4, 3].map(Ok)
         );
-        assert_eq!(missing("k+1", "lrc(4,2,2)"), Ok(3), "whether they do is seen when they are there");
+        assert_eq!(missing("k+1", "lrc(4,2,2)"), Ok(3), "whether these suffice is checked later");
         for text in ["k", "k+", "k+-1", "k+x", "tolerate=", "most", "ALL"] {
             assert!(missing(text, "rs(10,4)").unwrap_err().contains("is not an ack rule"), "{text}");
         }
@@ -492,7 +493,7 @@ mod tests {
         assert_eq!(of_put("", "rs(10,4)", policy("k+1")), 3);
         assert_eq!(of_put("all", "rs(10,4)", policy("k+1")), 0);
         assert_eq!(of_put("k+1", "rs(4,2)", policy("all")), 1);
-        assert_eq!(of_put("", "rs(4,2)", policy("k+1")), 1, "one block more than k is there with this code, too");
+        assert_eq!(of_put("", "rs(4,2)", policy("k+1")), 1, "k+1 blocks are durable with this code, too");
         assert_eq!(of_put("", "rs(4,2)", policy("tolerate=1")), 0);
         assert_eq!(of_put("", "rs(12,8)", policy("tolerate=1")), 1);
     }

@@ -1,4 +1,4 @@
-//! Buffers for slices, used again and again: a stage in its stride allocates nothing.
+//! Reusable buffers for slices: a stage in steady state allocates nothing.
 
 use bytes::Bytes;
 use std::{
@@ -6,16 +6,17 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What a buffer is filled with before it is used, in debug builds: a kernel that leaves a byte unwritten shows in every test.
+/// In debug builds, fills a buffer before it is used, so that a kernel that leaves a byte unwritten shows in every
+/// test.
 const POISON: u8 = 0xA5;
-/// Buffers of all sizes that are kept, whatever bytes they have: all are looked at where one is wanted.
+/// The most buffers that a pool of mixed sizes keeps, because `take` scans all of them.
 const WITHIN_KEPT_MAX: usize = 256;
 
-/// Buffers begin at a cache line. What the allocator gives for large ones begins 16 bytes behind the start of a page; to copy whole pages
-/// there, as reads of files do, takes up to eight times as long on some processors (`rep movsb` on AMD Zen 3).
+/// Buffers start at a cache line. The allocator places large ones 16 bytes after a page boundary. On some processors
+/// (`rep movsb` on AMD Zen 3), copying whole pages there, as file reads do, takes up to eight times as long.
 const ALIGNMENT: usize = 64;
 
-/// Buffers that are used again. What it keeps is bounded; how many are out is bounded by the queues of the sinks that hold them.
+/// A pool of buffers. The memory of unused buffers is bounded here; the queues of the sinks bound the number in use.
 #[derive(Debug)]
 pub struct Buffers {
     free: Mutex<Free>,
@@ -23,7 +24,7 @@ pub struct Buffers {
     kept_bytes_max: usize,
 }
 
-/// Buffers that are not in use. The first was not used for the longest time.
+/// Unused buffers, the least recently used first.
 #[derive(Debug, Default)]
 struct Free {
     buffers: VecDeque<Memory>,
@@ -34,22 +35,22 @@ struct Free {
 #[derive(Debug, Default)]
 struct Memory {
     bytes: Vec<u8>,
-    /// The first byte that is used.
+    /// The offset of the first byte that is used.
     start: usize,
 }
 
 impl Buffers {
-    /// None yet; it will keep so many, of whatever size: for buffers of one size.
+    /// An empty pool for buffers of one size; it keeps at most `kept_max` of them.
     pub fn new(kept_max: usize) -> Arc<Self> {
         Arc::new(Self { free: Mutex::default(), kept_max, kept_bytes_max: usize::MAX })
     }
 
-    /// None yet; it will keep so many bytes, in no more than 256 buffers: for buffers of all sizes.
+    /// An empty pool for buffers of mixed sizes; it keeps at most `kept_bytes_max` bytes, in at most 256 buffers.
     pub fn within(kept_bytes_max: usize) -> Arc<Self> {
         Arc::new(Self { free: Mutex::default(), kept_max: WITHIN_KEPT_MAX, kept_bytes_max })
     }
 
-    /// A buffer of `len` bytes, whatever is in them.
+    /// A buffer of `len` bytes with unspecified content.
     pub fn take(self: &Arc<Self>, len: usize) -> Buffer {
         let mut memory = self.lock().take(len).unwrap_or_else(|| Memory::new(len));
         if cfg!(debug_assertions) {
@@ -58,7 +59,7 @@ impl Buffers {
         Buffer { memory, len, home: Arc::clone(self) }
     }
 
-    /// Lets go of what it keeps.
+    /// Frees all unused buffers.
     pub fn forget(&self) {
         let _forgotten = std::mem::take(&mut *self.lock());
     }
@@ -76,7 +77,7 @@ impl Buffers {
         }
         free.bytes = free.bytes.saturating_add(memory.len());
         free.buffers.push_back(memory);
-        // The system takes its time to unmap them: without the lock.
+        // Unmapping takes time, so the lock is released first.
         drop(free);
         drop(dropped);
     }
@@ -87,8 +88,8 @@ impl Buffers {
 }
 
 impl Free {
-    /// The one that was used last, as its memory is the likeliest to be in the processor's caches. One that is more than twice as long
-    /// is left to others, since the rest of it is not counted.
+    /// The most recently used buffer that fits, because its memory is most likely in the processor's caches. A buffer
+    /// more than twice as long is left to other callers, because its unused part is not counted.
     fn take(&mut self, len: usize) -> Option<Memory> {
         let fits = self.buffers.iter().rposition(|memory| (len..=len.saturating_mul(2)).contains(&memory.len()))?;
         let memory = self.buffers.remove(fits)?;
@@ -104,13 +105,13 @@ impl Memory {
         Self { bytes, start }
     }
 
-    /// Bytes that can be used.
+    /// The usable bytes.
     fn len(&self) -> usize {
         self.bytes.len().saturating_sub(ALIGNMENT - 1)
     }
 }
 
-/// A buffer that goes back where it came from when nobody looks at it any more.
+/// A buffer that returns to its pool when the last reference is dropped.
 #[derive(Debug)]
 pub struct Buffer {
     memory: Memory,
@@ -119,12 +120,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Its bytes, to write.
+    /// The bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory.bytes[self.memory.start..][..self.len]
     }
 
-    /// From now on it is only read, by as many as like.
+    /// Makes the buffer read-only and shareable.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -155,11 +156,11 @@ mod tests {
         let address = frozen.as_ptr();
         let reader = frozen.clone();
         drop(frozen);
-        assert_ne!(buffers.take(8).freeze().as_ptr(), address, "a buffer was used while somebody reads it");
+        assert_ne!(buffers.take(8).freeze().as_ptr(), address, "a buffer was reused while it is being read");
         assert_eq!(reader, vec![1; 8]);
         drop(buffers.take(8));
         drop(reader);
-        assert!(buffers.lock().buffers.len() == 1, "no more than kept_max are kept");
+        assert!(buffers.lock().buffers.len() == 1, "more than kept_max are kept");
     }
 
     #[test]
@@ -173,15 +174,15 @@ mod tests {
             assert_eq!(free.bytes, lens.iter().sum::<usize>());
             lens
         };
-        assert_eq!(kept(&buffers), [30, 50], "the first to come back is the first to go");
+        assert_eq!(kept(&buffers), [30, 50], "the least recently used buffer is freed first");
         let held = buffers.take(14);
-        assert_eq!(kept(&buffers), [30, 50], "much longer ones are left to others");
+        assert_eq!(kept(&buffers), [30, 50], "much longer buffers are not used");
         drop(held);
         let fifty = buffers.take(50).freeze().as_ptr();
         assert_eq!(buffers.take(40).freeze().as_ptr(), fifty);
         assert_eq!(kept(&buffers), [30, 14, 50]);
         drop(buffers.take(101));
-        assert_eq!(kept(&buffers), [30, 14, 50], "one that is too large by itself is not kept");
+        assert_eq!(kept(&buffers), [30, 14, 50], "a buffer larger than the limit is not kept");
         buffers.forget();
         assert_eq!(kept(&buffers), [0; 0]);
     }

@@ -1,16 +1,16 @@
-//! How a stage's matrix is carried out: which sinks are given a source's bytes as they are, and which results are computed.
+//! Executes a stage's matrix: forwards a source's bytes unchanged where possible, and computes the other rows.
 
 use crate::buffers::Buffers;
 use std::{ops::Range, sync::Arc};
 use weft_gf::{Combination, Factored};
 use weft_types::{Error, Result, Rows, Span};
 
-/// A stage's matrix, made ready: one route for each sink, and one pass of the kernel over all that must be computed.
+/// A prepared matrix: one route for each sink, and one kernel pass over everything that must be computed.
 #[derive(Debug)]
 pub(crate) struct Combiner {
     source_widths: Vec<usize>,
     routes: Vec<Route>,
-    /// (source, its sub-block) of each column that the combination has: only those that something computed needs.
+    /// (source, its sub-block) for each column of the combination: only those that a computed row needs.
     columns: Vec<(usize, usize)>,
     combination: Option<Combination>,
     groups: Vec<Group>,
@@ -19,7 +19,7 @@ pub(crate) struct Combiner {
 /// Where a sink's rows come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Route {
-    /// Neighbouring sub-blocks of one source, as they are.
+    /// Adjacent sub-blocks of one source, unchanged.
     Forward { source: usize, sub_blocks: Range<usize> },
     /// A group of computed rows.
     Computed(usize),
@@ -33,13 +33,15 @@ struct Group {
 }
 
 impl Combiner {
-    /// For a matrix whose columns are the sources' sub-blocks and whose rows are the sinks'. `kept_max`: buffers that are kept
-    /// for each group.
+    /// For a matrix whose columns are the sources' sub-blocks and whose rows are the sinks' sub-blocks. `kept_max` is
+    /// the number of buffers kept for each group.
     pub(crate) fn new(matrix: &Factored, source_widths: &[usize], sink_widths: &[usize], kept_max: usize) -> Result<Self> {
         let (cols, rows) = (total(source_widths)?, total(sink_widths)?);
         if (matrix.rows(), matrix.cols()) != (rows, cols) {
             let shape = format!("{}×{}", matrix.rows(), matrix.cols());
-            return Err(Error::invalid(format!("a matrix of {shape} between {cols} incoming and {rows} outgoing sub-blocks")));
+            return Err(Error::invalid(format!(
+                "the stage's matrix is {shape}, but the stage has {cols} incoming and {rows} outgoing sub-blocks"
+            )));
         }
         let places: Vec<(usize, usize)> = (source_widths.iter().enumerate())
             .flat_map(|(source, width)| (0..*width).map(move |sub_block| (source, sub_block)))
@@ -63,7 +65,7 @@ impl Combiner {
         Ok(Self { source_widths: source_widths.to_vec(), routes, columns, combination, groups })
     }
 
-    /// What each sink gets of a slice. `sources` must be of the right lengths ([`check`](Self::check)).
+    /// The rows for each sink. `sources` must have the right lengths ([`check`](Self::check)).
     pub(crate) fn apply(&self, sources: &[Rows], slice: Span) -> Vec<Rows> {
         let len = slice.len() as usize;
         let computed = self.compute(sources, len);
@@ -71,7 +73,7 @@ impl Combiner {
             Route::Forward { source, sub_blocks } => {
                 let rows = &sources[*source];
                 let range = sub_blocks.start * len..sub_blocks.end * len;
-                // All of a source keep the checksum that they came with.
+                // A complete source keeps the checksum that it arrived with.
                 if range.len() == rows.len() { rows.clone() } else { rows.bytes().slice(range).into() }
             }
             Route::Computed(group) => computed[*group].clone(),
@@ -79,13 +81,13 @@ impl Combiner {
         self.routes.iter().map(route).collect()
     }
 
-    /// Whether source number `source` gave what it has to give.
+    /// Checks the length of the rows from source number `source`.
     pub(crate) fn check(&self, source: usize, bytes: &[u8], slice: Span) -> Result<()> {
         let expected = self.source_widths.get(source).map_or(0, |width| *width as u64 * slice.len());
         if bytes.len() as u64 == expected {
             return Ok(());
         }
-        Err(Error::corrupt(format!("a slice of {} bytes came where {expected} belong", bytes.len())))
+        Err(Error::corrupt(format!("a slice has {} bytes instead of {expected}", bytes.len())))
     }
 
     fn compute(&self, sources: &[Rows], len: usize) -> Vec<Rows> {
@@ -101,10 +103,10 @@ impl Combiner {
 
 fn total(widths: &[usize]) -> Result<usize> {
     let sum = widths.iter().try_fold(0usize, |sum, width| sum.checked_add(*width));
-    sum.ok_or_else(|| Error::invalid("a stage with more sub-blocks than can be counted"))
+    sum.ok_or_else(|| Error::invalid("the stage has too many sub-blocks"))
 }
 
-/// The route of rows that are neighbouring sub-blocks of one source, each once and unchanged.
+/// The route of rows that are adjacent sub-blocks of one source, each once and unchanged.
 fn forward(matrix: &Factored, rows: &[usize], places: &[(usize, usize)]) -> Option<Route> {
     let place = |row: &usize| match matrix.row(*row) {
         [(_, column, 1)] => places.get(*column as usize).copied(),
@@ -124,7 +126,7 @@ fn equal_rows(matrix: &Factored, left: &[usize], right: &[usize]) -> bool {
     left.len() == right.len() && left.iter().zip(right).all(|(l, r)| terms(l).eq(terms(r)))
 }
 
-/// The combination of all groups' rows over the columns that they need.
+/// Combines all groups' rows over the columns that they need.
 fn combination(matrix: &Factored, groups: &[Group], places: &[(usize, usize)]) -> (Option<Combination>, Vec<(usize, usize)>) {
     let rows: Vec<usize> = groups.iter().flat_map(|group| group.rows.iter().copied()).collect();
     if rows.is_empty() {
@@ -147,7 +149,8 @@ mod tests {
 
     #[test]
     fn plain_rows_are_the_source_itself_and_equal_rows_share_a_buffer() {
-        // Sinks: source 0 as it is; 3·s0 twice; sub-blocks 1 and 2 of source 1; those swapped, which is no forward.
+        // Sinks: source 0 unchanged; 3·s0 twice; sub-blocks 1 and 2 of source 1; the same two swapped, which must be
+        // computed.
         let terms = [(0, 0, 1), (1, 0, 3), (2, 0, 3), (3, 2, 1), (4, 3, 1), (5, 3, 1), (6, 2, 1)];
         let combiner = Combiner::new(&matrix(7, 4, &terms), &[1, 3], &[1, 1, 1, 2, 2], 2).unwrap();
         assert_eq!(combiner.routes[0], Route::Forward { source: 0, sub_blocks: 0..1 });

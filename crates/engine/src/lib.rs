@@ -1,12 +1,13 @@
-//! Runs one party's share of a plan: for each lane, each stage takes its slices from its sources, combines them, and gives
-//! them to its sinks. It knows no code, no scheme, no socket and no clock: [`Ports`] gives it those as streams of slices.
+//! Runs one party's share of a plan. In each lane, each stage takes slices from its sources, combines them, and passes
+//! the results to its sinks. The engine knows no code, scheme, socket or clock: [`Ports`] provides those as streams of
+//! slices.
 //!
-//! What happens when something fails:
-//! - A source that fails ends its stage: what the stage has sent so far ends without an End, so that its neighbours notice.
-//! - A sink that fails is dropped, and its stage goes on while another sink of it is alive: a writer goes on when one of its
-//!   receivers dies. A stage without a live sink ends.
-//! - A check that is not zero says that the sources contradict each other: it ends its stage like a source that failed.
-//! - The other stages of the task are not touched.
+//! Failures:
+//! - A failed source ends its stage. The stage's output then has no End, so its neighbours notice.
+//! - A failed sink is dropped, and its stage continues while it has another live sink: a writer continues when one of
+//!   its receivers dies. A stage without a live sink ends.
+//! - A check that is not zero means that the sources are inconsistent: it ends its stage like a failed source.
+//! - The other stages of the task continue.
 
 mod buffers;
 pub mod classes;

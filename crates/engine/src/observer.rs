@@ -1,5 +1,4 @@
-//! What each stage of a running task waits for, to be looked at from outside: the culprit of a stall is the one who waits for
-//! no peer.
+//! Shows what each stage of a running task waits for. The cause of a stall is the party that waits for no peer.
 
 use crate::Hold;
 use futures::FutureExt as _;
@@ -14,7 +13,7 @@ use std::{
 use weft_plan::{Sink, Source, Task};
 use weft_types::{Party, StageTimes};
 
-/// Watches one task. The engine has no clock: whoever watches tells it the time with [`advance`](Self::advance), in ticks of
+/// Observes one task. The engine has no clock: the caller passes the time with [`advance`](Self::advance), in ticks of
 /// its choice.
 pub struct Observer {
     tick: AtomicU64,
@@ -22,10 +21,10 @@ pub struct Observer {
     stages: Vec<StageWatch>,
 }
 
-/// Microseconds since some time.
+/// Microseconds since a fixed point.
 type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// What a stage spends time on, as places in its counters.
+/// What a stage spends time on; the values index its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Part {
@@ -38,34 +37,35 @@ pub(crate) enum Part {
 
 const PARTS: usize = 5;
 
-/// A stage that waits.
+/// A waiting stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
     /// The lane's number in the plan.
     pub lane: u16,
     /// The stage's number in the lane.
     pub stage: u16,
-    /// For which of its ports.
+    /// The port that it waits for.
     pub port: Port,
-    /// Who is at the other end of that port; `None`: it is the party's own disk, its reader or writer, or a bound of its own.
+    /// The party at the other end of that port. `None`: the party's own disk, reader or writer, or a rate limit of its
+    /// own.
     pub peer: Option<Party>,
-    /// Since which tick.
+    /// The tick at which the wait began.
     pub since: u64,
-    /// It waits for tasks of an earlier class at the party's own disk or uplink, not for the party at the other end.
+    /// Whether it waits for tasks of an earlier class at the party's own disk or uplink, and not for the other end.
     pub held_back: bool,
 }
 
-/// A port of a stage, by its place in the stage's sources or sinks.
+/// A port of a stage, by its index among the stage's sources or sinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Port {
-    /// Something that goes in.
+    /// An input.
     Source(usize),
-    /// Something that comes out.
+    /// An output.
     Sink(usize),
 }
 
 impl Observer {
-    /// For a task that has not begun.
+    /// For a task that has not started.
     pub fn new(task: &Task) -> Self {
         let watch = |lane, stage: &weft_plan::TaskStage| {
             let peer = |link: u16| task.links.iter().find(|l| l.lane == lane && l.link == link).map(|l| l.peer);
@@ -93,27 +93,28 @@ impl Observer {
         Self { tick: AtomicU64::new(0), clock: None, stages }
     }
 
-    /// For a task that has not begun; with a clock, in microseconds, it measures what stages spend their time on.
+    /// For a task that has not started. With a clock, in microseconds, it also measures what stages spend their time
+    /// on.
     pub fn timed(task: &Task, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { clock: Some(Box::new(clock)), ..Self::new(task) }
     }
 
-    /// What each stage has spent its time on so far, in the order of lanes and stages; without a clock, on nothing.
+    /// How long each stage has spent on what, in the order of lanes and stages; all zero without a clock.
     pub fn times(&self) -> Vec<StageTimes> {
         self.stages.iter().map(StageWatch::times).collect()
     }
 
-    /// Tells what time it is.
+    /// Sets the current tick.
     pub fn advance(&self, tick: u64) {
         self.tick.store(tick, Relaxed);
     }
 
-    /// What waits now, in the order of lanes, stages and ports. A stage may wait for several sources or sinks at once.
+    /// The current waits, in the order of lanes, stages and ports. A stage may wait for several ports at once.
     pub fn waiting(&self) -> Vec<Waiting> {
         self.stages.iter().flat_map(StageWatch::waiting).collect()
     }
 
-    /// Positions that the stages have done so far, all together.
+    /// The positions that all stages have done so far, in total.
     pub fn positions_done(&self) -> u64 {
         self.stages.iter().map(StageWatch::positions_done).sum()
     }
@@ -129,7 +130,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// One stage of an observer, as the stage itself sees it.
+/// A stage's view of its observer.
 #[derive(Clone, Copy)]
 pub(crate) struct WatchedStage<'a> {
     tick: &'a AtomicU64,
@@ -138,22 +139,22 @@ pub(crate) struct WatchedStage<'a> {
 }
 
 impl WatchedStage<'_> {
-    /// Waits for `future`, and lets it be seen that the stage does.
+    /// Waits for `future`, visibly to the observer.
     pub(crate) async fn wait<T>(&self, port: Port, future: impl Future<Output = T>) -> T {
         self.wait_for(port, false, future).await
     }
 
-    /// Waits at a port for something that is the party's own, whoever is at the other end.
+    /// Waits at a port for the party itself, and not for the other end.
     pub(crate) async fn wait_for_itself<T>(&self, port: Port, future: impl Future<Output = T>) -> T {
         self.wait_for(port, true, future).await
     }
 
     async fn wait_for<T>(&self, port: Port, itself: bool, future: impl Future<Output = T>) -> T {
         let Some(watch) = self.port(port) else { return future.await };
-        // Cleared on drop too: a wait that is given up is none.
+        // Also cleared when the wait is dropped.
         let _waiting = WaitGuard::begin(watch, self.tick.load(Relaxed), itself);
         if itself {
-            // What there is a bound for is arithmetic; where nothing is waited for, there is none.
+            // A wait for a rate limit is charged as arithmetic; a limit that causes no wait is charged nothing.
             let mut future = std::pin::pin!(future);
             if let Some(done) = future.as_mut().now_or_never() {
                 return done;
@@ -167,7 +168,7 @@ impl WatchedStage<'_> {
         done
     }
 
-    /// A port is open, and says with this when it is held back.
+    /// Records that a port is open, and the hold through which it reports that it is held back.
     pub(crate) fn opened(&self, port: Port, hold: Option<Hold>) {
         if let (Some(watch), Some(hold)) = (self.port(port), hold) {
             let _once = watch.hold.set(hold);
@@ -181,7 +182,7 @@ impl WatchedStage<'_> {
         }
     }
 
-    /// What all ports of one side do at once takes as long as the last of them.
+    /// Charges the time of all ports of one side together: as long as the slowest of them.
     pub(crate) async fn spend<T>(&self, future: impl Future<Output = T>) -> T {
         let Some(clock) = self.clock else { return future.await };
         let begin = clock();
@@ -190,7 +191,7 @@ impl WatchedStage<'_> {
         done
     }
 
-    /// Arithmetic waits for nobody.
+    /// Charges the time of a computation, which waits for nothing.
     pub(crate) fn combine<T>(&self, work: impl FnOnce() -> T) -> T {
         let Some(clock) = self.clock else { return work() };
         let begin = clock();
@@ -221,9 +222,9 @@ struct StageWatch {
     sources: Vec<PortWatch>,
     sinks: Vec<PortWatch>,
     positions_done: AtomicU64,
-    /// What the port was for that was done last.
+    /// The kind of the port that was used last.
     last: AtomicU8,
-    /// Microseconds, by part.
+    /// Microseconds, by kind.
     spent: [AtomicU64; PARTS],
 }
 
@@ -250,12 +251,12 @@ impl StageWatch {
     }
 }
 
-/// Since when a port is waited for, and for whom.
+/// Since when a stage waits for a port, and for which side.
 #[derive(Debug)]
 struct PortWatch {
     peer: Option<Party>,
     part: Part,
-    /// Twice the tick plus one, and one more if it waits for itself; 0: nobody waits.
+    /// Twice the tick plus one, and one more if it waits for the party itself; 0 if it does not wait.
     since: AtomicU64,
     /// Set when the port is open, if it can be held back.
     hold: OnceLock<Hold>,
@@ -301,7 +302,7 @@ mod tests {
 
     const PEER: Party = Party::Node(NodeId(2));
 
-    /// One stage of lane 3, which has a link 9 to or from the peer.
+    /// One stage of lane 3, with link 9 to or from the peer.
     fn task(source: Source, sink: Sink) -> Task {
         let sends = matches!(sink, Sink::Link(_));
         let matrix = weft_gf::Factored::from(SparseMatrix::identity(1));
@@ -328,7 +329,7 @@ mod tests {
         let watch = observer.stage(0).unwrap();
         observer.advance(70);
         let mut wait = Box::pin(watch.wait(Port::Sink(0), pending::<()>()));
-        assert_eq!(observer.waiting(), [], "nobody waits before it is polled");
+        assert_eq!(observer.waiting(), [], "a stage that was not polled waits");
         assert!(wait.as_mut().now_or_never().is_none());
         observer.advance(90);
         let port = Port::Sink(0);
@@ -338,10 +339,10 @@ mod tests {
 
         let mut wait = Box::pin(watch.wait(Port::Source(0), pending::<()>()));
         assert!(wait.as_mut().now_or_never().is_none());
-        assert_eq!(observer.waiting()[0].peer, None, "its own disk is nobody's peer");
+        assert_eq!(observer.waiting()[0].peer, None, "its own disk is not a peer");
     }
 
-    /// Slices come at once or never, and may be paid for never; what is given is taken.
+    /// Slices arrive at once or never, and payment may never end; sinks take everything.
     #[derive(Clone, Copy)]
     struct Slices {
         come: bool,
@@ -401,7 +402,7 @@ mod tests {
         let (watch, hold) = (observer.stage(0).unwrap(), Hold::default());
         watch.opened(Port::Sink(0), Some(hold.clone()));
         let held_back = hold.begin();
-        assert_eq!(observer.waiting(), [], "nobody waits for it");
+        assert_eq!(observer.waiting(), [], "no stage waits for it");
         let mut wait = Box::pin(watch.wait(Port::Sink(0), pending::<()>()));
         assert!(wait.as_mut().now_or_never().is_none());
         assert!(observer.waiting()[0].held_back);
@@ -409,7 +410,7 @@ mod tests {
         assert!(!observer.waiting()[0].held_back, "now it waits for its disk");
     }
 
-    /// Slices take 100 µs to come and 1000 to be taken.
+    /// Slices take 100 µs to arrive and 1000 µs to be taken.
     #[derive(Clone)]
     struct Slow(Arc<AtomicU64>);
 
@@ -452,7 +453,7 @@ mod tests {
             let task = task(source.clone(), sink.clone());
             let now = Arc::new(AtomicU64::new(0));
             let clock = Arc::clone(&now);
-            // It takes a microsecond to look at the clock.
+            // Each reading of the clock takes 1 µs.
             let observer = Observer::timed(&task, move || clock.fetch_add(1, Relaxed) + 1);
             run_observed(&task, &Slow(now), &observer).now_or_never().unwrap().into_result().unwrap();
             let StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = observer.times()[0];

@@ -1,10 +1,12 @@
-//! Lanes that take turns over one span go in step.
+//! Keeps lanes that take turns over one span in step.
 //!
-//! Where several links share a line, the network gives each of them some share of it, and rarely a fair one. Lanes that share all
-//! their lines would drift apart: some end early, and what then stands idle is missed by those that are left; and what
-//! runs ahead takes the line from slices that others wait for. So at each party no stage goes more than half a window ahead of the
-//! slowest of its siblings: less would leave lines idle whenever somebody is late. It cannot lock up: of all stages of the plan, the
-//! one that is furthest behind waits for nobody's pace, has what it needs from the one before it, and room at the one after it.
+//! Links that share a line seldom get equal shares of it. So lanes that share all their lines would drift apart. Some
+//! would end early and leave their lines idle, and lanes that run ahead would take bandwidth from slices that others
+//! wait for. So at each party no stage goes more than half a window ahead of the slowest of its siblings. A smaller
+//! distance would leave lines idle at every short delay.
+//!
+//! This cannot deadlock. Take the stage of the plan that is furthest behind: it waits for no sibling, the stage before
+//! it has produced its input, and the stage after it has room.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +17,7 @@ use std::{
 use weft_plan::TaskLane;
 use weft_types::Span;
 
-/// How far all stages of a task are that go in step.
+/// The progress of all stages of a task that keep in step.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Mutex<Groups>);
 
@@ -25,13 +27,13 @@ type Group = (u64, u64, u32);
 
 #[derive(Debug, Default)]
 struct Members {
-    /// The slices that each stage has done, by its number in the task.
+    /// The slices done by each stage, by its number in the task.
     done: BTreeMap<usize, u64>,
-    /// Who waits for others.
+    /// The stages that wait for others.
     waiting: Vec<Waker>,
 }
 
-/// A stage's place among those that it goes in step with. It leaves them when it is dropped.
+/// A stage's membership in its group. Dropping it leaves the group.
 #[derive(Debug)]
 pub(crate) struct Step<'a> {
     pace: &'a Pace,
@@ -41,10 +43,10 @@ pub(crate) struct Step<'a> {
 }
 
 impl Pace {
-    /// The place of stage `number` of the task. All stages take theirs before any of them begins.
+    /// Registers stage `number` of the task. All stages register before any of them starts.
     pub(crate) fn join(&self, lane: &TaskLane, number: usize) -> Step<'_> {
         let Span { start, end } = lane.span;
-        // A lane that has its span to itself takes turns with nobody.
+        // A lane that has its span to itself takes no turns.
         let group = (lane.step > 1).then_some((start, end, lane.step));
         if let Some(group) = group {
             self.lock().entry(group).or_default().done.insert(number, 0);
@@ -64,7 +66,7 @@ impl Members {
 }
 
 impl Step<'_> {
-    /// Waits until the stage is not too far ahead of the others.
+    /// Waits while the stage is too far ahead of the others.
     pub(crate) async fn turn(&self) {
         let Some(group) = self.group else { return };
         poll_fn(|context| {
@@ -81,7 +83,7 @@ impl Step<'_> {
         .await;
     }
 
-    /// The stage has done another slice.
+    /// Counts one more slice of the stage as done.
     pub(crate) fn done(&self) {
         let Some(group) = self.group else { return };
         if let Some(members) = self.pace.lock().get_mut(&group) {
@@ -92,7 +94,7 @@ impl Step<'_> {
 }
 
 impl Drop for Step<'_> {
-    /// Whoever has ended, well or not, holds nobody up.
+    /// A stage that has ended, with or without an error, must not delay the others.
     fn drop(&mut self) {
         let Some(group) = self.group else { return };
         if let Some(members) = self.pace.lock().get_mut(&group) {

@@ -1,4 +1,4 @@
-//! Runs all stages of all lanes of a task side by side, in one future.
+//! Runs all stages of all lanes of a task concurrently, in one future.
 
 use crate::{Observer, Ports, pace::Pace, stage::StageRun};
 use futures::future::join_all;
@@ -6,25 +6,25 @@ use std::sync::{Mutex, PoisonError};
 use weft_plan::Task;
 use weft_types::{Error, Result};
 
-/// How a task went.
+/// The outcome of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// What failed, in the order in which it happened: the first is the cause. Empty: all is well.
+    /// The errors in the order in which they happened: the first is the cause. Empty on success.
     pub errors: Vec<Error>,
-    /// How far each stage came, in the order of the task's lanes and stages.
+    /// The progress of each stage, in the order of the task's lanes and stages.
     pub stages: Vec<StageOutcome>,
 }
 
-/// How far a stage came.
+/// The progress of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageOutcome {
     /// The lane's number in the plan.
     pub lane: u16,
     /// The stage's number in the lane.
     pub stage: u16,
-    /// Positions of the slices that at least one sink has taken.
+    /// The positions of the slices that at least one sink has taken.
     pub positions_done: u64,
-    /// Whether it went through all its slices and at least one sink finished.
+    /// Whether the stage went through all its slices and at least one sink finished.
     pub finished: bool,
 }
 
@@ -35,19 +35,19 @@ impl Outcome {
     }
 }
 
-/// Runs the task to its end. Dropping the future breaks off everything that it has open.
+/// Runs the task to its end. Dropping the future drops all its ports.
 pub async fn run(task: &Task, ports: &dyn Ports) -> Outcome {
     run_observed(task, ports, &Observer::new(task)).await
 }
 
-/// As [`run`], and somebody else may look at what its stages wait for. The observer must be one for this very task.
+/// Like [`run`], with an observer, which must have been created for this task.
 pub async fn run_observed(task: &Task, ports: &dyn Ports, observer: &Observer) -> Outcome {
     let (failures, pace) = (Failures::default(), Pace::default());
     let mut runs = Vec::new();
     for lane in &task.lanes {
         for stage in &lane.stages {
             let Some(watch) = observer.stage(runs.len()) else {
-                failures.add(Error::fatal("the observer is one for another task"));
+                failures.add(Error::fatal("the observer was created for another task"));
                 continue;
             };
             let step = pace.join(lane, runs.len());
@@ -58,7 +58,7 @@ pub async fn run_observed(task: &Task, ports: &dyn Ports, observer: &Observer) -
     Outcome { errors: failures.take(), stages }
 }
 
-/// What has failed so far; a task has a bounded number of ports, and each fails at most once.
+/// The errors so far. They are bounded: a task has a bounded number of ports, and each fails at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Mutex<Vec<Error>>);
 

@@ -1,13 +1,13 @@
-//! A piece of the work that stages do, for whoever wants to know how fast it goes.
+//! A sample of the stages' work, for measuring its speed.
 
 use weft_gf::{Combination, SparseMatrix};
 
 /// Sources that are combined into one row.
 const SOURCES: usize = 4;
-/// A slice of each, bytes: all of them fit into a processor's own cache.
+/// Bytes of a slice. All slices together fit into a processor's cache.
 const SLICE_BYTES: usize = 16 << 10;
 
-/// Combines the same bytes again and again.
+/// Combines the same bytes repeatedly.
 #[derive(Debug)]
 pub struct CodingSample {
     combination: Combination,
@@ -25,7 +25,7 @@ impl Default for CodingSample {
 }
 
 impl CodingSample {
-    /// Combines them once; returns how many bytes went in, each multiplied by a coefficient and added up.
+    /// Combines them once. Returns the input bytes, each of which was multiplied by a coefficient and added.
     pub fn run(&mut self) -> u64 {
         let sources: Vec<&[u8]> = self.sources.iter().map(Vec::as_slice).collect();
         self.combination.apply(&sources, &mut [&mut self.out]);

@@ -1,4 +1,4 @@
-//! One stage of a lane: slice after slice, take from all sources, combine, give to all sinks.
+//! One stage of a lane. For each slice: take from all sources, combine, give to all sinks.
 
 use crate::{
     Port, Ports, SliceSink, SliceSource, StageOutcome, combiner::Combiner, observer::WatchedStage, pace::Step, run::Failures,
@@ -7,7 +7,7 @@ use futures::future::{join_all, try_join, try_join_all};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskStage, link_id};
 use weft_types::{Error, Party, Result, Rows, Span};
 
-/// A stage, and all that it needs to run.
+/// A stage and everything that it needs to run.
 pub(crate) struct StageRun<'a> {
     pub(crate) task: &'a Task,
     pub(crate) lane: &'a TaskLane,
@@ -25,7 +25,8 @@ enum Outlet {
     Dead,
 }
 
-/// The stage cannot go on. Why has been noted by whoever met it: the order of the notes is the order of events.
+/// The stage cannot continue. The cause was already recorded where it happened, so the records are in the order of
+/// events.
 struct Ended;
 
 impl StageRun<'_> {
@@ -59,12 +60,12 @@ impl StageRun<'_> {
         let widest = sources.iter().chain(&sinks).copied().max().unwrap_or(0);
         let bytes = usize::try_from(self.task.slice_len).ok().and_then(|len| len.checked_mul(widest));
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Error::invalid(format!("slices of {} positions are too large", self.task.slice_len)));
+            return Err(Error::invalid(format!("the plan's slices of {} positions are too large", self.task.slice_len)));
         }
         Combiner::new(&self.stage.matrix, &sources, &sinks, self.lane.window as usize + 1)
     }
 
-    /// Opens all sources at once. All are needed.
+    /// Opens all sources at the same time. All are needed.
     async fn open_sources(&self) -> Result<Vec<Box<dyn SliceSource>>, Ended> {
         try_join_all(self.stage.sources.iter().enumerate().map(|(number, source)| self.open_source(number, source))).await
     }
@@ -76,7 +77,7 @@ impl StageRun<'_> {
         Ok(source)
     }
 
-    /// Opens all sinks at once. One is enough.
+    /// Opens all sinks at the same time. One is enough.
     async fn open_sinks(&self) -> Result<Vec<Outlet>, Ended> {
         let outlets = join_all(self.stage.sinks.iter().enumerate().map(|(number, sink)| self.open_sink(number, sink))).await;
         any_alive(&outlets)?;
@@ -99,7 +100,7 @@ impl StageRun<'_> {
         }
     }
 
-    /// The slice from all sources at once.
+    /// Takes the slice from all sources at the same time.
     async fn take(&self, sources: &mut [Box<dyn SliceSource>], combiner: &Combiner, slice: Span) -> Result<Vec<Rows>, Ended> {
         let take = sources.iter_mut().enumerate().map(|(number, source)| self.take_from(number, source, combiner, slice));
         try_join_all(take).await
@@ -119,9 +120,9 @@ impl StageRun<'_> {
         Ok(bytes)
     }
 
-    /// The results to all sinks that live, at once.
+    /// Gives the results to all live sinks at the same time.
     async fn give(&self, sinks: &mut [Outlet], results: Vec<Rows>, slice: Span) -> Result<(), Ended> {
-        // Looked at before anything is sent: what contradicts itself is sent to nobody.
+        // Check first: inconsistent data is sent to no sink.
         for (number, (sink, rows)) in sinks.iter().zip(&results).enumerate() {
             if matches!(sink, Outlet::Check) {
                 check_zero(rows, slice).map_err(|error| self.note(error, Port::Sink(number), slice.start))?;
@@ -175,7 +176,7 @@ impl StageRun<'_> {
         Ended
     }
 
-    /// Says where it happened, as far as the error does not say it itself: at the link's other end, or here.
+    /// Adds the place to an error that has none: the other end of the link, or this party.
     fn place(&self, mut error: Error, link: Option<u16>, position: u64) -> Error {
         if let Some(link) = link {
             error = error.link(link_id(self.lane.lane, link), position).party(self.peer(link));
@@ -194,7 +195,7 @@ impl StageRun<'_> {
 
     fn link_width(&self, link: u16) -> Result<usize> {
         let link = self.link(link).ok_or_else(|| Error::invalid(format!("the task has no link {link}")))?;
-        usize::try_from(link.width).map_err(|_| Error::invalid("a link that is too wide"))
+        usize::try_from(link.width).map_err(|_| Error::invalid("the link is too wide"))
     }
 
     fn source_width(&self, source: &Source) -> Result<usize> {
@@ -210,7 +211,7 @@ impl StageRun<'_> {
                 Ok(sub_blocks.len())
             }
             Sink::Link(link) => self.link_width(*link),
-            Sink::Check { width } => usize::try_from(*width).map_err(|_| Error::invalid("a check that is too wide")),
+            Sink::Check { width } => usize::try_from(*width).map_err(|_| Error::invalid("the check is too wide")),
         }
     }
 }
@@ -219,13 +220,13 @@ fn any_alive(sinks: &[Outlet]) -> Result<(), Ended> {
     if sinks.iter().any(|sink| !matches!(sink, Outlet::Dead)) { Ok(()) } else { Err(Ended) }
 }
 
-/// An error that names the first position of the slice at which `rows` are not zero.
+/// Fails with the first position of the slice at which `rows` are not zero.
 fn check_zero(rows: &[u8], slice: Span) -> Result<()> {
     let Some(at) = rows.iter().position(|byte| *byte != 0) else { return Ok(()) };
     let (row, within) = (at as u64 / slice.len().max(1), at as u64 % slice.len().max(1));
     let position = slice.start + within;
     let mut error =
-        Error::corrupt(format!("the blocks contradict each other: row {row} of the check is not zero at position {position}"));
+        Error::corrupt(format!("the blocks are inconsistent: row {row} of the check is not zero at position {position}"));
     error.position = Some(position);
     Err(error)
 }

@@ -1,14 +1,15 @@
-//! Linear maps that are computed by way of temporaries: the form of what would be too dense, or too slow, as one matrix.
+//! Linear maps with temporaries, for maps that would be too dense or too slow as one matrix.
 
 use crate::{Matrix, SparseMatrix};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A linear map of `cols` sources to `rows` results, as sparse rows of which some are temporaries.
+/// A linear map of `cols` sources to `rows` results, as sparse rows, some of which are temporaries.
 ///
-/// A temporary is a combination of sources and of temporaries before it, a result one of sources and temporaries. A product of
-/// sparse factors `A·B·C` has the rows of C and B as temporaries and those of A as results; a plain sparse matrix has no
-/// temporaries. Codes over many sub-blocks need this: what couples their layers is sparse, and the product of all is not.
+/// A temporary is a combination of sources and earlier temporaries; a result is a combination of sources and
+/// temporaries. A product of sparse factors `A·B·C` has the rows of C and B as temporaries and those of A as results; a
+/// plain sparse matrix has no temporaries. Codes with many sub-blocks need this form: the factors that couple their
+/// layers are sparse, but their product is not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Terms", into = "Terms")]
 pub struct Factored {
@@ -17,8 +18,8 @@ pub struct Factored {
     steps: SparseMatrix,
 }
 
-/// How it is written: as a [`SparseMatrix`] of the same rows and columns, and the number of temporaries. Row t is temporary t
-/// and the results follow; column `cols + t` is temporary t.
+/// The serialised form: a [`SparseMatrix`] with the same rows and columns, and the number of temporaries. Row t is
+/// temporary t, and the results follow; column `cols + t` is temporary t.
 #[derive(Serialize, Deserialize)]
 struct Terms {
     rows: u32,
@@ -29,8 +30,9 @@ struct Terms {
 }
 
 impl Factored {
-    /// From the temporaries' rows and then the results' (`steps`), whose columns are the sources and then the temporaries.
-    /// `None` if a temporary depends on itself or on a later one, or the columns are fewer than the temporaries.
+    /// A map from `steps`: the temporaries' rows, then the results'. Its columns are the sources and then the
+    /// temporaries. `None` if a temporary depends on itself or a later one, or if there are fewer columns than
+    /// temporaries.
     pub fn new(temporaries: usize, steps: SparseMatrix) -> Option<Self> {
         let cols = steps.cols().checked_sub(temporaries)?;
         let backwards = |term: &(u32, u32, u8)| term.0 as usize >= temporaries || (term.1 as usize) < cols + term.0 as usize;
@@ -63,8 +65,8 @@ impl Factored {
         (self.temporaries() == 0).then_some(&self.steps)
     }
 
-    /// The one matrix that does the same; it can be much denser. `None` if it would have more than `terms_max` elements, or a
-    /// temporary on the way would.
+    /// The equivalent single matrix, which can be much denser. `None` if it, or a temporary on the way, would have more
+    /// than `terms_max` elements.
     pub fn flatten(&self, terms_max: usize) -> Option<SparseMatrix> {
         if let Some(matrix) = self.as_matrix() {
             return (matrix.terms().len() <= terms_max).then(|| matrix.clone());
@@ -95,7 +97,7 @@ impl Factored {
         SparseMatrix::new(self.rows(), cols, terms)
     }
 
-    /// The same without the temporaries that no result needs.
+    /// The same map without unused temporaries.
     #[must_use]
     pub fn pruned(self) -> Self {
         let (cols, temporaries) = (self.cols, self.temporaries());
@@ -111,21 +113,21 @@ impl Factored {
         Self { cols, steps: self.steps.select_rows(&rows).select_cols(&columns) }
     }
 
-    /// With these sources only, ascending: others must not be used.
+    /// The map over these sources only, ascending; it must not use others.
     #[must_use]
     pub fn select_cols(&self, cols: &[usize]) -> Self {
         let columns: Vec<usize> = cols.iter().copied().chain(self.cols..self.steps.cols()).collect();
         Self { cols: cols.len(), steps: self.steps.select_cols(&columns) }
     }
 
-    /// The sources that something needs, ascending.
+    /// The sources that are used, ascending.
     pub fn sources_used(&self) -> Vec<usize> {
         let mut used = vec![false; self.steps.cols()];
         self.steps.terms().iter().for_each(|(_, col, _)| used[*col as usize] = true);
         (0..self.cols).filter(|col| used[*col]).collect()
     }
 
-    /// The sources themselves as results, and after them the results.
+    /// The sources followed by the results, all as results.
     #[must_use]
     pub fn after_sources(&self) -> Self {
         let (temporaries, cols) = (self.temporaries(), self.cols as u32);
@@ -138,7 +140,7 @@ impl Factored {
         Self { cols: self.cols, steps: SparseMatrix { rows: self.steps.rows + cols, cols: self.steps.cols, terms } }
     }
 
-    /// Some of the results, in that order, and what they need.
+    /// Some of the results, in this order, and what they need.
     #[must_use]
     pub fn select_rows(&self, rows: &[usize]) -> Self {
         let temporaries = self.temporaries();
@@ -146,10 +148,10 @@ impl Factored {
         Self { cols: self.cols, steps: self.steps.select_rows(&kept) }.pruned()
     }
 
-    /// `self × right`: of sources that are made of other sources.
+    /// `self × right`, for sources that are combinations of other sources.
     ///
     /// # Panics
-    /// Unless `right` has as many rows as this has sources.
+    /// If `right` does not have one row for each source.
     #[must_use]
     pub fn of(&self, right: &SparseMatrix) -> Self {
         assert_eq!(self.cols, right.rows(), "a product needs as many columns left as rows right");
@@ -164,10 +166,10 @@ impl Factored {
         self.steps.row(self.temporaries() + row)
     }
 
-    /// `left × self`: results made of these results.
+    /// `left × self`, for combinations of these results.
     ///
     /// # Panics
-    /// Unless `left` has as many columns as this has rows.
+    /// If `left` does not have one column for each result.
     #[must_use]
     pub fn then(&self, left: &SparseMatrix) -> Self {
         assert_eq!(left.cols(), self.rows(), "a product needs as many columns left as rows right");
@@ -205,7 +207,8 @@ impl TryFrom<Terms> for Factored {
 
     fn try_from(Terms { rows, cols, terms, temporaries }: Terms) -> Result<Self, Self::Error> {
         let steps = SparseMatrix { rows, cols, terms };
-        Self::new(temporaries as usize, steps).ok_or("a matrix whose terms are not sorted, lie outside, or depend on later ones")
+        Self::new(temporaries as usize, steps)
+            .ok_or("the matrix has terms that are unsorted, out of range, or depend on later rows")
     }
 }
 
@@ -217,7 +220,7 @@ impl From<Factored> for Terms {
     }
 }
 
-/// Makes a [`Factored`] step by step.
+/// Builds a [`Factored`] step by step.
 #[derive(Debug, Clone)]
 pub struct FactoredBuilder {
     cols: usize,
@@ -225,20 +228,20 @@ pub struct FactoredBuilder {
 }
 
 impl FactoredBuilder {
-    /// For this many sources: columns 0..`cols`.
+    /// For this many sources, in columns 0..`cols`.
     pub fn new(cols: usize) -> Self {
         Self { cols, temporaries: Vec::new() }
     }
 
-    /// A temporary that is the sum of `terms`, each a column (of a source, or of a temporary before this one) and its coefficient;
-    /// terms of one column add up. What it returns is the temporary's own column.
+    /// Adds a temporary that is the sum of `terms`, each a column (of a source or an earlier temporary) and its
+    /// coefficient; terms of one column add up. Returns the temporary's column.
     pub fn temporary(&mut self, terms: Vec<(usize, u8)>) -> usize {
         self.temporaries.push(terms);
         self.cols + self.temporaries.len() - 1
     }
 
-    /// The map with these results, each the sum of its terms. Temporaries that no result needs are left out.
-    /// `None` if a term's column is not there (yet, for a temporary).
+    /// The map with these results, each the sum of its terms. Unused temporaries are dropped. `None` if a term's column
+    /// does not exist (yet).
     pub fn finish(self, results: &[Vec<(usize, u8)>]) -> Option<Factored> {
         let rows = self.temporaries.iter().map(Vec::as_slice).chain(results.iter().map(Vec::as_slice));
         let terms = rows.enumerate().flat_map(|(row, terms)| terms.iter().map(move |(col, c)| (row, *col, *c)));
@@ -248,7 +251,7 @@ impl FactoredBuilder {
     }
 }
 
-/// A row that is being added up: dense, with a list of where it was touched.
+/// A row that is being added up: dense, with a list of the touched places.
 pub(crate) struct SparseRow {
     dense: Vec<u8>,
     touched: Vec<u32>,
@@ -269,7 +272,7 @@ impl SparseRow {
         }
     }
 
-    /// The row's terms, ascending; the row is zero again.
+    /// The row's terms, ascending; resets the row to zero.
     pub(crate) fn take(&mut self) -> Vec<(u32, u8)> {
         self.touched.sort_unstable();
         let mut terms = Vec::with_capacity(self.touched.len());
@@ -306,7 +309,7 @@ mod tests {
         })
     }
 
-    /// What it is, one multiplication at a time.
+    /// The map by definition, one multiplication at a time.
     fn oracle(factored: &Factored) -> Matrix {
         let (cols, temporaries) = (factored.cols(), factored.temporaries());
         let mut all = Matrix::identity(cols).stack(&Matrix::zero(temporaries, cols));
@@ -408,8 +411,8 @@ mod tests {
         let factored = builder.clone().finish(&[vec![(twice, 1)], vec![(sum, 1), (0, 1)]]).unwrap();
         assert_eq!((factored.temporaries(), factored.rows(), factored.cols()), (2, 2, 2));
         assert_eq!(oracle(&factored), Matrix::from_fn(2, 2, |r, c| if r == 0 { 2 } else { c as u8 }));
-        assert!(builder.clone().finish(&[vec![(5, 1)]]).is_none(), "there is no such temporary");
+        assert!(builder.clone().finish(&[vec![(5, 1)]]).is_none(), "the temporary does not exist");
         builder.temporary(vec![(5, 1)]);
-        assert!(builder.finish(&[vec![(5, 1)]]).is_none(), "it would need itself");
+        assert!(builder.finish(&[vec![(5, 1)]]).is_none(), "the temporary would depend on itself");
     }
 }

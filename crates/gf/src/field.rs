@@ -1,4 +1,4 @@
-//! Arithmetic on single elements, by tables of logarithms to the base 2 (a generator for 0x11d).
+//! Arithmetic on single elements, with tables of logarithms to base 2 (a generator for 0x11d).
 
 const TABLES: ([u8; 512], [u8; 256]) = tables();
 

@@ -1,6 +1,6 @@
 //! The field GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d): arithmetic, matrices, and one fused kernel.
 //!
-//! Everything that weft computes over data is `dst (^)= M × src` ([`Combination`]).
+//! All of weft's computation over data has the form `dst (^)= M × src` ([`Combination`]).
 
 mod factored;
 pub mod field;

@@ -25,7 +25,7 @@ impl Matrix {
         Self::from_fn(size, size, |r, c| u8::from(r == c))
     }
 
-    /// The element at each (row, column).
+    /// A matrix with `element(row, column)` at each place.
     pub fn from_fn(rows: usize, cols: usize, mut element: impl FnMut(usize, usize) -> u8) -> Self {
         let mut matrix = Self::zero(rows, cols);
         for r in 0..rows {
@@ -61,12 +61,12 @@ impl Matrix {
         &self.data[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// One row, to change.
+    /// One row, mutable.
     pub fn row_mut(&mut self, row: usize) -> &mut [u8] {
         &mut self.data[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// All rows, to change.
+    /// All rows, mutable.
     pub(crate) fn rows_mut(&mut self) -> Vec<&mut [u8]> {
         if self.cols == 0 {
             return (0..self.rows).map(|_| &mut [][..]).collect();
@@ -74,19 +74,19 @@ impl Matrix {
         self.data.chunks_exact_mut(self.cols).collect()
     }
 
-    /// The rows named, in that order.
+    /// The given rows, in that order.
     pub fn select_rows(&self, rows: &[usize]) -> Self {
         Self::from_fn(rows.len(), self.cols, |r, c| self.get(rows[r], c))
     }
 
-    /// The columns named, in that order.
+    /// The given columns, in that order.
     pub fn select_cols(&self, cols: &[usize]) -> Self {
         Self::from_fn(self.rows, cols.len(), |r, c| self.get(r, cols[c]))
     }
 
     /// `self` over `below`. Both need the same number of columns.
     pub fn stack(&self, below: &Self) -> Self {
-        assert_eq!(self.cols, below.cols, "stacked matrices have the same columns");
+        assert_eq!(self.cols, below.cols, "stacked matrices need the same number of columns");
         let mut data = self.data.clone();
         data.extend_from_slice(&below.data);
         Self { rows: self.rows + below.rows, cols: self.cols, data }
@@ -94,7 +94,7 @@ impl Matrix {
 
     /// `self` beside `right`. Both need the same number of rows.
     pub fn beside(&self, right: &Self) -> Self {
-        assert_eq!(self.rows, right.rows, "matrices side by side have the same rows");
+        assert_eq!(self.rows, right.rows, "matrices side by side need the same number of rows");
         Self::from_fn(
             self.rows,
             self.cols + right.cols,
@@ -147,7 +147,7 @@ impl Matrix {
     /// One X with `X × self = wanted`, or `None` if the rows of `self` do not span those of `wanted`.
     /// Rows of `self` that are not needed get zero columns; earlier rows are preferred.
     pub fn solve_left(&self, wanted: &Self) -> Option<Self> {
-        assert_eq!(self.cols, wanted.cols, "both sides have the same columns");
+        assert_eq!(self.cols, wanted.cols, "both sides need the same number of columns");
         let mut work = self.transpose().beside(&wanted.transpose());
         let pivots = work.reduce(self.rows);
         for r in pivots.len()..work.rows {
@@ -175,7 +175,7 @@ impl Matrix {
             for element in self.row_mut(r) {
                 *element = mul(*element, scale);
             }
-            // What is left of the pivot's column is zero by now.
+            // The rest of the pivot's column is zero now.
             let pivot = self.row(r)[c..].to_vec();
             for row in (0..self.rows).filter(|row| *row != r) {
                 let factor = self.get(row, c);

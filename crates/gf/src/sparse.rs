@@ -4,7 +4,7 @@ use crate::{Combination, Matrix, factored::SparseRow, field};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A sparse matrix: its non-zero elements as (row, column, coefficient), sorted, no two at one place. A clone shares them.
+/// A sparse matrix: its non-zero elements as (row, column, coefficient), sorted and unique by place. Clones share them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SparseMatrix {
     pub(crate) rows: u32,
@@ -13,7 +13,8 @@ pub struct SparseMatrix {
 }
 
 impl SparseMatrix {
-    /// From terms in any order; terms at one place are added up and zeros dropped. `None` if a term lies outside.
+    /// A matrix from terms in any order; terms at one place are added up, and zeros are dropped. `None` if a term is
+    /// out of range.
     pub fn new(rows: usize, cols: usize, terms: impl IntoIterator<Item = (usize, usize, u8)>) -> Option<Self> {
         let (rows, cols) = (u32::try_from(rows).ok()?, u32::try_from(cols).ok()?);
         let mut sorted = Vec::new();
@@ -69,7 +70,7 @@ impl SparseMatrix {
         &self.terms[start..end]
     }
 
-    /// Whether what came from outside keeps the rules: sorted, inside, no zeros, no two at one place.
+    /// Whether a matrix from outside is well-formed: sorted, in range, without zeros or duplicate places.
     pub fn is_valid(&self) -> bool {
         self.terms.windows(2).all(|pair| (pair[0].0, pair[0].1) < (pair[1].0, pair[1].1))
             && self.terms.iter().all(|(r, c, coefficient)| *r < self.rows && *c < self.cols && *coefficient != 0)
@@ -110,23 +111,23 @@ impl SparseMatrix {
         Self { rows: self.rows, cols: right.cols, terms: Arc::new(terms) }
     }
 
-    /// This, and `below` below it.
+    /// `self` over `below`.
     ///
     /// # Panics
-    /// Unless both have the same number of columns.
+    /// If the numbers of columns differ.
     pub fn stack(&self, below: &Self) -> Self {
-        assert_eq!(self.cols, below.cols, "stacked matrices have the same number of columns");
+        assert_eq!(self.cols, below.cols, "stacked matrices need the same number of columns");
         let moved = below.terms.iter().map(|(r, c, v)| (r + self.rows, *c, *v));
         let terms = Arc::new(self.terms.iter().copied().chain(moved).collect());
         Self { rows: self.rows + below.rows, cols: self.cols, terms }
     }
 
-    /// This, and `right` to the right of it.
+    /// `self` beside `right`.
     ///
     /// # Panics
-    /// Unless both have the same number of rows.
+    /// If the numbers of rows differ.
     pub fn beside(&self, right: &Self) -> Self {
-        assert_eq!(self.rows, right.rows, "matrices beside each other have the same number of rows");
+        assert_eq!(self.rows, right.rows, "matrices side by side need the same number of rows");
         let mut terms = Vec::with_capacity(self.terms.len() + right.terms.len());
         for row in 0..self.rows() {
             terms.extend_from_slice(self.row(row));
@@ -135,7 +136,7 @@ impl SparseMatrix {
         Self { rows: self.rows, cols: self.cols + right.cols, terms: Arc::new(terms) }
     }
 
-    /// The columns named, in that order, each once.
+    /// The given columns, in that order; each may be given once.
     pub fn select_cols(&self, cols: &[usize]) -> Self {
         let mut place = vec![u32::MAX; self.cols()];
         cols.iter().enumerate().for_each(|(new, old)| place[*old] = new as u32);
@@ -145,7 +146,7 @@ impl SparseMatrix {
         Self { rows: self.rows, cols: cols.len() as u32, terms: Arc::new(terms) }
     }
 
-    /// The rows named, in that order.
+    /// The given rows, in that order.
     pub fn select_rows(&self, rows: &[usize]) -> Self {
         let terms =
             rows.iter().enumerate().flat_map(|(r, old)| self.row(*old).iter().map(move |term| (r as u32, term.1, term.2)));

@@ -1,45 +1,43 @@
-//! What can go wrong with the metadata.
+//! The errors of metadata transactions.
 
 use weft_types::{Epoch, Error, Reaction};
 
-/// The result of a metadata transaction. An error means that nothing of it happened.
+/// The result of a metadata transaction. After an error, none of its changes happened.
 pub type Result<T, E = MetaError> = std::result::Result<T, E>;
 
-/// Why a metadata transaction did not happen.
+/// Why a metadata transaction failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetaError {
-    /// Another coordinator leads by now.
-    #[error("this coordinator led in epoch {} and another one leads in epoch {} now: it must stop", .held.0, .current.0)]
+    /// Another coordinator leads now.
+    #[error("this coordinator led in epoch {}, but another one leads now in epoch {}: this one must stop", .held.0, .current.0)]
     StaleLeader {
         /// The epoch that the caller holds.
         held: Epoch,
-        /// The epoch that is.
+        /// The current epoch.
         current: Epoch,
     },
     /// The database was written by a newer weft.
-    #[error(
-        "the metadata has schema {found} and this weft knows schemas up to {known}: use the weft that wrote it, or a newer one"
-    )]
+    #[error("the metadata has schema {found}, but this weft reads schemas up to {known}: use a newer weft")]
     NewerSchema {
         /// The schema of the database.
         found: u32,
-        /// The newest that this build knows.
+        /// The newest schema that this build reads.
         known: u32,
     },
-    /// It does not exist.
+    /// A record does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// What was asked makes no sense as things stand; the message says what would.
+    /// The request is invalid in the current state; the message says what is valid.
     #[error("{0}")]
     Refused(String),
-    /// Somebody else was faster: what the caller had seen has changed.
+    /// A concurrent change made the request obsolete.
     #[error("{0}")]
     Conflict(String),
     /// The database was busy for too long.
-    #[error("the metadata is busy: {0}")]
+    #[error("the metadata database is busy: {0}")]
     Busy(String),
-    /// The database says what cannot be, or its disk fails.
-    #[error("the metadata cannot be used: {0}")]
+    /// The database is inconsistent, or its disk fails.
+    #[error("the metadata database failed: {0}")]
     Storage(String),
 }
 
@@ -62,7 +60,7 @@ impl From<rusqlite::Error> for MetaError {
         match error.sqlite_error_code() {
             Some(DatabaseBusy | DatabaseLocked) => Self::Busy(error.to_string()),
             _ if matches!(error, rusqlite::Error::ToSqlConversionFailure(_)) => {
-                Self::Refused(format!("a number that no record has: {error}"))
+                Self::Refused(format!("a number is out of range: {error}"))
             }
             _ => Self::Storage(error.to_string()),
         }

@@ -1,15 +1,17 @@
-//! The cluster's metadata: nodes, disks, policies, buckets, objects, stripes, jobs, and what is under way.
+//! The cluster's metadata: nodes, disks, policies, buckets, objects, stripes, jobs, and running puts and repairs.
 //!
-//! [`Meta`] is the one interface; each of its methods is one transaction. [`SqliteMeta`] keeps the metadata in one SQLite file.
-//! Nothing here knows a plan, a code's algebra or a socket: a code is the text of its spec.
+//! [`Meta`] is the only interface; each of its methods is one transaction. [`SqliteMeta`] keeps the metadata in one
+//! SQLite file. This crate knows no plan, no algebra and no socket: a code is the text of its spec.
 //!
-//! Four rules hold, whatever implements the interface:
-//! - **One leader.** Every change is conditional on the epoch of the leader that asks for it. [`Meta::become_leader`] begins a new
-//!   epoch, and from then on whoever holds an older one gets [`MetaError::StaleLeader`] and changes nothing.
-//! - **Allocated before bytes move.** A block is allocated (block, generation, node, disk) before anything is sent. What was
-//!   allocated ends as a block of a stripe, or as garbage; nothing else is ever removed from a node.
-//! - **Nothing is visible by halves.** [`Meta::commit_put`] makes an object visible whole and its predecessor garbage, at once.
-//! - **No number twice.** Numbers of nodes, disks, stripes, uploads and jobs only grow, and so does a block's generation.
+//! Every implementation follows four rules:
+//! - **One leader.** Every change is conditional on the epoch of the leader that makes it. [`Meta::become_leader`]
+//!   begins a new epoch. From then on a holder of an older epoch gets [`MetaError::StaleLeader`] and changes nothing.
+//! - **Allocation before transfer.** A block is allocated (block, generation, node, disk) before any byte of it is
+//!   sent. An allocation ends as a block of a stripe or as garbage. Nodes remove nothing but garbage.
+//! - **Atomic visibility.** [`Meta::commit_put`] makes a whole object visible and its predecessor garbage in one
+//!   transaction.
+//! - **Unique numbers.** Numbers of nodes, disks, stripes, uploads and jobs only grow, and so does a block's
+//!   generation.
 
 mod error;
 mod jobs;

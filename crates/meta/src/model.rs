@@ -1,29 +1,29 @@
-//! What the metadata says, as values.
+//! The metadata's records as values.
 
 use weft_types::{
     Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, PutKey, StripeId, StripeLayout,
     UploadId,
 };
 
-/// Some of a list, and whether there is more.
+/// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
-    /// At most as many as were asked for.
+    /// At most as many items as requested.
     pub items: Vec<T>,
-    /// Whether others follow.
+    /// Whether more items follow.
     pub more: bool,
 }
 
-/// What a cluster begins with.
+/// The initial state of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCluster {
-    /// Its id, drawn at random.
+    /// The cluster's id, drawn at random.
     pub id: ClusterId,
-    /// Names this database among all that may ever claim to be the cluster's, drawn at random.
+    /// The database's incarnation, drawn at random: tells it from any other database of the same cluster.
     pub incarnation: u128,
     /// Its first policies.
     pub policies: Vec<PolicyRecord>,
-    /// When, milliseconds since 1970.
+    /// When the cluster was created, milliseconds since 1970.
     pub created_ms: u64,
 }
 
@@ -32,20 +32,20 @@ pub struct NewCluster {
 pub struct ClusterRecord {
     /// Its id.
     pub id: ClusterId,
-    /// Names this database: a restored or rebuilt one has another.
+    /// The database's incarnation: a restored or rebuilt database has another one.
     pub incarnation: String,
     /// The leader's epoch; 0 before the first.
     pub epoch: Epoch,
-    /// The highest stripe number that was ever given.
+    /// The highest stripe number ever assigned.
     pub stripes_high_water: u64,
-    /// When it was made, milliseconds since 1970.
+    /// When the cluster was created, milliseconds since 1970.
     pub created_ms: u64,
 }
 
-/// How much there is.
+/// Totals of the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Objects that can be seen.
+    /// Visible objects.
     pub objects: u64,
     /// Their stripes.
     pub stripes: u64,
@@ -53,56 +53,56 @@ pub struct Totals {
     pub data_bytes: u64,
 }
 
-/// What an agent says of itself when it registers.
+/// A node as its agent registers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewNode {
     /// Its number, if it has one.
     pub id: Option<NodeId>,
-    /// What the operator calls it; unique.
+    /// Its name, chosen by the operator; unique.
     pub name: String,
     /// Its rack.
     pub rack: String,
     /// Its zone.
     pub zone: String,
-    /// Where it takes data connections.
+    /// The address for data connections.
     pub data_address: String,
-    /// Where it takes calls.
+    /// The address for gRPC calls.
     pub control_address: String,
     /// All its disks.
     pub disks: Vec<NewDisk>,
 }
 
-/// A disk as its agent tells of it.
+/// A disk as its agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDisk {
-    /// Drawn when the disk became part of the cluster.
+    /// The id drawn when the disk was created.
     pub id: String,
-    /// Where it is mounted.
+    /// Its directory.
     pub path: String,
-    /// Its size.
+    /// Its size, in bytes.
     pub total_bytes: u64,
     /// Whether it failed.
     pub failed: bool,
 }
 
-/// A name for how objects are coded.
+/// A storage policy: how objects are coded and placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyRecord {
     /// Its name.
     pub name: String,
     /// The code's canonical spec.
     pub code: String,
-    /// Nominal bytes of a block.
+    /// The nominal length of a block, in bytes.
     pub block_len: u64,
-    /// Bytes of a cell.
+    /// The length of a cell, in bytes.
     pub cell_len: u64,
-    /// What is kept apart.
+    /// The unit of placement: two blocks of a stripe never share one.
     pub failure_domain: FailureDomain,
     /// When a put is acknowledged.
     pub ack: Ack,
-    /// Copies of each data block, with the coded one: 1 to [`REPLICAS_MAX`].
+    /// Copies of each data block, including the coded one: 1 to [`REPLICAS_MAX`].
     pub replicas: u8,
-    /// Whether it is the one for buckets that name none.
+    /// Whether buckets without a named policy get this one.
     pub is_default: bool,
 }
 
@@ -113,144 +113,144 @@ pub struct BucketRecord {
     pub name: String,
     /// Its policy's name.
     pub policy: String,
-    /// When it was made, milliseconds since 1970.
+    /// When it was created, milliseconds since 1970.
     pub created_ms: u64,
-    /// Objects in it.
+    /// The number of objects in it.
     pub objects: u64,
 }
 
-/// An object that can be seen.
+/// A visible object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectRecord {
     /// Its name.
     pub name: ObjectName,
-    /// The put or conversion that made it; nobody else's in the cluster.
+    /// The put or conversion that created it; unique in the cluster.
     pub version: UploadId,
-    /// The put that wrote what it says, and grows with each put of the key. Another one than `version` if it was converted since:
-    /// two versions of the same `written` are the same bytes.
+    /// The put that wrote its content; it grows with each put of the key. It differs from `version` after a conversion.
+    /// Two versions with the same `written` have the same bytes.
     pub written: UploadId,
-    /// Bytes.
+    /// Its size, in bytes.
     pub size: u64,
     /// The code's canonical spec.
     pub code: String,
-    /// Its blocks' layout.
+    /// The layout of its blocks.
     pub layout: Layout,
-    /// How many stripes it has.
+    /// Its number of stripes.
     pub stripes: u64,
-    /// When what it says was committed, milliseconds since 1970; a conversion does not change it.
+    /// When its content was committed, milliseconds since 1970; a conversion does not change it.
     pub created_ms: u64,
 }
 
-/// A put that begins.
+/// A new put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewUpload {
-    /// What it will make.
+    /// The object that it creates.
     pub name: ObjectName,
     /// The code's canonical spec.
     pub code: String,
-    /// The blocks' layout.
+    /// The layout of its blocks.
     pub layout: Layout,
-    /// What is kept apart.
+    /// The unit of placement.
     pub failure_domain: FailureDomain,
     /// When it is acknowledged.
     pub ack: Ack,
-    /// Copies of each data block, with the coded one: 1 to [`REPLICAS_MAX`].
+    /// Copies of each data block, including the coded one: 1 to [`REPLICAS_MAX`].
     pub replicas: u8,
-    /// When it begins, milliseconds since 1970.
+    /// When it began, milliseconds since 1970.
     pub created_ms: u64,
-    /// When it is swept unless something happens before, milliseconds since 1970.
+    /// When it is aborted unless its lease is extended, milliseconds since 1970.
     pub expires_ms: u64,
-    /// It is a conversion of the object of that version, and can be committed only in its place.
+    /// For a conversion: the version that it converts and must replace.
     pub replaces: Option<UploadId>,
-    /// What its writer shows with each call.
+    /// The key that the writer shows with each call.
     pub key: PutKey,
 }
 
-/// A put under way.
+/// A running put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadRecord {
     /// Its number.
     pub id: UploadId,
-    /// What it began with; `expires_ms` as it is by now.
+    /// Its parameters; `expires_ms` is the current one.
     pub new: NewUpload,
 }
 
-/// A stripe of a put that is allocated.
+/// A newly allocated stripe of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewStripe {
     /// Its number in the object, from 0.
     pub number: u64,
     /// Its layout.
     pub layout: StripeLayout,
-    /// Where its blocks will be, by index; and then, by copy and index, where further copies of its data blocks will be.
+    /// The homes of its blocks, by index, then those of further copies of its data blocks, by copy and index.
     pub homes: Vec<Home>,
 }
 
-/// What a put gives up of what it has allocated.
+/// The allocations that a put gives up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leftovers {
-    /// Stripes of it of which no agent was told: their allocations are forgotten, and nothing becomes garbage.
+    /// Stripes that no agent was told of: their allocations are forgotten, and nothing becomes garbage.
     pub unopened: Vec<StripeId>,
-    /// From when on other blocks that are given up may be removed from their nodes, milliseconds since 1970.
+    /// When nodes may remove the other blocks given up, milliseconds since 1970.
     pub garbage_not_before_ms: u64,
 }
 
-/// How a put is committed.
+/// The parameters of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CommitPut {
     /// The bytes of all its stripes.
     pub size: u64,
-    /// When, milliseconds since 1970.
+    /// The time of the commit, milliseconds since 1970.
     pub now_ms: u64,
-    /// What it gives up; with it, the blocks of the version before become garbage.
+    /// The allocations that it gives up. The blocks of the previous version become garbage under the same rules.
     pub leftovers: Leftovers,
 }
 
-/// How a stripe ended.
+/// The end of a stripe's write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndStripe {
-    /// The put that it is of.
+    /// The put that it belongs to.
     pub upload: UploadId,
-    /// Which stripe.
+    /// The stripe.
     pub stripe: StripeId,
-    /// Its blocks and their copies, in the order of [`StripeRecord::all`]: where they are, in which generation; those that are
-    /// missing too.
+    /// Its blocks and their copies, in the order of [`StripeRecord::all`]: generation, home and state, including
+    /// missing blocks.
     pub blocks: Vec<(u32, Home, BlockState)>,
-    /// CRC32C of each MiB of each block, by index.
+    /// The CRC32C of each MiB of each block, by index.
     pub checksums: Vec<Vec<u32>>,
-    /// From when on what was allocated and not used may be removed from its node, milliseconds since 1970.
+    /// When nodes may remove unused allocations, milliseconds since 1970.
     pub garbage_not_before_ms: u64,
 }
 
-/// A block that is to be rebuilt.
+/// A block to rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewRepair {
     /// Its stripe.
     pub stripe: StripeId,
     /// Its index.
     pub index: u8,
-    /// Which copy of it; it may be one that there was not yet.
+    /// The copy's number; it may be a new copy.
     pub copy: u8,
-    /// Where it will be.
+    /// Its new home.
     pub home: Home,
-    /// For a stripe that its put has not ended yet, the put.
+    /// The put, if its stripe has not ended yet.
     pub upload: Option<UploadId>,
-    /// When it is swept, milliseconds since 1970. What an upload allocates is swept with the upload.
+    /// When the allocation expires, milliseconds since 1970. For a put, it expires with the put.
     pub expires_ms: u64,
 }
 
-/// A block that was allocated and is of no stripe yet.
+/// A block that was allocated and does not belong to a stripe yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
     /// The block, in its new generation.
     pub block: BlockId,
-    /// Where it will be.
+    /// Its new home.
     pub home: Home,
-    /// The put that it is for; none: a repair.
+    /// The put that it is for; `None` for a repair.
     pub upload: Option<UploadId>,
-    /// The leader that allocated it.
+    /// The epoch in which it was allocated.
     pub epoch: Epoch,
-    /// When it is swept.
+    /// When it expires, milliseconds since 1970.
     pub expires_ms: u64,
 }
 
@@ -259,8 +259,8 @@ pub struct Allocation {
 pub struct GarbageBlock {
     /// The block.
     pub block: BlockId,
-    /// Where it is, if it is anywhere.
+    /// Where it is, if it was written at all.
     pub home: Home,
-    /// From when on, milliseconds since 1970.
+    /// When it may be removed, milliseconds since 1970.
     pub not_before_ms: u64,
 }

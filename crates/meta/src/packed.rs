@@ -1,15 +1,15 @@
-//! What is packed into the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
+//! The blobs in the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
 
 use crate::{MetaError, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, btree_map::Entry};
 use weft_types::{JobWork, LeftBlock, PlacedBlock, StripeLayout};
 
-/// Version 1 is postcard of the value.
+/// Version 1: the postcard encoding of the value.
 const VERSION: u8 = 1;
 /// The version of a placement with copies.
 const COPIES_VERSION: u8 = 2;
-/// The version of a placement that lacks blocks: those without bytes.
+/// The version of a placement in which some indexes have no block, because it would be empty.
 const HOLES_VERSION: u8 = 3;
 
 /// A stripe's blocks by index, and their copies, each with its index.
@@ -25,8 +25,8 @@ pub(crate) fn unpack_layout(blob: &[u8]) -> Result<StripeLayout> {
     unpack("a stripe's layout", blob)
 }
 
-/// Packs where a stripe's blocks are, and their copies: version 1 where there is nothing but the first copy of each, and else postcard of
-/// the list of (index, copy, block), ascending, in version 3 where an index has no block, and in version 2 where each has one.
+/// Packs the homes of a stripe's blocks and their copies. Version 1: only first copies. Otherwise the postcard encoding
+/// of the ascending list of (index, copy, block): version 2 if each index has a block, and version 3 if one has none.
 pub(crate) fn pack_placement(blocks: &BTreeMap<u8, PlacedBlock>, copies: &[(u8, PlacedBlock)]) -> Result<Vec<u8>> {
     let has_holes = !blocks.keys().copied().eq((0..=u8::MAX).take(blocks.len()));
     if !has_holes && copies.is_empty() && blocks.values().all(|placed| placed.copy == 0) {
@@ -58,12 +58,12 @@ pub(crate) fn unpack_placement(blob: &[u8]) -> Result<Placement> {
         }
     }
     if version == COPIES_VERSION && !blocks.keys().copied().eq((0..=u8::MAX).take(blocks.len())) {
-        return Err(MetaError::Storage(format!("{what} has a hole")));
+        return Err(MetaError::Storage(format!("{what} lacks a block")));
     }
     Ok((blocks, copies))
 }
 
-/// Packs checksums. They look random, so they are kept as four bytes each: a variable-length number would take five.
+/// Packs checksums with four bytes each: they are random, and a variable-length number would take five.
 pub(crate) fn pack_checksums(checksums: &[Vec<u32>]) -> Result<Vec<u8>> {
     let fixed: Vec<Vec<[u8; 4]>> = checksums.iter().map(|block| block.iter().map(|unit| unit.to_le_bytes()).collect()).collect();
     pack(&fixed)
@@ -75,34 +75,34 @@ pub(crate) fn unpack_checksums(blob: &[u8]) -> Result<Vec<Vec<u32>>> {
     Ok(fixed.into_iter().map(|block| block.into_iter().map(u32::from_le_bytes).collect()).collect())
 }
 
-/// Packs counts of updates; nothing where there are none.
+/// Packs update counts; `None` if there are none.
 pub(crate) fn pack_counts(counts: &[u64]) -> Result<Option<Vec<u8>>> {
     if counts.is_empty() { Ok(None) } else { pack(counts).map(Some) }
 }
 
 /// The inverse of [`pack_counts`].
 pub(crate) fn unpack_counts(blob: Option<&[u8]>) -> Result<Vec<u64>> {
-    blob.map_or(Ok(Vec::new()), |blob| unpack("a stripe's counts of updates", blob))
+    blob.map_or(Ok(Vec::new()), |blob| unpack("a stripe's update counts", blob))
 }
 
-/// Packs what a job does.
+/// Packs a job's work.
 pub(crate) fn pack_work(work: &JobWork) -> Result<Vec<u8>> {
     pack(work)
 }
 
 /// The inverse of [`pack_work`].
 pub(crate) fn unpack_work(blob: &[u8]) -> Result<JobWork> {
-    unpack("what a job does", blob)
+    unpack("a job's work", blob)
 }
 
-/// Packs what a job has left.
+/// Packs the blocks that a job left out.
 pub(crate) fn pack_left(blocks: &[LeftBlock]) -> Result<Vec<u8>> {
     pack(blocks)
 }
 
 /// The inverse of [`pack_left`].
 pub(crate) fn unpack_left(blob: &[u8]) -> Result<Vec<LeftBlock>> {
-    unpack("what a job has left", blob)
+    unpack("a job's list of blocks left out", blob)
 }
 
 fn pack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
@@ -110,7 +110,7 @@ fn pack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
 }
 
 fn pack_as<T: Serialize + ?Sized>(version: u8, value: &T) -> Result<Vec<u8>> {
-    postcard::to_extend(value, vec![version]).map_err(|error| MetaError::Storage(format!("a record cannot be packed: {error}")))
+    postcard::to_extend(value, vec![version]).map_err(|error| MetaError::Storage(format!("cannot encode a record: {error}")))
 }
 
 fn unpack<T: DeserializeOwned>(what: &str, blob: &[u8]) -> Result<T> {
@@ -120,9 +120,11 @@ fn unpack<T: DeserializeOwned>(what: &str, blob: &[u8]) -> Result<T> {
 fn unpack_as<T: DeserializeOwned>(known: u8, what: &str, blob: &[u8]) -> Result<T> {
     match blob.split_first() {
         Some((version, packed)) if *version == known => {
-            postcard::from_bytes(packed).map_err(|error| MetaError::Storage(format!("{what} cannot be read: {error}")))
+            postcard::from_bytes(packed).map_err(|error| MetaError::Storage(format!("cannot decode {what}: {error}")))
         }
-        Some((version, _)) => Err(MetaError::Storage(format!("{what} is of version {version}; this weft knows version {known}"))),
+        Some((version, _)) => {
+            Err(MetaError::Storage(format!("{what} has version {version}, but this weft reads version {known}")))
+        }
         None => Err(MetaError::Storage(format!("{what} is empty"))),
     }
 }
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(blob, [1, 2, 1, 3, 1, 1, 0, 1, 3, 2, 2, 0], "the bytes of version 1");
         assert_eq!(unpack_placement(&blob).unwrap(), (plain, vec![]));
 
-        // Of the second block the first copy is gone; of the first, another stands in its place for a reader.
+        // The first copy of the second block is gone; another copy takes its place as the first for readers.
         let (blocks, copies) = (by_index(vec![place(5, 2), place(2, 1)]), vec![(0, place(1, 0)), (0, place(4, 1))]);
         let blob = pack_placement(&blocks, &copies).unwrap();
         assert_eq!(blob[0], 2);

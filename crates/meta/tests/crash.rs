@@ -1,7 +1,7 @@
-//! A process that changes the metadata is killed at random moments. Whatever it had acknowledged is there afterwards, and of what
-//! it was just doing all or nothing.
+//! Kills a process that changes the metadata at random moments. Everything that it acknowledged must be there
+//! afterwards, and all or nothing of its last operation.
 //!
-//! The program starts itself: with a directory in its environment it is the one that is killed.
+//! The program starts itself as the process to kill: with a directory in its environment it makes the changes.
 
 #[path = "meta/common.rs"]
 mod common;
@@ -57,7 +57,7 @@ fn what_was_acknowledged_survives_a_kill() {
     assert!(acknowledged_in_all > 0, "every process was killed before it had done anything");
 }
 
-/// Changes the metadata until it is killed.
+/// Changes the metadata until the process is killed.
 async fn change(dir: PathBuf, seed: u64) {
     let meta = open(&dir.join("metadata.sqlite"));
     let mut epoch = prepare(&meta).await;
@@ -73,7 +73,7 @@ async fn change(dir: PathBuf, seed: u64) {
     }
 }
 
-/// Operations that all succeed, one after another: the same for the same seed.
+/// Operations that all succeed, in sequence: the same for the same seed.
 struct Work {
     model: Model,
     random: StdRng,

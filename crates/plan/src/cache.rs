@@ -1,4 +1,4 @@
-//! What was made last and may be asked for again, up to a weight.
+//! A cache of recent results, bounded by weight.
 
 use std::{
     collections::HashMap,
@@ -6,20 +6,20 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Values that are cheap to clone, by their keys; those that were used longest ago go first. What comes out of whatever uses it is the
-/// same whether a value was there or not.
+/// Values that are cheap to clone, by key; the least recently used are dropped first. Users of the cache must give the
+/// same results with and without it.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     weight_max: usize,
     known: Mutex<Known<K, V>>,
 }
 
-/// How often something was found, and how often it was not.
+/// Hits and misses of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// It was there.
+    /// Lookups that found a value.
     pub hits: u64,
-    /// It was not.
+    /// Lookups that did not.
     pub misses: u64,
 }
 
@@ -40,13 +40,13 @@ struct Entry<V> {
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
-    /// Keeps values of `weight_max`, all together.
+    /// Keeps values with a total weight of at most `weight_max`.
     pub fn new(weight_max: usize) -> Self {
         let known = Known { entries: HashMap::new(), weight: 0, now: 0, counts: Counts::default() };
         Self { weight_max, known: Mutex::new(known) }
     }
 
-    /// What is known by that key, if it is `right`.
+    /// The value for a key, if it is `right`.
     pub fn get(&self, key: &K, right: impl FnOnce(&V) -> bool) -> Option<V> {
         let found = {
             let mut known = self.lock();
@@ -57,14 +57,14 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
                 entry.value.clone()
             })
         };
-        // Looked at without the lock: it may take a while.
+        // Checked without the lock, because it may take long.
         let found = found.filter(right);
         let counts = &mut self.lock().counts;
         *(if found.is_some() { &mut counts.hits } else { &mut counts.misses }) += 1;
         found
     }
 
-    /// Remembers a value. What is too heavy by itself is not.
+    /// Adds a value, unless it is too heavy by itself.
     pub fn put(&self, key: K, value: V, weight: usize) {
         if weight > self.weight_max {
             return;
@@ -83,13 +83,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    /// How it went so far.
+    /// The hits and misses so far.
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }
 
     fn lock(&self) -> MutexGuard<'_, Known<K, V>> {
-        // A panic between two changes leaves the weight a little wrong, and nothing else.
+        // A poisoned lock leaves at most a slightly wrong weight.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,7 +109,7 @@ mod tests {
         cache.put(5, (), 11);
         cache.put(1, (), 1);
         assert_eq!([1, 3, 4, 5].map(has), [true, true, true, false]);
-        assert!(cache.get(&1, |()| false).is_none(), "another thing by the same key");
+        assert!(cache.get(&1, |()| false).is_none(), "another value for the same key");
         assert_eq!(cache.counts(), Counts { hits: 7, misses: 3 });
     }
 }

@@ -1,9 +1,9 @@
-//! What a plan's proof needs to know of a code.
+//! The view of a code that verification needs.
 
 use crate::{Refusal, Rule};
 use weft_gf::SparseMatrix;
 
-/// A linear code as seen from here: which sub-blocks are which combinations of the data.
+/// A linear code as verification sees it: which sub-blocks are which combinations of the data.
 #[derive(Debug, Clone, Copy)]
 pub struct CodeView<'a> {
     /// The canonical spec.
@@ -14,9 +14,9 @@ pub struct CodeView<'a> {
     pub n: usize,
     /// Sub-blocks of a cell.
     pub alpha: usize,
-    /// Row `index·α + s` says what sub-block `s` of block `index` is of the k·α sub-blocks of the data.
+    /// Row `index·α + s` gives sub-block `s` of block `index` as a combination of the k·α data sub-blocks.
     pub generator: &'a SparseMatrix,
-    /// Any this many lost blocks can be recovered.
+    /// The number of lost blocks that can always be recovered.
     pub tolerance: usize,
 }
 
@@ -26,13 +26,13 @@ impl CodeView<'_> {
         self.generator.row(usize::from(index) * self.alpha + usize::from(sub_block))
     }
 
-    /// The blocks that are not known to be zeros, as some of a shortened code are.
+    /// The blocks that are not zero by definition, as some blocks of a shortened code are.
     pub(crate) fn stored(&self) -> impl Iterator<Item = u8> {
         let is_zero = |index: &u8| (0..self.alpha).all(|s| self.generator.row(usize::from(*index) * self.alpha + s).is_empty());
         (0..=u8::MAX).take(self.n).filter(move |index| !is_zero(index))
     }
 
-    /// Columns of the generator: k·α.
+    /// The columns of the generator: k·α.
     pub(crate) fn columns(&self) -> usize {
         self.k * self.alpha
     }

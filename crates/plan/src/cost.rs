@@ -1,48 +1,48 @@
-//! What a plan costs each party, without a network.
+//! The cost of a plan for each party, independent of the network.
 
 use crate::{Lane, Plan, Refusal, Rule, Sink, Source, executor::check_lane, limits};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use weft_types::{Layout, Party};
 
-/// What a plan costs.
+/// The cost of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Each party's share, ordered by party.
     pub parties: Vec<PartyCost>,
-    /// The most links that anything goes through, one after another.
+    /// The most consecutive links on any path.
     pub hops: u32,
 }
 
-/// What a plan costs one party.
+/// The cost of a plan for one party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartyCost {
-    /// Who.
+    /// The party.
     pub party: Party,
-    /// Bytes that it sends.
+    /// Bytes sent.
     pub up_bytes: u64,
-    /// Bytes that it receives.
+    /// Bytes received.
     pub down_bytes: u64,
-    /// Bytes that it reads from blocks (a patch reads what it changes).
+    /// Bytes read from blocks (a patch reads what it changes).
     pub read_bytes: u64,
-    /// Bytes that it writes to blocks.
+    /// Bytes written to blocks.
     pub written_bytes: u64,
-    /// Products of a byte and a coefficient that it adds up. Equal rows are computed once, and copies cost none.
+    /// Products of a byte and a coefficient that are added up. Equal rows count once, and copies count nothing.
     pub products: u64,
 }
 
 impl Cost {
-    /// Bytes that cross the network.
+    /// Bytes over the network.
     pub fn moved_bytes(&self) -> u64 {
         self.sum(|party| party.up_bytes)
     }
 
-    /// Bytes that are read from blocks.
+    /// Bytes read from blocks.
     pub fn read_bytes(&self) -> u64 {
         self.sum(|party| party.read_bytes)
     }
 
-    /// Bytes that are written to blocks.
+    /// Bytes written to blocks.
     pub fn written_bytes(&self) -> u64 {
         self.sum(|party| party.written_bytes)
     }
@@ -63,7 +63,7 @@ impl PartyCost {
     }
 }
 
-/// What the plan costs. It need not be verified, but its lanes must be such that they could run.
+/// The cost of a plan. The plan need not be verified, but its lanes must be runnable.
 pub fn cost(plan: &Plan) -> Result<Cost, Refusal> {
     check(plan)?;
     let mut shares: BTreeMap<Party, PartyCost> = BTreeMap::new();
@@ -74,7 +74,7 @@ pub fn cost(plan: &Plan) -> Result<Cost, Refusal> {
         hops = hops.max(lane_hops(lane, &check_lane(plan, number)?));
         let slices = plan.slice_set(number);
         let positions = slices.positions();
-        // Bytes of some sub-blocks of a block, as far as the block has them.
+        // The bytes of some sub-blocks of a block, up to the block's length.
         let bytes = |len: Option<&u64>, sub_blocks: &[u16]| {
             let (layout, len) = (&plan.binding.layout, len.copied().unwrap_or(plan.binding.layout.block_len));
             let of = |sub_block: &u16| slices.positions_below(positions_before(layout, *sub_block, len));
@@ -112,7 +112,7 @@ pub fn cost(plan: &Plan) -> Result<Cost, Refusal> {
     Ok(Cost { parties: shares.into_values().collect(), hops })
 }
 
-/// Checks what calculating with a plan relies on: sizes, its layout, lanes that could run, and that its vertices are parties.
+/// Checks the assumptions of all calculations: sizes, layout, runnable lanes, and a party for each vertex.
 pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
     limits::check_plan(plan)?;
     let Layout { block_len, cell_len, alpha } = plan.binding.layout;
@@ -120,10 +120,10 @@ pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         check_lane(plan, number)?;
         if plan.span(number).end > plan.binding.layout.positions() {
-            return Err(Refusal::new(Rule::Lane, format!("lane {number} goes beyond the block")));
+            return Err(Refusal::new(Rule::Lane, format!("lane {number} extends beyond the block")));
         }
         if lane.stages.iter().any(|stage| usize::from(stage.vertex) >= plan.binding.parties.len()) {
-            return Err(Refusal::new(Rule::Binding, format!("lane {number} has a vertex that is no party")));
+            return Err(Refusal::new(Rule::Binding, format!("lane {number} has a vertex without a party")));
         }
     }
     Ok(())
@@ -133,14 +133,14 @@ fn lens(blocks: &[crate::BoundBlock]) -> HashMap<(u16, u8), u64> {
     blocks.iter().map(|block| ((block.vertex, block.id.index), block.len)).collect()
 }
 
-/// The first position of a sub-block that lies beyond the block's first `len` bytes.
+/// The number of a sub-block's positions within the block's first `len` bytes.
 fn positions_before(layout: &Layout, sub_block: u16, len: u64) -> u64 {
     let (cells, rest) = (len / layout.cell_len, len % layout.cell_len);
     let within = rest.saturating_sub(u64::from(sub_block) * layout.sub_len()).min(layout.sub_len());
     cells * layout.sub_len() + within
 }
 
-/// Products for each position: of distinct rows, without those that only copy.
+/// Products for each position: of distinct rows, except rows that only copy.
 fn products(matrix: &weft_gf::SparseMatrix) -> u64 {
     let rows: HashSet<Vec<(u32, u8)>> = matrix
         .terms()

@@ -5,67 +5,68 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use weft_gf::Factored;
 use weft_types::{BlockId, Layout, Party, PlanId, Seq, Span};
 
-/// The question: who holds which block for which positions, what is put in, what changes, and what must come out where.
+/// The question: which party holds which block for which positions, what is put in, what changes, and what is wanted
+/// where.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Job {
-    /// Who holds which block, for which positions, in which generation.
+    /// Which party holds which block, for which positions, in which generation.
     pub holds: Vec<Hold>,
-    /// Who has the data of which data blocks: new where the job says that it changes, else what the stripe holds already (a
-    /// write that goes on around a node that failed).
+    /// Which party has the data of which data blocks: new data where the job says that it changes, otherwise the
+    /// stripe's current data (for a write that resumes after a failed node).
     pub inputs: Vec<Input>,
     /// What changes.
     pub changed: Vec<Change>,
-    /// What must come out.
+    /// What is wanted.
     pub wants: Vec<Want>,
 }
 
-/// A party holds a block.
+/// A block held by a party.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Who.
+    /// The party.
     pub party: Party,
-    /// Which block, in which generation.
+    /// The block, in its generation.
     pub block: BlockId,
-    /// For which positions (a corrupt page is a hole).
+    /// The positions (a corrupt page is a hole).
     pub span: Span,
 }
 
-/// A party can put in a data block's new bytes (or its delta).
+/// A party that can put in a data block's new bytes (or its delta).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
-    /// Who.
+    /// The party.
     pub party: Party,
     /// The data block's index.
     pub index: u8,
 }
 
-/// Positions of a sub-block of a data block that change.
+/// Positions of a data block's sub-block that change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The data block's index.
     pub index: u8,
-    /// Which sub-block.
+    /// The sub-block.
     pub sub_block: u16,
-    /// Which positions.
+    /// The positions.
     pub span: Span,
 }
 
-/// Something must come out somewhere.
+/// A wanted result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
-    /// As what.
+    /// Its kind.
     pub kind: WantKind,
-    /// Where.
+    /// The party that gets it.
     pub party: Party,
-    /// Of which block (for a Check: not used, 0).
+    /// The block (0 for a Check).
     pub index: u8,
-    /// Which sub-blocks (for a Check: one number for each row, 0..rows).
+    /// The sub-blocks (for a Check: one number for each row, 0..rows).
     pub sub_blocks: Vec<u16>,
-    /// Which positions.
+    /// The positions.
     pub span: Span,
 }
 
-/// The kinds of things that can be wanted.
+/// The kinds of wanted results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WantKind {
     /// Stored as a block.
@@ -74,56 +75,56 @@ pub enum WantKind {
     Patch,
     /// Delivered to a reader.
     Output,
-    /// Found to be zero.
+    /// Checked to be zero.
     Check,
 }
 
 /// The answer to a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Who sends what to whom, with vertices for parties.
+    /// Which vertex sends what to which.
     pub shape: Shape,
-    /// Which party is which vertex; which blocks, which lengths.
+    /// The party of each vertex, and the blocks and lengths.
     pub binding: Binding,
-    /// This run.
+    /// The run's id.
     pub id: PlanId,
     /// The epoch of the coordinator that made it.
     pub epoch: u64,
-    /// What it is for.
+    /// The purpose of the plan.
     pub class: Class,
-    /// Among plans of its class, those of a lower number go first. Older files have none: 0.
+    /// The priority within the class; lower numbers go first. Older files have none: 0.
     #[serde(default)]
     pub priority: u8,
 }
 
-/// What a plan is for: at every agent, an earlier class goes before a later one.
+/// The purpose of a plan: at every agent, an earlier class has precedence over a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// Somebody waits for it.
+    /// A user waits for it.
     Foreground,
-    /// Rebuilds what is lost.
+    /// Rebuilds lost data.
     Repair,
-    /// Looks whether all is well.
+    /// Checks stored data.
     Scrub,
 }
 
-/// Who goes before whom: by class, and within a class by priority.
+/// The precedence of plans: by class, and within a class by priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Precedence {
-    /// What a plan is for.
+    /// The purpose.
     pub class: Class,
-    /// 0 goes first.
+    /// The priority; 0 goes first.
     pub priority: u8,
 }
 
 impl Precedence {
-    /// Rebuilds what is lost.
+    /// Rebuilds lost data.
     pub const REBUILD: Self = Self { class: Class::Repair, priority: 0 };
-    /// Moves or converts what can still be read: it waits for what is lost to be rebuilt.
+    /// Moves or converts readable data: lost data is rebuilt first.
     pub const MOVE: Self = Self { class: Class::Repair, priority: 1 };
 
-    /// The first of a class.
+    /// The highest priority of a class.
     pub const fn of(class: Class) -> Self {
         Self { class, priority: 0 }
     }
@@ -135,16 +136,16 @@ impl From<Class> for Precedence {
     }
 }
 
-/// Lanes over vertices. No party and no position in it: shared by all stripes of a code that lost the same.
+/// Lanes over vertices, without parties or positions: shared by all stripes of a code with the same losses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {
     /// The code's spec.
     pub code: String,
-    /// The lanes; each progresses by itself.
+    /// The lanes; each progresses independently.
     pub lanes: Vec<Lane>,
 }
 
-/// What a shape is bound to.
+/// The parties, positions and blocks of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
     /// The party of each vertex.
@@ -155,16 +156,16 @@ pub struct Binding {
     pub blocks: Vec<BoundBlock>,
     /// The blocks that stages store, in their new generation.
     pub stores: Vec<BoundBlock>,
-    /// How the stripe's blocks are laid out.
+    /// The layout of the stripe's blocks.
     pub layout: Layout,
-    /// Which updates the stripe has that is read.
+    /// The updates that the stripe, as it is read, contains.
     #[serde(deserialize_with = "seq_or_none")]
     pub seq: Seq,
     /// Positions in a slice.
     pub slice_len: u64,
 }
 
-/// Older saved plans have one count of all updates, which was always 0.
+/// Older saved plans have a single count of updates, which was always 0.
 fn seq_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Seq, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -178,29 +179,31 @@ fn seq_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Seq, D::Err
     match Saved::deserialize(deserializer)? {
         Saved::Seq(seq) => Ok(seq),
         Saved::Count(0) => Ok(Seq::default()),
-        Saved::Count(count) => Err(D::Error::custom(format!("{count} updates, and nothing says of which data blocks"))),
+        Saved::Count(count) => {
+            Err(D::Error::custom(format!("a plan with {count} updates does not say which data blocks they belong to")))
+        }
     }
 }
 
-/// Which block a vertex means by an index.
+/// The block that a vertex refers to by an index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoundBlock {
-    /// At which vertex.
+    /// The vertex.
     pub vertex: u16,
-    /// Which block, in which generation.
+    /// The block, in its generation.
     pub id: BlockId,
-    /// Bytes that it has on disk; it reads as zeros beyond them, and must be zero beyond them when it is stored.
+    /// Its length on disk; beyond it, the block reads as zeros and must be zero when it is stored.
     pub len: u64,
 }
 
-/// A graph of stages that goes through its slices in one order.
+/// A graph of stages that processes its slices in one order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lane {
-    /// The number of the first slice of the lane's positions that is its own.
+    /// The number of the lane's first slice.
     pub first: u32,
-    /// Every how many slices another one is.
+    /// The distance to the next slice.
     pub step: u32,
-    /// Slices that may wait at each end of a link, at least 1.
+    /// Slices that may wait at each end of a link; at least 1.
     pub window: u32,
     /// The stages, in any order.
     pub stages: Shared<Stage>,
@@ -208,35 +211,36 @@ pub struct Lane {
     pub links: Shared<Link>,
 }
 
-/// What one vertex does with each slice: `sinks = matrix × sources`.
+/// The operation of one vertex on each slice: `sinks = matrix × sources`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage {
-    /// Who.
+    /// The vertex.
     pub vertex: u16,
-    /// What goes in; the matrix's columns, in order.
+    /// The inputs: the matrix's columns, in order.
     pub sources: Vec<Source>,
-    /// One row for each sub-block that comes out, one column for each that goes in; it may be computed by way of temporaries.
+    /// One row for each output sub-block, one column for each input sub-block; it may use temporaries.
     pub matrix: Factored,
-    /// What comes out; the matrix's rows, in order.
+    /// The outputs: the matrix's rows, in order.
     pub sinks: Vec<Sink>,
 }
 
 /// A stream of `width` sub-blocks from one stage to another of the same lane.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Link {
-    /// The stage that sends (an index into the lane's stages).
+    /// The sending stage (an index into the lane's stages).
     pub from: u16,
-    /// The stage that receives.
+    /// The receiving stage.
     pub to: u16,
-    /// Sub-blocks that it carries.
+    /// The number of sub-blocks that it carries.
     pub width: u32,
-    /// For predictions, orders it against other links of the same sender that have a slice ready at the same time: that goes first
-    /// whose slice's place in the lane times the lane's step, plus the rank, is lower. A rank counts slices' times. Tasks do not carry it:
-    /// when a plan runs, lanes that take turns go in step at each party, and their links share its line.
+    /// Only for predictions: orders links of one sender that have slices ready at the same time. The link with the
+    /// lowest sum of rank and (the slice's place in the lane times the lane's step) goes first; a rank counts slice
+    /// times. Tasks do not contain it: at run time, lanes that take turns keep in step at each party, and their links
+    /// share its line.
     pub rank: u32,
 }
 
-/// What goes into a stage.
+/// An input of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -244,23 +248,23 @@ pub enum Source {
     Block {
         /// The block's index.
         index: u8,
-        /// Which sub-blocks, in order.
+        /// The sub-blocks, in order.
         sub_blocks: Vec<u16>,
     },
     /// A link of the lane, by its index.
     Link(u16),
-    /// New bytes of a data block (or new XOR old) that the stage's party has.
+    /// New bytes of a data block (or new XOR old) from the stage's party.
     Input {
         /// The data block's index.
         index: u8,
-        /// Which sub-blocks, in order.
+        /// The sub-blocks, in order.
         sub_blocks: Vec<u16>,
         /// Whether it is new XOR old.
         delta: bool,
     },
 }
 
-/// What comes out of a stage.
+/// An output of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sink {
@@ -270,21 +274,21 @@ pub enum Sink {
     Store {
         /// The block's index.
         index: u8,
-        /// Which sub-blocks, in order.
+        /// The sub-blocks, in order.
         sub_blocks: Vec<u16>,
     },
-    /// XORed into the block that the stage's party holds.
+    /// XORed into a block that the stage's party holds.
     Patch {
         /// The block's index.
         index: u8,
-        /// Which sub-blocks, in order.
+        /// The sub-blocks, in order.
         sub_blocks: Vec<u16>,
     },
-    /// Delivered to the reader that the stage's party is.
+    /// Delivered to the stage's party, which is a reader.
     Output {
         /// The block's index.
         index: u8,
-        /// Which sub-blocks, in order.
+        /// The sub-blocks, in order.
         sub_blocks: Vec<u16>,
     },
     /// Must be zero.
@@ -294,7 +298,7 @@ pub enum Sink {
     },
 }
 
-/// The slices of a lane, in order. See [`Plan::slices`].
+/// The slices of a lane, in order; see [`Plan::slices`].
 #[derive(Debug, Clone)]
 pub struct Slices {
     span: Span,
@@ -317,30 +321,30 @@ impl Iterator for Slices {
 }
 
 impl Slices {
-    /// Slices first, first+step, … of `span`, each of `slice_len` positions but the last.
+    /// The slices first, first+step, … of `span`, each of `slice_len` positions except the last.
     pub fn new(span: Span, first: u32, step: u32, slice_len: u64) -> Self {
         Self { span, slice_len, next: u64::from(first), step: u64::from(step) }
     }
 }
 
 impl Plan {
-    /// Who goes before it at an agent.
+    /// The plan's precedence at an agent.
     pub fn precedence(&self) -> Precedence {
         Precedence { class: self.class, priority: self.priority }
     }
 
-    /// The positions of a lane, by its number: none, if the plan has no such lane.
+    /// The positions of a lane, by its number; empty if the plan has no such lane.
     pub fn span(&self, lane: usize) -> Span {
         self.binding.spans.get(lane).copied().unwrap_or(Span::new(0, 0))
     }
 
-    /// A lane's slices, to calculate with.
+    /// A lane's slices, for calculations.
     pub fn slice_set(&self, lane: usize) -> SliceSet {
         let (first, step) = self.shape.lanes.get(lane).map_or((0, 0), |lane| (lane.first, lane.step));
         SliceSet { span: self.span(lane), first, step, slice_len: self.binding.slice_len }
     }
 
-    /// The positions of a lane's slices, in the order in which every stage goes through them.
+    /// The positions of a lane's slices, in the order of all its stages.
     pub fn slices(&self, lane: usize) -> Slices {
         let SliceSet { span, first, step, slice_len } = self.slice_set(lane);
         Slices::new(span, first, step, slice_len)
@@ -348,7 +352,7 @@ impl Plan {
 }
 
 impl Lane {
-    /// Sub-blocks that a source carries; 0 for a link that does not exist.
+    /// The width of a source, in sub-blocks; 0 for a link that does not exist.
     pub fn source_width(&self, source: &Source) -> usize {
         match source {
             Source::Block { sub_blocks, .. } | Source::Input { sub_blocks, .. } => sub_blocks.len(),
@@ -356,7 +360,7 @@ impl Lane {
         }
     }
 
-    /// Sub-blocks that a sink takes; 0 for a link that does not exist.
+    /// The width of a sink, in sub-blocks; 0 for a link that does not exist.
     pub fn sink_width(&self, sink: &Sink) -> usize {
         match sink {
             Sink::Store { sub_blocks, .. } | Sink::Patch { sub_blocks, .. } | Sink::Output { sub_blocks, .. } => sub_blocks.len(),

@@ -1,29 +1,29 @@
-//! Runs a plan on bytes, in one process: what its nodes would read, send and store, without a network.
+//! Runs a plan on bytes in one process: does what its nodes would read, send and store, without a network.
 
 use crate::executor::{Ends, Executor};
 use crate::{Plan, Refusal, Rule, Sink, Source, WantKind, limits};
 use std::collections::{BTreeMap, HashMap};
 use weft_types::{BlockId, Error, Extent, Layout, Party, Result, Span};
 
-/// Bytes that are worked on at once, about.
+/// The approximate number of bytes that are processed at once.
 const PIECE_BYTES: u64 = 16 << 20;
-/// Bytes of a block that [`Memory`] takes, at most.
+/// The most bytes of a block in [`Memory`].
 const MEMORY_BLOCK_BYTES_MAX: u64 = 1 << 30;
 
-/// Where the bytes of a plan are and go: in memory ([`Memory`]), or in files.
+/// The source and target of a plan's bytes: memory ([`Memory`]) or files.
 pub trait Data {
-    /// Fills `into` (as long as the extent) with stored bytes. Never asked for bytes beyond the length that the plan names.
+    /// Fills `into` (as long as the extent) with stored bytes. Never called for bytes beyond the length in the plan.
     fn read(&mut self, party: Party, block: BlockId, extent: Extent, into: &mut [u8]) -> Result<()>;
 
-    /// Fills `into` with new bytes of a data block, or with new XOR old if `delta`. Beyond the block's end there are zeros.
+    /// Fills `into` with new bytes of a data block, or with new XOR old if `delta`; with zeros beyond the block's end.
     fn input(&mut self, party: Party, index: u8, delta: bool, extent: Extent, into: &mut [u8]) -> Result<()>;
 
-    /// Takes bytes that come out: of a block that is stored, to be XORed into one, or delivered. Of stored and patched blocks
-    /// nothing beyond the length that the plan names. A patch must not be seen by reads of the same run.
+    /// Takes output bytes: of a stored block, of a patch to be XORed into one, or of a delivery. For stored and patched
+    /// blocks, never beyond the length in the plan. Reads of the same run must not see a patch.
     fn emit(&mut self, kind: WantKind, party: Party, index: u8, extent: Extent, bytes: &[u8]) -> Result<()>;
 }
 
-/// Runs a plan. It need not be verified, but then comes out what the plan says, not what a job wants.
+/// Runs a plan. The plan need not be verified; an unverified plan gives what it computes, and not what a job wants.
 pub fn eval(plan: &Plan, data: &mut impl Data) -> Result<()> {
     limits::check_plan(plan)?;
     let Layout { block_len, cell_len, alpha } = plan.binding.layout;
@@ -32,7 +32,7 @@ pub fn eval(plan: &Plan, data: &mut impl Data) -> Result<()> {
     let stores = lens(&plan.binding.stores);
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         if plan.span(number).end > plan.binding.layout.positions() {
-            return Err(Refusal::new(Rule::Lane, format!("lane {number} goes beyond the block")).into());
+            return Err(Refusal::new(Rule::Lane, format!("lane {number} extends beyond the block")).into());
         }
         let mut executor = Executor::new(plan, number)?;
         let mut bytes = Bytes { plan, lane: number, blocks: &blocks, stores: &stores, slice: plan.span(number), data };
@@ -70,7 +70,7 @@ impl<D: Data> Bytes<'_, D> {
     fn party(&self, stage: usize) -> Result<(u16, Party)> {
         let vertex = self.plan.shape.lanes[self.lane].stages[stage].vertex;
         let party = self.plan.binding.parties.get(usize::from(vertex));
-        party.map(|party| (vertex, *party)).ok_or_else(|| Error::invalid(format!("vertex {vertex} is no party")))
+        party.map(|party| (vertex, *party)).ok_or_else(|| Error::invalid(format!("vertex {vertex} has no party")))
     }
 
     /// The extents of a slice's rows: (row, offset in the row, extent).
@@ -91,7 +91,7 @@ impl<D: Data> Bytes<'_, D> {
     }
 }
 
-/// How much of an extent lies before `len`.
+/// The part of an extent before `len`.
 fn clip(extent: Extent, len: u64) -> Extent {
     Extent { offset: extent.offset, len: extent.len.min(len.saturating_sub(extent.offset)) }
 }
@@ -161,35 +161,37 @@ fn check_zero(party: Party, slice: Span, row_len: usize, rows: &[u8]) -> Result<
         None => Ok(()),
         Some(at) => {
             let position = slice.start + (at % row_len) as u64;
-            let mut error = Error::corrupt(format!("the blocks of the stripe do not agree at position {position}")).party(party);
+            let mut error = Error::corrupt(format!("the stripe's blocks are inconsistent at position {position}")).party(party);
             error.position = Some(position);
             Err(error)
         }
     }
 }
 
-/// Blocks and new data in memory, and what comes out.
+/// Blocks, new data and outputs in memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What the parties hold.
+    /// The blocks of the parties.
     pub blocks: BTreeMap<(Party, BlockId), Vec<u8>>,
     /// New bytes of data blocks (`false`) and deltas (`true`). They read as zeros beyond their ends.
     pub inputs: BTreeMap<(Party, u8, bool), Vec<u8>>,
-    /// What came out, each with zeros where nothing did.
+    /// The outputs, with zeros where nothing was written.
     pub out: BTreeMap<(WantKind, Party, u8), Vec<u8>>,
 }
 
 impl Data for Memory {
     fn read(&mut self, party: Party, block: BlockId, extent: Extent, into: &mut [u8]) -> Result<()> {
-        let bytes =
-            self.blocks.get(&(party, block)).ok_or_else(|| Error::not_found("no such block").block(block).party(party))?;
+        let bytes = self
+            .blocks
+            .get(&(party, block))
+            .ok_or_else(|| Error::not_found("the block does not exist").block(block).party(party))?;
         copy(bytes, extent, into);
         Ok(())
     }
 
     fn input(&mut self, party: Party, index: u8, delta: bool, extent: Extent, into: &mut [u8]) -> Result<()> {
         let bytes = self.inputs.get(&(party, index, delta));
-        let bytes = bytes.ok_or_else(|| Error::not_found(format!("no new bytes of block {index}")).party(party))?;
+        let bytes = bytes.ok_or_else(|| Error::not_found(format!("there are no new bytes of block {index}")).party(party))?;
         copy(bytes, extent, into);
         Ok(())
     }
@@ -197,7 +199,9 @@ impl Data for Memory {
     fn emit(&mut self, kind: WantKind, party: Party, index: u8, extent: Extent, bytes: &[u8]) -> Result<()> {
         let out = self.out.entry((kind, party, index)).or_default();
         if extent.offset.saturating_add(extent.len) > MEMORY_BLOCK_BYTES_MAX {
-            return Err(Error::invalid(format!("a block of more than {MEMORY_BLOCK_BYTES_MAX} bytes is not run in memory")));
+            return Err(Error::invalid(format!(
+                "the block is too large to run in memory: at most {MEMORY_BLOCK_BYTES_MAX} bytes"
+            )));
         }
         let range = extent.offset as usize..(extent.offset + extent.len) as usize;
         if out.len() < range.end {

@@ -1,22 +1,22 @@
-//! The reference executor: one slice through one lane. What goes in and out is the caller's: bytes in [`crate::eval()`], rows of
-//! the generator in [`crate::verify()`], so that what is proved is what runs.
+//! The reference executor: runs one slice through one lane. The caller supplies inputs and outputs: bytes in
+//! [`crate::eval()`], rows of the generator in [`crate::verify()`]. So what is verified is what runs.
 
 use crate::{Lane, Place, Plan, Refusal, Rule, Sink, Source, limits};
 use weft_gf::{Combination, Factored};
 
-/// What goes into stages and comes out of them, other than by links. Rows lie one after another, each of `row_len` bytes.
+/// The inputs and outputs of stages other than links. Rows are consecutive, each of `row_len` bytes.
 pub(crate) trait Ends {
-    /// Why it stops.
+    /// The caller's error type.
     type Error;
-    /// Fills `rows` with a source's.
+    /// Fills `rows` from a source.
     fn read(&mut self, stage: usize, source: &Source, row_len: usize, rows: &mut [u8]) -> Result<(), Self::Error>;
-    /// Takes a sink's.
+    /// Takes the rows of a sink.
     fn emit(&mut self, stage: usize, sink: &Sink, row_len: usize, rows: &[u8]) -> Result<(), Self::Error>;
-    /// Looks at all that goes into a stage.
+    /// Observes all inputs of a stage.
     fn observe(&mut self, _stage: usize, _sources: &[Vec<u8>]) {}
 }
 
-/// A lane made ready to run.
+/// A lane that is ready to run.
 pub(crate) struct Executor<'a> {
     lane: &'a Lane,
     order: Vec<usize>,
@@ -26,7 +26,7 @@ pub(crate) struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Checks the lane as far as running it needs, and makes it ready.
+    /// Checks what running the lane relies on, and prepares it.
     pub(crate) fn new(plan: &'a Plan, number: usize) -> Result<Self, Refusal> {
         let lane = &plan.shape.lanes[number];
         let order = check_lane(plan, number)?;
@@ -34,12 +34,12 @@ impl<'a> Executor<'a> {
         Ok(Self { lane, order, kernels, wires: vec![Vec::new(); lane.links.len()], spare: Vec::new() })
     }
 
-    /// The stages in an order in which every one comes after those that it receives from.
+    /// The stages in an order in which each comes after those that it receives from.
     pub(crate) fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// Runs one slice: `row_len` is its number of positions.
+    /// Runs one slice of `row_len` positions.
     pub(crate) fn run<E: Ends>(&mut self, row_len: usize, ends: &mut E) -> Result<(), E::Error> {
         if row_len == 0 {
             return Ok(());
@@ -85,7 +85,8 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// Checks what running a lane relies on: ends of links, widths, matrices, no cycle. The stages in topological order.
+/// Checks what running a lane relies on: ends of links, widths, matrices, no cycle. Returns the stages in topological
+/// order.
 pub(crate) fn check_lane(plan: &Plan, number: usize) -> Result<Vec<usize>, Refusal> {
     let lane = &plan.shape.lanes[number];
     let in_lane = |rule, message: String| Refusal::new(rule, message).at(Place::lane(number));
@@ -114,7 +115,7 @@ pub(crate) fn check_lane(plan: &Plan, number: usize) -> Result<Vec<usize>, Refus
     order(lane).ok_or_else(|| in_lane(Rule::Cycle, "its links form a cycle".into()))
 }
 
-/// Whether a matrix has the shape that its stage's ports ask for, both greater than zero.
+/// Checks that a matrix has the shape of its stage's ports, and is not empty.
 pub(crate) fn check_matrix(matrix: &Factored, rows: usize, cols: usize) -> Result<(), String> {
     if rows == 0 || cols == 0 {
         return Err(format!("the stage has no {}", if rows == 0 { "sink" } else { "source" }));
@@ -128,7 +129,7 @@ pub(crate) fn check_matrix(matrix: &Factored, rows: usize, cols: usize) -> Resul
     Ok(())
 }
 
-/// Every link is used once as a sink, where it begins, and once as a source, where it ends.
+/// Checks that every link is used once as a sink, where it begins, and once as a source, where it ends.
 fn check_links(plan: &Plan, number: usize) -> Result<(), Refusal> {
     let lane = &plan.shape.lanes[number];
     let (mut begun, mut ended) = (vec![0u32; lane.links.len()], vec![0u32; lane.links.len()]);
@@ -164,7 +165,7 @@ fn check_links(plan: &Plan, number: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The stages in topological order, the lowest number first; `None` if there is a cycle. Ends of links must exist.
+/// The stages in topological order, the lowest number first; `None` if there is a cycle. The ends of links must exist.
 fn order(lane: &Lane) -> Option<Vec<usize>> {
     let mut waits = vec![0usize; lane.stages.len()];
     let mut next = vec![Vec::new(); lane.stages.len()];

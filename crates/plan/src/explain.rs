@@ -1,27 +1,27 @@
-//! A plan for people: who reads what, who sends what to whom, how much it is and how long it should take.
+//! A plan in readable form: which party reads and sends what, how much it is, and how long it should take.
 
 use crate::{BoundBlock, Class, Cost, Lane, Network, Plan, Refusal, Sink, Source, Stage, cost, executor::check_lane, predict};
 use std::fmt::Write;
 use weft_types::{Party, human_bytes};
 
-/// Lanes that are drawn in full; of more there is one line each.
+/// The most lanes that are drawn in full; others get one line each.
 const LANES_DRAWN_MAX: usize = 4;
-/// Lanes that are mentioned at all.
+/// The most lanes that are listed at all.
 const LANES_LISTED_MAX: usize = 32;
 
-/// How long a plan takes, and where.
+/// The duration of a plan, and its network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Takes {
-    /// Seconds, as they are predicted.
+    /// The predicted time, seconds.
     pub seconds: f64,
-    /// On which network that is, in words: what comes after "on".
+    /// The network in words, as they follow "on".
     pub on: String,
-    /// What a block takes over one link of that network, seconds, if they are all alike.
+    /// The time of one block over one link, seconds, if all links are equal.
     pub one_block_s: Option<f64>,
 }
 
 impl Takes {
-    /// What is predicted for links that all carry so many bytes a second.
+    /// The prediction for equal links of this rate.
     pub fn on_links_of(bytes_per_s: f64, plan: &Plan) -> Result<Self, Refusal> {
         let seconds = predict(plan, &Network::uniform(bytes_per_s))?;
         let one_block_s = Some(plan.binding.layout.block_len as f64 / bytes_per_s);
@@ -29,12 +29,12 @@ impl Takes {
     }
 }
 
-/// The plan as text. Who says how long it takes finds times and rates in it.
+/// The plan as text, with times and rates if `takes` is given.
 pub fn explain(plan: &Plan, takes: Option<&Takes>) -> Result<String, Refusal> {
     let cost = cost(plan)?;
     let seconds = takes.map(|takes| takes.seconds);
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = head(&mut text, plan);
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         let _ = match number {
@@ -54,7 +54,7 @@ pub fn explain(plan: &Plan, takes: Option<&Takes>) -> Result<String, Refusal> {
     Ok(text)
 }
 
-/// The plan as a graph in Graphviz' language.
+/// The plan as a graph in the Graphviz language.
 pub fn to_dot(plan: &Plan) -> Result<String, Refusal> {
     crate::cost::check(plan)?;
     let mut dot = String::from("digraph plan {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n");
@@ -77,7 +77,7 @@ pub fn to_dot(plan: &Plan) -> Result<String, Refusal> {
 fn head(text: &mut String, plan: &Plan) -> std::fmt::Result {
     let binding = &plan.binding;
     let what = match plan.class {
-        Class::Foreground => "somebody waits for it",
+        Class::Foreground => "foreground",
         Class::Repair => "repair",
         Class::Scrub => "scrub",
     };
@@ -85,7 +85,7 @@ fn head(text: &mut String, plan: &Plan) -> std::fmt::Result {
     let of = stripe.map(|stripe| format!(" of stripe {stripe}")).unwrap_or_default();
     let lanes = plan.shape.lanes.len();
     let lanes = if lanes == 1 { String::new() } else { format!(", {lanes} lanes") };
-    // It may come from a file that somebody wrote for a terminal to obey.
+    // The plan may come from a file with terminal control codes in it.
     let code: String = plan.shape.code.chars().filter(|c| !c.is_control()).collect();
     writeln!(text, "Plan {} ({what}){of}, {code}{lanes}", plan.id)?;
     let alpha = binding.layout.alpha;
@@ -104,11 +104,11 @@ fn lane_name(plan: &Plan, number: usize, lane: &Lane) -> String {
 }
 
 fn party(plan: &Plan, stage: &Stage) -> Party {
-    // Checked by whoever calls: all vertices are parties.
+    // The caller has checked that every vertex has a party.
     plan.binding.parties.get(usize::from(stage.vertex)).copied().unwrap_or(Party::Client(0))
 }
 
-/// What a stage does, in words.
+/// A stage's operation in words.
 fn does(plan: &Plan, stage: &Stage) -> String {
     let generation = |blocks: &[BoundBlock], index: u8| {
         let bound = blocks.iter().find(|block| (block.vertex, block.id.index) == (stage.vertex, index));
@@ -147,7 +147,7 @@ fn does(plan: &Plan, stage: &Stage) -> String {
     let copies =
         stage.matrix.as_matrix().is_some_and(|m| m.terms().len() == m.rows() && m.terms().iter().all(|term| term.2 == 1));
     if !copies && stage.sources.len() > 1 {
-        words.push(if links == 1 && stage.sources.len() == 2 { "adds it to what came".into() } else { "combines".into() });
+        words.push(if links == 1 && stage.sources.len() == 2 { "adds it to the sum".into() } else { "combines".into() });
     } else if !copies {
         words.push("multiplies".into());
     }
@@ -197,7 +197,7 @@ fn is_chain(lane: &Lane) -> bool {
     lane.stages.len() <= 1 + lane.links.len() && lane.stages.len() <= 256 && (0..lane.stages.len()).all(slim)
 }
 
-/// Draws a lane: a chain hop by hop; else every stage with what it receives below it.
+/// Draws a lane: a chain hop by hop, any other lane stage by stage with each stage's inputs below it.
 fn draw_lane(text: &mut String, plan: &Plan, number: usize, seconds: Option<f64>) -> Result<std::fmt::Result, Refusal> {
     let lane = &plan.shape.lanes[number];
     let order = check_lane(plan, number)?;
@@ -269,7 +269,7 @@ fn sum_up(text: &mut String, cost: &Cost, takes: Option<&Takes>) -> std::fmt::Re
         return writeln!(text, "{hops}; how long it takes depends on the network.");
     };
     if !seconds.is_finite() {
-        return writeln!(text, "{hops}; it never ends: there is no bandwidth on one of its links.");
+        return writeln!(text, "{hops}; it never ends, because one of its links has no bandwidth.");
     }
     write!(text, "{hops}; should take {} on {on}", human_time(*seconds))?;
     if let Some(one) = one_block_s.filter(|one| *one > 0.0 && one.is_finite()) {
@@ -278,7 +278,7 @@ fn sum_up(text: &mut String, cost: &Cost, takes: Option<&Takes>) -> std::fmt::Re
     writeln!(text, ".")
 }
 
-/// A time, for people.
+/// A time for display.
 pub fn human_time(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.0} µs", s * 1e6),

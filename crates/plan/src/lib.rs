@@ -1,7 +1,8 @@
-//! The plan: a checked description of who reads, combines and forwards what. Plain data; no socket, no clock, no code.
+//! The plan: a verified description of which party reads, combines and forwards what. Plain data; no socket, no clock,
+//! no code.
 //!
-//! [`verify()`] proves by algebra that a [`Plan`] does what its [`Job`] wants; [`eval()`] runs it in memory; [`cut`] gives each
-//! party its [`Task`].
+//! [`verify()`] proves by algebra that a [`Plan`] does what its [`Job`] wants; [`eval()`] runs it in memory; [`cut`]
+//! gives each party its [`Task`].
 
 mod cache;
 mod code_view;

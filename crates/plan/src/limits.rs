@@ -1,37 +1,37 @@
-//! What a plan, a job or a task may be at most. A plan may come from a file that somebody wrote by hand, so that everything
-//! that costs memory or time is counted before it is walked through.
+//! Limits on plans, jobs and tasks. A plan may come from a hand-written file, so everything that costs memory or time
+//! is counted before it is processed.
 
 use crate::{Job, Plan, Refusal, Rule, Sink, Source};
 use weft_types::BLOCKS_MAX;
 
-/// Lanes of a plan, at most.
+/// The most lanes of a plan.
 pub const LANES_MAX: usize = 4096;
-/// Stages of a plan, at most, over all lanes.
+/// The most stages of a plan, over all lanes.
 pub const STAGES_MAX: usize = 1 << 16;
-/// Links of one lane, at most: they are numbered with 16 bits.
+/// The most links of a lane, which are numbered with 16 bits.
 pub const LANE_LINKS_MAX: usize = 1 << 16;
-/// Sub-blocks that one source, sink or link carries, at most.
+/// The most sub-blocks of a source, sink or link.
 pub const PORT_WIDTH_MAX: usize = u16::MAX as usize;
-/// Sub-blocks of all sources, sinks, links and temporaries of a plan, at most; and of all wants of a job.
+/// The most sub-blocks of all sources, sinks, links and temporaries of a plan, and of all wants of a job.
 pub const PLAN_WIDTH_MAX: usize = 1 << 20;
-/// Coefficients of a plan, at most, over all stages.
+/// The most coefficients of a plan, over all stages.
 pub const TERMS_MAX: usize = 1 << 24;
-/// Slices that may wait at each end of a link, at most.
+/// The most slices that may wait at each end of a link.
 pub const WINDOW_SLICES_MAX: u32 = 4096;
-/// Parties of a plan, at most.
+/// The most parties of a plan.
 pub const PARTIES_MAX: usize = 4096;
-/// Blocks that a plan reads, at most, and that it stores; and inputs of a job.
+/// The most blocks that a plan reads, and that it stores; also the most inputs of a job.
 pub const BLOCKS_BOUND_MAX: usize = 4096;
-/// Holds, changes, and wants of a job, at most, each. A block with holes is one hold for each part between them.
+/// The most holds, changes and wants of a job, each. A block with holes has one hold for each part between them.
 pub const JOB_ENTRIES_MAX: usize = 1 << 14;
-/// Slices that are looked at one by one to see whether they tile what is wanted (lanes that share a span evenly need none).
+/// The most slices that are checked one by one for tiling (lanes that share a span evenly need no such check).
 pub const TILED_SLICES_MAX: u64 = 1 << 18;
-/// Products of two elements in one proof, at most.
+/// The most products of two elements in one verification.
 pub const PROOF_PRODUCTS_MAX: u64 = 1 << 35;
-/// Bytes of the rows on the links of one lane in a proof, at most.
+/// The most bytes of the rows on the links of one lane in a verification.
 pub const PROOF_LANE_BYTES_MAX: u64 = 1 << 28;
 
-/// Refuses a plan that is larger than any plan needs to be.
+/// Refuses a plan that exceeds the limits.
 pub(crate) fn check_plan(plan: &Plan) -> Result<(), Refusal> {
     let lanes = &plan.shape.lanes;
     at_most("lanes", lanes.len(), LANES_MAX)?;
@@ -50,7 +50,7 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Refusal> {
     at_most("coefficients", terms, TERMS_MAX)
 }
 
-/// Refuses a binding that is larger than any needs to be.
+/// Refuses a binding that exceeds the limits.
 pub(crate) fn check_binding(plan: &Plan) -> Result<(), Refusal> {
     at_most("lanes with positions", plan.binding.spans.len(), LANES_MAX)?;
     at_most("parties", plan.binding.parties.len(), PARTIES_MAX)?;
@@ -59,7 +59,7 @@ pub(crate) fn check_binding(plan: &Plan) -> Result<(), Refusal> {
     at_most("blocks that are stored", plan.binding.stores.len(), BLOCKS_BOUND_MAX)
 }
 
-/// Sub-blocks that ports name themselves, and one for each port (links are counted where they are).
+/// The sub-blocks that ports name, and one for each port (links are counted elsewhere).
 pub(crate) fn ports_width(sources: &[Source], sinks: &[Sink]) -> usize {
     let ins = sources.iter().map(|source| match source {
         Source::Block { sub_blocks, .. } | Source::Input { sub_blocks, .. } => sub_blocks.len(),
@@ -73,7 +73,7 @@ pub(crate) fn ports_width(sources: &[Source], sinks: &[Sink]) -> usize {
     ins.chain(outs).map(|width| width.max(1)).fold(0, usize::saturating_add)
 }
 
-/// Refuses a job that is larger than any job needs to be.
+/// Refuses a job that exceeds the limits.
 pub(crate) fn check_job(job: &Job) -> Result<(), Refusal> {
     at_most("holds", job.holds.len(), JOB_ENTRIES_MAX)?;
     at_most("inputs", job.inputs.len(), BLOCKS_BOUND_MAX)?;

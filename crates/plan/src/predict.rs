@@ -1,10 +1,11 @@
-//! How long a plan takes on a network of given bandwidths: its slices sent one by one over virtual links.
+//! Predicts how long a plan takes on a network of given bandwidths, by sending its slices one by one over virtual
+//! links.
 //!
-//! A party has one line up and one line down, each of which serves one slice after another; a pair of parties may have a line
-//! of its own between them, and so may the way out of a rack and into it. A stage goes on when the next slice of everything that it
-//! receives is there and there is room for what it sends. Where several links have a slice ready for one line up, their ranks decide;
-//! real links share it, and lanes that take turns go in step. Disks and arithmetic take no time: on the machines that weft is for,
-//! the network is everything.
+//! A party has one uplink and one downlink, each of which serves one slice after another. A pair of parties may have a
+//! line of its own between them, and so may the ways out of a rack and into it. A stage continues when the next slice
+//! of each of its inputs has arrived and there is room for its outputs. If several links have a slice ready for one
+//! uplink, their ranks decide; real links share it, and lanes that take turns keep in step. Disks and computation take
+//! no time: on weft's target machines, the network dominates.
 
 use crate::cost::check;
 use crate::{Plan, Refusal, Rule, Sink, Source};
@@ -12,41 +13,43 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use weft_types::Party;
 
-/// Slices that are sent one by one, over all links. Plans with more are sent in part, twice, and the rest is extrapolated.
+/// The most slices that are simulated, over all links. Larger plans are simulated in part, twice, and the rest is
+/// extrapolated.
 const TRANSFERS_MAX: u64 = 1 << 18;
-/// Pairs of ports of one stage, over all stages, at most.
+/// The most pairs of ports of one stage, over all stages.
 const LOOKS_MAX: u64 = 1 << 24;
 
-/// What one machine moves between processes of its own, all of them together, bytes a second: two processors, with encryption.
+/// The rate between the processes of one machine, all together, bytes a second: two processors, with encryption.
 const HOST_BYTES_PER_S: f64 = 1e9;
 
 /// Bandwidths between parties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Network {
-    /// Up and down, of whoever is not named below, bytes a second.
+    /// The upload and download rate of parties that are not listed below, bytes a second.
     pub link_bytes_per_s: f64,
-    /// What a party can send.
+    /// Parties' upload rates.
     pub up_bytes_per_s: BTreeMap<Party, f64>,
-    /// What a party can receive.
+    /// Parties' download rates.
     pub down_bytes_per_s: BTreeMap<Party, f64>,
-    /// What can go from one party to another, where that is less.
+    /// The rates between two parties, where they are lower.
     pub pair_bytes_per_s: BTreeMap<(Party, Party), f64>,
-    /// The rack in which a party stands. Who stands in none, or in the same as the other end of a link, does not use a rack's line.
+    /// The rack of a party. A party without a rack, or in the rack of the link's other end, does not use a rack's line.
     pub racks: BTreeMap<Party, String>,
-    /// What can leave a rack, where that is known: all of its parties share it.
+    /// The rate out of a rack, where known: all of its parties share it.
     pub rack_up_bytes_per_s: BTreeMap<String, f64>,
-    /// What can come into a rack, likewise.
+    /// The rate into a rack, likewise.
     pub rack_down_bytes_per_s: BTreeMap<String, f64>,
-    /// The machine on which a party runs, where that matters. What stays on one machine is predicted to go over no link, but over
-    /// what all of its parties share; and they share its lines up and down.
+    /// The machine of a party, where it matters. Transfers within a machine use no link, but a rate that all of its
+    /// parties share; its parties also share its uplink and downlink.
     pub hosts: BTreeMap<Party, String>,
-    /// What others still move over lines of parties (see [`Network::line_of`]) while a plan runs.
+    /// Concurrent transfers of others over parties' lines (see [`Network::line_of`]).
     pub busy: BTreeMap<Party, Busy>,
-    /// What each slice costs its sender besides its bytes, seconds: system calls, framing, wake-ups. Zero until it is measured.
+    /// The time of each slice at its sender besides its bytes, seconds: system calls, framing, wake-ups. Zero until
+    /// measured.
     pub slice_overhead_s: f64,
 }
 
-/// Bytes that go over the lines of a party.
+/// Bytes over the lines of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Moved {
     /// Up.
@@ -55,17 +58,17 @@ pub struct Moved {
     pub down_bytes: f64,
 }
 
-/// What others move over the lines of a party.
+/// Others' transfers over the lines of a party.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Busy {
-    /// Those for whom somebody waits, all together: they are taken to end when the plan does, so all of it is in its way.
+    /// Transfers that users wait for, in total: they are assumed to end when the plan does, so all of them delay it.
     pub waited_for: Moved,
-    /// Each of those for whom nobody does: it has a share of the lines, however much it moves.
+    /// Each transfer without a waiting user: it takes a share of the lines, however much it moves.
     pub background: Vec<Moved>,
 }
 
 impl Busy {
-    /// What of it is in the way of a plan that moves this much.
+    /// The part of it that delays a plan that moves this much.
     pub fn beside(&self, own: Moved) -> Moved {
         let mut all = self.waited_for;
         for other in &self.background {
@@ -83,7 +86,7 @@ impl std::ops::AddAssign for Moved {
 }
 
 impl Network {
-    /// The same bandwidth for everybody.
+    /// The same rate for all parties.
     pub const fn uniform(link_bytes_per_s: f64) -> Self {
         Self {
             link_bytes_per_s,
@@ -99,37 +102,37 @@ impl Network {
         }
     }
 
-    /// What a party can send.
+    /// A party's upload rate.
     pub fn up(&self, party: Party) -> f64 {
         self.up_bytes_per_s.get(&party).copied().unwrap_or(self.link_bytes_per_s)
     }
 
-    /// What a party can receive.
+    /// A party's download rate.
     pub fn down(&self, party: Party) -> f64 {
         self.down_bytes_per_s.get(&party).copied().unwrap_or(self.link_bytes_per_s)
     }
 
-    /// The racks that something leaves and comes into on its way, if it goes from one to another.
+    /// The racks that a transfer leaves and enters, if it crosses racks.
     pub fn crosses(&self, from: Party, to: Party) -> (Option<&str>, Option<&str>) {
         let rack = |party: &Party| self.racks.get(party).map(String::as_str);
         let (from, to) = (rack(&from), rack(&to));
         if from == to { (None, None) } else { (from, to) }
     }
 
-    /// Whose lines up and down a party uses: those of the first node on its machine, or where there is none, those of one client that
-    /// stands for all on that machine.
+    /// The party whose uplink and downlink a party uses: the first node on its machine or, if there is none, one client
+    /// that stands for all on that machine.
     pub fn line_of(&self, party: Party) -> Party {
         let Some(own) = self.hosts.get(&party) else { return party };
         let first = self.hosts.iter().find(|(_, host)| *host == own).map(|(first, _)| *first);
         first.filter(|first| matches!(first, Party::Node(_))).unwrap_or_else(|| Party::Client(stable_number(own)))
     }
 
-    /// The machine on which both run, if it is one.
+    /// The machine of both parties, if they share one.
     pub fn host_of_both(&self, from: Party, to: Party) -> Option<&str> {
         self.hosts.get(&from).filter(|host| self.hosts.get(&to) == Some(host)).map(String::as_str)
     }
 
-    /// What can go from one party to another while nothing else does, bytes a second.
+    /// The rate from one party to another without other transfers, bytes a second.
     pub fn between(&self, from: Party, to: Party) -> f64 {
         let (from_line, to_line) = (self.line_of(from), self.line_of(to));
         let (leaves, enters) = self.crosses(from_line, to_line);
@@ -142,12 +145,12 @@ impl Network {
     }
 }
 
-/// The same number for the same name each time (FNV-1a).
+/// A fixed number for a name (FNV-1a).
 fn stable_number(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What a plan moves over each line, but for what stays on one machine.
+/// The bytes of a plan over each line, except transfers within a machine.
 pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, Refusal> {
     let parties: Vec<(Party, Party)> = plan.binding.parties.iter().map(|party| (*party, network.line_of(*party))).collect();
     let mut lines: BTreeMap<Party, Moved> = BTreeMap::new();
@@ -156,7 +159,7 @@ pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, R
         let at = |stage: u16| parties.get(usize::from(lane.stages.get(usize::from(stage))?.vertex)).copied();
         for link in &lane.links {
             let (Some((from, from_line)), Some((to, to_line))) = (at(link.from), at(link.to)) else {
-                return Err(Refusal::new(Rule::Links, format!("lane {number} has a link that begins or ends at no party")));
+                return Err(Refusal::new(Rule::Links, format!("lane {number} has a link with an end without a party")));
             };
             let bytes = positions * f64::from(link.width);
             if network.host_of_both(from, to).is_none() {
@@ -168,7 +171,7 @@ pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, R
     Ok(lines)
 }
 
-/// When all that goes over the busiest of a plan's lines can have gone over it, seconds: what is in its way too.
+/// The time of the busiest of a plan's lines, seconds, including others' transfers.
 fn busiest_s(moved: &BTreeMap<Party, Moved>, network: &Network) -> f64 {
     let seconds = |bytes: f64, others: f64, rate: f64| if bytes > 0.0 { (bytes + others) / rate } else { 0.0 };
     let line = |(party, moved): (&Party, &Moved)| {
@@ -179,8 +182,8 @@ fn busiest_s(moved: &BTreeMap<Party, Moved>, network: &Network) -> f64 {
     moved.iter().map(line).fold(0.0, f64::max)
 }
 
-/// Seconds from the plan's start to its end. Infinite, if something goes over a line without bandwidth. Where others are busy on its
-/// lines, all of them are taken to end together: what is quick for one at the expense of many is not predicted to be quick.
+/// The time of a plan, in seconds; infinite if bytes cross a line without bandwidth. If others use its lines, all of
+/// them are assumed to end together: a plan that is fast at the expense of many others is not predicted to be fast.
 pub fn predict(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
     let alone_s = predict_alone(plan, network)?;
     Ok(if network.busy.is_empty() { alone_s } else { alone_s.max(busiest_s(&moved(plan, network)?, network)) })
@@ -197,11 +200,11 @@ fn predict_alone(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
         let sent = counts.iter().zip(&plan.shape.lanes).map(|(count, lane)| count.saturating_mul(lane.links.len() as u64));
         (sent.fold(0, u64::saturating_add), counts)
     };
-    // Whenever a slice arrives, its stages look at all their links.
+    // At each arrival, the stages involved examine all their links.
     let degree = |stage: &crate::Stage| (stage.sources.len() + stage.sinks.len()) as u64;
     let looks = plan.shape.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| degree(stage).saturating_pow(2));
     if looks.fold(0, u64::saturating_add) > LOOKS_MAX {
-        return Err(Refusal::new(Rule::Limits, "stages with so many links are not predicted"));
+        return Err(Refusal::new(Rule::Limits, "the plan has too many links for a prediction"));
     }
     let (all, counts) = transfers(1.0);
     if all <= TRANSFERS_MAX {
@@ -214,7 +217,7 @@ fn predict_alone(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
     Ok(if slow.is_finite() { slow + per_transfer * (all - more) as f64 } else { slow })
 }
 
-/// Something that happens at a time. At one time, slices arrive before lines choose what they send.
+/// An event. At the same time, slices arrive before lines choose what to send.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     at: f64,
@@ -223,9 +226,9 @@ struct Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// A link's slice is there.
+    /// A link's slice has arrived.
     Arrives { link: usize },
-    /// A party's line up is free, and links wait for it.
+    /// A party's uplink is free, and links wait for it.
     Frees { line: usize },
 }
 
@@ -235,8 +238,9 @@ impl Event {
     }
 }
 
-/// A link that waits for its party's line up. Of slices that are ready at the same time what is due first is sent first (see
-/// [`crate::Link::rank`]), then earlier ones: an order of predictions, to which lanes that go in step at each party come close.
+/// A link that waits for its party's uplink. Of slices that are ready at the same time, the lowest due time goes first
+/// (see [`crate::Link::rank`]), then the earliest slice. This order is only for predictions; lanes that keep in step at
+/// each party come close to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Waiting {
     due: u64,
@@ -264,25 +268,25 @@ impl PartialEq for Event {
 
 impl Eq for Event {}
 
-/// A line that serves one after another.
+/// A line that serves one slice after another.
 #[derive(Debug, Default)]
 struct Line {
     seconds_per_byte: f64,
     free_at: f64,
-    /// Of a line up: who wants it next.
+    /// For an uplink: the links that wait.
     waiting: BinaryHeap<Reverse<Waiting>>,
-    /// Whether it is known when it chooses next.
+    /// Whether its next choice is scheduled.
     is_called: bool,
 }
 
 impl Line {
     fn new(bytes_per_s: f64) -> Self {
-        // Also what is no number is no bandwidth.
+        // NaN counts as no bandwidth, too.
         let seconds_per_byte = if bytes_per_s > 0.0 { bytes_per_s.recip() } else { f64::INFINITY };
         Self { seconds_per_byte, ..Self::default() }
     }
 
-    /// Serves so many bytes from `from` on; when it begins and when it is done.
+    /// Serves this many bytes from `from` on; returns when it begins and ends.
     fn serve(&mut self, from: f64, bytes: f64, more_s: f64) -> (f64, f64) {
         let start = self.free_at.max(from);
         self.free_at = start + bytes * self.seconds_per_byte + more_s;
@@ -296,7 +300,7 @@ struct LinkState {
     from: usize,
     to: usize,
     up: usize,
-    /// The pair's own, the racks', and the receiver's.
+    /// The pair's line, the racks' lines, and the receiver's downlink.
     others: Vec<usize>,
     slice_bytes: f64,
     last_bytes: f64,
@@ -414,7 +418,7 @@ impl<'a> Run<'a> {
         now
     }
 
-    /// A stage goes on as long as all that it receives is there and there is room for what it sends.
+    /// Lets a stage continue as long as its inputs have arrived and there is room for its outputs.
     fn wake(&mut self, stage: usize, now: f64) {
         loop {
             let StageState { ins, outs, window, slices, done } = &self.stages[stage];
@@ -433,7 +437,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A link that has a slice to send, and a receiver with room for it, asks for its line up.
+    /// Requests the uplink for a link with a slice to send and a receiver with room for it.
     fn ask(&mut self, link: usize, now: f64) {
         let LinkState { rank, step, from, to, up, sent, sending, .. } = &mut self.links[link];
         let (from, to) = (&self.stages[*from], &self.stages[*to]);
@@ -449,7 +453,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A line for which somebody waits chooses as soon as it is free: not before, for somebody more urgent may come.
+    /// A requested line chooses when it becomes free, and not before, because a more urgent link may request it.
     fn call(&mut self, line: usize, now: f64) {
         let Line { free_at, waiting, is_called, .. } = &mut self.lines[line];
         if !*is_called && !waiting.is_empty() {

@@ -7,33 +7,33 @@ use weft_types::{Error, Party};
 /// The rule that a plan or a task breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// It is larger than any plan needs to be.
+    /// It exceeds a limit.
     Limits,
-    /// The code, the layout, the parties or the blocks do not fit together.
+    /// The code, the layout, the parties or the blocks do not match.
     Binding,
-    /// The job itself makes no sense.
+    /// The job itself is invalid.
     Job,
     /// A lane has no stage, no slice, or positions that do not exist.
     Lane,
-    /// A matrix, port or link does not fit its neighbours.
+    /// A matrix, port or link does not match its neighbours.
     Shape,
     /// A link is not used exactly once at each end.
     Links,
     /// A stage waits for itself.
     Cycle,
-    /// Somebody lacks what it is to read, for those positions and that generation.
+    /// A party lacks what it must read, for those positions and that generation.
     Holds,
     /// Some of a lane's positions change and others do not.
     Straddles,
-    /// What the job wants does not come out exactly once.
+    /// The wanted results do not come out exactly once.
     Tiling,
-    /// A held block would keep its old value.
+    /// A held block would keep its old content.
     Mixed,
     /// A party would hold two blocks of the stripe.
     Placement,
     /// Fewer blocks would have the new data than the code needs.
     Tolerance,
-    /// What comes out is not what it is said to be.
+    /// An output is not what it is declared to be.
     Algebra,
     /// A check would prove nothing.
     Check,
@@ -44,31 +44,31 @@ pub enum Rule {
 pub struct Place {
     /// The lane's number.
     pub lane: usize,
-    /// The stage's number in the lane, if it is about one.
+    /// The stage's number in the lane, if one is concerned.
     pub stage: Option<usize>,
-    /// Who runs the stage, where that is known.
+    /// The party of the stage, if known.
     pub party: Option<Party>,
 }
 
 /// Why a plan is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which rule it breaks.
+    /// The broken rule.
     pub rule: Rule,
-    /// The stage that is wrong, if there is one; several, if a change in any one of them would put it right; none, if the
-    /// plan as a whole is wrong or nothing is known but the sink that the message names.
+    /// The wrong stage, if there is one. Several, if a change in any one of them would correct the plan. Empty, if the
+    /// plan as a whole is wrong or only the sink in the message is known.
     pub places: Vec<Place>,
-    /// What is wrong, for a person.
+    /// What is wrong, for an operator.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal with no place yet.
+    /// A refusal without a place.
     pub fn new(rule: Rule, message: impl fmt::Display) -> Self {
         Self { rule, places: Vec::new(), message: message.to_string() }
     }
 
-    /// Names the stage, unless one is named already.
+    /// Adds the stage, unless one is set.
     #[must_use]
     pub(crate) fn at(mut self, place: Place) -> Self {
         if self.places.is_empty() {

@@ -1,33 +1,33 @@
-//! Plans in files: JSON with a version, which a person can read and edit.
+//! Plans in files: versioned JSON that a person can read and edit.
 
 use crate::{Cost, Job, Plan, cost};
 use serde::{Deserialize, Serialize};
 use weft_types::{Error, Party, Result};
 
-/// The version of the format that is written, and the newest that is read. Version 1 had each lane's positions in the lane: they are
-/// the binding's now.
+/// The format version that is written, and the newest that is read. In version 1, each lane contained its positions,
+/// which are now in the binding.
 pub const FORMAT_VERSION: u32 = 2;
 const POSITIONS_IN_LANES: u32 = 1;
 
-/// A file of a plan is at most this long.
+/// The most bytes of a plan's file.
 pub const JSON_BYTES_MAX: usize = 64 << 20;
 
-/// Lines are broken to about this many characters.
+/// Lines are broken at about this many characters.
 const LINE_CHARS: usize = 120;
 
-/// A plan with the job that it answers.
+/// A plan with its job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     /// The format's version: [`FORMAT_VERSION`].
     pub weft_plan: u32,
     /// The plan.
     pub plan: Plan,
-    /// The question that it answers.
+    /// The job that it answers.
     pub job: Job,
-    /// What it costs; for readers, and not believed when it is read back.
+    /// Its cost; for readers only, and ignored when the file is read.
     #[serde(default)]
     pub cost: Option<Cost>,
-    /// The schemes among which it was chosen, the chosen first; for readers too. None: nobody had a choice.
+    /// The schemes that were compared, the chosen one first; for readers only. Empty: there was no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub considered: Vec<Considered>,
 }
@@ -37,47 +37,47 @@ pub struct Saved {
 pub struct Considered {
     /// Its name.
     pub scheme: String,
-    /// Bytes that cross the network.
+    /// Bytes over the network.
     pub moved_bytes: u64,
-    /// Bytes that are read from blocks.
+    /// Bytes read from blocks.
     pub read_bytes: u64,
-    /// How long it was predicted to take, seconds.
+    /// The predicted time, seconds.
     pub seconds: f64,
-    /// The chains or cycles in it, where it has such.
+    /// Its chains or cycles, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<ChosenPath>,
 }
 
-/// A chain or cycle of helpers that was chosen.
+/// A chosen chain or cycle of helpers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChosenPath {
-    /// The helpers in their order, and at the end who gets what they make.
+    /// The helpers in order, followed by the requestor.
     pub parties: Vec<Party>,
     /// Its slowest link.
     pub bottleneck: (Party, Party),
-    /// What that link carries, bytes a second; 0, if nothing.
+    /// The rate of that link, bytes a second; 0 if it has none.
     pub bytes_per_s: f64,
-    /// Whether no better path through those who could help exists. None: none was searched for.
+    /// Whether it is known that no better path exists. `None`: none was searched for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact: Option<bool>,
 }
 
-/// A plan, its job and among what it was chosen, as JSON that [`from_json`] reads back.
+/// A plan, its job and the compared schemes, as JSON for [`from_json`].
 pub fn to_json(plan: &Plan, job: &Job, considered: &[Considered]) -> Result<String> {
     let considered = considered.to_vec();
     let saved = Saved { weft_plan: FORMAT_VERSION, plan: plan.clone(), job: job.clone(), cost: cost(plan).ok(), considered };
-    let compact = serde_json::to_string(&saved).map_err(|error| Error::fatal(format!("the plan is not written: {error}")))?;
+    let compact = serde_json::to_string(&saved).map_err(|error| Error::fatal(format!("cannot write the plan: {error}")))?;
     Ok(break_lines(&compact))
 }
 
-/// Reads a saved plan. What it says is not believed: verify it.
+/// Reads a saved plan. Its content is not trusted: verify it.
 pub fn from_json(text: &str) -> Result<Saved> {
     #[derive(Deserialize)]
     struct Version {
         weft_plan: u32,
     }
     if text.len() > JSON_BYTES_MAX {
-        return Err(Error::invalid(format!("a plan of more than {JSON_BYTES_MAX} bytes is not read")));
+        return Err(Error::invalid(format!("the file is too large for a plan: at most {JSON_BYTES_MAX} bytes are read")));
     }
     let wrong = |error: serde_json::Error| Error::invalid(format!("not a saved plan: {error}"));
     let Version { weft_plan } = serde_json::from_str(text).map_err(wrong)?;
@@ -93,16 +93,16 @@ pub fn from_json(text: &str) -> Result<Saved> {
             let saved: Saved = serde_json::from_value(saved).map_err(wrong)?;
             Ok(Saved { weft_plan: FORMAT_VERSION, ..saved })
         }
-        newer => Err(Error::invalid(format!("a plan of format {newer}; this weft reads formats up to {FORMAT_VERSION}"))),
+        newer => Err(Error::invalid(format!("the plan has format {newer}, but this weft reads formats up to {FORMAT_VERSION}"))),
     }
 }
 
-/// Breaks compact JSON into lines: whatever fits on a line stays on one; long lists of short things fill their lines.
+/// Breaks compact JSON into lines: what fits on a line stays on one; long lists of short elements fill their lines.
 fn break_lines(json: &str) -> String {
     let ends = ends(json.as_bytes());
     let mut out = String::with_capacity(json.len() * 5 / 4);
     let (mut at, mut depth, mut line_start) = (0, 0, 0);
-    // Of each open list or object: whether its elements fill lines.
+    // For each open list or object: whether its elements fill lines.
     let mut fills: Vec<bool> = Vec::new();
     let bytes = json.as_bytes();
     while at < bytes.len() {
@@ -155,7 +155,7 @@ fn new_line(out: &mut String, depth: usize) -> usize {
     start
 }
 
-/// Characters up to the end of the list's element that begins at `from`.
+/// The length of the list element that begins at `from`.
 fn element_len(bytes: &[u8], ends: &[usize], from: usize) -> usize {
     let mut at = from;
     while at < bytes.len() && !matches!(bytes[at], b',' | b']' | b'}') {
@@ -164,7 +164,7 @@ fn element_len(bytes: &[u8], ends: &[usize], from: usize) -> usize {
     at - from
 }
 
-/// For each byte where a string, list or object begins: where it ends (one past); zero elsewhere.
+/// For each byte where a string, list or object begins: its end (exclusive); zero elsewhere.
 fn ends(json: &[u8]) -> Vec<usize> {
     let mut ends = vec![0; json.len()];
     let mut open = Vec::new();

@@ -1,4 +1,4 @@
-//! Lists that plans share: most plans of a code have the same stages, and a plan is made, compared and kept without copying them.
+//! Shared lists: most plans of a code have the same stages, so plans are made, compared and kept without copying them.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-/// A list that its clones share until one of them is changed: that one becomes a copy. To compare two that share takes no time.
+/// A list that its clones share until one of them is changed and becomes a copy. Comparing shared lists takes no time.
 #[derive(Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Shared<T>(Arc<Vec<T>>);

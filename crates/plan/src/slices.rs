@@ -1,37 +1,37 @@
-//! Arithmetic on the slices of a lane, without walking through them.
+//! Arithmetic on a lane's slices, without iterating over them.
 
 use weft_types::Span;
 
-/// The slices `first`, `first + step`, … of a span, each of `slice_len` positions but the last.
+/// The slices `first`, `first + step`, … of a span, each of `slice_len` positions except the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SliceSet {
     /// The positions that are cut into slices.
     pub span: Span,
     /// The first slice's number.
     pub first: u32,
-    /// Every how many slices another one is.
+    /// The distance to the next slice.
     pub step: u32,
     /// Positions in a slice.
     pub slice_len: u64,
 }
 
 impl SliceSet {
-    /// How many slices.
+    /// The number of slices.
     pub fn count(&self) -> u64 {
         self.count_below(self.span.end)
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
 
-    /// How many positions all slices have.
+    /// The number of positions in all slices.
     pub fn positions(&self) -> u64 {
         self.positions_below(u64::MAX)
     }
 
-    /// How many positions below `bound` the slices have.
+    /// The number of positions in the slices below `bound`.
     pub fn positions_below(&self, bound: u64) -> u64 {
         let bound = bound.min(self.span.end);
         let Some(last) = self.count_below(bound).checked_sub(1) else { return 0 };
@@ -39,7 +39,7 @@ impl SliceSet {
         (u128::from(last) * u128::from(self.slice_len) + rest.min(u128::from(self.slice_len))) as u64
     }
 
-    /// From the first slice's start to the last one's end; empty if there is none.
+    /// From the first slice's start to the last one's end; empty if there are none.
     pub fn hull(&self) -> Span {
         match self.count().checked_sub(1) {
             Some(last) => Span::new(self.slice(0).start, self.slice(last).end),
@@ -59,14 +59,14 @@ impl SliceSet {
         (slice.start < range.end).then_some(slice)
     }
 
-    /// The slices, as the fewest spans that are easy to tell: one, if every slice is in it.
+    /// The slices as few spans: a single one if every slice is in the set.
     pub fn runs(&self) -> impl Iterator<Item = Span> + use<> {
         let (set, whole) = (*self, self.step == 1);
         let count = if whole { self.count().min(1) } else { self.count() };
         (0..count).map(move |at| if whole { set.hull() } else { set.slice(at) })
     }
 
-    /// The slice with the number `at` among the set's own, which must exist.
+    /// The slice at index `at` of the set, which must exist.
     pub(crate) fn slice(&self, at: u64) -> Span {
         let start = self.start(at) as u64;
         Span::new(start, start.saturating_add(self.slice_len).min(self.span.end))

@@ -1,4 +1,4 @@
-//! One party's share of a plan: what an agent (or a client) is sent, and nothing else.
+//! One party's share of a plan: all that an agent (or a client) is sent.
 
 use crate::{Class, Plan, Precedence, Sink, SliceSet, Source};
 use serde::{Deserialize, Serialize};
@@ -16,15 +16,15 @@ pub struct Task {
     pub plan: PlanId,
     /// The epoch of the coordinator that made it.
     pub epoch: u64,
-    /// What the plan is for: agents let foreground tasks go before others.
+    /// The purpose of the plan: agents give precedence to foreground tasks.
     pub class: Class,
-    /// Among tasks of its class, those of a lower number go first.
+    /// The priority within the class; lower numbers go first.
     pub priority: u8,
-    /// Whose share it is.
+    /// The party.
     pub party: Party,
-    /// How the stripe's blocks are laid out.
+    /// The layout of the stripe's blocks.
     pub layout: Layout,
-    /// Which updates the stripe has that is read.
+    /// The updates that the stripe, as it is read, contains.
     pub seq: Seq,
     /// Positions in a slice.
     pub slice_len: u64,
@@ -41,13 +41,13 @@ pub struct Task {
 /// A block of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskBlock {
-    /// Which block, in which generation.
+    /// The block, in its generation.
     pub id: BlockId,
-    /// Bytes that it has on disk.
+    /// Its length on disk.
     pub len: u64,
 }
 
-/// The stages of one lane that are the party's.
+/// The party's stages of one lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskLane {
     /// The lane's number in the plan.
@@ -69,11 +69,11 @@ pub struct TaskLane {
 pub struct TaskStage {
     /// The stage's number in the lane.
     pub stage: u16,
-    /// What goes in.
+    /// The inputs.
     pub sources: Vec<Source>,
     /// `sinks = matrix × sources`.
     pub matrix: Factored,
-    /// What comes out.
+    /// The outputs.
     pub sinks: Vec<Sink>,
 }
 
@@ -84,23 +84,23 @@ pub struct TaskLink {
     pub lane: u16,
     /// The link's number in the lane.
     pub link: u16,
-    /// Sub-blocks that it carries.
+    /// The number of sub-blocks that it carries.
     pub width: u32,
-    /// Who is at the other end.
+    /// The party at the other end.
     pub peer: Party,
-    /// Whether this party sends on it.
+    /// Whether this party sends.
     pub sends: bool,
 }
 
 impl Task {
-    /// Who goes before it at its agent.
+    /// The task's precedence at its agent.
     pub fn precedence(&self) -> Precedence {
         Precedence { class: self.class, priority: self.priority }
     }
 }
 
 impl TaskLink {
-    /// The link's number in the plan, as frames carry it: lane in the upper half.
+    /// The link's number in the plan, as in frames: lane in the upper half.
     pub fn id(&self) -> u32 {
         link_id(self.lane, self.link)
     }
@@ -117,7 +117,7 @@ impl TaskLane {
         crate::Slices::new(self.span, self.first, self.step, slice_len)
     }
 
-    /// The lane's slices, to calculate with.
+    /// The lane's slices, for calculations.
     pub fn slice_set(&self, slice_len: u64) -> SliceSet {
         SliceSet { span: self.span, first: self.first, step: self.step, slice_len }
     }

@@ -1,7 +1,8 @@
 //! Certificates: one authority for each cluster, one certificate for each coordinator, agent and client.
 //!
-//! They do not expire: what ends a certificate's life is a new authority. A process reads three files: `ca.pem`, the
-//! authority's certificate; `NAME.pem`, its own; `NAME-key.pem`, its private key, readable by its owner only.
+//! Certificates do not expire; to revoke them, create a new authority. A process reads three files: `ca.pem`, the
+//! authority's certificate; `NAME.pem`, its own certificate; and `NAME-key.pem`, its private key, readable only by its
+//! owner.
 
 use crate::security::Peer;
 use rcgen::{
@@ -16,7 +17,7 @@ use std::{
 };
 use weft_types::{ClusterId, Error, Result};
 
-/// The certificate authority of a cluster: who has it can let others in.
+/// The certificate authority of a cluster. Its key can admit new members.
 ///
 /// ```
 /// # use weft_proto::{Peer, Security, certs::Authority};
@@ -36,12 +37,12 @@ pub struct Authority {
     certificate_pem: String,
 }
 
-/// Where a process finds what it proves itself with.
+/// The files with which a process proves its identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The authority's certificate.
     pub authority: PathBuf,
-    /// The process's own.
+    /// The process's own certificate.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
@@ -65,12 +66,12 @@ impl CertificateFiles {
 }
 
 impl Authority {
-    /// Makes an authority and writes `ca.pem` and `ca-key.pem` to `dir`. An authority that is there already is not replaced.
+    /// Creates an authority and writes `ca.pem` and `ca-key.pem` to `dir`. Fails if `dir` has an authority already.
     pub fn create(dir: &Path, cluster: ClusterId) -> Result<Self> {
         let (certificate, key_file) = (dir.join("ca.pem"), dir.join("ca-key.pem"));
         for file in [&certificate, &key_file] {
             if file.exists() {
-                return Err(Error::invalid(format!("{} exists: this directory has an authority already", file.display())));
+                return Err(Error::invalid(format!("{} exists: this directory already has an authority", file.display())));
             }
         }
         let key = KeyPair::generate().map_err(cannot_make)?;
@@ -92,18 +93,20 @@ impl Authority {
         let is_of_key = |der: &&_| AsRef::<[u8]>::as_ref(*der).windows(own.len()).any(|window| window == own);
         let cluster = certificates.iter().filter(is_of_key).find_map(|der| cluster_of(der));
         let cluster = cluster
-            .ok_or_else(|| Error::invalid(format!("{} is not the authority whose key is beside it", certificate.display())))?;
+            .ok_or_else(|| Error::invalid(format!("{} does not match the private key beside it", certificate.display())))?;
         Ok(Self { cluster, params: authority_params(cluster), key, certificate_pem })
     }
 
-    /// The cluster whose it is.
+    /// The authority's cluster.
     pub fn cluster(&self) -> ClusterId {
         self.cluster
     }
 
-    /// Makes a certificate and a key for `peer` and writes them, and the authority's certificate, to `dir`.
+    /// Creates a certificate and a key for `peer`, and writes them and the authority's certificate to `dir`.
     pub fn issue(&self, dir: &Path, peer: &Peer) -> Result<CertificateFiles> {
-        let name = peer.dns_name().ok_or_else(|| Error::invalid("a certificate is for a coordinator, an agent or a client"))?;
+        let name = peer
+            .dns_name()
+            .ok_or_else(|| Error::invalid("a certificate can be issued only to a coordinator, an agent or a client"))?;
         if let Peer::Agent(name) = peer {
             check_agent_name(name)?;
         }
@@ -126,20 +129,20 @@ impl Authority {
     }
 }
 
-/// What an agent may be called: its name is a label of a DNS name in its certificate.
+/// Checks an agent's name, which must be a label of the DNS name in its certificate.
 pub fn check_agent_name(name: &str) -> Result<()> {
     let fits = (1..=63).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && !name.starts_with('-')
         && !name.ends_with('-')
-        // The certificate of `a-key` and the key of `a` would be one file.
+        // The certificate of `a-key` and the key of `a` would be the same file.
         && !name.ends_with("-key");
     if fits {
         return Ok(());
     }
     let shown: String = name.chars().take(80).collect();
     Err(Error::invalid(format!(
-        "'{shown}' is not a node's name: up to 63 of a-z, 0-9 and inner '-' are, like node-07, but none that ends in -key"
+        "'{shown}' is not a valid node name: use up to 63 characters of a-z, 0-9 and inner '-', as in node-07, not ending in -key"
     )))
 }
 
@@ -157,7 +160,7 @@ fn common_name(cluster: ClusterId) -> String {
     format!("{COMMON_NAME}{cluster}")
 }
 
-/// The cluster in an authority's name, which is text wherever it stands in the certificate.
+/// The cluster in an authority's common name, which is found by its text anywhere in the certificate.
 fn cluster_of(der: &[u8]) -> Option<ClusterId> {
     let start = der.windows(COMMON_NAME.len()).position(|window| window == COMMON_NAME.as_bytes())? + COMMON_NAME.len();
     std::str::from_utf8(der.get(start..start + 32)?).ok()?.parse().ok()
@@ -188,7 +191,7 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
     write_mode(path, text, 0o600)
 }
 
-/// Under a temporary name first, so that a crash leaves no half a key; never readable by others, not even for a moment.
+/// Writes a temporary file first, so that a crash leaves no partial key. Other users can never read it.
 fn write_mode(path: &Path, text: &str, mode: u32) -> Result<()> {
     let temporary = path.with_extension("pem.new");
     let write = || -> std::io::Result<()> {
@@ -223,7 +226,7 @@ mod tests {
         assert_eq!(loaded.cluster(), ClusterId(1));
         loaded.issue(dir.path(), &Peer::Agent("node-1".into())).unwrap();
         fs::copy(&files.certificate, dir.path().join("ca.pem")).unwrap();
-        assert!(Authority::load(dir.path()).is_err(), "a client's certificate was taken for an authority's");
+        assert!(Authority::load(dir.path()).is_err(), "a client's certificate was accepted as an authority's");
     }
 
     #[test]

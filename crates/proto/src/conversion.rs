@@ -1,6 +1,6 @@
-//! The seam between an agent and what converts a stripe for it: the agent decides what a conversion may use and over which network it
-//! goes; the [`Converter`] reads and writes as a client does. The program that starts an agent gives it one, so that agents need not
-//! know the client.
+//! The interface between an agent and the code that converts a stripe for it. The agent sets the limits and provides
+//! the network; the [`Converter`] reads and writes as a client does. The program that starts an agent passes it in, so
+//! the agent crate does not depend on the client.
 
 use crate::{DiskMode, Net, Security, v1::ConvertStripeRequest};
 use async_trait::async_trait;
@@ -10,53 +10,53 @@ use weft_types::{ClusterId, Result};
 /// Converts stripes.
 #[async_trait]
 pub trait Converter: Send + Sync {
-    /// Writes a stripe again in another code. The new stripe has ended when this returns. Dropped, the conversion is given up; what it
-    /// left is what a put leaves that breaks off.
+    /// Rewrites a stripe in another code. When this returns, the new stripe has ended. Dropping the future cancels the
+    /// conversion and leaves what an interrupted put leaves.
     async fn convert(&self, conversion: Conversion) -> Result<()>;
 }
 
-/// The uplink of a node, where work of its own goes before a conversion.
+/// A node's uplink, on which a conversion gives way to the node's other work.
 #[async_trait]
 pub trait Uplink: Send + Sync {
-    /// Waits until it is the conversion's turn to send so many bytes. They are ready: no peer is waited for meanwhile.
+    /// Waits for the conversion's turn to send `bytes`. The bytes must be ready: a turn never waits for a peer.
     async fn pass(&self, bytes: u64);
-    /// Whether other work holds the conversion back right now: no peer is to blame for that.
+    /// Whether the node's other work holds the conversion back now, so that no peer is blamed for the delay.
     fn is_held_back(&self) -> bool;
 }
 
 /// One stripe to convert, and what it may use.
 pub struct Conversion {
-    /// What the coordinator asked for. Its delegation goes with each call to the coordinator.
+    /// The coordinator's request. Its delegation goes with each call to the coordinator.
     pub asked: ConvertStripeRequest,
-    /// The cluster, if it is known.
+    /// The cluster, if known.
     pub cluster: Option<ClusterId>,
-    /// The coordinator's addresses, `host:port`; the first that answers is taken.
+    /// The coordinator's addresses, `host:port`; the first that answers is used.
     pub coordinators: Vec<String>,
     /// How connections are secured.
     pub security: Security,
     /// The network.
     pub net: Arc<dyn Net>,
-    /// What is sent passes it, a frame at a time.
+    /// Sent bytes pass it, one frame at a time.
     pub uplink: Arc<dyn Uplink>,
-    /// All that is drawn at random comes from it.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// Where calls to the disk block.
+    /// On which threads disk calls run.
     pub disk_mode: DiskMode,
-    /// Where a stripe waits that is too much for memory.
+    /// The directory for a stripe that does not fit in memory.
     pub spool_dir: PathBuf,
-    /// What the conversion may use, and how long it waits.
+    /// The limits of the conversion.
     pub limits: ConversionLimits,
-    /// Is told how many bytes are done, often; it must not block. Half of each byte is done when it was read, half when it was sent.
+    /// Called often with the bytes done so far; must not block. Each byte counts half when read and half when sent.
     pub progress: Box<dyn Fn(u64) + Send + Sync>,
 }
 
-/// What a conversion may use, and how long it waits.
+/// The limits of a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConversionLimits {
-    /// Data of the stripe that is kept in memory, bytes; a longer stripe waits in the spool directory.
+    /// The stripe's data that is kept in memory, bytes; a longer stripe is spooled to disk.
     pub stripe_memory_bytes_max: usize,
-    /// Data that is fetched at once, bytes; three such windows are in flight.
+    /// The data that is fetched at once, bytes; three such windows are in flight.
     pub window_bytes_max: u64,
-    /// A coordinator that cannot be reached or is busy is asked again for this long.
+    /// How long an unreachable or busy coordinator is retried.
     pub patience: Duration,
 }

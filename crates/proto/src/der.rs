@@ -1,6 +1,6 @@
-//! Just enough DER to read the DNS names of a certificate that TLS has already verified.
+//! A minimal DER reader for the DNS names of a certificate that TLS has already verified.
 
-/// The DNS names in the subject alternative names of a certificate. What cannot be read has none.
+/// The DNS names in a certificate's subject alternative names; empty if they cannot be parsed.
 pub(crate) fn dns_names(certificate: &[u8]) -> Vec<String> {
     subject_alternative_names(certificate).unwrap_or_default()
 }
@@ -37,7 +37,7 @@ fn expect(tag: u8, input: &[u8]) -> Option<(&[u8], &[u8])> {
     (found == tag).then_some((content, rest))
 }
 
-/// The elements that follow one another in `input`, up to the first that is not whole.
+/// The consecutive elements in `input`, up to the first incomplete one.
 fn elements(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (tag, content, rest) = element(input)?;
@@ -46,7 +46,7 @@ fn elements(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The first element's tag and content, and what follows it.
+/// The first element's tag and content, and the bytes after it.
 fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = input.split_first()?;
     let (&first, mut rest) = rest.split_first()?;

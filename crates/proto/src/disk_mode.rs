@@ -1,24 +1,24 @@
-//! Where calls to disks block, for agents and for clients: a simulation needs them on the caller's thread.
+//! On which threads disk calls run, for agents and clients: a simulation needs them on the caller's thread.
 
 use weft_types::{Error, Result};
 
-/// Where calls to disks block.
+/// On which threads disk calls run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskMode {
-    /// On the caller's thread: the same order of events at every run.
+    /// On the caller's thread, for the same order of events in every run.
     Inline,
-    /// On threads of the runtime's that may block.
+    /// On the runtime's threads for blocking calls.
     Pool,
 }
 
 impl DiskMode {
-    /// Does `work`, which may block.
+    /// Runs `work`, which may block.
     pub async fn run<T: Send + 'static>(self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         match self {
             Self::Inline => work(),
             Self::Pool => match tokio::task::spawn_blocking(work).await {
                 Ok(done) => done,
-                Err(error) => Err(Error::fatal(format!("a call to a disk did not come back: {error}"))),
+                Err(error) => Err(Error::fatal(format!("a disk call was aborted: {error}"))),
             },
         }
     }

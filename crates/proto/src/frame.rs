@@ -1,7 +1,7 @@
-//! The data plane's frames: a fixed header, a payload, and a CRC32C over both. docs/formats.md has the bytes.
+//! The data plane's frames: a fixed header, a payload, and a CRC32C over both. docs/formats.md describes the bytes.
 //!
-//! A connection carries one link of a plan after another: Hello, HelloAck, Data …, End; then the next Hello. Whatever comes
-//! from the peer is checked before anything is allocated for it, and what is wrong ends the connection with a
+//! A connection carries one link of a plan after another: Hello, HelloAck, Data …, End; then the next Hello. All input
+//! from the peer is checked before memory is allocated for it. An invalid frame ends the connection with a
 //! [`FrameError`].
 
 mod error;
@@ -24,73 +24,74 @@ use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Resul
 pub const HEADER_LEN: usize = 36;
 /// The largest payload of a frame that is not Data, bytes.
 pub const CONTROL_PAYLOAD_BYTES_MAX: usize = 8192;
-/// Who has begun a frame, or owes an answer, and moves nothing for this long is gone (a link says how long itself).
+/// A peer that is in the middle of a frame, or owes an answer, and moves nothing for this long has failed. (A link has
+/// its own limit.)
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Data frames up to this size are copied and go through the system many at once: a system call, and a packet of their own, cost
+/// Data frames up to this size are copied and sent in batches, because a system call and a packet of their own cost
 /// more than the copy.
 const SMALL_FRAME_BYTES: usize = 16 << 10;
-/// So much is sent, and read, at once.
+/// The bytes of one send or receive of a batch.
 const BATCH_BYTES: usize = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"WEFT";
 const CRC_AT: usize = 32;
-/// Features that a peer may have and another may do without: none yet.
+/// Optional features of the protocol: none yet.
 const FEATURES: u64 = 0;
 
 /// A connection that carries frames.
 pub struct FrameStream<S = BoxStream> {
     stream: S,
-    /// What was read beyond the last frame: the beginning of the next header, or many small frames.
+    /// Bytes read beyond the last frame: the start of the next header, or many small frames.
     ahead: BytesMut,
     /// Small frames that wait to be sent together.
     waiting: BytesMut,
-    /// The last frame was a small one of data, and so may the next ones be.
+    /// True after a small Data frame: more of them probably follow.
     reads_many: bool,
     stall: Duration,
 }
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The one who dials says which link it is for, and by what right.
+    /// The dialling end names the link and shows its token.
     Hello = 1,
-    /// The answer to it.
+    /// The answer to a Hello.
     HelloAck = 2,
-    /// (A piece of) a slice's rows.
+    /// A slice's rows, or a piece of them.
     Data = 3,
     /// The link is complete.
     End = 4,
-    /// Why the one who sends it breaks off.
+    /// Why the sender aborts the link.
     Error = 5,
 }
 
 /// A frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The frame's kind.
     pub kind: Kind,
-    /// Data: more frames of this slice follow.
+    /// For Data: whether more frames of this slice follow.
     pub more: bool,
     /// The link's number in its plan.
     pub link: u32,
-    /// Data: the slice's positions.
+    /// For Data: the slice's positions.
     pub span: Span,
     /// Bytes of the payload.
     pub payload_len: usize,
 }
 
-/// Which way a link's data goes.
+/// The direction of a link's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
-    /// The one who dials sends.
+    /// The dialling end sends.
     Push,
-    /// The one who dials receives.
+    /// The dialling end receives.
     Pull,
 }
 
-/// What the one who dials says first.
+/// The first message of the dialling end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The cluster.
@@ -99,13 +100,13 @@ pub struct Hello {
     pub plan: PlanId,
     /// The link's number in it.
     pub link: u32,
-    /// Who sends on the link.
+    /// The sender on the link.
     pub from: Party,
-    /// Who receives.
+    /// The receiver.
     pub to: Party,
     /// Which of them dials.
     pub direction: Direction,
-    /// The right to it.
+    /// The link's token.
     pub token: LinkToken,
 }
 
@@ -125,7 +126,7 @@ impl Header {
         Self { kind, more: false, link, span: Span::new(0, 0), payload_len }
     }
 
-    /// Its bytes, with the frame's checksum, which is also returned. `payload_checksum`: the CRC32C of the payload.
+    /// The encoded header and the frame's checksum. `payload_checksum`: the CRC32C of the payload.
     fn encode(&self, payload_checksum: u32) -> ([u8; HEADER_LEN], u32) {
         let mut bytes = [0; HEADER_LEN];
         let mut fields = &mut bytes[..];
@@ -142,7 +143,7 @@ impl Header {
         (bytes, checksum)
     }
 
-    /// The header and the frame's checksum.
+    /// Decodes a header; also returns the frame's checksum.
     fn decode(bytes: &[u8; HEADER_LEN]) -> Result<(Self, u32), FrameError> {
         let mut fields = &bytes[..];
         let mut magic = [0; 4];
@@ -164,7 +165,7 @@ impl Header {
             return Err(FrameError::Oversized { kind, len: u64::from(len), max });
         }
         let Some(end) = start.checked_add(positions) else {
-            return Err(FrameError::Unexpected(format!("positions {start} and {positions} more are too many")));
+            return Err(FrameError::Unexpected(format!("the frame's positions are out of range: {positions} from {start} on")));
         };
         let header = Self { kind, more: flags == 1, link, span: Span::new(start, end), payload_len: len as usize };
         Ok((header, checksum))
@@ -175,7 +176,7 @@ fn frame_checksum(header: &[u8; HEADER_LEN], payload_checksum: u32, payload_len:
     crc32c_joined(crc32c(&header[..CRC_AT]), payload_checksum, payload_len as u64)
 }
 
-/// A header that was read, and what its frame's checksum must be.
+/// A decoded header, and the checksum that its frame must have.
 pub(crate) struct Announced {
     pub(crate) header: Header,
     pub(crate) checksum: u32,
@@ -188,12 +189,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         Self { stream, ahead: BytesMut::new(), waiting: BytesMut::new(), reads_many: false, stall: PEER_TIMEOUT }
     }
 
-    /// The connection itself.
+    /// The underlying connection.
     pub fn into_inner(self) -> S {
         self.stream
     }
 
-    /// A read or write that moves nothing for this long fails, from now on.
+    /// Sets the time after which a read or write that moves nothing fails.
     pub fn set_stall(&mut self, stall: Duration) {
         self.stall = stall;
     }
@@ -204,8 +205,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         self.flush().await
     }
 
-    /// Sends a frame, or has it wait for [`flush`](Self::flush) if it is small; a large one's payload is not copied.
-    /// `payload_checksum`: its CRC32C. Returns the frame's checksum.
+    /// Sends a frame, or buffers it until [`flush`](Self::flush) if it is small; the payload of a large one is not
+    /// copied. `payload_checksum`: its CRC32C. Returns the frame's checksum.
     pub(crate) async fn feed_frame(&mut self, header: &Header, payload: &[u8], payload_checksum: u32) -> Result<u32, FrameError> {
         debug_assert_eq!(header.payload_len, payload.len());
         let (bytes, checksum) = header.encode(payload_checksum);
@@ -223,7 +224,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         Ok(checksum)
     }
 
-    /// Sees to it that what was written is on its way.
+    /// Sends everything that is buffered.
     pub async fn flush(&mut self) -> Result<(), FrameError> {
         self.write_waiting().await?;
         within(self.stall, self.stream.flush()).await
@@ -260,8 +261,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         Ok(Announced { header, checksum, bytes })
     }
 
-    /// Reads the payload that was announced, and with it, where there is any yet, the beginning of the next header, or many small
-    /// frames: one system call for each frame is enough, and for small ones less than one. Returns the CRC32C of the payload.
+    /// Reads the announced payload. The same system call also reads what follows, if it has arrived: the start of the
+    /// next header, or many small frames. Returns the CRC32C of the payload.
     pub(crate) async fn read_payload(&mut self, announced: &Announced, payload: &mut BytesMut) -> Result<u32, FrameError> {
         let (start, kind, len) = (payload.len(), announced.header.kind, announced.header.payload_len);
         let end = start + len;
@@ -280,7 +281,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         self.ahead.put_slice(&payload[end..]);
         payload.truncate(end);
         if !self.reads_many && self.ahead.is_empty() {
-            // A connection that waits in a pool needs no memory.
+            // An idle connection in a pool must not hold memory.
             self.ahead = BytesMut::new();
         }
         let payload_checksum = crc32c(&payload[start..]);
@@ -298,20 +299,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     /// Sends a frame that is not Data.
     pub(crate) async fn write_control(&mut self, kind: Kind, link: u32, payload: &[u8]) -> Result<(), FrameError> {
         self.write_frame(&Header::control(kind, link, payload.len()), payload).await?;
-        // A connection that waits in a pool needs no memory.
+        // An idle connection in a pool must not hold memory.
         self.waiting = BytesMut::new();
         Ok(())
     }
 
-    /// Says which link the connection is for now.
+    /// Announces the link that the connection carries next.
     pub async fn send_hello(&mut self, hello: &Hello) -> Result<(), FrameError> {
         let mut payload = version_fields();
         payload.put_slice(&encode_hello(hello)?);
         self.write_control(Kind::Hello, hello.link, &payload).await
     }
 
-    /// Waits for the next Hello, as long as the peer sends nothing at all: a kept connection may be idle for long.
-    /// A peer of another protocol version is told so.
+    /// Waits for the next Hello. There is no time limit until its first byte, because a kept connection may be idle for
+    /// long. A peer with another protocol version is told so.
     pub async fn read_hello(&mut self) -> Result<Hello, FrameError> {
         if self.ahead.is_empty() {
             self.ahead.reserve(HEADER_LEN);
@@ -322,7 +323,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         let mut payload = BytesMut::new();
         let header = self.read_frame(&mut payload).await?;
         if header.kind != Kind::Hello {
-            return Err(FrameError::Unexpected(format!("a {:?} frame where Hello is due", header.kind)));
+            return Err(FrameError::Unexpected(format!("received a {:?} frame instead of a Hello", header.kind)));
         }
         let theirs = take_version_fields(&mut payload)?;
         if let Err(error) = PROTOCOL.agree(theirs) {
@@ -330,19 +331,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
             return Err(FrameError::OtherVersion(error));
         }
         let hello: Hello =
-            postcard::from_bytes(&payload).map_err(|_| FrameError::Unexpected("a Hello that cannot be read".into()))?;
+            postcard::from_bytes(&payload).map_err(|_| FrameError::Unexpected("cannot decode the Hello".into()))?;
         if hello.link != header.link {
-            return Err(FrameError::Unexpected("a Hello whose header names another link".into()));
+            return Err(FrameError::Unexpected("the Hello's header names another link".into()));
         }
         Ok(hello)
     }
 
-    /// Answers a Hello: go on.
+    /// Accepts a Hello.
     pub async fn accept_hello(&mut self, hello: &Hello) -> Result<(), FrameError> {
         self.write_control(Kind::HelloAck, hello.link, &version_fields()).await
     }
 
-    /// Answers a Hello: no, because of `error`. The connection is of no use afterwards.
+    /// Refuses a Hello because of `error`. The connection cannot be used afterwards.
     pub async fn refuse_hello(&mut self, link: u32, error: &Error) -> Result<(), FrameError> {
         let mut payload = version_fields();
         payload.put_slice(&encode_error(error));
@@ -358,7 +359,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         }
         if header.kind != Kind::HelloAck || header.link != link {
             let (kind, number) = (header.kind, header.link);
-            return Err(FrameError::Unexpected(format!("a {kind:?} frame of link {number} where link {link}'s HelloAck is due")));
+            return Err(FrameError::Unexpected(format!(
+                "received a {kind:?} frame of link {number} instead of link {link}'s HelloAck"
+            )));
         }
         let theirs = take_version_fields(&mut payload)?;
         if let Err(error) = PROTOCOL.agree(theirs) {
@@ -367,7 +370,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         if payload.is_empty() { Ok(()) } else { Err(FrameError::Peer(peer_error(&payload))) }
     }
 
-    /// Whether the connection has ended, or has something to say that nobody asked for. It does not wait.
+    /// Whether the connection has ended or has unexpected input. Does not wait.
     pub(crate) async fn is_stale(&mut self) -> bool {
         if !self.ahead.is_empty() {
             return true;
@@ -383,7 +386,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
 
 /// The error in an Error frame, or in a HelloAck.
 pub(crate) fn peer_error(payload: &[u8]) -> Error {
-    decode_error(payload).unwrap_or_else(|| Error::replan("the peer broke off and gave no reason that can be read"))
+    decode_error(payload).unwrap_or_else(|| Error::replan("the peer aborted the link without a readable reason"))
 }
 
 async fn write_all(stream: &mut (impl AsyncWrite + Unpin), mut rest: impl Buf, stall: Duration) -> Result<(), FrameError> {
@@ -395,7 +398,7 @@ async fn write_all(stream: &mut (impl AsyncWrite + Unpin), mut rest: impl Buf, s
     Ok(())
 }
 
-/// Appends what there is, at most `limit` bytes, at least one.
+/// Appends at least one and at most `limit` bytes, as many as are available.
 async fn read_some(
     stream: &mut (impl AsyncRead + Unpin),
     into: &mut BytesMut,
@@ -418,7 +421,7 @@ async fn within<T>(limit: Duration, moving: impl Future<Output = io::Result<T>>)
 
 const VERSION_FIELDS_LEN: usize = 12;
 
-/// The fields with which Hello and HelloAck begin in every version, for ever.
+/// The fields with which Hello and HelloAck begin in every version; they must never change.
 fn version_fields() -> Vec<u8> {
     let mut fields = Vec::with_capacity(VERSION_FIELDS_LEN + 128);
     fields.put_u16_le(PROTOCOL.oldest);
@@ -429,7 +432,7 @@ fn version_fields() -> Vec<u8> {
 
 fn take_version_fields(payload: &mut BytesMut) -> Result<ProtocolRange, FrameError> {
     if payload.len() < VERSION_FIELDS_LEN {
-        return Err(FrameError::Unexpected("a Hello or HelloAck without a version".into()));
+        return Err(FrameError::Unexpected("a Hello or HelloAck has no version".into()));
     }
     let range = ProtocolRange { oldest: payload.get_u16_le(), newest: payload.get_u16_le() };
     let _features = payload.get_u64_le();
@@ -437,7 +440,7 @@ fn take_version_fields(payload: &mut BytesMut) -> Result<ProtocolRange, FrameErr
 }
 
 fn encode_hello(hello: &Hello) -> Result<Vec<u8>, FrameError> {
-    postcard::to_allocvec(hello).map_err(|_| FrameError::Unexpected("a Hello that cannot be encoded".into()))
+    postcard::to_allocvec(hello).map_err(|_| FrameError::Unexpected("cannot encode the Hello".into()))
 }
 
 impl Serialize for LinkToken {

@@ -1,4 +1,5 @@
-//! Accepts connections and finds out who they are, many at a time: one that dawdles in its handshake holds up nobody.
+//! Accepts connections and authenticates their peers, many at a time, so that a slow handshake delays no other
+//! connection.
 
 use crate::{
     net::{BoxStream, Listen},
@@ -7,28 +8,28 @@ use crate::{
 use std::time::Duration;
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// A connection whose other end is known.
+/// A connection with an authenticated peer.
 pub struct Accepted {
     /// The connection.
     pub stream: BoxStream,
-    /// Who is at the other end.
+    /// The peer.
     pub peer: Peer,
-    /// The address that it comes from.
+    /// The peer's address.
     pub address: String,
 }
 
-/// The connections that a listener accepts. It stops listening when this is dropped.
+/// The connections that a listener accepts. Dropping it stops the listener.
 pub struct Incoming {
     accepted: mpsc::Receiver<Accepted>,
 }
 
-/// Handshakes that may be under way, or done and not yet taken.
+/// Handshakes that may be running, or finished and not yet taken.
 const HANDSHAKES_MAX: usize = 256;
-/// A listener that fails (no more file descriptors, say) is asked again after this long.
+/// How long a listener pauses after an error, for example after a lack of file descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 impl Incoming {
-    /// Starts to accept on `listener`.
+    /// Starts to accept connections on `listener`.
     pub fn start(listener: Box<dyn Listen>, security: Security) -> Self {
         let (sender, accepted) = mpsc::channel(1);
         tokio::spawn(accept_all(listener, security, sender));
@@ -49,7 +50,7 @@ async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc:
     let mut handshakes = JoinSet::new();
     loop {
         tokio::select! {
-            // In order, so that a simulation's seed says what happens.
+            // In a fixed order, so that a simulation is determined by its seed.
             biased;
             () = sender.closed() => return,
             Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
@@ -69,7 +70,7 @@ async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc:
 async fn handshake(stream: BoxStream, address: String, security: Security, sender: mpsc::Sender<Accepted>) {
     match security.accept(stream).await {
         Ok((stream, peer)) => {
-            // Nobody left to take it: the listener is being closed.
+            // No receiver is left: the listener is being closed.
             let _closed = sender.send(Accepted { stream, peer, address }).await;
         }
         Err(error) => tracing::warn!(%address, %error, "refused a connection"),

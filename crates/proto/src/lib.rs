@@ -1,14 +1,14 @@
-//! What crosses the wire, versioned: the control plane (gRPC), the data plane (frames), who may talk (TLS, tokens), and the
-//! seam through which everybody reaches the network.
+//! What crosses the wire, versioned: the control plane (gRPC), the data plane (frames), authentication (TLS, tokens),
+//! and the interface to the network.
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
-//! | [`net`] | the network as everybody sees it: connect, listen, accept |
-//! | [`security`], [`certs`] | mutual TLS over any network; who the other end is |
+//! | [`net`] | the interface to the network: connect, listen, accept |
+//! | [`security`], [`certs`] | mutual TLS over any network; the identity of the other end |
 //! | [`v1`], [`rpc`], [`status`] | the control plane: messages, servers and channels, errors |
-//! | [`frame`], [`link`], [`pool`] | the data plane: frames, one link of a plan, connections that are kept |
-//! | [`token`], [`task`] | the right to use a link; a task as bytes |
-//! | [`conversion`] | what converts a stripe for an agent, as the agent sees it |
+//! | [`frame`], [`link`], [`pool`] | the data plane: frames, one link of a plan, kept connections |
+//! | [`token`], [`task`] | the right to use a link; the encoding of a task |
+//! | [`conversion`] | the interface between an agent and its converter |
 
 pub mod certs;
 pub mod conversion;
@@ -43,8 +43,8 @@ pub use token::{LinkKey, LinkRights, LinkToken};
 pub use version::{PROTOCOL, ProtocolRange};
 pub use weft_types::{crc32c, crc32c_continued, crc32c_joined};
 
-/// The control plane's messages and services, generated from `proto/weft.proto` by `make bless`. They are kept in the repository, so
-/// that a build needs neither a generator nor the time that it takes; a test holds them to their source.
+/// The control plane's messages and services, generated from `proto/weft.proto` by `make bless`. The repository
+/// contains the generated code, so that a build needs no generator; a test compares it with its source.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 pub mod v1 {
     include!("generated/weft.v1.rs");

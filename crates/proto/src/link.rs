@@ -1,4 +1,4 @@
-//! One link of a plan over one connection: slices go in at one end and come out at the other, in order, complete or not at all.
+//! One link of a plan over one connection. Slices arrive in the order in which they were sent, complete or not at all.
 
 use crate::frame::{FrameError, FrameStream, HEADER_LEN, Header, Kind, peer_error};
 use crate::net::BoxStream;
@@ -41,19 +41,19 @@ pub struct LinkReceiver<S = BoxStream> {
     buffers: SliceBuffers,
 }
 
-/// Memory of the slices that links have received, for the next links of the same process. It keeps 64 slices, of no more than a frame each:
-/// 16 MiB where slices have 256 KiB.
+/// A pool of receive memory that later links of the same process reuse. It keeps 64 slices, each of at most one frame:
+/// 16 MiB for slices of 256 KiB.
 #[derive(Debug, Default)]
 pub struct SliceMemory(Mutex<Vec<BytesMut>>);
 
-/// Memory of the slices that a link receives. It is used again when their bytes are held no more: to allocate for each slice makes the
-/// system map and clear its pages each time.
+/// Receive memory of one link. It is reused when its bytes are no longer held: with a new allocation for each slice,
+/// the system would map and clear the pages each time.
 #[derive(Default)]
 struct SliceBuffers {
     own: Vec<BytesMut>,
-    /// Of the largest slice.
+    /// The bytes of the largest slice so far.
     room: usize,
-    /// Where they come from, and go in the end.
+    /// The pool that the buffers come from and return to.
     memory: Option<Arc<SliceMemory>>,
 }
 
@@ -65,25 +65,25 @@ struct LinkState {
     ended: bool,
 }
 
-/// What End says of all Data frames: their payload's length, and the CRC32C of their checksums.
+/// End's summary of all Data frames: the length of their payloads, and the CRC32C of their checksums.
 struct LinkTotal {
     bytes: u64,
     checksums: u32,
 }
 
-/// How long a sender whose connection broke waits for the reason that the receiver may have sent.
+/// How long a sender whose connection broke waits for the receiver's reason.
 const REASON_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long one who breaks off may take to say why.
+/// How long sending the reason for an abort may take.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 const END_LEN: usize = 12;
-/// Buffers that are kept, whatever is held of what was received.
+/// The most buffers that are kept, however many slices the receiver holds.
 const BUFFERS_KEPT_MAX: usize = 64;
-/// Larger ones are not kept longer than a link.
+/// Larger buffers are freed with their link.
 const BUFFER_KEPT_BYTES_MAX: usize = FRAME_PAYLOAD_BYTES_MAX + HEADER_LEN;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
-    /// Sends on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that takes nothing
-    /// for `stall` has failed.
+    /// Sends on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that takes
+    /// nothing for `stall` has failed.
     pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: Duration) -> Self {
         frames.set_stall(stall);
         Self { frames, state: LinkState::new(link, width) }
@@ -95,8 +95,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
         self.flush().await
     }
 
-    /// As [`send`](Self::send), but small slices may wait for more of them until [`flush`](Self::flush), and a checksum that is known
-    /// is not computed.
+    /// Like [`send`](Self::send), but small slices may be buffered until [`flush`](Self::flush), and a known checksum
+    /// is not computed again.
     pub async fn feed(&mut self, slice: Span, rows: &Rows) -> Result<()> {
         self.feed_rows(slice, rows, || rows.checksum()).await
     }
@@ -104,27 +104,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     async fn feed_rows(&mut self, slice: Span, rows: &[u8], checksum: impl FnOnce() -> u32) -> Result<()> {
         self.state.at(slice.start);
         if rows.len() as u64 != self.state.slice_bytes(slice) {
-            return Err(self.state.place(Error::fatal(format!("{} bytes for {} positions", rows.len(), slice.len()))));
+            return Err(self.state.place(Error::fatal(format!(
+                "a slice has {} bytes for {} positions",
+                rows.len(),
+                slice.len()
+            ))));
         }
         let sent = self.try_feed(slice, rows, checksum).await;
         self.or_reason(sent).await
     }
 
-    /// As [`feed`](Self::feed), of a slice that the caller cuts into frames: the next of them, and whether more follow. What they are
-    /// together is for the receiver to check.
+    /// Like [`feed`](Self::feed), for a slice that the caller splits into frames: sends the next one; `more` says
+    /// whether others follow. The receiver checks their total length.
     pub async fn feed_frame(&mut self, slice: Span, rows: &[u8], more: bool) -> Result<()> {
         self.state.at(slice.start);
         let sent = self.try_feed_frame(slice, rows, more, crc32c(rows)).await;
         self.or_reason(sent).await
     }
 
-    /// Sees to it that all slices are on their way.
+    /// Sends all buffered slices.
     pub async fn flush(&mut self) -> Result<()> {
         let sent = self.frames.flush().await;
         self.or_reason(sent).await
     }
 
-    /// After the last slice: all is said.
+    /// Sends End after the last slice.
     pub async fn end(&mut self) -> Result<()> {
         let payload = self.state.total.encode();
         let sent = self.frames.write_control(Kind::End, self.state.link, &payload).await;
@@ -133,12 +137,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
         Ok(())
     }
 
-    /// Breaks off and tells the receiver why.
+    /// Aborts the link and sends the reason.
     pub async fn fail(self, error: &Error) {
         fail(self.frames, self.state, error).await;
     }
 
-    /// The connection, for another link, if this one ended as it should.
+    /// The connection, for another link, if this one ended cleanly.
     pub fn into_frames(self) -> Option<FrameStream<S>> {
         self.state.ended.then_some(self.frames)
     }
@@ -161,7 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
         Ok(())
     }
 
-    /// A receiver that breaks off says why before it closes; what the network says then is only that it closed.
+    /// Replaces a broken connection's error by the receiver's reason, which the receiver sends before it closes.
     async fn or_reason(&mut self, sent: Result<(), FrameError>) -> Result<()> {
         let Err(error) = sent else { return Ok(()) };
         if let FrameError::Io(_) = &error {
@@ -176,14 +180,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
-    /// Receives on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that sends nothing
-    /// for `stall` has failed.
+    /// Receives on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that sends
+    /// nothing for `stall` has failed.
     pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: Duration) -> Self {
         frames.set_stall(stall);
         Self { frames, state: LinkState::new(link, width), buffers: SliceBuffers::default() }
     }
 
-    /// It takes its memory from there, and leaves it there.
+    /// Takes receive memory from this pool and returns it there.
     #[must_use]
     pub fn with_memory(mut self, memory: &Arc<SliceMemory>) -> Self {
         self.buffers.memory = Some(Arc::clone(memory));
@@ -197,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
         received.map_err(|error| self.state.place(error.into()))
     }
 
-    /// After the last slice: waits for End, and checks that what it says is what came.
+    /// Waits for End after the last slice, and compares it with what was received.
     pub async fn end(&mut self) -> Result<()> {
         let ended = self.try_end().await;
         ended.map_err(|error| self.state.place(error.into()))?;
@@ -205,12 +209,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
         Ok(())
     }
 
-    /// Breaks off and tells the sender why.
+    /// Aborts the link and sends the reason.
     pub async fn fail(self, error: &Error) {
         fail(self.frames, self.state, error).await;
     }
 
-    /// The connection, for another link, if this one ended as it should.
+    /// The connection, for another link, if this one ended cleanly.
     pub fn into_frames(self) -> Option<FrameStream<S>> {
         self.state.ended.then_some(self.frames)
     }
@@ -230,7 +234,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
                 return Err(self.unexpected(&header, &format!("positions {}..{}", slice.start, slice.end)));
             }
             if header.more == (header.payload_len == left) || (header.payload_len == 0 && left > 0) {
-                return Err(FrameError::Unexpected(format!("a slice of {wanted} bytes comes in pieces that do not make it up")));
+                return Err(FrameError::Unexpected(format!("the pieces of a slice do not add up to its {wanted} bytes")));
             }
             let of_payload = self.frames.read_payload(&announced, &mut buffer).await?;
             checksum = crc32c_joined(checksum, of_payload, header.payload_len as u64);
@@ -255,7 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
         let mut payload = BytesMut::new();
         self.frames.read_payload(&announced, &mut payload).await?;
         if payload[..] != self.state.total.encode() {
-            return Err(FrameError::Unexpected("End tells of other bytes than those that came".into()));
+            return Err(FrameError::Unexpected("End does not match the received bytes".into()));
         }
         Ok(())
     }
@@ -269,14 +273,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
     fn unexpected(&self, header: &Header, due: &str) -> FrameError {
         let Header { kind, link, span, payload_len, .. } = header;
         FrameError::Unexpected(format!(
-            "a {kind:?} frame of {payload_len} bytes for positions {}..{} of link {link}, where {due} of link {} is due",
+            "received a {kind:?} frame of {payload_len} bytes for positions {}..{} of link {link} instead of {due} of link {}",
             span.start, span.end, self.state.link
         ))
     }
 }
 
 impl SliceBuffers {
-    /// Room for a slice, and for the header that may be read ahead. There are as many buffers as were ever held at once, and no more.
+    /// Room for a slice and for the header that may be read ahead. There are never more buffers than were held at the
+    /// same time.
     fn take(&mut self, slice_bytes: usize) -> BytesMut {
         let room = slice_bytes.saturating_add(HEADER_LEN);
         self.room = self.room.max(room);
@@ -293,7 +298,7 @@ impl Drop for SliceBuffers {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take().filter(|_| self.room <= BUFFER_KEPT_BYTES_MAX) else { return };
         let mut kept = memory.lock();
-        // Those that were left last fit the next link best.
+        // The latest buffers fit the next link best.
         let too_many = (kept.len() + self.own.len()).saturating_sub(BUFFERS_KEPT_MAX).min(kept.len());
         kept.drain(..too_many);
         kept.append(&mut self.own);
@@ -301,7 +306,7 @@ impl Drop for SliceBuffers {
 }
 
 impl SliceMemory {
-    /// Lets go of what it keeps.
+    /// Frees all kept memory.
     pub fn forget(&self) {
         self.lock().clear();
     }
@@ -311,7 +316,7 @@ impl SliceMemory {
     }
 }
 
-/// One of the buffers that are free and have so much room.
+/// Takes a free buffer with enough room.
 fn take_free(buffers: &mut Vec<BytesMut>, room: usize) -> Option<BytesMut> {
     let free = buffers.iter_mut().position(|buffer| buffer.try_reclaim(room))?;
     Some(buffers.swap_remove(free))
@@ -322,7 +327,7 @@ async fn fail<S: AsyncRead + AsyncWrite + Unpin>(mut frames: FrameStream<S>, sta
         return;
     }
     let payload = crate::status::encode_error(error);
-    // The connection may be broken already, which is then known at the other end, too.
+    // The connection may be broken already; the other end then knows.
     let _best_effort = tokio::time::timeout(FAREWELL_TIMEOUT, frames.write_control(Kind::Error, state.link, &payload)).await;
 }
 

@@ -1,4 +1,4 @@
-//! A network within one process: a whole cluster runs on it without a socket, as tests do, on the time that tokio shows.
+//! A network within one process, on tokio's clock: tests run whole clusters on it without a socket.
 
 use crate::net::{BoxStream, Listen, Net};
 use async_trait::async_trait;
@@ -10,11 +10,11 @@ use std::{
 };
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 
-/// What one direction of a connection holds before its reader takes it: as much as a socket's buffers grow to on Linux.
+/// The bytes that one direction of a connection buffers: as much as a socket's buffers grow to on Linux.
 const BUFFER_BYTES: usize = 4 << 20;
 /// Connections that may wait to be accepted.
 const BACKLOG_MAX: usize = 1024;
-/// The first of the ports that port 0 stands for.
+/// The first port that is assigned for port 0.
 const FREE_PORTS: u16 = 32_768;
 
 /// The network as one host sees it. Clones are the same host; hosts created by [`MemoryNet::host`] share the network.
@@ -42,11 +42,11 @@ struct Network {
     next_port: u16,
 }
 
-/// A connection, and where it comes from.
+/// A connection and the address of its other end.
 type Arrival = (BoxStream, String);
 
 impl Default for MemoryNet {
-    /// The host 127.0.0.1 of a network of its own.
+    /// The host 127.0.0.1 of a new network.
     fn default() -> Self {
         let network = Network { listeners: BTreeMap::new(), next_port: FREE_PORTS };
         Self { host: "127.0.0.1".to_owned(), network: Arc::new(Mutex::new(network)) }
@@ -79,7 +79,7 @@ impl Network {
 }
 
 fn parse(address: &str) -> io::Result<SocketAddr> {
-    address.parse().map_err(|_| io::Error::new(ErrorKind::InvalidInput, format!("{address} is no IP address and port")))
+    address.parse().map_err(|_| io::Error::new(ErrorKind::InvalidInput, format!("{address} is not an IP address with a port")))
 }
 
 #[async_trait]
@@ -90,7 +90,7 @@ impl Net for MemoryNet {
             let mut network = self.lock();
             (network.listeners.get(&to).cloned(), format!("{}:{}", self.host, network.free_port()))
         };
-        let refused = || io::Error::new(ErrorKind::ConnectionRefused, format!("nobody listens on {address}"));
+        let refused = || io::Error::new(ErrorKind::ConnectionRefused, format!("no process listens on {address}"));
         let (ours, theirs) = tokio::io::duplex(BUFFER_BYTES);
         listener.ok_or_else(refused)?.send((Box::new(theirs), from)).await.map_err(|_| refused())?;
         Ok(Box::new(ours))
@@ -104,7 +104,7 @@ impl Net for MemoryNet {
             address.set_port(network.free_port());
         }
         if network.listeners.get(&address).is_some_and(|listener| !listener.is_closed()) {
-            return Err(io::Error::new(ErrorKind::AddrInUse, format!("{address} is taken")));
+            return Err(io::Error::new(ErrorKind::AddrInUse, format!("{address} is in use")));
         }
         network.listeners.insert(address, sender);
         Ok(Box::new(Listener { address, arrivals: AsyncMutex::new(arrivals) }))
@@ -121,7 +121,7 @@ struct Listener {
 impl Listen for Listener {
     async fn accept(&self) -> io::Result<(BoxStream, String)> {
         let arrival = self.arrivals.lock().await.recv().await;
-        arrival.ok_or_else(|| io::Error::new(ErrorKind::BrokenPipe, "the network is gone"))
+        arrival.ok_or_else(|| io::Error::new(ErrorKind::BrokenPipe, "the network was dropped"))
     }
 
     fn local_address(&self) -> io::Result<String> {

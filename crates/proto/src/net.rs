@@ -1,5 +1,5 @@
-//! The network as everybody sees it: who connects, listens and accepts does so through [`Net`], so that the whole cluster also
-//! runs on a simulated one.
+//! The interface to the network. All connections go through [`Net`], so that a whole cluster can also run on a
+//! simulated network.
 
 use async_trait::async_trait;
 use std::{io, net::SocketAddr, time::Duration};
@@ -22,31 +22,31 @@ pub trait Net: Send + Sync {
     /// Connects to `address`, `host:port`.
     async fn connect(&self, address: &str) -> io::Result<BoxStream>;
 
-    /// Listens on `address`, `host:port`; port 0 takes a free one.
+    /// Listens on `address`, `host:port`; port 0 picks a free one.
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>>;
 }
 
-/// Takes connections.
+/// Accepts connections.
 #[async_trait]
 pub trait Listen: Send + Sync {
-    /// The next connection, and the address that it comes from.
+    /// The next connection, and its peer's address.
     async fn accept(&self) -> io::Result<(BoxStream, String)>;
 
-    /// Where it listens, as others can dial it.
+    /// The address of the listener, in a form that others can dial.
     fn local_address(&self) -> io::Result<String>;
 }
 
-/// A connection's two directions.
+/// A bidirectional byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Any connection.
+/// Any stream.
 pub type BoxStream = Box<dyn Stream>;
 
-/// The machine's own TCP, without Nagle's delay and with keep-alive.
+/// The machine's own TCP, without Nagle's algorithm and with keep-alive.
 #[derive(Debug, Clone)]
 pub struct TcpNet {
-    /// A connection that is not there after this long has failed.
+    /// How long connecting may take.
     pub connect_timeout: Duration,
 }
 
@@ -65,7 +65,7 @@ impl Net for TcpNet {
         let connecting = async {
             let mut last = None;
             let candidates: Vec<SocketAddr> = tokio::net::lookup_host(address).await?.collect();
-            // One that does not answer leaves the others their share of the time.
+            // Each address gets its share of the time, so that one that does not answer leaves time for the others.
             let share = self.connect_timeout / candidates.len().max(1) as u32;
             for candidate in candidates {
                 match tokio::time::timeout(share, connect_one(candidate)).await {
@@ -102,7 +102,7 @@ async fn connect_one(address: SocketAddr) -> io::Result<TcpStream> {
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     // Accepted connections inherit keep-alive from the listener.
     let socket = socket_for(address)?;
-    // A restarted daemon takes its port again although connections of its predecessor linger.
+    // Lets a restarted daemon reuse its port while connections of its predecessor linger.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG_MAX)

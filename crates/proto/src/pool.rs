@@ -1,4 +1,4 @@
-//! Connections of the data plane that are kept for the next link to the same peer.
+//! A pool of data connections, kept for the next link to the same peer.
 
 use crate::{
     frame::{FrameError, FrameStream, Hello},
@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 use weft_types::{Error, Result};
 
-/// Dials peers, and keeps connections that ended cleanly for the next time.
+/// Dials peers, and keeps connections that ended cleanly.
 pub struct Pool {
     net: Arc<dyn Net>,
     security: Security,
@@ -21,16 +21,16 @@ pub struct Pool {
     idle: Mutex<BTreeMap<Key, Vec<Idle>>>,
 }
 
-/// How much a pool keeps, and how long it waits.
+/// Limits of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolLimits {
     /// Idle connections to one peer.
     pub idle_per_peer_max: usize,
     /// Idle connections to all peers together.
     pub idle_max: usize,
-    /// A connection that was idle for longer is closed. Who accepts keeps them for longer than that.
+    /// Idle connections older than this are closed. The accepting end keeps them longer.
     pub idle_age_max: Duration,
-    /// The answer to a Hello must come within this time.
+    /// How long the answer to a Hello may take.
     pub answer_timeout: Duration,
 }
 
@@ -58,14 +58,14 @@ impl Pool {
         Self { net, security, limits, idle: Mutex::default() }
     }
 
-    /// A connection to `expected` at `address` on which `hello` was accepted. A kept one is tried first; if it turns out to
-    /// be dead, a new one is dialled.
+    /// A connection to `expected` at `address` on which `hello` was accepted. Tries a kept connection first and dials a
+    /// new one if that is dead.
     pub async fn open(&self, address: &str, expected: &Peer, hello: &Hello) -> Result<FrameStream> {
         let place = |error: Error| Error { message: format!("{expected} at {address}: {}", error.message), ..error };
         while let Some(mut frames) = self.take(address, expected).await {
             match self.greet(&mut frames, hello).await {
                 Ok(()) => return Ok(frames),
-                // It ended before an answer came: the peer has closed it meanwhile.
+                // The peer closed the kept connection before it answered.
                 Err(FrameError::Closed | FrameError::Truncated | FrameError::Io(_)) => {}
                 Err(error) => return Err(place(error.into())),
             }
@@ -75,7 +75,7 @@ impl Pool {
         Ok(frames)
     }
 
-    /// Gives back a connection on which a link has ended cleanly.
+    /// Returns a connection on which a link has ended cleanly.
     pub fn put_back(&self, address: &str, peer: &Peer, frames: FrameStream) {
         let now = Instant::now();
         let mut idle = self.lock();
@@ -87,7 +87,7 @@ impl Pool {
         }
     }
 
-    /// Connections that wait for their next link.
+    /// The number of idle connections.
     pub fn idle_count(&self) -> usize {
         self.lock().values().map(Vec::len).sum()
     }
@@ -98,7 +98,7 @@ impl Pool {
         frames.read_hello_ack(hello.link).await
     }
 
-    /// The connection that was idle for the shortest time and is still alive.
+    /// The most recently used live connection to this peer.
     async fn take(&self, address: &str, peer: &Peer) -> Option<FrameStream> {
         let key = (address.to_string(), peer.clone());
         loop {
@@ -120,7 +120,7 @@ impl Pool {
         });
     }
 
-    /// A panic elsewhere leaves the map as good as it was: each change to it is one call.
+    /// A poisoned lock is safe to use: each change to the map is one call.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Vec<Idle>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
-//! gRPC over [`Net`] and [`Security`]: one way to serve, one way to call, with the limits and keep-alives that every channel
-//! needs.
+//! gRPC over [`Net`] and [`Security`]: one way to serve and one way to call, with the limits and keep-alives of every
+//! channel.
 
 use crate::{
     incoming::{Accepted, Incoming},
@@ -38,59 +38,61 @@ use weft_types::{Error, Reaction, Result};
 
 /// The largest message of the control plane, bytes.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Calls that one connection may have under way.
+/// The most concurrent calls on one connection.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// Conversions that one agent does at once: what other tasks need shall have room beside them.
+/// The most concurrent conversions of one agent, which leaves resources for other tasks.
 pub const CONVERSIONS_PER_AGENT_MAX: u32 = 4;
-/// The end of a stripe is answered within this time: what nodes have lost of it is rebuilt before.
+/// The deadline of EndStripe, within which blocks that nodes have lost are rebuilt.
 pub const END_STRIPE_TIMEOUT: Duration = Duration::from_secs(600);
-/// A connection is asked for a sign of life this often, also while idle: else a black-holed one never recovers.
+/// The interval of keep-alive pings, also on an idle connection: otherwise a black-holed one would never recover.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// … and is given up when it gives none for this long.
+/// A connection is closed when a ping stays unanswered for this long.
 pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection that is not there after this long has failed.
+/// How long connecting may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long calls that are under way may take once a server has been told to stop.
+/// How long running calls may take after the server was told to stop.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
-/// Who calls: an extension of every request.
+/// The caller: an extension of every request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// As its certificate says.
+    /// The caller's identity from its certificate.
     pub peer: Peer,
-    /// The address that it calls from.
+    /// The caller's address.
     pub address: String,
 }
 
-/// Who calls.
+/// The caller of a request.
 pub fn caller<T>(request: &Request<T>) -> Caller {
     let known = request.extensions().get::<Caller>().cloned();
     known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
 }
 
-/// The header in which an agent that calls in place of a client shows its delegation. It keeps the name that older versions know.
+/// The header with the delegation of an agent that calls in place of a client. The name must not change: older versions
+/// use it.
 const DELEGATION: &str = "weft-delegation";
 
-/// The number of the caller's delegation; `None`: it calls on its own account. What is not a number is nobody's.
+/// The number of the caller's delegation; `None` if the caller acts for itself. An invalid number counts as one that
+/// was never issued.
 pub fn delegation<T>(request: &Request<T>) -> Option<u64> {
     let header = request.metadata().get(DELEGATION)?;
     Some(header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-/// A request under a delegation of the coordinator.
+/// Adds a delegation of the coordinator to a request.
 pub fn delegated<T>(mut request: Request<T>, delegation: u64) -> Request<T> {
     request.metadata_mut().insert(DELEGATION, delegation.into());
     request
 }
 
-/// A request that must be answered within `deadline`; the server learns of it too.
+/// A request that must be answered within `deadline`; the server gets the deadline too.
 pub fn with_deadline<T>(message: T, deadline: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(deadline);
     request
 }
 
-/// The services of one listener, found by the first part of a call's path.
+/// The services of one listener, selected by the first part of a call's path.
 #[derive(Clone, Default)]
 pub struct Services {
     by_name: BTreeMap<&'static str, Service>,
@@ -105,7 +107,7 @@ impl Services {
         Self::default()
     }
 
-    /// One more: [`weft_server`], [`agent_server`] or [`membership_server`].
+    /// Adds a service: [`weft_server`], [`agent_server`] or [`membership_server`].
     #[must_use]
     pub fn with<S>(mut self, service: S) -> Self
     where
@@ -117,21 +119,21 @@ impl Services {
         self
     }
 
-    /// A call of a service that is not here is answered as gRPC wants it.
+    /// Answers a call; an unknown service gets gRPC's standard answer.
     fn answer(&self, request: http::Request<Body>) -> Answering {
         let name = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
         match self.by_name.get(name) {
             Some(service) => Box::pin(service.clone().oneshot(request)),
             None => {
                 let status =
-                    Status::unimplemented(format!("there is no service {} here", name.chars().take(80).collect::<String>()));
+                    Status::unimplemented(format!("this server has no service {}", name.chars().take(80).collect::<String>()));
                 Box::pin(std::future::ready(Ok(status.into_http())))
             }
         }
     }
 }
 
-/// Serves until `shutdown`; then calls that are under way have [`SHUTDOWN_GRACE`] to end.
+/// Serves until `shutdown`; running calls then have [`SHUTDOWN_GRACE`] to finish.
 pub async fn serve(
     services: Services,
     listener: Box<dyn Listen>,
@@ -159,12 +161,12 @@ pub async fn serve(
     tokio::select! {
         biased;
         served = server.serve_with_incoming_shutdown(service, incoming, signal) =>
-            served.map_err(|error| Error::fatal(format!("the control plane cannot be served: {}", innermost(&error)))),
+            served.map_err(|error| Error::fatal(format!("cannot serve the control plane: {}", innermost(&error)))),
         () = grace_over => Ok(()),
     }
 }
 
-/// A channel to `expected` at `address`, connected; it reconnects by itself from then on.
+/// A connected channel to `expected` at `address`; later it reconnects by itself.
 pub async fn connect(net: Arc<dyn Net>, security: &Security, address: &str, expected: &Peer) -> Result<Channel> {
     let endpoint = endpoint(address)?;
     if security.is_insecure() {
@@ -177,8 +179,8 @@ pub async fn connect(net: Arc<dyn Net>, security: &Security, address: &str, expe
     })
 }
 
-/// Says hello to an HTTP/2 server and waits for its first byte. HTTP/2 itself would only tell that the stream was closed when
-/// it is a TLS server that answers.
+/// Sends the HTTP/2 preface and waits for the first byte. If a TLS server answers, HTTP/2 itself would report only that
+/// the stream was closed.
 async fn probe(net: &dyn Net, address: &str, expected: &Peer) -> Result<()> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -198,45 +200,45 @@ async fn probe(net: &dyn Net, address: &str, expected: &Peer) -> Result<()> {
     }
 }
 
-/// A channel to `expected` at `address` that connects when it is first used.
+/// A channel to `expected` at `address` that connects on first use.
 pub fn connect_lazy(net: Arc<dyn Net>, security: &Security, address: &str, expected: &Peer) -> Result<Channel> {
     Ok(endpoint(address)?.connect_with_connector_lazy(connector(net, security, address, expected)))
 }
 
-/// Calls clients' service.
+/// A client of the coordinator's service for clients.
 pub fn weft_client(channel: Channel) -> WeftClient<Channel> {
     WeftClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Calls an agent.
+/// A client of an agent's service.
 pub fn agent_client(channel: Channel) -> AgentClient<Channel> {
     AgentClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Calls the coordinator as an agent does.
+/// A client of the coordinator's service for agents.
 pub fn membership_client(channel: Channel) -> MembershipClient<Channel> {
     MembershipClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Serves clients.
+/// The coordinator's service for clients.
 pub fn weft_server<S: Weft>(service: S) -> WeftServer<S> {
     WeftServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Serves the coordinator's calls at an agent.
+/// An agent's service for the coordinator.
 pub fn agent_server<S: Agent>(service: S) -> AgentServer<S> {
     AgentServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Serves agents' calls at the coordinator.
+/// The coordinator's service for agents.
 pub fn membership_server<S: Membership>(service: S) -> MembershipServer<S> {
     MembershipServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 fn endpoint(address: &str) -> Result<Endpoint> {
-    // TLS, where there is any, is the connector's: to HTTP/2 the connection is as good as plain.
+    // The connector does the TLS, if any: HTTP/2 sees a plain connection.
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|_| Error::invalid(format!("'{address}' is not an address: host:port is")))?;
+        .map_err(|_| Error::invalid(format!("'{address}' is not a valid address: use host:port")))?;
     Ok(endpoint
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
@@ -260,7 +262,7 @@ fn connector(
     })
 }
 
-/// The error of ours that another error wraps.
+/// The weft error that another error wraps.
 pub(crate) fn find_error(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
     let mut at = Some(error);
     while let Some(error) = at {
@@ -272,7 +274,7 @@ pub(crate) fn find_error(error: &(dyn std::error::Error + 'static)) -> Option<Er
     None
 }
 
-/// What was at the bottom of it: the layers above say only that something failed.
+/// The innermost cause: the outer errors say only that something failed.
 pub(crate) fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     let mut at = error;
     while let Some(source) = at.source() {
@@ -281,7 +283,7 @@ pub(crate) fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a
     at
 }
 
-/// An accepted connection as the gRPC server wants it.
+/// An accepted connection, as the gRPC server needs it.
 struct Served {
     stream: BoxStream,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! What is printed of messages with a put's key in them: which put they are about, and not the key.
+//! Debug output of messages that contain a put's key: it names the put and hides the key.
 
 use crate::v1;
 use std::fmt;

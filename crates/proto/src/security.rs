@@ -1,7 +1,8 @@
-//! Who may talk: mutually authenticated TLS over any network, or nothing at all where an operator said so by name.
+//! Authentication: mutual TLS over any network, or none if an operator has chosen so explicitly.
 //!
-//! The two ends prove who they are by certificates of the cluster's own authority; the one who dials also says whom it
-//! expects. A wrong end (another cluster, another agent, one without TLS) gives an error that says which it is.
+//! Both ends prove their identity by certificates of the cluster's own authority; the dialling end also states which
+//! peer it expects. A wrong peer (another cluster, another agent, one without TLS) gives an error that names the
+//! difference.
 
 use crate::{
     certs::CertificateFiles,
@@ -31,17 +32,17 @@ use weft_types::{Error, Reaction, Result};
 pub enum Security {
     /// Mutually authenticated TLS 1.3.
     Tls(Arc<Tls>),
-    /// Plain text, and everybody is [`Peer::Anonymous`].
+    /// Plain text; every peer is [`Peer::Anonymous`].
     Insecure,
 }
 
-/// What a process proves itself with, and what it accepts as proof.
+/// A process's own certificate, and the authority that it trusts.
 pub struct Tls {
     client: TlsConnector,
     server: TlsAcceptor,
 }
 
-/// Who is at the other end of a connection, as its certificate says.
+/// The identity of the other end of a connection, from its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Peer {
     /// The coordinator.
@@ -50,11 +51,11 @@ pub enum Peer {
     Agent(String),
     /// A client.
     Client,
-    /// Somebody, over a connection that is not secured.
+    /// Unknown: the connection is not secured.
     Anonymous,
 }
 
-/// A TLS handshake that is not done after this long has failed.
+/// How long a TLS handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const AGENT_SUFFIX: &str = ".agent.weft";
@@ -70,12 +71,12 @@ impl Peer {
         }
     }
 
-    /// Whether the connection is either with the coordinator or not secured at all.
+    /// Whether the peer is the coordinator, or the connection is not secured.
     pub fn may_coordinate(&self) -> bool {
         matches!(self, Self::Coordinator | Self::Anonymous)
     }
 
-    /// Whether the connection is either with the agent `name` or not secured at all.
+    /// Whether the peer is the agent `name`, or the connection is not secured.
     pub fn may_be_agent(&self, name: &str) -> bool {
         match self {
             Self::Agent(proved) => proved == name,
@@ -98,7 +99,7 @@ impl fmt::Display for Peer {
             Self::Coordinator => f.write_str("the coordinator"),
             Self::Agent(name) => write!(f, "agent {name}"),
             Self::Client => f.write_str("a client"),
-            Self::Anonymous => f.write_str("somebody unknown"),
+            Self::Anonymous => f.write_str("an unauthenticated peer"),
         }
     }
 }
@@ -142,15 +143,15 @@ impl Security {
         matches!(self, Self::Insecure)
     }
 
-    /// Connects to `address`, where `expected` must answer.
+    /// Connects to `address` and checks that the peer is `expected`.
     pub async fn dial(&self, net: &dyn Net, address: &str, expected: &Peer) -> Result<BoxStream> {
         let place = |message: String| Error::replan(format!("{expected} at {address}: {message}"));
         let stream = net.connect(address).await.map_err(|error| place(format!("cannot connect: {error}")))?;
         let Self::Tls(tls) = self else { return Ok(Box::new(PlainStream::new(stream))) };
 
-        let name = expected.dns_name().ok_or_else(|| Error::fatal("a TLS connection is with somebody"))?;
-        let name =
-            ServerName::try_from(name).map_err(|_| Error::invalid(format!("'{expected}' has a name that no certificate has")))?;
+        let name = expected.dns_name().ok_or_else(|| Error::fatal("a TLS connection needs a named peer"))?;
+        let name = ServerName::try_from(name)
+            .map_err(|_| Error::invalid(format!("the name of '{expected}' is not valid in a certificate")))?;
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.client.connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
             Ok(Err(error)) => {
@@ -161,7 +162,7 @@ impl Security {
         }
     }
 
-    /// Takes a connection that was accepted: who is it?
+    /// Secures an accepted connection and identifies its peer.
     pub async fn accept(&self, stream: BoxStream) -> Result<(BoxStream, Peer)> {
         let Self::Tls(tls) = self else { return Ok((Box::new(PlainStream::new(stream)), Peer::Anonymous)) };
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.server.accept(stream)).await {
@@ -178,7 +179,7 @@ impl Security {
     }
 }
 
-/// The fast cipher first: both ends are ours, and 128 bits are enough.
+/// Prefers the fastest cipher: both ends are weft, and 128 bits suffice.
 fn provider() -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     provider.cipher_suites = vec![
@@ -189,7 +190,7 @@ fn provider() -> CryptoProvider {
     provider
 }
 
-/// Connections are pooled, so that resumption would save little; without it each connection's proof is its own.
+/// Connections are pooled, so resumption would save little. Without it every connection proves its identity by itself.
 fn without_resumption(mut config: ClientConfig) -> TlsConnector {
     config.resumption = rustls::client::Resumption::disabled();
     TlsConnector::from(Arc::new(config))
@@ -204,7 +205,7 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let certificates = certificates.map_err(|error| unusable(path, error))?;
     if certificates.is_empty() {
-        return Err(unusable(path, "there is no certificate in it"));
+        return Err(unusable(path, "it contains no certificate"));
     }
     Ok(certificates)
 }
@@ -221,11 +222,12 @@ fn peer_of(certificates: Option<&[CertificateDer<'_>]>) -> Result<Peer> {
     let certificate = certificates.and_then(<[_]>::first).ok_or_else(|| Error::invalid("the peer showed no certificate"))?;
     let names = der::dns_names(certificate);
     let [name] = names.as_slice() else {
-        return Err(Error::invalid(format!("the peer's certificate has {} names: one is needed", names.len())));
+        return Err(Error::invalid(format!("the peer's certificate has {} names instead of one", names.len())));
     };
-    let peer = Peer::from_dns_name(name)
-        .ok_or_else(|| Error::invalid(format!("the peer's certificate is for {name}: no coordinator, agent or client")))?;
-    // The verifier's own parser must agree with ours about the name.
+    let peer = Peer::from_dns_name(name).ok_or_else(|| {
+        Error::invalid(format!("the peer's certificate is for {name}, which is neither a coordinator nor an agent nor a client"))
+    })?;
+    // rustls's parser must agree with ours about the name.
     let parsed = rustls::server::ParsedCertificate::try_from(certificate).map_err(cannot_set_up)?;
     let server_name = ServerName::try_from(name.as_str()).map_err(cannot_set_up)?;
     rustls::client::verify_server_name(&parsed, &server_name)
@@ -233,7 +235,7 @@ fn peer_of(certificates: Option<&[CertificateDer<'_>]>) -> Result<Peer> {
     Ok(peer)
 }
 
-/// What a failed handshake means for an operator, and whether trying again can help.
+/// Explains a failed handshake to an operator, and whether a retry can help.
 fn explain_handshake(error: &io::Error) -> (Reaction, String) {
     use rustls::Error as Tls;
     let invalid = |message: &str| (Reaction::InvalidInput, message.to_string());
@@ -242,26 +244,26 @@ fn explain_handshake(error: &io::Error) -> (Reaction, String) {
             invalid("it does not speak TLS, which this side requires: was it started with --insecure?")
         }
         Some(Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
-            invalid("its certificate is not of this cluster's authority: it belongs to another cluster")
+            invalid("its certificate is not from this cluster's authority: it belongs to another cluster")
         }
         Some(Tls::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })) => {
-            (Reaction::InvalidInput, format!("its certificate is somebody else's: {error}"))
+            (Reaction::InvalidInput, format!("its certificate belongs to another peer: {error}"))
         }
         Some(Tls::AlertReceived(
             AlertDescription::UnknownCA | AlertDescription::DecryptError | AlertDescription::BadCertificate,
         )) => invalid("it refuses this side's certificate: it belongs to another cluster"),
         Some(Tls::AlertReceived(AlertDescription::CertificateRequired) | Tls::NoCertificatesPresented) => {
-            invalid("a certificate was asked for, and none was shown")
+            invalid("the peer showed no certificate, but one is required")
         }
         Some(other) => (Reaction::InvalidInput, format!("the TLS handshake failed: {other}")),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            (Reaction::Replan, "it closed the connection during the TLS handshake: is it without TLS, or gone?".into())
+            (Reaction::Replan, "it closed the connection during the TLS handshake: is it down, or running without TLS?".into())
         }
         None => (Reaction::Replan, format!("the connection broke during the TLS handshake: {error}")),
     }
 }
 
-/// Plain text that recognises a peer who speaks TLS by its first byte, so that the mistake is named and not a riddle.
+/// Plain text that recognises a TLS peer by its first byte, so that the error can name the mistake.
 struct PlainStream {
     inner: BoxStream,
     seen_first_byte: bool,
@@ -273,11 +275,12 @@ impl PlainStream {
     }
 }
 
-/// The types of the two TLS records that can come first: an alert, or a handshake. Nothing of ours begins with either.
+/// The types of the two TLS records that can come first: alert and handshake. No plain-text message of weft starts with
+/// them.
 const TLS_FIRST_BYTES: [u8; 2] = [0x15, 0x16];
 
 fn speaks_tls() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the peer speaks TLS, and this side was told to be --insecure")
+    io::Error::new(io::ErrorKind::InvalidData, "the peer speaks TLS, but this side runs with --insecure")
 }
 
 impl AsyncRead for PlainStream {

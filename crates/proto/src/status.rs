@@ -1,33 +1,34 @@
-//! weft's errors as gRPC statuses and back: the details carry the whole error, the code what a stranger needs to know of it.
+//! Converts weft errors to gRPC statuses and back. The details carry the whole error; the code is for other gRPC
+//! software.
 
 use crate::rpc::{find_error, innermost};
 use tonic::{Code, Status};
 use weft_types::{Error, Reaction};
 
-/// The longest text of an error that crosses the wire, bytes; what is longer is cut.
+/// The most bytes of each text of an error on the wire; longer texts are cut.
 const TEXT_BYTES_MAX: usize = 2048;
-/// The longest encoded error that is decoded, bytes.
+/// The most bytes of an encoded error that are decoded.
 const ERROR_BYTES_MAX: usize = 8192;
 
-/// The status that tells `error`.
+/// The status for `error`.
 pub fn to_status(error: &Error) -> Status {
     let error = shortened(error);
     Status::with_details(code_of(error.reaction), error.to_string(), encode_error(&error).into())
 }
 
-/// The error that `status` tells; one that is not ours gets the reaction that its code suggests.
+/// The error in `status`; a foreign status gets the reaction that its code suggests.
 pub fn from_status(status: &Status) -> Error {
     if let Some(error) = decode_error(status.details()) {
         return error;
     }
     let source = std::error::Error::source(status);
     if let Some(error) = source.and_then(find_error) {
-        // Who cannot be reached now may be there again soon.
+        // A peer that cannot be reached now may be reachable again soon.
         let reaction = if error.reaction == Reaction::Replan { Reaction::Retry } else { error.reaction };
         return Error { reaction, ..error };
     }
     let (text, reaction) = match (source, reaction_of(status.code())) {
-        // No peer sent it: the connection broke, whatever code was made of that.
+        // No peer sent this status: the connection broke, whatever code was derived from that.
         (Some(source), Reaction::Fatal) => (format!("{}: {}", status.message(), innermost(source)), Reaction::Retry),
         (Some(source), reaction) => (format!("{}: {}", status.message(), innermost(source)), reaction),
         (None, reaction) => (status.message().to_string(), reaction),
@@ -36,13 +37,13 @@ pub fn from_status(status: &Status) -> Error {
     Error::new(reaction, text)
 }
 
-/// An error as bytes: at most about 8 KiB, whatever its texts are.
+/// Encodes an error, in at most about 8 KiB.
 pub fn encode_error(error: &Error) -> Vec<u8> {
     // Strings and numbers always encode.
     postcard::to_allocvec(&shortened(error)).unwrap_or_default()
 }
 
-/// The error that bytes hold; `None` if they are none, or too long.
+/// Decodes an error; `None` if the bytes are invalid or too long.
 pub fn decode_error(bytes: &[u8]) -> Option<Error> {
     if bytes.is_empty() || bytes.len() > ERROR_BYTES_MAX {
         return None;
@@ -101,7 +102,7 @@ mod tests {
     #[test]
     fn a_broken_connection_is_no_answer() {
         let broken = Status::from_error("stream closed because of a broken pipe".into());
-        assert_eq!(from_status(&broken).reaction, Reaction::Retry, "what was asked may be asked again");
+        assert_eq!(from_status(&broken).reaction, Reaction::Retry, "the call may be repeated");
         assert_eq!(from_status(&Status::unknown("the peer cannot go on")).reaction, Reaction::Fatal);
     }
 

@@ -1,15 +1,15 @@
-//! The right to use one link of one plan: a MAC that the coordinator makes and the accepting agent checks.
+//! The right to use one link of one plan: a MAC that the coordinator computes and the accepting agent verifies.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use weft_types::{Error, Party, PlanId, Result};
 
-/// A token as it crosses the wire.
+/// A link's token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LinkToken(pub [u8; TOKEN_LEN]);
 
-/// A token is a right: it stays out of logs.
+/// A token is a credential and must not be logged.
 impl std::fmt::Debug for LinkToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("LinkToken(…)")
@@ -19,11 +19,11 @@ impl std::fmt::Debug for LinkToken {
 /// Bytes of a token.
 pub const TOKEN_LEN: usize = 32;
 
-/// The key that the coordinator and one agent share, new at each registration.
+/// The key shared by the coordinator and one agent; it is new at each registration.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LinkKey([u8; 32]);
 
-/// What a token gives the right to.
+/// The rights that a token grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkRights {
     /// The epoch of the coordinator that made the plan.
@@ -32,12 +32,12 @@ pub struct LinkRights {
     pub plan: PlanId,
     /// The link's number in the plan.
     pub link: u32,
-    /// Who sends.
+    /// The sender.
     pub from: Party,
-    /// Who receives.
+    /// The receiver.
     pub to: Party,
-    /// [`task_hash`] of the task, as bytes, of the one who accepts the connection: blocks, generations, ranges and rights
-    /// are all in it. For a probe [`probe_hash`].
+    /// The [`task_hash`] of the accepting end's encoded task, which contains blocks, generations, ranges and rights.
+    /// For a probe, [`probe_hash`].
     pub task_hash: [u8; 32],
 }
 
@@ -46,29 +46,29 @@ pub fn task_hash(task: &[u8]) -> [u8; 32] {
     Sha256::digest(task).into()
 }
 
-/// What a token for a probe of a link has in a task's place: nobody has a task then.
+/// The value in place of a task's hash in the token of a probe, which has no task.
 pub fn probe_hash() -> [u8; 32] {
     task_hash(b"weft probe 1")
 }
 
 impl LinkKey {
-    /// From 32 random bytes.
+    /// A key from 32 random bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// As the wire carries it.
+    /// A key from its bytes on the wire.
     pub fn from_slice(bytes: &[u8]) -> Result<Self> {
-        let wrong = |_| Error::invalid(format!("a link key of {} bytes: 32 are", bytes.len()));
+        let wrong = |_| Error::invalid(format!("a link key has {} bytes instead of 32", bytes.len()));
         bytes.try_into().map(Self).map_err(wrong)
     }
 
-    /// The bytes, to send them to the agent whose key it is.
+    /// The key's bytes, which are sent only to the agent that shares the key.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Names the registration whose key it is, and gives nothing of the key away.
+    /// Identifies the registration that the key belongs to, without revealing the key.
     pub fn id(&self) -> [u8; 8] {
         let mut id = [0; 8];
         let mac = self.keyed().chain_update(b"weft registration 1").finalize().into_bytes();
@@ -81,14 +81,14 @@ impl LinkKey {
         LinkToken(self.mac(rights).finalize().into_bytes().into())
     }
 
-    /// Whether `token` is the one for `rights`; takes as long whether it is or not.
+    /// Checks `token` for `rights`, in constant time.
     pub fn verify(&self, rights: &LinkRights, token: &LinkToken) -> Result<()> {
         let refused = |_| Error::invalid(format!("the token for link {} of plan {} is not valid", rights.link, rights.plan));
         self.mac(rights).verify_slice(&token.0).map_err(refused)
     }
 
     fn keyed(&self) -> Hmac<Sha256> {
-        // SHA-256's block is longer than the key; `new` takes keys of exactly that length.
+        // The key fits in one block of SHA-256; `new` takes keys of exactly the block's length.
         let mut block = [0u8; 64];
         block[..self.0.len()].copy_from_slice(&self.0);
         <Hmac<Sha256> as hmac::digest::KeyInit>::new(&block.into())
@@ -108,9 +108,9 @@ impl LinkKey {
 }
 
 impl LinkToken {
-    /// As the wire carries it.
+    /// A token from its bytes on the wire.
     pub fn from_slice(bytes: &[u8]) -> Result<Self> {
-        let wrong = |_| Error::invalid(format!("a link token of {} bytes: {TOKEN_LEN} are", bytes.len()));
+        let wrong = |_| Error::invalid(format!("a link token has {} bytes instead of {TOKEN_LEN}", bytes.len()));
         bytes.try_into().map(Self).map_err(wrong)
     }
 }
@@ -121,7 +121,7 @@ impl fmt::Debug for LinkKey {
     }
 }
 
-/// All of one length, so that no two lists of fields read the same.
+/// A fixed length, so that no two lists of fields have the same encoding.
 fn party_bytes(party: Party) -> [u8; 9] {
     let (kind, number) = match party {
         Party::Node(node) => (1, u64::from(node.0)),
@@ -150,7 +150,7 @@ mod tests {
         };
         let token = key.issue(&rights);
         assert_eq!(key.verify(&rights, &token), Ok(()));
-        assert_eq!(format!("{token:?}"), "LinkToken(…)", "a token in a log is a right for whoever reads it");
+        assert_eq!(format!("{token:?}"), "LinkToken(…)", "a token was printed");
         let others = [
             LinkRights { epoch: 4, ..rights },
             LinkRights { plan: PlanId(8), ..rights },
@@ -186,7 +186,7 @@ mod tests {
         message.extend([0; 20]);
         message.extend([2, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         message.extend([0; 32]);
-        // HMAC written out: H(key ⊕ opad ‖ H(key ⊕ ipad ‖ message)).
+        // HMAC by its definition: H(key ⊕ opad ‖ H(key ⊕ ipad ‖ message)).
         let padded = |pad: u8| (0..64).map(|at| if at < 32 { 1 ^ pad } else { pad }).collect::<Vec<u8>>();
         let inner = Sha256::digest([padded(0x36), message].concat());
         let outer: [u8; 32] = Sha256::digest([padded(0x5c), inner.to_vec()].concat()).into();

@@ -1,28 +1,28 @@
-//! Which versions of the protocol a process speaks.
+//! The protocol versions that a process speaks.
 
 use crate::v1;
 use weft_types::{Error, Result};
 
-/// The versions that this build speaks. Version 2 brought tasks of version 2 (temporaries), version 3 those of version 3 (their class and
-/// priority, and which updates the stripe has).
+/// The versions that this build speaks. Version 2 introduced tasks of version 2 (temporaries); version 3 those of
+/// version 3 (class and priority, and the stripe's updates).
 pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 3, newest: 3 };
 
-/// The oldest and the newest version of the protocol that somebody speaks.
+/// A range of protocol versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolRange {
-    /// The oldest.
+    /// The oldest version.
     pub oldest: u16,
-    /// The newest.
+    /// The newest version.
     pub newest: u16,
 }
 
 impl ProtocolRange {
-    /// The newest version that both speak; the error names both ranges.
+    /// The newest version that both sides speak; the error names both ranges.
     pub fn agree(self, theirs: Self) -> Result<u16> {
         let version = self.newest.min(theirs.newest);
         if version == 0 || version < self.oldest.max(theirs.oldest) {
             return Err(Error::invalid(format!(
-                "the peer speaks protocol {theirs}, and this side {self}: upgrade the older one"
+                "the peer speaks protocol {theirs}, but this side {self}: upgrade the older one"
             )));
         }
         Ok(version)
@@ -45,7 +45,7 @@ impl From<ProtocolRange> for v1::ProtocolRange {
 }
 
 impl From<v1::ProtocolRange> for ProtocolRange {
-    /// What does not fit is a version from a far future: it agrees with nobody.
+    /// A number that does not fit is a version from the far future, which matches no range.
     fn from(range: v1::ProtocolRange) -> Self {
         let clamp = |version| u16::try_from(version).unwrap_or(u16::MAX);
         Self { oldest: clamp(range.oldest), newest: clamp(range.newest) }

@@ -1,6 +1,7 @@
-//! How long path selection takes, and how often it is exact: `cargo run --release -p weft-schemes --example path_times`.
+//! Measures how long path selection takes, and how often it is exact: `cargo run --release -p weft-schemes --example
+//! path_times`.
 
-// It is real time that is measured here.
+// This program measures real time.
 #![allow(clippy::disallowed_methods)]
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -21,8 +22,8 @@ fn random_weights(random: &mut StdRng, count: usize, draw: impl Fn(&mut StdRng) 
     weights(count, |from, to| drawn[from * count + to], |from| drawn[count * count + from])
 }
 
-/// Times of many runs: the least, the middle one, that which one in a hundred exceeds, and the most. Each is the least of three, so
-/// that what else the machine does seldom counts.
+/// The minimum, median, 99th percentile and maximum of many runs. Each time is the best of three, which hides most
+/// other load.
 fn times(runs: u64, mut run: impl FnMut(u64)) -> [Duration; 4] {
     let time = |seed: u64, run: &mut dyn FnMut(u64)| {
         let start = Instant::now();
@@ -61,7 +62,7 @@ fn main() {
                 );
             }
         }
-        // Regions of which each has slow links to all others but one: thresholds at which many chains are nearly there.
+        // Regions with slow links to all others but one: at several thresholds, many chains almost exist.
         let ring = |seed: u64| {
             let mut random = StdRng::seed_from_u64(seed);
             let jitter: Vec<f64> = (0..count * count).map(|_| random.random_range(0.99..1.01)).collect();
@@ -82,7 +83,7 @@ fn main() {
             times(runs, |seed| drop(path::path(&drawn[seed as usize], helpers)))
         );
     }
-    // Four regions of four nodes, and the bandwidths of ECPipe's Table 1 (North America) between them, Mb/s.
+    // Four regions of four nodes, with the bandwidths of ECPipe's Table 1 (North America) between them, Mb/s.
     let table = [[501.3, 57.2, 44.1, 299.9], [55.3, 732.0, 63.3, 48.0], [46.3, 65.7, 332.5, 95.6], [297.8, 50.2, 93.6, 250.1f64]];
     let drawn: Vec<Weights> = (0..4)
         .map(|home| weights(16, |from, to| table[from / 4][to / 4].recip(), |from| table[from / 4][home].recip()))

@@ -1,4 +1,5 @@
-//! The one door from a job to a plan: which kind of job it is, which schemes can answer it, and which of their plans to take.
+//! The single entry point from a job to a plan: the kind of the job, the schemes that can answer it, and the choice of
+//! a plan.
 
 use crate::{
     Paths, Request, Select, check, considered, disseminate,
@@ -9,20 +10,20 @@ use crate::{
 use weft_plan::{Considered, Job, Plan, WantKind};
 use weft_types::{Error, Result, Span};
 
-/// What kind of job it is: by it schemes are asked.
+/// The kind of a job, by which schemes are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Blocks that are there are delivered to readers.
+    /// Available blocks are delivered to readers.
     Read,
     /// New data is brought to the nodes that store it.
     Write,
-    /// Blocks of which something is not there are computed from others, to be stored or delivered.
+    /// Blocks that are missing, at least in part, are computed from others, and stored or delivered.
     Repair,
-    /// Stored blocks are patched by what changed of the data.
+    /// Stored blocks are patched with a change of the data.
     Update,
-    /// Stored blocks are seen to fit together.
+    /// Stored blocks are checked for consistency.
     Check,
-    /// Blocks that are there are stored somewhere else.
+    /// Available blocks are stored on other nodes.
     Move,
 }
 
@@ -30,7 +31,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Repair, Self::Update, Self::Check, Self::Move];
 
-    /// The kind of a job: what it wants says it, and what is there.
+    /// The kind of a job, which follows from what it wants and what is available.
     pub fn of(job: &Job) -> Self {
         let wants = |kind: WantKind| job.wants.iter().any(|want| want.kind == kind);
         if wants(WantKind::Patch) {
@@ -53,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// What such a job is to do.
+    /// A verb for the kind.
     pub fn verb(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -68,12 +69,13 @@ impl Kind {
 
 /// The plan of a scheme for a job.
 ///
-/// Of a repair, a block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
+/// If a repair would need too large a plan because of the holes in its blocks, the block with the most holes counts as
+/// lost, and so on.
 pub fn plan(request: &Request<'_>, scheme: Scheme<'_>) -> Result<Plan> {
     let kind = Kind::of(request.job);
     if !scheme.is_for(kind) {
         let (name, verb) = (scheme.name(), kind.verb());
-        return Err(Error::invalid(format!("the scheme '{name}' is for other jobs than to {verb} blocks")));
+        return Err(Error::invalid(format!("the scheme '{name}' cannot {verb} blocks")));
     }
     Ok(match scheme {
         Scheme::Repair(scheme) => repair::plan(request, scheme, &mut Known::new())?.0,
@@ -83,7 +85,8 @@ pub fn plan(request: &Request<'_>, scheme: Scheme<'_>) -> Result<Plan> {
     })
 }
 
-/// The plan that [`choose`] takes. It is not weighed where the scheme was named and has one plan: then nothing is considered.
+/// The plan of [`choose`], without a prediction if the scheme was named and has only one plan; the list of considered
+/// plans is then empty.
 pub fn choose_quickly(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
     if scheme != AUTO {
         let named = registry::by_name(Kind::of(request.job), scheme)?;
@@ -95,11 +98,11 @@ pub fn choose_quickly(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<
     choose(request, scheme)
 }
 
-/// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
-/// and of about equally quick ones of that which moves least; and what was considered, the chosen first.
+/// The plan of the named scheme or, for [`AUTO`], the plan predicted to be fastest on the request's network; of about
+/// equally fast ones, the one that moves least. Also returns all plans considered, the chosen one first.
 ///
-/// Where the number of paths is left open, several are taken only if they are predicted to be quicker by more than a little.
-/// Predictions know no arithmetic.
+/// If the number of paths is open, several paths are used only if they are predicted to be faster by a margin.
+/// Predictions ignore computation.
 pub fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
     let kind = Kind::of(request.job);
     let schemes: Vec<Scheme<'_>> = match scheme {
@@ -115,11 +118,11 @@ pub fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Consider
         }
     }
     let alike = if kind == Kind::Write { considered::NOT_WORTH_MORE } else { considered::EQUALLY_QUICK };
-    let none = || Error::fatal(format!("there is no scheme for a job to {}", kind.verb()));
+    let none = || Error::fatal(format!("internal error: no scheme can {} blocks", kind.verb()));
     considered::choose(plans, alike).ok_or_else(|| refused.unwrap_or_else(none))
 }
 
-/// The plans of one scheme among which to choose.
+/// The plans of one scheme to choose from.
 fn consider(request: &Request<'_>, scheme: Scheme<'_>, known: &mut Known) -> Result<Vec<(Plan, Considered)>> {
     if let Scheme::Repair(scheme) = scheme {
         return repair::consider(request, scheme, known);

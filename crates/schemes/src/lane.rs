@@ -1,4 +1,4 @@
-//! Building one lane: stages are added one by one, and links find their ends by being used.
+//! Builds one lane: stages are added one by one, and links get their ends when they are used.
 
 use std::mem;
 use weft_gf::{Factored, SparseMatrix};
@@ -19,23 +19,23 @@ pub struct Requestor {
     pub vertex: u16,
     /// The rows that it needs, each once.
     pub rows: Vec<usize>,
-    /// What it delivers and stores.
+    /// Its sinks.
     pub sinks: Vec<Sink>,
-    /// What goes to the sinks: one row for each sub-block of them, one column for each of `rows`.
+    /// What each sink gets: one row for each of its sub-blocks, one column for each of `rows`.
     pub spread: SparseMatrix,
 }
 
-/// Somebody's share of a sum.
+/// A party's share of a sum.
 #[derive(Debug)]
 pub(crate) struct Share {
-    /// What it is made of: one column for each row of the sum.
+    /// Its rows: one column for each row of the sum.
     pub(crate) rows: SparseMatrix,
-    /// Where it goes, if it does not go over a link.
+    /// Its sinks, if it does not go over a link.
     pub(crate) sinks: Option<Vec<Sink>>,
 }
 
 impl Requestor {
-    /// Its share of a sum of which it wants `rows`, at a stage of that vertex.
+    /// The requestor's share of a sum, at a stage of `vertex`.
     pub(crate) fn share(&self, vertex: u16, rows: &SparseMatrix) -> Share {
         match self.vertex == vertex {
             true => Share { rows: self.spread.times_sparse(rows), sinks: Some(self.sinks.clone()) },
@@ -47,12 +47,12 @@ impl Requestor {
 impl LaneBuilder {
     /// A new link of `width` sub-blocks, to be used once as a sink and once as a source.
     pub fn link(&mut self, width: usize) -> u16 {
-        // The number of links is checked when the lane is finished: until then a wrapped number does no harm.
+        // The number of links is checked when the lane is finished; a wrapped number does no harm before.
         self.links.push(Link { from: u16::MAX, to: u16::MAX, width: width as u32, rank: 0 });
         (self.links.len() - 1) as u16
     }
 
-    /// Says which rank each link has, by its number.
+    /// Sets the rank of each link, by its number.
     pub fn rank(&mut self, of: impl Fn(usize) -> u32) {
         self.links.iter_mut().enumerate().for_each(|(at, link)| link.rank = of(at));
     }
@@ -73,8 +73,8 @@ impl LaneBuilder {
         self.stages.push(Stage { vertex, sources, matrix: matrix.into(), sinks });
     }
 
-    /// Adds a stage that makes shares of a sum, and gives the link of each share that is somebody else's.
-    /// `sum` has one column for each sub-block of `sources`.
+    /// Adds a stage that computes shares of a sum, and returns a link for each share of another party. `sum` has one
+    /// column for each sub-block of `sources`.
     pub(crate) fn share_out(
         &mut self,
         vertex: u16,
@@ -94,8 +94,8 @@ impl LaneBuilder {
         links
     }
 
-    /// Adds a stage that makes rows of a sum, and a stage for each requestor that is somewhere else.
-    /// `sum` has one column for each sub-block of `sources`; a requestor that is at `vertex` itself needs no link.
+    /// Adds a stage that computes rows of a sum, and a stage for each requestor at another party. `sum` has one column
+    /// for each sub-block of `sources`; a requestor at `vertex` needs no link.
     pub fn deliver(&mut self, vertex: u16, sources: Vec<Source>, sum: &Factored, requestors: &[Requestor]) {
         let all = SparseMatrix::identity(sum.rows());
         let shares = requestors.iter().map(|requestor| requestor.share(vertex, &all.select_rows(&requestor.rows))).collect();
@@ -106,16 +106,16 @@ impl LaneBuilder {
         }
     }
 
-    /// Adds the stage of a requestor that gets its rows.
+    /// Adds the stage of a requestor that receives its rows.
     pub(crate) fn receive(&mut self, requestor: &Requestor, sources: Vec<Source>) {
         self.stage(requestor.vertex, sources, requestor.spread.clone(), requestor.sinks.clone());
     }
 
-    /// The lane.
+    /// Finishes the lane.
     pub fn finish(&mut self, window: u32) -> Result<Lane> {
         let (stages, links) = (mem::take(&mut self.stages), mem::take(&mut self.links));
         if stages.len().max(links.len()) > usize::from(u16::MAX) {
-            return Err(Error::invalid(format!("a lane of {} stages and {} links is too large", stages.len(), links.len())));
+            return Err(Error::invalid(format!("the lane has too many stages ({}) or links ({})", stages.len(), links.len())));
         }
         Ok(Lane { first: 0, step: 1, window, stages: stages.into(), links: links.into() })
     }

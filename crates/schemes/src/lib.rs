@@ -1,13 +1,13 @@
-//! Schemes: from a job to a plan, one file a scheme. A scheme decides who sends what to whom; it moves no byte, and it never says
-//! itself what is wanted: the job does, so that the plan can be verified against it.
+//! Schemes: from a job to a plan, one file for each scheme. A scheme decides which party sends what to which. It moves
+//! no byte, and never decides what is wanted: the job does, so that the plan can be verified against it.
 //!
-//! [`choose`] is the one door: it sees which [`Kind`] of job it is, asks every scheme that answers such jobs (or the one that was
-//! named), and takes the plan that is predicted to be the quickest. The job's positions are cut into regions in which the same blocks
-//! are wanted by the same parties and held by the same parties; a scheme then makes the lanes of one region. So a corrupt page, a
-//! repair that goes on where another one broke off, and a degraded read of a range need nothing from a scheme.
+//! [`choose`] is the single entry point. It determines the [`Kind`] of the job, asks every scheme for such jobs (or the
+//! named one), and takes the plan predicted to be fastest. The job's positions are cut into regions in which the same
+//! parties want and hold the same blocks; a scheme makes the lanes of one region. So corrupt pages, resumed repairs,
+//! and degraded reads of a range need no support from a scheme.
 //!
-//! To add a scheme: write its file, and add a line to [`SCHEMES`]; see docs/howto/add-a-scheme.md. Code outside of its file compares no
-//! names: what it must know of a scheme it asks the registry.
+//! To add a scheme, write its file and add a line to [`SCHEMES`]; see docs/howto/add-a-scheme.md. Code outside that
+//! file never compares names: it asks the registry for a scheme's properties.
 
 pub mod check;
 mod considered;

@@ -1,12 +1,12 @@
-//! What was made for known patterns: recipes, the lanes of repairs and those of writes. Most stripes of a code lose the same, and new ones
-//! are written alike; what is made of them differs in its parties, positions and lengths only.
+//! Caches results for known patterns: recipes, and the lanes of repairs and writes. Most stripes of a code lose blocks
+//! in the same way, and new stripes are written alike; their plans differ only in parties, positions and lengths.
 
 use std::{fmt, sync::Arc};
 use weft_codes::{Ask, Code, Recipe, SubBlock};
 use weft_plan::{Cache, Counts, Lane, WantKind};
 use weft_types::Result;
 
-/// The recipes and lanes that were made last. What is planned is the same with and without.
+/// The latest recipes and lanes. Plans are the same with and without the cache.
 #[derive(Debug)]
 pub struct Patterns {
     recipes: Cache<RecipeKey, Found>,
@@ -14,7 +14,7 @@ pub struct Patterns {
     writes: Cache<WriteKey, Arc<Lane>>,
 }
 
-/// All that a lane of a write is made of.
+/// Everything that determines a lane of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct WriteKey {
     pub(crate) code: String,
@@ -24,14 +24,15 @@ pub(crate) struct WriteKey {
     pub(crate) writer: u16,
     /// The data blocks that the writer has.
     pub(crate) inputs: Vec<u8>,
-    /// What goes to whom; of a block that is stored, which copy it is; and whether that home is near.
+    /// What goes to which vertex; the copy of a stored block; and whether its home is near.
     pub(crate) wants: Vec<(Want, Option<u8>, bool)>,
 }
 
-/// What goes to a vertex: as what, of which block, which sub-blocks.
+/// What goes to a vertex: the kind, the block, and the sub-blocks.
 pub(crate) type Want = (u16, WantKind, u8, Vec<u16>);
 
-/// A question to a code, for a scheme. The spec stands for the code: if it were wrong, the proof would refuse what is made of the recipe.
+/// A scheme's question to a code. The code is identified by its spec: if that were wrong, verification would refuse the
+/// resulting plan.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RecipeKey {
     code: String,
@@ -40,45 +41,46 @@ struct RecipeKey {
     wanted: Vec<SubBlock>,
     available: Vec<u8>,
     read_anyway: Vec<u8>,
-    /// The answer depends on the order. Otherwise an ordered question that happens to be sorted would find [`Found::DependsOnOrder`].
+    /// Whether the answer depends on the order. Otherwise an ordered question that happens to be sorted would find
+    /// [`Found::DependsOnOrder`].
     is_ordered: bool,
 }
 
-/// What is known of a question.
+/// The answer to a question.
 #[derive(Debug, Clone)]
 enum Found {
     Recipe(Arc<Recipe>),
-    /// The answer depends on who is preferred.
+    /// The answer depends on the preference.
     DependsOnOrder,
 }
 
-/// A recipe's shares go by a scheme from these to those.
+/// The transfer of a recipe's shares by a scheme, from these helpers to these requestors.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LanesKey {
-    /// Where the recipe is in memory: an entry keeps it there.
+    /// The address of the recipe, which the entry keeps alive.
     pub(crate) recipe: usize,
     /// See [`identity`].
     pub(crate) scheme: Arc<str>,
     pub(crate) window: u32,
     /// The helpers' blocks and vertices, in the order of the walk.
     pub(crate) helpers: Vec<(u8, u16)>,
-    /// What goes to whom.
+    /// What goes to which vertex.
     pub(crate) wants: Vec<Want>,
 }
 
 impl Patterns {
-    /// Remembers recipes of up to `terms_max` coefficients, and lanes of repairs and of writes of as many each.
+    /// Caches recipes of up to `terms_max` coefficients, and as many coefficients of lanes of repairs and of writes.
     pub fn new(terms_max: usize) -> Self {
         Self { recipes: Cache::new(terms_max), lanes: Cache::new(terms_max), writes: Cache::new(terms_max) }
     }
 
-    /// How often lanes were known, and how often not.
+    /// How often lanes were found, and how often not.
     pub fn counts(&self) -> Counts {
         let (repairs, writes) = (self.lanes.counts(), self.writes.counts());
         Counts { hits: repairs.hits + writes.hits, misses: repairs.misses + writes.misses }
     }
 
-    /// The lane of a write that `make` makes, or has made before.
+    /// The lane of a write: from the cache, or from `make`.
     pub(crate) fn write(&self, key: WriteKey, make: impl FnOnce() -> Result<Lane>) -> Result<Lane> {
         if let Some(lane) = self.writes.get(&key, |_| true) {
             return Ok((*lane).clone());
@@ -89,7 +91,7 @@ impl Patterns {
         Ok(lane)
     }
 
-    /// The lanes that `make` makes of a recipe, or has made of it before.
+    /// The lanes of a recipe: from the cache, or from `make`.
     pub(crate) fn lanes(
         &self,
         recipe: &Arc<Recipe>,
@@ -106,7 +108,7 @@ impl Patterns {
         Ok(lanes)
     }
 
-    /// What `known` says, or else `make`.
+    /// The cached answer, or that of `make`.
     fn recipe(&self, key: RecipeKey, make: impl FnOnce() -> Option<Found>) -> Option<Found> {
         if let Some(found) = self.recipes.get(&key, |_| true) {
             return Some(found);
@@ -124,17 +126,17 @@ impl Patterns {
     }
 }
 
-/// Two schemes are the same if this is: the name is not enough, for a scheme may have settings.
+/// Identifies a scheme with its settings, because a name alone does not.
 pub(crate) fn identity(name: &str, scheme: &(impl fmt::Debug + ?Sized)) -> Arc<str> {
     format!("{name} {scheme:?}").into()
 }
 
-/// What anything counts as at least.
+/// The least cost of any entry.
 const TERMS_MIN: usize = 1024;
 
-/// The recipe that a scheme chooses. Where it does not matter who of those that are available is preferred, it is the same for any
-/// order of them: the question is asked for the blocks in the order of their indexes. That is so if all of them help; and of codes of
-/// which any k whole blocks do, the first k help (of a shortened one, fewer).
+/// The recipe that a scheme chooses. If the preference among the available blocks does not matter, the question is
+/// asked in the order of their indexes, so that any order has the same answer. This holds if all available blocks help.
+/// For codes of which any k whole blocks suffice, the first k help (fewer for a shortened code).
 pub(crate) fn recipe(
     patterns: Option<&Patterns>,
     (code, scheme): (&dyn Code, &Arc<str>),
@@ -177,16 +179,16 @@ pub(crate) fn recipe(
     }
 }
 
-/// Whether any [`dimension`](Code::dimension) whole blocks give the others, and cost the same.
+/// Whether any [`dimension`](Code::dimension) whole blocks determine the others, at equal cost.
 fn takes_any(code: &dyn Code) -> bool {
     code.alpha() == 1 && code.tolerance() == code.m()
 }
 
-/// The question without an order, as far as it has the same answer.
+/// The question in index order, as far as this has the same answer.
 fn in_order(code: &dyn Code, ask: &Ask) -> Ask {
     let mut available: Vec<u8> = ask.available.clone();
     if takes_any(code) {
-        // What is wanted, and what is read anyway, helps first.
+        // Wanted blocks, and blocks that are read anyway, help first.
         let first = |index: &u8| match (ask.wanted.iter().any(|wanted| wanted.index == *index), ask.read_anyway.contains(index)) {
             (true, _) => 0,
             (false, true) => 1,

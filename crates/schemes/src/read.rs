@@ -1,4 +1,4 @@
-//! Plain reads: a block that is there goes from who holds it to who wants it; to a disk, that is a move.
+//! Plain reads: an available block goes from its holder to the party that wants it; to a disk, this is a move.
 
 use crate::{
     LaneBuilder,
@@ -9,7 +9,7 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Lane, Source};
 use weft_types::{Party, Result};
 
-/// One lane: what `deliveries`, all of one party and one block, want, from `holder`.
+/// One lane that brings `deliveries`, all of one party and one block, from `holder`.
 pub(crate) fn lane(window: u32, holder: Party, deliveries: &[&Delivery], vertices: &mut Vertices) -> Result<Lane> {
     let wanted = region::wanted(deliveries);
     let index = wanted.first().map_or(0, |first| first.index);

@@ -1,4 +1,4 @@
-//! Cuts the positions of a job into regions: in each of them the same is wanted, and the same is there.
+//! Cuts the positions of a job into regions, in each of which the same is wanted and available.
 
 use crate::{Requestor, request::Vertices};
 use std::collections::{BTreeMap, HashMap};
@@ -7,10 +7,10 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Job, Sink, WantKind};
 use weft_types::{Error, Party, Result, Span};
 
-/// A job is cut at most into this many regions: each has a lane of its own, with buffers at everybody in it.
+/// The most regions of a job: each has its own lane, with buffers at all its parties.
 const REGIONS_MAX: usize = 512;
 
-/// The job without the block that has the most holes where something is wanted; `None` if none has any.
+/// The job without the block that has the most holes in the wanted range; `None` if no block has any.
 pub(crate) fn without_the_most_holes(job: &Job) -> Option<Job> {
     let wanted = Span::normalize(job.wants.iter().map(|want| want.span).collect());
     let mut held: BTreeMap<(Party, u8), Vec<Span>> = BTreeMap::new();
@@ -28,18 +28,18 @@ pub(crate) fn without_the_most_holes(job: &Job) -> Option<Job> {
     })
 }
 
-/// Positions at which everything is the same.
+/// A range of positions with the same wants and holders.
 #[derive(Debug, Clone)]
 pub(crate) struct Region {
     /// The positions.
     pub(crate) span: Span,
     /// What is wanted.
     pub(crate) deliveries: Vec<Delivery>,
-    /// Who holds which block, the preferred first.
+    /// The holder of each block, the preferred first.
     pub(crate) holders: Vec<(u8, Party)>,
 }
 
-/// A block's sub-blocks that a party wants; or the rows of a check, as those of block 0.
+/// The sub-blocks of a block that a party wants; or the rows of a check, as those of block 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) party: Party,
@@ -53,7 +53,7 @@ pub(crate) struct Delivery {
 pub(crate) fn cut(job: &Job, prefer: &[Party]) -> Result<Vec<Region>> {
     let wanted = Span::normalize(job.wants.iter().map(|want| want.span).collect());
     let spans = job.wants.iter().map(|want| want.span).chain(job.holds.iter().map(|hold| hold.span));
-    // Sub-blocks mostly change together.
+    // Sub-blocks usually change together.
     let spans = spans.chain(job.changed.chunk_by(|a, b| a.span == b.span).map(|changes| changes[0].span));
     let mut edges: Vec<u64> = spans.filter(|span| !span.is_empty()).flat_map(|span| [span.start, span.end]).collect();
     edges.sort_unstable();
@@ -63,7 +63,7 @@ pub(crate) fn cut(job: &Job, prefer: &[Party]) -> Result<Vec<Region>> {
     };
     let pieces: Vec<Span> = edges.windows(2).map(|pair| Span::new(pair[0], pair[1])).filter(within).collect();
     if pieces.len() > REGIONS_MAX {
-        let message = format!("what is wanted falls into {} pieces: at most {REGIONS_MAX} at once", pieces.len());
+        let message = format!("the job's wants form {} separate pieces: at most {REGIONS_MAX} are allowed", pieces.len());
         return Err(Error::unavailable(message));
     }
     let parties = parties(job);
@@ -72,14 +72,14 @@ pub(crate) fn cut(job: &Job, prefer: &[Party]) -> Result<Vec<Region>> {
 }
 
 impl Region {
-    /// Who of those that hold a block should read it for `readers`: one of them, else the preferred.
+    /// The holder that should read a block for `readers`: one of them, otherwise the preferred.
     pub(crate) fn holder(&self, index: u8, readers: &[Party]) -> Option<Party> {
         let mut all = self.holders.iter().filter(|(held, _)| *held == index).map(|(_, party)| *party);
         let preferred = all.clone().next();
         all.find(|party| readers.contains(party)).or(preferred)
     }
 
-    /// The blocks that are there, the preferred first.
+    /// The available blocks, the preferred first.
     pub(crate) fn available(&self) -> Vec<u8> {
         let mut available = Vec::with_capacity(self.holders.len());
         for (index, _) in &self.holders {
@@ -103,7 +103,7 @@ pub(crate) fn wanted(deliveries: &[&Delivery]) -> Vec<SubBlock> {
     wanted
 }
 
-/// The parties of these deliveries as requestors of `wanted` rows, in the order in which they come.
+/// The parties of these deliveries as requestors of `wanted` rows, in order of appearance.
 pub(crate) fn requestors(deliveries: &[&Delivery], wanted: &[SubBlock], vertices: &mut Vertices) -> Result<Vec<Requestor>> {
     let mut parties: Vec<Party> = Vec::new();
     for delivery in deliveries {
@@ -124,7 +124,7 @@ pub(crate) fn requestors(deliveries: &[&Delivery], wanted: &[SubBlock], vertices
     parties.into_iter().map(requestor).collect()
 }
 
-/// What a delivery comes out by.
+/// The sink of a delivery.
 pub(crate) fn sink(delivery: &Delivery) -> Sink {
     let (index, sub_blocks) = (delivery.index, delivery.sub_blocks.clone());
     match delivery.kind {
@@ -135,7 +135,7 @@ pub(crate) fn sink(delivery: &Delivery) -> Sink {
     }
 }
 
-/// For whom the job wants something: the place of each party in the order of its wants.
+/// The place of each party in the order of the job's wants.
 fn parties(job: &Job) -> HashMap<Party, usize> {
     let mut places: HashMap<Party, usize> = HashMap::new();
     for want in &job.wants {
@@ -145,8 +145,8 @@ fn parties(job: &Job) -> HashMap<Party, usize> {
     places
 }
 
-/// Everything that is wanted at all positions of `span`: one delivery for each party, kind and block. Parties stand in the order in which
-/// the job wants something for them, whatever their numbers: jobs that differ in those alone have plans of one shape.
+/// Everything wanted at all positions of `span`: one delivery for each party, kind and block. Parties are in the order
+/// of the job's wants, regardless of their numbers, so that jobs that differ only in numbers have plans of one shape.
 fn deliveries(job: &Job, places: &HashMap<Party, usize>, span: Span) -> Vec<Delivery> {
     let mut all: BTreeMap<(Option<usize>, Party, WantKind, u8), Vec<u16>> = BTreeMap::new();
     for want in job.wants.iter().filter(|want| want.span.contains(span)) {
@@ -172,7 +172,7 @@ fn holders(job: &Job, prefer: &[Party], span: Span) -> Vec<(u8, Party)> {
             holders.push(holder);
         }
     }
-    // Stable: those that nobody prefers stay in the order of the holds.
+    // Stable: holders without a preference stay in the job's order.
     holders.sort_by_cached_key(|(_, party)| prefer.iter().position(|preferred| preferred == party).unwrap_or(prefer.len()));
     holders
 }

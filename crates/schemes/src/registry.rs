@@ -1,4 +1,5 @@
-//! All schemes, in one list: a scheme's name is written in its own file, and whatever else must be known of it is asked here.
+//! The list of all schemes. A scheme's name is written only in its own file; code elsewhere asks the registry for its
+//! properties.
 
 use crate::{
     check::{self, CheckScheme},
@@ -9,10 +10,10 @@ use crate::{
 };
 use weft_types::{Error, Result};
 
-/// What a user says who leaves the choice of the scheme open.
+/// The name with which a user leaves the choice of the scheme open.
 pub const AUTO: &str = "auto";
 
-/// Every scheme, in the order in which they are shown: of those that answer a kind of job, the simplest first.
+/// Every scheme, in display order: for each kind of job, the simplest first.
 pub const SCHEMES: &[Scheme<'static>] = &[
     Scheme::Repair(&repair::conventional::Conventional),
     Scheme::Repair(&repair::ppr::Ppr),
@@ -26,40 +27,40 @@ pub const SCHEMES: &[Scheme<'static>] = &[
     Scheme::Check(&check::chain::Chain),
 ];
 
-/// What every scheme has. Its `Debug` shows its settings: by them, too, it is known what was made by it before.
+/// What every scheme has. Its `Debug` output must contain its settings, because caches identify it by them.
 pub trait Named: std::fmt::Debug + Sync {
-    /// What it is called: unique among those of its family.
+    /// Its name, unique among schemes of its family.
     fn name(&self) -> &'static str;
 
-    /// What it does, in a line.
+    /// What it does, in one line.
     fn summary(&self) -> &'static str;
 }
 
-/// A scheme, by what it makes lanes of.
+/// A scheme, by the kind of lanes that it makes.
 #[derive(Debug, Clone, Copy)]
 pub enum Scheme<'a> {
-    /// Brings helpers' shares of a sum to those who want it. Blocks that are there are read in the same way by all of them.
+    /// Brings helpers' shares of a sum to the requestors. All of these read available blocks in the same way.
     Repair(&'a dyn RepairScheme),
     /// Brings new blocks to their homes.
     Write(&'a dyn WriteScheme),
-    /// Brings what changed to those who patch their blocks by it.
+    /// Brings changes to the nodes that patch their blocks.
     Update(&'a dyn UpdateScheme),
-    /// Adds up what all blocks give to a parity check.
+    /// Adds up all blocks' parts of a parity check.
     Check(&'a dyn CheckScheme),
 }
 
 impl Scheme<'_> {
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         self.named().name()
     }
 
-    /// What it does, in a line.
+    /// What it does, in one line.
     pub fn summary(&self) -> &'static str {
         self.named().summary()
     }
 
-    /// Whether it is asked for such jobs where the choice is open.
+    /// Whether it is considered for such jobs if the choice is open.
     pub fn answers(&self, kind: Kind) -> bool {
         match self {
             Self::Repair(scheme) => self.is_for(kind) && scheme.rebuilds() == (kind == Kind::Repair),
@@ -72,12 +73,12 @@ impl Scheme<'_> {
         self.family() == family(kind)
     }
 
-    /// Whether a lost block comes over a path by it, whose links have an order.
+    /// Whether it repairs a block over a path, whose links have an order.
     pub fn has_paths(&self) -> bool {
         matches!(self, Self::Repair(scheme) if matches!(scheme.walk(), Walk::Chain | Walk::Cycle))
     }
 
-    /// Whether a lost block can come over several paths by it.
+    /// Whether it can repair a block over several paths.
     pub fn has_several_paths(&self) -> bool {
         matches!(self, Self::Repair(scheme) if scheme.walk() == Walk::Chain)
     }
@@ -101,7 +102,7 @@ impl Scheme<'_> {
     }
 }
 
-/// What the schemes are called, any of which can be named for a kind of job: reads, repairs and moves take the same ones.
+/// The name of the schemes' family for a kind of job: reads, repairs and moves share one.
 fn family(kind: Kind) -> &'static str {
     match kind {
         Kind::Read | Kind::Repair | Kind::Move => "repair",
@@ -111,33 +112,33 @@ fn family(kind: Kind) -> &'static str {
     }
 }
 
-/// The schemes that answer a kind of job, in the order in which they are shown.
+/// The schemes for a kind of job, in display order.
 pub fn answering(kind: Kind) -> impl Iterator<Item = Scheme<'static>> + Clone {
     SCHEMES.iter().copied().filter(move |scheme| scheme.answers(kind))
 }
 
-/// The scheme of that name, for a kind of job. It may refuse the job: it then says what it is for.
+/// The scheme with this name, for a kind of job. It may still refuse the job, and then says what it is for.
 pub fn by_name(kind: Kind, name: &str) -> Result<Scheme<'static>> {
     let family = family(kind);
     let mut all = SCHEMES.iter().filter(|scheme| scheme.is_for(kind));
     let known = all.clone().map(Scheme::name).collect::<Vec<_>>().join(", ");
     let found = all.find(|scheme| scheme.name() == name).copied();
-    found.ok_or_else(|| Error::invalid(format!("there is no {family} scheme '{name}'; there are: {AUTO}, {known}")))
+    found.ok_or_else(|| Error::invalid(format!("there is no {family} scheme '{name}': use {AUTO}, {known}")))
 }
 
-/// Whether there is a scheme of that name for a kind of job, or the choice is left open.
+/// Checks that a name is a scheme for a kind of job, or leaves the choice open.
 pub fn check_name(kind: Kind, name: &str) -> Result<()> {
     if name == AUTO { Ok(()) } else { by_name(kind, name).map(drop) }
 }
 
-/// Whether lost blocks can come by what a user names for a repair: a scheme may only copy what is there.
+/// Whether the named repair scheme can rebuild lost blocks; some only copy available ones.
 pub fn rebuilds(name: &str) -> bool {
     name == AUTO || by_name(Kind::Repair, name).is_ok_and(|scheme| scheme.answers(Kind::Repair))
 }
 
-/// Of the schemes that answer a kind of job, the one that asks the least of everybody but those who want something or put it in.
+/// Of the schemes for a kind of job, the one that needs the least of all parties except requestors and writers.
 pub fn simplest(kind: Kind) -> Result<Scheme<'static>> {
-    answering(kind).next().ok_or_else(|| Error::fatal(format!("there is no scheme for a job to {}", kind.verb())))
+    answering(kind).next().ok_or_else(|| Error::fatal(format!("internal error: no scheme can {} blocks", kind.verb())))
 }
 
 #[cfg(test)]
@@ -149,12 +150,12 @@ mod tests {
         let told = |kind| by_name(kind, "pigeon").unwrap_err().message;
         for kind in [Kind::Read, Kind::Repair, Kind::Move] {
             let known = told(kind);
-            let named = known.strip_prefix("there is no repair scheme 'pigeon'; there are: auto, conventional, ").unwrap();
+            let named = known.strip_prefix("there is no repair scheme 'pigeon': use auto, conventional, ").unwrap();
             let repairs_and_copies = answering(Kind::Repair).skip(1).chain(answering(Kind::Move));
             assert!(repairs_and_copies.clone().count() > 1);
             repairs_and_copies.for_each(|scheme| assert!(named.split(", ").any(|name| name == scheme.name()), "{known}"));
         }
-        assert!(told(Kind::Write).starts_with("there is no write scheme 'pigeon'; there are: auto, direct, mist"));
+        assert!(told(Kind::Write).starts_with("there is no write scheme 'pigeon': use auto, direct, mist"));
         assert!(check_name(Kind::Write, AUTO).is_ok() && check_name(Kind::Write, "pipeline").is_err());
     }
 

@@ -1,4 +1,4 @@
-//! What a scheme is asked, and the plan around its lanes.
+//! The request to a scheme, and the plan around its lanes.
 
 use crate::{Paths, Patterns, Select};
 use std::collections::BTreeMap;
@@ -6,62 +6,62 @@ use weft_codes::Code;
 use weft_plan::{Binding, BoundBlock, CodeView, Job, Lane, Network, Plan, Precedence, Shape, Sink, Source, WantKind};
 use weft_types::{BlockId, Error, Party, PlanId, Result, Seq, Span, StripeLayout};
 
-/// Slices that may wait at each end of a link, unless said otherwise.
+/// The default number of slices that may wait at each end of a link.
 pub(crate) const WINDOW_SLICES: u32 = 4;
-/// Where slices are small, so many that they make up this: they are read, sent and received several at once.
+/// With small slices, the window holds this many bytes: several slices are read, sent and received together.
 const WINDOW_BYTES: u64 = 128 << 10;
 const WINDOW_SLICES_MAX: u32 = 32;
 
-/// A plan has at most this many lanes.
+/// The most lanes of a plan.
 pub(crate) const LANES_MAX: usize = 4096;
 
-/// A job, and what is known around it.
+/// A job and its context.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The stripe's code.
     pub code: &'a dyn Code,
-    /// How the stripe lies in its blocks; from it come the lengths of the blocks.
+    /// The layout of the stripe, which determines the lengths of its blocks.
     pub stripe: StripeLayout,
-    /// Which updates the stripe has.
+    /// The stripe's updates.
     pub seq: &'a Seq,
-    /// What is there, and what is wanted.
+    /// What is available, and what is wanted.
     pub job: &'a Job,
-    /// The new blocks that were allocated for the job's stores: one for each block that a party shall store.
+    /// The new blocks allocated for the job's stores: one for each block that a party stores.
     pub stores: &'a [(Party, BlockId)],
-    /// Who shall help, the preferred first; who is not named comes after them, in the order of the job's holds.
+    /// The preferred helpers, best first; others come after them, in the order of the job's holds.
     pub prefer: &'a [Party],
-    /// What the links between parties carry: by it paths are selected and schemes compared.
+    /// The rates of the links between parties, for path selection and comparison of schemes.
     pub network: &'a Network,
-    /// Who of those that could help does, and in which order.
+    /// Which possible helpers help, and in which order.
     pub select: Select,
-    /// Over how many paths a lost block comes.
+    /// Over how many paths a lost block is repaired.
     pub paths: Paths,
-    /// How it shall run.
+    /// How the plan runs.
     pub run: Run,
-    /// What was made for patterns that are known.
+    /// The cache of known patterns.
     pub patterns: Option<&'a Patterns>,
 }
 
-/// What a plan's proof needs to know of a code; `spec` is the code's.
+/// The view of a code that verification needs; `spec` is the code's spec.
 pub fn code_view<'a>(code: &'a dyn Code, spec: &'a str) -> CodeView<'a> {
     CodeView { spec, k: code.k(), n: code.n(), alpha: code.alpha(), generator: code.generator(), tolerance: code.tolerance() }
 }
 
-/// Lanes that take turns at the same positions, slice by slice: each would do for all of them.
+/// Lanes that take turns at the same positions, slice by slice: each could do all of them.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) span: Span,
     pub(crate) lanes: Vec<Lane>,
 }
 
-/// How a plan shall run.
+/// How a plan runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// This run.
+    /// The run's id.
     pub id: PlanId,
-    /// The epoch of the coordinator that makes it.
+    /// The epoch of the coordinator that makes the plan.
     pub epoch: u64,
-    /// Who goes before it: what it is for, and its priority among others for the same.
+    /// The plan's precedence: its class, and its priority within the class.
     pub precedence: Precedence,
     /// Positions in a slice.
     pub slice_len: u64,
@@ -70,12 +70,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// With the usual window.
+    /// With the default window.
     pub fn new(id: PlanId, epoch: u64, precedence: impl Into<Precedence>, slice_len: u64) -> Self {
         Self { id, epoch, precedence: precedence.into(), slice_len, window: WINDOW_SLICES }
     }
 
-    /// With the window for cells of so many sub-blocks: a larger one, where slices of all of them together are small.
+    /// With the window for cells of this many sub-blocks: a larger one if slices of all of them together are small.
     #[must_use]
     pub fn of_sub_blocks(self, alpha: u32) -> Self {
         let slice_bytes = self.slice_len.saturating_mul(alpha.into()).max(1);
@@ -84,7 +84,7 @@ impl Run {
     }
 }
 
-/// The vertices of a plan: its parties in the order in which they are met, so that stripes that lost the same have one shape.
+/// The vertices of a plan: its parties in order of appearance, so that stripes with the same losses have one shape.
 #[derive(Debug, Default)]
 pub(crate) struct Vertices(Vec<Party>);
 
@@ -98,20 +98,21 @@ impl Vertices {
         u16::try_from(vertex).map_err(|_| Error::invalid("a plan has at most 65536 parties"))
     }
 
-    /// Who is a vertex.
+    /// The party of a vertex.
     pub(crate) fn party(&self, vertex: u16) -> Option<Party> {
         self.0.get(usize::from(vertex)).copied()
     }
 }
 
-/// Links that are all alike: which of two plans is shorter does not depend on what they carry.
+/// Equal links: which of two plans is faster does not depend on their rate.
 static ALIKE: Network = Network::uniform(1e9);
 
-/// Of a stripe that was never updated.
+/// The value for a stripe that was never updated.
 static FIRST: Seq = Seq::FIRST;
 
 impl<'a> Request<'a> {
-    /// Of a stripe without updates, with nothing to store and no preferred helper, over links that are all alike; lost blocks come over one path.
+    /// For a stripe without updates, with nothing to store and no preferred helper, over equal links, with one path for
+    /// each lost block.
     ///
     /// ```
     /// # use weft_plan::{Class, Job};
@@ -129,13 +130,13 @@ impl<'a> Request<'a> {
 }
 
 impl Request<'_> {
-    /// Refuses what makes no sense: it came from a person's command or from metadata.
+    /// Refuses invalid requests, which come from users' commands or from metadata.
     pub(crate) fn check(&self) -> Result<()> {
         let (code, stripe) = (self.code, &self.stripe);
         let shape = (stripe.k as usize, stripe.m as usize, stripe.layout.alpha as usize);
         if shape != (code.k(), code.m(), code.alpha()) {
             return Err(Error::invalid(format!(
-                "the stripe is laid out for (k, m, α) = {shape:?}, which is not {}",
+                "the stripe's layout is for (k, m, α) = {shape:?}, which does not match {}",
                 code.spec()
             )));
         }
@@ -146,36 +147,48 @@ impl Request<'_> {
         for want in &self.job.wants {
             if want.span.end > positions {
                 let span = want.span;
-                return Err(Error::invalid(format!("positions {}..{} are wanted of {positions}", span.start, span.end)));
+                return Err(Error::invalid(format!(
+                    "positions {}..{} are wanted, but a block has {positions}",
+                    span.start, span.end
+                )));
             }
-            // A check is of no block: it has rows.
+            // A check belongs to no block: it has rows.
             if want.kind == WantKind::Check {
                 continue;
             }
             if usize::from(want.index) >= code.n() {
-                return Err(Error::invalid(format!("{} has no block {}: 0 to {} are", code.spec(), want.index, code.n() - 1)));
+                return Err(Error::invalid(format!(
+                    "{} has no block {}: its blocks are 0 to {}",
+                    code.spec(),
+                    want.index,
+                    code.n() - 1
+                )));
             }
             if want.sub_blocks.iter().any(|s| usize::from(*s) >= code.alpha()) {
-                return Err(Error::invalid(format!("sub-blocks {:?} are wanted of {}", want.sub_blocks, code.alpha())));
+                return Err(Error::invalid(format!(
+                    "sub-blocks {:?} are wanted, but a block has {}",
+                    want.sub_blocks,
+                    code.alpha()
+                )));
             }
             if want.kind == WantKind::Store && self.store(want.party, want.index).is_none() {
-                let message = format!("no block was allocated for block {} to be stored", want.index);
+                let message = format!("no block was allocated for the store of block {}", want.index);
                 return Err(Error::invalid(message).party(want.party));
             }
         }
         Ok(())
     }
 
-    /// Who puts in all data.
+    /// The party that puts in all data.
     pub(crate) fn writer(&self) -> Result<Party> {
-        let writer = self.job.inputs.first().ok_or_else(|| Error::invalid("nobody puts in any data"))?.party;
+        let writer = self.job.inputs.first().ok_or_else(|| Error::invalid("no party puts in data"))?.party;
         match self.job.inputs.iter().find(|input| input.party != writer) {
             Some(other) => Err(Error::invalid("all new data must come from one writer").party(other.party)),
             None => Ok(writer),
         }
     }
 
-    /// What the writer puts in: those columns of the generator, ascending, as new bytes or as deltas.
+    /// The writer's inputs: these columns of the generator, ascending, as new bytes or as deltas.
     pub(crate) fn inputs(&self, columns: &[usize], delta: bool) -> Result<Vec<Source>> {
         let alpha = self.code.alpha();
         let mut inputs: Vec<Source> = Vec::new();
@@ -186,7 +199,7 @@ impl Request<'_> {
                 _ => inputs.push(Source::Input { index: needed, sub_blocks: vec![sub_block], delta }),
             }
             if !self.job.inputs.iter().any(|input| input.index == needed) {
-                return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
+                return Err(Error::invalid(format!("data block {needed} is needed, but it is not an input")));
             }
         }
         Ok(inputs)
@@ -196,7 +209,10 @@ impl Request<'_> {
     pub(crate) fn plan(&self, vertices: Vertices, turns: Vec<Turn>) -> Result<Plan> {
         let (spans, lanes) = self.merge(turns).into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         if lanes.len() > LANES_MAX {
-            let message = format!("what is there has too many holes: {} lanes, and at most {LANES_MAX} make a plan", lanes.len());
+            let message = format!(
+                "the available blocks have too many holes: the plan would have {} lanes, at most {LANES_MAX}",
+                lanes.len()
+            );
             return Err(Error::invalid(message));
         }
         let binding = Binding { spans, ..self.bind(vertices.0, &lanes)? };
@@ -210,7 +226,7 @@ impl Request<'_> {
         let len = |id: &BlockId| self.stripe.block_len(id.index.into());
         for stage in lanes.iter().flat_map(|lane| &lane.stages) {
             let (vertex, party) = (stage.vertex, parties[usize::from(stage.vertex)]);
-            let absent = |index: u8| Error::invalid(format!("it does not have block {index}")).party(party);
+            let absent = |index: u8| Error::invalid(format!("the party does not have block {index}")).party(party);
             let held = |index: u8| {
                 let hold = self.job.holds.iter().find(|hold| hold.party == party && hold.block.index == index);
                 hold.map(|hold| hold.block).ok_or_else(|| absent(index))
@@ -240,8 +256,8 @@ impl Request<'_> {
         Ok(Binding { parties, spans: Vec::new(), blocks, stores, layout: self.stripe.layout, seq, slice_len })
     }
 
-    /// Lanes of neighbouring regions that turned out to do the same become one; but where a change begins or ends, a lane must.
-    /// Those that take turns get theirs, each at least one slice.
+    /// Merges lanes of adjacent regions that do the same, except where a change begins or ends. Lanes that take turns
+    /// get their parts, each at least one slice.
     fn merge(&self, turns: Vec<Turn>) -> Vec<(Span, Lane)> {
         let changes = |at: u64| self.job.changed.iter().any(|change| change.span.start == at || change.span.end == at);
         let mut merged: Vec<Turn> = Vec::with_capacity(turns.len());

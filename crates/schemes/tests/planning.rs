@@ -1,6 +1,6 @@
-//! Codes of very many sub-blocks are planned for in little time and memory: a repair must not wait for its plan.
+//! Codes with very many sub-blocks are planned in little time and memory: a repair must not wait for its plan.
 
-// It is real time that is bounded here.
+// This test bounds real time.
 #![allow(clippy::disallowed_methods)]
 
 mod world;
@@ -16,7 +16,7 @@ use weft_schemes::{AUTO, Request, Run, choose, code_view};
 use weft_types::{Layout, PlanId, Span, StripeLayout};
 use world::{block, holder, spare};
 
-/// Bytes of a sub-block: blocks are of one cell.
+/// Bytes of a sub-block; a block has one cell.
 const SUB_LEN: u64 = 64;
 
 fn layout(code: &dyn Code) -> Layout {
@@ -24,7 +24,7 @@ fn layout(code: &dyn Code) -> Layout {
     Layout::new(block_len, block_len, code.alpha() as u32).unwrap()
 }
 
-/// These blocks are lost, and each is wanted by somebody who has nothing yet.
+/// A job in which these blocks are lost, and each is wanted by a node without blocks.
 fn job(code: &dyn Code, lost: &[u8]) -> Job {
     let span = Span::new(0, SUB_LEN);
     let there = (0..code.n() as u8).filter(|index| !lost.contains(index));
@@ -38,7 +38,7 @@ fn job(code: &dyn Code, lost: &[u8]) -> Job {
     }
 }
 
-/// A stripe's blocks, the parity as the code encodes it.
+/// A stripe's blocks, with the code's parity.
 fn blocks(code: &dyn Code) -> Vec<Vec<u8>> {
     let (block_len, data) = (layout(code).block_len as usize, code.k());
     let mut blocks = vec![vec![0; block_len]; code.n()];
@@ -52,8 +52,8 @@ fn blocks(code: &dyn Code) -> Vec<Vec<u8>> {
     blocks
 }
 
-/// From the spec to the verified plan of a repair, of the scheme that is chosen, which then gives the right bytes. How long
-/// planning takes.
+/// Goes from the spec to the verified plan of a repair by the chosen scheme, and checks its bytes. Returns the planning
+/// time.
 fn plan(spec: &str, lost: &[u8]) -> Duration {
     let start = Instant::now();
     let code = parse(spec).unwrap();
@@ -74,25 +74,25 @@ fn plan(spec: &str, lost: &[u8]) -> Duration {
     eval(&plan, &mut memory).unwrap();
     for index in lost {
         let stored = memory.out.get(&(WantKind::Store, spare(*index), *index));
-        assert!(stored == Some(&blocks[usize::from(*index)]), "{spec}: block {index} is not what was lost");
+        assert!(stored == Some(&blocks[usize::from(*index)]), "{spec}: block {index} differs from the lost block");
     }
     println!("{spec}, lost {lost:?}: planned {planned:?}, verified {:?}, peak {:?} KiB", all - planned, peak_kib());
     all
 }
 
-/// The most memory that this process has had, where the system says it.
+/// The peak memory of this process, if the system reports it.
 fn peak_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok())
 }
 
-/// One test, for the memory is the whole process's. The bounds are for tests that are built without optimisation, and for busy
-/// machines: a release takes a tenth of a second, and less than one where four blocks are lost.
+/// One test only, because the memory is that of the whole process. The bounds allow for unoptimised builds on busy
+/// machines: a release build takes a tenth of a second, and less than one second with four lost blocks.
 #[test]
 fn codes_of_1024_sub_blocks_are_planned_for_in_bounded_time_and_memory() {
     for (spec, lost) in [("clay(10,4,d=13)", &[3][..]), ("butterfly(10)", &[3]), ("clay(16,4)", &[0]), ("clay(16,4)", &[19])] {
         assert!(plan(spec, lost) < Duration::from_secs(10), "{spec} without {lost:?}");
     }
-    assert!(plan("clay(16,4)", &[1, 2, 4, 19]) < Duration::from_secs(20), "all that may be lost");
+    assert!(plan("clay(16,4)", &[1, 2, 4, 19]) < Duration::from_secs(20), "the most that may be lost");
     assert!(peak_kib().is_none_or(|kib| kib < 256 << 10), "{:?} KiB", peak_kib());
 }

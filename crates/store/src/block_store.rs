@@ -1,49 +1,50 @@
-//! What a disk does for an agent.
+//! The interface between an agent and one of its disks.
 
 use std::sync::Arc;
 use weft_types::{BlockId, BlockMeta, PAGE_LEN, Reaction, Result, Span};
 
-/// One disk full of blocks.
+/// One disk of blocks.
 ///
-/// A block is there wholly or not at all: it appears when [`BlockWriter::finish`] returns, and not before. Once `finish` has
-/// returned, it survives the loss of power.
+/// A block is complete or absent: it appears when [`BlockWriter::finish`] returns, and not before. After `finish` has
+/// returned, the block survives a loss of power.
 pub trait BlockStore: Send + Sync {
-    /// Begins to write a block. Refused with [`Reaction::InvalidInput`] when the block is there already, and with
-    /// [`Reaction::Retry`] while somebody else writes or removes it.
+    /// Starts to write a block. Fails with [`Reaction::InvalidInput`] if the block already exists, and with
+    /// [`Reaction::Retry`] while another caller writes or removes it.
     fn create(&self, meta: &BlockMeta) -> Result<Box<dyn BlockWriter>>;
 
-    /// Opens a block for reading. A reader keeps working when the block is removed meanwhile.
+    /// Opens a block for reading. The reader keeps working if the block is removed.
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>>;
 
-    /// Removes a block. Returns whether it was there. Once this has returned, the block does not come back.
+    /// Removes a block. Returns whether it existed. After this has returned, a crash cannot bring the block back.
     fn remove(&self, id: BlockId) -> Result<bool>;
 
-    /// At most `blocks_max` blocks, in an order of the store's own that does not change, beginning behind `after`.
-    /// An answer with fewer than `blocks_max` blocks is the last.
+    /// Lists at most `blocks_max` blocks after `after`, in a fixed order of the store's own. A result with fewer than
+    /// `blocks_max` blocks is the last.
     fn list_after(&self, after: Option<BlockId>, blocks_max: usize) -> Result<Vec<BlockId>>;
 
-    /// Takes a block out of service without deleting a byte of it, with the reason beside it, for a person to look at. With
-    /// `since_ms`, the time in milliseconds since 1970, it may be deleted some time later; otherwise only a person does.
+    /// Takes a block out of service without deleting its bytes, and stores the reason beside it for an operator. With
+    /// `since_ms`, the time in milliseconds since 1970, the block may be deleted later; otherwise only an operator
+    /// deletes it.
     fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()>;
 
-    /// What lies in quarantine.
+    /// The size of the quarantine.
     fn quarantined(&self) -> Quarantined;
 
-    /// The places in quarantine, by their names, of blocks that may be deleted and have been there since before `before_ms`.
+    /// The names of quarantined blocks that may be deleted and have been there since before `before_ms`.
     fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>>;
 
-    /// Deletes a place in quarantine with all that is in it. It is no error if it is not there.
+    /// Deletes one entry of the quarantine. Succeeds if it does not exist.
     fn delete_quarantined(&self, place: &str) -> Result<()>;
 
-    /// How large the disk is.
+    /// The size of the disk.
     fn capacity(&self) -> Result<Capacity>;
 
-    /// Why the disk takes no more writes, once it has failed. What can still be read can be read.
+    /// Why the disk takes no more writes, if it has failed. Reads are still attempted.
     fn failed(&self) -> Option<String> {
         None
     }
 
-    /// How often something was made durable (fsync, syncfs) since the disk was opened; 0 where there is no such call.
+    /// The number of fsync and syncfs calls since the disk was opened; 0 if the store makes none.
     fn fsyncs(&self) -> u64 {
         0
     }
@@ -63,77 +64,78 @@ pub trait BlockStore: Send + Sync {
         }
     }
 
-    /// The CRC32C of each MiB of a block, as recorded when it was written.
+    /// The CRC32C of each MiB of a block, as recorded when the block was written.
     fn unit_checksums(&self, id: BlockId) -> Result<Vec<u32>> {
         Ok(self.open(id)?.units().to_vec())
     }
 }
 
-/// A block that is being written. Dropped unfinished, it leaves nothing behind.
+/// A block that is being written. Dropping it before `finish` removes everything that was written.
 pub trait BlockWriter: Send {
-    /// Takes bytes of the block, in any order and in runs of any length, each byte once: a byte that comes twice is
-    /// refused. Beyond the end of the block only zeros are taken, and are not stored.
+    /// Writes bytes of the block, in any order and in runs of any length. Each byte must be written once: a second
+    /// write is refused. Beyond the end of the block only zeros are accepted, and they are not stored.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// The byte ranges that have not come yet.
+    /// The byte ranges that are still missing.
     fn missing(&self) -> Vec<Span>;
 
-    /// Makes the block durable and lets it be seen. Refused with [`Reaction::Replan`] while bytes are missing, and with
-    /// [`Reaction::Corrupt`] when `expected_units` are given and are not the CRC32C of each MiB of what came.
+    /// Makes the block durable and visible. Fails with [`Reaction::Replan`] while bytes are missing, and with
+    /// [`Reaction::Corrupt`] if `expected_checksums` are given and differ from the CRC32C of each MiB written.
     fn finish(self: Box<Self>, expected_checksums: Option<&[u32]>) -> Result<Receipt>;
 }
 
 /// A block that can be read.
 pub trait BlockReader: Send + Sync {
-    /// What the sidecar says of it.
+    /// The block's description, from its sidecar.
     fn meta(&self) -> &BlockMeta;
 
-    /// The CRC32C of each MiB, as recorded when it was written.
+    /// The CRC32C of each MiB, as recorded when the block was written.
     fn units(&self) -> &[u32];
 
-    /// The CRC32C of each page of 4 KiB; the last one may be shorter. Joined, those of a MiB are its checksum.
+    /// The CRC32C of each page of 4 KiB; the last page may be shorter. The checksums of a MiB's pages combine to the
+    /// MiB's checksum.
     fn pages(&self) -> &[u32];
 
-    /// Fills `buf` with the bytes from `offset` on, each page checked against its checksum; zeros beyond the end of the block.
-    /// Returns the CRC32C of `buf`, as the checksums of the pages make it: if the bytes are changed in memory later, it shows.
-    /// When a page is not what it was, this is [`Reaction::Corrupt`], and what is in `buf` is not to be used.
+    /// Fills `buf` with the bytes from `offset` on and checks each page; beyond the end of the block it fills in zeros.
+    /// Returns the CRC32C of `buf`, computed from the page checksums, so that a later change of the bytes in memory is
+    /// detected. Fails with [`Reaction::Corrupt`] if a page fails its checksum; `buf` then holds no valid data.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32>;
 
-    /// As [`read_at`](Self::read_at), if that waits for no disk: it may be called on threads that must not block. `None`: it would wait,
-    /// or it fails, and `read_at` says why; what is in `buf` is not to be used.
+    /// Like [`read_at`](Self::read_at), but never waits for the disk, so threads that must not block may call it.
+    /// `None` if it would wait or fails; `read_at` then gives the error, and `buf` holds no valid data.
     fn read_cached(&self, _offset: u64, _buf: &mut [u8]) -> Option<u32> {
         None
     }
 }
 
-/// How large a disk is.
+/// The size of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// All of it.
+    /// The size of the disk, in bytes.
     pub total_bytes: u64,
-    /// What can still be written.
+    /// The bytes that can still be written.
     pub free_bytes: u64,
 }
 
-/// What lies in quarantine.
+/// The size of the quarantine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quarantined {
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Their payloads.
+    /// Bytes of their payloads.
     pub bytes: u64,
 }
 
-/// What has been stored.
+/// What a finished writer has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// Bytes of the payload.
     pub len: u64,
-    /// CRC32C of each MiB of it.
+    /// The CRC32C of each MiB of the payload.
     pub units: Vec<u32>,
 }
 
-/// Reads all of a block and returns the byte ranges that are corrupt, in whole pages: the scrub of one block.
+/// Scrubs one block: reads all of it and returns the corrupt byte ranges, in whole pages.
 pub fn verify(block: &dyn BlockReader) -> Result<Vec<Span>> {
     const STEP: u64 = 256 * PAGE_LEN;
     let len = block.meta().len();

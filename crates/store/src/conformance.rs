@@ -1,9 +1,9 @@
-//! What every [`BlockStore`] is held to. For tests: it panics where a store does not do what the trait says.
+//! The conformance suite of [`BlockStore`], for tests: it panics if a store breaks the trait's contract.
 
 use crate::block_store::{BlockStore, BlockWriter, Quarantined, verify};
 use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Seq, Span, StripeId, StripeLayout, crc32c};
 
-/// Runs the whole suite. `make_store` gives an empty store of the cluster each time.
+/// Runs the whole suite. Each call of `make_store` must return an empty store of the cluster.
 pub fn check<S: BlockStore>(cluster: ClusterId, mut make_store: impl FnMut() -> S) {
     for len in [0, 1, 4095, 4096, 4097, 3 * 4096, (1 << 20) - 1, 1 << 20, (2 << 20) + 5000] {
         what_is_written_is_read(&make_store(), cluster, len);
@@ -19,10 +19,10 @@ pub fn check<S: BlockStore>(cluster: ClusterId, mut make_store: impl FnMut() -> 
     assert!(capacity.free_bytes <= capacity.total_bytes && capacity.total_bytes > 0, "{capacity:?}");
 }
 
-/// A block of the given stripe whose payload is `len` bytes long.
+/// The description of a block of the given stripe with `len` payload bytes.
 pub fn block(cluster: ClusterId, stripe: u64, len: u64) -> BlockMeta {
     let layout = Layout { block_len: 4 << 20, cell_len: 4 << 20, alpha: 1 };
-    // The first block of a stripe takes all of a short object; of an empty one, the second does.
+    // The first block holds all bytes of a short object. An empty block is the second block of a stripe with one byte.
     let (index, data_len) = if len == 0 { (1, 1) } else { (0, len) };
     BlockMeta {
         cluster,
@@ -37,7 +37,7 @@ pub fn block(cluster: ClusterId, stripe: u64, len: u64) -> BlockMeta {
     }
 }
 
-/// Bytes that are no page's neighbour's.
+/// Bytes that differ from page to page.
 pub fn pattern(len: u64) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
@@ -51,7 +51,7 @@ fn put(store: &dyn BlockStore, meta: &BlockMeta) -> Vec<u8> {
 }
 
 fn reaction<T>(result: weft_types::Result<T>) -> Reaction {
-    result.err().expect("an error was due").reaction
+    result.err().expect("an error was expected").reaction
 }
 
 fn what_is_written_is_read(store: &dyn BlockStore, cluster: ClusterId, len: u64) {
@@ -88,7 +88,7 @@ fn what_is_written_is_read(store: &dyn BlockStore, cluster: ClusterId, len: u64)
     }
 }
 
-/// Sub-blocks arrive as strided runs, and lanes out of order.
+/// Sub-blocks arrive as strided runs, and lanes arrive out of order.
 fn runs_in_any_order(store: &dyn BlockStore, cluster: ClusterId) {
     let meta = block(cluster, 6, 100_000);
     let bytes = pattern(100_000);
@@ -112,7 +112,7 @@ fn runs_in_any_order(store: &dyn BlockStore, cluster: ClusterId) {
     }
 }
 
-/// Codes over sub-blocks write as many strided runs as a cell has sub-blocks, here each of half a page, in two lanes.
+/// Codes with sub-blocks write one strided run for each sub-block of a cell; here each is half a page, in two lanes.
 fn sub_blocks_of_less_than_a_page(store: &dyn BlockStore, cluster: ClusterId) {
     let mut meta = block(cluster, 11, 50_000);
     let layout = Layout { block_len: 1 << 20, cell_len: 8192, alpha: 4 };
@@ -150,7 +150,7 @@ fn nothing_is_seen_before_finish(store: &dyn BlockStore, cluster: ClusterId) {
     assert_eq!(reaction(store.create(&meta)), Reaction::Retry);
     assert_eq!(reaction(store.remove(meta.id)), Reaction::Retry);
     drop(writer);
-    unseen("after it was given up");
+    unseen("after it was dropped");
     assert_eq!(start().missing(), [Span::new(4096, 5000)]);
     assert_eq!(reaction(start().finish(None)), Reaction::Replan);
     unseen("after an incomplete finish");
@@ -191,14 +191,14 @@ fn refusals(store: &dyn BlockStore, cluster: ClusterId) {
 
 fn removal(store: &dyn BlockStore, cluster: ClusterId) {
     let meta = block(cluster, 9, 9000);
-    assert!(!store.remove(meta.id).expect("remove"), "it was never there");
+    assert!(!store.remove(meta.id).expect("remove"), "the block never existed");
     let bytes = put(store, &meta);
     let reader = store.open(meta.id).expect("open");
     assert!(store.remove(meta.id).expect("remove"));
-    assert!(!store.remove(meta.id).expect("remove"), "it is gone");
+    assert!(!store.remove(meta.id).expect("remove"), "the block was removed");
     assert_eq!(reaction(store.open(meta.id)), Reaction::NotFound);
     let mut read = vec![0; bytes.len()];
-    reader.read_at(0, &mut read).expect("a reader keeps what it opened");
+    reader.read_at(0, &mut read).expect("an open reader keeps its block");
     assert!(read == bytes);
     put(store, &meta);
 }
@@ -236,10 +236,10 @@ fn quarantine(store: &dyn BlockStore, cluster: ClusterId) {
     }
     let before = |ms| store.quarantined_before(ms).expect("list");
     assert_eq!(before(1000).len(), 0);
-    assert_eq!(before(u64::MAX).len(), 2, "what is broken waits for a person");
+    assert_eq!(before(u64::MAX).len(), 2, "broken blocks wait for an operator");
     for place in before(1500) {
         store.delete_quarantined(&place).expect("delete");
-        store.delete_quarantined(&place).expect("it is gone already");
+        store.delete_quarantined(&place).expect("it was deleted before");
     }
     quarantined(3);
     assert_eq!((before(1500).len(), before(2001).len()), (0, 1));

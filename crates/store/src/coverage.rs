@@ -1,19 +1,19 @@
-//! Which bytes of a block have come, and the checksums of its pages as they come.
+//! Tracks which bytes of a block have arrived, and computes the checksums of its pages on arrival.
 
 use std::collections::BTreeMap;
 use weft_types::{Error, PAGE_LEN, PAGES_PER_UNIT, Result, Span, crc32c, crc32c_contribution, crc32c_joined, crc32c_zeros};
 
-/// Separate runs of bytes that a block in the making may consist of: what bounds the memory of a writer whose bytes come
-/// in an absurd order.
+/// The most separate runs of bytes in an unfinished block. It bounds a writer's memory when bytes arrive in an
+/// arbitrary order.
 const RUNS_MAX: usize = 1 << 18;
 
-/// The bytes that have come, as runs that do not touch.
+/// The bytes that have arrived, as disjoint, non-adjacent runs.
 #[derive(Debug)]
 pub(crate) struct Coverage {
     len: u64,
     /// Start → end.
     runs: BTreeMap<u64, u64>,
-    /// CRC32C of each page, with zeros where nothing has come.
+    /// The CRC32C of each page, with zeros in place of missing bytes.
     pages: Vec<u32>,
 }
 
@@ -26,21 +26,21 @@ impl Coverage {
         Self { len, runs: BTreeMap::new(), pages }
     }
 
-    /// Refuses a run that has come already, in whole or in part, and one more run than can be kept.
+    /// Fails if any byte of the run has already arrived, or if the run would exceed [`RUNS_MAX`].
     pub(crate) fn admit(&self, run: Span) -> Result<()> {
         if let Some((start, end)) = self.runs.range(..run.end).next_back()
             && *end > run.start
         {
             let twice = run.intersect(Span::new(*start, *end));
-            return Err(Error::invalid(format!("bytes {}..{} came twice", twice.start, twice.end)));
+            return Err(Error::invalid(format!("bytes {}..{} were written twice", twice.start, twice.end)));
         }
         if self.runs.len() >= RUNS_MAX {
-            return Err(Error::invalid(format!("the block comes in more than {RUNS_MAX} scattered runs")));
+            return Err(Error::invalid(format!("the block's bytes arrived in more than {RUNS_MAX} separate runs")));
         }
         Ok(())
     }
 
-    /// Notes a run that was admitted and written.
+    /// Records a run that was admitted and written.
     pub(crate) fn add(&mut self, offset: u64, bytes: &[u8]) {
         let run = Span::new(offset, offset + bytes.len() as u64);
         if run.is_empty() {
@@ -92,7 +92,7 @@ pub(crate) fn page_span(number: u64, len: u64) -> Span {
     Span::new(number * PAGE_LEN, ((number + 1) * PAGE_LEN).min(len))
 }
 
-/// The checksums of units from those of their pages, for a block of `len` bytes.
+/// The checksums of units, from those of their pages, for a block of `len` bytes.
 pub(crate) fn units_of(pages: &[u32], len: u64) -> Vec<u32> {
     let mut number = 0;
     let unit = |pages: &[u32]| {
@@ -115,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Runs of any length in any order give the checksums of the whole.
+        /// Runs of any length in any order give the checksums of the whole block.
         #[test]
         fn any_order_gives_the_same_checksums(
             len in 1usize..20_000, cuts in proptest::collection::vec(0usize..20_000, 0..40), seed: u64,

@@ -1,10 +1,10 @@
-//! A store whose chosen calls go wrong.
+//! A store that injects faults into chosen calls.
 
 use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Quarantined, Receipt};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, crc32c};
 
-/// What is called.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
     /// [`BlockStore::create`].
@@ -21,43 +21,43 @@ pub enum CallKind {
     Remove,
 }
 
-/// A call, as it is about to be made.
+/// A call that is about to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// What is called.
+    /// The kind of the call.
     pub kind: CallKind,
-    /// On which block.
+    /// The block.
     pub block: BlockId,
     /// The bytes that are read or written.
     pub bytes: Span,
 }
 
-/// What goes wrong.
+/// A fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing is done, and the call ends with this reaction.
+    /// The call does nothing and fails with this reaction.
     Fail(Reaction),
-    /// This bit of the bytes written or read is flipped, and nothing is said.
+    /// Flips this bit of the bytes written or read, and reports success.
     FlipBit(u64),
-    /// A write takes only this many of its bytes, and then ends with [`Reaction::Fatal`].
+    /// Writes only this many bytes, and then fails with [`Reaction::Fatal`].
     Short(usize),
 }
 
 type Choose = dyn FnMut(&Call) -> Option<Fault> + Send;
 
-/// A store before another, that lets calls through or makes them go wrong, as a function chooses.
+/// Wraps a store. A function chooses for each call whether it passes or fails.
 pub struct FaultStore {
     inner: Arc<dyn BlockStore>,
     faults: Faults,
 }
 
 impl FaultStore {
-    /// Asks `choose` before each call.
+    /// Calls `choose` before each call.
     pub fn new(inner: Arc<dyn BlockStore>, choose: impl FnMut(&Call) -> Option<Fault> + Send + 'static) -> Self {
         Self { inner, faults: Faults(Arc::new(Mutex::new(choose))) }
     }
 
-    /// Makes the call of a kind go wrong before which `passed` of its kind have passed; the others pass.
+    /// Injects the fault into one call of `kind`, after `passed` calls of that kind have passed. All other calls pass.
     pub fn nth(inner: Arc<dyn BlockStore>, kind: CallKind, passed: u64, fault: Fault) -> Self {
         let mut left = Some(passed);
         Self::new(inner, move |call| {
@@ -182,7 +182,8 @@ impl BlockReader for FaultReader {
             Some(Fault::FlipBit(bit)) => {
                 self.inner.read_at(offset, buf)?;
                 flip(buf, bit);
-                // As a disk that changed the bytes and their checksum: only a checksum that is kept elsewhere tells.
+                // Simulates a disk that changed both the bytes and their checksum: only a checksum kept elsewhere
+                // detects it.
                 Ok(crc32c(buf))
             }
             Some(Fault::Short(_)) => Err(injected(Reaction::Fatal, block)),
@@ -199,7 +200,7 @@ impl Faults {
         choose(&Call { kind, block, bytes })
     }
 
-    /// A call that moves no bytes can only fail.
+    /// A call that moves no bytes can only fail as a whole.
     fn on_plain(&self, kind: CallKind, block: BlockId) -> Result<()> {
         match self.on(kind, block, Span::new(0, 0)) {
             None => Ok(()),
@@ -210,7 +211,7 @@ impl Faults {
 }
 
 fn injected(reaction: Reaction, block: BlockId) -> Error {
-    Error::new(reaction, "a fault was injected").block(block)
+    Error::new(reaction, "injected fault").block(block)
 }
 
 fn flip(bytes: &mut [u8], bit: u64) {

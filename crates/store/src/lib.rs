@@ -1,10 +1,10 @@
 //! Blocks on disks: payload files, sidecars, checksums.
 //!
-//! A [`BlockStore`] is one disk. [`LocalStore`] keeps blocks as plain files below a directory; [`FaultStore`] stands before
-//! any store and makes chosen calls fail; [`conformance::check`] holds every implementation to what is said here.
-//! What lies on the disk is described in `docs/formats.md`.
+//! A [`BlockStore`] is one disk. [`LocalStore`] keeps blocks as plain files in a directory. [`FaultStore`] wraps any
+//! store and injects faults. [`conformance::check`] tests any implementation against the contract. `docs/formats.md`
+//! describes the files on the disk.
 //!
-//! All calls block. Whoever must not block runs them where blocking is allowed.
+//! All calls block: async callers run them on threads that may block.
 
 mod block_store;
 pub mod conformance;

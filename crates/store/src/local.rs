@@ -1,17 +1,17 @@
 //! A directory as a disk.
 //!
 //! ```text
-//! DIR/disk                          what this disk is (see `label`)
-//! DIR/lock                          held by the process that uses it
-//! DIR/blocks/003/s199-b003-c0-g1        payload; its name here is what makes the block exist
-//! DIR/blocks/003/s199-b003-c0-g1.meta   sidecar
-//! DIR/tmp/                          blocks being written; emptied at start
-//! DIR/quarantine/NAME/{payload,sidecar,reason,since-ms}
+//!   DIR/disk                          the disk's label (see `label`)
+//!   DIR/lock                          held by the process that uses the disk
+//!   DIR/blocks/003/s199-b003-c0-g1        payload; the block exists once this name exists
+//!   DIR/blocks/003/s199-b003-c0-g1.meta   sidecar
+//!   DIR/tmp/                          blocks being written; emptied at start
+//!   DIR/quarantine/NAME/{payload,sidecar,reason,since-ms}
 //! ```
 //!
-//! What is assumed of the file system: `rename` within it is atomic; what `fsync` of a file or directory has confirmed is there
-//! after a loss of power; and a failed `fsync` may have lost anything written since the last one, which is why it is not
-//! repeated but fails the disk.
+//! Assumptions about the file system: `rename` within it is atomic. What an `fsync` of a file or directory has
+//! confirmed survives a loss of power. A failed `fsync` may have lost anything written since the last one; so it is not
+//! repeated, and the disk is failed.
 
 mod disk;
 mod fsyncs;
@@ -43,22 +43,23 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// Opens a disk and puts it in order; makes an empty or missing directory a disk of `cluster` first, with the identity `new`.
+    /// Opens a disk and recovers it. An empty or missing directory first becomes a disk of `cluster` with the identity
+    /// `new`.
     ///
-    /// Refused with [`Reaction::InvalidInput`](weft_types::Reaction): a disk of another cluster, one that another process
-    /// uses, a directory that holds something else.
+    /// Fails with [`Reaction::InvalidInput`](weft_types::Reaction) if the disk belongs to another cluster, if another
+    /// process uses it, or if the directory holds other files.
     pub fn open(dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Self> {
         Self::open_with_steps(dir, cluster, new, Arc::new(NoSteps))
     }
 
-    /// Opens what is a disk already. Where there is none, this is [`Reaction::Fatal`](weft_types::Reaction) and nothing is
-    /// written there: the directory may be where the disk is to be mounted.
+    /// Opens an existing disk. If there is none, fails with [`Reaction::Fatal`](weft_types::Reaction) and writes
+    /// nothing: the directory may be the mount point of a disk that is not mounted.
     pub fn open_existing(dir: &Path, cluster: ClusterId) -> Result<Self> {
         Self::open_as(dir, cluster, None, Arc::new(NoSteps))
     }
 
-    /// The same as [`open`](Self::open), or without `new` as [`open_existing`](Self::open_existing), with somebody who is asked
-    /// before each step that changes the disk: for tests.
+    /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing), with a hook before each
+    /// step that changes the disk: for tests.
     pub fn open_with_steps(
         dir: &Path,
         cluster: ClusterId,
@@ -74,27 +75,27 @@ impl LocalStore {
         Ok(Self { disk: Arc::new(disk), recovered })
     }
 
-    /// The disk's own id, drawn when it was made.
+    /// The disk's own id, drawn when the disk was created.
     pub fn disk_id(&self) -> u128 {
         self.disk.label.disk_id
     }
 
-    /// Where it is.
+    /// The disk's directory.
     pub fn dir(&self) -> &Path {
         &self.disk.dir
     }
 
-    /// What was found and put in order when it was opened.
+    /// What was found and repaired when the disk was opened.
     pub fn recovered(&self) -> &Recovered {
         &self.recovered
     }
 
-    /// Where a block's payload lies, whether it exists or not.
+    /// The path of a block's payload, whether or not the block exists.
     pub fn payload_path(&self, id: BlockId) -> PathBuf {
         self.disk.payload_path(id)
     }
 
-    /// Where a block's sidecar lies, whether it exists or not.
+    /// The path of a block's sidecar, whether or not the block exists.
     pub fn sidecar_path(&self, id: BlockId) -> PathBuf {
         self.disk.sidecar_path(id)
     }
@@ -104,7 +105,7 @@ impl BlockStore for LocalStore {
     fn create(&self, meta: &BlockMeta) -> Result<Box<dyn BlockWriter>> {
         check_meta(meta)?;
         if meta.cluster != self.disk.label.cluster {
-            let what = format!("it is of cluster {}, this disk is of cluster {}", meta.cluster, self.disk.label.cluster);
+            let what = format!("the block belongs to cluster {}, this disk to cluster {}", meta.cluster, self.disk.label.cluster);
             return Err(Error::invalid(what).block(meta.id));
         }
         Ok(Box::new(LocalWriter::create(&self.disk, meta).map_err(|error| error.block(meta.id))?))

@@ -1,7 +1,7 @@
-//! The sidecar: what lies beside a payload and describes it fully. The format is in `docs/formats.md`.
+//! The sidecar: the file beside a payload that describes it completely. `docs/formats.md` describes the format.
 //!
-//! What is encoded are structures of this file, not those that the rest of weft works with, so that those can change and
-//! what was written remains readable. A new version is a new structure and a new arm in [`Sidecar::decode`].
+//! The encoded structures are private to this file. So the types that the rest of weft uses can change, and existing
+//! sidecars stay readable. A new version is a new structure and a new arm in [`Sidecar::decode`].
 
 use crate::coverage::units_of;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -11,10 +11,10 @@ use weft_types::{
 
 /// The newest version.
 pub const SIDECAR_VERSION: u32 = 2;
-/// The version that is written of a block without updates: older programs read it.
+/// The version for a block without updates, so that older programs can read it.
 const FIRST_VERSION: u32 = 1;
 
-/// No sidecar is larger: the checksums of a block of 1 TiB and room for its description. Larger files are not read.
+/// The largest possible sidecar: the checksums of a block of 1 TiB, and its description. Larger files are not read.
 pub const SIDECAR_BYTES_MAX: u64 = (1 << 30) + (1 << 23);
 
 const MAGIC: [u8; 8] = *b"weftmeta";
@@ -31,32 +31,33 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// A sidecar for a payload whose pages have these checksums. The units' checksums follow from them.
+    /// A sidecar for a payload with these page checksums. The unit checksums follow from them.
     pub fn new(meta: BlockMeta, pages: Vec<u32>) -> Result<Self> {
         check_meta(&meta)?;
         if pages.len() as u64 != meta.len().div_ceil(PAGE_LEN) {
-            return Err(Error::invalid(format!("{} page checksums for {} bytes", pages.len(), meta.len())).block(meta.id));
+            return Err(Error::invalid(format!("{} page checksums were given for a block of {} bytes", pages.len(), meta.len()))
+                .block(meta.id));
         }
         let units = units_of(&pages, meta.len());
         Ok(Self { meta, pages, units })
     }
 
-    /// What the block is.
+    /// The block's description.
     pub fn meta(&self) -> &BlockMeta {
         &self.meta
     }
 
-    /// CRC32C of each page of 4 KiB; the last one may be shorter.
+    /// The CRC32C of each page of 4 KiB; the last page may be shorter.
     pub fn pages(&self) -> &[u32] {
         &self.pages
     }
 
-    /// CRC32C of each MiB; the last one may be shorter.
+    /// The CRC32C of each MiB; the last unit may be shorter.
     pub fn units(&self) -> &[u32] {
         &self.units
     }
 
-    /// The file's bytes.
+    /// The bytes of the file.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let first = DescriptionV1::from(&self.meta);
         let (version, description) = match self.meta.seq.is_first() {
@@ -64,7 +65,7 @@ impl Sidecar {
             false => (SIDECAR_VERSION, postcard::to_stdvec(&DescriptionV2 { first, seq: self.meta.seq.clone() })),
         };
         let description = description
-            .map_err(|error| Error::fatal(format!("the description cannot be encoded: {error}")).block(self.meta.id))?;
+            .map_err(|error| Error::fatal(format!("cannot encode the block's description: {error}")).block(self.meta.id))?;
         let mut bytes = Vec::with_capacity(HEAD_LEN + description.len() + 4 * (self.pages.len() + self.units.len()) + CRC_LEN);
         bytes.extend(MAGIC);
         for number in [version as usize, description.len(), self.pages.len(), self.units.len()] {
@@ -77,31 +78,31 @@ impl Sidecar {
         Ok(bytes)
     }
 
-    /// Reads a file's bytes, of this version or an older one. Whatever they are, this returns.
+    /// Decodes a file of this version or an older one. Accepts any bytes and never panics.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let wrong = |what: &str| Error::corrupt(format!("the sidecar {what}"));
         let (body, sum) = bytes.split_last_chunk::<CRC_LEN>().ok_or_else(|| wrong("is too short"))?;
         let (magic, rest) = body.split_first_chunk::<8>().ok_or_else(|| wrong("is too short"))?;
         if *magic != MAGIC {
-            return Err(wrong("is not one: it does not begin with 'weftmeta'"));
+            return Err(wrong("is invalid: it does not begin with 'weftmeta'"));
         }
-        // Every version ends with this checksum, so that a newer version is told apart from a flipped bit.
+        // Every version ends with this checksum. So a newer version can be told from a flipped bit.
         if crc32c(body) != u32::from_le_bytes(*sum) {
-            return Err(wrong("fails its checksum"));
+            return Err(wrong("is damaged: its checksum is wrong"));
         }
         let (version, rest) = split_u32(rest).ok_or_else(|| wrong("is too short"))?;
         match version {
-            0 => Err(wrong("has version 0, which never was")),
+            0 => Err(wrong("has version 0, which does not exist")),
             1 => decode_as::<DescriptionV1>(rest).ok_or_else(|| wrong("does not describe a block"))?,
             2 => decode_as::<DescriptionV2>(rest).ok_or_else(|| wrong("does not describe a block"))?,
             _ => Err(Error::fatal(format!(
-                "the sidecar is of version {version}; this program reads up to version {SIDECAR_VERSION}: use a newer one"
+                "the sidecar has version {version}, but this program reads versions up to {SIDECAR_VERSION}: use a newer weft"
             ))),
         }
     }
 }
 
-/// Refuses a description that makes no sense, so that nothing that is computed from it overflows or divides by zero.
+/// Refuses an invalid description, so that later arithmetic on it cannot overflow or divide by zero.
 pub(crate) fn check_meta(meta: &BlockMeta) -> Result<()> {
     let refuse = |why: String| Err(Error::invalid(why).block(meta.id));
     let stripe = &meta.stripe;
@@ -109,32 +110,32 @@ pub(crate) fn check_meta(meta: &BlockMeta) -> Result<()> {
     let n = u64::from(stripe.k) + u64::from(stripe.m);
     if stripe.k == 0 || n > BLOCKS_MAX as u64 {
         return refuse(format!(
-            "a stripe of {} + {} blocks: 1 to {BLOCKS_MAX} with at least one of data are",
+            "a stripe of {} + {} blocks is invalid: it needs at least one data block and at most {BLOCKS_MAX} blocks",
             stripe.k, stripe.m
         ));
     }
     if u64::from(meta.id.index) >= n {
-        return refuse(format!("the stripe has {n} blocks"));
+        return refuse(format!("the stripe has only {n} blocks"));
     }
-    // At most 2^40 bytes a block and 255 blocks: no overflow.
+    // At most 255 blocks of 2^40 bytes: no overflow.
     let data_len_max = u64::from(stripe.k) * stripe.layout.block_len;
     if stripe.data_len == 0 || stripe.data_len > data_len_max {
-        return refuse(format!("a stripe with {} bytes of data: 1 to {data_len_max} are", stripe.data_len));
+        return refuse(format!("a stripe with {} data bytes is invalid: it has 1 to {data_len_max}", stripe.data_len));
     }
     if !meta.seq.fits(stripe.k as usize) {
         let counts = meta.seq.counts().len();
-        return refuse(format!("updates of {counts} data blocks are counted, and the stripe has {}", stripe.k));
+        return refuse(format!("there are update counts of {counts} data blocks, but the stripe has {}", stripe.k));
     }
     if meta.object.len() > TEXT_BYTES_MAX || meta.code.len() > TEXT_BYTES_MAX {
-        return refuse(format!("the object's name and the code's spec have at most {TEXT_BYTES_MAX} bytes each"));
+        return refuse(format!("the object's name or the code's spec is longer than {TEXT_BYTES_MAX} bytes"));
     }
     Ok(())
 }
 
-/// The longest object name or code spec in a sidecar.
+/// The most bytes of an object name or a code spec in a sidecar.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// `None`: lengths that do not fit. `Some(Err)`: a description that makes no sense.
+/// `None` if the lengths do not fit. `Some(Err)` if the description is invalid.
 fn decode_as<D: DeserializeOwned + Into<Option<BlockMeta>>>(rest: &[u8]) -> Option<Result<Sidecar>> {
     let (description_len, rest) = split_u32(rest)?;
     let (pages_len, rest) = split_u32(rest)?;
@@ -157,7 +158,7 @@ fn decode_as<D: DeserializeOwned + Into<Option<BlockMeta>>>(rest: &[u8]) -> Opti
 }
 
 fn as_corrupt(error: Error) -> Error {
-    Error::corrupt(format!("the sidecar does not make sense: {}", error.message))
+    Error::corrupt(format!("the sidecar is invalid: {}", error.message))
 }
 
 fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
@@ -165,7 +166,7 @@ fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_le_bytes(*number), rest))
 }
 
-/// A block's description as version 1 of the format has it, in postcard.
+/// Version 1 of the description, in postcard.
 #[derive(Serialize, Deserialize)]
 struct DescriptionV1 {
     cluster: u128,
@@ -184,11 +185,11 @@ struct DescriptionV1 {
     k: u32,
     m: u32,
     data_len: u64,
-    /// Was to be a count of updates, and is 0.
+    /// Always 0: a count of updates that was never used.
     updates: u64,
 }
 
-/// Version 2: the same, and which updates the block has.
+/// Version 2 of the description: version 1 and the block's updates.
 #[derive(Serialize, Deserialize)]
 struct DescriptionV2 {
     first: DescriptionV1,
@@ -220,7 +221,7 @@ impl From<&BlockMeta> for DescriptionV1 {
     }
 }
 
-/// None: it makes no sense.
+/// `None` if the description is invalid.
 impl From<DescriptionV1> for Option<BlockMeta> {
     fn from(it: DescriptionV1) -> Self {
         let layout = Layout { block_len: it.block_len, cell_len: it.cell_len, alpha: it.alpha };

@@ -1,8 +1,9 @@
-//! A crash before every step that changes the disk, as a kill and as a loss of power: afterwards a block is there wholly or
-//! not at all, and it is there if it was acknowledged.
+//! A crash, as a kill and as a loss of power, before every step that changes the disk. Afterwards the block is complete
+//! or absent, and it is there if it was acknowledged.
 //!
-//! A kill leaves the files as they are at that moment. A loss of power may also take what was not synced: the content of a
-//! file becomes shorter or zeros, and a rename in a directory that was not synced is undone, each independently of the others.
+//! A kill leaves the files as they are at that moment. A loss of power may also lose what was not synced: the content
+//! of a file becomes shorter or zeros, and a rename in an unsynced directory is undone, each independently of the
+//! others.
 
 use std::fs;
 use std::io;
@@ -72,7 +73,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Does `work` on a disk on which `before` was done, and returns the steps of it and the disk before each, and at the end.
+/// Runs `before` and then `work` on a disk. Returns the steps of `work` with a copy of the disk before each, and one at
+/// the end.
 fn watched(root: &Path, before: fn(&LocalStore), work: fn(&LocalStore)) -> Vec<(Option<Step>, PathBuf)> {
     let (dir, copies) = (root.join("live"), root.join("copies"));
     before(&LocalStore::open(&dir, CLUSTER, NEW).unwrap());
@@ -87,7 +89,7 @@ fn watched(root: &Path, before: fn(&LocalStore), work: fn(&LocalStore)) -> Vec<(
     crashes
 }
 
-/// Opens the disk after a crash. Returns whether the block is there; if it is, it is right in every byte.
+/// Opens the disk after a crash. Returns whether the block is there; if so, checks every byte.
 fn survives(dir: &Path, case: &str) -> bool {
     let store = LocalStore::open(dir, CLUSTER, NEW).unwrap_or_else(|error| panic!("{case}: {error}"));
     let there = match store.list().unwrap().as_slice() {
@@ -110,7 +112,7 @@ fn survives(dir: &Path, case: &str) -> bool {
     there
 }
 
-/// What a loss of power may have made of a file that was not synced.
+/// The states in which a loss of power may leave a file that was not synced.
 fn losses(path: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(path).unwrap();
     let half = bytes.len() / 2;
@@ -130,13 +132,13 @@ fn a_crash_at_any_step_of_a_write_leaves_no_block_or_the_right_one() {
     let name = meta().id.to_string();
     let mut cases = 0;
     for (at, (step, disk)) in crashes.iter().enumerate() {
-        // The step at `at` had not begun; those before it were done.
+        // The step at `at` had not started; all earlier ones were complete.
         let done = |step: Step| at > position(step);
         let acknowledged = step.is_none();
         let place = |renamed: bool, name: &str| disk.join(if renamed { "blocks/000" } else { "tmp" }).join(name);
         let payload = (name.clone(), Step::SyncPayload, Step::RenamePayload);
         let sidecar = (format!("{name}.meta"), Step::SyncSidecar, Step::RenameSidecar);
-        // For each of the two files: what may be left of it, and where.
+        // For each of the two files: its possible content, and its possible name.
         let variants = [payload, sidecar].map(|(name, sync, rename)| {
             let now = place(done(rename), &name);
             if !now.exists() {
@@ -164,11 +166,11 @@ fn a_crash_at_any_step_of_a_write_leaves_no_block_or_the_right_one() {
                 }
                 let there = survives(&crashed, &case);
                 assert!(there || !acknowledged, "{case}: an acknowledged block is gone");
-                assert!(!there || done(Step::RenamePayload), "{case}: a block before its commit");
+                assert!(!there || done(Step::RenamePayload), "{case}: a block exists before its commit");
             }
         }
     }
-    assert!(cases >= 50, "{cases}: states were left out");
+    assert!(cases >= 50, "only {cases} states were tested");
 }
 
 #[test]
@@ -178,7 +180,7 @@ fn a_crash_at_any_step_of_a_removal_leaves_the_block_or_none() {
     let there: Vec<bool> = crashes.iter().map(|(step, disk)| survives(disk, &format!("before {step:?}"))).collect();
     assert_eq!((there[0], there[1], there.last()), (true, false, Some(&false)), "{crashes:?}");
     for (_, disk) in crashes {
-        assert_eq!(files(&disk.join("quarantine")), [] as [PathBuf; 0], "nothing of a removed block is taken for a broken one");
+        assert_eq!(files(&disk.join("quarantine")), [] as [PathBuf; 0], "a removed block was quarantined as broken");
     }
 }
 
@@ -197,13 +199,13 @@ fn a_crash_at_any_step_of_a_quarantine_loses_nothing() {
     }
 }
 
-/// Does the put with step `number` failing; `None` when there is no such step.
+/// Runs the put with step `number` failing; `None` if there is no such step.
 fn put_with_failure(dir: &Path, number: usize, kind: io::ErrorKind) -> Option<(Step, LocalStore, weft_types::Error)> {
     let watch = Arc::new(Watch { fail: Some((number, kind)), ..Watch::default() });
     let store = LocalStore::open_with_steps(dir, CLUSTER, NEW, watch.clone()).unwrap();
     let result = put(&store);
     let step = *watch.steps.lock().unwrap().get(number)?;
-    Some((step, store, result.expect_err("a step failed and nobody was told")))
+    Some((step, store, result.expect_err("a step failed without an error")))
 }
 
 #[test]
@@ -243,7 +245,7 @@ fn any_other_failure_fails_the_disk_for_writes() {
         for result in refused {
             assert_eq!(result.map_err(|error| error.reaction), Err(Reaction::Fatal), "{step:?}");
         }
-        assert!(store.open(kept.id).is_ok(), "what is there can still be read");
+        assert!(store.open(kept.id).is_ok(), "an existing block can still be read");
     }
     assert!(steps.contains(&Step::SyncPayload) && steps.contains(&Step::SyncDirectory), "{steps:?}");
 }

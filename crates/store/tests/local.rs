@@ -50,7 +50,7 @@ fn a_disk_keeps_its_identity_and_its_blocks() {
     assert_eq!(fs::read(dir.path().join("blocks/040/s4097-b000-c0-g1")).unwrap(), bytes, "a payload is a plain file");
 }
 
-/// As an earlier version made it: each stripe's blocks in a directory of their own, until the numbers begin again.
+/// A disk of format version 1: each stripe has a directory of its own, until the numbers wrap around.
 #[test]
 fn a_disk_of_version_1_stays_as_it_is_and_is_used_as_ever() {
     let dir = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn what_is_made_durable_is_counted() {
         store.fsyncs() - before
     };
     assert_eq!(counts(&mut || drop(put(&store, 1, 10_000))), 4, "a sidecar, a payload, a new directory and its parent");
-    assert_eq!(counts(&mut || drop(put(&store, 63, 10_000))), 3, "its neighbours lie in the same directory");
+    assert_eq!(counts(&mut || drop(put(&store, 63, 10_000))), 3, "neighbouring stripes share a directory");
     let id = put(&store, 64, 10_000).0.id;
     assert_eq!(counts(&mut || assert!(store.remove(id).unwrap())), 1);
     assert_eq!(counts(&mut || assert!(store.open(id).is_err())), 0);
@@ -144,7 +144,7 @@ fn a_flipped_byte_is_found_and_named() {
         assert_eq!((error.reaction, error.block), (Reaction::Corrupt, Some(meta.id)));
         assert!(error.message.contains(&format!("bytes {}..{}", page.start, page.end)), "{error}");
         assert!(reader.read_at(byte as u64, &mut [0]).is_err(), "a read of one byte checks its page");
-        assert!(reader.read_cached(0, &mut vec![0; 10_000]).is_none(), "what is in memory was not checked");
+        assert!(reader.read_cached(0, &mut vec![0; 10_000]).is_none(), "a read from the page cache was not checked");
         assert_eq!(verify(&*reader).unwrap(), [page]);
         for other in (0..10_000u64).step_by(4096).filter(|start| *start != page.start) {
             reader.read_at(other, &mut [0; 100]).unwrap();
@@ -155,7 +155,7 @@ fn a_flipped_byte_is_found_and_named() {
     let error = reader.read_at(4096, &mut [0; 10]).unwrap_err();
     assert_eq!(error.reaction, Reaction::Corrupt);
     assert!(error.message.contains("the file ends at 5000"), "{error}");
-    assert!(reader.read_cached(4096, &mut [0; 10]).is_none(), "half a page was taken");
+    assert!(reader.read_cached(4096, &mut [0; 10]).is_none(), "half a page was accepted");
     assert_eq!(verify(&*reader).unwrap(), [Span::new(4096, 10_000)]);
 }
 
@@ -164,7 +164,7 @@ fn what_is_in_memory_is_read_without_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let (meta, bytes) = put(&store, 1, 300_000);
-    // Not every file system can tell.
+    // Not every file system can tell whether a page is cached.
     let payload = fs::File::open(store.payload_path(meta.id)).unwrap();
     let can_tell = rustix::io::preadv2(&payload, &mut [std::io::IoSliceMut::new(&mut [0])], 0, ReadWriteFlags::NOWAIT).is_ok();
     let reader = store.open(meta.id).unwrap();
@@ -197,10 +197,10 @@ fn a_start_puts_the_disk_in_order() {
     fs::write(sidecar(3), &rotten).unwrap();
     fs::copy(sidecar(0), sidecar(4)).unwrap();
     fs::write(dir.path().join("tmp/s9-b000-c0-g1"), "half a block").unwrap();
-    // A block of another directory.
+    // A block in the directory of another shard.
     let foreign = [payload(0).with_file_name("notes.txt"), payload(0).with_file_name("s64-b000-c0-g1")];
     for path in &foreign {
-        fs::write(path, "somebody put it here").unwrap();
+        fs::write(path, "a foreign file").unwrap();
     }
     drop(store);
 
@@ -208,13 +208,17 @@ fn a_start_puts_the_disk_in_order() {
     let found = store.recovered();
     assert_eq!((found.blocks, found.temporaries_removed, found.sidecars_removed), (2, 1, 1));
     let reasons: Vec<&str> = found.quarantined.iter().map(|(_, reason)| reason.as_str()).collect();
-    let expected = ["it has no sidecar", "the sidecar fails its checksum", "the sidecar is that of block s1-b000-c0-g1"];
+    let expected = [
+        "the block has no sidecar",
+        "the sidecar is damaged: its checksum is wrong",
+        "the sidecar belongs to block s1-b000-c0-g1",
+    ];
     assert_eq!(reasons, expected);
     assert_eq!(store.list().unwrap(), [blocks[0].0.id, blocks[5].0.id]);
-    assert!(foreign.iter().all(|path| path.exists()), "what is not ours stays");
+    assert!(foreign.iter().all(|path| path.exists()), "a foreign file was removed");
     assert_eq!(quarantined(dir.path(), "s3-b000-c0-g1.1").1, blocks[2].1);
     let (reason, payload, sidecar) = quarantined(dir.path(), "s4-b000-c0-g1.1");
-    assert_eq!(reason, "s4-b000-c0-g1: the sidecar fails its checksum\n");
+    assert_eq!(reason, "s4-b000-c0-g1: the sidecar is damaged: its checksum is wrong\n");
     assert_eq!((payload, sidecar), (blocks[3].1.clone(), Some(rotten)));
     assert!(!dir.path().join("tmp/s9-b000-c0-g1").exists());
     put(&store, 2, 4096);
@@ -229,25 +233,25 @@ fn what_was_set_aside_keeps_its_time_over_a_restart_and_goes_with_all_that_belon
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let block = |stripe| put(&store, stripe, 5000).0.id;
-    store.quarantine(block(1), "nobody expects it", Some(1_700_000_000_000)).unwrap();
-    store.quarantine(block(2), "nobody expects it", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(block(1), "the metadata does not know it", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(block(2), "the metadata does not know it", Some(1_700_000_000_000)).unwrap();
     drop(store);
     let store = open(dir.path());
     let place = |stripe| dir.path().join(format!("quarantine/s{stripe}-b000-c0-g1.1"));
     assert_eq!(fs::read_to_string(place(1).join("since-ms")).unwrap(), "1700000000000\n");
     assert_eq!(store.quarantined_before(1_700_000_000_000).unwrap(), [] as [&str; 0]);
-    // A time that cannot be read is none.
+    // An invalid time counts as none.
     fs::write(place(2).join("since-ms"), "soon").unwrap();
     let old = store.quarantined_before(1_700_000_000_001).unwrap();
     assert_eq!(old, ["s1-b000-c0-g1.1"]);
-    fs::write(place(1).join("notes"), "a person's").unwrap();
+    fs::write(place(1).join("notes"), "an operator's notes").unwrap();
     store.delete_quarantined(&old[0]).unwrap();
     let left: Vec<_> = fs::read_dir(place(1)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["notes"]);
     assert_eq!((store.failed(), store.quarantined()), (None, Quarantined { blocks: 1, bytes: 5000 }));
 }
 
-/// Quarantining what a newer program wrote would empty the disk after a downgrade.
+/// A downgrade must not quarantine the blocks that a newer program wrote.
 #[test]
 fn a_sidecar_of_a_newer_version_is_no_broken_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,7 +267,7 @@ fn a_sidecar_of_a_newer_version_is_no_broken_one() {
     fs::write(&sidecar, newer).unwrap();
     let error = refused(dir.path(), CLUSTER);
     assert_eq!(error.reaction, Reaction::Fatal);
-    assert!(error.message.contains("version 3; this program reads up to version 2"), "{error}");
+    assert!(error.message.contains("version 3, but this program reads versions up to 2"), "{error}");
     assert_eq!(fs::read(payload).unwrap(), bytes);
 }
 
@@ -285,9 +289,9 @@ fn faults_come_when_they_are_due() {
     let reaction = |kind, passed, fault| write(&faulty(kind, passed, fault)).unwrap_err().reaction;
     assert_eq!(reaction(CallKind::Create, 0, Fault::Fail(Reaction::Unavailable)), Reaction::Unavailable);
     assert_eq!(reaction(CallKind::Write, 1, Fault::Short(100)), Reaction::Fatal);
-    assert_eq!(reaction(CallKind::Write, 1, Fault::FlipBit(77)), Reaction::Corrupt, "the expected checksum finds it");
+    assert_eq!(reaction(CallKind::Write, 1, Fault::FlipBit(77)), Reaction::Corrupt, "the expected checksum detects it");
     assert_eq!(reaction(CallKind::Finish, 0, Fault::Fail(Reaction::Fatal)), Reaction::Fatal);
-    assert_eq!(disk.list().unwrap(), [], "no failed write left a block");
+    assert_eq!(disk.list().unwrap(), [], "a failed write left a block");
     let store = faulty(CallKind::Write, 2, Fault::Fail(Reaction::Fatal));
     write(&store).unwrap();
 

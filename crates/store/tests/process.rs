@@ -1,6 +1,6 @@
-//! What needs a second process: the lock, a kill, a disk that is really full.
+//! Tests that need a second process: the lock, a kill, and a disk that is really full.
 //!
-//! Each test starts itself again as the other process, told by an environment variable what to work on.
+//! Each test starts its own binary as the other process; an environment variable names the directory to work on.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -21,7 +21,7 @@ fn put(store: &LocalStore, stripe: u64, len: u64) -> Result<()> {
     writer.finish(None).map(drop)
 }
 
-/// `program args… this-test-binary` with only the named test, on the directory.
+/// `program args… this-test-binary`, running only the named test, on the directory.
 fn again(test: &str, dir: &Path, wrapper: &[&str]) -> Command {
     let binary = std::env::current_exe().unwrap();
     let mut words = wrapper.iter().map(Into::into).chain([binary.into_os_string()]);
@@ -34,7 +34,7 @@ fn again(test: &str, dir: &Path, wrapper: &[&str]) -> Command {
 fn a_killed_writer_leaves_what_it_acknowledged() {
     if let Some(dir) = std::env::var_os(DIR) {
         let store = LocalStore::open(Path::new(&dir), CLUSTER, NEW).unwrap();
-        // More than it is ever given time for.
+        // More stripes than it has time for.
         for stripe in 1..100_000 {
             put(&store, stripe, 300_000).unwrap();
             println!("acknowledged {stripe}");
@@ -48,7 +48,7 @@ fn a_killed_writer_leaves_what_it_acknowledged() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(std::io::Result::ok);
         let mut acknowledged = lines.filter_map(|line| line.strip_prefix("acknowledged ")?.parse::<u64>().ok());
         let some = acknowledged.by_ref().take(round).last().unwrap();
-        let second = LocalStore::open(&dir, CLUSTER, NEW).expect_err("two processes on one disk");
+        let second = LocalStore::open(&dir, CLUSTER, NEW).expect_err("two processes opened one disk");
         assert_eq!(second.reaction, Reaction::InvalidInput);
         assert!(second.message.contains("in use by another process"), "{second}");
         child.kill().unwrap();
@@ -71,10 +71,10 @@ fn a_killed_writer_leaves_what_it_acknowledged() {
 /// On a disk that has room for 1 MiB but not for 4 MiB.
 fn fill(dir: &Path) {
     let store = LocalStore::open(dir, CLUSTER, NEW).unwrap();
-    let error = put(&store, 1, 4 << 20).expect_err("there was room after all");
+    let error = put(&store, 1, 4 << 20).expect_err("the write must fail");
     assert_eq!(error.reaction, Reaction::Unavailable, "{error}");
     assert!(error.message.contains("the disk is full"), "{error}");
-    assert_eq!(fs::read_dir(dir.join("tmp")).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(fs::read_dir(dir.join("tmp")).unwrap().count(), 0, "temporary files were left");
     assert_eq!(store.list().unwrap(), []);
     assert_eq!(store.failed(), None);
     put(&store, 2, 1 << 20).unwrap();
@@ -88,18 +88,18 @@ fn a_full_disk_is_said_and_survived() {
     }
     let test = "a_full_disk_is_said_and_survived";
     let dir = tempfile::tempdir().unwrap();
-    // A file size limit of 2 MiB (dash and bash count in 512 and 1024 bytes): works everywhere.
+    // A file size limit of about 2 MiB (dash counts in 512 bytes, bash in 1024). It works everywhere.
     let limited = again(test, &dir.path().join("limited"), &["sh", "-c", "trap '' XFSZ; ulimit -f 3000; exec \"$0\" \"$@\""]);
     succeeds(limited);
 
-    // A small file system of its own, where the system lets us make one.
+    // A small file system, where the system allows mounting one.
     let mount_point: PathBuf = dir.path().join("small");
     fs::create_dir(&mount_point).unwrap();
     let namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"];
     let mount = format!("mount -t tmpfs -o size=3m none '{}'", mount_point.display());
     let possible = Command::new(namespace[0]).args(&namespace[1..]).arg(&mount).output();
     if !possible.is_ok_and(|output| output.status.success()) {
-        eprintln!("not run on a small file system: this system lets nobody mount one in a namespace of one's own");
+        eprintln!("skipped the small file system: this system does not allow mounting one in a new namespace");
         return;
     }
     let script = format!("{mount} && exec \"$0\" \"$@\"");

@@ -1,4 +1,4 @@
-//! What a block's sidecar says of it: enough to rebuild the metadata from sidecars alone.
+//! The content of a block's sidecar: enough to rebuild the metadata from sidecars alone.
 
 use crate::{BlockId, ClusterId, Seq, StripeLayout};
 use serde::{Deserialize, Serialize};
@@ -8,21 +8,22 @@ use serde::{Deserialize, Serialize};
 pub struct BlockMeta {
     /// The cluster that it belongs to.
     pub cluster: ClusterId,
-    /// Which block.
+    /// The block's id.
     pub id: BlockId,
     /// The object, as `bucket/key`.
     pub object: String,
     /// The object's version (a number that grows with each put of the key).
     pub version: u64,
-    /// Where the stripe's data begins in the object, bytes.
+    /// The offset of the stripe's data in the object, bytes.
     pub object_offset: u64,
     /// The code's spec.
     pub code: String,
-    /// A hash of the code's generator matrix, so that a changed construction is never mistaken for the one that wrote the block.
+    /// A hash of the code's generator matrix, so that a changed construction is never mistaken for the one that wrote
+    /// the block.
     pub generator_hash: u64,
-    /// How the stripe is laid out.
+    /// The layout of the stripe.
     pub stripe: StripeLayout,
-    /// Which updates of the stripe the block has.
+    /// The stripe's updates that the block contains.
     pub seq: Seq,
 }
 
@@ -32,7 +33,7 @@ impl BlockMeta {
         self.stripe.block_len(u32::from(self.id.index))
     }
 
-    /// Whether the payload has no byte at all (the stripe ends before this block begins).
+    /// Whether the payload is empty (the stripe ends before this block begins).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,15 +1,15 @@
-//! What the cluster bounds of its lower classes at every node.
+//! The cluster's limits on its lower classes, for every node.
 
 use crate::{ByteSize, Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// With less, one frame after another would be late, and peers would take the node for dead.
+/// The lowest rate limit of a node. With less, frames would arrive so late that peers would treat the node as dead.
 pub const RATE_MIN: ByteSize = ByteSize(64 << 10);
-/// The least that a class may be bounded to, bytes a second: a frame a second. All links of a node share it.
+/// The lowest rate limit of a class, bytes a second: one frame a second. All links of a node share it.
 pub const CLASS_RATE_MIN: ByteSize = ByteSize(256 << 10);
 
-/// What repairs and scrubs may use of each node, at most. A node keeps to its own limits where they are lower; where nothing is said here,
-/// they hold.
+/// The most that repairs and scrubs may use of each node. A lower limit of a node takes precedence; an unset field
+/// leaves the node's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassLimits {
@@ -28,18 +28,18 @@ pub struct ClassLimits {
 }
 
 impl ClassLimits {
-    /// Refuses what is no percentage, and rates with which frames would come so seldom that peers took a node for dead. A small percentage
-    /// may be too little for some tasks: these are refused, and jobs leave what they would have done.
+    /// Refuses invalid percentages, and rates at which peers would treat a node as dead. A small percentage may be too
+    /// little for some tasks: these are refused, and jobs leave their items out.
     pub fn check(&self) -> Result<()> {
         for (name, percent) in [("repair_percent", self.repair_percent), ("scrub_percent", self.scrub_percent)] {
             if let Some(percent) = percent.filter(|percent| !(1..=100).contains(percent)) {
-                return Err(Error::invalid(format!("limits.{name} is {percent}: 1 to 100 are possible")));
+                return Err(Error::invalid(format!("limits.{name} is {percent}: it must be 1 to 100")));
             }
         }
         for (name, rate) in [("repair_bytes_per_s", self.repair_bytes_per_s), ("scrub_bytes_per_s", self.scrub_bytes_per_s)] {
             if let Some(rate) = rate.filter(|rate| *rate < CLASS_RATE_MIN) {
                 return Err(Error::invalid(format!(
-                    "limits.{name} is {rate}: with less than {CLASS_RATE_MIN} a second peers would take a node for dead"
+                    "limits.{name} is {rate}: below {CLASS_RATE_MIN} a second, peers would treat a node as dead"
                 )));
             }
         }

@@ -1,11 +1,11 @@
 //! CRC32C, the checksum of pages, units, frames and files, and its linearity.
 //!
-//! With L(x) = crc(x) XOR crc(0…0) the checksum is linear: L(x XOR y) = L(x) XOR L(y), and z zero bytes behind x multiply L(x)
-//! by X^(8z) modulo the polynomial. So the checksum of a page is put together from its pieces in whatever order they
-//! come, and that of a MiB or of a frame from those of its pages, without reading anything again.
-//! Polynomials are reflected: the coefficient of X^0 is the highest bit.
+//! With L(x) = crc(x) XOR crc(0…0) the checksum is linear: L(x XOR y) = L(x) XOR L(y), and z zero bytes after x
+//! multiply L(x) by X^(8z) modulo the polynomial. So the checksum of a page can be combined from its pieces in any
+//! order, and that of a MiB or of a frame from those of its pages, without reading the bytes again. Polynomials are
+//! reflected: the coefficient of X^0 is the highest bit.
 //!
-//! Nothing of it is inlined elsewhere, so that it is as fast in a crate that is not optimised.
+//! The functions are not inlined into other crates, so they are equally fast in crates without optimisation.
 
 use crate::PAGE_LEN;
 
@@ -15,16 +15,16 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The CRC32C of what `crc` is the CRC32C of, followed by `bytes`; that of nothing is 0.
+/// The CRC32C of the bytes with checksum `crc` followed by `bytes`. The checksum of no bytes is 0.
 #[inline(never)]
 pub fn crc32c_continued(crc: u32, bytes: &[u8]) -> u32 {
-    // A finished CRC32C is the register with all its bits flipped.
+    // A finished CRC32C is the register with all bits inverted.
     let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32
 }
 
-/// The CRC32C of two runs of bytes, one after the other, from the CRC32C of each and the length of the second.
+/// The CRC32C of two consecutive runs of bytes, from the CRC32C of each and the length of the second.
 #[inline(never)]
 pub fn crc32c_joined(first: u32, second: u32, second_len: u64) -> u32 {
     shift(first, second_len) ^ second
@@ -36,7 +36,8 @@ pub fn crc32c_zeros(len: u64) -> u32 {
     !shift(!0, len)
 }
 
-/// What a run of bytes with checksum `crc` adds to the checksum of zeros that it is laid over, when `behind` bytes follow it.
+/// What a run of bytes with checksum `crc` adds to the checksum of the zeros that it replaces, if `behind` bytes follow
+/// it.
 #[inline(never)]
 pub fn crc32c_contribution(crc: u32, len: u64, behind: u64) -> u32 {
     shift(crc ^ crc32c_zeros(len), behind)
@@ -56,7 +57,8 @@ const POWERS: [u32; 64] = {
     powers
 };
 
-/// Each byte of a checksum times X^(8·PAGE_LEN): those of pages are joined most often, one for every 4 KiB that is read.
+/// Each byte of a checksum times X^(8·PAGE_LEN). Page checksums are combined most often: once for every 4 KiB that is
+/// read.
 static PAGE_SHIFTS: [[u32; 256]; 4] = {
     let power = POWERS[PAGE_LEN.trailing_zeros() as usize];
     let mut shifts = [[0; 256]; 4];

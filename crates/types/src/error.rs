@@ -1,52 +1,52 @@
-//! One error type: what happened, where, and what the caller should do about it.
+//! The error type: what happened, where, and how the caller should react.
 
 use crate::{BlockId, Party};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the one who gets an error can do about it.
+/// How the caller of a failed operation should react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reaction {
-    /// The same again, later: somebody was busy, a deadline passed.
+    /// Repeat later: a party was busy, or a deadline passed.
     Retry,
-    /// Another plan: somebody in this one is gone, slow or stale.
+    /// Make another plan: a party in this one is gone, slow or outdated.
     Replan,
-    /// Stored or sent bytes are not what they should be: treat them as lost, and tell.
+    /// Stored or sent bytes are wrong: treat them as lost, and report them.
     Corrupt,
-    /// What was asked makes no sense; the message says what would.
+    /// The request is invalid; the message says what is valid.
     InvalidInput,
     /// It does not exist.
     NotFound,
-    /// More is lost than the code tolerates, or nobody is there to ask.
+    /// More blocks are lost than the code tolerates, or no party that could answer is up.
     Unavailable,
-    /// This process or disk cannot go on.
+    /// This process or disk cannot continue.
     Fatal,
 }
 
-/// An error with its place. Printed as one line: the place first, then what happened.
+/// An error with its place. Its Display is one line: the place, then the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
-    /// What to do about it.
+    /// The reaction.
     pub reaction: Reaction,
-    /// What happened, for a person.
+    /// What happened, for an operator.
     pub message: String,
     /// The object, as `bucket/key`.
     pub object: Option<String>,
     /// The block that was read or written.
     pub block: Option<BlockId>,
-    /// Who failed.
+    /// The party that failed.
     pub party: Option<Party>,
-    /// The link of the plan.
+    /// The link's number in the plan.
     pub link: Option<u32>,
     /// The first position of the slice.
     pub position: Option<u64>,
 }
 
-/// The result of whatever can fail in weft.
+/// The result of fallible operations in weft.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with no place yet.
+    /// An error without a place.
     pub fn new(reaction: Reaction, message: impl fmt::Display) -> Self {
         Self { reaction, message: message.to_string(), object: None, block: None, party: None, link: None, position: None }
     }
@@ -86,28 +86,28 @@ impl Error {
         Self::new(Reaction::Unavailable, message)
     }
 
-    /// Names the object, unless one is named already.
+    /// Adds the object, unless one is set.
     #[must_use]
     pub fn object(mut self, object: impl fmt::Display) -> Self {
         self.object.get_or_insert_with(|| object.to_string());
         self
     }
 
-    /// Names the block, unless one is named already.
+    /// Adds the block, unless one is set.
     #[must_use]
     pub fn block(mut self, block: BlockId) -> Self {
         self.block.get_or_insert(block);
         self
     }
 
-    /// Names who failed, unless somebody is named already.
+    /// Adds the party that failed, unless one is set.
     #[must_use]
     pub fn party(mut self, party: Party) -> Self {
         self.party.get_or_insert(party);
         self
     }
 
-    /// Names the link and the slice's first position, unless they are named already.
+    /// Adds the link and the first position of the slice, unless they are set.
     #[must_use]
     pub fn link(mut self, link: u32, position: u64) -> Self {
         self.link.get_or_insert(link);

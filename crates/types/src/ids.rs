@@ -1,9 +1,9 @@
-//! Names of things. All are plain numbers on the wire and on disk; all print as people read them.
+//! Identifiers. All are plain numbers on the wire and on disk, and have one printed form.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A cluster, drawn at random when it is made. Prints as 32 hex digits.
+/// A cluster's id, drawn at random when the cluster is created. Prints as 32 hex digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ClusterId(pub u128);
@@ -24,17 +24,17 @@ pub struct PlanId(pub u64);
 /// Prints, and is named on disk, as `s12-b003-c0-g1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockId {
-    /// The stripe it is of.
+    /// The stripe.
     pub stripe: StripeId,
     /// Its index in the stripe: data 0..k-1, parity k..n-1.
     pub index: u8,
-    /// Which copy, from 0 (codes have one copy of each block).
+    /// The copy, from 0 (the coded block).
     pub copy: u8,
     /// Counts rebuilds and whole overwrites, from 1.
     pub generation: u32,
 }
 
-/// Who takes part in a plan: a node's agent, or a client that reads or writes.
+/// A party of a plan: a node's agent, or a client that reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Party {
     /// The agent of a node.
@@ -44,7 +44,7 @@ pub enum Party {
 }
 
 impl Party {
-    /// Its node. None: it is a client.
+    /// Its node; `None` for a client.
     pub const fn node(self) -> Option<NodeId> {
         match self {
             Self::Node(node) => Some(node),
@@ -64,7 +64,7 @@ impl FromStr for ClusterId {
     fn from_str(text: &str) -> Result<Self, String> {
         match u128::from_str_radix(text, 16) {
             Ok(number) if text.len() == 32 && !text.starts_with('+') => Ok(Self(number)),
-            _ => Err(format!("'{text}' is not a cluster id: 32 hex digits are")),
+            _ => Err(format!("'{text}' is not a cluster id: use 32 hex digits")),
         }
     }
 }
@@ -93,7 +93,7 @@ impl FromStr for NodeId {
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix('n').unwrap_or(text);
         let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
-        number.map(Self).ok_or_else(|| format!("'{text}' is not a node: n1, n2, … are"))
+        number.map(Self).ok_or_else(|| format!("'{text}' is not a node: use n1, n2, …"))
     }
 }
 
@@ -118,7 +118,7 @@ impl fmt::Display for BlockId {
 impl FromStr for BlockId {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is not a block: s12-b003-c0-g1 is one");
+        let wrong = || format!("'{text}' is not a block: use a name like s12-b003-c0-g1");
         let mut parts = text.split('-');
         let mut number = |letter: char| -> Result<u64, String> {
             let part = parts.next().ok_or_else(wrong)?;
@@ -134,7 +134,7 @@ impl FromStr for BlockId {
             copy: u8::try_from(copy).map_err(|_| wrong())?,
             generation: u32::try_from(generation).map_err(|_| wrong())?,
         };
-        // Only the one spelling that we print names a block: two names for one block would be two blocks to an operator.
+        // Accepts only the printed form: two names for one block would look like two blocks to an operator.
         if id.to_string() == text { Ok(id) } else { Err(wrong()) }
     }
 }
@@ -161,7 +161,7 @@ mod tests {
         let cluster = ClusterId(0xabc);
         assert_eq!(cluster.to_string().parse(), Ok(cluster));
         for wrong in ["", "s1", "s1-b1-c0-g1", "s1-b001-c0-g1-x", "s1-b256-c0-g1", "s-1-b001-c0-g1", "s1-b001-c0-g+1"] {
-            assert!(wrong.parse::<BlockId>().is_err(), "{wrong} was taken for a block");
+            assert!(wrong.parse::<BlockId>().is_err(), "{wrong} was accepted as a block");
         }
     }
 }

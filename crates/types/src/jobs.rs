@@ -1,115 +1,115 @@
-//! What is known of jobs, work of operators that takes long and outlives the coordinator that began it: plain values, which the metadata
-//! keeps and decisions are made by.
+//! Jobs: long operations that survive the coordinator that started them. Plain values, which the metadata stores and
+//! decisions use.
 
 use crate::{HelperSelect, NodeId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes that are kept of a job's last error.
+/// Bytes that are stored of a job's last error.
 pub const JOB_ERROR_BYTES_MAX: usize = 2048;
 
-/// Blocks that are named of those that a job has left, at most.
+/// The most left-out blocks of a job that are stored by name.
 pub const LEFT_BLOCKS_MAX: usize = 16;
 
-/// Bytes that are kept of why a block was left.
+/// Bytes that are stored of the reason for a left-out block.
 pub const LEFT_REASON_BYTES_MAX: usize = 512;
 
 /// A job, numbered from 1 and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u64);
 
-/// What a job does.
+/// The work of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobWork {
-    /// Rebuilds the blocks of a node elsewhere.
+    /// Rebuilds the blocks of a node on other nodes.
     RepairNode(NodeRepair),
     /// Rewrites objects in another code.
     Convert(Conversion),
 }
 
-/// Which objects are rewritten, and in which code.
+/// The objects to rewrite, and their new code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversion {
     /// The bucket.
     pub bucket: String,
-    /// The one object; none: all of the bucket, which carries the policy itself from the job's beginning on.
+    /// The object; `None` for all objects of the bucket, which gets the policy when the job begins.
     pub key: Option<String>,
-    /// The policy whose code and sizes they get.
+    /// The policy with the new code and sizes.
     pub policy: String,
     /// Stripes that are written at the same time.
     pub concurrency: u32,
-    /// Bytes of data that are converted in a second, at most; 0: not bounded.
+    /// The most bytes of data converted in a second; 0: no limit.
     pub bytes_per_s: u64,
 }
 
-/// How the blocks of a node are rebuilt elsewhere.
+/// The repair of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRepair {
     /// The node.
     pub node: NodeId,
-    /// Which nodes help.
+    /// How helpers are selected.
     pub select: HelperSelect,
-    /// The nodes that the blocks go to; none: wherever the rules of placement say.
+    /// The targets of the blocks; empty: the placement rules decide.
     pub to: Vec<NodeId>,
     /// The scheme.
     pub scheme: String,
     /// Stripes that are repaired at the same time.
     pub concurrency: u32,
-    /// Bytes of a slice; 0: as the coordinator's setting has it.
+    /// Bytes of a slice; 0: the coordinator's setting.
     pub slice_len: u64,
-    /// All of its blocks, also those that can be read, as if it were gone.
+    /// Whether readable blocks are rebuilt too, as if the node were gone.
     pub force: bool,
 }
 
-/// How far a job has come in its life.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JobState {
-    /// It goes on, under whichever coordinator leads.
+    /// It runs, under whichever coordinator leads.
     Running,
-    /// It waits until an operator resumes it.
+    /// It waits for an operator to resume it.
     Paused,
-    /// It did all that it was to do.
+    /// It has finished all its work.
     Done,
-    /// It ended, and not all was done: its last error tells why.
+    /// It has ended with unfinished work: its last error says why.
     Failed,
-    /// An operator has ended it.
+    /// An operator cancelled it.
     Cancelled,
 }
 
-/// So much of a job's work.
+/// An amount of a job's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
-    /// Blocks; of a conversion, objects.
+    /// Blocks; for a conversion, objects.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// How far a job has come in its work.
+/// The progress of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobProgress {
-    /// What there is to do in all; zero until it has been counted.
+    /// All work; zero until it has been counted.
     pub total: Amount,
-    /// What is done.
+    /// Finished work.
     pub done: Amount,
-    /// What was tried, and could not be done.
+    /// Work that was tried and failed.
     pub left: Amount,
-    /// The first of them, in the order in which they were left: at most [`LEFT_BLOCKS_MAX`] are kept.
+    /// The first blocks left out, in order: at most [`LEFT_BLOCKS_MAX`].
     pub left_blocks: Vec<LeftBlock>,
-    /// What went wrong last, with object, stripe and block; empty: nothing did. At most [`JOB_ERROR_BYTES_MAX`] are kept.
+    /// The last error, with object, stripe and block; empty if there was none. At most [`JOB_ERROR_BYTES_MAX`] bytes.
     pub last_error: String,
 }
 
-/// A block that a job could do nothing for; of a conversion, an object.
+/// A block that a job left out; for a conversion, an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftBlock {
-    /// The object, `bucket/key`; empty: it was not known.
+    /// The object, `bucket/key`; empty if unknown.
     pub object: String,
     /// The number of the stripe in the object.
     pub stripe: u64,
-    /// The block's index in the stripe; of a conversion, 0.
+    /// The block's index in the stripe; 0 for a conversion.
     pub index: u8,
-    /// Why; at most [`LEFT_REASON_BYTES_MAX`] are kept.
+    /// The reason; at most [`LEFT_REASON_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
@@ -118,20 +118,20 @@ pub struct LeftBlock {
 pub struct JobRecord {
     /// Its number.
     pub id: JobId,
-    /// What it does.
+    /// Its work.
     pub work: JobWork,
-    /// Whether it goes on.
+    /// Its state.
     pub state: JobState,
-    /// How far it had come when that was last written.
+    /// Its progress when last written.
     pub progress: JobProgress,
-    /// When it was begun, milliseconds since 1970.
+    /// When it was created, milliseconds since 1970.
     pub created_ms: u64,
     /// When its state or progress was last written, milliseconds since 1970.
     pub changed_ms: u64,
 }
 
 impl JobWork {
-    /// What its kind is called.
+    /// The name of its kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::RepairNode(_) => "repair-node",
@@ -143,7 +143,7 @@ impl JobWork {
 impl JobState {
     const ALL: [Self; 5] = [Self::Running, Self::Paused, Self::Done, Self::Failed, Self::Cancelled];
 
-    /// What it is called.
+    /// The name of the state.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -154,17 +154,17 @@ impl JobState {
         }
     }
 
-    /// The state of that name.
+    /// The state with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Whether it is over.
+    /// Whether the job has ended.
     pub fn has_ended(self) -> bool {
         !matches!(self, Self::Running | Self::Paused)
     }
 
-    /// Whether another state may follow.
+    /// Whether `next` may follow this state.
     pub fn may_become(self, next: Self) -> bool {
         match self {
             Self::Running => next != Self::Running,
@@ -175,7 +175,7 @@ impl JobState {
 }
 
 impl Amount {
-    /// Counts one more, of so many bytes.
+    /// Adds one item of this many bytes.
     pub fn add(&mut self, bytes: u64) {
         self.blocks += 1;
         self.bytes = self.bytes.saturating_add(bytes);

@@ -1,4 +1,5 @@
-//! Where bytes lie: blocks, cells, sub-blocks, positions; and how an object's bytes fall onto the data blocks of its stripes.
+//! The layout of bytes: blocks, cells, sub-blocks, positions; and how an object's bytes map to the data blocks of its
+//! stripes.
 //!
 //! ```text
 //! block   | cell 0                    | cell 1                    | …
@@ -10,7 +11,7 @@
 use crate::{CHECKSUM_UNIT_LEN, Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// A half-open range of positions (or of bytes, where it says so).
+/// A half-open range of positions (or of bytes, where stated).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Span {
     /// The first.
@@ -25,27 +26,27 @@ impl Span {
         Self { start, end }
     }
 
-    /// How many positions.
+    /// The number of positions.
     pub fn len(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// No position at all.
+    /// Whether it is empty.
     pub fn is_empty(self) -> bool {
         self.end <= self.start
     }
 
-    /// What both have.
+    /// The intersection of both.
     pub fn intersect(self, other: Self) -> Self {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
-    /// Whether all of `other` is in it.
+    /// Whether it contains all of `other`.
     pub fn contains(self, other: Self) -> bool {
         other.is_empty() || (self.start <= other.start && other.end <= self.end)
     }
 
-    /// Sorted, merged, without empty ones.
+    /// Sorts and merges spans, and removes empty ones.
     pub fn normalize(mut spans: Vec<Self>) -> Vec<Self> {
         spans.retain(|span| !span.is_empty());
         spans.sort_unstable();
@@ -59,7 +60,7 @@ impl Span {
         merged
     }
 
-    /// What `spans` leave uncovered of `self`. `spans` need not be sorted.
+    /// The parts of `self` that `spans` do not cover. `spans` need not be sorted.
     pub fn subtract(self, spans: &[Self]) -> Vec<Self> {
         let mut left = Vec::new();
         let mut start = self.start;
@@ -80,19 +81,19 @@ impl Span {
 pub struct Extent {
     /// The first byte's offset in the block.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
 }
 
-/// A cell is this long unless somebody says otherwise: so long that disks do well, and so short that the first bytes of a put leave
-/// before the last have come in.
+/// The default cell length: long enough for efficient disk access, and short enough that the first bytes of a put leave
+/// before the last have arrived.
 pub const CELL_BYTES_USUAL: u64 = 1 << 20;
 
-/// Sub-blocks shorter than this ruin a disk (Butterfly codes, §5.2: 9 KB against 800 KB).
+/// Sub-blocks shorter than this ruin a disk (Butterfly codes, §6.2: 9 KB against 800 KB).
 pub const SUB_BLOCK_BYTES_GOOD: u64 = 64 << 10;
 
-/// The cell of a code with `alpha` sub-blocks where one with a single sub-block has cells of `cell_len` bytes: as long, or longer,
-/// so that sub-blocks are all equal and have at least [`SUB_BLOCK_BYTES_GOOD`].
+/// The cell length of a code with `alpha` sub-blocks, where a code with one sub-block would use `cell_len`: the same or
+/// longer, so that sub-blocks are equal and have at least [`SUB_BLOCK_BYTES_GOOD`].
 pub fn usual_cell_len(cell_len: u64, alpha: u32) -> u64 {
     if alpha <= 1 {
         return cell_len;
@@ -104,7 +105,7 @@ pub fn usual_cell_len(cell_len: u64, alpha: u32) -> u64 {
 /// How the bytes of a block are coded: in cells of `alpha` sub-blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
-    /// Nominal bytes of a block; a multiple of `cell_len`.
+    /// The nominal length of a block, bytes; a multiple of `cell_len`.
     pub block_len: u64,
     /// Bytes of a cell; a multiple of `alpha`.
     pub cell_len: u64,
@@ -135,7 +136,7 @@ impl Layout {
         self.block_len / u64::from(self.alpha)
     }
 
-    /// A stripe of so many data and parity blocks that is full.
+    /// A full stripe of k data and m parity blocks.
     pub fn full_stripe(self, k: u32, m: u32) -> StripeLayout {
         StripeLayout { layout: self, k, m, data_len: self.block_len.saturating_mul(k.into()) }
     }
@@ -145,7 +146,7 @@ impl Layout {
         self.cell_len / u64::from(self.alpha)
     }
 
-    /// The positions at which any sub-block has one of these bytes of a block.
+    /// The positions at which any sub-block contains one of these bytes of a block.
     pub fn positions_of(&self, bytes: Span) -> Vec<Span> {
         let (sub, cell) = (self.sub_len(), self.cell_len);
         if sub == cell {
@@ -163,14 +164,14 @@ impl Layout {
         Span::normalize(spans)
     }
 
-    /// Where the positions of `span` of one sub-block lie in the block, in order.
+    /// The byte ranges of one sub-block's positions `span` in the block, in order.
     pub fn extents(&self, sub_block: u32, span: Span) -> impl Iterator<Item = Extent> + use<> {
         let (sub, cell_len) = (self.sub_len(), self.cell_len);
         let mut at = span.start;
         std::iter::from_fn(move || {
             (at < span.end).then(|| {
                 let (cell, within) = (at / sub, at % sub);
-                // With one sub-block a cell, neighbouring cells are neighbours on disk: one extent.
+                // With one sub-block in a cell, adjacent cells are adjacent on disk and form one extent.
                 let len = if sub == cell_len { span.end - at } else { (sub - within).min(span.end - at) };
                 at += len;
                 Extent { offset: cell * cell_len + u64::from(sub_block) * sub + within, len }
@@ -179,12 +180,13 @@ impl Layout {
     }
 }
 
-/// One stripe of an object: its layout, its code's shape, and how many bytes of the object it holds.
+/// One stripe of an object: its layout, its code's shape, and the number of the object's bytes in it.
 ///
-/// The object's bytes fall onto the data blocks cell by cell: cell c of the stripe's data is cell ⌊c/k⌋ of block c mod k.
+/// The object's bytes are distributed over the data blocks cell by cell: cell c of the stripe's data is cell ⌊c/k⌋ of
+/// block c mod k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StripeLayout {
-    /// How each block is coded.
+    /// The layout of each block.
     pub layout: Layout,
     /// Data blocks.
     pub k: u32,
@@ -200,10 +202,10 @@ impl StripeLayout {
         self.k + self.m
     }
 
-    /// The bytes that block `index` really has on disk; beyond them it reads as zeros.
+    /// The length of block `index` on disk; beyond it, the block reads as zeros.
     ///
-    /// A data block ends with its last byte of the object. A parity block is as long as the longest data block, for α = 1,
-    /// and otherwise ends with the last cell that holds any byte.
+    /// A data block ends with its last byte of the object. A parity block is as long as the longest data block if α =
+    /// 1; otherwise it ends with the last cell that contains any byte.
     pub fn block_len(&self, index: u32) -> u64 {
         let cell = self.layout.cell_len;
         if index < self.k {
@@ -215,18 +217,18 @@ impl StripeLayout {
         if self.layout.alpha == 1 { longest } else { longest.div_ceil(cell) * cell }
     }
 
-    /// Data blocks that have bytes: the first ones.
+    /// The number of data blocks that are not empty; these come first.
     pub fn data_blocks(&self) -> u32 {
         let cells = self.data_len.div_ceil(self.layout.cell_len);
         u32::try_from(cells).unwrap_or(u32::MAX).min(self.k)
     }
 
-    /// The indexes of the blocks that have bytes, ascending: all are parity that are no data.
+    /// The indexes of the blocks that are not empty, ascending; all parity blocks are among them.
     pub fn blocks(&self) -> impl Iterator<Item = u8> + use<> {
         (0..self.data_blocks()).chain(self.k..self.n()).filter_map(|index| u8::try_from(index).ok())
     }
 
-    /// The positions that are coded at all: beyond them every block of the stripe is zero.
+    /// The coded positions: beyond them every block of the stripe is zero.
     pub fn coded_span(&self) -> Span {
         let longest = self.block_len(0);
         let positions =
@@ -234,7 +236,7 @@ impl StripeLayout {
         Span::new(0, positions)
     }
 
-    /// Where byte `offset` of the stripe's data lies: (block index, offset in the block).
+    /// The place of byte `offset` of the stripe's data: (block index, offset in the block).
     pub fn locate(&self, offset: u64) -> (u32, u64) {
         let cell = self.layout.cell_len;
         let (number, within) = (offset / cell, offset % cell);
@@ -248,7 +250,8 @@ impl StripeLayout {
         (row * u64::from(self.k) + u64::from(index)) * cell + within
     }
 
-    /// The byte range of data block `index` that the byte range `data` of the stripe's data touches (its hull; may be empty).
+    /// The smallest byte range of data block `index` that contains its part of the range `data` of the stripe's data;
+    /// may be empty.
     pub fn block_range(&self, index: u32, data: Span) -> Span {
         let data = data.intersect(Span::new(0, self.data_len));
         if data.is_empty() {
@@ -263,7 +266,7 @@ impl StripeLayout {
         Span::new(at(data.start), at(data.end))
     }
 
-    /// Checksums of 1 MiB units that block `index` has in the metadata.
+    /// The number of 1 MiB checksum units of block `index` in the metadata.
     pub fn checksum_units(&self, index: u32) -> u64 {
         self.block_len(index).div_ceil(CHECKSUM_UNIT_LEN)
     }

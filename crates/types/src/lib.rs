@@ -1,6 +1,6 @@
-//! The words that every part of weft shares: ids, layout, sizes, errors.
+//! The terms that every part of weft shares: ids, layout, sizes, errors.
 //!
-//! Nothing here knows a code, a plan or a socket.
+//! This crate knows no code, plan or socket.
 
 mod block_meta;
 mod class_limits;
@@ -38,22 +38,22 @@ pub use work::{StageTimes, TaskTraffic};
 /// Bytes of a block that one page checksum covers. Reads of blocks are multiples of it.
 pub const PAGE_LEN: u64 = 4096;
 
-/// Bytes of a block that one checksum in the metadata covers (the last one of a block covers what is left).
+/// Bytes of a block that one checksum in the metadata covers; the last one of a block covers the rest.
 pub const CHECKSUM_UNIT_LEN: u64 = 1 << 20;
 
-/// Page checksums of a checksum unit.
+/// The page checksums of a checksum unit.
 pub const PAGES_PER_UNIT: usize = (CHECKSUM_UNIT_LEN / PAGE_LEN) as usize;
 
-/// Checksum units of which a node tells the pages, for one task.
+/// The most checksum units of one task whose pages a node reports.
 pub const UNITS_OF_TASK_MAX: usize = 64;
 
 /// The largest payload of one frame on the wire, bytes.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
-/// A code has at most this many blocks (GF(2^8)).
+/// The most blocks of a code (GF(2^8)).
 pub const BLOCKS_MAX: usize = 255;
 
-/// The time as somebody's clock tells it; passed in so that a simulation can drive it.
+/// A clock; it is passed in, so that a simulation can control it.
 pub trait Clock: Send + Sync {
     /// Milliseconds since 1970-01-01T00:00:00Z.
     fn now_ms(&self) -> u64;
@@ -64,7 +64,7 @@ pub trait Clock: Send + Sync {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "the one place that asks the machine")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the machine's clock")]
     fn now_ms(&self) -> u64 {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
     }

@@ -1,26 +1,26 @@
-//! What is known of stripes, of whom they belong to and of where their blocks are: plain values, which the metadata keeps and decisions
-//! are made by.
+//! Stripes, their owners, and the homes of their blocks: plain values, which the metadata stores and decisions use.
 
 use crate::{BlockId, NodeId, Seq, Span, StripeId, StripeLayout};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// Ranges of bytes that are kept of a corrupt block; one with more of them counts as corrupt as a whole. Each of them costs a plan
-/// around it another lane, with buffers at everybody in it.
+/// The most corrupt ranges that are stored for a block; a block with more counts as corrupt as a whole. Each range adds
+/// a lane to every plan that avoids it, with buffers at all its parties.
 pub const CORRUPT_RANGES_MAX: usize = 16;
 
-/// Copies of a data block, at most, with the coded one.
+/// The most copies of a data block, including the coded one.
 pub const REPLICAS_MAX: u8 = 16;
 
-/// Counts the leaders that the cluster had. A change is made in the name of one.
+/// Counts the leaders that the cluster has had. Every change is made for one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u64);
 
-/// A disk, numbered by the metadata from 1 and never reused. Agents know the disk by its id, which they drew.
+/// A disk, numbered by the metadata from 1 and never reused. Agents identify the disk by the id that they drew for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DiskNumber(pub u32);
 
-/// A put, numbered from 1 over the whole cluster and never reused. It is also the version of the object that the put makes.
+/// A put, numbered from 1 in the whole cluster and never reused. It is also the version of the object that the put
+/// creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UploadId(pub u64);
 
@@ -30,10 +30,10 @@ pub struct UploadId(pub u64);
 pub struct PutKey(pub u64);
 
 impl PutKey {
-    /// The key of puts of earlier versions: no key is checked for them.
+    /// The key of puts from earlier versions, for which no key is checked.
     pub const NONE: Self = Self(0);
 
-    /// Whether a writer that shows this may go on with the put that has this key.
+    /// Whether a writer that shows this key may continue the put.
     pub fn admits(self, shown: Self) -> bool {
         self == Self::NONE || self == shown
     }
@@ -45,28 +45,28 @@ impl fmt::Debug for PutKey {
     }
 }
 
-/// Whether a node was heard of.
+/// Whether a node sends heartbeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeState {
-    /// It was.
+    /// It does.
     Up,
-    /// Not for too long.
+    /// It was silent for too long.
     Down,
 }
 
-/// What must not hold more blocks of a stripe than its code tolerates to lose.
+/// The unit of placement: none may hold more blocks of a stripe than the code tolerates to lose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureDomain {
-    /// A node: racks are not looked at.
+    /// A node; racks do not matter.
     Node,
-    /// A rack, where there are racks enough.
+    /// A rack, if there are enough racks.
     Rack,
 }
 
 /// When a put is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ack {
-    /// How many blocks of a stripe may still be missing; 0: none, all are durable.
+    /// How many blocks of a stripe may still be missing; 0: all must be durable.
     pub missing_max: u32,
 }
 
@@ -79,7 +79,7 @@ pub struct ObjectName {
     pub key: String,
 }
 
-/// Where a block is, or is to be.
+/// The current or future place of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Home {
     /// The node.
@@ -88,39 +88,39 @@ pub struct Home {
     pub disk: DiskNumber,
 }
 
-/// What is known of a block, whatever its node's state.
+/// The recorded state of a block, whatever its node's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum BlockState {
-    /// It was durable when it was last heard of.
+    /// It was durable at the last report.
     Ok,
-    /// Some of its bytes are not what they were.
+    /// Some of its bytes are wrong.
     Corrupt,
-    /// It is not there.
+    /// It does not exist.
     Missing,
 }
 
 /// A block of a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PlacedBlock {
-    /// The generation that counts.
+    /// The current generation.
     pub generation: u32,
-    /// The highest generation that was ever allocated of any copy of the block: also of copies that are gone.
+    /// The highest generation that was ever allocated to any copy of the block, including removed copies.
     pub generation_high_water: u32,
-    /// Where it is.
+    /// Its home.
     pub home: Home,
-    /// What is known of it.
+    /// Its recorded state.
     pub state: BlockState,
-    /// Which copy of the block it is. It is packed beside the rest: the first version of what is packed knew none.
+    /// The copy's number. It is packed separately, because version 1 of the packed form had no copies.
     #[serde(skip)]
     pub copy: u8,
 }
 
-/// Whom a stripe belongs to.
+/// The owner of a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A put under way: nobody sees it.
+    /// A running put: the stripe is invisible.
     Upload(UploadId),
-    /// The object of that version.
+    /// The object with this version.
     Object(UploadId),
 }
 
@@ -129,46 +129,47 @@ pub enum Owner {
 pub struct StripeRecord {
     /// Its number in the cluster.
     pub id: StripeId,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// Its number in the object, from 0.
     pub number: u64,
     /// Whether its blocks have been written.
     pub ended: bool,
-    /// Which updates it has.
+    /// Its updates.
     pub seq: Seq,
     /// Its layout.
     pub layout: StripeLayout,
-    /// Its blocks, by index: of each its first copy. Whoever reads may have put another in its place. A data block without bytes is not
-    /// here, unless an earlier version stored it: it is known to be zeros.
+    /// The first copy of each block, by index; a reader may have put another copy in its place. An empty data block is
+    /// missing here, unless an earlier version stored it: it is known to be zeros.
     pub blocks: BTreeMap<u8, PlacedBlock>,
-    /// The other copies, each with its index, in order of index and copy.
+    /// The other copies with their indexes, in the order of index and copy.
     pub copies: Vec<(u8, PlacedBlock)>,
-    /// CRC32C of each MiB of each block, by index; empty until it has ended.
+    /// The CRC32C of each MiB of each block, by index; empty until the stripe has ended.
     pub checksums: Vec<Vec<u32>>,
-    /// The bytes of corrupt blocks that are corrupt, by index and copy. A corrupt block that is not here is corrupt as a whole.
+    /// The corrupt bytes of corrupt blocks, by index and copy. A corrupt block without an entry is corrupt as a whole.
     pub corrupt: BTreeMap<(u8, u8), Vec<Span>>,
-    /// Its put was acknowledged before all its blocks were durable: those that are missing are on their way, or are to be rebuilt.
+    /// Whether its put was acknowledged before all its blocks were durable: the missing blocks are on their way or will
+    /// be rebuilt.
     pub incomplete: bool,
 }
 
 impl StripeRecord {
-    /// Every block that some node has, or is to have: those by index first, and then the other copies.
+    /// Every block that a node has or will have: first copies by index, then the other copies.
     pub fn all(&self) -> impl Iterator<Item = (u8, &PlacedBlock)> {
         self.firsts().chain(self.copies.iter().map(|(index, placed)| (*index, placed)))
     }
 
-    /// The first copy of each, by index.
+    /// The first copy of each block, by index.
     pub fn firsts(&self) -> impl Iterator<Item = (u8, &PlacedBlock)> {
         self.blocks.iter().map(|(index, placed)| (*index, placed))
     }
 
-    /// Where a block is, its first copy.
+    /// The home of a block's first copy.
     pub fn home_of(&self, index: u8) -> Option<Home> {
         self.blocks.get(&index).map(|placed| placed.home)
     }
 
-    /// The same of all, to be changed.
+    /// All blocks, mutable.
     pub fn all_mut(&mut self) -> impl Iterator<Item = (u8, &mut PlacedBlock)> {
         let firsts = self.blocks.iter_mut().map(|(index, placed)| (*index, placed));
         firsts.chain(self.copies.iter_mut().map(|(index, placed)| (*index, placed)))
@@ -179,13 +180,13 @@ impl StripeRecord {
         self.all().find(|(at, placed)| *at == index && placed.copy == copy).map(|(_, placed)| placed)
     }
 
-    /// The same, to be changed.
+    /// A copy of a block, mutable.
     pub fn find_mut(&mut self, index: u8, copy: u8) -> Option<&mut PlacedBlock> {
         self.all_mut().find(|(at, placed)| *at == index && placed.copy == copy).map(|(_, placed)| placed)
     }
 
-    /// Another copy of a block, if there is one, stands for it in [`blocks`](Self::blocks) from now on: the one with the least key.
-    /// Among equals the one that stands there stays.
+    /// Puts the copy of each block with the lowest key in its place in [`blocks`](Self::blocks). Of equal copies the
+    /// current one stays.
     pub fn put_first<K: Ord>(&mut self, key: impl Fn(&Self, u8, &PlacedBlock) -> K) {
         let keys: Vec<K> = self.copies.iter().map(|(index, placed)| key(self, *index, placed)).collect();
         let mut firsts: BTreeMap<u8, K> = self.firsts().map(|(index, placed)| (index, key(self, index, placed))).collect();
@@ -199,45 +200,45 @@ impl StripeRecord {
         self.copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
     }
 
-    /// The number of data blocks that have bytes or are stored. The data blocks after them are zeros.
+    /// The number of data blocks that are not empty or are stored. The data blocks after them are zeros.
     pub fn dimension(&self) -> usize {
         let data = self.blocks.keys().rfind(|index| u32::from(**index) < self.layout.k);
         data.map_or(0, |last| usize::from(*last) + 1).max(self.layout.data_blocks() as usize)
     }
 
-    /// The bytes of a block that are corrupt while the others can be read; none for a block that is whole, or lost as a whole.
+    /// The corrupt bytes of a partly readable block; empty for a block that is good, or lost as a whole.
     pub fn corrupt_bytes(&self, index: u8) -> &[Span] {
         self.blocks.get(&index).map_or(&[], |placed| self.corrupt_of(index, placed.copy))
     }
 
-    /// The same of any copy.
+    /// The same for any copy.
     pub fn corrupt_of(&self, index: u8, copy: u8) -> &[Span] {
         self.corrupt.get(&(index, copy)).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The blocks, by index and copy, that its put has left for later, and that are not there yet.
+    /// The blocks, by index and copy, that its put left for later and that are still missing.
     pub fn on_their_way(&self) -> Vec<(u8, u8)> {
         let missing = self.all().filter(|(_, block)| self.incomplete && block.state == BlockState::Missing);
         missing.map(|(index, block)| (index, block.copy)).collect()
     }
 
-    /// Whether any copy of a block is not there.
+    /// Whether any copy of a block is missing.
     pub fn lacks_any(&self) -> bool {
         self.all().any(|(_, block)| block.state == BlockState::Missing)
     }
 
-    /// Where its data begins in the object, bytes: every stripe before it is full.
+    /// The offset of its data in the object, bytes: all stripes before it are full.
     pub fn object_offset(&self) -> u64 {
         self.number.saturating_mul(self.layout.layout.block_len).saturating_mul(u64::from(self.layout.k))
     }
 
-    /// The block of an index in the generation that counts.
+    /// The current generation of a block's first copy.
     pub fn block_id(&self, index: u8) -> Option<BlockId> {
         let placed = self.blocks.get(&index)?;
         Some(self.id_of(index, placed))
     }
 
-    /// A copy of a block in the generation that counts.
+    /// The current generation of a copy.
     pub fn id_of(&self, index: u8, placed: &PlacedBlock) -> BlockId {
         BlockId { stripe: self.id, index, copy: placed.copy, generation: placed.generation }
     }
@@ -261,22 +262,22 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// Which nodes help where more could than are needed (ECPipe, section 3.3).
+/// Which nodes help if more could than are needed (ECPipe, §3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HelperSelect {
     /// Those that have not helped for the longest time.
     Lru,
     /// At random.
     Random,
-    /// Those of the smallest numbers: the paper's baseline.
+    /// Those with the lowest numbers: the paper's baseline.
     Index,
 }
 
 impl HelperSelect {
-    /// All of them, the usual one first.
+    /// All of them, the default first.
     pub const ALL: [Self; 3] = [Self::Lru, Self::Random, Self::Index];
 
-    /// What it is called.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",
@@ -286,24 +287,24 @@ impl HelperSelect {
     }
 }
 
-/// A node. What is seen of it at one moment shares the names.
+/// A node. All views of it share the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRecord {
     /// Its number.
     pub id: NodeId,
-    /// What the operator calls it.
+    /// Its name, chosen by the operator.
     pub name: Arc<str>,
     /// Its rack.
     pub rack: Arc<str>,
     /// Its zone.
     pub zone: String,
-    /// Where it takes data connections.
+    /// Its address for data connections.
     pub data_address: String,
-    /// Where it takes calls.
+    /// Its address for gRPC calls.
     pub control_address: String,
-    /// The last transition that was written.
+    /// The last recorded state.
     pub state: NodeState,
-    /// All disks that it ever had, by number.
+    /// All disks that it has ever had, by number.
     pub disks: Vec<DiskRecord>,
 }
 
@@ -312,12 +313,12 @@ pub struct NodeRecord {
 pub struct DiskRecord {
     /// Its number.
     pub number: DiskNumber,
-    /// What its agent calls it.
+    /// The id that its agent reports.
     pub id: Arc<str>,
-    /// Where it is mounted.
+    /// Its directory.
     pub path: Arc<str>,
-    /// Its size.
+    /// Its size, in bytes.
     pub total_bytes: u64,
-    /// It failed, or its agent no longer has it.
+    /// Whether it failed, or its agent no longer has it.
     pub failed: bool,
 }

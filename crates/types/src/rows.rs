@@ -1,4 +1,4 @@
-//! The rows of a slice, as stages and links hand them on.
+//! The rows of a slice, as stages and links pass them on.
 
 use crate::crc32c;
 use bytes::Bytes;
@@ -8,8 +8,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// The rows of a slice. Its checksum is computed once, for all who hold a clone; if it was found while the bytes were read or received,
-/// it is not computed at all.
+/// The rows of a slice. Their checksum is computed at most once for all clones, and not at all if it was computed when
+/// the bytes were read or received.
 ///
 /// ```
 /// # use weft_types::{Rows, crc32c};
@@ -23,7 +23,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows whose CRC32C is known. If it is that of other bytes, the next link's receiver finds it.
+    /// Rows with a known CRC32C. If it belongs to other bytes, the receiver of the next link detects it.
     pub fn summed(bytes: Bytes, checksum: u32) -> Self {
         Self { bytes, checksum: Arc::new(OnceLock::from(checksum)) }
     }
@@ -63,7 +63,7 @@ impl AsRef<[u8]> for Rows {
     }
 }
 
-/// By their bytes.
+/// Compares the bytes.
 impl<T: AsRef<[u8]>> PartialEq<T> for Rows {
     fn eq(&self, other: &T) -> bool {
         self.bytes == other.as_ref()

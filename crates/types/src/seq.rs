@@ -1,8 +1,9 @@
-//! Which updates the blocks of a stripe have.
+//! The updates that the blocks of a stripe contain.
 
 use serde::{Deserialize, Serialize};
 
-/// The term under which the metadata names the blocks of a stripe, and the count of committed updates of each of its data blocks.
+/// The term under which the metadata names a stripe's blocks, and the number of committed updates of each of its data
+/// blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(from = "Plain")]
 pub struct Seq {
@@ -10,7 +11,7 @@ pub struct Seq {
     counts: Vec<u64>,
 }
 
-/// The stored form. Zeros are allowed in it, and are normalised when it is read.
+/// The stored form. It may contain only zeros, which are normalised when it is read.
 #[derive(Deserialize)]
 struct Plain {
     term: u64,
@@ -18,31 +19,31 @@ struct Plain {
 }
 
 impl Seq {
-    /// That of a stripe that never changed.
+    /// The value for a stripe that was never changed.
     pub const FIRST: Self = Self { term: 0, counts: Vec::new() };
 
-    /// One count for each data block. Where none of them was ever updated, they are kept as no counts at all.
+    /// One count for each data block. If all are 0, they are stored as an empty list.
     pub fn new(term: u64, counts: Vec<u64>) -> Self {
         let counts = if counts.iter().all(|count| *count == 0) { Vec::new() } else { counts };
         Self { term, counts }
     }
 
-    /// Changes of the nodes and generations of the blocks are to raise it, once blocks can be updated; 0 until then.
+    /// Raised by changes of the blocks' nodes and generations, once blocks can be updated; 0 until then.
     pub fn term(&self) -> u64 {
         self.term
     }
 
-    /// The count of each data block; empty where all are 0.
+    /// The count of each data block; empty if all are 0.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Whether it is that of a stripe that never changed.
+    /// Whether the stripe was never changed.
     pub fn is_first(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it can be that of a stripe of k data blocks.
+    /// Whether it fits a stripe of k data blocks.
     pub fn fits(&self, k: usize) -> bool {
         self.counts.is_empty() || self.counts.len() == k
     }

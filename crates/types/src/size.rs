@@ -1,9 +1,9 @@
-//! Sizes in bytes as people write them: `64MiB`, `4KiB`, `1048576`.
+//! Sizes in bytes in readable form: `64MiB`, `4KiB`, `1048576`.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A number of bytes that reads `64MiB`, `1.5GiB`, `64k` or `4096` and prints in the largest unit that is exact.
+/// A number of bytes. Parses `64MiB`, `1.5GiB`, `64k` or `4096`; prints in the largest exact unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ByteSize(pub u64);
@@ -22,7 +22,7 @@ impl fmt::Display for ByteSize {
 impl FromStr for ByteSize {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is not a size: 4096, 64KiB, 64MiB and 1.5GiB are");
+        let wrong = || format!("'{text}' is not a size: use, for example, 4096, 64KiB, 64MiB or 1.5GiB");
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (digits, unit) = text.split_at(split);
         let unit = match unit.trim().to_ascii_lowercase().as_str() {
@@ -58,18 +58,18 @@ impl TryFrom<String> for ByteSize {
     }
 }
 
-/// A size, or that it is to be found out: `auto`.
+/// A size, or `auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum AutoSize {
-    /// To be found out.
+    /// Chosen automatically.
     Auto,
-    /// This.
+    /// This size.
     Bytes(ByteSize),
 }
 
 impl AutoSize {
-    /// So many bytes.
+    /// A size of this many bytes.
     pub const fn bytes(bytes: u64) -> Self {
         Self::Bytes(ByteSize(bytes))
     }
@@ -87,7 +87,7 @@ impl fmt::Display for AutoSize {
 impl FromStr for AutoSize {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Bytes).map_err(|error: String| error + ", and auto") }
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Bytes).map_err(|error: String| error + ", or auto") }
     }
 }
 
@@ -104,7 +104,7 @@ impl TryFrom<String> for AutoSize {
     }
 }
 
-/// Bytes for a person: `1.4 GiB`, `300 B`.
+/// A number of bytes for display: `1.4 GiB`, `300 B`.
 pub fn human_bytes(bytes: u64) -> String {
     match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
         Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
@@ -126,9 +126,9 @@ mod tests {
         for text in ["auto", "64KiB", "1000"] {
             assert_eq!(text.parse::<AutoSize>().unwrap().to_string(), text);
         }
-        assert!("often".parse::<AutoSize>().unwrap_err().ends_with("1.5GiB are, and auto"));
+        assert!("often".parse::<AutoSize>().unwrap_err().ends_with("1.5GiB, or auto"));
         for wrong in ["", "MiB", "-1", "1.3k", "99999999999TiB", "1XB", "1.2.3k"] {
-            assert!(wrong.parse::<ByteSize>().is_err(), "{wrong} was taken for a size");
+            assert!(wrong.parse::<ByteSize>().is_err(), "{wrong} was accepted as a size");
         }
     }
 }

@@ -1,27 +1,28 @@
-//! What agents and clients tell of the work that they did.
+//! Agents' and clients' reports on their work.
 
 use std::ops::Add;
 
-/// What a stage of a plan has spent its time on, microseconds. What it does at several ports at once counts as the one that took longest.
+/// How long a stage of a plan has spent on what, microseconds. Concurrent work at several ports counts as the slowest
+/// port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StageTimes {
     /// The lane's number in the plan.
     pub lane: u16,
     /// The stage's number in the lane.
     pub stage: u16,
-    /// On its own disk, or on whoever puts data in.
+    /// Reads from its own disk, or from the source of new data.
     pub read_us: u64,
-    /// On what comes over its links.
+    /// Waits for its incoming links.
     pub wait_us: u64,
-    /// On arithmetic.
+    /// Computation.
     pub combine_us: u64,
-    /// On room in the links that it sends over.
+    /// Waits for room in its outgoing links.
     pub send_us: u64,
-    /// On what it stores, patches or delivers.
+    /// Stores, patches or delivers.
     pub write_us: u64,
 }
 
-/// What a task moved, bytes.
+/// The bytes that a task moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TaskTraffic {
     /// Read from disks.

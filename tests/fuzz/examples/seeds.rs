@@ -1,10 +1,10 @@
-//! Writes what the fuzzer begins with: `seeds DIR` makes `DIR/TARGET/seed-NUMBER`.
+//! Writes the fuzzer's seeds: `seeds DIR` creates `DIR/TARGET/seed-NUMBER`.
 
 use std::{env, error::Error, fs, path::PathBuf};
 use weft_fuzz_entries::{ENTRIES, seeds};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let dir = PathBuf::from(env::args_os().nth(1).ok_or("say where: seeds DIR")?);
+    let dir = PathBuf::from(env::args_os().nth(1).ok_or("usage: seeds DIR")?);
     for (name, _) in ENTRIES {
         fs::create_dir_all(dir.join(name))?;
         for (number, seed) in seeds(name)?.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Whatever takes bytes from outside, as functions of bytes that panic where something is wrong: for the fuzzer in `fuzz/`, and for
-//! the test beside this crate, which gives them the seeds and a bounded number of changes of them.
+//! Every parser of bytes from outside, as a function of bytes that panics if something is wrong: for the fuzzer in
+//! `fuzz/`, and for the test of this crate, which runs them on the seeds and a bounded number of mutations.
 //!
-//! Checksums would keep a fuzzer out of all that stands behind them: so where there is one, the first byte says whether it is put
-//! right before the rest is looked at.
+//! Checksums would keep a fuzzer from the code behind them. So where there is one, the first byte says whether it is
+//! corrected before the rest is parsed.
 
 mod seeds;
 
@@ -20,7 +20,7 @@ use weft_schemes::code_view;
 use weft_store::Sidecar;
 use weft_types::{FRAME_PAYLOAD_BYTES_MAX, Span};
 
-/// Takes any bytes, and tells whether they were something good; panics where what comes of them is not what it must be.
+/// Takes any bytes, and returns whether they were valid; panics if the result is wrong.
 pub type Entry = fn(&[u8]) -> bool;
 
 /// All entries, by the names of their fuzz targets.
@@ -33,7 +33,7 @@ pub const ENTRIES: [(&str, Entry); 6] = [
     ("task", task),
 ];
 
-/// Codes of more blocks take the fuzzer too long to prove anything of.
+/// Codes of more blocks take the fuzzer too long to verify.
 const BLOCKS_MAX: usize = 16;
 /// The link, the sub-blocks and the slices that a receiver of frames expects.
 pub(crate) const LINK: u32 = 65_537;
@@ -41,7 +41,7 @@ pub(crate) const WIDTH: u32 = 2;
 pub(crate) const SLICES: [Span; 3] = [Span { start: 0, end: 100 }, Span { start: 200, end: 300 }, Span { start: 400, end: 441 }];
 const STALL: Duration = Duration::from_secs(10);
 
-/// A stream of the data plane: frames with bounded memory, and a link that gives what was asked for or an error.
+/// A stream of the data plane: frames in bounded memory, and a link that gives the expected slices or an error.
 pub fn frames(input: &[u8]) -> bool {
     let bytes = sealed(input, seal_frames);
     let mut stream = FrameStream::new(Cursor::new(bytes.clone()));
@@ -53,7 +53,7 @@ pub fn frames(input: &[u8]) -> bool {
             assert_eq!(payload.len(), header.payload_len);
             assert!(payload.len() <= FRAME_PAYLOAD_BYTES_MAX);
             let again = written(&header, &payload).await;
-            assert_eq!(bytes.get(at..at + again.len()), Some(&again[..]), "it is written in another way");
+            assert_eq!(bytes.get(at..at + again.len()), Some(&again[..]), "it is encoded differently");
             at += again.len();
         }
         assert!(payload.capacity() <= 2 * (FRAME_PAYLOAD_BYTES_MAX + HEADER_LEN), "{} bytes are held", payload.capacity());
@@ -66,7 +66,7 @@ pub fn frames(input: &[u8]) -> bool {
     })
 }
 
-/// What a Hello says, with whatever behind the two versions.
+/// The payload of a Hello, with any bytes after the two versions.
 pub fn hello(input: &[u8]) -> bool {
     if input.len() > CONTROL_PAYLOAD_BYTES_MAX {
         return false;
@@ -90,7 +90,7 @@ pub fn hello(input: &[u8]) -> bool {
     })
 }
 
-/// A sidecar, its checksum put right or not.
+/// A sidecar, with its checksum corrected or not.
 pub fn sidecar(input: &[u8]) -> bool {
     let bytes = sealed(input, |bytes| {
         let body = bytes.len().saturating_sub(4);
@@ -100,19 +100,19 @@ pub fn sidecar(input: &[u8]) -> bool {
         }
     });
     let Ok(read) = Sidecar::decode(&bytes) else { return false };
-    let again = read.encode().expect("what was read can be written");
-    assert_eq!(Sidecar::decode(&again).expect("what was written can be read"), read);
+    let again = read.encode().expect("a decoded value can be encoded");
+    assert_eq!(Sidecar::decode(&again).expect("an encoded value can be decoded"), read);
     assert_eq!(read.pages().len() as u64, read.meta().len().div_ceil(weft_types::PAGE_LEN));
     true
 }
 
-/// A saved plan: read, written again, proved or refused, and cut.
+/// A saved plan: read, written again, verified or refused, and cut.
 pub fn saved_plan(input: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let Ok(saved) = from_json(text) else { return false };
     if let Ok(again) = to_json(&saved.plan, &saved.job, &saved.considered) {
-        let again = from_json(&again).expect("what was written can be read");
-        assert!(again.plan == saved.plan && again.job == saved.job, "it reads back as another");
+        let again = from_json(&again).expect("an encoded value can be decoded");
+        assert!(again.plan == saved.plan && again.job == saved.job, "it changed by encoding");
     }
     let Ok(code) = weft_codes::parse(&saved.plan.shape.code) else { return false };
     if code.n() > BLOCKS_MAX {
@@ -124,8 +124,8 @@ pub fn saved_plan(input: &[u8]) -> bool {
     }
     for vertex in (0..=u16::MAX).take(saved.plan.binding.parties.len()) {
         let task = cut(&saved.plan, vertex);
-        task.validate().expect("of a plan that proves, all tasks are good");
-        encode_task(&task).and_then(|bytes| decode_task(&bytes)).expect("and cross the wire");
+        task.validate().expect("all tasks of a verified plan are valid");
+        encode_task(&task).and_then(|bytes| decode_task(&bytes)).expect("all valid tasks can be encoded");
     }
     true
 }
@@ -134,21 +134,21 @@ pub fn saved_plan(input: &[u8]) -> bool {
 pub fn code_spec(input: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let Ok((code, _cell_len)) = weft_codes::parse_policy(text) else { return false };
-    let again = weft_codes::parse(&code.spec()).expect("a code's own spec is one");
+    let again = weft_codes::parse(&code.spec()).expect("a code's own spec is valid");
     assert_eq!((again.spec(), again.k(), again.m(), again.alpha()), (code.spec(), code.k(), code.m(), code.alpha()));
     assert_eq!(code.n(), code.k() + code.m());
     true
 }
 
-/// A task as Open carries it.
+/// A task as in Open.
 pub fn task(input: &[u8]) -> bool {
     let Ok(read) = decode_task(input) else { return false };
-    let again = encode_task(&read).expect("what was read can be written");
-    assert_eq!(decode_task(&again).expect("what was written can be read"), read);
+    let again = encode_task(&read).expect("a decoded value can be encoded");
+    assert_eq!(decode_task(&again).expect("an encoded value can be decoded"), read);
     read.validate().is_ok()
 }
 
-/// The input behind its first byte; if that is odd, with its checksums put right.
+/// The input after its first byte; if that byte is odd, with corrected checksums.
 fn sealed(input: &[u8], seal: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let Some((first, rest)) = input.split_first() else { return Vec::new() };
     let mut bytes = rest.to_vec();
@@ -158,7 +158,7 @@ fn sealed(input: &[u8], seal: impl FnOnce(&mut [u8])) -> Vec<u8> {
     bytes
 }
 
-/// Gives each frame the checksum that it must have, as far as there are frames.
+/// Corrects the checksum of each frame, as far as there are frames.
 fn seal_frames(mut bytes: &mut [u8]) {
     while bytes.len() >= HEADER_LEN {
         let mut len = [0; 4];
@@ -174,7 +174,7 @@ fn seal_frames(mut bytes: &mut [u8]) {
     }
 }
 
-/// A frame as it is written.
+/// An encoded frame.
 async fn written(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut stream = FrameStream::new(Cursor::new(Vec::new()));
     stream.write_frame(header, payload).await.expect("memory takes it");

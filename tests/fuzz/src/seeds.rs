@@ -1,4 +1,4 @@
-//! What a fuzzer begins with: one of each kind, as weft itself writes it.
+//! The fuzzer's seeds: one of each kind, as weft itself writes it.
 
 use crate::{LINK, SLICES, WIDTH, block_on};
 use std::{io::Cursor, time::Duration};
@@ -11,7 +11,7 @@ use weft_types::{BlockId, ClusterId, Layout, NodeId, PAGE_LEN, Party, PlanId, Re
 const STALL: Duration = Duration::from_secs(10);
 const CODE: &str = "rs(3,2)";
 
-/// What the entry of that name begins with.
+/// The seeds of the entry with this name.
 pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
     match entry {
         "frames" => Ok(vec![behind(0, link()?), behind(1, link()?)]),
@@ -29,7 +29,7 @@ pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
 
 const SPECS: [&str; 6] = [CODE, " RS ( 10 , 4 ) ", "RS-6-3-1024k", "rs(1,1)", "RS-10-4-4k", "rs(200,55)"];
 
-/// The input in which `bytes` come behind the byte that says whether they are sealed.
+/// The input in which `bytes` follow the byte that says whether they are sealed.
 fn behind(first: u8, bytes: Vec<u8>) -> Vec<u8> {
     [vec![first], bytes].concat()
 }

@@ -1,4 +1,4 @@
-//! The fuzzer's short form: its seeds, what it once found, and a bounded number of changes of them.
+//! A short run of the fuzzer's entries: seeds, earlier findings, and a bounded number of mutations.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{
@@ -8,7 +8,7 @@ use std::{
 };
 use weft_fuzz_entries::{ENTRIES, Entry, seeds};
 
-/// Changed inputs of each entry.
+/// Mutated inputs for each entry.
 const CHANGED: usize = 4_000;
 
 #[test]
@@ -16,7 +16,7 @@ fn seeds_and_what_was_found_pass() {
     for (name, entry) in ENTRIES {
         let seeds = seeds(name).unwrap();
         assert!(!seeds.is_empty());
-        assert!(seeds.iter().all(|seed| pass(name, entry, seed)), "a seed of {name} is none");
+        assert!(seeds.iter().all(|seed| pass(name, entry, seed)), "a seed of {name} is invalid");
         found(name).iter().for_each(|input| _ = pass(name, entry, input));
     }
 }
@@ -28,7 +28,7 @@ fn changed_seeds_pass() {
         let seeds = [seeds(name).unwrap(), found(name), vec![Vec::new()]].concat();
         let mut input = Vec::new();
         for number in 0..CHANGED {
-            // Some changes on top of each other, and then from a seed again.
+            // Several mutations accumulate before the next seed.
             if number % 8 == 0 {
                 input = seeds.choose(&mut random).unwrap().clone();
             }
@@ -50,7 +50,7 @@ fn found(name: &str) -> Vec<Vec<u8>> {
     files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
 }
 
-/// Words that formats have a meaning for, or that numbers overflow at.
+/// Words that formats give a meaning to, and numbers at which arithmetic overflows.
 const WORDS: [&[u8]; 8] =
     [b"\0", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x80", b"-1", b"18446744073709551615", b"null", b"[]", b"1e999"];
 

@@ -8,13 +8,13 @@ use weft_types::{BlockMeta, ClusterId, crc32c};
 const LEN: u64 = 1 << 20;
 const SLICE_LEN: u64 = 32 << 10;
 
-/// A block in memory, which says of some of its slices that they would have to be waited for, and whose page may be bad.
+/// A block in memory. Some of its slices are reported as not cached, and one page may be bad.
 struct Reader {
     meta: BlockMeta,
     bytes: Vec<u8>,
     cached: fn(u64) -> bool,
     bad_page: Option<u64>,
-    /// The bytes that were read where one may block.
+    /// The byte ranges that were read on a blocking thread.
     waited: Mutex<Vec<Span>>,
 }
 
@@ -22,7 +22,7 @@ impl Reader {
     fn copy(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         let end = offset + buf.len() as u64;
         if self.bad_page.is_some_and(|page| page * PAGE_LEN < end && (page + 1) * PAGE_LEN > offset) {
-            return Err(Error::corrupt("a bad page"));
+            return Err(Error::corrupt("its page checksum is wrong"));
         }
         let there = &self.bytes[(offset as usize).min(self.bytes.len())..(end as usize).min(self.bytes.len())];
         buf[..there.len()].copy_from_slice(there);
@@ -98,7 +98,7 @@ async fn slices_come_in_order_wherever_they_are() {
         }
         let waited: Vec<u64> = reader.waited.lock().unwrap().iter().map(|bytes| bytes.start / SLICE_LEN).collect();
         assert_eq!(!waited.is_empty(), waits);
-        // One that is there may be read together with one of the two before it that is not.
+        // A cached slice may be read together with one of the two uncached slices before it.
         let needed = |slice: u64| (slice.saturating_sub(2)..=slice).any(|near| !cached(near));
         assert!(waited.is_sorted() && waited.iter().all(|slice| needed(*slice)), "{waited:?}");
     }
@@ -120,16 +120,16 @@ async fn a_bad_page_is_named_also_when_it_is_in_memory() {
     assert_eq!((error.reaction, error.block), (Reaction::Corrupt, Some(block.id)));
     let found = block.findings.report();
     assert_eq!((found.len(), found[0].first_byte, found[0].len_bytes), (1, 100 * PAGE_LEN, PAGE_LEN));
-    assert_eq!(block.traffic.report().read_bytes, slice.start, "what was read was counted otherwise");
+    assert_eq!(block.traffic.report().read_bytes, slice.start, "the count of bytes read is wrong");
 }
 
-/// Sub-blocks of 64 KiB, of which slices have 16 KiB each.
+/// Sub-blocks of 64 KiB; slices of 16 KiB.
 const SUB: u64 = 64 << 10;
 const PART: u64 = 16 << 10;
 const ALPHA: u32 = 6;
 const CELL: u64 = SUB * ALPHA as u64;
 
-/// A block of three cells, the last of which ends in its second sub-block.
+/// A block of three cells; the last ends in its second sub-block.
 fn vector_block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Reader>) {
     let mut meta = conformance::block(ClusterId(1), 1, 2 * CELL + SUB + 5000);
     meta.stripe.layout = Layout::new(3 * CELL, CELL, ALPHA).unwrap();
@@ -141,7 +141,7 @@ fn vector_slices(slice_len: u64) -> Slices {
     lane.slices(slice_len)
 }
 
-/// The rows of a slice by the definition of positions.
+/// The rows of a slice, by the definition of positions.
 fn expected(reader: &Reader, sub_blocks: &[u16], slice: Span) -> Vec<u8> {
     let byte = |sub_block: u16, x: u64| x / SUB * CELL + u64::from(sub_block) * SUB + x % SUB;
     let row = |sub_block: &u16| (slice.start..slice.end).map(|x| byte(*sub_block, x)).collect::<Vec<_>>();
@@ -154,7 +154,7 @@ fn on_disk(reader: &Reader, sub_blocks: &[u16]) -> u64 {
     starts.map(|start| len.saturating_sub(start).min(SUB)).sum()
 }
 
-/// A buffer is poisoned before it is used again: a byte that is not written shows.
+/// Buffers are poisoned before reuse, so a byte that was not written shows.
 #[tokio::test]
 async fn sub_blocks_are_read_whole_however_small_the_slices_are() {
     let sets: [(&[u16], u64); 5] = [(&[0, 1, 2, 3, 4, 5], 1), (&[1, 2, 4, 5], 2), (&[0, 2, 4], 3), (&[5, 4], 2), (&[3, 0, 1], 2)];
@@ -174,7 +174,7 @@ async fn sub_blocks_are_read_whole_however_small_the_slices_are() {
 
 #[tokio::test]
 async fn slices_of_whole_sub_blocks_and_of_several_cells_are_right_too() {
-    // A slice of 24 KiB may have a part of two cells; one of three times as much has all of one and a part of the next.
+    // A slice of 24 KiB may cover parts of two cells; a slice of 72 KiB covers one cell and part of the next.
     for slice_len in [SUB, 24 << 10, 72 << 10, 3 * SUB] {
         for (cached, sub_blocks) in [(true, &[0u16, 1, 2, 3][..]), (false, &[0, 1, 2, 3]), (false, &[1, 4]), (false, &[2])] {
             let cached: fn(u64) -> bool = if cached { |_| true } else { |_| false };
@@ -187,7 +187,7 @@ async fn slices_of_whole_sub_blocks_and_of_several_cells_are_right_too() {
             let read = reader.waited.lock().unwrap().clone();
             if slice_len == SUB && sub_blocks == [0, 1, 2, 3] && !cached(0) {
                 let run = |cell: u64| Span::new(cell * CELL, cell * CELL + 4 * SUB);
-                assert_eq!(read, [run(0), run(1), run(2)], "neighbours are read by one call");
+                assert_eq!(read, [run(0), run(1), run(2)], "adjacent sub-blocks are read in one call");
             }
             if slice_len == SUB {
                 assert_eq!(block.traffic.report().read_bytes, on_disk(&reader, sub_blocks), "{sub_blocks:?}");
@@ -210,8 +210,11 @@ async fn a_corrupt_page_beside_the_slice_does_not_spoil_the_slice() {
                 assert!(source.next(slice).await.unwrap() == expected(&reader, &[0, 1, 2], slice), "{slice:?}");
             }
         }
-        assert!(block.findings.report().is_empty() && block.corrupt.lock().unwrap().is_empty(), "nothing wanted was corrupt");
-        // Another sub-block of the cell is nobody's concern; this one is named, page and all.
+        assert!(
+            block.findings.report().is_empty() && block.corrupt.lock().unwrap().is_empty(),
+            "a page outside the wanted sub-blocks was reported"
+        );
+        // A bad page in another sub-block of the cell is ignored; a bad page in this sub-block is reported.
         let mut source = block.clone().source(&[0, 2], vector_slices(PART), PART, 2, mode);
         for slice in vector_slices(PART) {
             source.next(slice).await.unwrap();

@@ -4,7 +4,7 @@ use tokio::{
     time::sleep,
 };
 
-/// A link behind a token bucket that has let `burst` bytes through at once and goes on with so many a second, in packets.
+/// A link behind a token bucket that passes `burst` bytes at once and then `bytes_per_s`, in packets.
 async fn shape(mut from: DuplexStream, mut to: DuplexStream, bytes_per_s: f64, burst: usize) {
     let (begin, mut sent, mut packet) = (Instant::now(), 0, [0; 1448]);
     while let Ok(len @ 1..) = from.read(&mut packet).await {
@@ -66,7 +66,7 @@ async fn a_very_slow_link_takes_a_bounded_time_and_a_dead_one_is_not_measured() 
 async fn what_each_slice_costs_is_told_apart_from_what_its_bytes_cost() {
     let (measured, _) = probe(1e9, 0, Duration::from_millis(1)).await;
     let Measured { bytes_per_s, slice_overhead_s } = measured.unwrap();
-    // Six large slices, a millisecond each and 0.26 ms for their bytes; what is timed is whole milliseconds.
+    // Six large slices of 1 ms each, plus 0.26 ms for their bytes; the timer has a resolution of 1 ms.
     assert!((1e8..3e8).contains(&bytes_per_s), "{bytes_per_s}");
     let overhead_s = slice_overhead_s.unwrap();
     assert!((0.5e-3..1.5e-3).contains(&overhead_s), "{overhead_s}");

@@ -36,7 +36,7 @@ async fn foreground_is_admitted_while_repairs_fill_their_share() {
     assert_eq!(busy.reaction, Reaction::Retry, "{busy}");
     assert!(busy.message.contains("busy: repair tasks use"), "{busy}");
     let used = cluster.agents[&1].memory_used_bytes();
-    assert!((4 * MIB..8 * MIB * 70 / 100).contains(&used), "{used} bytes of repairs");
+    assert!((4 * MIB..8 * MIB * 70 / 100).contains(&used), "repairs use {used} bytes");
     let events = cluster.run(&read(&stripe, MIB), &stripe, &cluster.client()).await.unwrap();
     assert!(events.values().all(|event| matches!(event, Event::Done(_))), "{events:?}");
     for plan in repairs {
@@ -96,7 +96,7 @@ async fn the_clusters_limits_hold_where_they_are_lower_and_as_long_as_they_are_t
     assert!(seconds(repair(&stripe, 901)).await < 1.0);
 }
 
-/// Where what a class gives way to is the node's, and no peer is waited for.
+/// The class that a repair gives way to is known at the node itself, without any wait for a peer.
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_gives_way_says_so_and_goes_on_when_readers_have_left() {
     for (what, throttle) in bounds() {
@@ -132,16 +132,16 @@ async fn a_repair_that_gives_way_says_so_and_goes_on_when_readers_have_left() {
     }
 }
 
-/// What a bounded disk or uplink of node 1 passes a second.
+/// The rate of a limited disk or uplink of node 1, bytes a second.
 const RATE: u64 = 32 * MIB;
-/// Repairs that read at node 1 all the time.
+/// The number of repairs that read at node 1 all the time.
 const REPAIRS: u32 = 8;
-/// Between two reads, so that each one meets repairs at work.
+/// The pause between two reads, so that each one meets running repairs.
 const PAUSE: Duration = Duration::from_millis(40);
-/// What repairs may send or read at once.
+/// The most that repairs send or read in one turn.
 const FRAME_BYTES: u64 = 256 << 10;
 
-/// On simulated time, which only bounds take here: so all that is waited for is others' bytes.
+/// On simulated time, in which only rate limits take time. So a read waits for nothing but other tasks' bytes.
 #[tokio::test(start_paused = true)]
 async fn reads_wait_for_two_frames_of_the_repairs_that_saturate_a_disk_or_an_uplink() {
     for (what, throttle) in bounds() {
@@ -154,8 +154,8 @@ async fn reads_wait_for_two_frames_of_the_repairs_that_saturate_a_disk_or_an_upl
     }
 }
 
-/// The same on real sockets and disks, with `WEFT_MEASURE_READS` reads of each kind: only the figures, since other work on the machine
-/// is in them. Without it, a few, to see that it works.
+/// The same on real sockets and disks, with `WEFT_MEASURE_READS` reads of each kind. It only prints figures, because
+/// other work on the machine affects them. Without the variable it makes a few reads, as a smoke test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_beside_repairs_on_real_sockets() {
     let reads = std::env::var("WEFT_MEASURE_READS").ok().map(|reads| reads.parse().unwrap());
@@ -173,7 +173,7 @@ fn bounds() -> [(&'static str, Throttle); 2] {
     ]
 }
 
-/// How long reads take: of 4 KiB, and of 4 MiB.
+/// How long reads of 4 KiB and of 4 MiB take.
 struct Measured([Beside; 2]);
 
 #[derive(Debug)]
@@ -256,7 +256,7 @@ fn read(stripe: &Stripe, len: u64) -> Plan {
     stripe.read_plan_of(0, Span::new(0, len), &[0], "conventional")
 }
 
-/// Block 1 is rebuilt at node 3 of what node 1 holds, once more.
+/// Rebuilds block 1 at node 3 from node 1's block, over and over.
 fn repair(stripe: &Stripe, number: u32) -> Plan {
     let span = [stripe.layout.coded_span()];
     stripe.repair_plan_of(stripe.block(1, 2 + number), node(2), &[0], "conventional", &span)

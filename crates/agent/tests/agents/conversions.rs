@@ -1,4 +1,4 @@
-//! What an agent gives the converter that it was started with, and what it makes of the converter's answer.
+//! What an agent passes to its converter, and how it reports the converter's result.
 
 use crate::cluster::{CLUSTER, Cluster, Options};
 use async_trait::async_trait;
@@ -17,7 +17,7 @@ use weft_types::{ByteSize, Error, NodeId, Reaction, Result};
 
 const MIB: u64 = 1 << 20;
 
-/// Converts nothing: it takes a second, and remembers what it was given.
+/// A converter that converts nothing: it takes one second and records what it was given.
 #[derive(Default)]
 struct Slow {
     given: Mutex<Vec<Given>>,
@@ -29,7 +29,7 @@ struct Given {
     asked: ConvertStripeRequest,
     limits: ConversionLimits,
     spool_dir: PathBuf,
-    /// Alive for as long as the conversion is.
+    /// Alive as long as the conversion is.
     alive: Weak<()>,
 }
 
@@ -47,7 +47,7 @@ impl Converter for Slow {
         drop(alive);
         match asked.key.as_str() {
             "good" => Ok(()),
-            _ => Err(Error::not_found("it was overwritten").object("b/bad")),
+            _ => Err(Error::not_found("the object was overwritten").object("b/bad")),
         }
     }
 }
@@ -78,11 +78,11 @@ async fn a_converter_gets_its_share_of_the_memory_and_is_heard() {
             }
         }
         assert!(told.contains(&0) && told.last() == Some(&7), "{told:?}");
-        let end = end.map(|error| (error.reaction, error.message.contains("it was overwritten")));
+        let end = end.map(|error| (error.reaction, error.message.contains("the object was overwritten")));
         assert_eq!(end, (key == "bad").then_some((Reaction::NotFound, true)));
         let given = slow.given.lock().unwrap().pop().unwrap();
         assert_eq!(given.asked, asked);
-        // Two at once share half of the memory.
+        // Two concurrent conversions share half of the memory.
         assert_eq!((given.limits.stripe_memory_bytes_max as u64, given.limits.window_bytes_max), (MIB, MIB));
         assert!(given.spool_dir.starts_with(cluster.dir.path()), "{given:?}");
     }

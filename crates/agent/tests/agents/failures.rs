@@ -1,4 +1,4 @@
-//! What goes wrong in the middle of a task, and what becomes of it.
+//! Failures in the middle of a task, and their consequences.
 
 use crate::cluster::{Cluster, Gate, GatedDisks, Options, Stripe, arrived, errors, node, until};
 use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, sync::Arc, time::Duration};
@@ -28,7 +28,7 @@ async fn a_repair_goes_on_around_a_helper_that_was_killed() {
     let opened = cluster.open(&plan, &stripe).await.unwrap();
     let mut running = cluster.start_all(&opened).await;
 
-    // All stages stand still, and say for whom they wait: node 3 for nobody but its disk.
+    // All stages stand still and report whom they wait for. Node 3 waits only for its disk.
     let waits_for = |node| {
         let progress = cluster.coordinator.progress(node);
         let waiting = progress.map(|progress| progress.waiting).unwrap_or_default();
@@ -42,14 +42,14 @@ async fn a_repair_goes_on_around_a_helper_that_was_killed() {
     let end = running.remove(&to).unwrap().await.unwrap().unwrap();
     gate.open();
     let there = arrived(&end, stripe.block(0, 2));
-    // Slices that are read by one call come together.
+    // Slices that one call reads arrive together.
     let stopped = MIB - 3 * stripe.slice_len..=MIB;
     assert!(there.len() == 1 && there[0].start == 0 && stopped.contains(&there[0].end), "{there:?}");
     for error in errors(&end) {
         assert_eq!(error.reaction, Reaction::Replan, "{error}");
     }
     assert_eq!(errors(&end)[0].party, Some(node(4)), "the requestor names its neighbour");
-    // The first of the chain may have sent all that it had, into the network's own buffers.
+    // The first node of the chain may have sent everything into the network's buffers.
     running.remove(&NodeId(2));
     for (helper, end) in running {
         let end = end.await.unwrap().unwrap();
@@ -98,7 +98,7 @@ async fn a_corrupt_page_is_named_and_reported() {
     let events = cluster.run(&plan, &stripe, &cluster.client()).await.unwrap();
     let cause = &errors(&events[&NodeId(3)])[0];
     assert_eq!((cause.reaction, cause.block, cause.party), (Reaction::Corrupt, Some(spoiled), Some(node(2))));
-    assert!(matches!(events[&NodeId(7)], Event::Failed(_)), "a rebuilt block came of a corrupt one");
+    assert!(matches!(events[&NodeId(7)], Event::Failed(_)), "a block was rebuilt from a corrupt one");
     assert_eq!(cluster.payload(NodeId(7), stripe.block(0, 2)), None);
 
     until("the coordinator is told", async || !cluster.coordinator.corrupt().is_empty()).await;
@@ -108,7 +108,7 @@ async fn a_corrupt_page_is_named_and_reported() {
     assert_eq!(postcard::from_bytes::<BlockId>(block).unwrap(), spoiled);
     assert!(message.contains("page 100"), "{message}");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(cluster.coordinator.corrupt().len(), 1, "it was told twice");
+    assert_eq!(cluster.coordinator.corrupt().len(), 1, "it was reported twice");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,7 +117,7 @@ async fn a_rebuilt_block_that_is_not_what_was_lost_is_not_kept() {
     let stripe = Stripe::new(1, "rs(4,2)", 2 * MIB, 8 * MIB);
     cluster.write(&stripe).await;
     let to = NodeId(7);
-    // Generation 2 of block 0 gets the bytes of block 1, which is what a wrong plan would do.
+    // Generation 2 of block 0 gets the bytes of block 1, as after a wrong plan.
     let mut plan = stripe.repair_plan(1, Party::Node(to), &[0, 2, 3, 4], "pipeline", &[stripe.layout.coded_span()]);
     for stage in plan.shape.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
         for sink in &mut stage.sinks {
@@ -132,7 +132,7 @@ async fn a_rebuilt_block_that_is_not_what_was_lost_is_not_kept() {
     assert_eq!((cause.reaction, cause.block), (Reaction::Corrupt, Some(stripe.block(0, 2))), "{cause}");
     assert_eq!(arrived(&events[&to], stripe.block(0, 2)), [], "wrong bytes were kept for later");
     assert_eq!(cluster.payload(to, stripe.block(0, 2)), None);
-    // And nothing of it is in the way of the right plan.
+    // The right plan can still store the block.
     let plan = stripe.repair_plan(0, Party::Node(to), &[1, 2, 3, 4], "ppr", &[stripe.layout.coded_span()]);
     let events = cluster.run(&plan, &stripe, &cluster.client()).await.unwrap();
     assert!(matches!(events[&to], Event::Done(_)), "{:?}", errors(&events[&to]));
@@ -140,7 +140,7 @@ async fn a_rebuilt_block_that_is_not_what_was_lost_is_not_kept() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plans_that_cross_with_room_for_one_do_not_block_one_another() {
-    // A task has a source and a sink, at each of which one slice waits and one is worked on.
+    // A task has one source and one sink. At each, one slice waits and one is processed.
     let limits = Limits { memory_budget: ByteSize(6 * (64 << 10)), ..Limits::default() };
     let cluster = Cluster::start(Options { limits, ..Options::agents(4) }).await;
     let stripe = |number| Stripe { window: 1, ..Stripe::new(number, "rs(1,1)", 2 * MIB, 2 * MIB) };
@@ -148,8 +148,8 @@ async fn plans_that_cross_with_room_for_one_do_not_block_one_another() {
     cluster.write(&first).await;
     cluster.write(&second).await;
 
-    // Block 0 of one stripe moves from node 1 to node 2, while block 1 of the other moves from node 2 to node 1. The pieces of
-    // memory that both need at both agents are there once.
+    // Block 0 of one stripe moves from node 1 to node 2 while block 1 of the other moves from node 2 to node 1. Each
+    // agent has memory for one of the two tasks.
     let forth = first.repair_plan(0, node(1), &[0], "conventional", &[first.layout.coded_span()]);
     let back = second.repair_plan(1, node(0), &[1], "conventional", &[second.layout.coded_span()]);
     for _ in 0..2 {
@@ -159,7 +159,7 @@ async fn plans_that_cross_with_room_for_one_do_not_block_one_another() {
         cluster.call(NodeId(2)).await.open(other[&node(1)].clone()).await.unwrap();
         for (at, request) in [(NodeId(2), &opened[&node(1)]), (NodeId(1), &other[&node(0)])] {
             let mut agent = cluster.call(at).await;
-            let answer = timeout(Duration::from_secs(2), agent.open(request.clone())).await.expect("it waited");
+            let answer = timeout(Duration::from_secs(2), agent.open(request.clone())).await.expect("the open call waited");
             let busy = weft_proto::from_status(&answer.unwrap_err());
             assert_eq!(busy.reaction, Reaction::Retry, "{busy}");
             assert!(busy.message.contains("busy"), "{busy}");
@@ -195,18 +195,18 @@ async fn tasks_end_when_they_are_cancelled_left_alone_or_late() {
         ended += 1;
         cancels += usize::from(errors(&end).iter().any(|error| error.message.contains("was cancelled")));
     }
-    // Those who come later may have noticed the break first.
+    // Later agents in the chain may have noticed the broken link first.
     assert!(ended == 5 && cancels >= 1);
     gate.open();
-    until("all is given back", async || used(&cluster) == 0).await;
+    until("all memory is released", async || used(&cluster) == 0).await;
 
-    // The one who listened to the events has gone away.
+    // The receiver of the events disconnected.
     let opened = cluster.coordinator.tasks(&plan(), &stripe);
     let requestor = &opened[&Party::Node(to)];
     cluster.call(to).await.open(requestor.clone()).await.unwrap();
     let listener = cluster.start_one(to, weft_proto::decode_task(&requestor.task).unwrap().plan).await;
     listener.abort();
-    until("all is given back", async || used(&cluster) == 0).await;
+    until("all memory is released", async || used(&cluster) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -233,6 +233,6 @@ async fn a_peer_that_stands_still_is_named() {
     gate.open();
     running.remove(&NodeId(3));
     for end in running.into_values() {
-        assert!(!errors(&end.await.unwrap().unwrap()).is_empty(), "the break went unnoticed");
+        assert!(!errors(&end.await.unwrap().unwrap()).is_empty(), "the broken link went unnoticed");
     }
 }

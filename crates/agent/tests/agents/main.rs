@@ -1,4 +1,4 @@
-//! Agents as they are, on loopback and real disks, with a coordinator that does by hand what a test tells it to.
+//! Real agents on loopback and real disks, with a coordinator that does only what a test tells it to.
 
 mod classes;
 mod cluster;

@@ -14,7 +14,7 @@ use weft_types::{ByteSize, Error, NodeId, Party, PlanId, Reaction, Result};
 const ONE: NodeId = NodeId(1);
 const TWO: NodeId = NodeId(2);
 
-/// What both ends of a probe are asked.
+/// The requests to both ends of a probe.
 #[derive(Clone)]
 struct Asked {
     from: NodeId,
@@ -109,7 +109,7 @@ async fn links_are_measured_both_ways_and_a_throttled_one_shows() {
             assert!(quick.slice_overhead_s.is_some_and(|seconds| (0.0..0.01).contains(&seconds)), "{quick:?}");
         }
         let slow = Asked::new(&cluster, 3, TWO, ONE).run(&cluster).await.unwrap();
-        // Of what the throttle lets through at once nothing is counted; a loaded machine is slower.
+        // The throttle's burst is not counted. On a loaded machine the measure may be lower.
         assert!((0.5..1.2).contains(&(slow.bytes_per_s / f64::from(1 << 20))), "{slow:?}");
         assert_eq!((cluster.agents[&1].memory_used_bytes(), cluster.agents[&2].memory_used_bytes()), (0, 0));
     }
@@ -132,11 +132,11 @@ async fn a_probe_needs_its_right_and_each_right_is_good_once() {
         forged.send.token = token;
         says(forged.run_with_its_right(&cluster).await, "token");
     }
-    // Another node than the one that is expected, with the right token and its own certificate.
+    // A node other than the expected one, with the right token and its own certificate.
     let stranger = Asked { from: NodeId(3), ..good.clone() };
     let mut named = stranger.clone();
     named.send.registration = cluster.coordinator.member(NodeId(3)).unwrap().key.id().to_vec();
-    says(named.run_with_its_right(&cluster).await, "node-01 is expected");
+    says(named.run_with_its_right(&cluster).await, "expected agent node-01");
     says(stranger.sent(&cluster).await, "another registration");
 
     let (good, _) = good.done(&cluster).await.unwrap();
@@ -166,13 +166,13 @@ async fn a_node_has_one_probe_at_a_time_and_waits_for_nobody_for_ever() {
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
     b.run(&cluster).await.unwrap();
 
-    // Who has a task is left alone, if that was asked for.
+    // With `only_idle`, a node that runs a task is not probed.
     let stripe = Stripe::new(1, "rs(1,1)", 1 << 20, 1 << 20);
     let request = cluster.coordinator.tasks(&stripe.write_plan(), &stripe)[&node(0)].clone();
     cluster.call(ONE).await.open(request).await.unwrap();
     let mut idle = Asked::new(&cluster, 3, ONE, TWO);
     idle.send.only_idle = true;
-    assert_eq!(says(idle.run(&cluster).await, "busy: it runs tasks").reaction, Reaction::Retry);
+    assert_eq!(says(idle.run(&cluster).await, "busy: the node runs tasks").reaction, Reaction::Retry);
     Asked::new(&cluster, 4, ONE, TWO).run(&cluster).await.unwrap();
 
     let dead = Asked::new(&cluster, 5, ONE, TWO);
@@ -184,7 +184,7 @@ async fn a_node_has_one_probe_at_a_time_and_waits_for_nobody_for_ever() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_something_else_came_to_share_was_not_measured() {
-    // A probe takes at least half a second then.
+    // A probe then takes at least half a second.
     let throttle = Throttle { network_bytes_per_s: Some(ByteSize(2 << 20)), ..Throttle::default() };
     let cluster = Cluster::start(Options { throttles: BTreeMap::from([(1, throttle)]), ..Options::agents(3) }).await;
     let stripe = Stripe::new(1, "rs(1,1)", 1 << 20, 1 << 20);
@@ -206,7 +206,7 @@ async fn a_link_that_something_else_came_to_share_was_not_measured() {
                 };
                 let (sent, received, ()) = tokio::join!(asked.sent(&cluster), asked.received(&cluster), begun);
                 cluster.cancel(busy, plan.id).await;
-                // On a loaded machine it may have come when the probe was over.
+                // On a loaded machine the task may have started after the probe had ended.
                 match if busy == ONE { sent.err() } else { received.err() } {
                     Some(told) => return told,
                     None => continue,
@@ -214,7 +214,7 @@ async fn a_link_that_something_else_came_to_share_was_not_measured() {
             }
         };
         let told = tokio::time::timeout(Duration::from_secs(20), told).await.unwrap();
-        assert!(told.reaction == Reaction::Retry && told.message.contains("it runs tasks"), "{busy}: {told}");
+        assert!(told.reaction == Reaction::Retry && told.message.contains("the node runs tasks"), "{busy}: {told}");
     }
     idle(3).run(&cluster).await.unwrap();
 }

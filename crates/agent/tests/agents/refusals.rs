@@ -1,4 +1,4 @@
-//! What an agent refuses, and that it lives on; and how it stays in its cluster.
+//! Requests that an agent refuses without harm to itself, and its membership in the cluster.
 
 use crate::cluster::{CLIENT, Cluster, Options, Stripe, errors, node, until};
 use std::{fs, time::Duration};
@@ -33,7 +33,7 @@ async fn tasks_that_make_no_sense_here_are_refused_and_leave_nothing() {
         request
     };
     let for_another = refused(&cluster, request(|task| task.party = node(1))).await;
-    assert!(for_another.message.contains("a task of n2 came to n1"), "{for_another}");
+    assert!(for_another.message.contains("a task of n2 was sent to n1"), "{for_another}");
     let no_window = refused(&cluster, request(|task| task.lanes[0].window = 0)).await;
     assert_eq!(no_window.reaction, Reaction::InvalidInput, "{no_window}");
     let too_long = refused(&cluster, request(|task| task.stores[0].len -= 1)).await;
@@ -57,13 +57,13 @@ async fn tasks_that_make_no_sense_here_are_refused_and_leave_nothing() {
     assert_eq!((missing.reaction, missing.block), (Reaction::NotFound, Some(stripe.block(0, 1))));
     assert_eq!(cluster.agents[&1].memory_used_bytes(), 0);
 
-    // After all that, the same agent takes the right one, and takes it once.
+    // After all these refusals, the same agent accepts the valid request, and accepts it once.
     let right = request(|_| ());
     cluster.call(ONE).await.open(right.clone()).await.unwrap();
-    assert!(refused(&cluster, right.clone()).await.message.contains("open already"));
+    assert!(refused(&cluster, right.clone()).await.message.contains("already open"));
     cluster.cancel(ONE, decode_task(&right.task).unwrap().plan).await;
     cluster.write(&stripe).await;
-    assert!(refused(&cluster, request(|_| ())).await.message.contains("already"), "a block was written over");
+    assert!(refused(&cluster, request(|_| ())).await.message.contains("already"), "a block was overwritten");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,19 +77,20 @@ async fn one_call_opens_and_starts_a_task() {
     let mut agent = cluster.call(ONE).await;
     let of_another = StartRequest { plan: plan.id.0 + 1, ..request.clone() };
     let error = from_status(&agent.start(of_another).await.unwrap_err());
-    assert!(error.message.contains("is not plan") && error.reaction == Reaction::InvalidInput, "{error}");
+    assert!(error.message.contains("not to plan") && error.reaction == Reaction::InvalidInput, "{error}");
     assert_eq!(cluster.agents[&1].memory_used_bytes(), 0);
 
     let _events = agent.start(request.clone()).await.unwrap();
     assert!(cluster.agents[&1].memory_used_bytes() > 0);
     let again = from_status(&agent.start(request.clone()).await.unwrap_err());
-    assert!(again.message.contains("open already"), "{again}");
+    assert!(again.message.contains("already open"), "{again}");
     let again = from_status(&agent.start(StartRequest { open: None, ..request.clone() }).await.unwrap_err());
-    assert!(again.message.contains("started already"), "{again}");
+    assert!(again.message.contains("already been started"), "{again}");
 
-    // Another agent was busy: what one has started is cancelled, and all are asked again. Who comes then is let in.
+    // Another agent was busy: the started task is cancelled, and all agents are asked again. Connections that arrive
+    // then are accepted.
     cluster.cancel(ONE, plan.id).await;
-    assert_eq!(cluster.agents[&1].memory_used_bytes(), 0, "what it held is free");
+    assert_eq!(cluster.agents[&1].memory_used_bytes(), 0, "its memory is released");
     let _events = agent.start(request).await.unwrap();
     let client = cluster.client();
     let (task, peers) = (decode_task(&tasks[&CLIENT].task).unwrap(), &tasks[&CLIENT].peers);
@@ -114,19 +115,19 @@ async fn only_who_has_the_right_may_move_bytes_and_each_right_is_good_once() {
     forged.token[0] ^= 1;
     let error = client.dial(&task, link, &forged).await.err().unwrap();
     assert!(error.message.contains("token") && error.reaction == Reaction::InvalidInput, "{error}");
-    // The token of another link is no better, and neither is a certificate that is not the client's.
+    // The token of another link is refused, and so is a certificate that is not the client's.
     let mut other = peer.clone();
     other.token = opened.tasks[&CLIENT].peers[1].token.clone();
     assert!(client.dial(&task, link, &other).await.is_err());
     let stranger = cluster.client_with(&Peer::Agent("node-02".into()));
     let error = stranger.dial(&task, link, peer).await.err().unwrap();
-    assert!(error.message.contains("a client is expected, and agent node-02 came"), "{error}");
+    assert!(error.message.contains("expected a client, but agent node-02 connected"), "{error}");
 
     let first = client.dial(&task, link, peer).await.ok().unwrap();
-    assert!(client.dial(&task, link, peer).await.is_err(), "a token was good twice");
+    assert!(client.dial(&task, link, peer).await.is_err(), "a token was accepted twice");
     drop(first);
 
-    // Calls are the coordinator's alone.
+    // Only the coordinator may call.
     let mut call = cluster.coordinator.call_with(cluster.security(&Peer::Client), ONE).await;
     let error = from_status(&call.list_blocks(ListBlocksRequest::default()).await.unwrap_err());
     assert!(error.message.contains("a client is not the coordinator"), "{error}");
@@ -174,7 +175,7 @@ async fn frames_that_are_wrong_end_the_task_and_nothing_else() {
         let peer = opened.tasks[&CLIENT].peers.iter().find(|peer| peer.link == link.id()).unwrap();
         let client = cluster.client();
         let mut stream = client.dial_raw(&task, link, peer).await;
-        // A frame as it should be, but for one byte: of the payload, of the magic, of the length.
+        // A valid frame with one byte changed: in the payload, the magic, or the length.
         let mut frame = crate::cluster::data_frame(link.id(), stripe.slice_len);
         frame[spoil] ^= 0x80;
         let _closed_early = stream.write_all(&frame).await;
@@ -255,10 +256,10 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     assert_eq!((few.removed, few.gone.len(), few.kept.as_str()), (2, 3, ""));
     let many = remove(|_| (), &blocks[2..65]).await.unwrap();
     assert_eq!((many.removed, many.gone.len()), (5, 5), "a tenth of 70 in all");
-    assert!(many.kept.contains("58 blocks are kept") && many.kept.contains("a person must decide"), "{}", many.kept);
+    assert!(many.kept.contains("kept 58 blocks") && many.kept.contains("A person must decide"), "{}", many.kept);
     assert_eq!(cluster.payload(ONE, blocks[0]), None);
 
-    // What nobody expects is set aside on the same word, and within the same bound.
+    // Quarantine obeys the same request checks and the same limit.
     let quarantine = async |node: NodeId, incarnation: &str, epoch, high_water, block: BlockId| {
         let blocks = vec![postcard::to_allocvec(&block).unwrap()];
         let request = QuarantineRequest { epoch, incarnation: incarnation.into(), high_water, blocks };
@@ -277,7 +278,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
         async |node| cluster.coordinator.member(node).unwrap().disks.iter().map(|disk| disk.quarantined_blocks).sum::<u64>();
     until("the coordinator is told", async || told(two).await == 1).await;
     let kept = quarantine(ONE, "first", 1, 70, blocks[20]).await.unwrap();
-    assert!(kept.moved == 0 && kept.kept.contains("a person must decide"), "{kept:?}");
+    assert!(kept.moved == 0 && kept.kept.contains("A person must decide"), "{kept:?}");
 
     let mut listed = Vec::new();
     loop {
@@ -296,13 +297,13 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     }
     assert_eq!(listed, blocks[7..]);
 
-    // Nor does a restart begin another day.
+    // A restart does not start a new day.
     cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
     cluster.start_agent(1).await;
     let blocks = vec![postcard::to_allocvec(&blocks[30]).unwrap()];
     let request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks, opening_ms: 0 };
     let after = cluster.call(ONE).await.remove(request).await.unwrap().into_inner();
-    assert!(after.removed == 0 && after.kept.contains("a person must decide"), "{after:?}");
+    assert!(after.removed == 0 && after.kept.contains("A person must decide"), "{after:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -314,23 +315,23 @@ async fn a_task_that_comes_after_the_removal_of_what_it_stores_is_refused() {
     let blocks = vec![postcard::to_allocvec(&block).unwrap()];
     let remove = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 1, blocks, opening_ms: 60_000 };
     let gone = cluster.call(ONE).await.remove(remove.clone()).await.unwrap().into_inner().gone;
-    assert_eq!(gone.len(), 1, "it was never there");
+    assert_eq!(gone.len(), 1, "the block was never there");
     let error = refused(&cluster, late.clone()).await;
     assert!(error.reaction == Reaction::Replan && error.block == Some(block), "{error}");
     assert_eq!((cluster.payload(ONE, block), cluster.agents[&1].memory_used_bytes()), (None, 0));
-    // A block that was whole had all its tasks behind it: its removal is nothing to remember.
+    // A complete block has no task left that could write it, so its removal need not be remembered.
     let other = small(2);
     cluster.write(&other).await;
     let of_other = postcard::to_allocvec(&other.block(0, 1)).unwrap();
     let request = RemoveRequest { blocks: vec![of_other], high_water: 2, ..remove.clone() };
     assert_eq!(cluster.call(ONE).await.remove(request).await.unwrap().into_inner().removed, 1);
 
-    // A removal is not remembered over a restart; but a node that was asked before has registered again.
+    // A removal is not remembered over a restart. But the node has then registered again.
     let of = |registered: weft_proto::LinkKey| OpenRequest { registration: registered.id().to_vec(), ..late.clone() };
     let before = of(coordinator.member(ONE).unwrap().key);
     assert!(refused(&cluster, before.clone()).await.message.contains("too late"));
     coordinator.forget(ONE);
-    until("it registers anew", async || coordinator.member(ONE).is_some_and(|m| m.registrations == 2 && m.heartbeats > 0)).await;
+    until("it registers again", async || coordinator.member(ONE).is_some_and(|m| m.registrations == 2 && m.heartbeats > 0)).await;
     let error = refused(&cluster, before).await;
     assert!(error.reaction == Reaction::Retry && error.message.contains("another registration"), "{error}");
     assert!(refused(&cluster, of(coordinator.member(ONE).unwrap().key)).await.message.contains("too late"));
@@ -366,7 +367,7 @@ async fn an_agent_finds_back_to_its_coordinator_and_remembers_whom_it_obeyed() {
     .await;
     assert!(error.message.contains("epoch 1 has ended"), "{error}");
 
-    // What was lost of the state is found on the disks, or asked of the coordinator.
+    // Lost state is restored from the disks or from the coordinator.
     cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
     fs::remove_file(cluster.agent_dir(1).join("state/agent")).unwrap();
     cluster.start_agent(1).await;
@@ -395,7 +396,7 @@ async fn an_agent_does_not_start_where_it_does_not_belong() {
     let error = Agent::start(other, cluster.seams(1)).await.err().unwrap();
     assert!(error.message.contains("cluster") && error.reaction == Reaction::InvalidInput, "{error}");
 
-    // Without a cluster in its configuration it takes the coordinator's.
+    // Without a configured cluster, it joins the coordinator's.
     let joining = weft_agent::AgentConfig { cluster: None, ..cluster.config(1) };
     let agent = Agent::start(joining, cluster.seams(1)).await.unwrap();
     until("it has joined", async || agent.node() == Some(ONE)).await;

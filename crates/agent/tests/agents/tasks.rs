@@ -44,7 +44,7 @@ async fn what_is_written_is_read_and_rebuilt() {
         assert_eq!((traffic.received_bytes, traffic.sent_bytes), (span, span), "a helper in the chain");
         assert_eq!(traffic.read_bytes, stripe.blocks[2].len() as u64);
         assert_eq!(fs::read(cluster.payload(to, stripe.block(1, 2)).unwrap()).unwrap(), stripe.blocks[1]);
-        assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory that nobody gave back");
+        assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory was not released");
     }
 }
 
@@ -88,7 +88,7 @@ async fn a_check_over_sockets_passes_or_names_what_is_wrong() {
         }
     }
 
-    // A parity block of other data, by one byte: every node's checksums say that it is right.
+    // A parity block that differs in one byte. All checksums on its node are valid.
     let (at, checker) = ((700 << 10) + 3, NodeId(7));
     let mut wrong = other.blocks[2].clone();
     wrong[at] ^= 1;
@@ -103,7 +103,7 @@ async fn a_check_over_sockets_passes_or_names_what_is_wrong() {
     let (reaction, party, position) = (found.reaction, found.party, found.position);
     assert_eq!((reaction, party, position), (Reaction::Corrupt, Some(Party::Node(checker)), Some(at as u64)), "{found}");
 
-    // A byte that is flipped on a disk is found by its node.
+    // A flipped byte on a disk is found by its node.
     let (helper, block) = (NodeId(1), stripe.block(0, 1));
     let payload = cluster.payload(helper, block).unwrap();
     let mut bytes = fs::read(&payload).unwrap();
@@ -112,21 +112,21 @@ async fn a_check_over_sockets_passes_or_names_what_is_wrong() {
     let events = cluster.run(&stripe.check_plan(Party::Node(checker)), &stripe, &cluster.client()).await.unwrap();
     let found = &errors(&events[&helper])[0];
     assert_eq!((found.reaction, found.block), (Reaction::Corrupt, Some(block)), "{found}");
-    assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory that nobody gave back");
+    assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory was not released");
 }
 
-/// On simulated time, which only throttles take here.
+/// On simulated time, in which only throttles take time.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_node_takes_the_time_that_it_is_given() {
     let rate = |mib: u64| Some(ByteSize(mib << 20));
     let (helper, to) = (3, 4);
-    // The helper reads, combines two and sends, the other writes, a block of 1 MiB.
+    // The helper reads, combines and sends a block of 1 MiB; the requestor writes it.
     let bounds = [
         (helper, Throttle { disk_bytes_per_s: rate(2), ..Throttle::default() }),
         (helper, Throttle { coding_bytes_per_s: rate(4), ..Throttle::default() }),
         (helper, Throttle { network_bytes_per_s: rate(2), ..Throttle::default() }),
         (to, Throttle { disk_bytes_per_s: rate(2), ..Throttle::default() }),
-        // Who only stores what it gets combines nothing.
+        // A node that only stores what it receives combines nothing.
         (to, Throttle { coding_bytes_per_s: rate(1), ..Throttle::default() }),
     ];
     for (node, throttle) in bounds {
@@ -138,7 +138,7 @@ async fn a_throttled_node_takes_the_time_that_it_is_given() {
         let plan = stripe.repair_plan(1, Party::Node(NodeId(to)), &[0, 2], "pipeline", &[stripe.layout.coded_span()]);
         let begin = Instant::now();
         cluster.run(&plan, &stripe, &cluster.client()).await.unwrap();
-        // Half a second, less what may come at once.
+        // Half a second, less the burst.
         assert_eq!(begin.elapsed() >= Duration::from_millis(400), is_slow, "{:?} with {throttle:?}", begin.elapsed());
         assert_eq!(fs::read(cluster.payload(NodeId(to), stripe.block(1, 2)).unwrap()).unwrap(), stripe.blocks[1]);
     }

@@ -70,7 +70,8 @@ fn what_is_no_plan_is_refused() {
     let (scratch, path, _) = saved();
     let other = scratch.path().join("other.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    for (content, says) in [("[]", "not a saved plan"), ("", "not a saved plan"), ("{\"weft_plan\": 9}", "a plan of format 9")] {
+    for (content, says) in [("[]", "not a saved plan"), ("", "not a saved plan"), ("{\"weft_plan\": 9}", "the plan has format 9")]
+    {
         std::fs::write(&other, content).unwrap();
         weft(["plan", "verify", other.to_str().unwrap()]).refused(2, says);
         weft(["plan", "show", other.to_str().unwrap()]).refused(2, says);

@@ -84,7 +84,7 @@ impl World {
     /// Waits until so many stripes have ended.
     fn wait_for_stripes(&self, job: u64, stripes: u64) {
         wait_for("the middle of a conversion", || {
-            self.cluster.log("coordinator").matches("a stripe was converted").count() as u64 >= stripes
+            self.cluster.log("coordinator").matches("converted a stripe").count() as u64 >= stripes
         });
         assert_eq!(self.job(job)["state"], "running", "the gate holds up what is left");
     }
@@ -101,7 +101,7 @@ impl World {
     fn worker(&self, except: &[String]) -> String {
         let mut found = None;
         wait_for("an agent that converts", || {
-            let converts = |node: &&String| !except.contains(node) && self.cluster.log(node).contains("a conversion begins");
+            let converts = |node: &&String| !except.contains(node) && self.cluster.log(node).contains("started a conversion");
             found = self.cluster.nodes().iter().find(converts).cloned();
             found.is_some()
         });
@@ -229,7 +229,7 @@ fn reads_continue_during_a_conversion_and_concurrent_writes_win() {
 
     // A large object is overwritten in the middle of its conversion.
     let key = "hot/3145728";
-    let converted = world.cluster.log("coordinator").matches("a stripe was converted").count() as u64;
+    let converted = world.cluster.log("coordinator").matches("converted a stripe").count() as u64;
     world.cluster.links.let_pass(PASSED);
     world.convert(key, "triple", &["--concurrency", "1"]).end().ok();
     world.wait_for_stripes(2, converted + 1);
@@ -265,7 +265,7 @@ fn a_conversion_outlives_coordinators_and_waits_while_it_is_paused() {
     cluster.weft(["job", "resume", "1"]).ok();
     let done = world.done(1);
     assert_eq!(counts(&done), [3, 3, 0]);
-    assert_eq!(cluster.log("coordinator").matches("a job is taken up").count(), 2);
+    assert_eq!(cluster.log("coordinator").matches("resuming a job").count(), 2);
     world.is("rs(4,2)", COLD);
 
     // Cancelled in its middle, an object stays as it was.
@@ -294,7 +294,7 @@ fn an_agent_that_dies_or_stands_still_is_replaced() {
     let job = world.done(1);
     assert!(is_alive(stopped_pid) && counts(&job) == [1, 1, 0], "{job}");
     let log = cluster.log("coordinator");
-    assert!(log.matches("another node is asked").count() >= 2, "no node was replaced");
+    assert!(log.matches("cannot convert a stripe on this node").count() >= 2, "no node was replaced");
     cluster.signal(&stopped, "CONT");
     cluster.up().ok();
     cluster.wait_for_state(&[&dead, &stopped], "up");
@@ -345,7 +345,7 @@ fn more_stripes_at_once_than_all_agents_take_wait_for_their_turns() {
     world.convert("hot", "cold", &["--wait", "--concurrency", "64"]).end().ok();
     world.is("rs(4,2)", COLD);
     let log = world.cluster.log("coordinator");
-    assert!(!log.contains("an object could not be converted"), "{log}");
+    assert!(!log.contains("cannot convert an object"), "{log}");
     // An agent that has just reported the end of a conversion may not have released it yet.
-    assert!(log.matches("conversions are under way").count() <= 4, "busy agents were asked repeatedly");
+    assert!(log.matches("conversions are already running").count() <= 4, "busy agents were asked repeatedly");
 }

@@ -125,7 +125,7 @@ fn what_is_not_whole_is_not_cooled_and_a_rack_too_full_is_warned_of() {
     cluster.weft(["policy", "heat", "hot/one", "--replicas", "3"]).refused(4, &says);
     cluster.up().ok();
     cluster.wait_for_state(&[&parity], "up");
-    let warning = "is left with 3 blocks of a stripe and rs(2,1) tolerates the loss of 1";
+    let warning = "keeps 3 blocks of a stripe, but rs(2,1) tolerates the loss of 1";
     let cooled = cluster.weft(["policy", "cool", "hot/one"]).ok();
     assert!(cooled.text().contains("dropped 2 blocks") && cooled.text().contains(warning), "{}", cooled.text());
     let cooled = cluster.json(&["policy", "cool", "hot/other"]);
@@ -136,7 +136,7 @@ fn what_is_not_whole_is_not_cooled_and_a_rack_too_full_is_warned_of() {
 fn who_has_too_few_nodes_for_copies_is_told_how_many_it_takes() {
     let cluster = Setup::nodes(7).up();
     let made = cluster.weft(["policy", "create", "hot", "--code", "rs(3,2)", "--replicas", "2"]).ok();
-    assert!(made.text().contains("warning: rs(3,2) with 2 copies of its data puts the blocks of a stripe on 8 different nodes"));
+    assert!(made.text().contains("warning: rs(3,2) with 2 copies of its data needs 8 different nodes for a stripe"));
     cluster.weft(["bucket", "create", "hot", "--policy", "hot"]).ok();
     cluster.put("hot/data", &bytes(3 << 20, 9), &[]).refused(2, &["hot/data", "8 different nodes", "7 of 7 nodes are up"]);
     cluster.weft(["policy", "create", "x", "--code", "rs(3,2)", "--replicas", "17"]).refused(2, &["at most 16"]);

@@ -70,7 +70,7 @@ fn resumed(ended: Ended) {
     let told = ended.ok().json();
     assert!(told["resumed"].as_u64() >= Some(1), "{told}");
     let messages = texts(&told["messages"]);
-    let missing = messages.split("going on with the ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    let missing = messages.split("resuming with the ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     assert!((1..BLOCK).contains(&missing.expect("it says what is missing")), "{told}");
     assert_eq!(told["bytes_written"].as_u64(), Some(BLOCK), "something was written twice: {told}");
 }
@@ -107,7 +107,7 @@ fn a_target_that_was_killed_is_replaced_or_named() {
     let running = repair.repair_half(&to);
     repair.cluster.kill(&to);
     repair.cluster.links.let_all_pass();
-    running.end().refused(4, &[&to, "where the block was to go, failed", "s1-b000-c0-g2"]);
+    running.end().refused(4, &[&to, "failed, which was to store the block", "s1-b000-c0-g2"]);
     assert_eq!((repair.cluster.blocks("data")[0].generation, repair.cluster.stat("data")["version"].as_u64()), (1, Some(1)));
     repair.cluster.expect("data", &repair.content, &[]);
 

@@ -1,18 +1,19 @@
-//! Every code against vectors from an independent model: the same generator, blocks, repairs, decodes and updates, byte by byte.
+//! Compares every code with vectors from an independent model: the same generator, blocks, repairs, decodes and
+//! updates, byte by byte.
 //!
-//! A file in `data/` holds the records of one family (schema 1). Bytes are in hex, or, where they are many, as the SHA-256 and
-//! length of what they are. What a record says, all in one order, block by block and sub-block by sub-block:
+//! A file in `data/` holds the records of one family (schema 1). Bytes are in hex or, if there are many, as their
+//! SHA-256 and length. All values are in the order of blocks and sub-blocks:
 //!
-//! | key | what it is |
+//! | key | content |
 //! | --- | --- |
-//! | `k`, `n`, `alpha`, `sub_chunk_bytes` | sizes; the last are the bytes of a sub-block |
-//! | `data`, `data_blob` | the name of the data's seed, and the data: SHA-256 of `seed:0`, `seed:1`, … one after another, cut to length |
+//! | `k`, `n`, `alpha`, `sub_chunk_bytes` | sizes; the last is the bytes of a sub-block |
+//! | `data`, `data_blob` | the name of the data's seed, and the data: SHA-256 of `seed:0`, `seed:1`, … concatenated and cut to length |
 //! | `generator` or `generator_sha256` | the rows of the generator, nα of kα coefficients |
 //! | `blocks` | the n blocks |
-//! | `repairs` | of one lost block: who helps, what that reads and moves at most, and the block (`expect`) |
-//! | `decodes` | of several: whether they can be had, and which k of those left suffice (`survivors_used`) |
-//! | `pairs` | for each block, pairs of others of which it is made |
-//! | `undecodable` | all patterns of up to m blocks that cannot be had, where a code is not MDS |
+//! | `repairs` | of one lost block: the helpers, the most that they read and move, and the block (`expect`) |
+//! | `decodes` | of several: whether they can be recovered, and which k of the others suffice (`survivors_used`) |
+//! | `pairs` | for each block, the pairs of others whose sum it is |
+//! | `undecodable` | all unrecoverable patterns of up to m blocks, for codes that are not MDS |
 //! | `update` | how blocks change when one of them does |
 
 use serde_json::Value;
@@ -84,7 +85,7 @@ fn clay() {
     });
 }
 
-/// Holds every record of a file to the code whose spec `spec` makes of it; there are `records` of them.
+/// Compares every record of a file with the code whose spec `spec` makes from it; the file has `records` records.
 fn check(file: &str, records: usize, spec: impl Fn(&Value) -> String) {
     let file: Value = serde_json::from_str(file).unwrap();
     assert_eq!((file["schema"].as_u64(), list(&file["codes"]).len()), (Some(1), records));
@@ -106,7 +107,7 @@ fn check(file: &str, records: usize, spec: impl Fn(&Value) -> String) {
     }
 }
 
-/// One record, and our code for it.
+/// A record, and its code.
 struct Golden<'a> {
     record: &'a Value,
     code: SharedCode,
@@ -145,7 +146,7 @@ impl<'a> Golden<'a> {
         }
     }
 
-    /// The generator gives them, and so does `encode`.
+    /// Given by the generator and by `encode`.
     fn blocks(&self) {
         let golden = list(&self.record["blocks"]);
         assert_eq!(golden.len(), self.code.n(), "{}", self.spec);
@@ -156,13 +157,13 @@ impl<'a> Golden<'a> {
         assert!(times(&self.code.encode(), data) == parity, "{}: encode", self.spec);
     }
 
-    /// From exactly the helpers that the record names, and from all that are there.
+    /// From exactly the helpers in the record, and from all available blocks.
     fn repairs(&self) {
         let repairs = list(&self.record["repairs"]);
         assert!(!repairs.is_empty());
         for repair in repairs {
             let lost = number(&repair["lost"]) as u8;
-            // A helper is its number, or an object with what it reads.
+            // A helper is a number, or an object with its reads.
             let helpers = list(&repair["helpers"]).iter().map(|helper| helper.get("node").unwrap_or(helper));
             let helpers: Vec<u8> = helpers.map(|helper| number(helper) as u8).collect();
             assert!(is(&repair["expect"], &self.block(lost)), "{}: block {lost}", self.spec);
@@ -202,7 +203,7 @@ impl<'a> Golden<'a> {
         }
     }
 
-    /// These patterns are refused, and no others.
+    /// Exactly these patterns are refused.
     fn undecodable(&self) {
         let Some(golden) = self.record["undecodable"].as_array() else { return };
         let mut golden: Vec<Vec<u8>> = golden.iter().map(indices).collect();
@@ -230,7 +231,7 @@ impl<'a> Golden<'a> {
         }
     }
 
-    /// The best recipe for whole blocks, after it was run and gave them; `None` if it is refused.
+    /// Runs the best recipe for whole blocks and checks its result; `None` if it is refused.
     fn recover(&self, lost: &[u8], available: &[u8]) -> Option<Recipe> {
         let alpha = self.code.alpha();
         let sub_blocks =
@@ -281,7 +282,7 @@ fn hex(value: &Value) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
-/// Whether these are the bytes that a value holds, or whose digest it holds.
+/// Whether these are the bytes of a value, or match its digest.
 fn is(value: &Value, bytes: &[u8]) -> bool {
     match value.get("hex") {
         Some(text) => hex(text) == bytes,

@@ -1,4 +1,4 @@
-//! Every code, held to an independent model, and to questions from outside.
+//! Compares every code with an independent model, and asks it arbitrary questions.
 
 mod golden;
 mod outside;

@@ -1,9 +1,9 @@
-//! Specs and questions come from outside: whatever they say, there is an answer or a refusal, and never a panic.
+//! Specs and questions from outside get an answer or a refusal, and never a panic.
 
 use proptest::prelude::*;
 use weft_codes::{Ask, FAMILIES, SubBlock, parse};
 
-/// A spec of any family, with numbers that make sense or do not.
+/// A spec of any family, with valid or invalid numbers.
 fn spec() -> impl Strategy<Value = String> {
     let number = || prop_oneof![20 => 1usize..9, 1 => 0usize..300, 1 => any::<usize>()];
     let named = prop_oneof![3 => Just(String::new()), 1 => number().prop_map(|d| format!(",d={d}")), 1 => number().prop_map(|r| format!(",r={r}"))];

@@ -1,14 +1,14 @@
-//! An agent that writes a stripe says again and again how far it is. One that is no farther is not waited for.
+//! Follows an agent that writes a stripe and reports its progress. An agent without progress is given up.
 
 use crate::Time;
 use std::time::Duration;
 
-/// An agent that is no farther after this time is not waited for, and not before so many stalls could have been found and mended. One that
-/// has sent all is waited for as long as any writer waits for the end of its stripe.
+/// An agent is given up after this time without progress. The time allows for several stalls that are detected and
+/// resolved. An agent that has sent everything is given as long as any writer gets for the end of its stripe.
 const STILL_MIN: Duration = Duration::from_secs(60);
 const STILL_STALLS: u32 = 6;
 
-/// How far an agent is with a stripe.
+/// An agent's progress with a stripe.
 #[derive(Debug)]
 pub struct Followed {
     len: u64,
@@ -19,20 +19,21 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// A stripe of so many bytes begins now. A stall is found after `stall`; a stripe of which all was sent ends within `end_max`.
+    /// A stripe of `len` bytes starts now. A stall is detected after `stall`; a stripe that was sent completely ends
+    /// within `end_max`.
     pub fn new(len: u64, stall: Duration, end_max: Duration, now: Time) -> Self {
         let still_max = STILL_MIN.max(stall * STILL_STALLS);
         Self { len, still_max, end_max: still_max.max(end_max), far: 0, since: now }
     }
 
-    /// The agent says how far it is; whether that is news, or why it is not waited for.
+    /// Handles a progress report. Returns whether there is progress, or why the agent is given up.
     pub fn told(&mut self, bytes: u64, now: Time) -> Result<bool, String> {
         if bytes != self.far {
             (self.far, self.since) = (bytes, now);
             return Ok(true);
         }
         let still = if self.far < self.len { self.still_max } else { self.end_max };
-        if now.since(self.since) >= still { Err(format!("it stood still for {still:?}")) } else { Ok(false) }
+        if now.since(self.since) >= still { Err(format!("it made no progress for {still:?}")) } else { Ok(false) }
     }
 }
 
@@ -40,7 +41,7 @@ impl Followed {
 mod tests {
     use super::*;
 
-    /// Told each second of how far it is, of 1000: after how many seconds it is not waited for any more, and why.
+    /// With a report each second of progress out of 1000: after how many seconds the agent is given up, and why.
     fn each_second(far: impl Fn(u64) -> u64) -> Option<(u64, String)> {
         let mut followed = Followed::new(1000, Duration::from_secs(5), Duration::from_secs(600), Time::default());
         let told = |second| followed.told(far(second), Time::after(Duration::from_secs(second))).err().map(|why| (second, why));
@@ -49,12 +50,12 @@ mod tests {
 
     #[test]
     fn one_that_is_no_farther_is_not_waited_for_and_one_that_is_slow_is() {
-        assert_eq!(each_second(|second| second.min(10)), Some((10 + 60, "it stood still for 60s".into())));
-        assert_eq!(each_second(|_| 0), Some((60, "it stood still for 60s".into())));
+        assert_eq!(each_second(|second| second.min(10)), Some((10 + 60, "it made no progress for 60s".into())));
+        assert_eq!(each_second(|_| 0), Some((60, "it made no progress for 60s".into())));
         assert_eq!(each_second(|second| second / 59), None);
-        // The coordinator itself may have to rebuild what was lost before it says that the stripe has ended.
+        // The coordinator may have to rebuild lost blocks before it answers that the stripe has ended.
         let sent = each_second(|second| if second < 10 { second } else { 1000 });
-        assert_eq!(sent, Some((10 + 600, "it stood still for 600s".into())));
+        assert_eq!(sent, Some((10 + 600, "it made no progress for 600s".into())));
     }
 
     #[test]

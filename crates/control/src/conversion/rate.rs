@@ -1,9 +1,9 @@
-//! How many bytes a conversion begins with in a second, on the average.
+//! Limits the bytes that a conversion starts in a second, on average.
 
 use crate::Time;
 use std::time::Duration;
 
-/// Bytes a second, on the average.
+/// A rate limit, in bytes a second on average.
 #[derive(Debug)]
 pub struct ReadRate {
     bytes_per_s: u64,
@@ -11,12 +11,12 @@ pub struct ReadRate {
 }
 
 impl ReadRate {
-    /// So many bytes a second, from now on; 0: as many as there are.
+    /// A new limit in bytes a second; 0 means no limit.
     pub fn new(bytes_per_s: u64, now: Time) -> Self {
         Self { bytes_per_s, next: now }
     }
 
-    /// When so many bytes may begin.
+    /// When `bytes` may start.
     pub fn reserve(&mut self, bytes: u64, now: Time) -> Time {
         if self.bytes_per_s == 0 {
             return now;
@@ -38,7 +38,7 @@ mod tests {
         let mut at = |bytes, now| rate.reserve(bytes, now).since(begin).as_millis();
         assert_eq!([at(500, begin), at(2000, begin), at(1, begin)], [0, 500, 2500]);
         let later = begin + Duration::from_secs(10);
-        assert_eq!([at(1000, later), at(1, later)], [10_000, 11_000], "what was not used is not made up for");
+        assert_eq!([at(1000, later), at(1, later)], [10_000, 11_000], "unused time is not made up for");
         assert_eq!(ReadRate::new(0, begin).reserve(u64::MAX, later), later);
     }
 }

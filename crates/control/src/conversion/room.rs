@@ -1,22 +1,22 @@
-//! Space for new stripes, where there is none: one object waits for it, and what has been written of others is given up, for it may be
-//! just their space that is lacking.
+//! Space for new stripes when there is too little. One object waits for space; other objects that lack space drop their
+//! new stripes, because those may be what takes the space.
 
 use std::{collections::BTreeSet, time::Duration};
 use weft_types::{Error, Reaction, Result, UploadId};
 
-/// How often it is looked whether there is space.
+/// The interval between checks for space.
 pub const SPACE_LOOK: Duration = Duration::from_secs(1);
 
-/// Who waits for space.
+/// The objects that lack space.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// The object that waits, if one does, and how many of its stripes.
+    /// The object that waits, if any, and the number of its stripes that wait.
     waits: Option<(UploadId, usize)>,
-    /// Those that were not to wait beside another one.
+    /// Objects that lacked space while another one waited.
     made_way: BTreeSet<UploadId>,
 }
 
-/// A stripe that needs space, and its turn among those that are written at the same time.
+/// A stripe that needs space, and its turn among those that are written concurrently.
 #[derive(Debug)]
 pub struct Place {
     object: UploadId,
@@ -24,29 +24,29 @@ pub struct Place {
     has_turn: bool,
 }
 
-/// What a stripe does next.
+/// The next step of a stripe.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It says what it waits for, leaves its turn to others, and looks again later: not while the job is paused.
+    /// Report the wait, release the turn, and check again later, but not while the job is paused.
     Wait {
         /// What is lacking.
         lacking: Error,
-        /// It begins to wait.
+        /// The wait begins now.
         is_first: bool,
     },
-    /// There is space. It says that it waits no more, takes a turn again, and looks again.
+    /// Space is available. End the wait, take a turn, and check again.
     TakeTurn,
-    /// There is space, and it is its turn.
+    /// Space is available, and the stripe has its turn.
     Begin {
-        /// It has waited, and says that it does no more. What else the stripe waits for, it waits for still.
+        /// It had waited; its wait for space ends. Other waits of the stripe continue.
         waited: bool,
     },
-    /// It does not wait.
+    /// Do not wait.
     GiveUp(Error),
 }
 
 impl Room {
-    /// Whether an object waits.
+    /// Whether an object waits for space.
     pub fn is_awaited(&self) -> bool {
         self.waits.is_some()
     }
@@ -56,7 +56,7 @@ impl Room {
         self.made_way.contains(&object)
     }
 
-    /// A stripe of an object waits, unless one of another object does.
+    /// Records that a stripe of an object waits, unless another object waits already.
     fn enter(&mut self, of: UploadId) -> bool {
         let (object, stripes) = self.waits.get_or_insert((of, 0));
         if *object != of {
@@ -69,12 +69,12 @@ impl Room {
 }
 
 impl Place {
-    /// A stripe of an object has its turn.
+    /// A stripe that has its turn.
     pub fn with_turn(object: UploadId) -> Self {
         Self { object, waits: false, has_turn: true }
     }
 
-    /// It has looked for space: what it does then.
+    /// The next step after a check for space.
     pub fn looked(&mut self, room: &mut Room, space: Result<()>) -> Step {
         match space {
             Err(lacking) if lacking.reaction == Reaction::Retry => {
@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// It waits no more, whatever has become of it.
+    /// Ends the wait, whatever the outcome.
     pub fn leave(&mut self, room: &mut Room) {
         if std::mem::take(&mut self.waits) {
             room.waits = room.waits.filter(|(_, stripes)| *stripes > 1).map(|(object, stripes)| (object, stripes - 1));
@@ -120,11 +120,15 @@ mod tests {
         let (mut room, one, other) = (Room::default(), UploadId(1), UploadId(2));
         let mut places = [one, one, other].map(Place::with_turn);
         let steps = places.each_mut().map(|place| place.looked(&mut room, lacking()));
-        assert_eq!(steps, [waits(true), waits(true), Step::GiveUp(lacking().unwrap_err())], "its space may be what is lacking");
+        assert_eq!(
+            steps,
+            [waits(true), waits(true), Step::GiveUp(lacking().unwrap_err())],
+            "its space may be what the first object needs"
+        );
         places[0].leave(&mut room);
         assert!(room.is_awaited() && room.has_made_way(other) && !room.has_made_way(one));
         let mut again = Place::with_turn(other);
-        assert!(matches!(again.looked(&mut room, lacking()), Step::GiveUp(_)), "another stripe of the first waits still");
+        assert!(matches!(again.looked(&mut room, lacking()), Step::GiveUp(_)), "another stripe of the first object still waits");
         again.leave(&mut room);
         places[1].leave(&mut room);
         assert!(!room.is_awaited());

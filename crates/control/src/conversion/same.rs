@@ -1,11 +1,11 @@
-//! Whether a stripe that was written anew says what the old ones say, as far as their checksums per MiB can tell: so nobody has to be
-//! believed for whom the old blocks are thrown away.
+//! Compares a converted stripe with the old ones by their checksums for each MiB, so that no node is trusted when the
+//! old blocks are dropped.
 
 use std::collections::BTreeMap;
 use weft_types::{CHECKSUM_UNIT_LEN, Span, StripeRecord};
 
-/// The bytes of the object of which the new stripe says something else than the old ones; none: of none that can be compared. Those are
-/// the bytes that are one unit in both: all, where cells are whole MiB.
+/// The first bytes of the object at which the new stripe differs from the old ones; `None` if no comparable bytes
+/// differ. Comparable bytes form one checksum unit in both: all bytes if cells are whole MiB.
 pub fn differing(old: &[StripeRecord], new: &StripeRecord) -> Option<Span> {
     let known: BTreeMap<(u64, u64), u32> =
         old.iter().flat_map(checksums).map(|(bytes, crc)| ((bytes.start, bytes.end), crc)).collect();
@@ -13,7 +13,7 @@ pub fn differing(old: &[StripeRecord], new: &StripeRecord) -> Option<Span> {
     checksums(new).find(differs).map(|(bytes, _)| bytes)
 }
 
-/// The units of a stripe's data that lie in one piece in the object: where, and their checksums.
+/// The checksum units of a stripe's data that are contiguous in the object: their ranges and checksums.
 fn checksums(stripe: &StripeRecord) -> impl Iterator<Item = (Span, u32)> + '_ {
     let layout = &stripe.layout;
     let of_block = move |(index, checksums): (u32, &Vec<u32>)| {
@@ -36,7 +36,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A stripe of an object whose MiB number i has the checksum i; the last is half of one.
+    /// A stripe of an object whose MiB number i has the checksum i; the last unit is half a MiB.
     fn stripe(number: u64, k: u32, block_len: u64, cell_len: u64, size: u64) -> StripeRecord {
         let layout = Layout { block_len, cell_len, alpha: 1 };
         let first = number * block_len * u64::from(k);
@@ -73,14 +73,14 @@ mod tests {
                 for unit in 0..new(number).checksums[index].len() {
                     let mut wrong = new(number);
                     wrong.checksums[index][unit] += 1000;
-                    let bytes = differing(&old, &wrong).expect("it was not compared");
+                    let bytes = differing(&old, &wrong).expect("the difference was not found");
                     assert_eq!(bytes.start / MIB, u64::from(wrong.checksums[index][unit] - 1000));
                     compared += bytes.len();
                 }
             }
         }
         assert_eq!(compared, size);
-        // Of parities nothing can be said, nor of units that are in pieces.
+        // Parity, and units that are not contiguous in the object, cannot be compared.
         let mut other = new(0);
         other.checksums[3][0] += 1;
         assert_eq!(differing(&old, &other), None);

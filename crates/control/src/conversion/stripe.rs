@@ -1,5 +1,5 @@
-//! One stripe of a conversion is written by an agent: the one that has the most of its data, and if that fails, another one. An agent that
-//! is busy or was not there has not failed: however long that takes, the job says so and goes on.
+//! An agent writes each stripe of a conversion: the one with the most of its data or, if that fails, another one. An
+//! agent that is busy or down has not failed: the job reports the wait, however long it is.
 //!
 //! Events go in, actions come out ([`StripeWrite::on`]); the last action asks for the next event.
 
@@ -12,48 +12,49 @@ use rand::RngCore;
 use std::{collections::BTreeSet, mem, time::Duration};
 use weft_types::{Error, NodeId, ObjectName, Party, Reaction, Result, Span, StripeRecord};
 
-/// A stripe that is to be written, and what it is made of.
+/// A stripe to write, and its sources.
 #[derive(Debug)]
 pub struct Request {
     /// The object.
     pub object: ObjectName,
     /// The new stripe's number.
     pub number: u64,
-    /// The bytes of the object that it gets.
+    /// The object's bytes that it contains.
     pub data: Span,
-    /// The stripes that have them now.
+    /// The stripes that contain them now.
     pub old: Vec<StripeRecord>,
-    /// So many times an agent may fail.
+    /// How many times agents may fail.
     pub failures_max: u32,
 }
 
-/// What is seen when an event comes in.
+/// The state of the cluster when an event arrives.
 pub struct World<'a> {
     /// The nodes.
     pub view: &'a View,
-    /// How much each of them is writing.
+    /// How many stripes each node is writing.
     pub writers: &'a Writers,
-    /// For what is left to chance.
+    /// Random numbers.
     pub rng: &'a mut dyn RngCore,
 }
 
-/// What came of a delegation.
+/// The result of a delegation.
 #[derive(Debug)]
 pub struct Tried {
-    /// What the agent said, or that it said nothing.
+    /// The agent's answer, or that it gave none.
     pub told: Result<()>,
-    /// It has read something of the data.
+    /// Whether it has read any of the data.
     pub has_read: bool,
-    /// The new stripe, if it has ended: of an agent that failed only the answer may have been lost; and none is believed without a look.
+    /// The new stripe from the metadata, if it has ended. It is looked up in any case: a failed agent's answer may have
+    /// been lost, and no agent's answer is trusted.
     pub ended: Result<Option<StripeRecord>>,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// It is the stripe's turn.
+    /// The stripe has its turn.
     Begin,
-    /// Answers [`Action::WaitForRoom`]: there is space, or why it is not waited for.
+    /// Answers [`Action::WaitForRoom`]: there is space, or why the stripe must not wait for it.
     HasRoom(Result<()>),
     /// Answers [`Action::Delegate`].
     Tried(Box<Tried>),
@@ -61,33 +62,33 @@ pub enum Event {
     Woken,
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// Wait until there is space for it, and it is its turn; [`Event::HasRoom`] answers.
+    /// Wait for space and for the stripe's turn; [`Event::HasRoom`] answers.
     WaitForRoom,
-    /// Have a node write it; [`Event::Tried`] answers.
+    /// Let a node write the stripe; [`Event::Tried`] answers.
     Delegate(NodeId),
     /// Avoid a node for a while.
     Suspect(NodeId),
-    /// Log that a node did not write it, and that another one is asked.
+    /// Log that a node did not write it and another node is tried.
     Another {
         /// The node.
         node: NodeId,
         /// Why it did not.
         error: Error,
-        /// A stripe that waits for days does not say so again and again.
+        /// False if the same was logged before, so that a stripe that waits for days does not repeat it.
         is_news: bool,
     },
-    /// Say what it waits for, until it waits no more.
+    /// Report what it waits for, until the wait ends.
     Tell(String),
-    /// Wait so long; [`Event::Woken`] answers.
+    /// Wait for this time; [`Event::Woken`] answers.
     Wait(Duration),
-    /// The node has written it, or it is left.
+    /// A node has written the stripe, or why it is left out.
     End(Result<NodeId>),
 }
 
-/// A stripe, until it is written.
+/// The state machine of one stripe.
 #[derive(Debug)]
 pub struct StripeWrite {
     request: Request,
@@ -110,13 +111,13 @@ enum State {
 }
 
 impl StripeWrite {
-    /// Of this request.
+    /// For this request.
     pub fn new(request: Request) -> Self {
         let (tried, pause, state) = (BTreeSet::new(), Pause::new(PAUSE_FIRST, PAUSE_LAST), State::Begin);
         Self { request, tried, is_first_round: true, failures: 0, pause, state }
     }
 
-    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    /// Handles an event and returns the next actions. An event that answers no action is ignored.
     pub fn on(&mut self, event: Event, world: &mut World<'_>) -> Vec<Action> {
         match (mem::replace(&mut self.state, State::Ended), event) {
             (State::Begin, Event::Begin) | (State::Pausing, Event::Woken) => self.wait_for_room(),
@@ -142,7 +143,7 @@ impl StripeWrite {
 
     fn choose(&mut self, World { view, writers, rng }: &mut World<'_>) -> Vec<Action> {
         if view.up_count() == 0 {
-            return vec![Action::End(Err(Error::retry("no node is up that could write the stripe")))];
+            return vec![Action::End(Err(Error::retry("no node that could write the stripe is up")))];
         }
         let near = near(&self.request.old, self.request.data, view);
         match writers.choose(&near, &self.tried, view, *rng) {
@@ -150,7 +151,7 @@ impl StripeWrite {
                 self.state = State::Delegated(node);
                 vec![Action::Delegate(node)]
             }
-            // All the others were tried, or do as much as they take.
+            // All other nodes were tried or are fully busy.
             None => {
                 self.tried.clear();
                 self.is_first_round = false;
@@ -165,7 +166,7 @@ impl StripeWrite {
             Ok(Some(new)) => return self.ended(node, &new),
             Ok(None) => {}
         }
-        let error = told.err().unwrap_or_else(|| Error::replan("it said that the stripe has ended, and it has not"));
+        let error = told.err().unwrap_or_else(|| Error::replan("the agent reported that the stripe has ended, but it has not"));
         let has_failed = error.reaction != Reaction::Retry;
         self.failures += u32::from(has_failed);
         if !may_help(&error) || self.failures > self.request.failures_max {
@@ -176,9 +177,9 @@ impl StripeWrite {
         if !has_failed {
             let (node, Request { number, object, .. }) = (view.name(node), &self.request);
             let why = Error { object: None, ..error };
-            actions.push(Action::Tell(format!("{node}, to write stripe {number} of {object}: {why}")));
+            actions.push(Action::Tell(format!("{node} to write stripe {number} of {object}: {why}")));
         }
-        // An agent that was busy at once has cost nothing; the next one would read all of it again.
+        // An agent that refused at once has cost nothing; another agent would have to read everything again.
         if !has_failed && has_read {
             actions.push(self.wait());
         } else {
@@ -187,12 +188,14 @@ impl StripeWrite {
         actions
     }
 
-    /// The stripe has ended. Its checksums are compared with those of the old blocks before these are dropped: the agent may be wrong.
+    /// The stripe has ended. Compares its checksums with those of the old blocks before these are dropped, because the
+    /// agent may be wrong.
     fn ended(&self, node: NodeId, new: &StripeRecord) -> Vec<Action> {
         match same::differing(&self.request.old, new) {
             None => vec![Action::End(Ok(node))],
             Some(Span { start, end }) => {
-                let error = Error::corrupt(format!("bytes {start} to {end} were written with another checksum than they had"));
+                let error =
+                    Error::corrupt(format!("bytes {start}..{end} of the new stripe have a different checksum than before"));
                 vec![Action::Suspect(node), Action::End(Err(error.party(Party::Node(node))))]
             }
         }
@@ -209,7 +212,7 @@ mod tests {
 
     const LEN: u64 = 1 << 20;
 
-    /// A stripe of one MiB on nodes 1 to 3, of which each has all.
+    /// A stripe of 1 MiB on nodes 1 to 3, each of which has all of it.
     fn old() -> StripeRecord {
         let layout = StripeLayout { layout: Layout::new(LEN, LEN, 1).unwrap(), k: 1, m: 2, data_len: LEN };
         let mut stripe = StripeRecord { layout, checksums: vec![vec![7]; 3], ..stripe() };
@@ -242,7 +245,7 @@ mod tests {
             write.on(event, &mut World { view, writers, rng })
         }
 
-        /// The node that is asked when there is space.
+        /// The node that is asked once there is space.
         fn asked(&mut self) -> u32 {
             match self.on(Event::HasRoom(Ok(()))).as_slice() {
                 [Action::Delegate(node)] => node.0,
@@ -250,14 +253,14 @@ mod tests {
             }
         }
 
-        /// It did not write it.
+        /// The node did not write it.
         fn failed(&mut self, error: Error, has_read: bool) -> Vec<Action> {
             self.on(Event::Tried(Box::new(Tried { told: Err(error), has_read, ended: Ok(None) })))
         }
     }
 
     fn busy() -> Error {
-        Error::retry("it has enough to do")
+        Error::retry("the node is busy")
     }
 
     #[test]
@@ -275,7 +278,7 @@ mod tests {
         assert!(matches!(&actions[1], Action::End(Err(error)) if error.reaction == Reaction::Corrupt), "{actions:?}");
         let mut played = Played::new(view(6, &[]));
         played.asked();
-        assert_eq!(played.on(tried(Err(busy()))), [Action::End(Err(busy()))], "the metadata are away");
+        assert_eq!(played.on(tried(Err(busy()))), [Action::End(Err(busy()))], "the metadata is unavailable");
     }
 
     #[test]
@@ -288,22 +291,22 @@ mod tests {
             let [Action::Another { is_news: true, .. }, Action::Tell(what), Action::WaitForRoom] = actions.as_slice() else {
                 panic!("{actions:?}")
             };
-            assert!(what.ends_with("to write stripe 5 of b/k: it has enough to do"), "{what}");
+            assert!(what.ends_with("to write stripe 5 of b/k: the node is busy"), "{what}");
         }
-        assert_eq!((nodes[3], nodes.iter().collect::<BTreeSet<_>>().len()), (4, 4), "the one that has nothing of it last");
+        assert_eq!((nodes[3], nodes.iter().collect::<BTreeSet<_>>().len()), (4, 4), "the node without its data comes last");
         assert_eq!(played.on(Event::HasRoom(Ok(()))), [Action::Wait(PAUSE_FIRST)], "all were asked");
         assert_eq!(played.on(Event::Woken), [Action::WaitForRoom]);
         played.asked();
         let actions = played.failed(busy(), true);
         assert!(matches!(actions[0], Action::Another { is_news: false, .. }));
-        assert_eq!(actions[2], Action::Wait(2 * PAUSE_FIRST), "the next one would read all of it again");
+        assert_eq!(actions[2], Action::Wait(2 * PAUSE_FIRST), "another node would read all of it again");
         played.on(Event::Woken);
         for _ in 0..2 {
             played.asked();
-            let actions = played.failed(Error::replan("it said nothing"), true);
+            let actions = played.failed(Error::replan("the agent gave no answer"), true);
             assert!(matches!(actions.as_slice(), [Action::Another { is_news: true, .. }, Action::WaitForRoom]), "{actions:?}");
         }
-        let Action::Delegate(_) = played.on(Event::HasRoom(Ok(()))).remove(0) else { panic!("one is left") };
+        let Action::Delegate(_) = played.on(Event::HasRoom(Ok(()))).remove(0) else { panic!("one node is left") };
         assert_eq!(played.failed(Error::replan("again"), true), [Action::End(Err(Error::replan("again")))]);
     }
 
@@ -321,7 +324,7 @@ mod tests {
         let mut played = Played::new(view(4, &[]));
         played.asked();
         let lied = Event::Tried(Box::new(Tried { told: Ok(()), has_read: true, ended: Ok(None) }));
-        assert!(matches!(&played.on(lied)[0], Action::Another { error, .. } if error.message.contains("it has not")));
+        assert!(matches!(&played.on(lied)[0], Action::Another { error, .. } if error.message.contains("but it has not")));
     }
 
     proptest! {
@@ -343,18 +346,18 @@ mod tests {
                     _ => {
                         failures += u32::from(kind == 0);
                         let told = match kind {
-                            0 => Err(Error::replan("it failed")),
-                            1 => Err(Error::unavailable("too much is lost")),
+                            0 => Err(Error::replan("the agent failed")),
+                            1 => Err(Error::unavailable("too many blocks are lost")),
                             _ => Err(busy()),
                         };
                         Event::Tried(Box::new(Tried { told, has_read, ended: Ok(None) }))
                     }
                 };
                 let is_answered = matches!(event, Event::HasRoom(_));
-                prop_assert_eq!(played.on(Event::Begin), [], "it is asked for {:?}", asked);
-                asked = played.on(event).pop().expect("it asks for something, or has ended");
+                prop_assert_eq!(played.on(Event::Begin), [], "{:?} is expected", asked);
+                asked = played.on(event).pop().expect("an action, or the end");
                 match &asked {
-                    Action::Delegate(node) => prop_assert!(round.insert(*node), "{node} again"),
+                    Action::Delegate(node) => prop_assert!(round.insert(*node), "{node} was asked twice"),
                     Action::Wait(_) if is_answered => round.clear(),
                     Action::End(ended) => prop_assert!(ended.is_err() && (failures == 3 || kind == 1)),
                     _ => {}

@@ -19,20 +19,20 @@ fn a_stripe_has_so_many_copies_if_each_data_block_has() {
     let has = |copies: &[(u8, u8)]| [1, 2, 3].map(|replicas| has_copies(&with(copies), replicas));
     assert_eq!(has(&[]), [true, false, false]);
     assert_eq!(has(&[(0, 1), (1, 1)]), [false, true, false]);
-    assert_eq!(has(&[(0, 1), (1, 1), (0, 2)]), [false, false, false], "it is heated half");
+    assert_eq!(has(&[(0, 1), (1, 1), (0, 2)]), [false, false, false], "only half of the copies exist");
 }
 
 #[test]
 fn what_is_not_there_any_more_need_not_be_converted_and_the_rest_is_left() {
-    let failed = || (3, Error::unavailable("too much is lost"));
+    let failed = || (3, Error::unavailable("too many blocks are lost"));
     let outcome = |now| Outcome::of_failed(&object(), now, failed());
     assert_eq!([outcome(Now::Nothing), outcome(Now::Fine)], [Outcome::Gone, Outcome::Gone]);
     assert_eq!(outcome(Now::Same), Outcome::Left { stripe: 3, error: failed().1.object("b/k") });
-    let Outcome::Left { error, .. } = outcome(Now::Another) else { panic!("it is to be converted still") };
+    let Outcome::Left { error, .. } = outcome(Now::Another) else { panic!("it still needs a conversion") };
     assert_eq!(error.reaction, Reaction::Replan);
     let other = (0, Error::replan("lost").object("b/other"));
-    let Outcome::Left { error, .. } = Outcome::of_failed(&object(), Now::Same, other) else { panic!("it is left") };
-    assert_eq!(error.object.as_deref(), Some("b/other"), "what it names already, it keeps");
+    let Outcome::Left { error, .. } = Outcome::of_failed(&object(), Now::Same, other) else { panic!("it is left out") };
+    assert_eq!(error.object.as_deref(), Some("b/other"), "a name that the error has stays");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn an_object_is_counted_as_what_became_of_it() {
         (Outcome::Gone, Again::InVain),
         (Outcome::Stopped, Again::InVain),
         (Outcome::MadeWay, Again::MadeWay),
-        (left(Error::unavailable("too much is lost")), Again::InVain),
+        (left(Error::unavailable("too many blocks are lost")), Again::InVain),
         (left(Error::retry("no node is up")), Again::Perhaps),
     ];
     for (outcome, again) in outcomes {
@@ -53,7 +53,7 @@ fn an_object_is_counted_as_what_became_of_it() {
     let JobProgress { done, left, left_blocks, .. } = job.progress();
     assert_eq!((done.blocks, done.bytes, left.blocks, left.bytes), (1, 100, 2, 200));
     let named = |left: &LeftBlock| (left.object.clone(), left.stripe, left.reason.clone());
-    assert_eq!(named(&left_blocks[0]), ("b/k".into(), 2, "too much is lost".into()));
+    assert_eq!(named(&left_blocks[0]), ("b/k".into(), 2, "too many blocks are lost".into()));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn what_is_lost_for_good_comes_before_what_is_only_away() {
     let lost = Lost::of(&stripe, &view(6, &[])).unwrap();
     assert!(!lost.is_away && lost.error.message.contains("corrupt in part"), "{}", lost.error);
     stripe.find_mut(5, 0).unwrap().home = home(99);
-    assert!(Lost::of(&stripe, &view(6, &[2])).is_some_and(|lost| !lost.is_away), "a node that is not known does not come back");
+    assert!(Lost::of(&stripe, &view(6, &[2])).is_some_and(|lost| !lost.is_away), "an unknown node does not come back");
 }
 
 #[test]
@@ -84,5 +84,5 @@ fn a_node_that_is_only_down_is_waited_for_and_not_for_ever() {
     let waits = "node-3, which is down and has new blocks of b/k (stripe 1)".to_owned();
     assert_eq!(looked(vec![(1, lost()), (2, lost())], 59), Whole::WaitsFor(waits));
     assert_eq!(looked(vec![(1, lost()), (2, lost())], 60), Whole::No((1, lost().error)));
-    assert_eq!(looked(vec![(1, lost()), (2, gone())], 0), Whole::No((2, gone().error)), "that cannot get better");
+    assert_eq!(looked(vec![(1, lost()), (2, gone())], 0), Whole::No((2, gone().error)), "this cannot recover");
 }

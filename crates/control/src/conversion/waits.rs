@@ -1,11 +1,11 @@
-//! What the parts of a conversion wait for: the job tells it for as long as they wait, and no longer.
+//! What a conversion waits for; the job reports each wait while it lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// At most so many reasons for waiting are shown.
+/// The most waits that are shown.
 const WAITS_SHOWN_MAX: usize = 16;
 
-/// All that may have to wait, by number.
+/// All waits, by number.
 #[derive(Debug, Default)]
 pub struct Waits {
     waits_for: BTreeMap<u64, String>,
@@ -14,24 +14,24 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// A number for another one that may have to wait.
+    /// A number for a new possible wait.
     pub fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// It waits for this. An error may say itself that it "waits for" something.
+    /// Records what `number` waits for. The text of an error may begin with "waits for".
     pub fn tell(&mut self, number: u64, what: &str) {
         let what = what.strip_prefix("waits for ").unwrap_or(what).to_owned();
         self.waits_for.insert(number, what);
     }
 
-    /// It waits no more.
+    /// Ends a wait.
     pub fn over(&mut self, number: u64) {
         self.waits_for.remove(&number);
     }
 
-    /// What is waited for right now, each once.
+    /// The current waits, each once.
     pub fn shown(&self) -> Vec<String> {
         let distinct: BTreeSet<&String> = self.waits_for.values().collect();
         distinct.into_iter().take(WAITS_SHOWN_MAX).cloned().collect()

@@ -1,4 +1,4 @@
-//! Which agent writes a stripe of a conversion: the one that has the most of its data itself, of those that do not have enough to do.
+//! Chooses the agent that writes a stripe of a conversion: the one with the most of its data that is not fully busy.
 
 use crate::view::{Standing, View};
 use rand::{Rng, RngCore};
@@ -8,26 +8,26 @@ use std::{
 };
 use weft_types::{NodeId, Span, StripeRecord};
 
-/// How many stripes each node is writing.
+/// The number of stripes that each node is writing.
 #[derive(Debug)]
 pub struct Writers {
     stripes: BTreeMap<NodeId, u32>,
-    /// A node takes no more than so many.
+    /// The most that a node writes at the same time.
     each_max: u32,
 }
 
 impl Writers {
-    /// Of which none writes more than so many stripes at a time.
+    /// With at most `each_max` concurrent stripes for a node.
     pub fn new(each_max: u32) -> Self {
         Self { stripes: BTreeMap::new(), each_max }
     }
 
-    /// A node begins to write a stripe.
+    /// A node starts to write a stripe.
     pub fn begins(&mut self, node: NodeId) {
         *self.stripes.entry(node).or_default() += 1;
     }
 
-    /// It has ended, somehow.
+    /// A node has finished a stripe, with any outcome.
     pub fn ends(&mut self, node: NodeId) {
         if let Some(count) = self.stripes.get_mut(&node) {
             *count -= 1;
@@ -35,8 +35,8 @@ impl Writers {
         self.stripes.retain(|_, count| *count > 0);
     }
 
-    /// Who has the most of a stripe's data, and of those who have as much the one that does the least; none that does all that it takes, and
-    /// none that was `tried`. A suspect node comes last.
+    /// The node with the most of a stripe's data and, of equal ones, the least busy. Fully busy nodes and nodes in
+    /// `tried` are excluded. A suspect node comes last.
     pub fn choose(
         &self,
         near: &BTreeMap<NodeId, u64>,
@@ -54,7 +54,7 @@ impl Writers {
     }
 }
 
-/// How many of these bytes of an object each node can read itself.
+/// How many of these bytes of an object each node can read locally.
 pub fn near(old: &[StripeRecord], data: Span, view: &View) -> BTreeMap<NodeId, u64> {
     let mut near = BTreeMap::new();
     for stripe in old {
@@ -65,7 +65,7 @@ pub fn near(old: &[StripeRecord], data: Span, view: &View) -> BTreeMap<NodeId, u
         }
         let within = Span::new(part.start - first, part.end - first);
         for (index, placed) in stripe.all() {
-            // Of one data block every block is a copy.
+            // With one data block, every block is a copy of it.
             let bytes = match (stripe.layout.k, u32::from(index)) {
                 (1, _) => part.len(),
                 (k, index) if index < k => stripe.layout.block_range(index, within).len(),
@@ -105,15 +105,15 @@ mod tests {
             let near = near(old, Span::new(start, end), &view);
             near.into_iter().map(|(node, bytes)| (node.0, bytes)).collect::<Vec<_>>()
         };
-        // Of replicas each block is all of it.
+        // With replicas, each block is all of the data.
         let replicas = [stripe(0, 1, &[1, 2, 3]), stripe(1, 1, &[2, 3, 4])];
         assert_eq!(near(&replicas, 0, 2 * LEN), [(1, LEN), (2, 2 * LEN), (4, LEN)]);
         assert_eq!(near(&replicas, LEN + 10, LEN + 30), [(2, 20), (4, 20)]);
-        // Of coded data only the data can be read as it is.
+        // With coded data, only data blocks can be read directly.
         let coded = [stripe(0, 3, &[4, 3, 2, 5, 6])];
         assert_eq!(near(&coded, 0, 3 * LEN), [(2, LEN), (4, LEN)]);
         assert_eq!(near(&coded, LEN, 2 * LEN + 5), [(2, 5)]);
-        // Of data with copies each of them is as good.
+        // With copies, each copy of a data block counts.
         let mut hot = [stripe(0, 2, &[1, 3, 5])];
         let second = |index: u8, node: u32| (index, PlacedBlock { copy: 1, ..stripe(0, 1, &[node]).blocks[&0] });
         hot[0].copies = vec![second(0, 2), second(1, 4)];
@@ -133,13 +133,13 @@ mod tests {
             [Some(2), Some(3), Some(1), None]
         );
         writers.begins(NodeId(2));
-        assert_eq!(choose(&writers, &view, &[]), Some(2), "it is still nearer");
+        assert_eq!(choose(&writers, &view, &[]), Some(2), "it still has more of the data");
         writers.begins(NodeId(2));
-        assert_eq!(choose(&writers, &view, &[]), Some(3), "it takes no more");
+        assert_eq!(choose(&writers, &view, &[]), Some(3), "it is fully busy");
         writers.ends(NodeId(2));
         view.nodes.get_mut(&NodeId(2)).unwrap().suspect_for = Duration::from_secs(9);
         assert_eq!(choose(&writers, &view, &[]), Some(3));
-        assert_eq!(choose(&writers, &view, &[1, 3]), Some(2), "where there is no other");
+        assert_eq!(choose(&writers, &view, &[1, 3]), Some(2), "no other node is left");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! One pass of a job over what there is to do: when the next item of it begins, when the pass is over, and what came of it.
+//! One pass of a job over its items: when the next item starts, when the pass is over, and its result.
 
 use super::{Again, Passed};
 use weft_types::{Error, JobState, Result};
 
-/// A pass. Items begin one after another, several are under way at a time, and they end in any order.
+/// A pass. Items start one after another; several run concurrently and end in any order.
 #[derive(Debug)]
 pub struct Pass {
     concurrency: usize,
@@ -14,23 +14,23 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// With so many items under way at a time, at most.
+    /// With at most this many concurrent items.
     pub fn new(concurrency: usize) -> Self {
         Self { concurrency, under_way: 0, all_begun: false, failed: None, again: Again::InVain }
     }
 
-    /// Whether the next item is to begin, if there is one, while the job is asked to be in this state.
+    /// Whether the next item, if any, may start while this state is requested.
     pub fn begins(&self, asked: JobState) -> bool {
         asked == JobState::Running && !self.all_begun && self.failed.is_none() && self.under_way < self.concurrency
     }
 
-    /// Whether nothing of it is under way.
+    /// Whether no item is running.
     pub fn is_idle(&self) -> bool {
         self.under_way == 0
     }
 
-    /// An item has begun, or there is none any more. If that could not be looked up, nothing else begins: what is under way ends first, and
-    /// is not lost for this.
+    /// Takes the next item, or `None` if there are no more. If the lookup failed, no further item starts, and the
+    /// running ones finish first.
     pub fn next<T>(&mut self, item: Result<Option<T>>) -> Option<T> {
         match item {
             Ok(Some(item)) => {
@@ -49,7 +49,7 @@ impl Pass {
         self.again = self.again.max(again);
     }
 
-    /// What came of it, once nothing is under way and nothing begins.
+    /// The result, once no item is running and none starts.
     pub fn over(self) -> Result<(Passed, Again)> {
         match self.failed {
             Some(error) => Err(error),
@@ -68,7 +68,7 @@ mod tests {
         let mut pass = Pass::new(2);
         assert!(pass.is_idle() && pass.begins(Running) && !pass.begins(Paused));
         assert_eq!([pass.next(Ok(Some(1))), pass.next(Ok(Some(2)))], [Some(1), Some(2)]);
-        assert!(!pass.begins(Running), "two are under way");
+        assert!(!pass.begins(Running), "two items are running");
         pass.ended(Again::Perhaps);
         assert!(pass.begins(Running) && !pass.begins(Paused) && !pass.is_idle());
         pass.ended(Again::InVain);
@@ -90,9 +90,9 @@ mod tests {
     fn what_cannot_be_looked_up_ends_a_pass_once_the_others_have_ended() {
         let mut pass = Pass::new(9);
         pass.next(Ok(Some(())));
-        pass.next::<()>(Err(Error::retry("the metadata are away")));
+        pass.next::<()>(Err(Error::retry("the metadata is unavailable")));
         assert!(!pass.begins(Running) && !pass.is_idle());
         pass.ended(Again::InVain);
-        assert_eq!(pass.over(), Err(Error::retry("the metadata are away")));
+        assert_eq!(pass.over(), Err(Error::retry("the metadata is unavailable")));
     }
 }

@@ -3,7 +3,7 @@ use JobState::{Cancelled, Done, Failed, Paused, Running};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-const UNSAID: &str = "blocks came meanwhile";
+const UNSAID: &str = "blocks arrived during the job";
 
 fn job() -> Job {
     Job::new(Running, JobProgress::default(), UNSAID)
@@ -26,10 +26,10 @@ fn taken() -> Event {
 }
 
 fn away() -> Error {
-    Error::retry("the metadata are away")
+    Error::retry("the metadata is unavailable")
 }
 
-/// The one action that asks for an answer: the last. What a write has is left out.
+/// The last action, which asks for an answer. The content of a write is left out.
 fn asks(job: &mut Job, event: Event) -> String {
     let last = job.on(event).pop();
     match last {
@@ -41,12 +41,12 @@ fn asks(job: &mut Job, event: Event) -> String {
     }
 }
 
-/// Plays events; what each of them asks for.
+/// Plays events; returns the action that each asks for.
 fn played(job: &mut Job, events: impl IntoIterator<Item = Event>) -> Vec<String> {
     events.into_iter().map(|event| asks(job, event)).collect()
 }
 
-/// A job whose first pass runs, with so much to do.
+/// A job in its first pass, with this much work.
 fn passing(to_do: u64) -> Job {
     let mut job = job();
     assert_eq!(
@@ -63,7 +63,7 @@ fn a_job_counts_tries_and_counts_again_until_nothing_is_left() {
     job.done(10);
     assert_eq!(job.left(10, away(), left_block), Again::Perhaps);
     assert_eq!(played(&mut job, [passed(Passed::All, Again::Perhaps), counted(1)]), ["Count", "Write"]);
-    assert_eq!((job.progress().left, job.progress().left_blocks.len()), (amount(0), 0), "it is tried again");
+    assert_eq!((job.progress().left, job.progress().left_blocks.len()), (amount(0), 0), "it must be tried again");
     assert_eq!(asks(&mut job, taken()), "Pass");
     job.done(10);
     let rest = [passed(Passed::All, Again::InVain), counted(0), taken(), taken(), Event::Asked(Running)];
@@ -79,13 +79,13 @@ fn left_block(reason: String) -> LeftBlock {
 fn what_is_left_is_what_the_metadata_say_and_the_first_of_it_is_named() {
     let mut job = passing(40);
     for _ in 0..40 {
-        let error = Error::unavailable("too much is lost").object("b/k");
+        let error = Error::unavailable("too many blocks are lost").object("b/k");
         assert_eq!(job.left(10, error, left_block), Again::InVain);
     }
     assert_eq!(played(&mut job, [passed(Passed::All, Again::InVain), counted(41)]), ["Count", "WriteEnd Failed"]);
     let JobProgress { left, left_blocks, last_error, .. } = job.progress();
-    assert_eq!((*left, left_blocks.len(), last_error.as_str()), (amount(41), LEFT_BLOCKS_MAX, "b/k: too much is lost"));
-    assert_eq!(left_blocks[0].reason, "too much is lost", "the object has its own place");
+    assert_eq!((*left, left_blocks.len(), last_error.as_str()), (amount(41), LEFT_BLOCKS_MAX, "b/k: too many blocks are lost"));
+    assert_eq!(left_blocks[0].reason, "too many blocks are lost", "the object has its own field");
     let mut job = passing(1);
     assert_eq!(played(&mut job, [passed(Passed::All, Again::InVain), counted(1)]), ["Count", "WriteEnd Failed"]);
     assert_eq!(job.progress().last_error, UNSAID);
@@ -101,19 +101,19 @@ fn what_only_made_way_for_others_is_tried_for_as_long_as_they_come_to_their_end(
     assert!(!after(&[]) && !after(&[(true, Again::InVain); 2]) && after(&[(true, Again::InVain); 3]));
     assert!(after(&[(false, Again::InVain)]) && !after(&[(false, Again::Perhaps)]));
     assert!(!after(&[(true, Again::MadeWay); 100]));
-    assert!(after(&[(false, Again::MadeWay); 3]), "for those that fail");
+    assert!(after(&[(false, Again::MadeWay); 3]), "for the items that failed");
 }
 
 #[test]
 fn a_job_that_is_paused_writes_how_far_it_is_and_waits_and_counts_again_when_it_goes_on() {
     let mut job = passing(3);
     job.done(10);
-    assert_eq!(asks(&mut job, Event::Asked(Paused)), "", "the pass runs still");
+    assert_eq!(asks(&mut job, Event::Asked(Paused)), "", "the pass is still running");
     assert_eq!(played(&mut job, [passed(Passed::Stopped, Again::InVain), taken()]), ["Write", "WaitToBeTold"]);
     assert_eq!(played(&mut job, [Event::Woken, taken(), Event::Asked(Paused)]), ["", "", "WaitToBeTold"]);
     assert_eq!(played(&mut job, [Event::Asked(Running), counted(2)]), ["Count", "Write"]);
     assert_eq!(asks(&mut job, Event::Asked(Cancelled)), "");
-    assert_eq!(asks(&mut job, taken()), "End", "nothing begins, and how far it is was just written");
+    assert_eq!(asks(&mut job, taken()), "End", "nothing starts, and the progress was just written");
     let mut paused = Job::new(Paused, JobProgress::default(), UNSAID);
     assert_eq!(played(&mut paused, [Event::TakenUp, Event::Asked(Cancelled)]), ["WaitToBeTold", "End"]);
     let mut ended = Job::new(Done, JobProgress::default(), UNSAID);
@@ -128,7 +128,7 @@ fn what_an_earlier_coordinator_did_and_did_not_write_is_done() {
     let events = [Event::TakenUp, Event::Begun(Ok(())), Event::Counted(Ok(there)), taken()];
     assert_eq!(played(&mut job, events), ["Begin", "Count", "Write", "Pass"]);
     assert_eq!((job.progress().done, job.progress().total), (amount(5), amount(8)));
-    // From then on it counts itself: what goes otherwise was not done by it.
+    // From then on it counts its own items: items that disappear otherwise were not done by it.
     played(&mut job, [passed(Passed::All, Again::Perhaps), counted(1)]);
     assert_eq!((job.progress().done, job.progress().total), (amount(5), amount(6)));
 }
@@ -143,12 +143,12 @@ fn while_the_metadata_cannot_be_read_it_pauses_longer_and_longer_and_begins_agai
         assert_eq!(asks(&mut job, Event::Woken), "Begin");
     }
     assert_eq!(pauses.join(" "), "Wait 250 Wait 500 Wait 1000 Wait 2000 Wait 4000 Wait 8000 Wait 10000 Wait 10000");
-    assert_eq!(job.progress().last_error, "the metadata are away");
+    assert_eq!(job.progress().last_error, "the metadata is unavailable");
     assert_eq!(played(&mut job, [Event::Begun(Ok(())), Event::Counted(Err(away()))]), ["Count", "Wait 10000"]);
     assert_eq!(played(&mut job, [Event::Woken, Event::Begun(Ok(())), counted(1), taken()]), ["Begin", "Count", "Write", "Pass"]);
     job.done(10);
     assert_eq!(played(&mut job, [Event::Passed(Err(away())), Event::Asked(Cancelled)]), ["Wait 10000", ""]);
-    assert_eq!(played(&mut job, [Event::Woken, taken()]), ["Write", "End"], "what the pass did is written");
+    assert_eq!(played(&mut job, [Event::Woken, taken()]), ["Write", "End"], "the pass's progress is written");
 }
 
 #[test]
@@ -175,14 +175,14 @@ fn an_end_that_cannot_be_written_is_written_again_and_one_that_may_not_follow_is
     let mut job = ending();
     let events = [full(), Event::Woken, full(), Event::Woken, taken()];
     assert_eq!(played(&mut job, events), ["Wait 250", "WriteEnd Done", "Wait 500", "WriteEnd Done", "End"]);
-    // Paused meanwhile; it learns that from the metadata before it is told.
+    // Paused since; it learns that from the metadata before the event.
     let mut job = ending();
     assert_eq!(
         played(&mut job, [refused(Paused), full(), Event::Woken, taken()]),
         ["Write", "Wait 250", "Write", "WaitToBeTold"]
     );
     assert_eq!(played(&mut job, [Event::Asked(Paused), Event::Asked(Running)]), ["WaitToBeTold", "Count"]);
-    // Paused and resumed meanwhile: of both it was told before it learns of the first.
+    // Paused and resumed since; both events arrive before it learns of the first.
     let mut job = ending();
     let events = [Event::Asked(Paused), Event::Asked(Running), refused(Paused), taken()];
     assert_eq!(played(&mut job, events), ["", "", "Write", "Count"]);
@@ -196,14 +196,14 @@ fn an_end_that_cannot_be_written_is_written_again_and_one_that_may_not_follow_is
     assert_eq!(asks(&mut job, Event::Written(Err(Error::not_found("there is no job 7")))), "End");
 }
 
-/// What an attempt at an item comes to.
+/// How attempts at an item end.
 #[derive(Debug, Clone, Copy)]
 enum Item {
     Works,
-    /// After so many attempts.
+    /// Succeeds after this many attempts.
     Later(u8),
     Never(Again),
-    /// For as long as others are done.
+    /// Gives way for as long as others succeed.
     MakesWay,
 }
 
@@ -212,9 +212,9 @@ struct Played {
     job: Job,
     state: JobState,
     written: JobProgress,
-    /// What was written of what is asked, and not told yet.
+    /// Requests that were written and not delivered yet.
     untold: VecDeque<JobState>,
-    /// What the job can know of it.
+    /// The state that the job can know.
     known: JobState,
     items: Vec<Item>,
     asked: Option<Action>,
@@ -239,7 +239,7 @@ impl Played {
         let last = actions.pop();
         assert!(actions.iter().all(|action| matches!(action, Action::Warn(_) | Action::Error(_))), "{actions:?}");
         if is_told && self.asked != Some(Action::WaitToBeTold) {
-            assert_eq!(last, None, "something is under way");
+            assert_eq!(last, None, "an action is pending");
             return;
         }
         assert!(last.is_some(), "it waits for nothing");
@@ -247,7 +247,7 @@ impl Played {
         self.asked = last;
     }
 
-    /// An operator changes it.
+    /// An operator changes the state.
     fn change(&mut self, to: JobState) {
         if self.state.may_become(to) {
             self.state = to;
@@ -264,7 +264,7 @@ impl Played {
         }
     }
 
-    /// Tries all items, or so many.
+    /// Tries all items, or at most `most`.
     fn pass(&mut self, most: usize) -> (Passed, Again) {
         self.passes += 1;
         let (mut again, mut kept, items) = (Again::InVain, Vec::new(), std::mem::take(&mut self.items));
@@ -304,7 +304,7 @@ impl Played {
         Written::Taken
     }
 
-    /// Answers what is asked for, as `fate` says: 0 to 9, all is well.
+    /// Answers the last action; `fate` chooses the outcome: 0 to 9 succeed.
     fn answer(&mut self, fate: u8) {
         let error = match fate {
             10..=12 => Some(away()),
@@ -334,7 +334,7 @@ impl Played {
                 assert!((RETRY_FIRST..=RETRY_LAST).contains(&pause));
                 Event::Woken
             }
-            (Some(other), _) => panic!("{other:?} asks for nothing"),
+            (Some(other), _) => panic!("{other:?} asks for no answer"),
         };
         self.has_failed |= match &event {
             Event::Begun(Err(error)) | Event::Counted(Err(error)) | Event::Passed(Err(error)) => {
@@ -353,7 +353,7 @@ impl Played {
                 Event::Written(Err(Error::not_found("there is no such job")))
             }
             (12, Some(error)) => {
-                // It is written, and the answer is lost.
+                // The write succeeded, but the answer is lost.
                 let known = self.known;
                 self.write(end, progress);
                 self.known = known;
@@ -364,7 +364,7 @@ impl Played {
         }
     }
 
-    /// An event that answers nothing changes nothing.
+    /// An event that answers no action changes nothing.
     fn stray(&mut self, kind: u8) {
         let event = match (kind, &self.asked) {
             (0, Some(Action::Begin)) | (1, Some(Action::Count)) | (2, Some(Action::Pass)) | (3, Some(Action::Wait(_))) => return,
@@ -390,7 +390,7 @@ fn any_item() -> impl Strategy<Value = Item> {
     ]
 }
 
-/// What an operator does, whether the job is told of something, a stray event, and how what is asked for is answered.
+/// What an operator does, whether the job learns of a request, a stray event, and how the action is answered.
 fn any_step() -> impl Strategy<Value = (Option<JobState>, bool, u8, u8)> {
     let asks = prop_oneof![6 => Just(None), 1 => Just(Some(Paused)), 3 => Just(Some(Running)), 1 => Just(Some(Cancelled))];
     (asks, any::<bool>(), 0..=5u8, 0..=14u8)
@@ -411,7 +411,7 @@ proptest! {
             played.stray(stray);
             played.answer(fate);
         }
-        // Nothing more fails, and it is let go on: then it ends, after no more passes than help.
+        // With no more failures and the job running, it ends, in as few passes as help.
         played.change(Running);
         let (mut rest, passes, items) = (0, played.passes, played.items.len() as u32);
         while played.asked != Some(Action::End) {
@@ -420,13 +420,13 @@ proptest! {
             }
             played.answer(0);
             rest += 1;
-            prop_assert!(rest < 100, "it goes on and on: {:?}", played.asked);
+            prop_assert!(rest < 100, "the job does not end: {:?}", played.asked);
         }
         prop_assert!(played.passes - passes <= PASSES_MAX + items + 1, "{} passes", played.passes - passes);
         if !played.is_gone {
             prop_assert!(played.state.has_ended());
             prop_assert_eq!(&played.written, played.job.progress());
-            prop_assert_eq!(played.state == Done && !played.items.is_empty(), false, "something is left");
+            prop_assert_eq!(played.state == Done && !played.items.is_empty(), false, "items are left");
             prop_assert!(played.state != Failed || played.has_failed || !played.items.is_empty());
         }
     }

@@ -66,7 +66,7 @@ proptest! {
         prop_assert_eq!(nodes.len(), count, "one block per node");
         prop_assert!(held.iter().all(|id| !nodes.contains(id)));
         let fullest = per_rack(&view, nodes.iter().chain(&held).copied()).into_values().max().unwrap_or(0);
-        // What is held already is given; the rest can be spread no better than filling racks evenly up to a level.
+        // Held blocks are given; the best spread of the others fills the racks evenly up to a level.
         let before = per_rack(&view, held.iter().copied());
         let before: Vec<usize> = (0..racks.len()).map(|rack| before.get(&format!("r{rack}")).copied().unwrap_or(0)).collect();
         let fits = |level: usize| {
@@ -106,7 +106,7 @@ fn full_failed_and_suspect_are_avoided() {
         let mut rng = StdRng::seed_from_u64(seed);
         let homes = place(&view, &ask(1, 1, &[], &avoid), &mut rng).unwrap().homes;
         assert_eq!(homes, [Home { node: NodeId(2), disk: DiskNumber(22) }], "the disk with the most space left");
-        // Where two are needed, the suspect one is better than none.
+        // If two nodes are needed, the suspect one is better than none.
         assert_eq!(place(&view, &ask(2, 1, &[], &avoid), &mut rng).unwrap().homes.len(), 2);
         let error = place(&view, &ask(3, 1, &[], &avoid), &mut rng).unwrap_err();
         assert!(error.message.contains("only 2 of the 4"), "{error}");
@@ -130,7 +130,7 @@ fn nodes_fill_up_evenly() {
 #[test]
 fn who_was_given_less_of_what_is_placed_together_comes_first() {
     let (mut view, avoid) = (view(&[3, 3]), BTreeSet::from([NodeId(6)]));
-    // However full they are by other things.
+    // However full they are with other data.
     view.nodes.get_mut(&NodeId(1)).unwrap().disks[0].blocks = 1000;
     let (mut rng, mut load) = (StdRng::seed_from_u64(5), BTreeMap::new());
     for _ in 0..31 {
@@ -154,7 +154,7 @@ fn nodes_that_were_named_get_their_share_also_if_they_are_suspect() {
         load
     };
     assert_eq!(given(true), BTreeMap::from([(NodeId(7), 8), (NodeId(8), 8)]));
-    assert_eq!(given(false), BTreeMap::from([(NodeId(8), 16)]), "where anybody may get it, who is trusted does");
+    assert_eq!(given(false), BTreeMap::from([(NodeId(8), 16)]), "without named nodes, a trusted node is chosen");
 }
 
 #[test]

@@ -82,7 +82,7 @@ proptest! {
         lost in prop::collection::btree_set(0u8..6, 0..=2),
         scheme in 0..answering(Kind::Repair).count(),
         (start, len) in (0u64..1 << 20, 1u64..1 << 20),
-        // Of before blocks without bytes were left out.
+        // Empty blocks were stored before they were left out.
         is_old: bool,
     ) {
         let (mut stripe, code) = (stripe(data_len, block_len, cell_len), code());
@@ -95,7 +95,7 @@ proptest! {
             let network = &Network::uniform(1e9);
             let writing = Writing { writer: CLIENT, seq: &Seq::FIRST, stores: &stores, whole: true, scheme, network, known: &known() };
             write(&code, &stripe.layout, &writing, run()).unwrap();
-            // Only some of the data, which is sent again.
+            // Only some of the data, sent again.
             write(&code, &stripe.layout, &Writing { stores: &stores[1..3], whole: false, ..writing }, run()).unwrap();
         }
 
@@ -147,15 +147,15 @@ fn a_block_without_bytes_is_no_loss_and_no_parity_is_one_too_many() {
     assert_eq!(stripe.layout.blocks().collect::<Vec<u8>>(), [0, 4, 5]);
     let wanted = [(0, stripe.layout.coded_span())];
     for available in [&[4][..], &[5], &[0]] {
-        assert_eq!(unrecoverable(&code, &stripe, available, &wanted), None, "one of them is enough");
+        assert_eq!(unrecoverable(&code, &stripe, available, &wanted), None, "one of them suffices");
     }
-    assert_eq!(unrecoverable(&code, &stripe, &[], &wanted), Some(vec![0, 4, 5]), "and none is not");
+    assert_eq!(unrecoverable(&code, &stripe, &[], &wanted), Some(vec![0, 4, 5]), "without any block nothing is recoverable");
     let (options, range) = (options("pipeline"), Range { index: 0, bytes: Span::new(0, PAGE_LEN) });
     let way = Way { options: &options, network: &network, prefer: &[], known: &known() };
     let planned = read(&code, &stripe, &[4, 5], &[range], CLIENT, &way, run()).unwrap();
-    assert_eq!(planned.plan.binding.blocks.iter().map(|block| block.id.index).collect::<Vec<u8>>(), [4], "one helps");
+    assert_eq!(planned.plan.binding.blocks.iter().map(|block| block.id.index).collect::<Vec<u8>>(), [4], "one helper suffices");
     assert_eq!(planned.plan.shape.code, "shortened(rs(4,2),1)");
-    // The nearest helps: of nodes 5 and 6 that of the reader's rack.
+    // The nearest node helps: of nodes 5 and 6, the one in the reader's rack.
     let view = view();
     for (rack, helper) in [("r2", 4), ("r0", 5)] {
         let prefer = preference(&stripe, &[4, 5], &view, stripe.dimension(), Some(rack));
@@ -170,7 +170,7 @@ fn a_block_without_bytes_is_no_loss_and_no_parity_is_one_too_many() {
 fn helpers_of_the_requestors_rack_come_last_in_the_chain() {
     let stripe = stripe(1 << 20, 1 << 18, 1 << 18);
     let prefer = preference(&stripe, &[1, 2, 3, 4, 5], &view(), 4, Some("r1"));
-    // Nodes 2 to 6 in racks r2, r0, r1, r2, r0: node 4 is the neighbour, node 5 is not needed.
+    // Nodes 2 to 6 are in racks r2, r0, r1, r2, r0. Node 4 is nearest, node 5 is not needed.
     assert_eq!(prefer, [2, 6, 3, 4, 5].map(|node| Party::Node(NodeId(node))));
 }
 
@@ -185,7 +185,7 @@ fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
     let suspected = stripe.block_id(4).unwrap();
     view.suspect_blocks = std::sync::Arc::new(BTreeMap::from([(suspected, view.now + Duration::from_secs(1))]));
     let readable = readable(&stripe, &view);
-    // Node 6 failed somebody longer ago than node 4.
+    // Node 6 became suspect before node 4.
     assert_eq!((readable.good, readable.suspect), (vec![], vec![4, 5, 3]));
     assert_eq!(readable.lost, [(0, "corrupt"), (1, "missing"), (2, "its node is down")]);
     let lost = why_absent(&stripe, &[0, 1, 2], &readable.lost, "");
@@ -212,14 +212,14 @@ fn wider_view() -> View {
     view
 }
 
-/// The nodes of the blocks by index, as they serve.
+/// The node that serves each block, by index.
 fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], draw: u32) -> Vec<u32> {
-    // The first copy of each draws an even number.
+    // The first copy of each block draws an even number.
     let mut drawn = 0..;
     let draws = |_| (drawn.next().unwrap_or(0) / 6) ^ draw;
     let served = view.serving(stripe.clone(), |_, node| suspect.contains(&node.0), draws);
     let ids = |stripe: &StripeRecord| stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<BTreeSet<_>>();
-    assert_eq!(ids(&served), ids(stripe), "a copy went missing");
+    assert_eq!(ids(&served), ids(stripe), "a copy was dropped");
     served.blocks.values().map(|placed| placed.home.node.0).collect()
 }
 
@@ -227,13 +227,13 @@ fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], draw: u32) -> Ve
 fn the_copy_that_stands_best_serves_and_of_equals_a_random_one() {
     let (mut stripe, mut view) = (with_copies(stripe(1 << 20, 1 << 18, 1 << 18)), wider_view());
     assert_eq!(serving(&view, &stripe, &[], 0), [1, 2, 3, 4, 5, 6]);
-    assert_eq!(serving(&view, &stripe, &[], 1), [7, 8, 9, 10, 5, 6], "what has no copy serves itself");
+    assert_eq!(serving(&view, &stripe, &[], 1), [7, 8, 9, 10, 5, 6], "a block without copies serves itself");
     let own_first = |view: &View, stripe: &StripeRecord, own: u32| {
         let served = view.serving(stripe.clone(), |_, _| false, |node| u32::from(node != NodeId(own)));
         served.blocks[&1].home.node.0
     };
-    assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "the one that drew the least serves");
-    // A copy that is lost, suspect, partly corrupt or avoided is not read, whatever it drew.
+    assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "the copy with the lowest draw serves");
+    // A copy that is lost, suspect, corrupt in part or avoided does not serve, whatever it drew.
     view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     view.nodes.get_mut(&NodeId(8)).unwrap().suspect_for = Duration::from_secs(9);
     stripe.blocks.get_mut(&2).unwrap().state = BlockState::Corrupt;
@@ -241,10 +241,10 @@ fn the_copy_that_stands_best_serves_and_of_equals_a_random_one() {
     stripe.corrupt.insert((2, 0), vec![Span::new(0, PAGE_LEN)]);
     for draw in 0..2 {
         assert_eq!(serving(&view, &stripe, &[], draw), [7, 2, 9, 4, 5, 6]);
-        // A suspect is better than one that is lost, and one with a hole better than a suspect.
+        // A suspect copy is better than a lost one; a partly corrupt one is better than a suspect one.
         assert_eq!(serving(&view, &stripe, &[7, 9], draw), [7, 2, 3, 4, 5, 6]);
     }
-    assert_eq!(own_first(&view, &stripe, 8), 2, "the one that drew the least is suspect");
+    assert_eq!(own_first(&view, &stripe, 8), 2, "the copy with the lowest draw is suspect");
     let served = view.serving(stripe.clone(), |_, node| node == NodeId(9), |_| 0);
     assert_eq!((served.corrupt_bytes(2).len(), stripe.corrupt_of(2, 1).len()), (1, 0));
     assert_eq!(view.state_text(&stripe, 3, &stripe.copies[3].1), "missing");
@@ -273,7 +273,7 @@ fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
     assert_eq!(from(&read), ["s5-b001-c1-g1"]);
     let one = rebuild(&code, &served, &available, &[target(11, 0)], &way, run()).unwrap();
     assert_eq!((from(&one), one.plan.shape.lanes[0].links.len()), (vec!["s5-b001-c1-g1".to_owned()], 1));
-    // Several copies at once come from the one that is there, and of none that is there by decoding.
+    // Several new copies of a block are sent from an existing copy; existing blocks are not decoded.
     let both = rebuild(&code, &served, &available, &[target(11, 0), target(12, 2)], &way, run()).unwrap();
     assert_eq!(from(&both), ["s5-b001-c1-g1"]);
     let decoded = rebuild(&code, &served, &[0, 2, 3, 4], &[target(11, 0), target(12, 1)], &way, run()).unwrap();
@@ -283,7 +283,8 @@ fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
 
 #[test]
 fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
-    // Lost of rs(2,3): a chain carries as many sums as blocks are lost, two blocks are all that conventional repair moves.
+    // Three lost blocks of rs(2,3): a chain carries one sum for each lost block, while conventional repair moves only
+    // two blocks.
     let code = weft_codes::parse("rs(2,3)").unwrap();
     let mut stripe = stripe(2 * 64 * PAGE_LEN, 64 * PAGE_LEN, 64 * PAGE_LEN);
     (stripe.layout.k, stripe.layout.m) = (2, 3);
@@ -300,12 +301,8 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
         let hub = planned.plan.shape.lanes[0].links.iter().filter(|link| link.to == planned.plan.shape.lanes[0].links[0].to);
         (planned.plan.shape.lanes[0].links.iter().map(|link| link.width).max(), hub.count())
     };
-    assert_eq!(links(&[target(7, 0)]), (Some(1), 1), "one lost block takes a chain");
-    assert_eq!(
-        links(&[target(6, 0), target(7, 2), target(8, 3)]),
-        (Some(1), 2),
-        "of three lost blocks no chain carries the sums"
-    );
+    assert_eq!(links(&[target(7, 0)]), (Some(1), 1), "one lost block uses a chain");
+    assert_eq!(links(&[target(6, 0), target(7, 2), target(8, 3)]), (Some(1), 2), "three lost blocks use no chain");
 }
 
 #[test]
@@ -316,28 +313,28 @@ fn slices_have_whole_pages_and_no_more_than_a_cell() {
     };
     let kib = 1 << 10;
     for (alpha, sub_len, bytes, positions) in [
-        // One sub-block: what was asked for.
+        // One sub-block: the requested length.
         (1, 1 << 20, 64 * kib, 64 * kib),
         (1, 4 * kib, 64 * kib, 64 * kib),
-        // Several: a MiB of all together, in whole pages of each.
+        // Several: 1 MiB of all together, in whole pages of each.
         (3, 384 * kib, 64 * kib, 340 * kib),
         (5, 256 * kib, 64 * kib, 204 * kib),
         (7, 192 * kib, 64 * kib, 144 * kib),
         (8, 128 * kib, 64 * kib, 128 * kib),
         (64, 64 * kib, 64 * kib, 16 * kib),
-        // Never less than a page, nor more than the sub-block of a cell.
+        // At least a page, and at most the sub-block of a cell.
         (243, 64 * kib, 64 * kib, 4 * kib),
         (512, 64 * kib, 64 * kib, 4 * kib),
         (3, 4 * kib, 64 * kib, 4 * kib),
         (3, 12 * kib, 64 * kib, 12 * kib),
-        // More, if more was asked for.
+        // More, if requested.
         (3, 2 << 20, 6 << 20, 2 << 20),
         (3, 4 << 20, 6 << 20, 2 << 20),
     ] {
         let usual = usual_slice_positions(&layout(alpha, sub_len), bytes);
         assert_eq!(usual, positions, "{alpha} sub-blocks of {sub_len}, {bytes}");
     }
-    // Whoever asks for a length gets it, as far as there are pages and sub-blocks of it.
+    // A requested length is used, within the limits of pages and sub-blocks.
     for (alpha, sub_len, bytes, positions) in [
         (1, 1 << 20, 64 * kib, 64 * kib),
         (3, 384 * kib, 64 * kib, 20 * kib),
@@ -346,7 +343,7 @@ fn slices_have_whole_pages_and_no_more_than_a_cell() {
         (8, 128 * kib, 2 << 20, 128 * kib),
     ] {
         let asked = slice_positions(&layout(alpha, sub_len), bytes);
-        assert_eq!(asked, positions, "{alpha} sub-blocks of {sub_len}, {bytes} asked for");
+        assert_eq!(asked, positions, "{alpha} sub-blocks of {sub_len}, {bytes} requested");
     }
 }
 
@@ -369,9 +366,9 @@ fn slices_that_are_left_open_suit_the_links_of_the_path() {
         assert_eq!(Ok(planned.considered[0].seconds), weft_plan::predict(&planned.plan, network));
         (slice_len, planned.plan.binding.slice_len)
     };
-    // sqrt(4 MiB · 2000 / 3) bytes, of links that carry 2000 bytes while a slice's overhead takes its time.
+    // sqrt(4 MiB · 2000 / 3) bytes, for links that carry 2000 bytes in the time of a slice's overhead.
     assert_eq!(planned(&network), (52 << 10, 52 << 10));
-    // Who holds something is a hundred times slower than most.
+    // One holder is a hundred times slower than most.
     network.up_bytes_per_s = (1..=6).map(|node| (Party::Node(NodeId(node)), 1e6)).collect();
     assert_eq!(planned(&network), (52 << 10, 4 << 10));
 }

@@ -1,34 +1,34 @@
-//! Stripes of a put that are allocated before they are sent, so that one transaction of the metadata does for several of them.
+//! Allocates several stripes of a put in one metadata transaction, before they are sent.
 
 use std::{collections::BTreeMap, mem};
 use weft_types::{StripeId, StripeLayout, StripeRecord};
 
-/// Stripes that are allocated together, at most.
+/// The most stripes that are allocated together.
 const TOGETHER_MAX: u64 = 16;
 
-/// The stripes of a put that are allocated and not opened: no agent was told of them.
+/// A put's stripes that are allocated and not opened: no agent was told of them.
 #[derive(Debug)]
 pub struct Ahead {
-    /// The put's bytes, if they are known.
+    /// The put's size, if known.
     size: Option<u64>,
-    /// How many are allocated together the next time, at most.
+    /// The most stripes of the next allocation.
     together: u64,
-    /// The least number that was never allocated.
+    /// The lowest number that was never allocated.
     next: u64,
     unopened: BTreeMap<u64, StripeRecord>,
 }
 
 impl Ahead {
-    /// Of a put of so many bytes.
+    /// For a put of this size.
     pub fn new(size: Option<u64>) -> Self {
         let together = if size.is_some() { TOGETHER_MAX } else { 1 };
         Self { size, together, next: 0, unopened: BTreeMap::new() }
     }
 
-    /// The stripes behind this one that are to be allocated with it; `full` is the layout of a full stripe. They double with each time that
-    /// a put of unknown size needs more: at most half of what is allocated is allocated in vain.
+    /// The stripes after this one to allocate with it; `full` is the layout of a full stripe. For a put of unknown size
+    /// the number doubles each time, so at most half of the allocations are unused.
     pub fn following(&self, number: u64, layout: StripeLayout, full: StripeLayout) -> Vec<StripeLayout> {
-        // One that is allocated a second time failed before: those behind it have been allocated.
+        // A stripe that is allocated again has failed before; those after it are allocated already.
         let count = if number < self.next { 1 } else { self.together };
         let following = |at: u64| {
             let start = (number + at).saturating_mul(full.data_len);
@@ -38,7 +38,7 @@ impl Ahead {
         (1..count).map_while(following).collect()
     }
 
-    /// Takes in stripes that were allocated together.
+    /// Adds stripes that were allocated together.
     pub fn allocated(&mut self, stripes: Vec<StripeRecord>) {
         let Some(last) = stripes.last().map(|stripe| stripe.number) else { return };
         if last >= self.next {
@@ -48,12 +48,12 @@ impl Ahead {
         self.unopened.extend(stripes.into_iter().map(|stripe| (stripe.number, stripe)));
     }
 
-    /// Takes a stripe out, which is to be opened now, or is given up.
+    /// Removes a stripe that is now opened or given up.
     pub fn take(&mut self, number: u64) -> Option<StripeRecord> {
         self.unopened.remove(&number)
     }
 
-    /// Takes all out, to give them up.
+    /// Removes all stripes, to give them up.
     pub fn take_all(&mut self) -> Vec<StripeId> {
         mem::take(&mut self.unopened).into_values().map(|stripe| stripe.id).collect()
     }
@@ -74,7 +74,7 @@ mod tests {
         ahead.following(number, layout(len), layout(FULL)).iter().map(|layout| layout.data_len).collect()
     }
 
-    /// Allocates a stripe and those that go with it, and opens it. Tells how many were allocated.
+    /// Allocates a stripe and those with it, and opens it. Returns how many were allocated.
     fn allocate(ahead: &mut Ahead, number: u64, len: u64) -> usize {
         let following = ahead.following(number, layout(len), layout(FULL));
         let layouts: Vec<StripeLayout> = std::iter::once(layout(len)).chain(following).collect();
@@ -116,7 +116,7 @@ mod tests {
         let mut ahead = Ahead::new(None);
         allocate(&mut ahead, 0, FULL);
         allocate(&mut ahead, 1, FULL);
-        assert_eq!(lens(&ahead, 0, FULL), [0; 0], "it failed, and is sent again");
+        assert_eq!(lens(&ahead, 0, FULL), [0; 0], "it failed and is sent again");
         assert_eq!(lens(&ahead, 3, 7), [0; 0], "nothing follows a stripe that is not full");
         assert_eq!(ahead.take_all(), [StripeId(3)]);
         assert_eq!(ahead.take_all(), Vec::<StripeId>::new());

@@ -1,4 +1,5 @@
-//! Starts a stripe of a put: chooses homes, allocates blocks, starts the plan. If a node cannot take part, it chooses other homes.
+//! Starts a stripe of a put: chooses homes, allocates blocks, starts the plan. If a node cannot take part, it chooses
+//! other homes.
 
 use super::{Request, SentStripe, homes::Site};
 use crate::{
@@ -9,43 +10,43 @@ use crate::{
 use std::collections::BTreeSet;
 use weft_types::{Error, Home, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The stripe begins.
+    /// The stripe starts.
     Begin,
     /// Answers [`Action::Allocate`].
     Allocated(Result<Box<StripeRecord>>),
-    /// Answers [`Action::Send`]: all agents run their part, or why not.
+    /// Answers [`Action::Send`]: all agents run their tasks, or why not.
     Started(Result<()>),
 }
 
-/// What is to be done. At most the last action of an event asks for an answer, which is the next event.
+/// An action. At most the last action of an event asks for an answer, which is the next event.
 #[derive(Debug)]
 pub enum Action {
     /// Log a warning.
     Warn(String),
     /// Send this put's stripes by the simplest scheme from now on: a node has too little memory for another.
     Simplest(Error),
-    /// Allocate the blocks of the stripe and, with it, of those that follow it; [`Event::Allocated`] answers.
+    /// Allocate the blocks of the stripe and of those allocated with it; [`Event::Allocated`] answers.
     Allocate(Vec<Placed>),
-    /// Make and start the plan by which the writer sends it; [`Event::Started`] answers.
+    /// Make and start the plan with which the writer sends the stripe; [`Event::Started`] answers.
     Send(Box<SentStripe>),
-    /// The plan that was started last runs, or there is none.
+    /// The last plan runs, or the stripe failed.
     End(Result<()>),
 }
 
-/// A stripe that is to be sent.
+/// The state machine of a stripe that starts.
 #[derive(Debug)]
 pub struct StripeBegin {
     request: Request,
     layout: StripeLayout,
-    /// The stripes behind it that are to be allocated with it.
+    /// The following stripes that are allocated with it.
     following: Vec<StripeLayout>,
     options: WriteOptions,
-    /// It was allocated with one before it.
+    /// Set if it was allocated with an earlier stripe.
     ahead: Option<StripeRecord>,
-    /// Nodes that could not take their part.
+    /// Nodes that could not take part.
     avoid: BTreeSet<NodeId>,
     state: State,
 }
@@ -65,13 +66,13 @@ impl StripeBegin {
         Self { request, layout, following, options, ahead, avoid, state: State::Begin }
     }
 
-    /// The same stripe, as it was allocated ahead: it is sent to these homes, if their nodes are still good.
+    /// Uses an earlier allocation: the stripe is sent to these homes if their nodes are still good.
     #[must_use]
     pub fn allocated(self, ahead: Option<StripeRecord>) -> Self {
         Self { ahead, ..self }
     }
 
-    /// The same stripe; where it is allocated, those that follow it are allocated with it ([`Ahead::following`](super::Ahead::following)).
+    /// Allocates following stripes with this one ([`Ahead::following`](super::Ahead::following)).
     #[must_use]
     pub fn with_following(self, following: Vec<StripeLayout>) -> Self {
         Self { following, ..self }
@@ -82,7 +83,7 @@ impl StripeBegin {
         self.layout
     }
 
-    /// Whether homes are chosen, as a rule, when this event comes in: that takes a while where there are many nodes.
+    /// Whether this event usually leads to a choice of homes, which takes long in large clusters.
     pub fn places(&self, event: &Event) -> bool {
         match event {
             Event::Begin => self.ahead.is_none(),
@@ -91,7 +92,7 @@ impl StripeBegin {
         }
     }
 
-    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    /// Handles an event and returns the next actions. An event that answers no action is ignored.
     pub fn on(&mut self, event: Event, site: &mut Site<'_>) -> Vec<Action> {
         match (self.state, event) {
             (State::Begin, Event::Begin) => self.begin(site),
@@ -111,7 +112,8 @@ impl StripeBegin {
         }
     }
 
-    /// Whether all nodes of a stripe can be expected to take their blocks. What they take was counted when they were allocated.
+    /// Whether all nodes of a stripe can be expected to take their blocks. Their space was counted when they were
+    /// allocated.
     fn is_free(&self, stripe: &StripeRecord, view: &View) -> bool {
         let has_room = |disk: &DiskView| !disk.failed && disk.free_bytes >= self.request.disk_reserve_bytes;
         let takes = |home: Home| {
@@ -122,7 +124,7 @@ impl StripeBegin {
     }
 
     fn place(&mut self, mut actions: Vec<Action>, site: &mut Site<'_>) -> Vec<Action> {
-        // If the stripe gets other homes later, those that were allocated with it keep theirs.
+        // If the stripe gets other homes later, the stripes allocated with it keep theirs.
         let layouts: Vec<StripeLayout> = std::iter::once(self.layout).chain(self.following.drain(..)).collect();
         match self.request.homes_of(&layouts, &self.options, &self.avoid, site) {
             Ok(placed) => {
@@ -141,15 +143,15 @@ impl StripeBegin {
 
     fn failed(&mut self, error: Error, site: &mut Site<'_>) -> Vec<Action> {
         match (error.reaction, error.party) {
-            // A receiver that makes its block of many others needs more memory than some node has.
+            // A receiver that computes its block from many others needs more memory than some node has.
             (Reaction::InvalidInput, _) if self.options.is_left_open() && self.state == State::Starting => {
                 self.options = self.options.clone().by_the_simplest();
                 self.place(vec![Action::Simplest(error)], site)
             }
-            // A node could not be asked: the stripe goes to others, under another number.
+            // A node could not be reached: the stripe goes to other nodes, as a new stripe.
             (Reaction::Replan, Some(Party::Node(node))) if self.avoid.len() < self.request.resumes_max as usize => {
                 self.avoid.insert(node);
-                self.place(vec![Action::Warn(format!("a stripe gets other homes: {error}"))], site)
+                self.place(vec![Action::Warn(format!("choosing other nodes for a stripe: {error}"))], site)
             }
             _ => self.end(Err(error)),
         }
@@ -161,7 +163,7 @@ impl StripeBegin {
     }
 }
 
-/// The same error, but that the very same may not be asked again.
+/// The same error with a reaction that forbids an identical retry.
 pub fn not_again(error: Error) -> Error {
     let reaction = if error.reaction == Reaction::Retry { Reaction::Replan } else { error.reaction };
     Error { reaction, ..error }
@@ -207,13 +209,13 @@ mod tests {
         let (places, was_ahead) = (machine.places(&event), machine.ahead.is_some());
         let actions = machine.on(event, &mut Site { view, coding_bytes_per_s: &|_| 0.0, network: &network, rng: &mut rng });
         let allocates = matches!(actions.last(), Some(Action::Allocate(_)));
-        assert!(places || was_ahead || !allocates, "homes are chosen only where that is expected");
+        assert!(places || was_ahead || !allocates, "homes are chosen only as predicted by `places`");
         actions
     }
 
-    /// The stripe, at the homes that are to be allocated for it.
+    /// The stripe at the homes to allocate.
     fn allocated(actions: &mut Vec<Action>) -> Event {
-        let Some(Action::Allocate(mut placed)) = actions.pop() else { panic!("homes are to be allocated") };
+        let Some(Action::Allocate(mut placed)) = actions.pop() else { panic!("an allocation is expected") };
         let mut stripe = stripe();
         stripe.blocks.values_mut().zip(placed.remove(0).homes).for_each(|(block, home)| block.home = home);
         Event::Allocated(Ok(Box::new(stripe)))
@@ -222,7 +224,7 @@ mod tests {
     fn nodes(actions: &[Action]) -> BTreeSet<u32> {
         match actions.last() {
             Some(Action::Send(sent)) => sent.brings().map(|(_, home)| home.node.0).collect(),
-            other => panic!("it is to be sent, not {other:?}"),
+            other => panic!("expected a send, got {other:?}"),
         }
     }
 
@@ -230,14 +232,14 @@ mod tests {
         Event::Started(Err(Error::replan("no answer in time").party(Party::Node(NodeId(node)))))
     }
 
-    /// How the shell answers, whatever it was asked.
+    /// The shell's answer to any action.
     #[derive(Debug, Clone)]
     enum Answer {
         Well,
         Failed(Reaction),
-        /// One of the nodes that get a block could not be asked.
+        /// One of the stripe's nodes could not be reached.
         Away(usize),
-        /// It answers nothing that was asked for.
+        /// An answer to no action.
         Stray,
     }
 
@@ -267,9 +269,9 @@ mod tests {
             let (mut sent, mut sends, mut simplest) = (BTreeSet::new(), 0, 0);
             let mut actions = on(&mut machine, Event::Begin, &view);
             loop {
-                let asking = actions.pop().expect("it asks for something, or ends");
+                let asking = actions.pop().expect("an action, or the end");
                 for action in &actions {
-                    prop_assert!(matches!(action, Action::Warn(_) | Action::Simplest(_)), "only the last asks: {action:?}");
+                    prop_assert!(matches!(action, Action::Warn(_) | Action::Simplest(_)), "only the last action asks for an answer: {action:?}");
                     simplest += u32::from(matches!(action, Action::Simplest(_)));
                 }
                 if let Action::End(result) = asking {
@@ -308,7 +310,7 @@ mod tests {
                 };
                 actions = on(&mut machine, event, &view);
             }
-            // As many nodes may be away as data may be sent again; a scheme gives way once.
+            // As many nodes may be away as resends are allowed; the scheme changes once.
             prop_assert!(sends <= 2 + 1 + u32::from(auto) && simplest <= u32::from(auto), "{sends} times, {simplest}");
             prop_assert!(on(&mut machine, Event::Started(Ok(())), &view).is_empty(), "it has ended");
         }
@@ -337,7 +339,7 @@ mod tests {
             let node = *nodes(&sending).first().unwrap();
             failed.insert(node);
             actions = on(&mut machine, away(node), &view);
-            assert!(matches!(&actions[0], Action::Warn(warning) if warning.contains("gets other homes")));
+            assert!(matches!(&actions[0], Action::Warn(warning) if warning.contains("choosing other nodes")));
         }
         let sending = on(&mut machine, allocated(&mut actions), &view);
         assert!(nodes(&sending).is_disjoint(&failed));
@@ -366,10 +368,10 @@ mod tests {
         assert_eq!(nodes(&sending), (1..=6).collect());
         let (mut machine, view) = (ahead(), view(12, &[3]));
         let mut actions = on(&mut machine, Event::Begin, &view);
-        let Some(Action::Allocate(placed)) = actions.last() else { panic!("it gets other homes: {actions:?}") };
+        let Some(Action::Allocate(placed)) = actions.last() else { panic!("other homes are expected: {actions:?}") };
         let given = |stripe: usize| placed[stripe].homes.iter().map(|home| home.node.0).collect::<BTreeSet<u32>>();
-        assert_eq!(placed.len(), 3, "and those that follow it get theirs");
-        assert_eq!(given(0).union(&given(1)).count(), 11, "each on nodes that have less of them");
+        assert_eq!(placed.len(), 3, "and the following stripes get theirs");
+        assert_eq!(given(0).union(&given(1)).count(), 11, "each on nodes with fewer of these blocks");
         let sending = on(&mut machine, allocated(&mut actions), &view);
         let node = *nodes(&sending).first().unwrap();
         let actions = on(&mut machine, away(node), &view);
@@ -388,7 +390,7 @@ mod tests {
         };
         let actions = on(&mut machine(4), Event::Begin, &view);
         assert!(matches!(&actions[..], [Action::Allocate(placed)] if placed.len() == 2), "node 3 has room for two: {actions:?}");
-        // What was allocated ahead has been counted; a disk that has been filled since takes nothing.
+        // Blocks that were allocated ahead are already counted; a disk that filled up since takes nothing.
         let mut left = view.clone();
         left.take_space(&(1..=6).map(home).collect::<Vec<_>>(), 2 * fixtures::BLOCK_LEN);
         let sent = on(&mut machine(0).allocated(Some(stripe())), Event::Begin, &left);
@@ -402,7 +404,7 @@ mod tests {
     fn too_few_nodes_end_it_and_a_conversion_waits_for_space_only_where_all_could_be_asked() {
         let ended = on(&mut begin("direct", None), Event::Begin, &view(5, &[]));
         assert!(matches!(&ended[..], [Action::End(Err(error))] if error.message.contains('5')), "{ended:?}");
-        // Nodes 7 and 8 have no more than what conversions leave free.
+        // Nodes 7 and 8 have only the space that conversions must leave free.
         let kept_free = Some(KeptFree { reserve_bytes: 0, percent: 10 });
         let mut full = view(8, &[]);
         for id in [7, 8] {
@@ -414,9 +416,9 @@ mod tests {
         assert_eq!(nodes(&sending), (1..=6).collect());
         let reaction = |actions: Vec<Action>| match actions.last() {
             Some(Action::End(Err(error))) => error.reaction,
-            other => panic!("it has ended, not {other:?}"),
+            other => panic!("expected the end, got {other:?}"),
         };
-        assert_eq!(reaction(on(&mut machine, away(1), &full)), Reaction::Replan, "node 1 has space, and cannot be asked");
+        assert_eq!(reaction(on(&mut machine, away(1), &full)), Reaction::Replan, "node 1 has space but cannot be reached");
         full.nodes.get_mut(&NodeId(6)).unwrap().disks[0].free_bytes = 1 << 20;
         assert_eq!(reaction(on(&mut begin("direct", kept_free), Event::Begin, &full)), Reaction::Retry, "space may come free");
     }

@@ -15,26 +15,26 @@ use crate::{
 use std::collections::BTreeSet;
 use weft_types::{BlockState, Error, FailureDomain, NodeId, Party, PlacedBlock, Reaction, Result, TaskTraffic};
 
-/// A stripe that is to end.
+/// The state machine of a stripe's end.
 #[derive(Debug)]
 pub struct StripeEnd {
     pub(super) request: Request,
     pub(super) sent: SentStripe,
-    /// The object's size, if the put is committed together with the stripe.
+    /// The object's size, if the put is committed with the stripe.
     put_bytes: Option<u64>,
     pub(super) state: State,
-    /// What the plan's agents told.
+    /// The reports of the plan's agents.
     report: Report,
     traffic: TaskTraffic,
     pub(super) actions: Vec<Action>,
 }
 
-/// What it waits for.
+/// What the stripe waits for.
 #[derive(Debug)]
 pub(super) enum State {
     Begin,
     Rebuilding(Rebuilding),
-    /// For what it takes to send data again.
+    /// For what is needed to send data again.
     Resend(Resend),
     Committing,
     Ended,
@@ -43,32 +43,32 @@ pub(super) enum State {
 /// What is rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rebuilding {
-    /// Blocks of which no copy was stored.
+    /// Blocks without any stored copy.
     Missing,
     /// Further copies.
     Copies,
 }
 
 impl StripeEnd {
-    /// Of a stripe as its writer has sent it.
+    /// For a stripe as its writer has sent it.
     pub fn new(request: Request, sent: SentStripe) -> Self {
         let (report, traffic, actions) = (Report::default(), TaskTraffic::default(), Vec::new());
         Self { request, sent, put_bytes: None, state: State::Begin, report, traffic, actions }
     }
 
-    /// The same stripe, whose writer asks to commit the put with it; `asked_bytes` is the object's size.
+    /// Also commits the put, at the writer's request; `asked_bytes` is the object's size.
     #[must_use]
     pub fn with_put(self, asked_bytes: Option<u64>) -> Self {
         let put_bytes = commits_with(asked_bytes, self.request.missing_max);
         Self { put_bytes, ..self }
     }
 
-    /// The stripe as it is known now.
+    /// The current state of the stripe.
     pub fn sent(&self) -> &SentStripe {
         &self.sent
     }
 
-    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    /// Handles an event and returns the next actions. An event that answers no action is ignored.
     pub fn on(&mut self, event: Event, world: &mut World<'_>) -> Vec<Action> {
         match (std::mem::replace(&mut self.state, State::Ended), event) {
             (State::Begin, Event::Begin { report, early, complaints }) => self.begin(report, early, &complaints, world),
@@ -86,7 +86,7 @@ impl StripeEnd {
             }
             (State::Resend(again), event @ (Event::Allocated(_) | Event::Started(_))) => self.on_resend(again, event, world),
             (State::Committing, Event::Committed(Err(error))) if self.put_bytes.is_some() && is_refused(&error) => {
-                // Why the put cannot be committed, its writer hears when it asks for that alone.
+                // The writer learns why the put cannot be committed when it asks for the commit alone.
                 self.put_bytes = None;
                 self.commit();
             }
@@ -106,13 +106,13 @@ impl StripeEnd {
         let SentStripe { stripe, checksums, .. } = &self.sent;
         let wrong = stored_wrong(stripe, checksums, &self.report);
         self.actions.extend(wrong.into_iter().map(|(block, node)| Action::StoredWrong(block, node)));
-        // What the other receivers fail at is seen when their plan ends.
+        // The failures of other receivers are handled when their plan ends.
         if early {
             return match self.sent.is_enough(&self.request) {
                 true => self.commit(),
-                false => {
-                    self.end(Err(Error::fatal("a stripe was to end without enough of its blocks").object(&self.request.object)))
-                }
+                false => self
+                    .end(Err(Error::fatal("internal error: a stripe was to end without enough of its blocks")
+                        .object(&self.request.object))),
             };
         }
         let failed = who_failed(&self.report, complaints, self.request.long_wait_ms);
@@ -121,7 +121,7 @@ impl StripeEnd {
         if self.report.held_up.is_some() {
             self.actions.push(Action::HeldUp);
         }
-        // Data come from the writer itself: a node that stored something else got the right bytes.
+        // Data comes from the writer: a node that stored something else received the right bytes.
         let SentStripe { stripe, checksums, missing, .. } = &self.sent;
         let data = missing.keys().filter(|index| usize::from(**index) < self.request.code.k() && is_known(checksums, **index));
         let wrong: Vec<NodeId> = data.filter_map(|index| Some(stored_at(stripe, *index, &self.report)?.0)).collect();
@@ -132,11 +132,11 @@ impl StripeEnd {
         }
     }
 
-    /// Too much is missing: it is rebuilt of what has been stored or, where that is not enough, sent again.
+    /// Too many blocks are missing: they are rebuilt from the stored ones or, if that is impossible, sent again.
     fn mend(&mut self, world: &mut World<'_>) {
         self.actions.push(Action::Warn(format!("blocks of a put were not stored: {}", self.sent.reasons())));
         let missing: Vec<u8> = self.sent.missing.keys().copied().collect();
-        // A block whose checksums are not known cannot be checked when it is rebuilt: all is sent again, to others.
+        // A rebuilt block with unknown checksums could not be checked: everything is sent again, to other nodes.
         if self.sent.lacks_unknown() {
             self.give_up();
         } else if recovery::is_recoverable(&self.request.code, &self.sent.stripe, &missing) {
@@ -150,7 +150,7 @@ impl StripeEnd {
         }
     }
 
-    /// Makes the copies that are missing of what is there, unless they may come later, as blocks may.
+    /// Creates missing copies from existing blocks, unless the policy allows them to come later.
     fn complete_copies(&mut self, world: &mut World<'_>) {
         let lacks = |(_, placed): &&(u8, PlacedBlock)| placed.state != BlockState::Ok;
         let lacking = self.sent.stripe.copies.iter().filter(lacks).map(|(index, placed)| (*index, placed.copy));
@@ -162,17 +162,17 @@ impl StripeEnd {
         self.rebuild(Rebuilding::Copies, lacking, world);
     }
 
-    /// Makes blocks, by index and copy, from what has been stored, elsewhere.
+    /// Rebuilds blocks, by index and copy, from stored ones, on other nodes.
     fn rebuild(&mut self, what: Rebuilding, blocks: Vec<(u8, u8)>, world: &World<'_>) {
         let (request, SentStripe { checksums, missing, .. }) = (&self.request, &self.sent);
         let mut stripe = self.sent.stripe.clone();
         for (index, placed) in &mut stripe.blocks {
-            // The blocks that were stored are as good as those of a visible stripe.
+            // The stored blocks are as good as those of a visible stripe.
             placed.state = if missing.contains_key(index) { BlockState::Missing } else { BlockState::Ok };
         }
         let stays = |(index, placed): &(u8, &PlacedBlock)| !blocks.contains(&(*index, placed.copy));
         let held: Vec<NodeId> = stripe.all().filter(stays).map(|(_, placed)| placed.home.node).collect();
-        // Copies go wherever there is a node.
+        // Copies may go to any node.
         let failure_domain = if stripe.copies.is_empty() { request.failure_domain } else { FailureDomain::Node };
         let avoid = match self.avoided(blocks.len(), &held, failure_domain, world.view) {
             Ok(avoid) => avoid,
@@ -199,7 +199,7 @@ impl StripeEnd {
         self.state = State::Rebuilding(what);
     }
 
-    /// Takes a block that was rebuilt.
+    /// Adds a rebuilt block.
     fn take(&mut self, new: RebuiltBlock) {
         let RebuiltBlock { block, home, checksums } = new;
         let known = self.sent.checksums.get_mut(usize::from(block.index));
@@ -211,12 +211,12 @@ impl StripeEnd {
     }
 
     fn not_rebuilt(&mut self, error: Error, view: &View) {
-        // What had been stored may have been lost since: the writer still has everything.
+        // Stored blocks may have been lost since; the writer still has all data.
         if goes_again(&error) && (self.has_lost_more(view) || self.could_go_elsewhere(view)) {
-            self.actions.push(Action::Warn(format!("nor can what is missing be rebuilt: {error}")));
-            return self.give_up_since(|given_up| format!("{given_up}; nor could they be rebuilt: {}", error.message));
+            self.actions.push(Action::Warn(format!("the missing blocks cannot be rebuilt either: {error}")));
+            return self.give_up_since(|given_up| format!("{given_up}; they could not be rebuilt either: {}", error.message));
         }
-        // Why it had to be rebuilt is what a person can mend.
+        // An operator can fix the reason for which they had to be rebuilt.
         let message = format!("{}; {}", self.sent.reasons(), error.message);
         self.end(Err(Error { message, ..error }));
     }
@@ -225,12 +225,12 @@ impl StripeEnd {
         if !self.has_lost_more(view) {
             return self.end(Err(error));
         }
-        self.actions.push(Action::Warn(format!("copies of blocks cannot be made: {error}")));
+        self.actions.push(Action::Warn(format!("cannot create copies of blocks: {error}")));
         let number = self.sent.stripe.number;
-        self.give_up_since(|_| format!("copies of blocks of stripe {number} cannot be made: {}", error.message));
+        self.give_up_since(|_| format!("cannot create copies of blocks of stripe {number}: {}", error.message));
     }
 
-    /// Whether a node that had stored its block is gone, or failed another since.
+    /// Whether a node that had stored its block is down or suspect since.
     fn has_lost_more(&self, view: &View) -> bool {
         let SentStripe { stripe, missing, failed, .. } = &self.sent;
         let stored = stripe.firsts().filter(|(index, _)| !missing.contains_key(index));
@@ -238,27 +238,27 @@ impl StripeEnd {
         stored.map(|(_, placed)| placed.home.node).any(|node| !view.node(node).is_some_and(is_good))
     }
 
-    /// Whether there are nodes for all of the stripe without those that failed: the writer still has everything, and a node that could
-    /// not help to rebuild it may have been blamed for a moment only.
+    /// Whether enough nodes remain for the whole stripe without those that failed. The writer still has all data, and a
+    /// node that could not help with the rebuild may be suspect only for a moment.
     fn could_go_elsewhere(&self, view: &View) -> bool {
         let others = view.nodes.values().filter(|node| node.up && !self.sent.failed.contains(&node.id));
         others.count() >= self.sent.stripe.blocks.len()
     }
 
-    /// Ends the stripe's life under its number: its writer sends all of it as a new one, to other nodes.
+    /// Gives up the stripe under its number: the writer sends all of it as a new stripe, to other nodes.
     pub(super) fn give_up(&mut self) {
         self.give_up_since(str::to_owned);
     }
 
     fn give_up_since(&mut self, message: impl FnOnce(&str) -> String) {
-        // Nodes that did not end their share are avoided for a while.
+        // Nodes that did not complete their tasks are avoided for a while.
         let broken = self.report.nodes.iter().filter(|(_, node)| matches!(node.end, Some(End::Broken(_) | End::GivenUp)));
         self.actions.extend(broken.map(|(node, _)| Action::Suspect(*node)));
         let given_up = format!("too few blocks of stripe {} were stored: {}", self.sent.stripe.number, self.sent.reasons());
         self.end(Err(Error::replan(message(&given_up)).object(&self.request.object)));
     }
 
-    /// Writes down that the stripe has ended, and what of it is missing for now.
+    /// Records that the stripe has ended, and which of its blocks are missing for now.
     fn commit(&mut self) {
         let SentStripe { mut stripe, checksums, missing, .. } = self.sent.clone();
         for (index, placed) in &mut stripe.blocks {
@@ -280,20 +280,20 @@ impl StripeEnd {
         self.state = State::Ended;
     }
 
-    /// The writer sends again: what agents have moved so far is told now.
+    /// The writer sends again: reports the agents' traffic so far.
     pub(super) fn end_again(&mut self) {
         self.end(Ok(Ended { traffic: self.traffic, again: true }));
     }
 }
 
-/// Whether a stripe of which blocks could not be rebuilt may be stored if all of it is sent again, to others: it was a matter of what
-/// stood, and not of what was asked.
+/// Whether a stripe whose blocks could not be rebuilt may be stored if all of it is sent again to other nodes: the
+/// failure came from the state of the cluster and not from the request.
 fn goes_again(error: &Error) -> bool {
     let is_too_much_for_a_node = error.reaction == Reaction::InvalidInput && matches!(error.party, Some(Party::Node(_)));
     is_too_much_for_a_node || matches!(error.reaction, Reaction::Unavailable | Reaction::Replan | Reaction::Retry)
 }
 
-/// Whether a transaction was refused for what it would change: it was not a matter of the moment.
+/// Whether a transaction was refused for its content, and not for a temporary reason.
 fn is_refused(error: &Error) -> bool {
     matches!(error.reaction, Reaction::InvalidInput | Reaction::Replan)
 }

@@ -1,4 +1,5 @@
-//! Which nodes get the blocks of a new stripe and the further copies of its data (*Mist*, §3.3), and which of them gets which block.
+//! Chooses the nodes for the blocks of a new stripe and the further copies of its data (*Mist*, §3.3), and which node
+//! gets which block.
 
 use super::{Request, begin::not_again};
 use crate::{
@@ -16,21 +17,21 @@ use std::{
 use weft_plan::Network;
 use weft_types::{Error, FailureDomain, Home, NodeId, Party, Result, StripeLayout, StripeRecord};
 
-/// What is known where a stripe is placed.
+/// The state of the cluster for a placement.
 pub struct Site<'a> {
     /// The nodes.
     pub view: &'a View,
-    /// Bytes a second that a node combines; 0: it is not known.
+    /// A node's coding rate, bytes a second; 0 if unknown.
     pub coding_bytes_per_s: &'a dyn Fn(NodeId) -> f64,
-    /// The network around a writer, with what moves over it already.
+    /// The network around a writer, including running transfers.
     pub network: &'a dyn Fn(Party) -> Network,
-    /// For what is left to chance.
+    /// Random numbers.
     pub rng: &'a mut dyn RngCore,
 }
 
 impl Request {
-    /// Homes for stripes that are allocated together, in this order: for the first of them, and for as many others as there is room for,
-    /// with those before them. Nodes that have been given fewer of their blocks come first.
+    /// Homes for stripes that are allocated together, in this order: for the first, and for as many others as there is
+    /// room for. Nodes with fewer of their blocks come first.
     pub fn homes_of(
         &self,
         stripes: &[StripeLayout],
@@ -58,9 +59,10 @@ impl Request {
         Ok(all)
     }
 
-    /// Homes for the blocks of a stripe, by index, and then for further copies of its data, by copy and index ([`named`]).
+    /// Homes for the blocks of a stripe, by index, and then for further copies of its data, by copy and index
+    /// ([`named`]).
     ///
-    /// Where the blocks go is decided first, so that what is left when the copies are dropped is placed as if there had been none.
+    /// The blocks are placed first, so that their placement is as good as without copies when the copies are dropped.
     fn homes(
         &self,
         stripe: &StripeLayout,
@@ -77,14 +79,14 @@ impl Request {
         let blocks = Ask { code: &spec, count, tolerance, failure_domain, held: &[], avoid, named: false, load, bytes };
         let all = placement::nodes_needed(data, count, self.replicas);
         let described = placement::described(&spec, self.replicas);
-        // A rack that is lost takes copies with it, and no data for that.
+        // Copies may share racks: the loss of a rack then loses copies, but no data.
         let copies = Ask { code: &described, count: all, failure_domain: FailureDomain::Node, ..blocks.clone() };
         if all > count {
-            // Where there are too few nodes, it is told at once how many it takes with all copies.
+            // If there are too few nodes, the error states how many are needed with all copies.
             self.place(&copies, site)?;
         }
         let mut placed = self.place(&blocks, site)?;
-        // A short stripe is sent straight to its nodes: none does more than another.
+        // A short stripe is sent directly to its nodes: no node does more than another.
         if !options.random && data == self.code.k() {
             placed.homes = self.in_order(stripe, options, &placed.homes, site)?;
         }
@@ -97,7 +99,8 @@ impl Request {
         Ok(placed)
     }
 
-    /// Whether another node could take a block of a stripe whose receivers hold it up. Only a node that is not suspect counts.
+    /// Whether another node could take a block of a stripe whose receivers delay it. Only nodes that are not suspect
+    /// count.
     pub fn has_spare(&self, stripe: &StripeRecord, view: &View, mut rng: &mut dyn RngCore) -> bool {
         let homes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
         let is_trusted = |node: &NodeView| node.up && !node.is_suspect() && !homes.contains(&node.id);
@@ -115,11 +118,11 @@ impl Request {
         view.nodes.values().any(is_trusted) && placement::place(view, &ask, &mut rng).is_ok()
     }
 
-    /// For a conversion: the nodes that must keep the space that they have.
+    /// For a conversion: the nodes that must keep their free space.
     fn without_room(&self, stripe: &StripeLayout, avoid: &BTreeSet<NodeId>, site: &Site<'_>) -> Result<BTreeSet<NodeId>> {
         let Some(kept_free) = self.kept_free else { return Ok(BTreeSet::new()) };
         let wanted = Wanted { avoid, ..Wanted::stripe(&self.code, self.replicas, self.failure_domain, stripe) };
-        // Where the nodes that could not be asked have the space, it is not space that is waited for.
+        // If the unreachable nodes have the space, the wait is not for space.
         let unasked = |error: Error| if avoid.is_empty() { error } else { not_again(error) };
         kept_free.without_room(site.view, &wanted).map_err(unasked)
     }
@@ -129,7 +132,7 @@ impl Request {
         placed.map_err(|error| site.view.lacking_nodes(error).object(&self.object))
     }
 
-    /// The same homes in another order: where the scheme has some nodes do more than others, those do that are faster and less busy.
+    /// The same homes in another order: where the scheme makes some nodes do more, those are faster and less busy.
     fn in_order(&self, stripe: &StripeLayout, options: &WriteOptions, homes: &[Home], site: &mut Site<'_>) -> Result<Vec<Home>> {
         let writer = Party::Client(site.rng.random());
         let speed = |home: &Home| (Party::Node(home.node), (site.coding_bytes_per_s)(home.node));
@@ -139,12 +142,12 @@ impl Request {
         let ordered: Vec<Home> = assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect();
         match ordered.len() == homes.len() {
             true => Ok(ordered),
-            false => Err(Error::fatal("an assignment leaves out homes").object(&self.object)),
+            false => Err(Error::fatal("internal error: an assignment leaves out homes").object(&self.object)),
         }
     }
 }
 
-/// The homes of copies, by copy and index: where there is a choice, in another rack than other copies of their block.
+/// The homes of copies, by copy and index: where possible, in another rack than other copies of the block.
 fn apart(view: &View, of_data: &[Home], mut found: Vec<Home>) -> Vec<Home> {
     let rack = |home: &Home| view.node(home.node).map(|node| &*node.rack);
     let mut copies: Vec<Home> = Vec::with_capacity(found.len());
@@ -158,7 +161,7 @@ fn apart(view: &View, of_data: &[Home], mut found: Vec<Home>) -> Vec<Home> {
     copies
 }
 
-/// By index and copy, whose homes these are, as [`Request::homes_of`] has found them.
+/// The index and copy for each of these homes, as [`Request::homes_of`] returned them.
 pub fn named<'a>(homes: &'a [Home], stripe: &StripeLayout) -> impl Iterator<Item = ((u8, u8), &'a Home)> {
     let data = u8::try_from(stripe.data_blocks()).unwrap_or(u8::MAX);
     let copies = (1..=u8::MAX).flat_map(move |copy| (0..data).map(move |index| (index, copy)));
@@ -188,13 +191,13 @@ mod tests {
             disks: Vec::new(),
         };
         let view = View { nodes: (1..=20).map(|id| (NodeId(id), node(id))).collect(), ..View::default() };
-        // Data in racks 1, 2; of what was found, the first ones are in the same racks.
+        // The data is in racks 1 and 2; the first homes found are in the same racks.
         let found = [4, 5, 3, 9].map(home).to_vec();
         let chosen: Vec<u32> = apart(&view, &[home(1), home(2)], found).iter().map(|home| home.node.0).collect();
-        assert_eq!(chosen, [5, 4, 3, 9], "every copy of a block in a rack of its own");
+        assert_eq!(chosen, [5, 4, 3, 9], "each copy of a block is in a rack of its own");
         let all_alike = [4, 7, 10].map(home).to_vec();
         let chosen: Vec<u32> = apart(&view, &[home(1)], all_alike).iter().map(|home| home.node.0).collect();
-        assert_eq!(chosen, [4, 7, 10], "where there is none, as they were found");
+        assert_eq!(chosen, [4, 7, 10], "without a choice, in the given order");
     }
 
     #[test]

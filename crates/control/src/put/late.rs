@@ -1,12 +1,12 @@
-//! A stripe that may end before all its blocks are durable: when it ends, which of the blocks that come later are written down, and what is
-//! left to be rebuilt.
+//! A stripe that may end before all its blocks are durable. Decides when it ends, which later blocks are recorded, and
+//! what is left to rebuild.
 //!
 //! ```text
-//! Told ──enough has come──► Enter ──room──► EndStripe (early) ──StripeEnded──► Mark each block that comes
-//!   └──PlanEnded──► EndStripe, End                                               └──PlanEnded──► Suspect, Mark, Warn, End
+//!   Told ──enough blocks are durable──► Enter ──room──► EndStripe (early) ──StripeEnded──► Mark each later block
+//!     └──PlanEnded──► EndStripe, End                                                         └──PlanEnded──► Suspect, Mark, Warn, End
 //! ```
-//! Events go in, actions come out ([`LateStripe::on`]). At most the last action of an event asks for an answer, which is an event. Events
-//! that come while it waits for an answer are kept in mind.
+//! Events go in, actions come out ([`LateStripe::on`]). At most the last action of an event asks for an answer, which
+//! is an event. Events that arrive during the wait for an answer are remembered.
 
 use super::{Request, SentStripe, receipts};
 use crate::{run::Report, view::View};
@@ -16,13 +16,14 @@ use std::{
 };
 use weft_types::{BlockId, BlockState, NodeId, Result, StripeId, StripeRecord, UploadId};
 
-/// Plans of one put whose stripes have ended, at most: with more of them under way a stripe ends when all have done their share, so that
-/// a writer is not ahead of its receivers without bound. Each holds memory at the receivers that are not done.
+/// The most plans of one put that continue after their stripes have ended. Beyond that, a stripe ends only when all its
+/// receivers have finished. So a writer cannot get ahead of its receivers without bound, and each unfinished plan holds
+/// memory at its receivers.
 pub const PLANS_PER_PUT_MAX: usize = 4;
-/// And of all puts.
+/// The same limit for all puts together.
 pub const PLANS_MAX: usize = 256;
 
-/// The plans that go on although their stripes have ended, each with its handle.
+/// The plans that continue after their stripes have ended, with their handles.
 #[derive(Debug)]
 pub struct LatePlans<H>(BTreeMap<StripeId, (UploadId, H)>);
 
@@ -33,7 +34,7 @@ impl<H> Default for LatePlans<H> {
 }
 
 impl<H> LatePlans<H> {
-    /// Gives a stripe's plan a place, if there is room.
+    /// Adds a stripe's plan, if there is room.
     pub fn enter(&mut self, stripe: StripeId, upload: UploadId, handle: H) -> bool {
         let has_room = self.of_put(upload).count() < PLANS_PER_PUT_MAX && self.0.len() < PLANS_MAX;
         let enters = has_room && !self.has_stripe(stripe);
@@ -43,7 +44,7 @@ impl<H> LatePlans<H> {
         enters
     }
 
-    /// Takes back a stripe's place, if it has one.
+    /// Removes a stripe's plan. Returns whether it was there.
     pub fn leave(&mut self, stripe: StripeId) -> bool {
         self.0.remove(&stripe).is_some()
     }
@@ -59,61 +60,63 @@ impl<H> LatePlans<H> {
     }
 }
 
-/// What is seen when an event comes in.
+/// The state of the cluster when an event arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct World<'a> {
     /// The nodes, for their names.
     pub view: &'a View,
-    /// What the plan's agents have told by now.
+    /// The reports of the plan's agents so far.
     pub report: &'a Report,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The plan's agents have told more, or the writer has.
+    /// The plan's agents or the writer have reported something.
     Told,
-    /// Another plan has left its place.
+    /// Another plan has left.
     Room,
-    /// Answers [`Action::Enter`]: whether the plan has a place now.
+    /// Answers [`Action::Enter`]: whether the plan was added.
     Entered(bool),
     /// Answers an early [`Action::EndStripe`]: whether the stripe has ended.
     StripeEnded(bool),
     /// Answers [`Action::Mark`].
     Marked(Result<()>),
-    /// The plan has ended: its agents tell no more.
+    /// The plan has ended: there are no further reports.
     PlanEnded,
-    /// The plan's end will not be known.
+    /// The plan's end will never be known.
     PlanLost,
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug)]
 pub enum Action {
-    /// Give the plan a place among those that go on; [`Event::Entered`] answers.
+    /// Add the plan to those that continue; [`Event::Entered`] answers.
     Enter,
-    /// End the stripe with what has come. If that is `early`, the plan goes on, and [`Event::StripeEnded`] answers.
+    /// End the stripe with the blocks that are durable. If `early`, the plan continues, and [`Event::StripeEnded`]
+    /// answers.
     EndStripe {
         /// The stripe as its writer sent it.
         sent: Box<SentStripe>,
-        /// The plan has brought enough, and goes on.
+        /// Whether the plan continues.
         early: bool,
     },
-    /// Write down that a block has come; [`Event::Marked`] answers.
+    /// Record that a block has become durable; [`Event::Marked`] answers.
     Mark(BlockId),
     /// Avoid a node for a while.
     Suspect(NodeId),
-    /// Log a warning: a block did not come, for this reason, and is to be rebuilt.
+    /// Log a warning: a block did not arrive, for this reason, and must be rebuilt.
     Warn(BlockId, String),
-    /// Take back the plan's place, if it has one: what is still missing may be rebuilt now. That is all.
+    /// Remove the plan from those that continue, if it is among them: missing blocks may be rebuilt now. This is the
+    /// last action.
     End,
 }
 
-/// A stripe of a put and the plan that brings it.
+/// A stripe of a put, and the plan that writes it.
 #[derive(Debug)]
 pub struct LateStripe {
     request: Request,
-    /// The nodes of which the writer complains.
+    /// The nodes that the writer blames.
     complaints: BTreeSet<NodeId>,
     plan: Plan,
     state: State,
@@ -130,21 +133,21 @@ enum Plan {
 
 #[derive(Debug)]
 enum State {
-    /// It has not ended: too little has come.
+    /// The stripe has not ended: too few blocks are durable.
     Waiting(Box<SentStripe>),
-    /// Enough has come, and the plan has no place.
+    /// Enough blocks are durable, but there is no room for the plan.
     Enough(Box<SentStripe>),
-    /// The same, and a place was asked for.
+    /// The same, and a place was requested.
     Entering {
         sent: Box<SentStripe>,
-        /// Another plan has left its place since.
+        /// Whether another plan has left since.
         room: bool,
     },
-    /// It is being ended early.
+    /// The stripe is being ended early.
     Ending(Left),
-    /// It has ended early.
+    /// The stripe has ended early.
     Ended(Left),
-    /// That is all.
+    /// Everything has ended.
     Over,
 }
 
@@ -154,7 +157,7 @@ impl LateStripe {
         Self { request, complaints, plan: Plan::Runs, state: State::Waiting(sent), actions: Vec::new() }
     }
 
-    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    /// Handles an event and returns the next actions. An event that answers no action is ignored.
     pub fn on(&mut self, event: Event, world: &World<'_>) -> Vec<Action> {
         match event {
             Event::PlanEnded if self.plan == Plan::Runs => self.plan = Plan::Ended,
@@ -223,7 +226,7 @@ impl LateStripe {
         State::Ended(left)
     }
 
-    /// Ends what the plan's end ends, unless an answer is still to come.
+    /// Does what follows the plan's end, unless an answer is pending.
     fn end_with_plan(&mut self, world: &World<'_>) {
         self.state = match (mem::replace(&mut self.state, State::Over), self.plan) {
             (State::Waiting(sent) | State::Enough(sent), Plan::Ended) => {
@@ -257,35 +260,35 @@ impl LateStripe {
     }
 }
 
-/// A stripe that ends without some of its blocks.
+/// A stripe that has ended without some of its blocks.
 #[derive(Debug)]
 struct Left {
-    /// What has come and was written down is in the state that says so.
+    /// Blocks that arrived and were recorded are in the state that says so.
     stripe: StripeRecord,
-    /// The checksums that the writer made.
+    /// The writer's checksums.
     checksums: Vec<Option<Vec<u32>>>,
-    /// More was told since the last look began.
+    /// Whether there are new reports since the last pass began.
     told: bool,
-    /// This look is the last one: the plan has ended.
+    /// Whether this pass is the last: the plan has ended.
     is_last: bool,
-    /// Blocks that this look has still to come to, by index and copy.
+    /// The blocks that this pass has not reached yet, by index and copy.
     to_look_at: VecDeque<(u8, u8)>,
-    /// The block that is being written down.
+    /// The block that is being recorded.
     marking: Option<BlockId>,
-    /// Blocks that had not come by this look, and why.
+    /// Blocks that had not arrived by this pass, and why.
     reasons: Vec<(BlockId, String)>,
 }
 
 impl Left {
-    /// By what has come.
+    /// From the blocks that are durable so far.
     fn new(sent: &SentStripe, world: &World<'_>) -> Self {
         let SentStripe { stripe, checksums, .. } = sent.after(world.report, world.view);
         let (to_look_at, reasons) = (VecDeque::new(), Vec::new());
         Self { stripe, checksums, told: false, is_last: false, to_look_at, marking: None, reasons }
     }
 
-    /// Goes on with a look, or begins the next one if there is something new: the next block that has come is to be written down. A block
-    /// for which that failed has its turn again in the next look.
+    /// Continues a pass, or starts the next one if there are new reports: returns the next durable block to record. A
+    /// block whose recording failed is tried again in the next pass.
     fn next(&mut self, world: &World<'_>) -> Option<Action> {
         while self.marking.is_none() {
             let Some((index, copy)) = self.to_look_at.pop_front() else {
@@ -317,7 +320,7 @@ impl Left {
                 let placed = self.stripe.find_mut(block.index, block.copy);
                 placed.into_iter().for_each(|placed| placed.state = BlockState::Ok);
             }
-            Err(error) => self.reasons.push((block, format!("that it has come could not be written down: {error}"))),
+            Err(error) => self.reasons.push((block, format!("it arrived, but this could not be recorded: {error}"))),
         }
     }
 }

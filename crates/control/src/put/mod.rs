@@ -1,15 +1,17 @@
-//! A stripe of a put. It is placed, allocated and sent ([`begin`]). When its writer is done with it, blocks that were not stored are
-//! rebuilt from what was, or the writer sends data again, until the stripe can be written down.
+//! A stripe of a put. It is placed, allocated and sent ([`begin`]). When its writer has finished, blocks that were not
+//! stored are rebuilt from those that were, or the writer sends data again, until the end of the stripe can be
+//! recorded.
 //!
-//! Events go in, actions come out ([`StripeEnd::on`]). At most the last action of an event asks for an answer, which is the next event.
+//! Events go in, actions come out ([`StripeEnd::on`]). At most the last action of an event asks for an answer, which is
+//! the next event.
 //!
 //! ```text
-//! Begin ──enough is stored──► Rebuild copies ──► Commit ──► End
-//!   │  └──the rest can be made of it──► Rebuild ───▲
-//!   └──────too little──► Allocate ──► Send ──► End: the writer sends again
+//!   Begin ──enough is stored──► Rebuild copies ──► Commit ──► End
+//!     │  └──the rest can be rebuilt──► Rebuild ──────▲
+//!     └──────too little──► Allocate ──► Send ──► End: the writer sends again
 //! ```
-//! A stripe that can neither be completed nor sent again is given up: its writer then sends all of it, as a new stripe. What is known of
-//! the put between the calls of its writer: [`Upload`].
+//! A stripe that can be neither completed nor sent again is given up: its writer then sends all of it as a new stripe.
+//! [`Upload`] holds the state of the put between its writer's calls.
 
 mod ahead;
 pub mod begin;
@@ -50,64 +52,64 @@ pub struct Request {
     pub code: SharedCode,
     /// The object, for messages.
     pub object: ObjectName,
-    /// What must not hold more blocks of a stripe than the code tolerates to lose.
+    /// The unit of placement.
     pub failure_domain: FailureDomain,
-    /// How many copies of each data block there are, with the coded one.
+    /// Copies of each data block, including the coded one.
     pub replicas: u8,
-    /// So many blocks of a stripe may come after its end.
+    /// How many blocks of a stripe may come after its end.
     pub missing_max: u32,
-    /// What conversions leave free, if the put is one.
+    /// For a conversion: the space that must stay free.
     pub kept_free: Option<KeptFree>,
     /// How missing blocks are rebuilt.
     pub repair: RepairOptions,
-    /// So many times data is sent again, and so many nodes may fail to take their part in that.
+    /// How many times data is sent again, and how many nodes may fail to take part in that.
     pub resumes_max: u32,
-    /// Bytes that a disk keeps free.
+    /// Bytes that must stay free on a disk.
     pub disk_reserve_bytes: u64,
-    /// A node that waited for another for so long when its plan ended did not fail itself, milliseconds.
+    /// A node that waited for another for this long when its plan ended did not fail itself, milliseconds.
     pub long_wait_ms: u32,
 }
 
-/// What is seen when an event comes in.
+/// The state of the cluster when an event arrives.
 pub struct World<'a> {
     /// The nodes.
     pub view: &'a View,
-    /// For what is left to chance.
+    /// Random numbers.
     pub rng: &'a mut dyn RngCore,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The plan that brought the stripe has ended, or has brought enough.
+    /// The stripe's plan has ended, or enough of the stripe is stored.
     Begin {
-        /// What its agents have told.
+        /// The reports of its agents.
         report: Report,
-        /// It has brought enough, and goes on.
+        /// Enough is stored, and the plan continues.
         early: bool,
-        /// The nodes of which the writer complains.
+        /// The nodes that the writer blames.
         complaints: BTreeSet<NodeId>,
     },
     /// Answers [`Action::Rebuild`].
     Rebuilt(Result<Rebuilt>),
     /// Answers [`Action::Allocate`].
     Allocated(Result<BlockId>),
-    /// Answers [`Action::Send`]: all agents run their part, or why not.
+    /// Answers [`Action::Send`]: all agents run their tasks, or why not.
     Started(Result<()>),
     /// Answers [`Action::Commit`].
     Committed(Result<()>),
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug)]
 pub enum Action {
     /// Log a warning.
     Warn(String),
     /// Avoid a node for a while.
     Suspect(NodeId),
-    /// Log an error: a node has stored something else than the writer sent.
+    /// Log an error: a node has stored other bytes than the writer sent.
     StoredWrong(BlockId, NodeId),
-    /// Remember that a node held up the put.
+    /// Remember that a node delayed the put.
     HeldUp,
     /// Send this put's stripes by the simplest scheme from now on: a node has too little memory for another.
     Simplest(Error),
@@ -117,32 +119,33 @@ pub enum Action {
     Allocate {
         /// The block's index.
         index: u8,
-        /// Which copy of it.
+        /// The copy's number.
         copy: u8,
-        /// Where it goes.
+        /// Its new home.
         home: Home,
     },
-    /// Make and start the plan by which the writer sends the stripe's missing blocks to their new homes; [`Event::Started`] answers.
+    /// Make and start the plan with which the writer sends the stripe's missing blocks to their new homes;
+    /// [`Event::Started`] answers.
     Send(Box<SentStripe>),
-    /// Write down that the stripe has ended; [`Event::Committed`] answers.
+    /// Record that the stripe has ended; [`Event::Committed`] answers.
     Commit {
         /// Its blocks and their copies, in the order of [`StripeRecord::all`](weft_types::StripeRecord::all).
         blocks: Vec<(u32, Home, BlockState)>,
-        /// CRC32C of each MiB of each block, by index.
+        /// The CRC32C of each MiB of each block, by index.
         checksums: Vec<Vec<u32>>,
         /// The object's size, if the same transaction commits the put.
         put_bytes: Option<u64>,
     },
-    /// That is all.
+    /// The end.
     End(Result<Ended>),
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub struct Ended {
-    /// What agents moved for it, as far as it is known.
+    /// The agents' traffic for it, as far as known.
     pub traffic: TaskTraffic,
-    /// The plan that was started last is to bring more. Else the stripe is written down.
+    /// Whether the last plan is to bring more. Otherwise the stripe's end is recorded.
     pub again: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which blocks a plan's receivers have stored, by their own receipts, and which receivers failed.
+//! Which blocks a plan's receivers have stored, according to their own receipts, and which receivers failed.
 
 use crate::{
     run::{End, NodeReport, Report, Stored},
@@ -7,8 +7,9 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_types::{BlockId, BlockState, Error, NodeId, Party, PlacedBlock, Result, StripeRecord};
 
-/// The nodes whose blocks must go elsewhere: nodes that are gone, that are blamed, that failed by themselves, or of which the writer
-/// complains. A node that only waited for another, or was cancelled because another held up the plan, is not among them.
+/// The nodes whose blocks must go to other nodes: nodes that are gone, are to blame, failed by themselves, or are
+/// blamed by the writer. Nodes that only waited for another, or were cancelled because another delayed the plan, are
+/// not among them.
 pub(super) fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) -> BTreeSet<NodeId> {
     let failed = |(id, node): (&NodeId, &NodeReport)| {
         let own = Party::Node(*id);
@@ -31,13 +32,13 @@ pub(super) fn is_known(checksums: &[Option<Vec<u32>>], index: u8) -> bool {
     checksums.get(usize::from(index)).is_some_and(Option::is_some)
 }
 
-/// Where a block of a stripe was to go, and its receipt, if there is one.
+/// The home of a block of a stripe, and its receipt, if there is one.
 pub(super) fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
     let placed = stripe.blocks.get(&index)?;
     Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&stripe.id_of(index, placed))?))
 }
 
-/// Blocks that a node has stored with other checksums than the writer made, and the node.
+/// Blocks that a node has stored with other checksums than the writer computed, and the node.
 pub(super) fn stored_wrong(stripe: &StripeRecord, checksums: &[Option<Vec<u32>>], report: &Report) -> Vec<(BlockId, NodeId)> {
     let wrong = |(index, placed): (u8, &PlacedBlock)| {
         let (block, node) = (stripe.id_of(index, placed), placed.home.node);
@@ -48,7 +49,7 @@ pub(super) fn stored_wrong(stripe: &StripeRecord, checksums: &[Option<Vec<u32>>]
     stripe.all().filter_map(wrong).collect()
 }
 
-/// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.
+/// `None` if one of these copies is durable with the checksums that the client sent; otherwise why not.
 pub(super) fn received(
     stripe: &StripeRecord,
     blocks: &[u8],
@@ -61,7 +62,7 @@ pub(super) fn received(
     blocks.iter().filter_map(placed).map(why).collect()
 }
 
-/// Why a copy of a block is not durable with the checksums that the client sent; nothing, if it is.
+/// Why a copy of a block is not durable with the checksums that the client sent; `None` if it is.
 pub(super) fn why_not_received(
     stripe: &StripeRecord,
     (index, placed): (u8, &PlacedBlock),
@@ -78,12 +79,12 @@ pub(super) fn why_not_received(
             Some(format!("block {index}: {} {why}", node()))
         }
         Some(stored) if stored.len != stripe.layout.block_len(index.into()) => {
-            Some(format!("block {index}: {} stored {} bytes of it", node(), stored.len))
+            Some(format!("block {index}: {} stored only {} bytes", node(), stored.len))
         }
         Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
             Some(checksums) if *checksums == stored.checksums => None,
-            Some(_) => Some(format!("block {index}: {} stored something else than was sent", node())),
-            None => Some(format!("block {index}: the client did not come to its end")),
+            Some(_) => Some(format!("block {index}: {} stored other bytes than were sent", node())),
+            None => Some(format!("block {index}: the client did not finish sending it")),
         },
     }
 }
@@ -94,12 +95,12 @@ pub(super) fn whole_checksums(stripe: &StripeRecord, checksums: Vec<Option<Vec<u
     let checksums: Option<Vec<Vec<u32>>> = checksums.into_iter().collect();
     checksums.ok_or_else(|| {
         let n = stripe.layout.blocks().count();
-        Error::unavailable(format!("the client told the checksums of {count} of {n} blocks of stripe {}", stripe.number))
+        Error::unavailable(format!("the client sent the checksums of only {count} of {n} blocks of stripe {}", stripe.number))
     })
 }
 
-/// Notes which blocks and copies a plan has stored, as the writer's checksums have them. Of a block of which the first copy was not
-/// stored and another was, that one stands for it.
+/// Records which blocks and copies a plan has stored, according to the writer's checksums. If the first copy of a block
+/// was not stored and another was, the other takes its place.
 pub(super) fn note_stored(stripe: &mut StripeRecord, checksums: &[Option<Vec<u32>>], report: &Report) {
     let is_stored = |stripe: &StripeRecord, index: u8, placed: &PlacedBlock| {
         let node = report.nodes.get(&placed.home.node);

@@ -1,4 +1,4 @@
-//! The writer sends data again: the data that is missing goes to new homes, and all else can be made of it.
+//! The writer sends data again: missing data goes to new homes, and everything else can be rebuilt from it.
 
 use super::{
     Action, Event, SentStripe, World,
@@ -12,19 +12,19 @@ use crate::{
 use std::collections::{BTreeSet, VecDeque};
 use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, Party, PlacedBlock, Reaction, Result};
 
-/// What is being prepared.
+/// The preparation of a resend.
 #[derive(Debug, Default)]
 pub(super) struct Resend {
     /// Blocks whose new home is not allocated yet; the first is being allocated.
     unallocated: VecDeque<(u8, Home)>,
-    /// How many nodes could not take their part.
+    /// How many nodes could not take part.
     failures: u32,
-    /// There was no home for the data that is missing: other blocks are sent instead.
+    /// Set if there was no home for the missing data and other blocks are sent instead.
     others: bool,
 }
 
 impl StripeEnd {
-    /// Begins to send the data that is missing again.
+    /// Starts to send the missing data again.
     pub(super) fn send_again(&mut self, world: &mut World<'_>) {
         let data = |index: &&u8| usize::from(**index) < self.request.code.k();
         self.sent.blocks = self.sent.missing.keys().filter(data).copied().collect();
@@ -56,13 +56,13 @@ impl StripeEnd {
 
     fn not_started(&mut self, error: Error, mut resend: Resend, world: &mut World<'_>) {
         match (error.reaction, error.party) {
-            // A receiver that makes its block of many others needs more memory than some node has.
+            // A receiver that computes its block from many others needs more memory than some node has.
             (Reaction::InvalidInput, _) if self.sent.options.is_left_open() => {
                 self.sent.options = self.sent.options.clone().by_the_simplest();
                 self.actions.push(Action::Simplest(error));
                 self.allocate_next(resend);
             }
-            // A node could not be asked: what was to go there goes elsewhere.
+            // A node could not be reached: its blocks go to other nodes.
             (Reaction::Replan, Some(Party::Node(node))) if resend.failures < self.request.resumes_max => {
                 self.sent.failed.insert(node);
                 resend.failures += 1;
@@ -74,7 +74,7 @@ impl StripeEnd {
         }
     }
 
-    /// Allocates new generations of blocks: at their old homes, or elsewhere if that node failed.
+    /// Allocates new generations of blocks, at their old homes or, if those nodes failed, at others.
     fn place_again(&mut self, blocks: Vec<u8>, resend: Resend, world: &mut World<'_>) {
         match self.new_homes(&blocks, world) {
             Ok(homes) => self.allocate_next(Resend { unallocated: blocks.into_iter().zip(homes).collect(), ..resend }),
@@ -82,8 +82,8 @@ impl StripeEnd {
         }
     }
 
-    /// There is no home for what is to be sent: what else is missing, of the blocks that their nodes can still store, may be enough to be
-    /// acknowledged.
+    /// There is no home for the data. Other missing blocks, whose nodes still work, may suffice for the
+    /// acknowledgement.
     fn not_placed(&mut self, error: Error, resend: Resend, world: &mut World<'_>) {
         let stays = |index: &u8| self.home(*index).is_some_and(|home| !self.sent.failed.contains(&home.node));
         let others: Vec<u8> = self.sent.missing.keys().copied().filter(stays).collect();
@@ -106,7 +106,7 @@ impl StripeEnd {
     }
 
     fn not_sent(&mut self, error: &Error) {
-        self.actions.push(Action::Warn(format!("nor can what is missing be sent again: {error}")));
+        self.actions.push(Action::Warn(format!("the missing blocks cannot be sent again either: {error}")));
         self.give_up();
     }
 
@@ -114,7 +114,7 @@ impl StripeEnd {
         self.sent.stripe.home_of(index)
     }
 
-    /// Homes for blocks: where they were, unless that node failed.
+    /// Homes for blocks: their old ones, unless those nodes failed.
     fn new_homes(&self, blocks: &[u8], world: &mut World<'_>) -> Result<Vec<Home>> {
         let (request, SentStripe { stripe, failed, .. }) = (&self.request, &self.sent);
         let stays = |home: &Home| !failed.contains(&home.node);
@@ -138,8 +138,8 @@ impl StripeEnd {
         Ok(homes.into_iter().flatten().collect())
     }
 
-    /// The nodes that get none of so many further blocks: those that failed and, of a conversion's stripe, those that have only left what
-    /// puts need.
+    /// The nodes that get none of `count` further blocks: those that failed and, for a conversion, those that must keep
+    /// their free space.
     pub(super) fn avoided(
         &self,
         count: usize,

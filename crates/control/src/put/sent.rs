@@ -1,4 +1,4 @@
-//! A stripe that its writer sends: what is known of it after the plans so far.
+//! A stripe that its writer sends, and its state after the plans so far.
 
 use super::{
     Request,
@@ -15,7 +15,7 @@ pub struct SentStripe {
     pub stripe: StripeRecord,
     /// How it is sent.
     pub options: WriteOptions,
-    /// The checksums of all blocks, as the writer made them.
+    /// The checksums of all blocks, from the writer.
     pub(super) checksums: Vec<Option<Vec<u32>>>,
     /// Which blocks were not stored, and why.
     pub(super) missing: BTreeMap<u8, String>,
@@ -28,10 +28,10 @@ pub struct SentStripe {
 }
 
 impl SentStripe {
-    /// A new stripe: its plan brings all blocks.
+    /// A new stripe, whose plan brings all blocks.
     pub fn new(stripe: StripeRecord, options: WriteOptions) -> Self {
         Self {
-            // Of a block without bytes they are known.
+            // Those of an empty block are known.
             checksums: (0..stripe.layout.n()).map(|index| (stripe.layout.block_len(index) == 0).then(Vec::new)).collect(),
             missing: BTreeMap::new(),
             failed: BTreeSet::new(),
@@ -42,7 +42,7 @@ impl SentStripe {
         }
     }
 
-    /// Whether this is the plan that brings all of it.
+    /// Whether this is the stripe's first plan, which brings all of it.
     pub fn is_first(&self) -> bool {
         self.resent == 0
     }
@@ -52,15 +52,15 @@ impl SentStripe {
         &self.blocks
     }
 
-    /// All that the plan brings, copies too, and where to.
+    /// All blocks that the plan brings, including copies, and their homes.
     pub fn brings(&self) -> impl Iterator<Item = (BlockId, Home)> {
         let placed = self.blocks.iter().filter_map(|index| Some((*index, self.stripe.blocks.get(index)?)));
-        // What is sent again is sent once: other copies are made of it.
+        // Data is resent once, and other copies are made from it.
         let copies = self.stripe.copies.iter().filter(|_| self.is_first()).map(|(index, placed)| (*index, placed));
         placed.chain(copies).map(|(index, placed)| (self.stripe.id_of(index, placed), placed.home))
     }
 
-    /// Takes the checksums that the writer made of the blocks. It makes them once, of all: a plan that sends data again has none.
+    /// Stores the writer's checksums. The writer computes them once, for all blocks: a resend has none.
     pub fn take_checksums(&mut self, made: impl IntoIterator<Item = (u32, Vec<u32>)>) {
         for (index, checksums) in made.into_iter().filter(|_| self.resent == 0) {
             let fits = checksums.len() as u64 == self.stripe.layout.checksum_units(index);
@@ -70,13 +70,13 @@ impl SentStripe {
         }
     }
 
-    /// The checksums of all blocks, as the writer made them.
+    /// The checksums of all blocks, from the writer.
     pub fn checksums(&self) -> &[Option<Vec<u32>>] {
         &self.checksums
     }
 
-    /// The same after what a plan has brought: a copy of each block that has come stands in its place, and those of which none has are
-    /// missing.
+    /// The stripe after a plan with this report. One stored copy of each block takes the block's place; blocks without
+    /// a stored copy are missing.
     pub fn after(&self, report: &Report, view: &View) -> Self {
         let mut after = self.clone();
         note_stored(&mut after.stripe, &self.checksums, report);
@@ -89,13 +89,13 @@ impl SentStripe {
         after
     }
 
-    /// Whether what has come is enough to end the stripe.
+    /// Whether enough is stored to end the stripe.
     pub fn is_enough(&self, request: &Request) -> bool {
         let missing: Vec<u8> = self.missing.keys().copied().collect();
         recovery::is_enough(&request.code, &self.stripe, &self.checksums, &missing, request.missing_max)
     }
 
-    /// Whether a block is missing of which it is not known what it should be.
+    /// Whether a block with unknown checksums is missing.
     pub(super) fn lacks_unknown(&self) -> bool {
         self.missing.keys().any(|index| !is_known(&self.checksums, *index))
     }

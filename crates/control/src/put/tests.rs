@@ -1,4 +1,4 @@
-//! Ends of stripes against a shell that answers as the test says.
+//! Ends of stripes, with a shell that answers as the test says.
 
 use super::*;
 use crate::{
@@ -44,7 +44,7 @@ pub(super) fn sent(scheme: &str) -> SentStripe {
     sent
 }
 
-/// The receivers that stored their block, and the others: they are gone.
+/// A report in which some receivers stored their blocks and the others are gone.
 fn report(sent: &SentStripe, is_stored: impl Fn(u8) -> bool) -> Report {
     let homes: Vec<(BlockId, Home)> = sent.brings().collect();
     let mut report = Report::new(homes.iter().map(|(_, home)| home.node));
@@ -60,7 +60,7 @@ fn report(sent: &SentStripe, is_stored: impl Fn(u8) -> bool) -> Report {
     report
 }
 
-/// A stripe's end, and what a shell knows of it.
+/// A stripe's end, and the state of the shell.
 struct Played {
     machine: StripeEnd,
     view: View,
@@ -70,16 +70,16 @@ struct Played {
     asked: Option<Action>,
     suspects: BTreeSet<NodeId>,
     said: Vec<String>,
-    /// Where each block is, in which generation, that was stored or rebuilt.
+    /// The home and generation of each block that was stored or rebuilt.
     there: BTreeMap<(u8, u8), (u32, Home)>,
-    /// What was allocated last for each block that is sent again.
+    /// The last allocation for each block that is sent again.
     allocated: BTreeMap<u8, (BlockId, Home)>,
     committed: Option<Vec<(u32, Home, BlockState)>>,
     ended: Option<Result<Ended>>,
 }
 
 impl Played {
-    /// Of what these receivers have stored.
+    /// After these receivers have stored their blocks.
     fn new(request: Request, sent: SentStripe, view: View, is_stored: impl Fn(u8) -> bool) -> Self {
         let report = report(&sent, is_stored);
         Self::told(request, sent, view, report, false)
@@ -113,7 +113,11 @@ impl Played {
 
     fn on(&mut self, event: Event) {
         for action in self.machine.on(event, &mut World { view: &self.view, rng: &mut self.rng }) {
-            assert!(self.asked.is_none() && self.ended.is_none(), "only the last action asks: {:?}, {action:?}", self.asked);
+            assert!(
+                self.asked.is_none() && self.ended.is_none(),
+                "only the last action asks for an answer: {:?}, {action:?}",
+                self.asked
+            );
             match action {
                 Action::Warn(said) => self.said.push(said),
                 Action::Suspect(node) => drop(self.suspects.insert(node)),
@@ -126,9 +130,9 @@ impl Played {
         }
     }
 
-    /// Answers what is asked for as a cluster does in which nothing fails; tells what that was.
+    /// Answers the pending action with success; returns its name.
     fn well(&mut self) -> &'static str {
-        let (what, event) = match self.asked.take().expect("something is asked for") {
+        let (what, event) = match self.asked.take().expect("an action is pending") {
             Action::Rebuild(request) => ("rebuild", Event::Rebuilt(Ok(self.rebuilt(&request)))),
             Action::Allocate { index, copy, home } => ("allocate", self.allocated(index, copy, home)),
             Action::Send(sent) => {
@@ -140,7 +144,7 @@ impl Played {
                 ("send", Event::Started(Ok(())))
             }
             Action::Commit { blocks, checksums, .. } => ("commit", self.committed(blocks, &checksums)),
-            other => panic!("{other:?} asks for nothing"),
+            other => panic!("{other:?} asks for no answer"),
         };
         self.on(event);
         what
@@ -149,20 +153,20 @@ impl Played {
     fn rebuilt(&mut self, request: &rebuild::Request) -> Rebuilt {
         assert_eq!(request.purpose, rebuild::Purpose::Put(UploadId(3)));
         let readable = request.stripe.blocks.values().filter(|placed| placed.state == BlockState::Ok).count();
-        assert!(readable >= 4, "it can be made of what is there");
+        assert!(readable >= 4, "the stored blocks suffice");
         let new = |lost: &rebuild::Lost| {
             self.generation += 1;
             let block = BlockId { stripe: request.stripe.id, index: lost.index, copy: lost.copy, generation: self.generation };
             let home = home(7 + u32::from(lost.index));
             self.there.insert((lost.index, lost.copy), (block.generation, home));
-            RebuiltBlock { block, home, checksums: lost.checksums.clone().expect("what it must be is known") }
+            RebuiltBlock { block, home, checksums: lost.checksums.clone().expect("its checksums are known") }
         };
         Rebuilt { blocks: request.lost.iter().map(new).collect(), ..Rebuilt::default() }
     }
 
     fn allocated(&mut self, index: u8, copy: u8, home: Home) -> Event {
         self.generation += 1;
-        assert!(!self.there.contains_key(&(index, copy)), "block {index} is there");
+        assert!(!self.there.contains_key(&(index, copy)), "block {index} exists already");
         assert!(self.there.values().all(|(_, other)| other.node != home.node), "{home:?} has another block");
         let block = BlockId { stripe: new_stripe().id, index, copy, generation: self.generation };
         self.allocated.insert(index, (block, home));
@@ -201,8 +205,8 @@ fn a_stripe_of_which_all_is_stored_is_written_down() {
     assert!(!played.ended.unwrap().unwrap().again && played.suspects.is_empty() && played.said.is_empty());
 }
 
-/// What the writer asks to commit with a stripe of a put of which blocks may be missing; with what the stripe's transactions commit, until
-/// one of these answers ends it.
+/// The commits that follow when the writer asks to commit `asked` with a stripe: the sizes in the stripe's
+/// transactions, until one of these answers ends it.
 fn commits(missing_max: u32, asked: Option<u64>, answers: &[Result<()>]) -> (Vec<Option<u64>>, Result<(), Reaction>) {
     let (sent, request) = (sent("direct"), Request { missing_max, ..request() });
     let (view, mut rng, report) = (view(8, &[]), StdRng::seed_from_u64(1), report(&sent, |_| true));
@@ -227,10 +231,10 @@ fn a_stripe_ends_alone_where_its_put_is_refused() {
         assert_eq!(commits(0, Some(9), &[answer.clone(), Ok(())]), (vec![Some(9), None], Ok(())));
     }
     let twice = commits(0, Some(9), &[conflict, refused.clone()]);
-    assert_eq!(twice, (vec![Some(9), None], Err(Reaction::InvalidInput)), "it is the stripe that is refused");
-    assert_eq!(commits(0, Some(9), &[busy]), (vec![Some(9)], Err(Reaction::Retry)), "the writer asks again for both");
+    assert_eq!(twice, (vec![Some(9), None], Err(Reaction::InvalidInput)), "the stripe itself is refused");
+    assert_eq!(commits(0, Some(9), &[busy]), (vec![Some(9)], Err(Reaction::Retry)), "the writer repeats both");
     assert_eq!(commits(0, None, &[refused]), (vec![None], Err(Reaction::InvalidInput)));
-    assert_eq!(commits(1, Some(9), &[Ok(())]), (vec![None], Ok(())), "what is missing is looked at first");
+    assert_eq!(commits(1, Some(9), &[Ok(())]), (vec![None], Ok(())), "missing blocks are checked first");
 }
 
 #[test]
@@ -249,7 +253,7 @@ fn what_is_missing_is_rebuilt_or_left_for_later_as_the_put_asks() {
     let (sent, view) = (sent("direct"), view(12, &[]));
     let report = report(&sent, |index| index > 0);
     let mut early = Played::told(late, sent, view, report, true);
-    assert_eq!((steps(&mut early), early.suspects.len()), (vec!["commit"], 0), "what fails is seen when the plan ends");
+    assert_eq!((steps(&mut early), early.suspects.len()), (vec!["commit"], 0), "failures are handled when the plan ends");
 }
 
 #[test]
@@ -260,12 +264,12 @@ fn data_of_which_too_little_is_stored_is_sent_again_to_others() {
     let again = played.machine.sent().clone();
     assert_eq!((again.blocks(), again.is_first()), (&[0, 2, 3][..], false));
     let homes: Vec<u32> = again.brings().map(|(_, home)| home.node.0).collect();
-    assert!(homes.iter().all(|node| *node > 6), "those that failed get nothing: {homes:?}");
+    assert!(homes.iter().all(|node| *node > 6), "failed nodes got blocks: {homes:?}");
 
-    // Now it comes; what is missing still is made of it.
+    // The data arrives now; what is still missing is rebuilt from it.
     let mut checksums = again.clone();
     checksums.take_checksums([(5, vec![99])]);
-    assert_eq!(checksums.checksums(), again.checksums(), "the writer sums up once");
+    assert_eq!(checksums.checksums(), again.checksums(), "the writer computes checksums once");
     let mut played = Played::new(request(), again, view(12, &[]), |_| true);
     assert_eq!(steps(&mut played), ["rebuild", "commit"]);
     assert!(played.committed.unwrap().iter().all(|(_, _, state)| *state == BlockState::Ok));
@@ -277,8 +281,8 @@ fn a_stripe_whose_checksums_are_not_known_is_given_up() {
     let played = Played::new(request(), unknown, view(12, &[]), |_| true);
     let suspects = played.suspects.clone();
     let error = error(played);
-    assert!(error.reaction == Reaction::Replan && error.message.contains("the client did not come to its end"), "{error}");
-    assert!(suspects.is_empty(), "the nodes have done what they could");
+    assert!(error.reaction == Reaction::Replan && error.message.contains("the client did not finish sending it"), "{error}");
+    assert!(suspects.is_empty(), "no node was at fault");
 }
 
 #[test]
@@ -289,7 +293,7 @@ fn a_node_that_cannot_be_asked_is_replaced_and_too_many_are_too_many() {
         for _ in 0..allocated {
             assert_eq!(played.well(), "allocate");
         }
-        let Some(Action::Send(sent)) = played.asked.take() else { panic!("it is sent") };
+        let Some(Action::Send(sent)) = played.asked.take() else { panic!("a send is expected") };
         let node = sent.brings().next().unwrap().1.node;
         played.on(Event::Started(Err(Error::replan("no answer in time").party(Party::Node(node)))));
     }
@@ -303,16 +307,16 @@ fn a_scheme_that_asks_too_much_of_a_node_gives_way_to_the_simplest() {
     assert_eq!([played.well(), played.well(), played.well()], ["allocate"; 3]);
     played.asked = None;
     played.on(Event::Started(Err(Error::invalid("its budget is too small"))));
-    let Some(Action::Send(sent)) = &played.asked else { panic!("it is sent") };
+    let Some(Action::Send(sent)) = &played.asked else { panic!("a send is expected") };
     assert_eq!((sent.options.scheme.as_str(), played.said.last().unwrap().as_str()), ("direct", "its budget is too small"));
     played.asked = None;
     played.on(Event::Started(Err(Error::invalid("its budget is too small"))));
-    assert!(error(played).message.contains("too few blocks"), "the simplest asks too much as well");
+    assert!(error(played).message.contains("too few blocks"), "the simplest scheme needs too much as well");
 }
 
 #[test]
 fn where_no_node_is_left_for_missing_data_other_missing_blocks_are_sent() {
-    // Data blocks 0 and 1 have nowhere to go; parity 5 has: its node only stored something else.
+    // Data blocks 0 and 1 have no new home. Parity 5 has one: its node works and only stored other bytes.
     let sent = sent("direct");
     let mut told = report(&sent, |index| index > 1 && index != 5);
     let node = told.nodes.get_mut(&NodeId(6)).unwrap();
@@ -329,14 +333,14 @@ fn where_no_node_is_left_for_missing_data_other_missing_blocks_are_sent() {
 fn what_cannot_be_rebuilt_is_given_up_where_sending_all_again_may_help() {
     let stored = |index| index != 2;
     let too_few = || Event::Rebuilt(Err(Error::unavailable("no node is left")));
-    // Nothing more was lost, and there is nowhere to go.
+    // Nothing else was lost, and there is no other node.
     let mut played = Played::new(request(), sent("direct"), view(6, &[]), stored);
     played.asked = None;
     played.on(too_few());
     let told = error(played);
     assert!(told.reaction == Reaction::Unavailable && told.message.ends_with("; no node is left"), "{told}");
-    assert!(told.message.contains("block 2: node-3"), "why it had to be rebuilt is told: {told}");
-    // There are nodes for all of it; or what was stored is gone.
+    assert!(told.message.contains("block 2: node-3"), "the error does not say why it had to be rebuilt: {told}");
+    // Either there are nodes for all of it, or a stored block is lost.
     for (nodes, down) in [(7, None), (6, Some(1))] {
         let mut played = Played::new(request(), sent("direct"), view(nodes, &[]), stored);
         down.into_iter().for_each(|id| played.view.nodes.get_mut(&NodeId(id)).unwrap().up = false);
@@ -344,7 +348,7 @@ fn what_cannot_be_rebuilt_is_given_up_where_sending_all_again_may_help() {
         played.on(too_few());
         let suspects = played.suspects.clone();
         let told = error(played);
-        assert!(told.reaction == Reaction::Replan && told.message.contains("nor could they be rebuilt"), "{told}");
+        assert!(told.reaction == Reaction::Replan && told.message.contains("could not be rebuilt either"), "{told}");
         assert_eq!(suspects, BTreeSet::from([NodeId(3)]));
     }
 }
@@ -371,19 +375,19 @@ fn copies_are_completed_unless_blocks_may_come_later() {
     let mut played = begin(request(), with_copy.clone());
     played.asked = None;
     played.on(Event::Rebuilt(Err(Error::unavailable("no node is left"))));
-    assert_eq!(error(played).message, "no node is left", "the writer can do nothing about it");
+    assert_eq!(error(played).message, "no node is left", "the writer cannot help");
     let mut played = begin(request(), with_copy);
     played.view.nodes.get_mut(&NodeId(2)).unwrap().up = false;
     played.asked = None;
     played.on(Event::Rebuilt(Err(Error::unavailable("no node is left"))));
-    assert_eq!(error(played).reaction, Reaction::Replan, "what had been stored is gone");
+    assert_eq!(error(played).reaction, Reaction::Replan, "a stored block is gone");
 }
 
 #[test]
 fn a_put_that_was_held_up_says_so() {
     let sent = sent("direct");
     let (mut told, blame) = (report(&sent, |index| index != 3), Blame { node: NodeId(4), accuser: Some(NodeId(1)) });
-    (told.blame, told.held_up) = (Some(blame), Some((blame, Error::replan("it holds up everybody"))));
+    (told.blame, told.held_up) = (Some(blame), Some((blame, Error::replan("it delays all others"))));
     let mut played = Played::told(request(), sent, view(12, &[]), told, false);
     assert_eq!(played.said[0], "held up");
     assert_eq!(steps(&mut played), ["rebuild", "commit"]);
@@ -402,7 +406,7 @@ fn a_node_that_stored_something_else_is_told_of_and_gets_no_data_again() {
         told.nodes.get_mut(&home.node).unwrap().end = None;
         told.take(home.node, wrong(block));
     }
-    // An acknowledgement that does not wait for it tells of it, too.
+    // An early acknowledgement reports it, too.
     let mut early = report(&sent, |index| index != 5);
     let (block, home) = sent.brings().nth(5).unwrap();
     early.nodes.get_mut(&home.node).unwrap().end = None;
@@ -444,7 +448,7 @@ fn data_is_sent_again_so_many_times_only() {
         assert_eq!(steps(&mut played).last(), Some(&"send"));
         again = played.machine.sent().clone();
     }
-    panic!("it is sent again and again");
+    panic!("the stripe is resent endlessly");
 }
 
 #[test]
@@ -477,7 +481,7 @@ proptest! {
     ) {
         let sent = sent(scheme);
         let mut told = report(&sent, |index| stored[usize::from(index)]);
-        // Some of those that failed say more, or stored something else.
+        // Some of the failed nodes report, or stored other bytes.
         for (block, home) in sent.brings().filter(|(block, _)| !stored[usize::from(block.index)]) {
             let node = told.nodes.get_mut(&home.node).unwrap();
             match kinds[usize::from(block.index)] {
@@ -495,7 +499,7 @@ proptest! {
             }
         }
         let mut played = Played::told(Request { missing_max, ..request() }, sent, view(nodes, &[]), told, false);
-        // What was stored wrong is not there.
+        // A wrongly stored block does not count.
         played.there.retain(|(index, _), _| stored[usize::from(*index)]);
         for (kind, node) in answers {
             let Some(asked) = &played.asked else { break };
@@ -509,7 +513,7 @@ proptest! {
                     continue;
                 }
                 4 => {
-                    // An event that answers nothing changes nothing.
+                    // An event that answers no action changes nothing.
                     let asked = played.asked.take();
                     let stray = match &asked {
                         Some(Action::Commit { .. }) => Event::Rebuilt(Ok(Rebuilt::default())),
@@ -530,7 +534,7 @@ proptest! {
                 Action::Allocate { .. } => Event::Allocated(Err(error)),
                 Action::Send(_) => Event::Started(Err(error)),
                 Action::Commit { .. } => Event::Committed(Err(error)),
-                other => panic!("{other:?} asks for nothing"),
+                other => panic!("{other:?} asks for no answer"),
             };
             played.asked = None;
             played.on(event);
@@ -539,7 +543,7 @@ proptest! {
         while played.ended.is_none() {
             played.well();
             rest += 1;
-            prop_assert!(rest < 50, "it goes on and on: {:?}", played.asked);
+            prop_assert!(rest < 50, "it does not end: {:?}", played.asked);
         }
         match played.ended.unwrap() {
             Ok(ended) => prop_assert_eq!(played.committed.is_some(), !ended.again),

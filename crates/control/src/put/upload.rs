@@ -1,21 +1,21 @@
-//! A put between the calls of its writer: what it has taught, what is allocated ahead, and which stripes are being sent or ended. Calls
-//! may come twice, and late: the answer to one may have been lost.
+//! The state of a put between its writer's calls: what it has learnt, what is allocated ahead, and which stripes are
+//! being sent or ended. Calls may be repeated or late, because answers may be lost.
 
 use super::Ahead;
 use std::{collections::BTreeMap, mem, time::Duration};
 use weft_types::{Epoch, Error, ObjectName, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
-/// A first stripe of up to so many bytes is started with its put, if the writer asks for that: a round trip is much of its time. A larger
-/// one is planned a moment later, when puts that begin at the same time are known of each other.
+/// A first stripe of up to this many bytes is started with its put, if the writer asks for it, because a round trip is
+/// much of its time. A larger one is planned a moment later, when concurrent puts are known.
 const START_BYTES_MAX: u64 = 1 << 20;
 
-/// A writer that keeps a put renews its lease so often in its time.
+/// How often within a lease a writer that keeps a put renews it.
 const KEPT_PER_LEASE: u64 = 3;
 
-/// Of how often a put was held up counts no more: how long a node may hold it up doubles with each.
+/// The delays of a put that count: each of them doubles the time for which a node may delay it.
 const HELD_UP_MAX: u32 = 3;
 
-/// A put. `S`: what goes on for a stripe that is being sent; `A`: the answer to a call that ended a plan.
+/// A put. `S`: the state of a stripe that is being sent; `A`: the answer to a call that ended a plan.
 #[derive(Debug)]
 pub struct Upload<S, A> {
     learnt: Learnt,
@@ -28,14 +28,14 @@ enum Stripe<S, A> {
     Sending {
         plan: PlanId,
         sending: S,
-        /// The plan whose end was answered with this one, and the answer.
+        /// The plan whose end was answered with this one, and that answer.
         answer: Option<(PlanId, A)>,
     },
-    /// Its blocks are being looked at.
+    /// Its blocks are being checked.
     Ending,
 }
 
-/// What a put has taught for its next stripes.
+/// What a put has learnt for its next stripes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Learnt {
     held_up: u32,
@@ -43,43 +43,43 @@ pub struct Learnt {
     is_warned: bool,
 }
 
-/// What a put teaches.
+/// A lesson for a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lesson {
-    /// A plan of it was ended because a node held it up.
+    /// One of its plans was ended because a node delayed it.
     HeldUp,
-    /// Some node has too little memory for any but the simplest scheme.
+    /// Some node has too little memory for any scheme but the simplest.
     Simplest,
-    /// What there is to say of where its blocks go has been said.
+    /// The warnings about its placement were reported.
     Warned,
 }
 
-/// What is known of a plan that is to be ended.
+/// The state of a plan that is to be ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Known<S, A> {
-    /// It is under way: end it.
+    /// It is running: end it.
     Now(S),
-    /// It has ended, and this was answered.
+    /// It has ended with this answer.
     Again(A),
-    /// Nothing: the metadata may know more.
+    /// Unknown here: the metadata may know more.
     Nothing,
 }
 
-/// What the end of a stripe comes to that is not under way.
+/// The answer to the end of a stripe that is not being sent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum EndedAlready {
-    /// It has ended: to ask again after the answer was lost is no error.
+    /// It has ended: a repetition after a lost answer is no error.
     Ended,
-    /// The put may have been committed with it, as an object of so many bytes: ask for that alone.
+    /// The put may have been committed with it, as an object of this size: ask for the commit alone.
     Commit(u64),
-    /// An earlier coordinator began it: it is sent again.
+    /// It was started under an earlier coordinator: it must be sent again.
     SendAgain(Error),
-    /// There is no such put.
+    /// The put does not exist.
     Gone,
 }
 
 impl Learnt {
-    /// How often a node held it up, as far as that counts.
+    /// The number of delays that counts.
     pub fn held_up(self) -> u32 {
         self.held_up.min(HELD_UP_MAX)
     }
@@ -89,24 +89,24 @@ impl Learnt {
         self.simplest
     }
 
-    /// Whether there is something to say of where the blocks of a conversion go, and it has not been said.
+    /// Whether warnings about a conversion's placement exist that were not reported yet.
     pub fn warns(self, is_conversion: bool, warnings: &[String]) -> bool {
         is_conversion && !warnings.is_empty() && !self.is_warned
     }
 }
 
 impl<S, A: Clone> Upload<S, A> {
-    /// A put of so many bytes, if they are known: those of a put that began under an earlier coordinator are not.
+    /// A put of this size, if known: that of a put that began under an earlier coordinator is not.
     pub fn new(size: Option<u64>) -> Self {
         Self { learnt: Learnt::default(), ahead: Ahead::new(size), stripes: BTreeMap::new() }
     }
 
-    /// What it has taught.
+    /// What the put has learnt.
     pub fn learnt(&self) -> Learnt {
         self.learnt
     }
 
-    /// It has taught something.
+    /// Records a lesson.
     pub fn learn(&mut self, lesson: Lesson) {
         match lesson {
             Lesson::HeldUp => self.learnt.held_up = self.learnt.held_up.saturating_add(1),
@@ -115,34 +115,35 @@ impl<S, A: Clone> Upload<S, A> {
         }
     }
 
-    /// What is allocated of it, and not opened.
+    /// Its stripes that are allocated and not opened.
     pub fn ahead(&mut self) -> &mut Ahead {
         &mut self.ahead
     }
 
-    /// Takes out the stripes that were never opened, to give them up: from now on none of them is opened.
+    /// Removes the stripes that were never opened, to give them up: none of them will be opened.
     pub fn take_unopened(&mut self) -> Vec<StripeId> {
         mem::replace(&mut self.ahead, Ahead::new(None)).take_all()
     }
 
-    /// A plan sends a stripe. `answer`: the plan whose end was answered with it, and the answer. What sent the stripe before is to stop.
+    /// Records the plan that sends a stripe. `answer`: the plan whose end was answered with it, and the answer. Returns
+    /// the previous state, which must stop.
     pub fn sends(&mut self, number: u64, plan: PlanId, sending: S, answer: Option<(PlanId, A)>) -> Option<S> {
         stopped(self.stripes.insert(number, Stripe::Sending { plan, sending, answer }))
     }
 
-    /// A stripe is not under way any more: it has ended, or is begun again. What sends it is to stop.
+    /// Removes a stripe that has ended or starts again. Returns its state, which must stop.
     pub fn leave(&mut self, number: u64) -> Option<S> {
         stopped(self.stripes.remove(&number))
     }
 
-    /// All stripes are not. What sends them is to stop.
+    /// Removes all stripes. Returns their states, which must stop.
     pub fn leave_all(&mut self) -> Vec<S> {
         mem::take(&mut self.stripes).into_values().filter_map(|stripe| stopped(Some(stripe))).collect()
     }
 
     /// Takes the stripe that `plan` sent, to end it.
     pub fn begin_end(&mut self, number: u64, plan: PlanId) -> Result<Known<S, A>> {
-        let other = || Error::replan(format!("stripe {number} is sent by another plan than {plan} by now"));
+        let other = || Error::replan(format!("stripe {number} is now sent by another plan than {plan}"));
         let Some(stripe) = self.stripes.get_mut(&number) else { return Ok(Known::Nothing) };
         match stripe {
             Stripe::Sending { plan: now, .. } if *now == plan => {
@@ -154,7 +155,8 @@ impl<S, A: Clone> Upload<S, A> {
         }
     }
 
-    /// Whether a plan is over, as its stripe went down with an earlier coordinator or has ended; what goes on, if that is the plan's.
+    /// Whether a plan is over, because its stripe has ended or started under an earlier coordinator; and the state, if
+    /// it is this plan's.
     pub fn is_over(&self, number: u64, plan: PlanId, is_finished: impl Fn(&S) -> bool) -> (bool, Option<&S>) {
         match self.stripes.get(&number) {
             Some(Stripe::Sending { plan: now, sending, .. }) if *now == plan => (is_finished(sending), Some(sending)),
@@ -163,7 +165,7 @@ impl<S, A: Clone> Upload<S, A> {
         }
     }
 
-    /// Whether something of it is under way right now.
+    /// Whether a stripe of it is being sent or ended.
     pub fn is_active(&self, is_finished: impl Fn(&S) -> bool) -> bool {
         self.stripes.values().any(|stripe| match stripe {
             Stripe::Sending { sending, .. } => !is_finished(sending),
@@ -179,29 +181,30 @@ fn stopped<S, A>(stripe: Option<Stripe<S, A>>) -> Option<S> {
     }
 }
 
-/// Whether a put's lease is renewed with a call, milliseconds: once a quarter of it is over. Writers that keep a put call three times in it,
-/// and short puts cost no change.
+/// Whether a call renews a put's lease, milliseconds: after a quarter of it. Writers that keep a put call three times
+/// within it, and a short put needs no renewal.
 pub fn is_lease_due(expires_ms: u64, now_ms: u64, lease_ms: u64) -> bool {
     expires_ms.saturating_sub(now_ms) < lease_ms / 4 * 3
 }
 
-/// After how long the lease of a put is renewed that the coordinator keeps itself, for a conversion; and again after each renewal.
+/// The interval at which the coordinator itself renews the lease of a conversion's put.
 pub fn kept_after(lease_ms: u64) -> Duration {
     Duration::from_millis(lease_ms / KEPT_PER_LEASE)
 }
 
-/// Whether a put is gone, by the error of the renewal of its lease. After any other error the next renewal may work.
+/// Whether this error of a lease's renewal means that the put is gone. After any other error the next renewal may
+/// succeed.
 pub fn is_gone(error: &Error) -> bool {
     error.reaction == Reaction::NotFound
 }
 
-/// Whether puts of which nothing was heard for a lease are given up by a coordinator that has led for so long. No lease can be renewed while
-/// there is no coordinator; before the first one there are no puts.
+/// Whether a coordinator that has led for this long aborts puts with expired leases. No lease can be renewed while
+/// there is no coordinator; before the first coordinator there are no puts.
 pub fn leases_end(led_for: Duration, lease_ms: u64, epoch: Epoch) -> bool {
     led_for >= Duration::from_millis(lease_ms) || epoch.0 <= 1
 }
 
-/// The layout of a put's first stripe, as far as its size is known; 0: it is not.
+/// The layout of a put's first stripe, as far as its size is known; 0 means unknown.
 pub fn first_stripe(full: StripeLayout, size_hint: u64) -> StripeLayout {
     match size_hint {
         0 => full,
@@ -214,19 +217,19 @@ pub fn starts_at_once(is_asked: bool, size_hint: u64, first: &StripeLayout) -> b
     is_asked && size_hint > 0 && first.data_len <= START_BYTES_MAX
 }
 
-/// Whether the put is committed with a stripe, and as an object of how many bytes. One that may end early is committed by a call of its
-/// own, which first checks that what is missing can be rebuilt.
+/// The size of the object, if the put is committed with a stripe. A put that may end early is committed by a separate
+/// call, which first checks that missing blocks can be rebuilt.
 pub(super) fn commits_with(asked: Option<u64>, missing_max: u32) -> Option<u64> {
     asked.filter(|_| missing_max == 0)
 }
 
-/// What the end of a stripe comes to that is not under way, by what the metadata have of it. `commit_size`: the put was to be committed with
-/// it.
+/// The answer to the end of a stripe that is not being sent, from the metadata. `commit_size`: the put was to be
+/// committed with it.
 pub fn ended_already(upload: UploadId, number: u64, found: Option<&StripeRecord>, commit_size: Option<u64>) -> EndedAlready {
     match (found, commit_size) {
         (Some(stripe), _) if stripe.ended => EndedAlready::Ended,
         (Some(_), _) => {
-            let message = format!("stripe {number} of put {upload} is not under way any more: send it again");
+            let message = format!("stripe {number} of put {upload} is no longer being sent: send it again");
             EndedAlready::SendAgain(Error::replan(message))
         }
         (None, Some(size)) => EndedAlready::Commit(size),
@@ -234,10 +237,10 @@ pub fn ended_already(upload: UploadId, number: u64, found: Option<&StripeRecord>
     }
 }
 
-/// The error of a put that was committed, and of which what is still on its way cannot be told. It is stored, whatever fails now: the writer
-/// must not take it for a put that may be given up.
+/// The error for a put that was committed, but whose blocks still on their way are unknown. The object is stored
+/// despite the error, so the writer must not abort the put.
 pub fn stored_all_the_same(object: &ObjectName, error: &Error) -> Error {
-    let message = format!("it is stored, and what of it is still on its way cannot be told: {}", error.message);
+    let message = format!("the object is stored, but which of its blocks are still on their way is unknown: {}", error.message);
     Error::retry(message).object(object)
 }
 
@@ -258,9 +261,9 @@ mod tests {
         let mut put = Put::new(None);
         assert_eq!(begin_end(&mut put, 1), Ok(Known::Nothing));
         assert_eq!(put.sends(0, PlanId(1), 10, None), None);
-        assert_eq!(begin_end(&mut put, 2), Err(Reaction::Replan), "that plan is not the stripe's");
+        assert_eq!(begin_end(&mut put, 2), Err(Reaction::Replan), "the stripe has another plan");
         assert_eq!(begin_end(&mut put, 1), Ok(Known::Now(10)));
-        assert_eq!(begin_end(&mut put, 1), Err(Reaction::Replan), "it is being ended");
+        assert_eq!(begin_end(&mut put, 1), Err(Reaction::Replan), "the stripe is being ended");
         assert_eq!(put.sends(0, PlanId(2), 20, Some((PlanId(1), "send again"))), None);
         assert_eq!(
             [begin_end(&mut put, 1), begin_end(&mut put, 1)],
@@ -269,7 +272,7 @@ mod tests {
         assert_eq!(begin_end(&mut put, 2), Ok(Known::Now(20)));
         assert_eq!(begin_end(&mut put, 1), Err(Reaction::Replan));
         assert_eq!(put.leave(0), None);
-        assert_eq!(begin_end(&mut put, 2), Ok(Known::Nothing), "the metadata know it");
+        assert_eq!(begin_end(&mut put, 2), Ok(Known::Nothing), "the metadata knows it");
     }
 
     #[test]
@@ -289,14 +292,14 @@ mod tests {
         put.sends(0, PlanId(1), 10, None);
         let is_finished = |sending: &u32| *sending == 20;
         assert_eq!(put.is_over(0, PlanId(1), is_finished), (false, Some(&10)));
-        assert_eq!(put.is_over(0, PlanId(9), is_finished), (false, None), "another plan brings the stripe");
+        assert_eq!(put.is_over(0, PlanId(9), is_finished), (false, None), "another plan sends the stripe");
         assert_eq!(put.is_over(1, PlanId(1), is_finished), (true, None));
         assert!(put.is_active(is_finished));
         put.sends(0, PlanId(2), 20, None);
         assert_eq!(put.is_over(0, PlanId(2), is_finished), (true, Some(&20)));
         assert!(!put.is_active(is_finished));
         begin_end(&mut put, 2).unwrap();
-        assert!(put.is_active(is_finished), "its blocks are being looked at");
+        assert!(put.is_active(is_finished), "its blocks are being checked");
     }
 
     #[test]
@@ -322,7 +325,7 @@ mod tests {
         put.ahead().allocated((0..3).map(|number| StripeRecord { id: StripeId(number + 1), number, ..stripe() }).collect());
         assert!(put.ahead().take(0).is_some());
         assert_eq!((put.take_unopened(), put.take_unopened()), (vec![StripeId(2), StripeId(3)], vec![]));
-        assert_eq!(put.ahead().take(1), None, "it is not opened any more");
+        assert_eq!(put.ahead().take(1), None, "it must not be opened any more");
     }
 
     #[test]
@@ -343,7 +346,7 @@ mod tests {
             let after_ms = kept_after(lease_ms).as_millis() as u64;
             assert!(after_ms > 0 && 3 * after_ms <= lease_ms && is_lease_due(lease_ms, after_ms, lease_ms), "{lease_ms}");
         }
-        let errors = [Error::not_found("no such put"), Error::retry("the metadata are away"), Error::fatal("a disk")];
+        let errors = [Error::not_found("no such put"), Error::retry("the metadata is unavailable"), Error::fatal("a disk")];
         assert_eq!(errors.each_ref().map(is_gone), [true, false, false]);
     }
 
@@ -365,7 +368,7 @@ mod tests {
         };
         assert_eq!([ended(Some(true), None), ended(Some(true), Some(9))], [EndedAlready::Ended, EndedAlready::Ended]);
         assert_eq!([ended(None, Some(9)), ended(None, None)], [EndedAlready::Commit(9), EndedAlready::Gone]);
-        let again = "stripe 3 of put 5 is not under way any more: send it again";
+        let again = "stripe 3 of put 5 is no longer being sent: send it again";
         assert_eq!(ended(Some(false), Some(9)), EndedAlready::SendAgain(Error::replan(again)));
         let name = ObjectName { bucket: "b".into(), key: "k".into() };
         assert_eq!(stored_all_the_same(&name, &Error::fatal("x")).reaction, Reaction::Retry);
@@ -380,7 +383,7 @@ mod tests {
             let (mut out, mut answered) = (Vec::new(), [None; 3]);
             for (kind, number, back) in calls {
                 let at = number as usize;
-                // A plan of late, or one that is still to come.
+                // A recent plan, or a future one.
                 let plan = PlanId(u64::from(next).saturating_sub(back));
                 match kind {
                     0 => {

@@ -32,12 +32,13 @@ fn read_from(read: &PlannedRead) -> BTreeSet<NodeId> {
     homes.map(|placed| placed.home.node).collect()
 }
 
-/// Answers what a read asks for: `start` says what comes of each start. What it came to, and the plan that was started last.
+/// Answers a read's actions; `start` gives the result of each start. Returns the read's result, and the last plan that
+/// was started.
 fn played(request: Request, view: View, start: impl FnMut(u32, &PlannedRead) -> Result<()>) -> (Result<()>, Option<PlannedRead>) {
     played_while(request, view, &stripe(), start)
 }
 
-/// The same of a stripe that is found to be so `now` when it is looked up.
+/// The same for a stripe that is in state `now` when it is looked up.
 fn played_while(
     request: Request,
     mut view: View,
@@ -48,7 +49,7 @@ fn played_while(
     for _ in 0..100 {
         let mut answer = None;
         for action in read.on(event, &view, &mut rng) {
-            assert!(answer.is_none(), "only the last action asks");
+            assert!(answer.is_none(), "only the last action asks for an answer");
             answer = match action {
                 Action::Suspect(node) => {
                     view.nodes.get_mut(&node).unwrap().suspect_for = std::time::Duration::from_secs(9);
@@ -65,9 +66,9 @@ fn played_while(
                 Action::End(result) => return (result, last),
             };
         }
-        event = answer.expect("something is asked for, or it has ended");
+        event = answer.expect("an action is pending, or it has ended");
     }
-    panic!("it goes on and on");
+    panic!("it does not end");
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn a_node_that_cannot_be_asked_is_read_around_and_of_a_bad_block_only_the_block(
     assert_eq!((ended, read.rebuilt.as_slice()), (Ok(()), &[0][..]));
     assert!(!read_from(&read).contains(&NodeId(1)));
 
-    // The block is not known as bad by then, and its node is not avoided: it is read there again, and so on.
+    // The block is not yet known to be bad, and its node is not avoided: it is read there again.
     let bad = || away(1).block(stripe().block_id(0).unwrap());
     let mut starts = 0;
     let (ended, _) = played(request(0), view(8, &[]), |_, read| {
@@ -104,7 +105,7 @@ fn a_node_that_cannot_be_asked_is_read_around_and_of_a_bad_block_only_the_block(
         Err(bad())
     });
     assert_eq!((ended, starts), (Err(bad()), PLANS_MAX));
-    // As soon as it is known, it is rebuilt.
+    // Once the block is known to be bad, it is rebuilt.
     let mut now = stripe();
     now.blocks.get_mut(&0).unwrap().state = BlockState::Corrupt;
     let (ended, read) = played_while(request(0), view(8, &[]), &now, |start, _| if start == 1 { Err(bad()) } else { Ok(()) });
@@ -136,7 +137,7 @@ fn a_delegate_reads_its_own_copy() {
     let stripe = StripeRecord { layout, ..stripe };
     let request = Request { code, stripe, delegate: Some(NodeId(3)), ..request(0) };
     let read = made(&Read::new(request).ask(&view(8, &[]), &mut rng()), &view(8, &[])).unwrap();
-    assert_eq!(read_from(&read), BTreeSet::from([NodeId(3)]), "of one data block every block is a copy");
+    assert_eq!(read_from(&read), BTreeSet::from([NodeId(3)]), "with one data block, every block is a copy");
 }
 
 #[test]
@@ -144,7 +145,7 @@ fn a_delegate_may_complain_of_its_stripe_only() {
     let stripe = stripe();
     let block = |id| BlockId { stripe: StripeId(id), ..stripe.block_id(0).unwrap() };
     let (own, other) = (Party::Node(NodeId(2)), Party::Node(NodeId(8)));
-    let error = || Error::replan("it failed");
+    let error = || Error::replan("the link failed");
     let about = [error(), error().party(own), error().block(block(7)), error().block(block(7)).party(own)];
     assert!(about.iter().all(|error| is_about(error, &stripe)));
     let not = [error().party(other), error().block(block(8)), error().block(block(8)).party(own)];
@@ -159,12 +160,12 @@ fn of_what_a_client_complains_the_least_that_helps_is_avoided() {
     let lost = Error::replan("reset").party(party);
     let corrupt = Error::corrupt("page 3").party(party).block(block);
     assert_eq!(avoided(&lost, &stripe, false), (Some(node), None));
-    assert_eq!(avoided(&lost, &stripe, true), (None, None), "agents know better");
+    assert_eq!(avoided(&lost, &stripe, true), (None, None), "the agents' reports take precedence");
     assert_eq!(avoided(&corrupt, &stripe, false), (None, Some(block)));
     assert_eq!(avoided(&Error::retry("busy").party(party), &stripe, false), (None, None));
     assert_eq!(avoided(&Error::replan("reset").party(Party::Client(3)), &stripe, false), (None, None));
     stripe.blocks.get_mut(&1).unwrap().state = BlockState::Corrupt;
-    assert_eq!(avoided(&corrupt, &stripe, false), (None, None), "what of it can be read is known");
+    assert_eq!(avoided(&corrupt, &stripe, false), (None, None), "its readable parts are known");
 }
 
 proptest! {
@@ -198,6 +199,6 @@ proptest! {
                 asked = None;
             }
         }
-        prop_assert!(asked.is_none(), "it waits for {asked:?}");
+        prop_assert!(asked.is_none(), "{asked:?} is still pending");
     }
 }

@@ -1,4 +1,4 @@
-//! Blocks that are lost, and those that take their place: what of them has arrived, and when they are durable.
+//! Lost blocks and the new blocks that replace them: what has arrived, and when they are durable.
 
 use crate::{
     run::{End, Report},
@@ -6,48 +6,48 @@ use crate::{
 };
 use weft_types::{BlockId, Home, PlacedBlock, Span, StripeRecord};
 
-/// A block that is to be rebuilt.
+/// A block to rebuild.
 #[derive(Debug, Clone)]
 pub struct Lost {
     /// Its index in the stripe.
     pub index: u8,
-    /// Which copy of it; it may be one that there was not yet.
+    /// The copy's number; it may be a new copy.
     pub copy: u8,
-    /// The checksums that it must have, if they are recorded.
+    /// The checksums that it must have, if recorded.
     pub checksums: Option<Vec<u32>>,
 }
 
-/// A block that was rebuilt.
+/// A rebuilt block.
 #[derive(Debug, Clone)]
 pub struct RebuiltBlock {
     /// The block, in its new generation.
     pub block: BlockId,
-    /// Where it is.
+    /// Its home.
     pub home: Home,
-    /// CRC32C of each MiB.
+    /// The CRC32C of each MiB.
     pub checksums: Vec<u32>,
 }
 
-/// A new block under way.
+/// A new block that is being written.
 #[derive(Debug, Clone)]
 pub struct Arriving {
     /// The block, in its new generation.
     pub block: BlockId,
-    /// Where it goes.
+    /// Its home.
     pub home: Home,
-    /// The checksums that it must have, if they are recorded.
+    /// The checksums that it must have, if recorded.
     pub expected: Option<Vec<u32>>,
-    /// The positions that have not arrived.
+    /// The positions that are missing.
     pub missing: Vec<Span>,
     /// Its checksums, once it is durable.
     pub durable: Option<Vec<u32>>,
 }
 
 impl Arriving {
-    /// Takes what a report says of it; `whole`: all positions of the block.
+    /// Updates it from a report; `whole`: all positions of the block.
     pub(super) fn take(&mut self, report: &Report, whole: Span) {
         if let Some(stored) = report.stored(self.block, self.home.node) {
-            // The agent compares too; what is here is a second look.
+            // The agent compares the checksums too; this is a second check.
             if self.expected.as_ref().is_none_or(|expected| *expected == stored.checksums) {
                 self.durable = Some(stored.checksums.clone());
                 self.missing.clear();
@@ -58,13 +58,13 @@ impl Arriving {
             let arrived = node.arrived.get(&self.block).map(Vec::as_slice).unwrap_or_default();
             self.missing = whole.subtract(arrived);
             if self.missing.is_empty() {
-                // All had come and it was not taken: it was not what it should be.
+                // All positions had arrived, but the block was refused, because its checksums were wrong.
                 self.missing = vec![whole];
             }
         }
     }
 
-    /// Whether its node is gone, or stored something else.
+    /// Whether its node failed or stored other bytes.
     pub(super) fn is_dead(&self, report: &Report) -> bool {
         let end = report.nodes.get(&self.home.node).and_then(|node| node.end.as_ref());
         report.stored(self.block, self.home.node).is_some() || matches!(end, Some(End::Broken(_) | End::GivenUp))
@@ -76,9 +76,10 @@ impl Arriving {
     }
 }
 
-/// The blocks of a stripe that are asked for, or else those that are lost, wholly or in part; with what they must become.
+/// The requested blocks of a stripe or, without a request, those that are lost, wholly or in part; with their expected
+/// checksums.
 ///
-/// Of a block that is asked for and has copies, those that are lost; if none is, the first.
+/// Of a requested block with copies: the lost copies or, if none is lost, the first copy.
 pub fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost> {
     let is_lost = |index: u8, placed: &PlacedBlock| is_lost(stripe, view, index, placed);
     let has_lost = |index: u8| stripe.all().any(|(at, placed)| at == index && is_lost(at, placed));
@@ -90,7 +91,7 @@ pub fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost
     lost.map(|(index, placed)| Lost::of(stripe, index, placed.copy)).collect()
 }
 
-/// The bytes that have been moved when `thousandths` of the work on `bytes` are done.
+/// The bytes that have moved at `thousandths` of the work on `bytes`.
 pub fn moved_bytes(bytes: u64, thousandths: u64) -> u64 {
     (u128::from(bytes) * u128::from(thousandths) / 1000) as u64
 }
@@ -101,7 +102,7 @@ pub(super) fn is_lost(stripe: &StripeRecord, view: &View, index: u8, placed: &Pl
 }
 
 impl Lost {
-    /// A copy of a block, with what it must become.
+    /// A copy of a block, with its expected checksums.
     pub fn of(stripe: &StripeRecord, index: u8, copy: u8) -> Self {
         Self { index, copy, checksums: stripe.checksums.get(usize::from(index)).cloned() }
     }
@@ -131,8 +132,8 @@ pub(super) mod tests {
             new.take(&report, whole);
             new.durable.clone()
         };
-        assert_eq!(told(2, 7, &mut new), None, "another node says so");
-        assert_eq!(told(9, 8, &mut new), None, "it is something else");
+        assert_eq!(told(2, 7, &mut new), None, "another node reported it");
+        assert_eq!(told(9, 8, &mut new), None, "it has other bytes");
         assert_eq!(told(9, 7, &mut new), Some(vec![7]));
         assert_eq!(new.rebuilt().map(|it| it.home.node), Some(NodeId(9)));
     }
@@ -147,6 +148,6 @@ pub(super) mod tests {
         assert_eq!(new.missing, [Span::new(4096, 8192)]);
         report.nodes.get_mut(&NodeId(9)).unwrap().arrived.insert(new.block, vec![whole]);
         new.take(&report, whole);
-        assert_eq!(new.missing, [whole], "all had arrived, and it was not taken");
+        assert_eq!(new.missing, [whole], "all had arrived, but the block was refused");
     }
 }

@@ -1,51 +1,52 @@
-//! Which nodes the plans that follow a failure leave alone.
+//! The nodes that plans avoid after a failure.
 
 use super::Arriving;
 use crate::run::{Blame, Report};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_types::{BlockId, BlockState, NodeId, StripeRecord};
 
-/// A node that was in a dispute with its helpers in so many plans gets no block any more.
+/// A node that was in disputes with its helpers in this many plans gets no further block.
 pub(super) const DISPUTES_MAX: u32 = 2;
 
-/// How often helpers that were blamed are tried again when no other node is left.
+/// How often blamed helpers are tried again when no other node is left.
 const SECOND_CHANCES_MAX: u32 = 2;
 
-/// The nodes that the plans after a failure leave alone, and why.
+/// The nodes that plans avoid after a failure, and why.
 #[derive(Debug, Default)]
 pub(super) struct Avoided {
-    /// Nodes that are gone or that failed by themselves.
+    /// Nodes that are gone or failed by themselves.
     pub(super) failed: BTreeSet<NodeId>,
-    /// Helpers that another node complained about.
+    /// Helpers that another node blamed.
     pub(super) blamed: BTreeSet<NodeId>,
-    /// In how many plans the node that was to store a block complained of a helper, or a helper of it.
+    /// In how many plans the node that was to store a block was in a dispute with a helper.
     pub(super) disputes: BTreeMap<NodeId, u32>,
-    /// How often those who were blamed have been tried again.
+    /// How often blamed helpers have been tried again.
     pub(super) second_chances: u32,
 }
 
 impl Avoided {
-    /// Learns from a plan that failed, while these blocks were arriving. `knows_bad_blocks`: all that the node to blame is blamed for is
-    /// known of its blocks by now.
+    /// Learns from a failed plan, during which these blocks were arriving. `knows_bad_blocks`: everything that the
+    /// culprit is blamed for is now recorded of its blocks.
     pub(super) fn learn(&mut self, report: &Report, arriving: &[Arriving], knows_bad_blocks: bool) {
         let Some(Blame { node, accuser }) = report.blame else { return };
         let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
         let Some(accuser) = accuser else {
-            // It goes on helping with what it can read.
+            // It keeps helping with the blocks that it can read.
             if !knows_bad_blocks {
                 self.failed.insert(node);
             }
             return;
         };
         if report.held_up.is_some() && stores(&node) {
-            // If it has said in time what had arrived, it goes on with that, unless it does so again.
+            // If it has reported in time what had arrived, it keeps its block, unless this happens again.
             *self.disputes.entry(node).or_default() += 1;
             return;
         }
         for target in [node, accuser].iter().filter(|node| stores(node)) {
             *self.disputes.entry(*target).or_default() += 1;
         }
-        // Where two complain of each other, either may be met. One that keeps what has come in is given another helper first.
+        // If two nodes blame each other, either may be at fault. A node that holds arrived data first gets another
+        // helper.
         let has_some = |new: &Arriving| {
             report.nodes.get(&new.home.node).and_then(|told| told.arrived.get(&new.block)).is_some_and(|spans| !spans.is_empty())
         };
@@ -57,27 +58,27 @@ impl Avoided {
         };
     }
 
-    /// Nodes that were only blamed are tried again, rather than giving up: the one that is gone may be known for certain by now. Tells
-    /// whether there is another try.
+    /// Tries blamed nodes again instead of giving up: by now, the node that is really gone may be known. Returns
+    /// whether another attempt is allowed.
     pub(super) fn second_chances(&mut self) -> bool {
         self.blamed.clear();
         self.second_chances += 1;
         self.second_chances <= SECOND_CHANCES_MAX
     }
 
-    /// All of them.
+    /// All nodes to avoid.
     pub(super) fn left_alone(&self) -> BTreeSet<NodeId> {
         self.failed.union(&self.blamed).copied().collect()
     }
 }
 
-/// Whether all that a node is blamed for is known of its blocks by now, so that the next plan goes around it.
+/// Whether everything that a node is blamed for is now recorded of its blocks, so that the next plan avoids it.
 pub(super) fn knows_bad_blocks(stripe: &StripeRecord, node: NodeId, report: &Report) -> bool {
     let mut bad = report.nodes.get(&node).into_iter().flat_map(|report| report.bad_blocks(node)).peekable();
     bad.peek().is_some() && bad.all(|(block, ..)| is_known_bad(stripe, block))
 }
 
-/// Whether it is known that a block of a stripe is bad.
+/// Whether a block of a stripe is known to be bad.
 pub(super) fn is_known_bad(stripe: &StripeRecord, block: BlockId) -> bool {
     let placed = stripe.find(block.index, block.copy);
     placed.is_some_and(|placed| placed.generation == block.generation && placed.state != BlockState::Ok)
@@ -88,10 +89,10 @@ mod tests {
     use super::{super::arriving::tests::arriving_at, *};
     use weft_types::{Error, Span};
 
-    /// Node 5 has waited for this one.
+    /// Node 5 has waited for this node.
     fn held_up_by(node: u32) -> Report {
         let blame = Blame { node: NodeId(node), accuser: Some(NodeId(5)) };
-        Report { blame: Some(blame), held_up: Some((blame, Error::replan("it holds up everybody"))), ..Report::default() }
+        Report { blame: Some(blame), held_up: Some((blame, Error::replan("it delays all others"))), ..Report::default() }
     }
 
     #[test]
@@ -99,7 +100,7 @@ mod tests {
         let (mut avoided, arriving) = (Avoided::default(), arriving_at(9));
         avoided.learn(&held_up_by(2), &arriving, false);
         assert_eq!(avoided.left_alone(), BTreeSet::from([NodeId(2)]));
-        assert!(avoided.second_chances() && avoided.left_alone().is_empty(), "a moment's hiccup uses up a helper");
+        assert!(avoided.second_chances() && avoided.left_alone().is_empty(), "a short delay must not use up a helper");
     }
 
     #[test]
@@ -123,7 +124,7 @@ mod tests {
             avoided
         };
         assert_eq!(blamed(&[Span::new(0, 4096)], 1).left_alone(), BTreeSet::from([NodeId(2)]));
-        assert_eq!(blamed(&[], 1).left_alone(), BTreeSet::from([NodeId(9)]), "there is nothing to keep");
-        assert_eq!(blamed(&[Span::new(0, 4096)], 2).disputes[&NodeId(9)], DISPUTES_MAX, "it does not stay for ever");
+        assert_eq!(blamed(&[], 1).left_alone(), BTreeSet::from([NodeId(9)]), "no data has arrived");
+        assert_eq!(blamed(&[Span::new(0, 4096)], 2).disputes[&NodeId(9)], DISPUTES_MAX, "the node is replaced in the end");
     }
 }

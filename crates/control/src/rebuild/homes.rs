@@ -1,4 +1,4 @@
-//! Where rebuilt blocks go.
+//! The homes of rebuilt blocks.
 
 use super::{Lost, Request};
 use crate::{
@@ -12,34 +12,34 @@ use weft_types::{Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Resu
 /// The nodes that may get rebuilt blocks.
 #[derive(Debug, Clone)]
 pub enum Destination {
-    /// Whichever the rules of placement choose.
+    /// Any node, by the placement rules.
     Anywhere,
-    /// These, one block of the stripe each, in the order of what is lost.
+    /// These nodes, one block of the stripe each, in the order of the lost blocks.
     Nodes(Vec<NodeId>),
-    /// The requestors of a job, evenly; empty: all nodes are.
+    /// The requestors of a job, evenly; empty: all nodes.
     Among(BTreeSet<NodeId>),
 }
 
 /// How many blocks of a job each node has been given.
 pub type BlocksGiven = BTreeMap<NodeId, u64>;
 
-/// Homes for what is lost.
+/// Homes for lost blocks.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// For each lost block. None: there is none for it.
+    /// One for each lost block; `None` if there is none.
     pub(super) homes: Vec<Option<Home>>,
     pub(super) warnings: Vec<String>,
-    /// Why there are not homes for all.
+    /// Why some blocks have no home.
     pub(super) short: Option<Error>,
 }
 
 impl Destination {
-    /// Whether a block must go to this very node.
+    /// Whether a block must go to this node.
     pub(super) fn names(&self, node: NodeId) -> bool {
         matches!(self, Self::Nodes(nodes) if nodes.contains(&node))
     }
 
-    /// Whether the request names the nodes that blocks may go to.
+    /// Whether the request names target nodes.
     fn is_named(&self) -> bool {
         match self {
             Self::Anywhere => false,
@@ -50,7 +50,7 @@ impl Destination {
 }
 
 impl Request {
-    /// Homes for what is lost: for all of it, or for as much as there is room for.
+    /// Homes for all lost blocks, or for as many as there is room for.
     pub(super) fn choose_homes(&self, view: &View, given: &mut BlocksGiven) -> Result<Chosen> {
         let Destination::Nodes(nodes) = &self.to else {
             return match self.place(self.lost.len(), &BTreeSet::new(), view, given) {
@@ -65,14 +65,18 @@ impl Request {
         let (lost, named) = (self.lost.len(), nodes.len());
         if lost != named {
             let number = self.stripe.number;
-            let message =
-                format!("{lost} blocks of stripe {number} are to be rebuilt, and {named} nodes are named: a node takes one");
+            let message = format!(
+                "{lost} blocks of stripe {number} must be rebuilt, but {named} nodes are named: name one node for each block"
+            );
             return Err(Error::invalid(message));
         }
         let mut chosen = Chosen { homes: Vec::with_capacity(named), warnings: Vec::new(), short: None };
         for (at, to) in nodes.iter().enumerate() {
             if nodes[..at].contains(to) {
-                return Err(Error::invalid(format!("{} is named twice, and a node takes one block", view.name(*to))));
+                return Err(Error::invalid(format!(
+                    "{} is named twice, but a node takes only one block of a stripe",
+                    view.name(*to)
+                )));
             }
             let (home, warning) = self.home_at(*to, view)?;
             chosen.homes.push(Some(home));
@@ -81,21 +85,24 @@ impl Request {
         Ok(chosen)
     }
 
-    /// A home on a node that was named, and what there is to say of it.
+    /// A home on a named node, and a warning about it, if any.
     fn home_at(&self, to: NodeId, view: &View) -> Result<(Home, Option<String>)> {
         let name = view.name(to);
-        let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists them")))?;
+        let node =
+            view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists the nodes")))?;
         if !node.up {
-            return Err(Error::invalid(format!("{name} is down: nothing can be rebuilt there")));
+            return Err(Error::invalid(format!("{name} is down: choose a node that is up")));
         }
         if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
             let number = self.stripe.number;
-            return Err(Error::invalid(format!("{name} holds block {index} of stripe {number} already, and a node takes one")));
+            return Err(Error::invalid(format!(
+                "{name} already holds block {index} of stripe {number}, and a node takes only one"
+            )));
         }
         let bytes = self.bytes_needed();
         let disk = placement::disk_for(node, bytes);
         let disk =
-            disk.ok_or_else(|| Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))))?;
+            disk.ok_or_else(|| Error::invalid(format!("no disk of {name} has {} free", weft_types::human_bytes(bytes))))?;
         let mut in_rack = 1;
         for (_, kept) in self.kept() {
             in_rack += usize::from(view.node(kept).is_some_and(|kept| kept.rack == node.rack));
@@ -106,8 +113,8 @@ impl Request {
         Ok((Home { node: to, disk: disk.number }, warning))
     }
 
-    /// There are too few nodes. Blocks that are lost in part stay where they are, in a new generation, and the others go where there is
-    /// room.
+    /// For a lack of nodes: partly lost blocks stay where they are, in a new generation, and the others go where there
+    /// is room.
     fn choose_some(&self, short: Error, view: &View, given: &mut BlocksGiven) -> Result<Chosen> {
         let others = self.not_asked(view);
         let may_take = |node: NodeId| !self.avoid.contains(&node) && !others.contains(&node);
@@ -129,7 +136,7 @@ impl Request {
         Ok(Chosen { homes, warnings, short: (missing > 0).then_some(short) })
     }
 
-    /// Gives the blocks that have no home yet one of these each. The node of one that is lost gets no other than that one.
+    /// Gives each block without a home one of these. The node of a lost block can get only that block.
     fn fill(&self, homes: &mut [Option<Home>], mut found: Vec<Home>) {
         let open = |homes: &[Option<Home>], at: usize| homes.get(at).is_some_and(Option::is_none);
         for (at, lost) in self.lost.iter().enumerate() {
@@ -143,20 +150,20 @@ impl Request {
         }
     }
 
-    /// Where the other lost blocks were: theirs to come back to.
+    /// The nodes of the other lost blocks, to which those may return.
     pub(super) fn lost_nodes_of_others(&self, index: u8, copy: u8) -> impl Iterator<Item = NodeId> + '_ {
         let others = self.lost.iter().filter(move |other| (other.index, other.copy) != (index, copy));
         others.filter_map(|other| Some(self.stripe.find(other.index, other.copy)?.home.node))
     }
 
-    /// Homes for so many blocks, which get them.
+    /// Chooses homes for `count` blocks and counts them as given.
     pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &mut BlocksGiven) -> Result<Placed> {
         let placed = self.find_homes(count, avoid, view, given)?;
         placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
         Ok(placed)
     }
 
-    /// Another home for one block, for which these nodes are not considered.
+    /// Another home for one block, except on these nodes.
     pub(super) fn place_one(
         &self,
         avoid: &BTreeSet<NodeId>,
@@ -168,22 +175,22 @@ impl Request {
         Ok((home, warnings))
     }
 
-    /// Homes that so many blocks would get.
+    /// The homes that `count` blocks would get.
     pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
         let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
         let copies = self.copies_max();
         let spec = placement::described(&self.code.spec(), copies);
-        // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
+        // Prefers other nodes. If there are none, a node may get its own lost block back, in a new generation.
         let others = self.not_asked(view);
         let never = avoid.iter().chain(&self.avoid).chain(&others).copied();
         let elsewhere: BTreeSet<NodeId> = never.clone().chain(self.lost_nodes()).collect();
-        // What is left of a block that is lost in part helps: its node gets no other block of the stripe.
+        // The readable rest of a partly lost block helps, so its node gets no other block of the stripe.
         let helping = self.partly_lost().map(|(_, node)| node);
         let anywhere: BTreeSet<NodeId> = never.chain(helping).collect();
-        // Only a job spreads what it gives; what one stripe gets goes where there is most space.
+        // Only a job spreads its blocks evenly; the blocks of a single stripe go where there is most space.
         let load = if matches!(self.to, Destination::Among(_)) { given } else { &NOTHING };
         let ask = placement::Ask { load, named: self.to.is_named(), ..self.placement(&spec, count, &held, &elsewhere) };
-        // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
+        // Seeded by the stripe, so that an explained plan is the one that runs, as long as the nodes do not change.
         let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
         placement::place(view, &ask, &mut rng)
             .or_else(|_| placement::place(view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
@@ -192,11 +199,11 @@ impl Request {
             .map_err(|error| view.lacking_nodes(error).object(&self.object))
             .map_err(|error| match others.is_empty() {
                 true => error,
-                false => Error { message: format!("{}; only the nodes that were named may take it", error.message), ..error },
+                false => Error { message: format!("{}; only the named nodes may take it", error.message), ..error },
             })
     }
 
-    /// How many copies of a block there are, with those that are to be made: of the one that has the most.
+    /// The highest number of copies of a block, including the new ones.
     fn copies_max(&self) -> u8 {
         let there = self.stripe.all().map(|(index, placed)| (index, placed.copy));
         let all: BTreeSet<(u8, u8)> = there.chain(self.lost.iter().map(|lost| (lost.index, lost.copy))).collect();
@@ -204,19 +211,19 @@ impl Request {
         self.stripe.blocks.keys().copied().map(of).max().and_then(|most| u8::try_from(most).ok()).unwrap_or(1)
     }
 
-    /// What to say where there are too few nodes for all copies, whatever the code.
+    /// The error if there are too few nodes for all copies with any code.
     fn too_few_for_copies(&self, view: &View, needed: usize, copies: u8, error: Error) -> Error {
         let (k, m, up) = (self.stripe.dimension(), self.code.m(), view.up_count());
         if up >= needed {
             return error;
         }
         let message = format!(
-            "{copies} copies of {k} data blocks and {m} parity blocks need {needed} nodes; {up} are up: add nodes, or ask for fewer copies"
+            "{copies} copies of {k} data blocks and {m} parity blocks need {needed} nodes, but {up} are up: add nodes or request fewer copies"
         );
         Error { message, ..error }
     }
 
-    /// The nodes that are not among the requestors, where only some are.
+    /// The nodes that are not requestors, if requestors are given.
     fn not_asked(&self, view: &View) -> BTreeSet<NodeId> {
         match &self.to {
             Destination::Among(only) if self.to.is_named() => {
@@ -228,13 +235,13 @@ impl Request {
 
     fn placement<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
         let (tolerance, bytes) = (self.code.tolerance(), self.bytes_needed());
-        // With copies, more blocks in a rack than the code tolerates to lose are not yet a loss.
+        // With copies, a rack with more blocks than the code tolerates to lose is not a risk yet.
         let has_copies = !self.stripe.copies.is_empty() || self.lost.iter().any(|lost| lost.copy > 0);
         let failure_domain = if has_copies { FailureDomain::Node } else { self.failure_domain };
         placement::Ask { code, count, tolerance, failure_domain, held, avoid, named: false, bytes, load: &NOTHING }
     }
 
-    /// The blocks that stay, and where they are.
+    /// The blocks that stay, and their nodes.
     fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
         let stays = |(index, placed): &(u8, &PlacedBlock)| !self.is_lost(*index, placed.copy);
         self.stripe.all().filter(stays).map(|(index, placed)| (index, placed.home.node))
@@ -245,7 +252,7 @@ impl Request {
         self.stripe.all().filter(is_lost).map(|(_, placed)| placed.home.node)
     }
 
-    /// The blocks, by index and copy, of which some bytes are lost and others can be read, and where they are.
+    /// The partly readable blocks, by index and copy, and their nodes.
     fn partly_lost(&self) -> impl Iterator<Item = ((u8, u8), NodeId)> + '_ {
         let is_partly = |(index, placed): &(u8, &PlacedBlock)| {
             self.is_lost(*index, placed.copy) && !self.stripe.corrupt_of(*index, placed.copy).is_empty()

@@ -1,4 +1,4 @@
-//! The life of a rebuild: what it waits for, and what follows from each answer.
+//! The state machine of a rebuild: what it waits for, and what follows from each answer.
 
 use super::{
     Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
@@ -13,7 +13,7 @@ use crate::{
 use std::collections::{BTreeSet, VecDeque};
 use weft_types::{BlockId, Error, Home, NodeId, Party, Reaction, Result};
 
-/// How many homes are tried for a block while other rebuilds bring blocks of the stripe to them.
+/// How many homes are tried for a block while other rebuilds bring blocks of the stripe there.
 pub(super) const HOMES_MAX: usize = 4;
 
 /// A rebuild.
@@ -21,13 +21,13 @@ pub(super) const HOMES_MAX: usize = 4;
 pub struct Rebuild {
     request: Request,
     state: State,
-    /// Blocks whose home is chosen and not allocated yet.
+    /// Blocks with a chosen home that is not allocated yet.
     unallocated: VecDeque<(Lost, Home)>,
     arriving: Vec<Arriving>,
     avoided: Avoided,
-    /// Why a block could not be allocated anywhere: the first time.
+    /// The first reason why a block could not be allocated.
     conflict: Option<Error>,
-    /// Why the plan before failed. None: the first is still to come.
+    /// Why the last plan failed; `None` before the first.
     failure: Option<Error>,
     rebuilt: Rebuilt,
     actions: Vec<Action>,
@@ -57,12 +57,12 @@ enum State {
         others: VecDeque<RebuiltBlock>,
         failure: Option<Error>,
     },
-    /// For the end of the allocation of a block that could not be committed; others are to be.
+    /// For the release of a block that could not be committed; others are still to be committed.
     NotCommitted {
         others: VecDeque<RebuiltBlock>,
         failure: Error,
     },
-    /// For the end of allocations that are given up.
+    /// For the release of allocations.
     Ending {
         error: Error,
         others: VecDeque<BlockId>,
@@ -73,14 +73,14 @@ enum State {
 /// Why a plan failed.
 #[derive(Debug)]
 enum Failure {
-    /// By what the agents told.
+    /// According to the agents' reports.
     Told(Report),
-    /// A node could not take its part.
+    /// A node could not take part.
     NotOpened { node: NodeId, error: Error },
 }
 
 impl Rebuild {
-    /// Of this request.
+    /// For this request.
     pub fn new(request: Request) -> Self {
         Self {
             request,
@@ -95,12 +95,12 @@ impl Rebuild {
         }
     }
 
-    /// What was asked for. Its stripe is as it was looked up last.
+    /// The request, with the stripe as it was last looked up.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The blocks under way.
+    /// The blocks that are being written.
     pub fn arriving(&self) -> &[Arriving] {
         &self.arriving
     }
@@ -110,7 +110,7 @@ impl Rebuild {
         self.rebuilt.resumed
     }
 
-    /// What the first plan would be, and what there is to say of it. Nothing begins, but its homes count in `world.given`.
+    /// The first plan and its warnings. Starts nothing, but counts its homes in `world.given`.
     pub fn explain(&self, world: &mut World<'_>) -> Result<(PlanRequest, Vec<String>)> {
         let request = &self.request;
         request.require_recoverable(world.view)?;
@@ -126,7 +126,7 @@ impl Rebuild {
         Ok((self.ask(targets, world), warnings))
     }
 
-    /// The nodes whose blocks a plan reads help now: the next rebuilds prefer others.
+    /// Records the helpers of a plan, so that the next rebuilds prefer others.
     pub fn note_helpers(&self, planned: &Planned, world: &mut World<'_>) {
         let binding = &planned.plan.binding;
         let node = |block: &weft_plan::BoundBlock| binding.parties.get(usize::from(block.vertex))?.node();
@@ -135,7 +135,7 @@ impl Rebuild {
         }
     }
 
-    /// Whether the plan that runs can be replaced by one without this node: with other helpers, or another home.
+    /// Whether another plan could replace the running one without this node: with other helpers or another home.
     pub fn is_spare(&self, node: NodeId, view: &View, given: &BlocksGiven) -> bool {
         let (request, failed) = (&self.request, self.avoided.left_alone());
         if self.pending().any(|new| new.home.node == node) {
@@ -145,7 +145,7 @@ impl Rebuild {
         request.can_do_without(&failed.into_iter().chain([node]).collect(), view)
     }
 
-    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    /// Handles an event and returns the next actions. An event that answers no action is ignored.
     pub fn on(&mut self, event: Event, world: &mut World<'_>) -> Vec<Action> {
         match (std::mem::replace(&mut self.state, State::Ended), event) {
             (State::Begin, Event::Begin) => self.begin(world),
@@ -153,7 +153,7 @@ impl Rebuild {
                 Ok(block) => {
                     let missing = vec![self.request.stripe.layout.coded_span()];
                     self.arriving.push(Arriving { block, home, expected: lost.checksums, missing, durable: None });
-                    // Keep the order of the request, also for a block that got another home.
+                    // Keeps the order of the request, also for a block that got another home.
                     let place = |new: &Arriving| {
                         let is_it = |lost: &Lost| (lost.index, lost.copy) == (new.block.index, new.block.copy);
                         self.request.lost.iter().position(is_it)
@@ -183,7 +183,7 @@ impl Rebuild {
                     self.rebuilt.blocks.push(new);
                     self.commit(others, failure);
                 }
-                // Something else was faster, or the object is gone: the new block belongs to nothing.
+                // Another repair committed first, or the object is gone: the new block is not needed.
                 Err(error) => {
                     self.leave((new.block.index, new.block.copy), error.message.clone());
                     self.actions.push(Action::Release { block: new.block, may_be_written: false });
@@ -216,7 +216,7 @@ impl Rebuild {
         self.go_on(world);
     }
 
-    /// Gives every block a home that works, and then brings what is missing.
+    /// Gives every block a working home, and then brings what is missing.
     fn go_on(&mut self, world: &mut World<'_>) {
         if let Some((lost, home)) = self.unallocated.pop_front() {
             return self.allocate(lost, home);
@@ -235,11 +235,12 @@ impl Rebuild {
         if let Some(error) = self.failure.take() {
             self.rebuilt.resumed += 1;
             if self.rebuilt.resumed > self.request.resumes_max {
-                let message = format!("given up after {} plans; the last failed with: {}", self.rebuilt.resumed, error.message);
+                let message =
+                    format!("gave up after {} plans, the last of which failed: {}", self.rebuilt.resumed, error.message);
                 return self.fail(Error { reaction: Reaction::Unavailable, message, ..error });
             }
             let missing: u64 = self.pending().flat_map(|new| &new.missing).map(|span| span.len()).sum();
-            self.actions.push(Action::Resumed(format!("{error}; going on with the {missing} positions that are missing")));
+            self.actions.push(Action::Resumed(format!("{error}; resuming with the {missing} missing positions")));
         }
         let target = |new: &Arriving| Target { node: new.home.node, block: new.block, missing: new.missing.clone() };
         let ask = self.ask(self.pending().map(target).collect(), world);
@@ -254,7 +255,7 @@ impl Rebuild {
         self.request.ask(targets, &self.avoided.left_alone(), view, select)
     }
 
-    /// Asks for a home, or for another while a second rebuild brings another block of the stripe there.
+    /// Requests a home, and then another one while a concurrent rebuild brings another block of the stripe there.
     fn allocate(&mut self, lost: Lost, home: Home) {
         let avoid = self.taken(&lost);
         self.allocate_at(lost, home, avoid, 1);
@@ -293,7 +294,8 @@ impl Rebuild {
         self.go_on(world);
     }
 
-    /// A new home for a block whose node has failed. Where there is none for one of several, the others are rebuilt without it.
+    /// Finds a new home for a block whose node has failed. If one of several blocks has none, the others are rebuilt
+    /// without it.
     fn replace(&mut self, at: usize, world: &mut World<'_>) {
         let new = self.arriving.remove(at);
         let (block, node) = (new.block, new.home.node);
@@ -301,7 +303,7 @@ impl Rebuild {
         if self.request.to.names(node) {
             self.arriving.push(new);
             let name = world.view.name(node);
-            return self.fail(Error::unavailable(format!("{name}, where the block was to go, failed")).block(block));
+            return self.fail(Error::unavailable(format!("{name} failed, which was to store the block")).block(block));
         }
         let avoid = self.taken(&lost);
         match self.request.place_one(&avoid, world.view, world.given) {
@@ -327,12 +329,12 @@ impl Rebuild {
         self.actions.push(Action::Run(planned));
     }
 
-    /// No plan could be made, or it could not be opened at all its agents.
+    /// No plan could be made, or not all its agents could open it.
     fn not_run(&mut self, error: Error, world: &mut World<'_>) {
         match (error.reaction, error.party) {
-            // A node could not be asked: another plan goes around it.
+            // A node could not be reached: another plan avoids it.
             (Reaction::Replan, Some(Party::Node(node))) => self.look_up(Failure::NotOpened { node, error }, world),
-            // Too few nodes are left without those that were blamed: perhaps the nodes that complained are at fault.
+            // Too few nodes are left without the blamed ones: perhaps the nodes that blamed them are at fault.
             (Reaction::Unavailable, _) if !self.avoided.blamed.is_empty() => {
                 if self.avoid_doubtful(1, world) || self.avoided.second_chances() {
                     self.failure = Some(error);
@@ -356,7 +358,7 @@ impl Rebuild {
             }
         }
         if let Some((block, node)) = wrong {
-            // Or the new home spoiled it: the next attempt goes to another node, where there is one.
+            // The new home may have corrupted the block: the next attempt uses another node, if there is one.
             self.actions.push(Action::Suspect(node));
             return self.fail(self.request.not_what_was_lost(block, reads, world.view));
         }
@@ -366,7 +368,7 @@ impl Rebuild {
         self.look_up(Failure::Told(report), world);
     }
 
-    /// Looks up what has been found out about the stripe's blocks since. Of a put's stripe nothing is written down before its end.
+    /// Looks up what was recorded of the stripe's blocks since. For a put's stripe nothing is recorded before its end.
     fn look_up(&mut self, failure: Failure, world: &mut World<'_>) {
         if self.request.purpose.is_put() {
             return self.failed(failure, world);
@@ -375,12 +377,12 @@ impl Rebuild {
         self.state = State::LookingUp(failure);
     }
 
-    /// Decides which nodes the next plan leaves alone, and goes on.
+    /// Decides which nodes the next plan avoids, and continues.
     fn failed(&mut self, failure: Failure, world: &mut World<'_>) {
         let stripe = &self.request.stripe;
         self.failure = Some(match failure {
             Failure::NotOpened { node, error } => {
-                // A bad block is left out of the next plan; its node is not.
+                // The next plan avoids a bad block, but not its node.
                 if !error.block.is_some_and(|block| is_known_bad(stripe, block)) {
                     self.avoided.failed.insert(node);
                 }
@@ -398,14 +400,14 @@ impl Rebuild {
         self.go_on(world);
     }
 
-    /// A home that was in a dispute with its helpers in so many plans is what those have in common: it is replaced, where there is
-    /// another node, and the helpers are blamed no more. Tells whether there was such a home.
+    /// A home that was in disputes with its helpers in this many plans is their common cause. It is replaced if there
+    /// is another node, and the helpers are cleared. Returns whether there was such a home.
     fn avoid_doubtful(&mut self, plans: u32, world: &mut World<'_>) -> bool {
         let avoided = &self.avoided;
         let is_doubtful = |node: &NodeId| avoided.disputes.get(node).is_some_and(|disputes| *disputes >= plans);
         let homes = || self.pending().map(|new| new.home.node).filter(|node| !avoided.failed.contains(node));
         let doubtful: BTreeSet<NodeId> = homes().filter(|node| is_doubtful(node) && !self.request.to.names(*node)).collect();
-        // The homes that have failed are to be replaced, too.
+        // Homes that have failed must be replaced, too.
         let needed = doubtful.len() + (self.pending().count() - homes().count());
         let avoid: BTreeSet<NodeId> = self.arriving.iter().map(|new| new.home.node).chain(avoided.left_alone()).collect();
         if doubtful.is_empty() || self.request.find_homes(needed, &avoid, world.view, world.given).is_err() {
@@ -429,7 +431,7 @@ impl Rebuild {
         }
     }
 
-    /// Commits one block after the other. If none could be, the rebuild has failed.
+    /// Commits the blocks one after another. If none could be committed, the rebuild has failed.
     fn commit(&mut self, mut blocks: VecDeque<RebuiltBlock>, failure: Option<Error>) {
         let Some(new) = blocks.pop_front() else {
             let rebuilt = std::mem::take(&mut self.rebuilt);
@@ -443,7 +445,7 @@ impl Rebuild {
         self.state = State::Committing { new, others: blocks, failure };
     }
 
-    /// Gives up all that is allocated, and then ends.
+    /// Releases all allocations, and then ends.
     fn fail(&mut self, error: Error) {
         let blocks = self.arriving.drain(..).map(|new| new.block).collect();
         self.release_rest(error, blocks);
@@ -465,7 +467,7 @@ impl Rebuild {
     }
 
     fn leave(&mut self, (index, copy): (u8, u8), why: String) {
-        self.actions.push(Action::Warn(format!("block {index}, copy {copy}, is not rebuilt: {why}")));
+        self.actions.push(Action::Warn(format!("block {index}, copy {copy}, was not rebuilt: {why}")));
         self.rebuilt.left.push(((index, copy), why));
     }
 
@@ -473,7 +475,7 @@ impl Rebuild {
         self.actions.extend(warnings.iter().cloned().map(Action::Warn));
     }
 
-    /// The nodes that a block cannot go to: they get or held other blocks, or have failed.
+    /// The nodes that cannot take a block: they get or held other blocks, or have failed.
     fn taken(&self, lost: &Lost) -> BTreeSet<NodeId> {
         let others = self.arriving.iter().map(|new| new.home.node).chain(self.unallocated.iter().map(|(_, home)| home.node));
         let others = others.chain(self.request.lost_nodes_of_others(lost.index, lost.copy));

@@ -1,17 +1,19 @@
-//! The rebuild of blocks of one stripe: homes are chosen and allocated, a plan brings the blocks, and after a failure the next plan
-//! brings what is still missing, around the nodes that failed. The blocks of a repair are committed at the end; a put commits its own.
+//! The rebuild of blocks of one stripe. Homes are chosen and allocated, and a plan brings the blocks. After a failure
+//! the next plan brings what is still missing and avoids the failed nodes. A repair commits its blocks at the end; a
+//! put commits its own.
 //!
-//! Events go in, actions come out ([`Rebuild::on`]). At most the last action of an event asks for an answer, which is the next event.
+//! Events go in, actions come out ([`Rebuild::on`]). At most the last action of an event asks for an answer, which is
+//! the next event.
 //!
 //! ```text
-//! Begin ──► Allocate ──► Plan ──► Run ──all durable──► Commit ──► End
-//!              ▲  │                │
-//!              │  └──conflict──┐   └──failed──► LookUp
-//!              │               ▼                  │
-//!              └──────── another home ◄───────────┘
+//!   Begin ──► Allocate ──► Plan ──► Run ──all durable──► Commit ──► End
+//!                ▲  │                │
+//!                │  └──conflict──┐   └──failed──► LookUp
+//!                │               ▼                  │
+//!                └──────── another home ◄───────────┘
 //! ```
-//! A repair leaves out blocks that have no home, and fails if all have none. A put's rebuild fails if one has none; it looks up and
-//! commits nothing.
+//! A repair leaves out blocks without a home, and fails if no block has one. A put's rebuild fails if any block has
+//! none; it looks up and commits nothing.
 
 mod arriving;
 mod avoided;
@@ -32,103 +34,105 @@ use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_types::{BlockId, FailureDomain, HelperSelect, Home, NodeId, ObjectName, Result, StripeRecord, TaskTraffic, UploadId};
 
-/// What is to be rebuilt.
+/// A request to rebuild blocks.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The stripe's code.
     pub code: SharedCode,
     /// The stripe's object, for messages.
     pub object: ObjectName,
-    /// The stripe as it is known.
+    /// The current stripe.
     pub stripe: StripeRecord,
-    /// The blocks.
+    /// The lost blocks.
     pub lost: Vec<Lost>,
-    /// How they are brought back.
+    /// How they are rebuilt.
     pub options: RepairOptions,
-    /// How helpers are selected. None: the nodes next to the requestor help.
+    /// How helpers are selected; `None`: the nodes nearest to the requestor.
     pub helpers: Option<HelperSelect>,
     /// Where the blocks go.
     pub to: Destination,
-    /// What must not hold more blocks of the stripe than the code tolerates to lose.
+    /// The unit of placement.
     pub failure_domain: FailureDomain,
-    /// What the rebuild is for.
+    /// The purpose of the rebuild.
     pub purpose: Purpose,
-    /// Nodes that get no block, and help only where there is no other way.
+    /// Nodes that get no block, and help only if there is no alternative.
     pub avoid: BTreeSet<NodeId>,
-    /// So many plans may follow the first.
+    /// How many plans may follow the first.
     pub resumes_max: u32,
-    /// Bytes that a disk keeps free.
+    /// Bytes that must stay free on a disk.
     pub disk_reserve_bytes: u64,
 }
 
-/// What a rebuild is for.
+/// The purpose of a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A repair: each block becomes the stripe's own by a commit, and some may be left.
+    /// A repair: each block is committed to the stripe, and some may be left out.
     Repair,
-    /// A put that has not ended its stripe: it needs all blocks, and commits them itself. Nothing else changes the stripe meanwhile.
+    /// A put with an unfinished stripe: it needs all blocks and commits them itself. Nothing else changes the stripe at
+    /// that time.
     Put(UploadId),
 }
 
 impl Purpose {
-    /// Whether a put asks.
+    /// Whether it is for a put.
     pub const fn is_put(self) -> bool {
         matches!(self, Self::Put(_))
     }
 }
 
-/// What came of a rebuild.
+/// The result of a rebuild.
 #[derive(Debug, Clone, Default)]
 pub struct Rebuilt {
-    /// The blocks, durable; those of a repair are the stripe's own now.
+    /// The durable blocks; those of a repair are committed.
     pub blocks: Vec<RebuiltBlock>,
-    /// Blocks, by index and copy, that were not rebuilt, and why.
+    /// Blocks, by index and copy, that were left out, and why.
     pub left: Vec<((u8, u8), String)>,
-    /// What there is to say of the racks.
+    /// Warnings about racks.
     pub warnings: Vec<String>,
-    /// What the plans moved.
+    /// The traffic of the plans.
     pub traffic: TaskTraffic,
     /// How many plans followed the first.
     pub resumed: u32,
 }
 
-/// What a rebuild sees when an event comes in, and what it shares with the other rebuilds of its job.
+/// The state of the cluster when an event arrives, and what the rebuilds of a job share.
 pub struct World<'a> {
     /// The nodes.
     pub view: &'a View,
-    /// Which helpers were selected when.
+    /// When each helper was last selected.
     pub used: &'a mut LastUsed,
-    /// What each node has been given.
+    /// How many blocks each node has been given.
     pub given: &'a mut BlocksGiven,
-    /// For what is left to chance.
+    /// Random numbers.
     pub rng: &'a mut dyn RngCore,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The rebuild begins.
+    /// The rebuild starts.
     Begin,
-    /// Answers [`Action::Allocate`]; [`Reaction::Replan`](weft_types::Reaction::Replan): the node is taken, or the stripe was changed meanwhile.
+    /// Answers [`Action::Allocate`]; [`Reaction::Replan`](weft_types::Reaction::Replan): the node is taken, or the
+    /// stripe has changed.
     Allocated(Result<BlockId>),
     /// Answers [`Action::Release`].
     Released,
     /// Answers [`Action::Plan`].
     Planned(Result<Box<Planned>>),
-    /// Answers [`Action::Run`]: what the agents told, or why the plan did not run.
+    /// Answers [`Action::Run`]: the agents' reports, or why the plan did not run.
     Ran(Result<Report>),
-    /// Answers [`Action::LookUp`]; none: the stripe cannot be looked up.
+    /// Answers [`Action::LookUp`]; `None` if the lookup failed.
     LookedUp(Option<StripeRecord>),
     /// Answers [`Action::Commit`].
     Committed(Result<()>),
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug)]
 pub enum Action {
     /// Log a warning.
     Warn(String),
-    /// Say that the rebuild goes on around a failure, and how.
+    /// Report that the rebuild continues after a failure, and how.
     Resumed(String),
     /// Avoid a node for a while.
     Suspect(NodeId),
@@ -136,32 +140,32 @@ pub enum Action {
     Allocate {
         /// The block's index.
         index: u8,
-        /// Which copy of it.
+        /// The copy's number.
         copy: u8,
-        /// Where it goes.
+        /// Its new home.
         home: Home,
     },
-    /// Give up an allocation; [`Event::Released`] answers.
+    /// Release an allocation; [`Event::Released`] answers.
     Release {
-        /// What was allocated.
+        /// The allocated block.
         block: BlockId,
-        /// A task may still be writing it.
+        /// Whether a task may still be writing it.
         may_be_written: bool,
     },
     /// Make a plan; [`Event::Planned`] answers.
     Plan(Box<PlanRequest>),
-    /// Run it; [`Event::Ran`] answers.
+    /// Run the plan; [`Event::Ran`] answers.
     Run(Box<Planned>),
-    /// Look up the stripe as it is now; [`Event::LookedUp`] answers.
+    /// Look up the current stripe; [`Event::LookedUp`] answers.
     LookUp,
-    /// Put a block in the place of the stripe's generation `old`; [`Event::Committed`] answers.
+    /// Replace the stripe's generation `old` of a block by the new one; [`Event::Committed`] answers.
     Commit {
         /// The new block.
         new: RebuiltBlock,
-        /// The generation that it replaces; 0: there is none.
+        /// The generation that it replaces; 0 if there is none.
         old: u32,
     },
-    /// The rebuild has ended. Nothing is allocated that is not in the result or committed.
+    /// The rebuild has ended. All its allocations are released, committed, or in the result.
     End(Result<Rebuilt>),
 }
 

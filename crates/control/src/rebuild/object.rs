@@ -1,28 +1,27 @@
-//! The repair of an object: which blocks a person may name, which copies are lacking, and whether it goes on after a stripe that failed.
+//! The repair of an object: which blocks an operator may name, which copies are missing, and whether it continues after
+//! a failed stripe.
 
 use super::Lost;
 use weft_codes::SharedCode;
 use weft_types::{Error, REPLICAS_MAX, Reaction, Result, StripeRecord};
 
-/// The index of a block that a person names, if the stripes have it. `first`: the first stripe, of which no other has more blocks.
+/// The index of a named block, if the stripes have it. `first`: the first stripe; no other one has more blocks.
 pub fn named_block(code: &SharedCode, first: Option<&StripeRecord>, index: u32) -> Result<u8> {
     let is_stored = |index: u8| first.is_none_or(|stripe| stripe.blocks.contains_key(&index));
     match u8::try_from(index).ok().filter(|index| usize::from(*index) < code.n()) {
         Some(index) if is_stored(index) => Ok(index),
-        Some(index) => {
-            Err(Error::invalid(format!("block {index} has no bytes: nothing of it is stored, and nothing can be lost")))
-        }
+        Some(index) => Err(Error::invalid(format!("block {index} is empty: it is not stored and cannot be lost"))),
         None => Err(Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1))),
     }
 }
 
-/// Whether the other stripes of an object are rebuilt though nothing of one could be: the more so when something is lost for good. Others
-/// may be at work on the same stripe.
+/// Whether the other stripes of an object are still rebuilt after nothing of one stripe could be. They are, in
+/// particular, if data is lost for good. Other tasks may be changing the same stripe.
 pub fn leaves_others(error: &Error) -> bool {
     matches!(error.reaction, Reaction::Unavailable | Reaction::Replan)
 }
 
-/// The data blocks that a stripe has lost, and the copies that it lacks of `replicas` of each data block.
+/// The data blocks that a stripe has lost, and its missing copies if each data block must have `replicas` copies.
 pub fn lacking_copies(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) -> Vec<Lost> {
     let data = u8::try_from(stripe.dimension()).unwrap_or(u8::MAX);
     lost.retain(|lost| lost.index < data);
@@ -46,8 +45,8 @@ mod tests {
         short.blocks.remove(&3);
         let named = |first, index| named_block(&code, first, index).map_err(|error| error.message);
         assert_eq!([0, 5].map(|index| named(Some(&short), index)), [Ok(0), Ok(5)]);
-        assert!(named(Some(&short), 3).unwrap_err().contains("block 3 has no bytes"));
-        assert_eq!(named(None, 3), Ok(3), "of an empty object nothing is lost, and nothing is wrong");
+        assert!(named(Some(&short), 3).unwrap_err().contains("block 3 is empty"));
+        assert_eq!(named(None, 3), Ok(3), "an empty object has no lost blocks and no wrong index");
         for index in [6, 256, u32::MAX] {
             assert!(named(Some(&short), index).unwrap_err().contains("rs(4,2) has blocks 0 to 5"), "{index}");
         }
@@ -70,10 +69,10 @@ mod tests {
         };
         assert_eq!(lacking(&stripe, &[], 1), []);
         assert_eq!(lacking(&stripe, &[], 2), [(0, 1), (1, 1), (2, 1), (3, 1)]);
-        assert_eq!(lacking(&stripe, &[(1, 0), (5, 0)], 1), [(1, 0)], "parity is for a repair without heat");
+        assert_eq!(lacking(&stripe, &[(1, 0), (5, 0)], 1), [(1, 0)], "parity is left to an ordinary repair");
         let copy = |copy| PlacedBlock { copy, home: home(10 + u32::from(copy)), ..stripe.blocks[&0] };
         stripe.copies = vec![(0, copy(2)), (1, copy(1))];
         assert_eq!(lacking(&stripe, &[], 3), [(0, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]);
-        assert_eq!(lacking(&stripe, &[(0, 2)], 2), [(0, 2), (2, 1), (3, 1)], "what is lost is made again under its number");
+        assert_eq!(lacking(&stripe, &[(0, 2)], 2), [(0, 2), (2, 1), (3, 1)], "a lost copy keeps its number");
     }
 }

@@ -1,4 +1,4 @@
-//! What the plans of a rebuild read: which blocks can help, and whether they are enough.
+//! What the plans of a rebuild read: which blocks can help, and whether they suffice.
 
 use super::{Request, arriving::is_lost};
 use crate::{
@@ -14,38 +14,38 @@ use weft_plan::{Class, Network, Precedence};
 use weft_schemes::{Run, rebuilds};
 use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Party, PlacedBlock, Reaction, Result, Span, StripeRecord};
 
-/// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
+/// A plan to make, with everything that is needed for it, so that it can be made on any thread.
 #[derive(Debug)]
 pub struct PlanRequest {
     code: SharedCode,
     object: ObjectName,
-    /// As the plan reads it: of each block that has copies, the copy to read.
+    /// The stripe as the plan reads it: of each block with copies, the copy to read.
     stripe: StripeRecord,
-    /// The blocks that can be read by all that is known.
+    /// The blocks without known problems.
     first: Vec<u8>,
-    /// Blocks that are read only where the first are not enough, the best of them first.
+    /// Blocks that are read only if the first do not suffice, the best first.
     more: Vec<u8>,
     lost: Vec<(u8, &'static str)>,
     wanted: Vec<(u8, Span)>,
     targets: Vec<Target>,
-    /// The nodes of all these blocks, the preferred first. None: those next to the requestor are preferred.
+    /// The nodes of all these blocks, in order of preference. `None`: those nearest to the requestor are preferred.
     selected: Option<Vec<NodeId>>,
     options: RepairOptions,
     precedence: Precedence,
 }
 
 impl PlanRequest {
-    /// Who goes before the plan.
+    /// The plan's precedence.
     pub fn precedence(&self) -> Precedence {
         self.precedence
     }
 
-    /// The stripe, as the plan reads it.
+    /// The stripe as the plan reads it.
     pub fn stripe(&self) -> &StripeRecord {
         &self.stripe
     }
 
-    /// Makes the plan. `run` gives the frame of a plan with slices of so many positions.
+    /// Makes the plan. `run` gives the frame of a plan with slices of this many positions.
     pub fn plan(&self, view: &View, network: &Network, known: &Known, mut run: impl FnMut(u64) -> Run) -> Result<Planned> {
         let slice_len = self.options.slice_positions(&self.stripe.layout, network);
         let rack = self.targets.first().and_then(|target| view.node(target.node)).map(|node| &*node.rack);
@@ -54,7 +54,7 @@ impl PlanRequest {
             let way = Way { options: &self.options, network, prefer: &prefer, known };
             planning::rebuild(&self.code, &self.stripe, available, &self.targets, &way, run(slice_len))
         };
-        // As few of the doubtful blocks as will do.
+        // Uses as few doubtful blocks as possible.
         let all: Vec<u8> = self.first.iter().chain(&self.more).copied().collect();
         let mut planned = attempt(&self.first);
         for count in self.first.len() + 1..=all.len() {
@@ -69,7 +69,7 @@ impl PlanRequest {
         })
     }
 
-    /// Which of the nodes that hold `available` help a requestor in `rack`.
+    /// The helpers among the nodes of `available`, for a requestor in `rack`.
     fn prefer(&self, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
         let k = self.stripe.dimension();
         let Some(selected) = &self.selected else { return planning::preference(&self.stripe, available, view, k, rack) };
@@ -84,8 +84,8 @@ impl PlanRequest {
 }
 
 impl Request {
-    /// The plan that brings these targets without the nodes that have failed. `select` puts the nodes that may help in the order in
-    /// which they are preferred; none: the requestor's neighbours are.
+    /// The plan that brings these targets without the failed nodes. `select` orders the possible helpers by preference;
+    /// without it, the requestor's neighbours are preferred.
     pub(super) fn ask(
         &self,
         targets: Vec<Target>,
@@ -101,7 +101,7 @@ impl Request {
         let all = good.into_iter().chain(suspect.iter().copied()).filter(usable);
         let is_last = |index: &u8| has_failed(*index) || is_avoided(*index) || suspect.contains(index);
         let (mut more, first): (Vec<u8>, Vec<u8>) = all.partition(is_last);
-        // A node that failed a moment ago may help where no other can, but never one that failed in this very rebuild.
+        // A suspect node may help if no other can, but never one that failed in this rebuild.
         more.retain(|index| !has_failed(*index));
         let nodes = first.iter().chain(&more).filter_map(|index| node_of(&stripe, *index));
         let selected = select.map(|select| select(nodes.collect()));
@@ -120,7 +120,7 @@ impl Request {
         }
     }
 
-    /// What is lost goes before what is only moved, or copied once more.
+    /// Lost blocks take precedence over blocks that are only moved or copied.
     fn precedence(&self, targets: &[Target], view: &View) -> Precedence {
         let is_lost = |target: &Target| {
             let (index, copy) = (target.block.index, target.block.copy);
@@ -134,7 +134,7 @@ impl Request {
         }
     }
 
-    /// Refuses a stripe of which too little is left: that is told before where its blocks would go.
+    /// Fails for a stripe with too few remaining blocks, before homes are chosen.
     pub(super) fn require_recoverable(&self, view: &View) -> Result<()> {
         let stripe = self.serving(view, &BTreeSet::new());
         let Readable { good, suspect, lost } = planning::readable(&stripe, view);
@@ -146,7 +146,7 @@ impl Request {
         }
     }
 
-    /// Whether the blocks can be had without these nodes.
+    /// Whether the blocks can be rebuilt without these nodes.
     pub(super) fn can_do_without(&self, nodes: &BTreeSet<NodeId>, view: &View) -> bool {
         let stripe = self.serving(view, nodes);
         let Readable { good, suspect, .. } = planning::readable(&stripe, view);
@@ -156,25 +156,26 @@ impl Request {
         planning::unrecoverable(&self.code, &stripe, &available, &self.wanted()).is_none()
     }
 
-    /// The stripe as a plan without these nodes reads it: of a block that has copies, the one that stands best and is not to be rebuilt.
+    /// The stripe as a plan without these nodes reads it: of a block with copies, the best one that is not being
+    /// rebuilt.
     fn serving(&self, view: &View, without: &BTreeSet<NodeId>) -> StripeRecord {
         let is_shunned = |block: BlockId, node: NodeId| {
             let is_left_alone = without.contains(&node) || self.avoid.contains(&node);
             is_left_alone || self.is_lost(block.index, block.copy) || view.is_suspect_block(block)
         };
-        // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
+        // Seeded by the stripe, so that an explained plan is the one that runs, as long as the nodes do not change.
         let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
         view.serving(self.stripe.clone(), is_shunned, |_| rng.next_u32())
     }
 
-    /// Whether a block of the stripe as a plan reads it may help: it stays, or what is still good of it can be copied.
+    /// Whether a block of the stripe as read by a plan may help: it stays, or its readable rest can be copied.
     fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
         let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
-        // What is only to be copied is read where it is.
+        // A block that is only copied is read in place.
         !rebuilds(&self.options.scheme) || stripe.blocks.get(&index).is_some_and(stays) || !stripe.corrupt_bytes(index).is_empty()
     }
 
-    /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.
+    /// All bytes read had passed the checksums on their disks: the same helpers would give the same result again.
     pub(super) fn not_what_was_lost(&self, block: BlockId, reads: &[BlockId], view: &View) -> Error {
         let name = |block: &BlockId| {
             let home = self.stripe.find(block.index, block.copy).map(|placed| placed.home.node);
@@ -182,15 +183,18 @@ impl Request {
         };
         let read: Vec<String> = reads.iter().map(name).collect();
         let read = read.join(", ");
-        let message = format!("what was rebuilt is not what was recorded, and is not kept; one of these must be wrong: {read}");
+        let message = format!(
+            "the rebuilt block does not match its recorded checksums and was dropped; one of these blocks must be wrong: {read}"
+        );
         Error::corrupt(message).block(block).object(&self.object)
     }
 
-    /// Takes what is recorded of the stripe's blocks by now. Blocks that were replaced meanwhile stay as they were known.
+    /// Updates the states of the stripe's blocks from the metadata. Blocks that were replaced since keep their old
+    /// state.
     pub(super) fn refresh(&mut self, now: &StripeRecord) {
         let stripe = &mut self.stripe;
         for (index, known) in stripe.all_mut() {
-            // A copy that was dropped is read no more.
+            // A dropped copy is no longer read.
             known.state = match now.find(index, known.copy) {
                 Some(now) if now.generation != known.generation => continue,
                 Some(now) => now.state,
@@ -202,7 +206,7 @@ impl Request {
         stripe.corrupt = corrupt.map(|(block, bytes)| (*block, bytes.clone())).collect();
     }
 
-    /// All positions of all that is lost.
+    /// All positions of all lost blocks.
     fn wanted(&self) -> Vec<(u8, Span)> {
         self.lost.iter().map(|lost| (lost.index, self.stripe.layout.coded_span())).collect()
     }
@@ -212,7 +216,7 @@ fn node_of(stripe: &StripeRecord, index: u8) -> Option<NodeId> {
     stripe.home_of(index).map(|home| home.node)
 }
 
-/// Why what is wanted of a stripe cannot be had of the blocks that are available. None: it can be had.
+/// Why the wanted data cannot be recovered from the available blocks; `None` if it can.
 fn too_many_lost(
     code: &SharedCode,
     object: &ObjectName,
@@ -222,6 +226,6 @@ fn too_many_lost(
     view: &View,
 ) -> Option<Error> {
     let absent = planning::unrecoverable(code, stripe, available, wanted)?;
-    let lost = planning::why_absent(stripe, &absent, lost, "failed just now");
+    let lost = planning::why_absent(stripe, &absent, lost, "failed a moment ago");
     Some(view.lacking_nodes(planning::too_many_lost(code, stripe, &lost, view)).object(object))
 }

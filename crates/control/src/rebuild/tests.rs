@@ -1,4 +1,4 @@
-//! Rebuilds against a shell that answers as the test says: planning is real, agents and metadata are played.
+//! Rebuilds with a shell that answers as the test says: planning is real; agents and metadata are simulated.
 
 use super::{machine::HOMES_MAX, *};
 use crate::{
@@ -31,7 +31,7 @@ fn request(lost: &[u8]) -> Request {
     }
 }
 
-/// A rebuild, and what a shell knows of it.
+/// A rebuild, and the state of the shell.
 struct Played {
     machine: Rebuild,
     view: View,
@@ -41,11 +41,11 @@ struct Played {
     generation: u32,
     allocated: BTreeMap<BlockId, Home>,
     committed: BTreeSet<BlockId>,
-    /// Receipts that blocks' own homes have given, with the right checksums.
+    /// Receipts from the blocks' own homes, with the right checksums.
     receipts: BTreeSet<BlockId>,
     /// Blocks that a task may be writing.
     written: BTreeSet<BlockId>,
-    /// The action that waits for its answer.
+    /// The pending action.
     asked: Option<Action>,
     said: Vec<String>,
     suspects: Vec<NodeId>,
@@ -77,7 +77,11 @@ impl Played {
     fn on(&mut self, event: Event) {
         let mut world = World { view: &self.view, used: &mut self.used, given: &mut self.given, rng: &mut self.rng };
         for action in self.machine.on(event, &mut world) {
-            assert!(self.asked.is_none() && self.ended.is_none(), "only the last action asks: {:?}, {action:?}", self.asked);
+            assert!(
+                self.asked.is_none() && self.ended.is_none(),
+                "only the last action asks for an answer: {:?}, {action:?}",
+                self.asked
+            );
             match action {
                 Action::Warn(said) | Action::Resumed(said) => self.said.push(said),
                 Action::Suspect(node) => self.suspects.push(node),
@@ -90,16 +94,16 @@ impl Played {
         }
     }
 
-    /// Answers what is asked for as a cluster does in which nothing fails; tells what that was.
+    /// Answers the pending action with success; returns its name.
     fn well(&mut self) -> &'static str {
-        let (what, event) = match self.asked.take().expect("something is asked for") {
+        let (what, event) = match self.asked.take().expect("an action is pending") {
             Action::Allocate { index, copy, home } => ("allocate", self.allocated(index, copy, home)),
             Action::Release { block, may_be_written } => ("release", self.released(block, may_be_written)),
             Action::Plan(ask) => ("plan", self.planned(&ask)),
             Action::Run(planned) => ("run", Event::Ran(Ok(self.all_done(&planned)))),
             Action::LookUp => ("look up", Event::LookedUp(Some(self.machine.request().stripe.clone()))),
             Action::Commit { new, .. } => ("commit", self.committed(new.block)),
-            other => panic!("{other:?} asks for nothing"),
+            other => panic!("{other:?} asks for no answer"),
         };
         self.on(event);
         what
@@ -111,7 +115,7 @@ impl Played {
         let same = self.allocated.keys().find(|other| (other.index, other.copy) == (index, copy));
         assert_eq!(same, None, "a block has one home at a time");
         assert!(self.allocated.values().all(|other| other.node != home.node), "a node gets one block");
-        // As the metadata has it: only a block's own node may get it back.
+        // As in the metadata: only a block's own node may get it back.
         let stripe = &self.machine.request().stripe;
         let other = stripe.all().find(|(other, placed)| *other != index && placed.home.node == home.node);
         assert_eq!(other.map(|(index, _)| index), None, "{home:?} has or had another block of the stripe");
@@ -142,7 +146,7 @@ impl Played {
         Report::new(planned.plan.binding.parties.iter().filter_map(node))
     }
 
-    /// Every node has done its share.
+    /// Every node has finished its task.
     fn all_done(&mut self, planned: &Planned) -> Report {
         let mut report = self.report(planned);
         for node in report.nodes.keys().copied().collect::<Vec<_>>() {
@@ -151,7 +155,7 @@ impl Played {
         report
     }
 
-    /// A node has done its share: it stored what it was to store.
+    /// A node has finished its task: it stored its blocks.
     fn done(&mut self, report: &mut Report, node: NodeId) {
         let stored = |new: &&Arriving| new.durable.is_none() && new.home.node == node;
         let receipt = |new: &Arriving| (new.block, Stored { len: BLOCK_LEN, checksums: vec![10 + u32::from(new.block.index)] });
@@ -163,18 +167,18 @@ impl Played {
     fn check_end(&self) {
         let Self { allocated, committed, .. } = self;
         let purpose = self.machine.request().purpose;
-        let kept: BTreeSet<BlockId> = match self.ended.as_ref().expect("it has ended") {
+        let kept: BTreeSet<BlockId> = match self.ended.as_ref().expect("the rebuild has ended") {
             Err(_) => BTreeSet::new(),
             Ok(rebuilt) => rebuilt.blocks.iter().map(|new| new.block).collect(),
         };
-        assert_eq!(allocated.keys().copied().collect::<BTreeSet<_>>(), kept, "what is not in the result is released");
+        assert_eq!(allocated.keys().copied().collect::<BTreeSet<_>>(), kept, "an allocation outside the result was not released");
         assert_eq!(*committed, if purpose == Purpose::Repair { kept.clone() } else { BTreeSet::new() });
         let Some(Ok(rebuilt)) = &self.ended else { return };
         let told = kept.iter().map(|block| (block.index, block.copy)).chain(rebuilt.left.iter().map(|(block, _)| *block));
         let asked: Vec<_> = self.machine.request().lost.iter().map(|lost| (lost.index, lost.copy)).collect();
         let mut told: Vec<_> = told.collect();
         told.sort_unstable();
-        assert_eq!(told, asked, "each block is rebuilt or left, and once");
+        assert_eq!(told, asked, "each block is rebuilt or left out, once");
         assert!(!kept.is_empty());
     }
 }
@@ -207,7 +211,7 @@ fn a_put_commits_its_blocks_itself_and_needs_no_look_at_the_metadata() {
     report.give_up_rest();
     report.blame = Some(Blame { node: helper, accuser: None });
     played.on(Event::Ran(Ok(report)));
-    assert_eq!(steps(&mut played), ["release", "allocate", "plan", "run"], "its home said nothing either");
+    assert_eq!(steps(&mut played), ["release", "allocate", "plan", "run"], "its home gave no answer either");
 }
 
 #[test]
@@ -238,7 +242,7 @@ fn a_home_that_is_taken_is_exchanged_and_a_block_without_any_is_left() {
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     let mut homes = BTreeSet::new();
     for _ in 0..HOMES_MAX - 1 {
-        let Some(Action::Allocate { home, .. }) = played.asked.take() else { panic!("a home is asked for") };
+        let Some(Action::Allocate { home, .. }) = played.asked.take() else { panic!("an allocation is expected") };
         assert!(homes.insert(home.node), "each home is tried once");
         played.on(taken());
     }
@@ -264,7 +268,7 @@ fn a_helper_that_cannot_be_asked_is_left_out_of_the_next_plan() {
     assert_eq!([played.well(), played.well()], ["look up", "plan"]);
     let Some(Action::Run(planned)) = &played.asked else { panic!("a plan runs") };
     assert!(!played.report(planned).nodes.contains_key(&helper));
-    assert!(played.said[0].contains("no answer in time; going on with the 65536 positions"), "{:?}", played.said);
+    assert!(played.said[0].contains("no answer in time; resuming with the 65536 missing positions"), "{:?}", played.said);
     assert_eq!(steps(&mut played), ["run", "commit"]);
 }
 
@@ -276,7 +280,7 @@ fn a_failed_home_is_replaced_and_what_arrived_elsewhere_is_not_brought_again() {
     let arriving: Vec<(BlockId, NodeId)> = played.machine.arriving().iter().map(|new| (new.block, new.home.node)).collect();
     let mut report = played.report(&planned);
     played.done(&mut report, arriving[1].1);
-    report.broken(arriving[0].1, Error::replan("it is gone"));
+    report.broken(arriving[0].1, Error::replan("the node is gone"));
     report.give_up_rest();
     report.blame = Some(Blame { node: arriving[0].1, accuser: None });
     played.on(Event::Ran(Ok(report)));
@@ -298,7 +302,7 @@ fn a_named_home_is_not_exchanged() {
     played.on(Event::Ran(Err(Error::replan("no answer in time").party(Party::Node(NodeId(9))))));
     assert_eq!(steps(&mut played), ["look up", "release"]);
     let error = played.ended.unwrap().unwrap_err();
-    assert!(error.message.contains("node-9, where the block was to go, failed"), "{error}");
+    assert!(error.message.contains("node-9 failed, which was to store the block"), "{error}");
     let mut down = Played::new(Request { to, ..request(&[0]) }, view(10, &[1, 9]));
     assert!(down.asked.is_none() && down.ended.take().unwrap().unwrap_err().message.contains("node-9 is down"));
 }
@@ -322,12 +326,12 @@ fn what_is_rebuilt_wrong_is_given_up_and_its_sources_are_named() {
 fn a_block_that_cannot_be_committed_is_released_and_left() {
     let mut played = Played::new(request(&[0, 5]), view(10, &[1, 6]));
     assert_eq!([played.well(), played.well(), played.well(), played.well()], ["allocate", "allocate", "plan", "run"]);
-    let Some(Action::Commit { new, old }) = played.asked.take() else { panic!("a commit is asked for") };
+    let Some(Action::Commit { new, old }) = played.asked.take() else { panic!("a commit is expected") };
     assert_eq!((new.block.index, old), (0, 1));
-    played.on(Event::Committed(Err(Error::replan("another repair was faster"))));
+    played.on(Event::Committed(Err(Error::replan("another repair committed first"))));
     assert!(matches!(played.asked, Some(Action::Release { may_be_written: false, .. })));
     assert_eq!(steps(&mut played), ["release", "commit"]);
-    assert_eq!(played.ended.unwrap().unwrap().left, [((0, 0), "another repair was faster".to_owned())]);
+    assert_eq!(played.ended.unwrap().unwrap().left, [((0, 0), "another repair committed first".to_owned())]);
 
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert_eq!([played.well(), played.well(), played.well()], ["allocate", "plan", "run"]);
@@ -360,7 +364,7 @@ fn what_is_explained_is_what_is_done() {
     let Event::Planned(Ok(explained)) = played.planned(&ask) else { panic!("a plan can be made") };
     assert_eq!((&explained.plan.binding.parties, warnings), (&done.plan.binding.parties, Vec::<String>::new()));
 
-    // The second stripe's helpers are others, explained or done.
+    // The second stripe has other helpers, whether explained or run.
     machine.note_helpers(&explained, &mut world);
     let (ask, _) = Rebuild::new(request.clone()).explain(&mut world).unwrap();
     let Event::Planned(Ok(explained)) = played.planned(&ask) else { panic!("a plan can be made") };
@@ -368,7 +372,7 @@ fn what_is_explained_is_what_is_done() {
     assert_eq!([next.well(), next.well()], ["allocate", "plan"]);
     let Some(Action::Run(next_done)) = &next.asked else { panic!("a plan runs") };
     assert_eq!(explained.plan.binding.parties, next_done.plan.binding.parties);
-    assert_ne!(read_by(next_done), read_by(done), "five nodes can help, and four are needed");
+    assert_ne!(read_by(next_done), read_by(done), "five nodes can help, and only four are needed");
 }
 
 fn read_by(planned: &Planned) -> BTreeSet<u8> {
@@ -391,7 +395,7 @@ fn after_so_many_plans_it_is_given_up() {
     }
     played.check_end();
     let error = played.ended.unwrap().unwrap_err();
-    assert!(error.reaction == Reaction::Unavailable && error.message.starts_with("given up after 3 plans"), "{error}");
+    assert!(error.reaction == Reaction::Unavailable && error.message.starts_with("gave up after 3 plans"), "{error}");
     assert_eq!(plans, 3);
 }
 
@@ -406,7 +410,7 @@ fn what_was_found_out_meanwhile_counts_for_the_next_plan() {
     played.on(Event::Ran(Err(Error { reaction: Reaction::Replan, ..error })));
     let mut now = stripe();
     now.blocks.get_mut(&bad).unwrap().state = BlockState::Corrupt;
-    // Another repair has replaced block 5: what is said of its new generation is not said of the one that is known.
+    // Another repair has replaced block 5: the state of its new generation does not apply to the known one.
     now.blocks.insert(5, PlacedBlock { generation: 2, state: BlockState::Missing, ..now.blocks[&5] });
     played.asked = None;
     played.on(Event::LookedUp(Some(now)));
@@ -422,10 +426,10 @@ fn requestors_get_blocks_in_turn_and_other_nodes_none() {
     let (mut given, mut homes) = (BlocksGiven::new(), Vec::new());
     for _ in 0..6 {
         let mut played = Played { given, ..Played::new(Request { to: to.clone(), ..request(&[0]) }, view(12, &[1])) };
-        // The first event has placed it already, without what had been given: begin again with that.
+        // The first event placed it without earlier load, so start again with load.
         (played.machine, played.asked) = (Rebuild::new(Request { to: to.clone(), ..request(&[0]) }), None);
         played.on(Event::Begin);
-        let Some(Action::Allocate { home, .. }) = &played.asked else { panic!("a home is asked for") };
+        let Some(Action::Allocate { home, .. }) = &played.asked else { panic!("an allocation is expected") };
         homes.push(home.node.0);
         steps(&mut played);
         given = played.given;
@@ -458,22 +462,22 @@ fn what_plans_move_adds_up() {
     assert_eq!((rebuilt.traffic, rebuilt.resumed), (moved, 1));
 }
 
-/// What may go wrong at a step; the numbers choose among the nodes.
+/// An event of the property test; the numbers choose among the nodes.
 #[derive(Debug, Clone)]
 enum Fate {
     Well,
     /// The answer is an error of this kind.
     Refused(u8),
-    /// A node fails in the plan, in this way, and another may blame it.
+    /// A node fails in the plan in this way, and another may blame it.
     NodeFails {
         way: u8,
         node: usize,
         accuser: Option<usize>,
         held_up: bool,
     },
-    /// The view changes: another node is down, or is up again.
+    /// The view changes: another node is down or up again.
     Turns(u32),
-    /// An event comes that was not asked for.
+    /// An event that answers no action.
     Stray(u8),
 }
 
@@ -539,7 +543,7 @@ impl Played {
                 report.give_up_rest();
                 let blame = Blame { node, accuser };
                 report.blame = Some(blame);
-                report.held_up = held_up.then(|| (blame, Error::replan("it holds up everybody")));
+                report.held_up = held_up.then(|| (blame, Error::replan("it delays all others")));
                 self.asked = None;
                 self.on(Event::Ran(Ok(report)));
             }
@@ -574,7 +578,7 @@ impl Played {
         }
     }
 
-    /// An event that answers nothing changes nothing.
+    /// An event that answers no action changes nothing.
     fn stray(&mut self, kind: u8) {
         let asked = self.asked.take();
         let event = match (kind, &asked) {
@@ -613,12 +617,12 @@ proptest! {
             }
             played.step(fate);
         }
-        // Nothing more fails: then it ends soon.
+        // Without further failures, it ends soon.
         let mut rest = 0;
         while played.ended.is_none() {
             played.well();
             rest += 1;
-            prop_assert!(rest < 100, "it goes on and on: {:?}", played.asked);
+            prop_assert!(rest < 100, "it does not end: {:?}", played.asked);
         }
         played.check_end();
     }

@@ -1,31 +1,33 @@
-//! Who is to blame when a plan fails.
+//! Finds the node that is to blame when a plan fails.
 //!
-//! When one party stops, its neighbours fail or stall, and theirs in turn: many complain, and each of a neighbour. The complaints
-//! are followed from party to party; the culprit is the one at the end, who complains of nobody else. If that one was held back by
-//! tasks of an earlier class, nobody is to blame: others gave up waiting for what would have come.
+//! When one party stops, its neighbours fail or stall, and then their neighbours: many parties blame a neighbour. The
+//! search follows the blame from party to party; the culprit is the last one, which blames no other. If the culprit was
+//! held back by tasks of an earlier class, no node is to blame: the others stopped waiting for data that would have
+//! arrived.
 
 use super::report::{Blame, End, NodeReport, Report};
 use weft_types::{NodeId, Party, Reaction};
 
-/// The node to blame. None: nothing failed, a client did, or nobody was told to be busy by anybody else.
+/// The node to blame. `None` if nothing failed, a client failed, or the culprit was held back.
 pub(super) fn culprit(report: &Report) -> Option<Blame> {
     if let Some((blame, _)) = report.held_up {
         return Some(blame);
     }
     let certain = |node: NodeId| Some(Blame { node, accuser: None });
-    // Of whom nothing was heard any more, nobody need complain.
+    // A silent node is to blame without any complaint.
     let broken = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Broken(_))));
     if let Some((id, _)) = broken {
         return certain(*id);
     }
-    // Bytes that are wrong are wrong where they were found to be.
+    // Wrong bytes are the fault of the node where they were found.
     let own = report.nodes.iter().find(|(id, node)| fault_of_its_own(**id, node));
     if let Some((id, _)) = own {
         return certain(*id);
     }
     let first = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Failed(_))))?;
     let mut at = Blame { node: *first.0, accuser: None };
-    // Each step leads to another node, so that there are at most as many steps as nodes; in a circle whoever is met is as good.
+    // Each step leads to a new node, so there are at most as many steps as nodes. In a circle, any of its nodes may be
+    // the culprit.
     let mut met_held_back = false;
     for _ in 0..report.nodes.len() {
         let node = report.nodes.get(&at.node);
@@ -39,7 +41,7 @@ pub(super) fn culprit(report: &Report) -> Option<Blame> {
     Some(at).filter(|_| !met_held_back)
 }
 
-/// Its disk failed, its block is bad or not there.
+/// Its disk failed, or its block is bad or missing.
 fn fault_of_its_own(id: NodeId, node: &NodeReport) -> bool {
     let own = |error: &weft_types::Error| {
         error.party == Some(Party::Node(id))
@@ -49,7 +51,7 @@ fn fault_of_its_own(id: NodeId, node: &NodeReport) -> bool {
     matches!(node.end, Some(End::Failed(_))) && node.errors().iter().any(own)
 }
 
-/// Whom a node blames: the peer that its first error names, else whom it has waited for the longest.
+/// The party that a node blames: the peer in its first error, or the one that it has waited for longest.
 fn complains_of(id: NodeId, node: &NodeReport) -> Option<Party> {
     let others = |party: &Party| *party != Party::Node(id);
     let named = node.first_error().and_then(|error| error.party).filter(others);
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn complaints_are_followed_to_their_end() {
-        // A chain 1 → 2 → 3 → 4 in which 1 was stopped: everybody complains of the one before, and 1 says nothing.
+        // A chain 1 → 2 → 3 → 4 in which 1 was stopped: each node blames the one before it, and 1 reports nothing.
         let complains = |of: u32| failed(Error::replan("no slice in time").party(node(of)));
         let stopped = report(&[(1, Some(End::GivenUp)), (2, complains(1)), (3, complains(2)), (4, complains(3))]);
         assert_eq!(culprit(&stopped), Some(Blame { node: NodeId(1), accuser: Some(NodeId(2)) }));
@@ -89,7 +91,7 @@ mod tests {
         let met = culprit(&circle).map(|blame| (blame.node, blame.accuser));
         assert!(
             met == Some((NodeId(1), Some(NodeId(2)))) || met == Some((NodeId(2), Some(NodeId(1)))),
-            "it ends with both: {met:?}"
+            "both are possible: {met:?}"
         );
     }
 
@@ -126,10 +128,10 @@ mod tests {
             report.nodes.get_mut(&NodeId(1)).unwrap().held_back = true;
             culprit(&report).map(|blame| blame.node)
         };
-        // A chain 1 → 2 → 3, in which 1 was cancelled, or found its link broken by 2.
+        // A chain 1 → 2 → 3 in which 1 was cancelled, or its link was broken by 2.
         assert_eq!(held_back(report(&[(1, Some(End::GivenUp)), (2, complains(1)), (3, complains(2))])), None);
         assert_eq!(held_back(report(&[(1, complains(2)), (2, complains(1)), (3, complains(2))])), None);
-        // What 1 says of others counts, and what it did itself.
+        // Node 1's report on others counts, and so does its own failure.
         assert_eq!(
             held_back(report(&[(1, complains(3)), (2, complains(1)), (3, failed(Error::replan("full")))])),
             Some(NodeId(3))

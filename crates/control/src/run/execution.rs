@@ -1,20 +1,20 @@
-//! A plan that runs at its agents: from when its tasks were started until the last of them has ended or been given up.
+//! A plan that runs at its agents, from the start of its tasks until the last of them has ended or was given up.
 //!
-//! Events go in with the time, actions come out. The shell does them in order, and answers those that say so. With
-//! [`wake_at`](Execution::wake_at) it is told when to come back without an event.
+//! Events and the time go in, actions come out. The shell carries out the actions in order, and answers some of them.
+//! [`wake_at`](Execution::wake_at) says when to wake the plan without an event.
 //!
 //! ```text
-//! running ──client is done, or a task of EndAll failed──► ending: the others have a grace
-//!    │                                                       │ it has passed
-//!    └──a node holds up the plan──► cancelling ◄─────────────┘
-//!                                       │ answered, and another grace has passed
-//!                                       ▼
-//!                                    given up
+//!   running ──client is done, or a task of EndAll failed──► ending: the others have a grace period
+//!      │                                                       │ it has passed
+//!      └──a node delays the plan──► cancelling ◄───────────────┘
+//!                                        │ answered, and another grace period has passed
+//!                                        ▼
+//!                                     given up
 //! ```
-//! A node may be found to hold up the plan in any of these states but the last; the grace period then restarts.
+//! A node may be found to delay the plan in any of these states but the last; the grace period then restarts.
 //!
-//! Whether there is a way around a node depends on all nodes at that moment and takes a while to find out: it is asked ([`Action::Ask`])
-//! only when it matters, and the answer is an event.
+//! Whether there is an alternative to a node depends on all nodes at that moment and takes time to compute. So it is
+//! asked ([`Action::Ask`]) only when it matters, and the answer is an event.
 
 use super::{
     blame::culprit,
@@ -28,50 +28,50 @@ use std::{
 };
 use weft_types::{Error, NodeId, Party};
 
-/// A node that holds up a plan may say for so long what has arrived there.
+/// How long a node that delays a plan may take to report what has arrived there.
 const HELD_UP_GRACE: Duration = Duration::from_millis(300);
 
 /// What happens to the other tasks when one fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They have a grace to end by themselves, and are cancelled then.
+    /// They have a grace period to end by themselves, and are then cancelled.
     EndAll,
-    /// They go on: a put's receivers do not depend on each other.
+    /// They continue: a put's receivers do not depend on each other.
     GoOn,
 }
 
-/// A node's share of a plan, as far as its execution goes.
+/// A node's part of a plan.
 #[derive(Debug, Clone)]
 pub struct Share {
-    /// What its operator calls the node.
+    /// The node's name.
     pub name: String,
-    /// What goes over all its links, in and out, when all goes well.
+    /// The bytes over all its links, in and out, if nothing fails.
     pub link_bytes: u64,
 }
 
-/// What is done if there is a way around a node.
+/// What to do if there is an alternative to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Around {
-    /// The plan is ended, and another goes around the node.
+    /// End the plan; another plan avoids the node.
     Replan,
-    /// The plan goes on without the node.
+    /// Continue the plan without the node.
     GoOn,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// An agent tells something of its task.
+    /// An agent's event about its task.
     Told(NodeId, TaskEvent),
-    /// Nothing more can be heard of a task, and why.
+    /// Contact with a task is lost, and why.
     Lost(NodeId, Option<Error>),
-    /// The client is done: tasks may take this long to end.
+    /// The client has finished: tasks may take this long to end.
     ClientDone(Duration),
-    /// The client cannot go on for these nodes.
+    /// The client cannot continue because of these nodes.
     Complaint(BTreeSet<NodeId>),
     /// The nodes were checked: these are down, or have registered again.
     Looked {
-        /// Nodes that have no task of this plan are ignored.
+        /// Nodes without a task of this plan are ignored.
         down: BTreeSet<NodeId>,
     },
     /// [`Action::CancelAll`] was answered, or timed out.
@@ -80,41 +80,41 @@ pub enum Event {
     Answered {
         /// The node.
         node: NodeId,
-        /// What was asked.
+        /// The alternative that was asked for.
         around: Around,
-        /// Whether there is a way around it.
+        /// Whether there is one.
         is_spare: bool,
     },
-    /// The time that [`Execution::wake_at`] named has come.
+    /// The time of [`Execution::wake_at`] has come.
     Woken,
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// A node has moved so many bytes.
+    /// A node has moved this many bytes in total.
     Progress(NodeId, u64),
-    /// So much of what goes over links has gone, from 0 to 1.
+    /// This share of all link bytes has moved, from 0 to 1.
     Moved(f64),
-    /// A task came to its end: its times tell how fast the node is.
+    /// A task has finished: its times show how fast the node is.
     Ended(NodeId),
-    /// A node is to be avoided for a while.
+    /// Avoid a node for a while.
     Suspect(NodeId),
-    /// The plan goes on without a node, and why.
+    /// The plan continues without a node, for this reason.
     GoOnWithout(NodeId, Error),
-    /// Cancel a task, and wait for no answer: there may never be one.
+    /// Cancel a task without waiting for an answer, which may never come.
     Cancel(NodeId),
     /// Cancel these tasks; [`Event::Cancelled`] answers.
     CancelAll(Vec<NodeId>),
-    /// Find out whether there is a way around a node as things are now; [`Event::Answered`] answers.
+    /// Find out whether there is an alternative to a node now; [`Event::Answered`] answers.
     Ask(NodeId, Around),
-    /// The plan fails: whoever asks may know it before its end.
+    /// The plan is failing: its caller may know this before its end.
     Failing,
-    /// One more task has ended: whoever follows a plan whose tasks do not depend on each other may look.
+    /// Another task has ended. A caller that follows independent tasks may check the report.
     SoFar,
 }
 
-/// A plan that runs at its agents.
+/// The state machine of a running plan.
 pub struct Execution {
     shares: BTreeMap<NodeId, Share>,
     on_failure: OnFailure,
@@ -124,32 +124,33 @@ pub struct Execution {
     report: Report,
     flow: Flow,
     deadline: Deadline,
-    /// Whoever holds up the plan may say until then what has arrived.
+    /// Until when the node that delays the plan may report what has arrived.
     held_up_until: Option<Time>,
-    /// How many tasks had ended when that was last told.
+    /// The number of ended tasks at the last [`Action::SoFar`].
     ended_told: usize,
     is_failing: bool,
-    /// What was asked and has no answer yet.
+    /// Questions without an answer yet.
     asked: BTreeSet<(NodeId, Around)>,
     actions: Vec<Action>,
 }
 
-/// When those that still run are cancelled, or given up.
+/// When the running tasks are cancelled or given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deadline {
-    /// Nobody waits for them to end.
+    /// No end is set.
     None,
-    /// They are cancelled then.
+    /// They are cancelled at this time.
     Cancel(Time),
     /// They are being cancelled.
     Cancelling,
-    /// They are given up then.
+    /// They are given up at this time.
     GiveUp(Time),
 }
 
 impl Execution {
-    /// Of a plan whose tasks were started by `now`; some could not be, and why. Others have so long a `grace` to end by themselves when
-    /// one fails. With a policy, a plan that stalls is ended as soon as it is known because of whom.
+    /// For a plan whose tasks were started by `now`; some could not be started, for these reasons. When one fails, the
+    /// others have the time `grace` to end by themselves. With a policy, a stalled plan is ended as soon as the culprit
+    /// is known.
     pub fn new(
         shares: BTreeMap<NodeId, Share>,
         not_started: BTreeMap<NodeId, Error>,
@@ -176,22 +177,22 @@ impl Execution {
             asked: BTreeSet::new(),
             actions: Vec::new(),
         };
-        // What follows from a task that could not be started is told with the first event's actions.
+        // The consequences of tasks that could not be started are returned with the first event's actions.
         it.settle(now);
         it
     }
 
-    /// What was told so far.
+    /// The reports so far.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// Whether every task has ended or been given up.
+    /// Whether every task has ended or was given up.
     pub fn has_ended(&self) -> bool {
         self.report.all_ended()
     }
 
-    /// When to come back without an event.
+    /// When to wake the plan without an event.
     pub fn wake_at(&self) -> Option<Time> {
         let deadline = match self.deadline {
             Deadline::Cancel(at) | Deadline::GiveUp(at) => Some(at),
@@ -200,13 +201,13 @@ impl Execution {
         [deadline, self.held_up_until].into_iter().flatten().min()
     }
 
-    /// Takes an event; what is to be done then. Of the actions, [`Action::CancelAll`] is the last, and there is at most one.
+    /// Handles an event and returns the next actions. There is at most one [`Action::CancelAll`], and it is the last.
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
         match event {
             Event::Told(node, event) => self.told(node, event, now),
             Event::Lost(node, error) => {
-                let silent = || Error::replan("its stream of events ended without an end of the task");
-                // Whoever is gone is avoided at once, not only when all others have ended too.
+                let silent = || Error::replan("its event stream ended before the task did");
+                // Avoid a lost node at once, and not only after all others have ended.
                 if self.report.broken(node, error.unwrap_or_else(silent).party(Party::Node(node))) {
                     self.actions.push(Action::Suspect(node));
                 }
@@ -233,15 +234,15 @@ impl Execution {
         std::mem::take(&mut self.actions)
     }
 
-    /// What all tasks have told when they have ended, with who is to blame; and whom to avoid for that.
+    /// The final report, with the node to blame, and the node to avoid for that.
     pub fn finish(mut self) -> (Report, Option<NodeId>) {
         self.report.blame = culprit(&self.report);
-        // For a bad block its whole node need not be avoided: the block is.
+        // For a bad block, only the block is avoided, and not its node.
         let suspect = self.report.blame.map(|blame| blame.node).filter(|node| !self.report.is_bad_block(*node));
         (self.report, suspect)
     }
 
-    /// The tasks that still run, but for the one that holds up the others, which was cancelled by itself.
+    /// The running tasks, except the one that delays the others, which was cancelled separately.
     fn rest(&self) -> Vec<NodeId> {
         let mut rest = self.report.running();
         rest.retain(|node| self.report.held_up.as_ref().is_none_or(|(blame, _)| blame.node != *node));
@@ -264,7 +265,7 @@ impl Execution {
         self.report.take(node, event);
     }
 
-    /// What follows from what is known by now, whatever the event was.
+    /// Applies all consequences of the current state.
     fn settle(&mut self, now: Time) {
         let ended = self.report.ended_count();
         if self.on_failure == OnFailure::GoOn && ended > self.ended_told && !self.report.all_ended() {
@@ -284,7 +285,7 @@ impl Execution {
         self.is_failing = true;
     }
 
-    /// Tasks that still run then are cancelled, unless that happens sooner anyway.
+    /// Sets a time at which running tasks are cancelled, unless an earlier one is set.
     fn end_by(&mut self, at: Time) {
         self.deadline = match self.deadline {
             Deadline::None => Deadline::Cancel(at),
@@ -303,7 +304,7 @@ impl Execution {
         }
     }
 
-    /// Who holds up the plan, and one of those held up.
+    /// The node that delays the plan, and a node that it delays.
     fn culprit(&self, now: Time) -> Option<(NodeId, Option<NodeId>)> {
         let policy = self.policy.filter(|_| !self.report.any_failed() && self.report.held_up.is_none());
         self.flow.culprit(&self.report, &policy?, now)
@@ -315,7 +316,7 @@ impl Execution {
     }
 
     fn go_around(&mut self, node: NodeId, around: Around, now: Time) {
-        // It may have moved since, or have ended.
+        // The node may have moved bytes since, or have ended.
         match around {
             Around::Replan => {
                 if let Some((_, accuser)) = self.culprit(now).filter(|(culprit, _)| *culprit == node) {
@@ -327,17 +328,17 @@ impl Execution {
         }
     }
 
-    /// Ends a plan that a node holds up whom there is a way around.
+    /// Ends a plan that is delayed by a node to which there is an alternative.
     fn end_stalled(&mut self, node: NodeId, accuser: Option<NodeId>) {
         let name = self.name(node);
-        let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {} ms", self.stall_ms()));
-        // Perhaps it was but a moment: so it is blamed as one of whom another complains.
+        let error = Error::replan(format!("{name} delays the whole plan: nothing has moved for {} ms", self.stall_ms()));
+        // The delay may be short, so the node is blamed like one that another node blames.
         self.report.held_up = Some((Blame { node, accuser }, error.party(Party::Node(node))));
         self.actions.extend([Action::Suspect(node), Action::Cancel(node)]);
         self.cancel_rest();
     }
 
-    /// Does without those that the client complains of and that are not heard of, where nobody else waits for them.
+    /// Gives up silent nodes that the client blames, if no other node waits for them.
     fn give_up_silent(&mut self, complaints: &BTreeSet<NodeId>, now: Time) {
         for node in complaints {
             if !self.may_be_given_up(*node, now) {
@@ -359,7 +360,7 @@ impl Execution {
 
     fn give_up(&mut self, node: NodeId) {
         let name = self.name(node);
-        let error = Error::replan(format!("{name} takes nothing, and was not heard of for {} ms", self.stall_ms()));
+        let error = Error::replan(format!("{name} has taken no data and sent no report for {} ms", self.stall_ms()));
         self.report.broken(node, error.clone().party(Party::Node(node)));
         self.actions.extend([Action::GoOnWithout(node, error), Action::Suspect(node), Action::Cancel(node)]);
     }
@@ -371,7 +372,7 @@ impl Execution {
     fn woken(&mut self, now: Time) {
         if self.held_up_until.is_some_and(|until| until <= now) {
             self.held_up_until = None;
-            // It has had its time to say what has arrived.
+            // Its time to report what has arrived is over.
             if let Some((blame, error)) = self.report.held_up.clone() {
                 self.report.broken(blame.node, error);
             }

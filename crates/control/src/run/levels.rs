@@ -1,15 +1,15 @@
-//! How far from its writer each stage of a put's plan is.
+//! How many links each stage of a put's plan is from its writer.
 
 use std::collections::BTreeMap;
 use weft_plan::{Link, Plan};
 use weft_types::{NodeId, Party, StageTimes};
 
-/// How many links the input of each stage has come over: by node, lane and stage.
+/// The number of links from the writer to each stage: by node, lane and stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Levels(BTreeMap<(NodeId, u32, u32), u32>);
 
 impl Levels {
-    /// Those of a plan.
+    /// The levels of a plan.
     pub fn of(plan: &Plan) -> Self {
         let mut levels = BTreeMap::new();
         for (number, lane) in (0..).zip(&plan.shape.lanes) {
@@ -22,18 +22,19 @@ impl Levels {
         Self(levels)
     }
 
-    /// That of the stage of a node which tells these times.
+    /// The level of the stage that these times belong to.
     pub fn level(&self, node: NodeId, stage: &StageTimes) -> u32 {
         self.0.get(&(node, stage.lane.into(), stage.stage.into())).copied().unwrap_or(0)
     }
 
-    /// Whether all links come from the writer: no receiver waits for another.
+    /// Whether all links come from the writer, so that no receiver waits for another.
     pub fn are_one(&self) -> bool {
         self.0.values().all(|level| *level <= 1)
     }
 }
 
-/// The levels of a lane's stages. A link makes the level at its end one more than at its beginning; no way is longer than there are stages.
+/// The levels of a lane's stages. A link's end is one level above its beginning; no path is longer than the number of
+/// stages.
 fn of_lane(stages: usize, links: &[Link]) -> Vec<u32> {
     let mut levels = vec![0u32; stages];
     for _ in 0..stages {
@@ -81,7 +82,7 @@ mod tests {
         let (direct, mist) = (levels("direct"), levels("mist"));
         assert!(direct.are_one() && !mist.are_one());
         let of = |levels: &Levels| levels.0.values().copied().collect::<std::collections::BTreeSet<u32>>();
-        assert_eq!((of(&direct), of(&mist)), ([1].into(), [1, 2].into()), "the writer itself is not counted");
+        assert_eq!((of(&direct), of(&mist)), ([1].into(), [1, 2].into()), "the writer itself does not count");
         let ((node, lane, stage), level) = mist.0.iter().max_by_key(|(_, level)| **level).unwrap();
         let told = StageTimes { lane: *lane as u16, stage: *stage as u16, ..StageTimes::default() };
         assert_eq!((mist.level(*node, &told), mist.level(NodeId(99), &told)), (*level, 0));
@@ -98,7 +99,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_stage_is_one_behind_the_farthest_that_sends_to_it(ends in proptest::collection::vec((0..9u16, 0..9u16), 0..20)) {
-            // From the lower to the higher: no circle.
+            // From lower to higher numbers, so there is no circle.
             let ends: Vec<(u16, u16)> = ends.into_iter().filter(|(from, to)| from != to).map(|(a, b)| (a.min(b), a.max(b))).collect();
             let levels = of_lane(9, &links(&ends));
             for stage in 0..9u16 {

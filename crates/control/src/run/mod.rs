@@ -1,4 +1,5 @@
-//! The life of a plan at its agents: how it is opened, what they tell, when it stalls, when it is given up, and who is to blame when it fails.
+//! The life of a plan at its agents: how it is opened, what they report, when it stalls, when it is given up, and which
+//! node is to blame.
 
 mod blame;
 mod execution;

@@ -1,21 +1,21 @@
-//! A plan is opened at all its agents or at none: an agent that has no room says so at once, then all let go and are asked again a little
-//! later. So plans that cross cannot wait for each other.
+//! Opens a plan at all its agents or at none. An agent without room refuses at once; then all agents release their
+//! tasks, and they are asked again a little later. So plans that cross cannot deadlock.
 
 use rand::{Rng, RngCore};
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::{Error, NodeId, Reaction, Result};
 
-/// The first pause before busy agents are asked again; each next one is twice as long, up to the last.
+/// The first pause before busy agents are asked again; each next pause is twice as long, up to [`BACKOFF_LAST_MS`].
 const BACKOFF_FIRST_MS: u64 = 10;
 /// The longest pause.
 pub const BACKOFF_LAST_MS: u64 = 1_000;
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The opening begins.
+    /// The opening starts.
     Begin,
-    /// Answers [`Action::Ask`]: what each agent has answered, or why it did not. [`Reaction::Retry`]: it is busy.
+    /// Answers [`Action::Ask`]: each agent's answer, or why there is none. [`Reaction::Retry`]: the agent is busy.
     Answered(BTreeMap<NodeId, Result<()>>),
     /// Answers [`Action::LetGo`].
     LetGo,
@@ -23,25 +23,26 @@ pub enum Event {
     Woken,
 }
 
-/// What is to be done.
+/// An action.
 #[derive(Debug, PartialEq)]
 pub enum Action {
     /// Open the tasks at all agents; [`Event::Answered`] answers.
     Ask,
     /// Cancel tasks; [`Event::LetGo`] answers.
     LetGo {
-        /// The agents that opened theirs: wait for them.
+        /// Agents with an open task: wait for their answers.
         open: Vec<NodeId>,
-        /// The agents that may have opened theirs, as no answer came: they are told, and not waited for. An agent that is busy has nothing open.
+        /// Agents that may have an open task, because they did not answer: tell them, but do not wait. A busy agent has
+        /// no open task.
         unknown: Vec<NodeId>,
     },
-    /// Come back after this pause; [`Event::Woken`] answers.
+    /// Wake the opening after this pause; [`Event::Woken`] answers.
     Wait(Duration),
     /// All agents have opened their tasks, or none has.
     End(Result<()>),
 }
 
-/// A plan that is to be opened.
+/// The state machine of a plan that is opened.
 #[derive(Debug)]
 pub struct Opening {
     attempts: u32,
@@ -53,19 +54,19 @@ pub struct Opening {
 enum State {
     Begin,
     Asking,
-    /// For those that opened it, after this error.
+    /// Waits for the release of open tasks, because of this error.
     LettingGo(Error),
     Waiting,
     Ended,
 }
 
 impl Opening {
-    /// With so many attempts.
+    /// With this many attempts.
     pub fn new(attempts_max: u32) -> Self {
         Self { attempts: 0, attempts_max, state: State::Begin }
     }
 
-    /// Takes an event; what is to be done then. None: the event answers nothing that was asked for.
+    /// Handles an event and returns the next action; `None` if the event answers no action.
     pub fn on(&mut self, event: Event, rng: &mut dyn RngCore) -> Option<Action> {
         match (std::mem::replace(&mut self.state, State::Ended), event) {
             (State::Begin, Event::Begin) | (State::Waiting, Event::Woken) => {
@@ -82,7 +83,7 @@ impl Opening {
     }
 
     fn answered(&mut self, answers: &BTreeMap<NodeId, Result<()>>) -> Action {
-        // Asking again does not help where another plan is needed.
+        // If another plan is needed, asking again does not help.
         let errors = || answers.values().filter_map(|answer| answer.as_ref().err());
         let worst = errors().find(|error| error.reaction != Reaction::Retry).or(errors().next());
         let Some(worst) = worst else { return Action::End(Ok(())) };
@@ -115,7 +116,7 @@ mod tests {
     }
 
     fn on(opening: &mut Opening, event: Event) -> Action {
-        opening.on(event, &mut StdRng::seed_from_u64(1)).expect("it is an answer")
+        opening.on(event, &mut StdRng::seed_from_u64(1)).expect("the event is an answer")
     }
 
     fn busy() -> Result<()> {
@@ -141,14 +142,14 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..3 {
             assert_eq!(on(&mut opening, answers(&[(1, Ok(())), (2, busy()), (3, Ok(()))])), let_go(&[1, 3], &[]));
-            let Action::Wait(pause) = on(&mut opening, Event::LetGo) else { panic!("it waits") };
+            let Action::Wait(pause) = on(&mut opening, Event::LetGo) else { panic!("a pause is expected") };
             pauses.push(pause.as_millis());
             assert_eq!(on(&mut opening, Event::Woken), Action::Ask);
         }
         let within = pauses.iter().zip([10..=20, 20..=40, 40..=80]).all(|(pause, range)| range.contains(pause));
         assert!(within, "{pauses:?}");
         on(&mut opening, answers(&[(1, Ok(())), (2, busy())]));
-        assert_eq!(on(&mut opening, Event::LetGo), Action::End(busy()), "so often, and no more");
+        assert_eq!(on(&mut opening, Event::LetGo), Action::End(busy()), "the attempts are used up");
     }
 
     #[test]
@@ -197,7 +198,7 @@ mod tests {
                         Event::LetGo
                     }
                     Action::Wait(pause) => {
-                        prop_assert!(!told_late, "a late word could end what is opened next");
+                        prop_assert!(!told_late, "a late message could end the next task");
                         prop_assert!(pause <= Duration::from_millis(BACKOFF_LAST_MS));
                         Event::Woken
                     }
@@ -208,7 +209,7 @@ mod tests {
                 };
                 action = opening.on(event, &mut rng);
             }
-            prop_assert!(false, "it goes on and on");
+            prop_assert!(false, "it does not end");
         }
     }
 }

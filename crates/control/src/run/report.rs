@@ -1,142 +1,143 @@
-//! What the agents of a plan have told.
+//! The reports of a plan's agents.
 
 use crate::findings::Finding;
 use std::collections::BTreeMap;
 use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Span, StageTimes, TaskTraffic};
 
-/// Who is to blame.
+/// The node to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blame {
-    /// The node that is blamed.
+    /// The node.
     pub node: NodeId,
-    /// Who complains of it. None: it needs nobody's complaint, since nothing was heard of it any more or its own disk failed it.
-    /// A link that is broken has two ends, and who complains may as well be to blame.
+    /// The node that blames it. `None` if no complaint is needed, because the node was silent or its own disk failed.
+    /// If a link breaks, either end may be at fault, so the accuser may be too.
     pub accuser: Option<NodeId>,
 }
 
-/// What became of a plan at all its agents.
+/// The outcome of a plan at all its agents.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What each agent has told.
+    /// The report of each agent.
     pub nodes: BTreeMap<NodeId, NodeReport>,
-    /// Who is to blame, if the plan failed and it is known.
+    /// The node to blame, if the plan failed and it is known.
     pub blame: Option<Blame>,
-    /// Who held up the plan until it was ended, and how that is told.
+    /// The node that delayed the plan until it was ended, and the error for it.
     pub held_up: Option<(Blame, Error)>,
 }
 
-/// What became of one agent's task.
+/// The report on one agent's task.
 #[derive(Debug, Clone, Default)]
 pub struct NodeReport {
-    /// None: it still runs.
+    /// How it ended; `None` while it runs.
     pub end: Option<End>,
-    /// Blocks that are durable now: their lengths and checksums.
+    /// Blocks that are durable: their lengths and checksums.
     pub stored: BTreeMap<BlockId, Stored>,
-    /// Positions of blocks that are not whole, kept for a plan that goes on.
+    /// Positions of incomplete blocks, kept for a plan that resumes.
     pub arrived: BTreeMap<BlockId, Vec<Span>>,
-    /// What went through its disks and sockets.
+    /// The traffic of its disks and sockets.
     pub traffic: TaskTraffic,
-    /// What its stages spent their time on, if it came to its end.
+    /// How long its stages spent on what, if it finished.
     pub stages: Vec<StageTimes>,
-    /// The bytes of blocks of its own that it found to be corrupt.
+    /// The corrupt bytes that it found in its own blocks.
     pub corrupt: BTreeMap<BlockId, Vec<Span>>,
-    /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
+    /// Whom its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
     pub waiting: Vec<(Party, u32)>,
-    /// Whether, when it last told of it, a stage of it waited for tasks of an earlier class at the node. No fault of the node's.
+    /// Whether, at its last report, one of its stages waited for tasks of an earlier class. This is no fault of the
+    /// node.
     pub held_back: bool,
 }
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// It did its share.
+    /// It finished.
     Done,
-    /// The agent told why: the first is the cause.
+    /// It failed with these errors; the first is the cause.
     Failed(Vec<Error>),
-    /// Nothing was heard of it any more.
+    /// Contact with it was lost.
     Broken(Error),
-    /// It was cancelled since others had failed, and did not say more.
+    /// It was cancelled after others had failed, and did not answer.
     GivenUp,
 }
 
 /// A durable block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// Its bytes.
+    /// Its length, bytes.
     pub len: u64,
-    /// CRC32C of each MiB.
+    /// The CRC32C of each MiB.
     pub checksums: Vec<u32>,
 }
 
-/// What an agent tells of its task.
+/// An agent's event about its task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// It goes on.
+    /// Progress.
     Progress {
-        /// What it has moved since the start, bytes.
+        /// The bytes moved since the start.
         moved_bytes: u64,
-        /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
+        /// Whom its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
         waiting: Vec<(Party, u32)>,
-        /// Whether a stage waits for tasks of an earlier class at the node, and for nothing else; such a wait is not in `waiting`.
+        /// Whether a stage waits only for tasks of an earlier class at the node; such a wait is not in `waiting`.
         held_back: bool,
     },
-    /// It did its share.
+    /// It finished.
     Done {
         /// Blocks that are durable.
         stored: Vec<(BlockId, Stored)>,
-        /// What it moved.
+        /// Its traffic.
         traffic: TaskTraffic,
-        /// What its stages spent their time on.
+        /// How long its stages spent on what.
         stages: Vec<StageTimes>,
     },
-    /// It could not.
+    /// It failed.
     Failed {
-        /// Blocks that are durable all the same.
+        /// Blocks that are durable despite the failure.
         stored: Vec<(BlockId, Stored)>,
-        /// Positions that it keeps of blocks that are not whole.
+        /// Positions that it keeps of incomplete blocks.
         arrived: Vec<(BlockId, Vec<Span>)>,
-        /// Bytes of blocks of its own that are corrupt.
+        /// Corrupt bytes of its own blocks.
         corrupt: Vec<(BlockId, Span)>,
-        /// What it moved.
+        /// Its traffic.
         traffic: TaskTraffic,
-        /// Why, the cause first.
+        /// The errors, the cause first.
         errors: Vec<Error>,
     },
 }
 
 impl Report {
-    /// Of a plan whose tasks run at these nodes.
+    /// For a plan whose tasks run at these nodes.
     pub fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
         Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None, held_up: None }
     }
 
-    /// Whether none of them runs any more.
+    /// Whether no task is running any more.
     pub fn all_ended(&self) -> bool {
         self.nodes.values().all(|node| node.end.is_some())
     }
 
-    /// Whether one of them ended otherwise than it should.
+    /// Whether any task failed.
     pub fn any_failed(&self) -> bool {
         self.failed_nodes().next().is_some()
     }
 
-    /// Those that ended otherwise than they should.
+    /// The nodes whose tasks failed.
     pub fn failed_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let failed = self.nodes.iter().filter(|(_, node)| !matches!(node.end, None | Some(End::Done)));
         failed.map(|(id, _)| *id)
     }
 
-    /// How many have ended.
+    /// The number of ended tasks.
     pub fn ended_count(&self) -> usize {
         self.nodes.values().filter(|node| node.end.is_some()).count()
     }
 
-    /// Those that have not ended.
+    /// The nodes whose tasks are running.
     pub fn running(&self) -> Vec<NodeId> {
         self.nodes.iter().filter(|(_, node)| node.end.is_none()).map(|(id, _)| *id).collect()
     }
 
-    /// Why the plan failed, for a person: the culprit's own words, if there are any.
+    /// Why the plan failed, for an operator: the culprit's own error, if there is one.
     pub fn cause(&self) -> Error {
         if let Some((_, error)) = &self.held_up {
             return error.clone();
@@ -144,32 +145,32 @@ impl Report {
         let ends = |id: &NodeId| self.nodes.get(id).and_then(NodeReport::first_error);
         let culprit = self.blame.and_then(|blame| ends(&blame.node));
         let any = || self.nodes.values().find_map(NodeReport::first_error);
-        culprit.or_else(any).cloned().unwrap_or_else(|| Error::replan("the plan ended without a word"))
+        culprit.or_else(any).cloned().unwrap_or_else(|| Error::replan("the plan ended without an error"))
     }
 
-    /// The receipt for a block from the node that it was sent to. What another node says of it counts for nothing.
+    /// The receipt for a block from its own home. Other nodes' receipts do not count.
     pub fn stored(&self, block: BlockId, home: NodeId) -> Option<&Stored> {
         self.nodes.get(&home)?.stored.get(&block)
     }
 
-    /// Whether a block was rebuilt, on this node, to something that is not what it should be.
+    /// Whether a block was rebuilt on this node with wrong checksums.
     pub fn is_not_what_was_lost(&self, block: BlockId, node: NodeId) -> bool {
         let refused = |error: &Error| error.reaction == Reaction::Corrupt && error.block == Some(block);
         self.stored(block, node).is_some() || self.nodes.get(&node).is_some_and(|node| node.errors().iter().any(refused))
     }
 
-    /// Whether all that a node is blamed for is a block of its own that is bad.
+    /// Whether a node is blamed only for a bad block of its own.
     pub fn is_bad_block(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|report| report.bad_blocks(node).next().is_some())
     }
 
-    /// What went through all disks and sockets.
+    /// The traffic of all disks and sockets.
     pub fn traffic(&self) -> TaskTraffic {
         let add = |sum: TaskTraffic, node: &NodeReport| sum + node.traffic;
         self.nodes.values().fold(TaskTraffic::default(), add)
     }
 
-    /// Takes what a node tells. After its end nothing counts any more.
+    /// Adds a node's event. Events after the end of its task are ignored.
     pub fn take(&mut self, id: NodeId, event: TaskEvent) {
         let Some(node) = self.open(id) else { return };
         match event {
@@ -187,28 +188,28 @@ impl Report {
                     node.corrupt.entry(block).or_default().push(bytes);
                 }
                 if errors.is_empty() {
-                    errors.push(Error::replan("its task failed without a word"));
+                    errors.push(Error::replan("its task failed without an error"));
                 }
                 node.end = Some(End::Failed(errors.into_iter().map(|error| error.party(Party::Node(id))).collect()));
             }
         }
     }
 
-    /// Nothing is heard of a node any more. Tells whether that was news.
+    /// Records that contact with a node is lost. Returns whether that is new.
     pub fn broken(&mut self, id: NodeId, error: Error) -> bool {
         let Some(node) = self.open(id) else { return false };
         node.end = Some(End::Broken(error));
         true
     }
 
-    /// Nobody waits any more for those that have not ended.
+    /// Gives up the tasks that have not ended.
     pub fn give_up_rest(&mut self) {
         for node in self.nodes.values_mut().filter(|node| node.end.is_none()) {
             node.end = Some(End::GivenUp);
         }
     }
 
-    /// What a node told last counts: after its end nothing does.
+    /// The report of a node whose task has not ended.
     fn open(&mut self, id: NodeId) -> Option<&mut NodeReport> {
         self.nodes.get_mut(&id).filter(|node| node.end.is_none())
     }
@@ -229,13 +230,13 @@ impl NodeReport {
         self.errors().first()
     }
 
-    /// The blocks of its own disks that were found to be bad, or not to be there.
+    /// The blocks on its own disks that were found bad or missing.
     pub fn bad_blocks(&self, id: NodeId) -> impl Iterator<Item = (BlockId, BlockState, &Error)> {
         let own = self.errors().iter().filter(move |error| error.party == Some(Party::Node(id)));
         own.filter_map(|error| Some((error.block?, bad_state(error)?, error)))
     }
 
-    /// What it says of them. Where the corrupt bytes are not told, a block is lost as a whole.
+    /// Its findings on its own blocks. A block without known corrupt ranges is lost as a whole.
     pub fn findings(&self, id: NodeId) -> impl Iterator<Item = (BlockId, Finding, &Error)> {
         let finding = |(block, state, error)| match self.corrupt.get(&block) {
             Some(bytes) if state == BlockState::Corrupt => (block, Finding::Corrupt(bytes.clone()), error),
@@ -245,7 +246,7 @@ impl NodeReport {
     }
 }
 
-/// What an agent's error says of the block that it names.
+/// The state of a block according to an agent's error.
 pub fn bad_state(error: &Error) -> Option<BlockState> {
     match error.reaction {
         Reaction::Corrupt => Some(BlockState::Corrupt),
@@ -268,12 +269,12 @@ mod tests {
             || TaskEvent::Done { stored: vec![(block, receipt.clone())], traffic: TaskTraffic::default(), stages: Vec::new() };
         let mut report = Report::new([home, other].into_iter());
         report.take(other, done());
-        assert_eq!(report.stored(block, home), None, "another node's word");
+        assert_eq!(report.stored(block, home), None, "another node's receipt");
         assert!(!report.is_not_what_was_lost(block, home));
         report.take(home, done());
         assert_eq!(report.stored(block, home), Some(&receipt));
         report.take(home, TaskEvent::Done { stored: Vec::new(), traffic: TaskTraffic::default(), stages: Vec::new() });
-        assert_eq!(report.stored(block, home), Some(&receipt), "after its end a task tells nothing");
+        assert_eq!(report.stored(block, home), Some(&receipt), "events after the task's end are ignored");
     }
 
     #[test]

@@ -1,49 +1,50 @@
-//! Notices that a node holds a plan up, long before its links give up: for how long it may, and which one it is.
+//! Detects that a node delays a plan, long before its links give up: which node it is, and for how long it may.
 
 use super::{levels::Levels, report::Report};
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::{NodeId, Party};
 
-/// A slice that comes no faster than this stands still.
+/// A slower slice counts as standing still.
 const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
 
-/// A receiver of a put that waits for its own disk has this part of the time after which links give up.
+/// A receiver of a put that waits for its own disk has this fraction of the time after which links give up.
 const DISK_SHARE: u32 = 4;
 
-/// How long a plan may stand still before it goes around the node that holds it up: `stall_ms`, doubled for each earlier stall (`times`),
-/// and the time of one slice of `slice_bytes`. None: that is left to its links.
+/// How long a plan may stand still before it avoids the node that delays it: `stall_ms`, doubled for each earlier stall
+/// (`times`), plus the time of one slice of `slice_bytes`. `None` if only its links limit it.
 pub fn stall_after(stall_ms: u64, slice_bytes: u64, times: u32) -> Option<Duration> {
     let stalled_ms = stall_ms.checked_mul(1 << times.min(16))?;
-    // What moves is counted slice by slice.
+    // Movement is counted slice by slice.
     let slice_ms = slice_bytes / SLOWEST_SLICE_BYTES_PER_MS;
     (stalled_ms > 0).then(|| Duration::from_millis(stalled_ms.saturating_add(slice_ms)))
 }
 
-/// How long a plan may be held up.
+/// How long a plan may be delayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallPolicy {
-    /// For this long, by a node that is silent.
+    /// The limit for a node that is silent.
     pub stall_timeout: Duration,
-    /// By one that says that it waits for its own disk: no less.
+    /// The limit for a node that reports that it waits for its own disk; not shorter.
     pub disk_timeout: Duration,
-    /// Whether one that is silent holds it up also when all others have ended: somebody else waits for it to end.
+    /// Whether a silent node also counts when all others have ended, because another party waits for its end.
     pub to_the_last: bool,
-    /// Whether nodes do not wait for each other, but all of them for a client alone: one that the client complains of is given up
-    /// without the others.
+    /// Whether nodes wait only for the client and not for each other: a node that the client blames is then given up
+    /// alone.
     pub one_by_one: bool,
-    /// So many may fail without a way around them.
+    /// How many nodes may fail without an alternative to them.
     pub failed_max: usize,
 }
 
 impl StallPolicy {
-    /// With a plan in which nodes wait for each other and nobody for the last of them.
+    /// For a plan in which nodes wait for each other and no party waits for the last of them.
     pub fn of_chain(stall_timeout: Duration) -> Self {
         Self { stall_timeout, disk_timeout: stall_timeout, to_the_last: false, one_by_one: false, failed_max: 0 }
     }
 
-    /// Of a put of which `missing_max` blocks of a stripe may come late. A disk may be busy with other puts: a receiver that says so has
-    /// longer, but less than `links_timeout`, after which the writer gives up all receivers that wait for it.
+    /// For a put of which `missing_max` blocks of a stripe may come late. A disk may be busy with other puts, so a
+    /// receiver that reports it gets longer, but less than `links_timeout`, after which the writer gives up all
+    /// receivers that wait for it.
     pub fn of_put(stall_timeout: Duration, links_timeout: Duration, levels: &Levels, missing_max: u32) -> Self {
         Self {
             stall_timeout,
@@ -55,7 +56,7 @@ impl StallPolicy {
     }
 }
 
-/// Who is heard of, and whether a plan's bytes move.
+/// When each node was last heard of, and whether the plan's bytes move.
 #[derive(Debug)]
 pub(super) struct Flow {
     nodes: BTreeMap<NodeId, NodeFlow>,
@@ -65,18 +66,18 @@ pub(super) struct Flow {
 #[derive(Debug)]
 struct NodeFlow {
     moved_bytes: u64,
-    /// When that last grew. None: it has moved nothing.
+    /// When that last grew; `None` if it has moved nothing.
     grew_at: Option<Time>,
     heard_at: Time,
 }
 
 impl Flow {
-    /// Of a plan that begins now.
+    /// For a plan that starts now.
     pub(super) fn new(nodes: impl Iterator<Item = NodeId>, now: Time) -> Self {
         Self { nodes: nodes.map(|node| (node, NodeFlow { moved_bytes: 0, grew_at: None, heard_at: now })).collect() }
     }
 
-    /// A node has told what it has moved since the start.
+    /// A node has reported the bytes that it has moved since the start.
     pub(super) fn told(&mut self, node: NodeId, bytes_moved: u64, now: Time) {
         if let Some(flow) = self.nodes.get_mut(&node) {
             flow.heard_at = now;
@@ -86,31 +87,32 @@ impl Flow {
         }
     }
 
-    /// How much a node is known to have moved.
+    /// The bytes that a node is known to have moved.
     pub(super) fn moved_bytes(&self, node: NodeId) -> u64 {
         self.nodes.get(&node).map_or(0, |flow| flow.moved_bytes)
     }
 
-    /// A node has done its part, perhaps before it told of any progress.
+    /// A node has finished, possibly before any progress report.
     pub(super) fn done(&mut self, node: NodeId, now: Time) {
         self.told(node, u64::MAX, now);
     }
 
-    /// Whether nothing was heard of a node for so long.
+    /// Whether a node was silent for this long.
     pub(super) fn is_silent(&self, node: NodeId, timeout: Duration, now: Time) -> bool {
         self.nodes.get(&node).is_some_and(|flow| now - flow.heard_at >= timeout)
     }
 
-    /// The node that holds up others, and one of them, if they have not ended: a node for which another has waited for about as long as
-    /// `stall_timeout`, which has moved nothing for that long, and which was not heard of for that long or has waited for its own disk for
-    /// about as long as `disk_timeout`. The others' buffers may fill for a while yet. What has not begun to flow is being connected, and
-    /// no node is blamed for that; nor is one that is held back by tasks of an earlier class, as long as it says so.
+    /// The node that delays others, and one of those, if they have not ended. It has moved nothing for `stall_timeout`,
+    /// another node has waited for it for about as long, and it was silent for that long or has waited for its own disk
+    /// for about `disk_timeout`. (The others' buffers may still fill for a while.) A link without any movement is still
+    /// being connected, and no node is blamed for that. Nor is a node that reports that it is held back by tasks of an
+    /// earlier class.
     pub(super) fn culprit(&self, report: &Report, policy: &StallPolicy, now: Time) -> Option<(NodeId, Option<NodeId>)> {
         let StallPolicy { stall_timeout, disk_timeout, to_the_last, .. } = *policy;
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;
         }
-        // Agents look at their stages now and then: a wait may have begun a little earlier than they say.
+        // Agents check their stages at intervals, so a wait may have begun a little earlier than reported.
         let about = |wait: Duration| (wait * 3 / 4).as_millis();
         let running = report.running();
         let waits = |id: &NodeId| report.nodes.get(id).map(|node| node.waiting.as_slice()).unwrap_or_default();
@@ -155,7 +157,7 @@ mod tests {
         NodeId(id)
     }
 
-    /// A chain 1 → 2 → 3 → 4 in which `waits` says who waits for whom.
+    /// A chain 1 → 2 → 3 → 4; `waits` says which party waits for which.
     fn chain(waits: &[(u32, Party)]) -> (Flow, Report) {
         let nodes = || (1..=4).map(node);
         let (mut flow, mut report) = (Flow::new(nodes(), START), Report::new(nodes()));
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!(
             flow.culprit(&report, &policy(), now),
             None,
-            "nobody waits for who is silent: only the coordinator does not hear of it"
+            "no node waits for the silent one: only the coordinator misses its reports"
         );
     }
 
@@ -213,14 +215,14 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL);
-        assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))), "it waits for itself");
+        assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))), "it waits for its own disk");
         assert_eq!(
             flow.culprit(&report, &StallPolicy { disk_timeout: STALL * 2, ..policy() }, now),
             None,
-            "a disk may take its time where that is allowed"
+            "a disk may take longer where that is allowed"
         );
         flow.told(node(2), 101, now);
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "it has moved something a moment ago");
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "it has moved bytes a moment ago");
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
         heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL);
         assert_eq!(flow.culprit(&report, &policy(), now), None, "a reader may be slow");
@@ -235,9 +237,9 @@ mod tests {
         let blamed = Some((node(2), Some(node(1))));
         assert_eq!(flow.culprit(&report, &policy(), now), blamed);
         report.nodes.get_mut(&node(2)).unwrap().held_back = true;
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "another stage of it waits for its disk, behind the same tasks");
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "another of its stages waits for the disk behind the same tasks");
         heard(&mut flow, &[1, 3, 4], &mut now, STALL);
-        assert_eq!(flow.culprit(&report, &policy(), now), blamed, "nothing is heard of it any more");
+        assert_eq!(flow.culprit(&report, &policy(), now), blamed, "it is silent");
     }
 
     #[test]
@@ -253,9 +255,9 @@ mod tests {
         assert_eq!(flow.culprit(&report, &last(), now), None, "too early");
         heard(&mut flow, &[], &mut now, STALL / 2);
         assert_eq!(flow.culprit(&report, &last(), now), Some((node(3), None)));
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "nobody waits");
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "no node waits");
         flow.told(node(3), 100, now);
-        assert_eq!(flow.culprit(&report, &last(), now), None, "it is there and writes");
+        assert_eq!(flow.culprit(&report, &last(), now), None, "it is alive and writes");
     }
 
     #[test]

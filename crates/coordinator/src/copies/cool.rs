@@ -1,4 +1,4 @@
-//! Copies are dropped when the data have cooled down: the shell around [`weft_control::cool`], which decides what is kept.
+//! Drops copies when data has cooled down: the shell around [`weft_control::cool`], which decides what to keep.
 
 use crate::{pages::Stripes, shared::Shared};
 use weft_codes::SharedCode;
@@ -7,14 +7,15 @@ use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1;
 use weft_types::{Error, FailureDomain, ObjectName, PlacedBlock, Result, StripeRecord};
 
-/// How often a stripe is looked at again that others are changing.
+/// How often a stripe is read again that other tasks are changing.
 const TRIES_MAX: usize = 4;
 
-/// Drops all copies of an object's blocks but one of each. Stripe by stripe, each in one transaction; who is interrupted begins again.
+/// Drops all copies of an object's blocks but one of each. Each stripe is one transaction; an interrupted call can be
+/// repeated.
 ///
-/// What becomes of the dropped ones does not matter, also where their nodes are away.
+/// The dropped copies may be in any state, and their nodes may be down.
 pub(crate) async fn cool(shared: &Shared, name: &ObjectName) -> Result<v1::CoolReply> {
-    // Who has not come back yet may have what is to be kept.
+    // A node that has not returned yet may hold a block to keep.
     shared.until_nodes_are_back().await;
     let object = shared.meta.object(name).await.map_err(|error| shared.meta_error(error))?;
     let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
@@ -23,7 +24,7 @@ pub(crate) async fn cool(shared: &Shared, name: &ObjectName) -> Result<v1::CoolR
     let mut cooling = Cooling { shared, object, code, failure_domain, stripes: 0, reply: v1::CoolReply::default() };
     match cooling.run().await {
         Ok(()) => {
-            tracing::info!(object = %name, blocks = cooling.reply.blocks, bytes = cooling.reply.bytes, "copies were dropped");
+            tracing::info!(object = %name, blocks = cooling.reply.blocks, bytes = cooling.reply.bytes, "dropped copies");
             Ok(cooling.reply)
         }
         Err(error) => Err(cooling.with_what_was_done(error).object(name)),
@@ -36,7 +37,7 @@ struct Cooling<'a> {
     object: ObjectRecord,
     code: SharedCode,
     failure_domain: FailureDomain,
-    /// Of which something was dropped.
+    /// Stripes of which copies were dropped.
     stripes: u64,
     reply: v1::CoolReply,
 }
@@ -48,10 +49,12 @@ impl Cooling<'_> {
         while let Some(stripe) = stripes.next().await? {
             self.stripe(stripe).await?;
         }
-        // Of one that was replaced meanwhile there are no stripes any more.
+        // If the object was replaced, its stripes no longer exist.
         let now = shared.meta.object(&self.object.name).await.map_err(|error| shared.meta_error(error))?;
         if now.version != self.object.version {
-            return Err(Error::replan("it was replaced while its copies were dropped: what is there now still has its own"));
+            return Err(Error::replan(
+                "the object was replaced while its copies were dropped: the new version still has its copies",
+            ));
         }
         Ok(())
     }
@@ -70,7 +73,7 @@ impl Cooling<'_> {
                     self.warn(&view, &stripe, &kept);
                     return Ok(());
                 }
-                // A repair was faster, or something was found to be bad.
+                // A repair committed first, or a block was found bad.
                 Err(MetaError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
                 Err(error) => return Err(shared.meta_error(error)),
             }
@@ -86,7 +89,7 @@ impl Cooling<'_> {
         self.reply.bytes = self.reply.bytes.saturating_add(bytes.sum());
     }
 
-    /// Tells of racks that are left with too much.
+    /// Reports racks that keep too many blocks.
     fn warn(&mut self, view: &View, stripe: &StripeRecord, kept: &[(u8, &PlacedBlock)]) {
         let name = &self.object.name;
         for warning in cool::warnings(view, kept, name, &self.code, self.failure_domain) {
@@ -97,7 +100,7 @@ impl Cooling<'_> {
         }
     }
 
-    /// The error of a stripe, and what had been dropped of those before it.
+    /// The error of a stripe, with what was dropped before it.
     fn with_what_was_done(&self, error: Error) -> Error {
         let (blocks, stripes) = (self.reply.blocks, self.stripes);
         if blocks == 0 {

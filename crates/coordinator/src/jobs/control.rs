@@ -1,4 +1,4 @@
-//! The jobs that this coordinator works on: what their work shares with the calls that ask after them.
+//! The jobs that this coordinator runs, and the state that they share with calls about them.
 
 use crate::rebuild::shares::Shares;
 use std::{
@@ -9,11 +9,11 @@ use tokio::sync::watch;
 use weft_control::{conversion::waits::Waits, helpers::LastUsed, job::Job};
 use weft_types::{JobId, JobState};
 
-/// The jobs that this coordinator works on.
+/// The jobs that this coordinator runs.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     running: Mutex<BTreeMap<JobId, Arc<Control>>>,
-    /// One change of a job's state at a time, so that what is told last is what is written last.
+    /// Serialises changes of jobs' states, so that the last change reported is the last one written.
     pub(super) changing: tokio::sync::Mutex<()>,
     helpers_used: Arc<Mutex<LastUsed>>,
 }
@@ -21,19 +21,19 @@ pub(crate) struct Jobs {
 /// State that a job's worker shares with the calls that show it.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// The state that it shall be in.
+    /// The requested state.
     pub(super) state: watch::Sender<JobState>,
     pub(super) live: Mutex<Live>,
 }
 
-/// How far a job has come.
+/// The progress of a job.
 #[derive(Debug)]
 pub(crate) struct Live {
-    /// What is next, and how far it is.
+    /// The job's state machine.
     pub(super) job: Job,
-    /// What has come in of the stripes that are under way, each by a number of its own.
+    /// Received bytes of stripes in progress, each under its own number.
     pub(super) moving: BTreeMap<u64, u64>,
-    /// Bytes that are done, of what is done as a whole or not at all.
+    /// Finished bytes of items that count only as a whole.
     pub(super) gathered_bytes: u64,
     /// What its parts wait for.
     pub(super) waits: Waits,
@@ -50,13 +50,13 @@ impl Jobs {
         self.lock().get(&job).cloned()
     }
 
-    /// What the rebuilds of a new job share. Which nodes have helped is remembered across jobs.
+    /// What the rebuilds of a new job share. The times at which nodes helped are shared by all jobs.
     pub(super) fn shares(&self) -> Shares {
         Shares::new(Arc::clone(&self.helpers_used))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Control>>> {
-        // Each change is one call, so a panic leaves it whole.
+        // A poisoned lock is safe to use: each change is one call.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

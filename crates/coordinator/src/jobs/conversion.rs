@@ -1,8 +1,9 @@
-//! Conversions: objects are written anew in the code and sizes of another policy (Mist, sections 1 and 8: replicas that become coded
-//! data), and back. The shell around [`weft_control::conversion`], which decides.
+//! Conversions rewrite objects in the code and sizes of another policy (Mist, §1 and §8: replicas become coded data),
+//! and back. This is the shell around [`weft_control::conversion`], which decides.
 //!
-//! What is to be done is what the metadata has in another code, at any moment: an object that was converted is there no more. So a job
-//! needs no list of its own, and one that is taken up again begins from the start and finds only what is left.
+//! The objects to convert are those that the metadata has in another code at any moment; a converted object is no
+//! longer among them. So a job needs no list of its own, and a resumed job starts from the beginning and finds only the
+//! rest.
 
 mod object;
 mod waits;
@@ -38,10 +39,10 @@ use weft_types::{Amount, Conversion, Error, JobId, JobState, JobWork, Layout, Ob
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
-/// Puts that an earlier coordinator has left, and that are given up at once; others end with their leases.
+/// Puts of an earlier coordinator that are aborted at once; further ones end with their leases.
 const LEFT_UPLOADS_MAX: u32 = 1_000;
 
-/// A conversion, at work.
+/// A running conversion.
 pub(super) struct ConversionJob {
     shared: Arc<Shared>,
     conversion: Conversion,
@@ -55,18 +56,18 @@ struct Work<'a> {
     target: &'a Target,
     control: &'a Control,
     state: watch::Receiver<JobState>,
-    /// The stripes that may be written at the same time.
+    /// Limits the stripes that are written at the same time.
     stripes: Semaphore,
     rate: Mutex<ReadRate>,
-    /// Who waits for space.
+    /// Objects that wait for space.
     room: Mutex<Room>,
-    /// How many stripes each node is writing.
+    /// The number of stripes that each node is writing.
     writers: Mutex<Writers>,
-    /// Numbers what is under way.
+    /// Numbers the stripes in progress.
     numbers: AtomicU64,
 }
 
-/// What objects are turned into.
+/// The form that objects are converted to.
 struct Target {
     policy: PolicyRecord,
     code: SharedCode,
@@ -77,19 +78,19 @@ impl Target {
     async fn of(shared: &Shared, policy: &str) -> Result<Self> {
         let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
         let found = policies.into_iter().find(|it| it.name == policy);
-        let none = || Error::not_found(format!("there is no policy {policy}: `weft policy ls` lists those that exist"));
+        let none = || Error::not_found(format!("there is no policy {policy}: `weft policy ls` lists the policies"));
         let policy = found.ok_or_else(none)?;
-        // As a put into a bucket of that policy has it.
+        // The same as for a put into a bucket with that policy.
         let Coding { code, layout } = validate::coding(&policy.code, 0, 0, Some(&policy))?;
         Ok(Self { policy, code, layout })
     }
 
-    /// The room that a stripe of it needs, and whoever writes it.
+    /// The space that a stripe and its writer need.
     fn wanted(&self, stripe: &StripeLayout) -> Wanted<'_> {
         Wanted::stripe(&self.code, self.policy.replicas, self.policy.failure_domain, stripe).spooled(stripe.data_len)
     }
 
-    /// Whether an object is to be written anew: it is in another code, or has more or fewer copies of its data.
+    /// Whether an object needs a conversion: it has another code or another number of copies.
     async fn is_wanted_of(&self, shared: &Shared, object: &ObjectRecord) -> Result<bool> {
         if object.code != self.policy.code || object.layout != self.layout {
             return Ok(true);
@@ -104,13 +105,13 @@ impl Target {
     }
 }
 
-/// Begins a conversion.
+/// Creates a conversion job.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::ConvertRequest) -> Result<v1::Job> {
     let conversion = check(shared, asked).await?;
     super::begin(shared, JobWork::Convert(conversion)).await
 }
 
-/// What is asked, if it can be done.
+/// Checks a request.
 async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result<Conversion> {
     let conversion = validate::conversion(asked)?;
     let target = Target::of(shared, &conversion.policy).await?;
@@ -148,19 +149,19 @@ impl ConversionJob {
         Self { shared: Arc::clone(shared), conversion }
     }
 
-    /// Objects that an earlier coordinator was converting are started over: what it wrote of them is given up. No other job converts
-    /// anything of the bucket.
+    /// Aborts the conversions of an earlier coordinator; their objects start again. No other job converts objects of
+    /// the bucket.
     async fn give_up_earlier(&self) -> Result<()> {
         let all = self.shared.meta.expired_uploads(i64::MAX as u64, LEFT_UPLOADS_MAX).await;
         let all = all.map_err(|error| self.shared.meta_error(error))?;
         for upload in all.into_iter().filter(|it| it.new.replaces.is_some() && it.new.name.bucket == self.conversion.bucket) {
-            tracing::info!(object = %upload.new.name, upload = %upload.id, "a conversion of an earlier coordinator is started over");
+            tracing::info!(object = %upload.new.name, upload = %upload.id, "restarting a conversion of an earlier coordinator");
             puts::abort(&self.shared, upload.id).await?;
         }
         Ok(())
     }
 
-    /// All objects that the job is about, whatever their code.
+    /// All objects of the job, in any code.
     fn objects(&self) -> Objects<'_> {
         let (bucket, key) = (self.conversion.bucket.clone(), self.conversion.key.clone());
         Objects { shared: &self.shared, bucket, key, pages: Pages::new(String::new(), |object| object.name.key.clone()) }
@@ -211,7 +212,7 @@ impl Passes for ConversionJob {
         let objects = stream::try_unfold(self.objects(), |mut objects| async move {
             Ok(objects.next_wanted(target).await?.map(|object| (object, objects)))
         });
-        // An object that lacks space does not have to share what comes free.
+        // While an object waits for space, no other object may take what becomes free.
         let is_held = || lock(&work.room).is_awaited();
         let object = |object| async move {
             let (object, outcome) = work.object(object).await;
@@ -221,26 +222,26 @@ impl Passes for ConversionJob {
     }
 }
 
-/// Counts what became of an object; tells whether it was left for a reason that may have gone soon.
+/// Counts the outcome for an object. Returns whether another attempt may succeed.
 fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) -> Again {
     match &outcome {
         Outcome::MadeWay => {
-            tracing::info!(%job, object = %object.name, "an object was given up for now: another one waits for space");
+            tracing::info!(%job, object = %object.name, "postponed an object, because another one waits for space");
         }
         Outcome::Left { stripe, error } => {
-            tracing::warn!(%job, object = %object.name, stripe, %error, "an object could not be converted");
+            tracing::warn!(%job, object = %object.name, stripe, %error, "cannot convert an object");
         }
         Outcome::Converted | Outcome::Gone | Outcome::Stopped => {}
     }
     conversion::take(&mut control.live().job, &object.name, object.size, outcome)
 }
 
-/// Every change to it is one call: a panic elsewhere leaves it whole.
+/// A poisoned lock is safe to use: each change is one call.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Objects of a bucket, page by page; or one.
+/// The objects of a bucket, page by page, or a single object.
 struct Objects<'a> {
     shared: &'a Arc<Shared>,
     bucket: String,
@@ -249,7 +250,7 @@ struct Objects<'a> {
 }
 
 impl Objects<'_> {
-    /// The next one that is to be written anew.
+    /// The next object that needs a conversion.
     async fn next_wanted(&mut self, target: &Target) -> Result<Option<ObjectRecord>> {
         while let Some(object) = self.next().await? {
             if target.is_wanted_of(self.shared, &object).await? {
@@ -267,7 +268,7 @@ impl Objects<'_> {
             Ok(Page { items: vec![meta.object(&name).await?], more: false })
         };
         match self.pages.next(look_up).await {
-            // It was removed: nothing of it is to be done.
+            // The object was removed: there is nothing to do.
             Err(MetaError::NotFound(_)) => Ok(None),
             next => next.map_err(|error| self.shared.meta_error(error)),
         }

@@ -1,8 +1,8 @@
-//! Jobs that outlive a coordinator: begun, looked at, paused, resumed and cancelled by operators, and taken up again by the next
-//! coordinator.
+//! Jobs that survive a coordinator: operators create, show, pause, resume and cancel them, and the next coordinator
+//! resumes them.
 //!
-//! What a job is to do and how far it has come is in the metadata; what of it is under way is here. A job's state is written
-//! before its work is told of it: so whatever a coordinator does when it dies, the next one does what was asked last.
+//! The metadata holds a job's work and progress; the running part is here. A job's state is written before its worker
+//! is told. So wherever a coordinator dies, the next one follows the last request.
 
 pub(crate) mod control;
 pub(crate) mod conversion;
@@ -23,21 +23,21 @@ use weft_control::job::Job;
 use weft_proto::v1;
 use weft_types::{Amount, Error, JobId, JobRecord, JobState, JobWork, LeftBlock, Result};
 
-/// Takes up the jobs that earlier coordinators have left.
+/// Resumes the jobs of earlier coordinators.
 pub(crate) async fn go_on(shared: &Arc<Shared>) -> Result<()> {
     let jobs = shared.meta.jobs().await.map_err(|error| shared.meta_error(error))?;
     for job in jobs.into_iter().filter(|job| !job.state.has_ended()) {
-        tracing::info!(job = %job.id, kind = job.work.kind(), state = job.state.name(), "a job is taken up");
+        tracing::info!(job = %job.id, kind = job.work.kind(), state = job.state.name(), "resuming a job");
         work_on(shared, job);
     }
     Ok(())
 }
 
-/// Begins a job.
+/// Creates a job.
 async fn begin(shared: &Arc<Shared>, work: JobWork) -> Result<v1::Job> {
     let job = shared.meta.create_job(shared.epoch, work, shared.now_ms()).await;
     let job = job.map_err(|error| shared.meta_error(error))?;
-    tracing::info!(job = %job.id, work = ?job.work, "a job begins");
+    tracing::info!(job = %job.id, work = ?job.work, "created a job");
     work_on(shared, job.clone());
     Ok(show(shared, job))
 }
@@ -50,7 +50,7 @@ pub(crate) async fn list(shared: &Arc<Shared>) -> Result<v1::ListJobsReply> {
 
 /// A job.
 pub(crate) async fn get(shared: &Arc<Shared>, job: u64) -> Result<v1::Job> {
-    // Looked up first: a job that ends meanwhile has written all by the time that it is none of those that run.
+    // Looked up first: a job that ends now has written its final record before it leaves the running ones.
     let control = shared.jobs.control(JobId(job));
     let record = shared.meta.job(JobId(job)).await.map_err(|error| shared.meta_error(error))?;
     Ok(show_with(shared, record, control))
@@ -60,24 +60,24 @@ pub(crate) async fn get(shared: &Arc<Shared>, job: u64) -> Result<v1::Job> {
 pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -> Result<v1::Job> {
     let (job, asked_state) = (JobId(asked.id), JobState::by_name(&asked.state));
     let state = asked_state.filter(|state| matches!(state, JobState::Running | JobState::Paused | JobState::Cancelled));
-    let state = state.ok_or_else(|| Error::invalid("a job can be asked to be running, paused or cancelled"))?;
+    let state = state.ok_or_else(|| Error::invalid("invalid job state: use running, paused or cancelled"))?;
     let _one_at_a_time = shared.jobs.changing.lock().await;
     let mut record = shared.meta.job(job).await.map_err(|error| shared.meta_error(error))?;
     if record.state != state {
         let changed = shared.meta.set_job_state(shared.epoch, job, state, None, shared.now_ms()).await;
         record = changed.map_err(|error| shared.meta_error(error))?;
-        tracing::info!(%job, state = state.name(), "a job was told");
+        tracing::info!(%job, state = state.name(), "changed the state of a job");
     }
     match shared.jobs.control(job) {
         Some(control) => drop(control.state.send_replace(state)),
-        // Nobody works on it, for whatever reason: from now on somebody does.
+        // The job has no worker, for whatever reason: start one.
         None if state == JobState::Running => work_on(shared, record.clone()),
         None => {}
     }
     Ok(show(shared, record))
 }
 
-/// What a job does, by its kind: a line for each.
+/// The passes of a job, by its kind.
 fn passes(shared: &Arc<Shared>, work: JobWork) -> Box<dyn Passes> {
     match work {
         JobWork::RepairNode(repair) => Box::new(NodeRepairJob::new(shared, repair, shared.jobs.shares())),
@@ -85,7 +85,7 @@ fn passes(shared: &Arc<Shared>, work: JobWork) -> Box<dyn Passes> {
     }
 }
 
-/// Works on a job until it has ended, or the coordinator has.
+/// Runs a job until it or the coordinator ends.
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
     let mut work = passes(shared, job.work);
     let live = Live::new(Job::new(job.state, job.progress, work.left_unsaid()));
@@ -98,7 +98,7 @@ fn work_on(shared: &Arc<Shared>, job: JobRecord) {
     }));
 }
 
-/// Dropped, however that comes, nobody works on the job any more.
+/// Dropping it removes the job from the running ones.
 struct Working<'a> {
     shared: &'a Shared,
     job: JobId,

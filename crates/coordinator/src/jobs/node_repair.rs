@@ -1,7 +1,7 @@
-//! The repair of a whole node: the shell around [`weft_control::node_repair`], which decides. Stripe after stripe, several at a time, the
-//! blocks that it held are rebuilt on other nodes.
+//! The repair of a whole node: the shell around [`weft_control::node_repair`], which decides. The blocks of the node
+//! are rebuilt on other nodes, several stripes at a time.
 //!
-//! A job needs no list of its own: one that is taken up again begins from the start and finds only what is left.
+//! A job needs no list of its own: a resumed job starts from the beginning and finds only the rest.
 
 use super::{
     Control,
@@ -31,7 +31,7 @@ use weft_proto::{
 };
 use weft_types::{Error, Home, JobId, JobWork, NodeRepair, Result, StripeId, StripeRecord};
 
-/// The repair of a node, at work.
+/// A running repair of a node.
 pub(super) struct NodeRepairJob {
     shared: Arc<Shared>,
     repair: NodeRepair,
@@ -39,13 +39,13 @@ pub(super) struct NodeRepairJob {
     shares: Shares,
 }
 
-/// Begins the repair of a node.
+/// Creates the repair of a node.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -> Result<v1::Job> {
     let repair = check(shared, asked).await?;
     super::begin(shared, JobWork::RepairNode(repair)).await
 }
 
-/// Tells the plans that it would begin with.
+/// Reports the plans that it would start with.
 pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, events: Events) {
     let explained = match check(&shared, &asked).await {
         Ok(repair) => {
@@ -59,11 +59,11 @@ pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, e
         Ok(()) => Ok(event(v1::repair_event::Event::Done(v1::RepairDone::default()))),
         Err(error) => Err(to_status(&error)),
     };
-    // The client may be gone.
+    // The client may have disconnected.
     let _gone = events.send(last).await;
 }
 
-/// What is asked, if it can be done.
+/// Checks a request.
 async fn check(shared: &Shared, asked: &v1::RepairNodeRequest) -> Result<NodeRepair> {
     let repair = validate::repair_node(asked, &shared.config)?;
     shared.until_nodes_are_back().await;
@@ -115,12 +115,12 @@ impl Passes for NodeRepairJob {
     }
 }
 
-/// Counts what became of a block; tells whether it was left for a reason that may have gone soon.
+/// Counts the outcome for a block. Returns whether another attempt may succeed.
 fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> Again {
     let mut live = control.live();
     live.moving.remove(&block.stripe.0);
     if let Outcome::Left(error) = &outcome {
-        tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
+        tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "cannot rebuild a block of a node");
     }
     node_repair::take(&mut live.job, block, outcome)
 }
@@ -133,7 +133,7 @@ impl NodeRepairJob {
     async fn explain(&self, events: &Events) -> Result<()> {
         let tell = async |told: repair_event::Event| {
             let sent = events.send(Ok(event(told))).await;
-            sent.map_err(|_| Error::retry("the caller that asked for the plans is gone"))
+            sent.map_err(|_| Error::retry("the caller disconnected"))
         };
         let warn =
             |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
@@ -173,7 +173,7 @@ impl NodeRepairJob {
     }
 
     async fn rebuild(&self, control: &Control, block: Block) -> Result<Outcome> {
-        // As it is by now: others repair, write and remove too.
+        // The current record, which other tasks may have changed.
         let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
         let version = node_repair::object_of(&self.repair, &stripe, block, &self.shared.members.view())?;
         let Some(version) = version else { return Ok(Outcome::Gone) };
@@ -190,7 +190,7 @@ impl NodeRepairJob {
         Ok(node_repair::outcome(rebuilt.await, &object.name))
     }
 
-    /// What was looked up; none if it is not there any more.
+    /// The result of a lookup; `None` if the record no longer exists.
     fn found<T>(&self, looked_up: Result<T, MetaError>) -> Result<Option<T>> {
         match looked_up {
             Err(MetaError::NotFound(_)) => Ok(None),
@@ -207,7 +207,7 @@ impl NodeRepairJob {
         Ok((v1::RepairPlan { plan: planned.json()?, stripe: number, lost: vec![block.index.into()] }, warnings))
     }
 
-    /// What the rebuild of the node's block of a stripe takes.
+    /// The request to rebuild the node's block of a stripe.
     async fn request(&self, object: &ObjectRecord, stripe: StripeRecord, block: Block) -> Result<(Rebuilder<'_>, Request)> {
         let code = self.shared.code(&object.code)?;
         let bucket = self.shared.meta.bucket(&object.name.bucket).await;
@@ -222,7 +222,7 @@ impl NodeRepairJob {
 /// The blocks on disks, page by page.
 struct Blocks<'a> {
     shared: &'a Arc<Shared>,
-    /// The last is the one that is looked at.
+    /// The last disk is the current one.
     homes: Vec<Home>,
     stripes: Pages<Option<StripeId>, StripeRecord>,
 }

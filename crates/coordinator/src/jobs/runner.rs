@@ -1,4 +1,4 @@
-//! What all jobs have in common: the shell around [`Job`], which decides. It counts, passes, writes and waits.
+//! What all jobs have in common: the shell around [`Job`], which decides. It counts, runs passes, writes and waits.
 
 use super::Control;
 use crate::shared::Shared;
@@ -11,17 +11,17 @@ use weft_meta::MetaError;
 use weft_proto::v1;
 use weft_types::{JobId, JobProgress, JobState, Result};
 
-/// How often a job's progress is written while it works.
+/// How often a running job's progress is written.
 const WRITE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A job at work.
+/// A running job.
 pub(super) struct Runner<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) id: JobId,
     pub(super) control: &'a Control,
-    /// The state that it shall be in.
+    /// The requested state.
     pub(super) state: watch::Receiver<JobState>,
-    /// The same, as [`Job`] was told of it.
+    /// The requested state as far as [`Job`] was told.
     ///
     /// [`Job`]: weft_control::job::Job
     told: watch::Receiver<JobState>,
@@ -30,28 +30,29 @@ pub(super) struct Runner<'a> {
 /// The next input of a job's state machine.
 enum Next {
     Event(Event),
-    /// The state that the job is asked for at that moment.
+    /// The requested state at that moment.
     Told,
 }
 
-/// What jobs of one kind do.
+/// The work of a job of one kind.
 #[async_trait]
 pub(super) trait Passes: Send {
-    /// What was asked for.
+    /// Adds the request to the shown job.
     fn show(&self, shown: &mut v1::Job);
 
-    /// What is said if something is left in the end of which no attempt has told.
+    /// The reason if items are left that no attempt reported.
     fn left_unsaid(&self) -> &'static str;
 
-    /// Comes before all else when a coordinator takes up the job.
+    /// Runs before all else when a coordinator takes up the job.
     async fn begin(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Counts what there is to do.
+    /// Counts the work.
     async fn count(&mut self) -> Result<Counted>;
 
-    /// Tries all of it once, as a rule by [`Runner::all`]. Tells, too, whether what was left may work the next time.
+    /// Tries all items once, usually with [`Runner::all`]. Also returns whether failed items may succeed in another
+    /// pass.
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)>;
 }
 
@@ -62,7 +63,7 @@ impl<'a> Runner<'a> {
         Self { shared, id, control, state, told }
     }
 
-    /// Works until the job has ended: does what is decided.
+    /// Runs until the job has ended, by carrying out what is decided.
     pub(super) async fn run(&mut self, work: &mut dyn Passes) {
         let mut next = Next::Event(Event::TakenUp);
         'next: loop {
@@ -86,7 +87,7 @@ impl<'a> Runner<'a> {
                         answer = Some(Event::Woken);
                     }
                     Action::WaitToBeTold => {
-                        // The sender is gone: no request can come any more.
+                        // The sender is gone: no further request can arrive.
                         if self.told.changed().await.is_err() {
                             return;
                         }
@@ -101,15 +102,15 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Decides what is next. What it was asked meanwhile it knows before. That is read here only, where nothing comes in between: an older
-    /// request never follows a newer one.
+    /// Decides what is next. The job first learns of requests that arrived in between. They are read only here, without
+    /// an interruption, so an older request never follows a newer one.
     fn decide(&mut self, next: Next) -> Vec<Action> {
         let mut live = self.control.live();
         match next {
             Next::Told => live.job.on(Event::Asked(*self.told.borrow_and_update())),
             Next::Event(event) => {
                 if self.told.has_changed().unwrap_or(false) {
-                    // It waits for the event, and takes this into account then.
+                    // The job is waiting for the event, and takes the request into account then.
                     let _nothing = live.job.on(Event::Asked(*self.told.borrow_and_update()));
                 }
                 live.job.on(event)
@@ -117,7 +118,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Writes that it has ended, unless it was told otherwise meanwhile.
+    /// Writes the job's end, unless its state was changed by a request.
     async fn end(&self, state: JobState, progress: JobProgress) -> Result<Written> {
         let shared = self.shared;
         let (done, left, bytes) = (progress.done.blocks, progress.left.blocks, progress.done.bytes);
@@ -140,8 +141,8 @@ impl<'a> Runner<'a> {
         written.map(drop).map_err(|error| shared.meta_error(error))
     }
 
-    /// Does all items of a pass, so many at a time, and writes now and then how far the job is. None begins while `is_held`. `item` counts what
-    /// became of one.
+    /// Runs all items of a pass, up to a number at the same time, and writes the progress at intervals. No item starts
+    /// while `is_held`. `item` counts the outcome of each.
     pub(super) async fn all<T, F: Future<Output = Again>>(
         &mut self,
         concurrency: usize,
@@ -163,10 +164,11 @@ impl<'a> Runner<'a> {
                     pass.ended(again);
                     changed_since = true;
                 }
-                // Its sender is the job's own, and outlives the pass. What is under way ends, or waits until the job goes on.
+                // The sender belongs to the job and outlives the pass. Running items finish, or wait until the job
+                // continues.
                 _ = self.state.changed() => {}
                 _ = write.tick(), if changed_since => changed_since = !self.has_written().await,
-                // To look for it may take long where most is done already: the others go on meanwhile.
+                // The lookup may take long if most items are done; the others continue meanwhile.
                 next = items.next(), if begins => {
                     if let Some(next) = pass.next(next.transpose()) {
                         under_way.push(item(next));
@@ -176,12 +178,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Writes how far it is while it works, if that works now.
+    /// Writes the progress of a running job, if that is possible now.
     async fn has_written(&self) -> bool {
         let progress = self.control.live().job.progress().clone();
         let written = self.write(progress).await;
         if let Err(error) = &written {
-            tracing::warn!(job = %self.id, %error, "a job's progress could not be written; it is tried again");
+            tracing::warn!(job = %self.id, %error, "cannot write a job's progress, trying again later");
         }
         written.is_ok()
     }

@@ -1,5 +1,5 @@
-//! How a stripe of a put ends: the shell around [`weft_control::put`], which decides. The agents' receipts are compared with the checksums
-//! that the writer made of all blocks.
+//! The end of a put's stripe: the shell around [`weft_control::put`], which decides. The agents' receipts are compared
+//! with the writer's checksums of all blocks.
 
 use super::{
     commit, commit_of, committed,
@@ -26,29 +26,29 @@ use weft_meta::{EndStripe, MetaError, NewRepair, ObjectRecord, UploadRecord};
 use weft_proto::{status::decode_error, v1};
 use weft_types::{BlockId, BlockState, Error, Home, NodeId, Party, Result, StageTimes, StripeRecord, TaskTraffic};
 
-/// What came of a plan.
+/// The result of a plan.
 pub(super) struct PlanEnd {
-    /// What the client is to do next; none: the stripe has ended.
+    /// What the client must do next; `None` if the stripe has ended.
     pub(super) again: Option<(Sending, v1::ClientTask)>,
-    /// What the agents moved for it, and to rebuild what it did not bring.
+    /// The agents' traffic for it, including rebuilds.
     pub(super) traffic: TaskTraffic,
-    /// What the agents' stages of it spent their time on.
+    /// How long the agents' stages spent on what.
     pub(super) stages: Vec<v1::StageReport>,
     /// The object, if the put was committed with the stripe.
     pub(super) object: Option<ObjectRecord>,
 }
 
-/// Ends the stripe whose plan the client has done; or tells what the client is to do next.
+/// Ends the stripe whose plan the client has finished, or returns what the client must do next.
 pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked: &v1::EndStripeRequest) -> Result<PlanEnd> {
     let upload = touched(shared, key.0).await?;
     let name = &upload.new.name;
     let Sending { mut sent, handle, report, levels, .. } = sending;
     let mut complaints = BTreeSet::new();
     for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-        tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
+        tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send all of a stripe");
         complaints.extend(error.party.and_then(Party::node));
     }
-    // An agent may be busy with its disk for as long as a stall takes.
+    // An agent may be busy with its disk for the time of a stall.
     handle.client_done(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     sent.take_checksums(asked.sent.iter().map(|block| (block.index, block.checksums.clone())));
     let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)? };
@@ -66,7 +66,7 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     Ok(PlanEnd { again, traffic, stages, object })
 }
 
-/// What the agents' stages spent their time on.
+/// How long the agents' stages spent on what.
 fn stages(shared: &Shared, report: &Report, levels: &Levels) -> Vec<v1::StageReport> {
     let stage = |node: NodeId, times: &StageTimes| v1::StageReport {
         party: shared.members.name(node),
@@ -76,7 +76,7 @@ fn stages(shared: &Shared, report: &Report, levels: &Levels) -> Vec<v1::StageRep
     report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect()
 }
 
-/// A stripe of a put that is to end.
+/// A stripe of a put that is ending.
 struct Ending<'a> {
     shared: &'a Arc<Shared>,
     upload: &'a UploadRecord,
@@ -84,8 +84,8 @@ struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Does what is decided. Returns what came of it; if data is sent again, the client's part in that; and the object, if the put was
-    /// committed.
+    /// Carries out what is decided. Returns the result; if data is sent again, the client's task; and the object, if
+    /// the put was committed.
     async fn run(
         &self,
         mut machine: StripeEnd,
@@ -103,7 +103,7 @@ impl Ending<'_> {
                     Action::Suspect(node) => shared.members.suspect(node),
                     Action::StoredWrong(block, node) => {
                         let node = shared.members.name(node);
-                        tracing::error!(object = %name, %block, node, "what was stored is not what was sent");
+                        tracing::error!(object = %name, %block, node, "a node stored other bytes than the writer sent");
                     }
                     Action::HeldUp => learn_of(shared, self.upload.id, Lesson::HeldUp).await,
                     Action::Simplest(error) => simplest(shared, self.upload, stripe.number, &error).await,
@@ -116,7 +116,7 @@ impl Ending<'_> {
                         answer = Some(Event::Allocated(self.allocate(&stripe, (index, copy), home).await));
                     }
                     Action::Send(sent) => {
-                        tracing::info!(object = %name, stripe = stripe.number, blocks = ?sent.blocks(), "sent again");
+                        tracing::info!(object = %name, stripe = stripe.number, blocks = ?sent.blocks(), "a writer sends blocks of a stripe again");
                         let begun = match prepare(shared, self.upload, &self.code, *sent) {
                             Ok(prepared) => {
                                 start(shared, self.upload, &self.code, prepared, shared.config.open_attempts_max).await
@@ -137,7 +137,7 @@ impl Ending<'_> {
                     }
                 }
             }
-            event = answer.ok_or_else(|| Error::fatal("a stripe's end waits for nothing"))?;
+            event = answer.ok_or_else(|| Error::fatal("internal error: a stripe's end waits for nothing"))?;
         }
     }
 
@@ -149,7 +149,8 @@ impl Ending<'_> {
         Ok(block)
     }
 
-    /// Records that the stripe has ended, and what of it is missing for now. With `put_bytes`, the object's size, it commits the put too.
+    /// Records that the stripe has ended, and which blocks are missing for now. With `put_bytes`, the object's size,
+    /// also commits the put.
     async fn commit(
         &self,
         stripe: &StripeRecord,
@@ -172,10 +173,10 @@ impl Ending<'_> {
     }
 }
 
-/// A block as its stripe ends: its generation, where it is, and whether it is there.
+/// A block at the end of its stripe: generation, home, and state.
 type Stored = (u32, Home, BlockState);
 
-/// What comes of a stripe that is not under way any more.
+/// The answer for a stripe that is not being sent.
 pub(super) async fn ended_already(
     shared: &Arc<Shared>,
     (upload, number): Key,
@@ -195,8 +196,7 @@ pub(super) async fn ended_already(
             let object = Some(commit(shared, asked).await?);
             Ok(v1::EndStripeReply { object, ..v1::EndStripeReply::default() })
         }
-        EndedAlready::Gone => {
-            Err(missing.map_or_else(|| Error::fatal("a put is gone and there"), |error| shared.meta_error(error)))
-        }
+        EndedAlready::Gone => Err(missing
+            .map_or_else(|| Error::fatal("internal error: a put both exists and does not"), |error| shared.meta_error(error))),
     }
 }

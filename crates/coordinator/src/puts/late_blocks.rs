@@ -1,5 +1,5 @@
-//! Stripes that may be acknowledged before all their blocks are durable: the shell around [`weft_control::put::late`], which decides when
-//! that is, and what becomes of the blocks that come later.
+//! Stripes that may be acknowledged before all their blocks are durable: the shell around [`weft_control::put::late`],
+//! which decides when that is, and what happens to later blocks.
 
 use super::late_plans::Place;
 use crate::{
@@ -20,8 +20,8 @@ use weft_control::{
 use weft_meta::UploadRecord;
 use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Owner, Result, StripeId, UploadId};
 
-/// Refuses to acknowledge a put of which too much has been lost since its stripes ended. What was lost only with nodes that are down may be
-/// back soon: [`Reaction::Retry`](weft_types::Reaction). A put that waits for all blocks of a stripe before it ends needs no such look.
+/// Fails if a put has lost too many blocks since its stripes ended. Blocks on nodes that are down may return soon:
+/// [`Reaction::Retry`](weft_types::Reaction). A put that waits for all blocks of each stripe does not need this check.
 pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> Result<()> {
     if upload.new.ack.missing_max == 0 {
         return Ok(());
@@ -46,7 +46,7 @@ pub(super) struct Bringing {
     handle: Arc<PlanHandle>,
     report: JoinHandle<Report>,
     so_far: watch::Receiver<Report>,
-    /// Among the plans that go on although their stripes have ended.
+    /// Set if the plan continues after its stripe has ended.
     place: Option<Place>,
 }
 
@@ -54,14 +54,14 @@ pub(super) struct Bringing {
 pub(super) struct Arrived {
     /// The stripe as its writer sent it.
     pub(super) sent: Box<SentStripe>,
-    /// What the agents told.
+    /// The agents' reports.
     pub(super) report: Report,
-    /// The plan, if it goes on.
+    /// The plan, if it continues.
     pub(super) late: Option<Bringing>,
 }
 
 impl Bringing {
-    /// By the plan with this end, which the writer has done.
+    /// For the plan with this end, which the writer has finished.
     pub(super) fn new(
         request: Request,
         sent: Box<SentStripe>,
@@ -75,7 +75,7 @@ impl Bringing {
         Self { upload, object, stripe, machine, handle, report, so_far, place: None }
     }
 
-    /// Waits until the plan has brought all that it will or, as soon as there is room for one more plan that goes on, enough.
+    /// Waits until the plan has ended or, if another plan may continue, until enough blocks are durable.
     pub(super) async fn wait(mut self, shared: &Shared) -> Result<Arrived> {
         let (view, mut changes) = (shared.members.view(), shared.puts.late_blocks.changes());
         let mut event = Event::Told;
@@ -87,9 +87,9 @@ impl Bringing {
             event = tokio::select! {
                 biased;
                 ended = &mut self.report => {
-                    let report = ended.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")))?;
+                    let report = ended.map_err(|error| Error::fatal(format!("the supervision of a put failed: {error}")))?;
                     let sent = self.on(shared, Event::PlanEnded, World { view: &view, report: &report }).await;
-                    let sent = sent.ok_or_else(|| Error::fatal("a stripe does not end with its plan"))?;
+                    let sent = sent.ok_or_else(|| Error::fatal("internal error: a stripe does not end with its plan"))?;
                     return Ok(Arrived { sent, report, late: None });
                 }
                 Ok(()) = self.so_far.changed() => Event::Told,
@@ -98,7 +98,8 @@ impl Bringing {
         }
     }
 
-    /// Its stripe has ended early, or could not. If it has, the plan is followed to its end, and what comes is written down.
+    /// Its stripe has ended early, or could not. In the first case the plan is followed to its end, and later blocks
+    /// are recorded.
     pub(super) async fn stripe_ended(mut self, shared: &Arc<Shared>, has_ended: bool) {
         let report = self.so_far.borrow().clone();
         self.on(shared, Event::StripeEnded(has_ended), World { view: &shared.members.view(), report: &report }).await;
@@ -114,7 +115,7 @@ impl Bringing {
                 biased;
                 ended = &mut self.report => ended.map_or_else(
                     |error| {
-                        tracing::error!(object = %self.object, stripe = self.stripe.1, %error, "a put was not watched over");
+                        tracing::error!(object = %self.object, stripe = self.stripe.1, %error, "the supervision of a put failed");
                         (Event::PlanLost, Report::default())
                     },
                     |report| (Event::PlanEnded, report),
@@ -125,7 +126,7 @@ impl Bringing {
         }
     }
 
-    /// Does what is decided. Returns the stripe if it is to be ended.
+    /// Carries out what is decided. Returns the stripe if it must be ended.
     async fn on(&mut self, shared: &Shared, event: Event, world: World<'_>) -> Option<Box<SentStripe>> {
         let (mut ended, mut next) = (None, Some(event));
         while let Some(event) = next.take() {
@@ -141,7 +142,7 @@ impl Bringing {
                     Action::Mark(block) => next = Some(Event::Marked(self.mark(shared, block).await)),
                     Action::Suspect(node) => shared.members.suspect(node),
                     Action::Warn(block, reason) => {
-                        tracing::warn!(object = %self.object, %block, reason, "a block of a put did not come; it is to be rebuilt");
+                        tracing::warn!(object = %self.object, %block, reason, "a block of a put did not arrive and will be rebuilt");
                     }
                     Action::End => self.place = None,
                 }
@@ -150,10 +151,10 @@ impl Bringing {
         ended
     }
 
-    /// Writes down that a block has come.
+    /// Records that a block is durable.
     async fn mark(&self, shared: &Shared, block: BlockId) -> Result<()> {
         shared.meta.mark_block(shared.epoch, block, BlockState::Ok).await.map_err(|error| shared.meta_error(error))?;
-        tracing::debug!(object = %self.object, %block, "a block of a put has come after its stripe's end");
+        tracing::debug!(object = %self.object, %block, "a block of a put arrived after its stripe had ended");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! How a stripe of a put begins: the shell around [`StripeBegin`], which decides. It allocates, plans, opens and starts.
+//! The start of a put's stripe: the shell around [`StripeBegin`], which decides. Allocates, plans, opens and starts.
 
 use super::{learn_of, request, simplest, under_way::Sending};
 use crate::{
@@ -27,10 +27,10 @@ use weft_meta::{Leftovers, NewStripe, UploadRecord};
 use weft_proto::v1;
 use weft_types::{BlockId, Error, Home, Party, Result, Seq, StripeId, StripeLayout, StripeRecord, UploadId};
 
-/// Stands for a stripe's number in the turn to allocate.
+/// Takes the place of a stripe's number in the turn to allocate.
 const ALLOCATION: u64 = u64::MAX;
 
-/// Allocates a stripe and starts the plan that brings it to its homes; what of it is the client's. Busy agents are asked `attempts` times.
+/// Allocates a stripe, starts its plan, and returns the client's part. Busy agents are asked `attempts` times.
 pub(super) async fn begin_stripe(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
@@ -43,15 +43,16 @@ pub(super) async fn begin_stripe(
     let name = &upload.new.name;
     let full = layout.layout.full_stripe(layout.k, layout.m);
     let mut turn = None;
-    // A conversion sends stripes in any order, and waits for space for each of them: it allocates nothing ahead.
+    // A conversion sends stripes in any order and waits for space for each, so it allocates nothing ahead.
     let (ahead, following) = if upload.new.replaces.is_some() {
         (None, Vec::new())
     } else {
-        // One call of a put at a time allocates: else one could allocate ahead what another one is sending already.
+        // One call of a put at a time allocates: otherwise one could allocate ahead a stripe that another is sending
+        // already.
         turn = Some(shared.puts.turn((upload.id, ALLOCATION)).await);
         shared.puts.with(upload.id, |put| (put.ahead().take(number), put.ahead().following(number, layout, full)))
     };
-    // It is given up if it is not sent as it was allocated.
+    // Given up unless it is sent as allocated.
     let mut unopened = ahead.as_ref().map(|stripe| stripe.id);
     let machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
     let mut machine = machine.allocated(ahead).with_following(following.clone());
@@ -72,7 +73,7 @@ pub(super) async fn begin_stripe(
                 Action::Send(sent) => {
                     drop(turn.take());
                     unopened = None;
-                    // A stripe is not planned around its own estimate; the plan counts as soon as it is signed.
+                    // A plan must not count its own stripe's estimate. It counts itself as soon as it is signed.
                     drop(estimate.take());
                     let prepared = prepare(shared, upload, code, *sent);
                     let started = match prepared {
@@ -82,15 +83,15 @@ pub(super) async fn begin_stripe(
                     answer = Some(Event::Started(started.map(|started| begun = Some(started))));
                 }
                 Action::End(Err(error)) => return Err(error),
-                Action::End(Ok(())) => return begun.ok_or_else(|| Error::fatal("a stripe that was not started")),
+                Action::End(Ok(())) => return begun.ok_or_else(|| Error::fatal("internal error: a stripe was not started")),
             }
         }
-        event = answer.ok_or_else(|| Error::fatal("a stripe's begin waits for nothing"))?;
+        event = answer.ok_or_else(|| Error::fatal("internal error: the start of a stripe waits for nothing"))?;
     }
 }
 
-/// Decides what is next. What a stripe will move is counted as soon as it is placed: of stripes that are placed at the same time, each sees
-/// those before it. How its plan moves it is known later.
+/// Decides what is next. The expected transfers of a stripe count as soon as it is placed, so that each concurrent
+/// stripe sees those before it. The transfers of its plan are known later.
 async fn place_next(
     shared: &Shared,
     upload: UploadId,
@@ -104,7 +105,7 @@ async fn place_next(
     drop(estimate.take());
     let places = machine.places(&event);
     let next = || with_site(shared, options, |site| machine.on(event, site));
-    // What follows from an answer is known at once.
+    // The consequences of an answer are computed quickly.
     let actions = if places { compute_among(shared.members.count(), next) } else { next() };
     if let Some(Action::Allocate(placed)) = actions.last() {
         let homes = placed.first().map(|placed| placed.homes.as_slice()).unwrap_or_default();
@@ -115,7 +116,7 @@ async fn place_next(
 }
 
 pub(super) fn with_site<T>(shared: &Shared, options: &WriteOptions, act: impl FnOnce(&mut Site<'_>) -> T) -> T {
-    // Placing takes a moment: it must not hold the generator that all share.
+    // Placement takes time and must not hold the shared random generator.
     let mut rng = StdRng::seed_from_u64(shared.draw_seed());
     let (view, speeds) = (shared.members.view(), shared.members.coding_bytes_per_s());
     let coding = |node| speeds.get(&node).copied().unwrap_or(0.0);
@@ -123,7 +124,7 @@ pub(super) fn with_site<T>(shared: &Shared, options: &WriteOptions, act: impl Fn
     act(&mut Site { view: &view, coding_bytes_per_s: &coding, network: &network, rng: &mut rng })
 }
 
-/// Allocates a stripe and, with it, those that follow it. What was allocated for it before, and not opened, is given up.
+/// Allocates a stripe and those that follow it. Gives up an earlier, unopened allocation of it.
 async fn allocate(
     shared: &Shared,
     upload: &UploadRecord,
@@ -141,10 +142,10 @@ async fn allocate(
         put.ahead().allocated(allocated);
         put.ahead().take(number)
     });
-    // A client was told when it began its put.
+    // A client got the warnings when it began its put.
     let warnings = placed.into_iter().next().map(|placed| placed.warnings).unwrap_or_default();
     if shared.puts.learnt(upload.id).warns(upload.new.replaces.is_some(), &warnings) {
-        tracing::warn!(object = %upload.new.name, stripe = number, ?warnings, "a conversion crowds racks");
+        tracing::warn!(object = %upload.new.name, stripe = number, ?warnings, "a conversion puts too many blocks of a stripe into one rack");
         learn_of(shared, upload.id, Lesson::Warned).await;
     }
     stripe.ok_or_else(|| Error::fatal("no stripe was allocated").object(&upload.new.name))
@@ -157,7 +158,8 @@ pub(super) struct Prepared {
     signed: Signed,
 }
 
-/// Makes the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
+/// Makes the plan that brings blocks of a stripe from its writer to their homes. In the first such plan the writer
+/// computes the checksums of all blocks.
 pub(super) fn prepare(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent: SentStripe) -> Result<Prepared> {
     compute(|| planned(shared, upload, code, sent))
 }
@@ -177,7 +179,7 @@ fn planned(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent:
     Ok(Prepared { sent: Box::new(sent), plan: planned.plan, signed })
 }
 
-/// Opens, with so many attempts, and starts a stripe's plan; what of it is the client's.
+/// Opens, with up to `attempts` attempts, and starts a stripe's plan. Returns the client's part.
 pub(super) async fn start(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
@@ -186,7 +188,7 @@ pub(super) async fn start(
     attempts: u32,
 ) -> Result<(Sending, v1::ClientTask)> {
     let Prepared { sent, plan, mut signed } = prepared;
-    let client = signed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
+    let client = signed.client.take().ok_or_else(|| Error::fatal("internal error: a put's plan has no task for the client"))?;
     let streams = supervise::open(shared, &signed, attempts).await?;
     let (running, handle) = supervise::start(shared, signed, streams, OnFailure::GoOn).await;
     let running = running.all_started().await?;
@@ -197,7 +199,7 @@ pub(super) async fn start(
     Ok((Sending { plan, sent, handle, report, levels }, client))
 }
 
-/// How long receivers wait for one of them that holds them up, and whether another node could take its block.
+/// How long receivers wait for one that delays them, and whether another node could take its block.
 fn stall(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
@@ -242,7 +244,7 @@ pub(super) fn explain(
     compute(|| plan(shared, code, (layout, &Seq::FIRST), &stores, options, true)?.json())
 }
 
-/// Stripes from a number on, as they are allocated.
+/// Stripes from `number` on, to be allocated.
 pub(super) fn new_stripes(number: u64, layouts: &[StripeLayout], placed: &[Placed]) -> Vec<NewStripe> {
     let new = |((number, layout), placed): ((u64, &StripeLayout), &Placed)| {
         let homes = placed.homes.clone();
@@ -251,7 +253,7 @@ pub(super) fn new_stripes(number: u64, layouts: &[StripeLayout], placed: &[Place
     (number..).zip(layouts).zip(placed).map(new).collect()
 }
 
-/// Nodes count blocks as theirs as soon as they are allocated.
+/// Counts blocks on their nodes as soon as they are allocated.
 pub(super) fn count_blocks(shared: &Shared, stripes: &[StripeRecord]) {
     for stripe in stripes {
         let homes: Vec<Home> = stripe.all().map(|(_, placed)| placed.home).collect();

@@ -1,4 +1,4 @@
-//! The puts that clients are sending: their state is [`weft_control::put::Upload`], and is held here.
+//! The puts that clients are sending. Holds their state, which is [`weft_control::put::Upload`].
 
 use super::late_plans::LateBlocks;
 use crate::{in_flight::Moving, supervise::handle::PlanHandle};
@@ -21,24 +21,24 @@ use weft_types::{PlanId, Result, StripeId, UploadId};
 /// A stripe of a put, by its number.
 pub(super) type Key = (UploadId, u64);
 
-/// A put, with what goes on for its stripes and the answers to calls that ended plans.
+/// A put, with its stripes in progress and the answers to calls that ended plans.
 pub(super) type Upload = put::Upload<Sending, Box<v1::EndStripeReply>>;
 
 /// The puts that clients are sending.
 #[derive(Default)]
 pub(crate) struct Puts {
     uploads: Mutex<BTreeMap<UploadId, Upload>>,
-    /// One lock for each stripe that is being begun or ended.
+    /// One lock for each stripe that is being started or ended.
     turns: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
-    /// The plans that go on although their stripes have ended.
+    /// The plans that continue after their stripes have ended.
     pub(crate) late_blocks: LateBlocks,
-    /// Those that have begun, and of which no stripe has been planned yet.
+    /// Puts that have begun, and of which no stripe has been planned yet.
     pub(super) announced: Mutex<BTreeMap<UploadId, Moving>>,
-    /// Stripes are placed one after another: each sees what those before it will move.
+    /// Serialises placement, so that each stripe sees the transfers of those before it.
     pub(super) placing: tokio::sync::Mutex<()>,
 }
 
-/// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
+/// The turn to start or end a stripe. One call at a time has it, because calls may be repeated or late.
 pub(super) struct Turn<'a> {
     puts: &'a Puts,
     key: Key,
@@ -61,12 +61,12 @@ pub(super) struct Sending {
     pub(super) sent: Box<SentStripe>,
     pub(super) handle: Arc<PlanHandle>,
     pub(super) report: JoinHandle<Report>,
-    /// How far from the writer each of its stages is.
+    /// The levels of its stages.
     pub(super) levels: Levels,
 }
 
 impl Sending {
-    /// What comes of it is known.
+    /// Whether its result is known.
     fn is_finished(&self) -> bool {
         self.report.is_finished()
     }
@@ -78,29 +78,29 @@ impl Sending {
 }
 
 impl Puts {
-    /// Whether something of a put is under way right now.
+    /// Whether a stripe of a put is in progress.
     pub(crate) fn is_active(&self, upload: UploadId) -> bool {
         self.is_turning(upload)
             || self.late_blocks.has_put(upload)
             || self.lock().get(&upload).is_some_and(|put| put.is_active(Sending::is_finished))
     }
 
-    /// Whether a plan is over; its handle, if it is not.
+    /// Whether a plan is over; its handle if it is not.
     pub(super) fn is_over(&self, (upload, number): Key, plan: PlanId) -> (bool, Option<Arc<PlanHandle>>) {
         let uploads = self.lock();
-        // It went down with an earlier coordinator.
+        // It ended with an earlier coordinator.
         let Some(put) = uploads.get(&upload) else { return (true, None) };
         let (over, sending) = put.is_over(number, plan, Sending::is_finished);
         (over, sending.map(|sending| Arc::clone(&sending.handle)))
     }
 
-    /// Whether a stripe of a put is being begun or ended right now.
+    /// Whether a stripe of a put is being started or ended.
     pub(super) fn is_turning(&self, upload: UploadId) -> bool {
         let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.range((upload, 0)..=(upload, u64::MAX)).next().is_some()
     }
 
-    /// Waits until no other call begins or ends the stripe.
+    /// Waits until no other call starts or ends the stripe.
     pub(super) async fn turn(&self, key: Key) -> Turn<'_> {
         let turn = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,30 +114,30 @@ impl Puts {
         self.lock().get_mut(&upload).map_or(Ok(Known::Nothing), |put| put.begin_end(number, plan))
     }
 
-    /// A stripe is not under way any more: stops what sends it.
+    /// Stops a stripe that is no longer being sent.
     pub(super) fn leave(&self, (upload, number): Key) {
         if let Some(sending) = self.lock().get_mut(&upload).and_then(|put| put.leave(number)) {
             sending.stop();
         }
     }
 
-    /// What a put was expected to move, until it is known better.
+    /// Removes the expected transfers of a put.
     pub(super) fn take_announced(&self, upload: UploadId) -> Option<Moving> {
         self.announced.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload)
     }
 
-    /// Looks at what is known of a put, or changes that.
+    /// Reads or changes the state of a put.
     pub(super) fn with<T>(&self, upload: UploadId, act: impl FnOnce(&mut Upload) -> T) -> T {
         // The size of a put that began under an earlier coordinator is not known.
         act(self.lock().entry(upload).or_insert_with(|| Upload::new(None)))
     }
 
-    /// A put has begun.
+    /// Records that a put has begun.
     pub(super) fn begun(&self, upload: UploadId, put: Upload) {
         self.lock().insert(upload, put);
     }
 
-    /// Takes out the stripes of a put that were never opened, to give them up: from now on none of them is opened.
+    /// Removes the stripes of a put that were never opened, to give them up: none of them will be opened.
     pub(crate) fn take_unopened(&self, upload: UploadId) -> Vec<StripeId> {
         self.lock().get_mut(&upload).map(Upload::take_unopened).unwrap_or_default()
     }
@@ -146,10 +146,10 @@ impl Puts {
         self.lock().get(&upload).map(Upload::learnt).unwrap_or_default()
     }
 
-    /// Stops whatever of a put is under way, without waiting for it.
+    /// Stops everything of a put, without waiting for it.
     pub(crate) fn forget(&self, upload: UploadId) {
         drop(self.take_announced(upload));
-        // Stripes that were not opened and not given up become garbage with their put.
+        // Stripes that were neither opened nor given up become garbage with their put.
         let put = self.lock().remove(&upload);
         put.into_iter().flat_map(|mut put| put.leave_all()).for_each(|sending| sending.stop());
     }

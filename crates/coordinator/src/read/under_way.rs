@@ -1,4 +1,4 @@
-//! The reads that are under way, and what became of those that ended a moment ago.
+//! The running reads, and the outcomes of those that ended a moment ago.
 
 use crate::{delegations::Delegation, supervise::handle::PlanHandle};
 use std::{
@@ -12,41 +12,41 @@ use std::{
 use tokio::{task::JoinHandle, time::Instant};
 use weft_types::{PlanId, StripeId};
 
-/// How often it is looked whether failing plans have ended.
+/// How often failing plans are checked for their end.
 const VERDICT_LOOK_MS: u64 = 25;
 
-/// What became of a read is known for so long: a client that saw it fail asks again soon.
+/// How long the outcome of a read is kept: a client that saw it fail asks again soon.
 const ENDED_KEPT: Duration = Duration::from_secs(10);
-/// How often, at most, it is looked whose time is over.
+/// The shortest interval between two clean-ups of old outcomes.
 const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The reads that are under way, and those that have ended a moment ago.
+/// The running reads, and those that ended a moment ago.
 #[derive(Default)]
 pub(crate) struct Reads {
     running: Mutex<BTreeMap<PlanId, Reading>>,
-    /// When those were last forgotten that had ended.
+    /// When old outcomes were last removed.
     forgotten: Mutex<Option<Instant>>,
 }
 
 pub(super) struct Reading {
     pub(super) stripe: StripeId,
-    /// The delegation that reads. None: a client.
+    /// The delegation that reads; `None` for a client.
     pub(super) delegation: Option<Delegation>,
     pub(super) handle: PlanHandle,
     pub(super) watching: JoinHandle<()>,
-    /// A node was blamed for its failure.
+    /// Whether a node was blamed for its failure.
     pub(super) blames: Arc<AtomicBool>,
     pub(super) ended: Arc<OnceLock<Instant>>,
 }
 
 impl Reads {
-    /// A read begins.
+    /// Adds a read.
     pub(super) fn begin(&self, plan: PlanId, reading: Reading) {
         self.forget_ended();
         self.lock().insert(plan, reading);
     }
 
-    /// Forgets reads that have ended long enough ago.
+    /// Removes reads that ended long enough ago.
     pub(crate) fn forget_ended(&self) {
         let now = Instant::now();
         let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,17 +61,17 @@ impl Reads {
         });
     }
 
-    /// Waits until the plan that a client saw fail has ended, if it does soon, or where that is not known all of its stripe that are
-    /// failing right now: the agents know better than a client, who sees only its own links, who is to blame. Tells whether they have
-    /// said.
+    /// Waits for a short time until the plan that a client saw fail has ended; if that plan is unknown, until all
+    /// failing plans of its stripe have. Agents know better which node is to blame than a client, which sees only its
+    /// own links. Returns whether they have blamed a node.
     pub(super) async fn verdict(&self, failed: PlanId, stripe: StripeId, delegation: Option<&Delegation>, grace_ms: u64) -> bool {
         let is_own = |reading: &Reading| reading.stripe == stripe && reading.delegation.as_ref() == delegation;
         let known = self.lock().get(&failed).filter(|reading| is_own(reading)).map(|reading| {
-            // The client may know of it before the coordinator does.
+            // The client may know of the failure before the coordinator does.
             reading.handle.client_done(Duration::from_millis(grace_ms));
             failed
         });
-        // Whether that is so of any of those that are meant.
+        // Whether this holds for any of the reads in question.
         let any = |is_so: &dyn Fn(&Reading) -> bool| match known {
             Some(known) => self.lock().get(&known).is_some_and(is_so),
             None => self.lock().values().any(|reading| reading.stripe == stripe && reading.handle.is_failing() && is_so(reading)),
@@ -85,7 +85,7 @@ impl Reads {
         any(&|reading| reading.blames.load(Ordering::Relaxed))
     }
 
-    /// Its reader is done; its tasks may take that long to end.
+    /// Its reader has finished; its tasks may take this long to end.
     pub(super) fn end(&self, plan: PlanId, delegation: Option<&Delegation>, within: Duration) {
         if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.delegation.as_ref() == delegation) {
             reading.handle.client_done(within);

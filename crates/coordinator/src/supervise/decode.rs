@@ -1,10 +1,10 @@
-//! What agents tell, as values that decisions are made by. What cannot be read is left out.
+//! Decodes agents' events into the values of decisions. Undecodable parts are left out.
 
 use weft_control::run::{Stored, TaskEvent};
 use weft_proto::{status::decode_error, v1};
 use weft_types::{BlockId, NodeId, Party, Span, StageTimes};
 
-/// What `node` tells. None: nothing that decides how its plan goes on.
+/// An event of `node`; `None` if it does not affect its plan.
 pub(super) fn event(node: NodeId, event: v1::task_event::Event) -> Option<TaskEvent> {
     Some(match event {
         v1::task_event::Event::Started(_) => return None,
@@ -50,7 +50,7 @@ fn block(bytes: &[u8]) -> Option<BlockId> {
     postcard::from_bytes(bytes).ok()
 }
 
-/// A stage of a plan: neither lanes nor stages are more than a plan can have.
+/// A stage of a plan. Values beyond what a plan can have are cut.
 fn stage(times: &v1::StageTimes) -> Option<StageTimes> {
     let v1::StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = *times;
     let (lane, stage) = (u16::try_from(lane).ok()?, u16::try_from(stage).ok()?);

@@ -1,4 +1,4 @@
-//! What a plan's client and the plan at its agents tell each other while it runs.
+//! Messages between a plan's client and the running plan.
 
 use std::{collections::BTreeSet, time::Duration};
 use tokio::sync::watch;
@@ -33,24 +33,24 @@ impl PlanHandle {
         (Self { done: done_sender, failing, complaints: complaints_sender, so_far }, events)
     }
 
-    /// Of a plan that does not run, and what its client says of being done.
+    /// The handle of a plan that does not run, and what its client reports.
     #[cfg(test)]
     pub(crate) fn of_nothing() -> (Self, watch::Receiver<Option<Duration>>) {
         let (handle, events) = Self::new();
         (handle, events.done)
     }
 
-    /// The client is done; tasks may take that long to end, and are cancelled then.
+    /// The client has finished; tasks may take this long to end, and are then cancelled.
     pub(crate) fn client_done(&self, within: Duration) {
         self.done.send_replace(Some(within));
     }
 
-    /// The client cannot go on because of these nodes. The plan goes on without those that it does not hear of either.
+    /// The client cannot continue because of these nodes. The plan continues without those that are silent.
     pub(crate) fn complain(&self, nodes: BTreeSet<NodeId>) {
         self.complaints.send_replace(nodes);
     }
 
-    /// What the tasks that have ended have told, each time that one more has: of plans whose nodes do not depend on each other.
+    /// The reports of ended tasks, updated when another one ends; for plans whose nodes do not depend on each other.
     pub(crate) fn so_far(&self) -> watch::Receiver<Report> {
         self.so_far.clone()
     }

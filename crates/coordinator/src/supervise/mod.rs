@@ -1,6 +1,7 @@
-//! Runs plans at agents: opens all, starts all (in one call where no agent dials another), collects what they tell, and says who is to blame when one fails.
+//! Runs plans at agents: opens all tasks, starts all (in one call if no agent dials another), collects their events,
+//! and finds the node to blame if the plan fails.
 //!
-//! Puts, reads and repairs all come through here. What is decided is in [`weft_control::run`].
+//! All puts, reads and repairs use it. [`weft_control::run`] makes the decisions.
 
 mod decode;
 pub(crate) mod handle;
@@ -29,12 +30,12 @@ use weft_control::{
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result, UNITS_OF_TASK_MAX};
 
-/// How often it is looked whether nodes went down while their streams are silent.
+/// How often nodes are checked while their streams are silent.
 const LOOK_INTERVAL_MS: u64 = 250;
-/// Events of one plan that may wait to be looked at.
+/// Events of one plan that may wait to be handled.
 const EVENTS_MAX: usize = 256;
 
-/// Whether there is a way around a node at this moment.
+/// Whether there is an alternative to a node now.
 pub(crate) type IsSpare<'a> = Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>;
 
 /// A plan whose tasks run at the agents.
@@ -42,11 +43,11 @@ pub(crate) struct Running {
     shared: Arc<Shared>,
     plan: PlanId,
     tasks: BTreeMap<NodeId, SignedTask>,
-    /// Those that could not be started, and why.
+    /// Tasks that could not be started, and why.
     not_started: BTreeMap<NodeId, Error>,
     started_at: Time,
     events: mpsc::Receiver<Event>,
-    /// What those that were asked tell of checksum units that they read in part.
+    /// The checksum units read in part, from the agents that were asked for them.
     pub(crate) pages: Vec<(NodeId, v1::UnitPages)>,
     on_failure: OnFailure,
     client: ClientEvents,
@@ -62,7 +63,7 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
     let mut streams = Streams::new();
     loop {
         let action = opening.on(event, &mut *shared.rng());
-        event = match action.ok_or_else(|| Error::fatal("a plan's opening waits for nothing"))? {
+        event = match action.ok_or_else(|| Error::fatal("internal error: the opening of a plan waits for nothing"))? {
             opening::Action::Ask => {
                 let ask = |(node, task)| async move { (node, open_one(shared, node, task, signed).await) };
                 let answers = join_all(signed.agents.iter().map(|(node, task)| ask((*node, task)))).await;
@@ -91,14 +92,14 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
     }
 }
 
-/// For so long after it was begun [`open`] may still ask an agent, milliseconds.
+/// How long after its start [`open`] may still call an agent, milliseconds.
 pub(crate) fn opening_ms(config: &CoordinatorConfig) -> u64 {
-    // At each attempt some are asked, and then those that said yes are told that it was in vain.
+    // In each attempt some agents are asked, and then those that agreed are told to release.
     let attempt_ms = config.call_timeout_ms.saturating_mul(2).saturating_add(opening::BACKOFF_LAST_MS);
     attempt_ms.saturating_mul(config.open_attempts_max.into())
 }
 
-/// Starts a plan that is open at all its agents, where it was not started with that.
+/// Starts an open plan at all its agents, unless opening it has started it.
 pub(crate) async fn start(
     shared: &Arc<Shared>,
     signed: Signed,
@@ -135,8 +136,8 @@ pub(crate) async fn start(
 }
 
 impl Running {
-    /// An error that asks for another plan if somebody did not even start: its peers would wait for it in vain. The others are
-    /// cancelled then.
+    /// Fails with an error that asks for another plan if a task was not started: its peers would wait for it in vain.
+    /// The other tasks are then cancelled.
     pub(crate) async fn all_started(self) -> Result<Self> {
         let Some(error) = self.not_started.values().next().cloned() else { return Ok(self) };
         let started = self.tasks.keys().copied().filter(|node| !self.not_started.contains_key(node)).collect();
@@ -144,8 +145,9 @@ impl Running {
         Err(Error { reaction: Reaction::Replan, ..error })
     }
 
-    /// Does what the plan's execution decides until all tasks have ended or been given up. `progress` is told the bytes that a node has
-    /// moved. With a policy, a plan that stalls is ended as soon as it is known because of whom, if there is a way around that node.
+    /// Carries out the decisions of the plan's execution until all tasks have ended or were given up. `progress` gets
+    /// the bytes that each node has moved. With a policy, a plan that stalls is ended as soon as the culprit is known,
+    /// if there is an alternative to that node.
     pub(crate) async fn finish(
         mut self,
         mut progress: impl FnMut(NodeId, u64) + Send,
@@ -164,8 +166,8 @@ impl Running {
                 biased;
                 Some(event) = self.events.recv() => event,
                 changed = self.client.done.changed(), if may_settle => {
-                    // Whoever dropped its end does not ask: the tasks end by themselves, or by their stall. Who asked may not want them
-                    // any more later.
+                    // A dropped handle makes no request: the tasks end by themselves or by their stall. After a
+                    // request, the client may set a shorter time.
                     may_settle = changed.is_ok();
                     let Some(within) = *self.client.done.borrow() else { continue };
                     Event::ClientDone(within)
@@ -206,7 +208,7 @@ impl Running {
         report
     }
 
-    /// Does what was decided and has no answer.
+    /// Carries out an action without an answer.
     fn act(&self, execution: &Execution, action: Action, progress: &mut impl FnMut(NodeId, u64)) {
         match action {
             Action::Progress(node, bytes) => progress(node, bytes),
@@ -219,7 +221,7 @@ impl Running {
             Action::Suspect(node) => self.shared.members.suspect(node),
             Action::GoOnWithout(node, error) => {
                 let node = self.shared.members.name(node);
-                tracing::warn!(plan = %self.plan, %node, %error, "a plan goes on without a node");
+                tracing::warn!(plan = %self.plan, %node, %error, "a plan continues without a node");
             }
             Action::Cancel(node) => self.cancel_one(node),
             Action::Failing => drop(self.client.failing.send_replace(true)),
@@ -228,12 +230,12 @@ impl Running {
         }
     }
 
-    /// Those of a plan that are down, or have registered again: they have no such task any more.
+    /// The nodes of a plan that are down, or have registered again and so no longer have the task.
     fn down(&self, report: &Report) -> BTreeSet<NodeId> {
         report.running().into_iter().filter(|node| self.shared.members.session(*node).is_none()).collect()
     }
 
-    /// It may never answer: nobody waits for that call.
+    /// The call may never be answered, so nothing waits for it.
     fn cancel_one(&self, node: NodeId) {
         if let Some(task) = self.tasks.get(&node) {
             let (shared, plan, session) = (Arc::clone(&self.shared), self.plan, task.session.clone());
@@ -254,10 +256,10 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Opens a task, and starts it with that if no agent of its plan dials another. Busy is the only answer after which asking again helps;
-/// a task that is refused as such is no node's fault; all else calls for a plan without that node.
+/// Opens a task, and starts it too if no agent of its plan dials another. Only after a busy answer does asking again
+/// help. A task that is refused as invalid is no fault of the node. All other errors need a plan without that node.
 async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Signed) -> Result<Option<Streaming<v1::TaskEvent>>> {
-    // A node that has registered again takes neither this task nor its tokens.
+    // A node that has registered again accepts neither this task nor its tokens.
     if shared.members.has_registered_since(&task.session) {
         let error = Error::replan(format!("{} has registered again", task.session.record.name));
         return Err(error.party(Party::Node(node)));
@@ -278,7 +280,7 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Sig
     }
     match error.reaction {
         Reaction::Retry => Err(error),
-        // The task can never be taken, and it is not for a block of the node's.
+        // The task can never be accepted, and not because of a block of the node.
         Reaction::InvalidInput if error.block.is_none() => Err(error),
         _ => Err(Error { reaction: Reaction::Replan, ..error }),
     }
@@ -292,12 +294,12 @@ async fn start_one(
     open: Option<v1::OpenRequest>,
 ) -> Result<Streaming<v1::TaskEvent>> {
     let mut agent = rpc::agent_client(task.session.channel.clone());
-    // No deadline on the stream itself: how long a plan takes is its stalls' to say.
+    // The stream has no deadline: stalls limit how long a plan takes.
     let request = Request::new(v1::StartRequest { plan: plan.0, epoch: shared.epoch.0, open, pages: task.tells_pages });
     answer(shared, task.session.record.id, agent.start(request)).await
 }
 
-/// An agent's answer to a call that may take [`call_timeout`](Shared::call_timeout).
+/// An agent's answer to a call, within [`call_timeout`](Shared::call_timeout).
 async fn answer<T>(shared: &Shared, node: NodeId, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T> {
     let error = match tokio::time::timeout(shared.call_timeout(), call).await {
         Ok(Ok(answer)) => return Ok(answer.into_inner()),
@@ -308,30 +310,30 @@ async fn answer<T>(shared: &Shared, node: NodeId, call: impl Future<Output = Res
     Err(error.party(Party::Node(node)))
 }
 
-/// It is no error if there is no such task any more, or nobody to ask: the task dies of its stall then.
+/// Succeeds if the task no longer exists or the agent cannot be reached: the task then ends by its stall.
 async fn cancel(shared: &Shared, plan: PlanId, session: &Session, wait: bool) {
     let mut agent = rpc::agent_client(session.channel.clone());
     let request = rpc::with_deadline(v1::CancelRequest { plan: plan.0, epoch: shared.epoch.0, wait }, shared.call_timeout());
     if let Ok(Err(status)) = tokio::time::timeout(shared.call_timeout(), agent.cancel(request)).await {
-        tracing::debug!(%plan, node = %session.record.name, error = %from_status(&status), "a task could not be cancelled");
+        tracing::debug!(%plan, node = %session.record.name, error = %from_status(&status), "cannot cancel a task");
     }
 }
 
-/// Whether an agent has said so itself, rather than the way to it.
+/// Whether the agent itself sent this status.
 fn is_from_agent(status: &Status) -> bool {
     !status.details().is_empty()
 }
 
-/// Whoever does not answer is avoided, and another plan is needed.
+/// Marks a node that does not answer as suspect. The error asks for another plan.
 fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
     shared.members.suspect(node);
     Error::replan(format!("{} does not answer: {}", shared.members.name(node), error.message))
 }
 
-/// What a stream of events says next.
+/// The next item of an event stream.
 type Word = Result<Option<v1::TaskEvent>, Status>;
 
-/// None: it says nothing in the time that a call may take.
+/// The first event; `None` if there is none within the time of a call.
 async fn first_event(shared: &Shared, stream: &mut Streaming<v1::TaskEvent>) -> Option<Word> {
     tokio::time::timeout(shared.call_timeout(), stream.message()).await.ok()
 }
@@ -351,7 +353,7 @@ async fn forward(node: NodeId, mut stream: Streaming<v1::TaskEvent>, mut first: 
             Err(status) => Event::Lost(node, Some(Error { reaction: Reaction::Replan, ..from_status(&status) })),
         };
         let last = matches!(event, Event::Lost(..));
-        // Nobody listens any more: dropping the stream tells the agent so.
+        // No receiver is left: dropping the stream tells the agent.
         if events.send(event).await.is_err() || last {
             return;
         }

@@ -316,7 +316,7 @@ async fn who_is_left_with_too_many_blocks_in_a_rack_is_told() {
     for (domain, key) in found {
         let cooled = world.client.cool(domain, key).await.unwrap();
         assert_eq!((cooled.blocks, cooled.warnings.len()), (2, usize::from(domain == "rack")), "{cooled:?}");
-        let says = "is left with 2 blocks of a stripe and rs(2,1) tolerates the loss of 1";
+        let says = "keeps 2 blocks of a stripe, but rs(2,1) tolerates the loss of 1";
         assert!(cooled.warnings.iter().all(|it| it.contains(says) && it.contains("weft repair object rack/")), "{cooled:?}");
     }
 }
@@ -359,7 +359,7 @@ async fn a_copy_that_is_still_being_sent_is_not_dropped() {
         world.client.put("b", key, bytes.as_slice(), &options).await.unwrap();
         // At first all copies of a block may be on their way, or parity.
         while let Err(refused) = world.client.cool("b", key).await {
-            if refused.message.contains("copies of stripe 0 are still being sent") {
+            if refused.message.contains("still sending copies of stripe 0") {
                 assert_eq!(world.stat(key).await.stripes[0].copies.len(), 2);
                 world.until("it is complete", async |world| world.stat(key).await.incomplete.is_empty()).await;
                 assert_eq!(world.client.cool("b", key).await.unwrap().blocks, 2);
@@ -393,7 +393,7 @@ async fn too_few_nodes_for_all_copies_are_counted() {
         |replicas| api::Policy { name: format!("x{replicas}"), code: "rs(2,1)".into(), replicas, ..api::Policy::default() };
     let made = world.client.create_policy(policy(2)).await.unwrap();
     assert_eq!(made.replicas, 2);
-    let says = "rs(2,1) with 2 copies of its data puts the blocks of a stripe on 5 different nodes";
+    let says = "rs(2,1) with 2 copies of its data needs 5 different nodes for a stripe";
     assert!(made.warnings[0].contains(says) && made.warnings[0].contains("has 4"), "{made:?}");
     assert_eq!(world.client.create_policy(policy(0)).await.unwrap().warnings, Vec::<String>::new());
     assert_eq!(world.client.create_policy(policy(17)).await.unwrap_err().reaction, Reaction::InvalidInput);

@@ -68,7 +68,7 @@ async fn a_put_that_has_lost_too_much_meanwhile_is_not_acknowledged() {
     let (stored, hit, world) = put_while_nodes_go(true).await;
     let error = stored.unwrap_err();
     assert!(error.reaction == Reaction::Unavailable && error.object.as_deref() == Some("b/k"), "{error}");
-    for says in ["not acknowledged", "stripe 0", "block 0 (", "block 2 (", "block 3 (", "its disk failed"] {
+    for says in ["cannot be acknowledged", "stripe 0", "block 0 (", "block 2 (", "block 3 (", "its disk failed"] {
         assert!(error.message.contains(says), "{says}: {error}");
     }
     assert!(hit.iter().all(|node| error.message.contains(&format!("node-{node:02}"))), "{error}");

@@ -99,7 +99,7 @@ async fn a_good_block_moves_where_it_is_told() {
     let holders: Vec<u32> = world.stat("k").await.stripes[0].blocks.iter().map(|block| block.node).collect();
     let to = (1..=8).find(|node| !holders.contains(node)).unwrap();
     let error = world.repair("k", &block(5, Some(holders[2]))).await.unwrap_err();
-    assert!(error.to_string().contains("holds block 2"), "{error}");
+    assert!(error.to_string().contains("already holds block 2"), "{error}");
     let error = world.repair("k", &block(6, None)).await.unwrap_err();
     assert!(error.to_string().contains("blocks 0 to 5"), "{error}");
     let error = world.repair("k", &block(0, Some(99))).await.unwrap_err();

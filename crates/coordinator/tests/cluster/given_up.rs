@@ -166,7 +166,7 @@ async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
     let nothing = from_status(&bare.end_stripe(end(plans[1])).await.unwrap_err());
     assert!(nothing.message.contains("too few blocks"), "{nothing}");
     let ended = from_status(&bare.end_stripe(end(plans[1])).await.unwrap_err());
-    assert!(ended.message.contains("not under way any more"), "{ended}");
+    assert!(ended.message.contains("no longer being sent"), "{ended}");
 }
 
 /// Nobody sends anything: all that agents see is that no writer comes, and the stripe goes to the same nodes again.

@@ -17,7 +17,11 @@ async fn clients_are_told_what_would_be_right() {
     };
     let cases = [
         (put("nobody", "k", "", 0, 0).await, Reaction::NotFound, "weft bucket create nobody"),
-        (put("b", "k", "rs(10,4)", 0, 0).await, Reaction::InvalidInput, "14 different nodes, and 5 of 5 nodes are up"),
+        (
+            put("b", "k", "rs(10,4)", 0, 0).await,
+            Reaction::InvalidInput,
+            "14 different nodes for a stripe, but 5 of 5 nodes are up",
+        ),
         (put("b", "k", "", 0, 0).await, Reaction::InvalidInput, "9 different nodes"),
         (put("b", "k", "rs(3,2)", 1000, 300).await, Reaction::InvalidInput, "a block of 1000 is not a multiple of 4KiB"),
         (put("b", "k", "rs(3,2)", 20 << 10, 8 << 10).await, Reaction::InvalidInput, "does not divide"),
@@ -83,7 +87,7 @@ async fn agents_that_do_not_belong_are_sent_away() {
         (wrong(&|r| r.protocol = Some(api::ProtocolRange { oldest: 7, newest: 9 })), "versions 7 to 9"),
         (wrong(&|r| r.cluster = "00000000000000000000000000000001".into()), "belongs to cluster"),
         (wrong(&|r| r.name = "no name!".into()), "not a name for a node"),
-        (wrong(&|r| r.name = "node-01".into()), "is up already"),
+        (wrong(&|r| r.name = "node-01".into()), "is already up"),
         (wrong(&|r| r.node = 55), "never registered"),
         (wrong(&|r| r.rack = String::new()), "name of a rack"),
         (wrong(&|r| (r.incarnation, r.highest_epoch) = (status.incarnation.clone(), 99)), "old copy"),
@@ -148,5 +152,5 @@ async fn certificates_say_who_may_call_what() {
     let stranger = channel(Peer::Agent("node-03".into())).await;
     let heartbeat = api::HeartbeatRequest { node: registered.node, epoch: registered.epoch, ..api::HeartbeatRequest::default() };
     let refused = rpc::membership_client(stranger).heartbeat(heartbeat).await.unwrap_err();
-    assert!(refused.message().contains("cannot speak for node node-01"), "{refused}");
+    assert!(refused.message().contains("cannot send heartbeats for node node-01"), "{refused}");
 }

@@ -1,39 +1,41 @@
-//! Who may run: a task is admitted with all that it needs, or not at all, and at once.
+//! Admission of tasks: a task gets all resources that it needs or is refused at once.
 
 use super::{ByClass, KEPT_PERCENT, LOWER};
 use std::collections::BTreeMap;
 use weft_plan::{Class, Precedence};
 use weft_types::{ClassLimits, Error, Result, human_bytes};
 
-/// What a node has, and how much of it tasks of the lower classes may use together.
+/// A node's resources, and how much of them the tasks of lower classes may use together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
     /// Memory of all tasks together, bytes.
     pub memory_bytes: u64,
     /// Connections of all tasks together.
     pub connections: u32,
-    /// Blocks of one disk that are read or written at once.
+    /// Blocks of one disk that may be read or written at the same time.
     pub blocks_per_disk: u32,
-    /// What repairs may use of each of these, percent.
+    /// The share of each resource that repairs may use, percent.
     pub repair_percent: u32,
-    /// What scrubs may use of each of these, percent.
+    /// The share of each resource that scrubs may use, percent.
     pub scrub_percent: u32,
 }
 
-/// What one task needs.
+/// The resources that one task needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Demand {
     /// Memory, bytes.
     pub memory_bytes: u64,
     /// Connections.
     pub connections: u32,
-    /// Blocks that are read or written, for each disk by its number.
+    /// Blocks that the task reads or writes, by disk number.
     pub blocks: BTreeMap<usize, u32>,
 }
 
-/// What the tasks of a node use together, held against what it has.
+/// The resources that a node's tasks use together, checked against its capacity.
 ///
-/// A class never uses more than its limit. What a lower class is kept ([`KEPT_PERCENT`], or its limit if that is lower) is used by no
+/// A class never uses more than its limit. The reserve of a lower class ([`KEPT_PERCENT`], or its limit if that is
+/// lower) is used by no other class. Within its class's limit, a task of a later priority leaves a quarter to tasks of
+/// the first.
 /// other class. Of its class's limit, a task of a later priority leaves a quarter to those of the first.
 #[derive(Debug)]
 pub struct Admission {
@@ -41,7 +43,7 @@ pub struct Admission {
     used: ByClass<Used>,
 }
 
-/// What the tasks of a class use.
+/// The resources that the tasks of a class use.
 #[derive(Debug, Default)]
 struct Used {
     memory_bytes: u64,
@@ -49,7 +51,7 @@ struct Used {
     blocks: BTreeMap<usize, u64>,
 }
 
-/// One resource of a node: its size, what each class uses, and how messages name it.
+/// One resource of a node: its size, each class's use of it, and its name in messages.
 struct Resource {
     total: u64,
     used: ByClass<u64>,
@@ -58,13 +60,13 @@ struct Resource {
 }
 
 impl Capacity {
-    /// What tasks of this precedence may use together of something of which there is `total`.
+    /// How much of a resource of `total` units the tasks of this precedence may use together.
     pub fn limit(&self, of: Precedence, total: u64) -> u64 {
         let limit = self.class_limit(of.class, total);
         if of.priority == 0 || of.class == Class::Foreground { limit } else { limit - limit / 4 }
     }
 
-    /// The same node, where the cluster's limits are lower than its own.
+    /// This capacity, lowered to the cluster's limits where those are lower.
     #[must_use]
     pub fn within(self, limits: &ClassLimits) -> Self {
         let lower = |own: u32, cluster: Option<u32>| cluster.map_or(own, |cluster| cluster.min(own));
@@ -75,12 +77,12 @@ impl Capacity {
         }
     }
 
-    /// At least one, which a percentage of a small total would round down to none.
+    /// At least 1, because a percentage of a small total could round down to 0.
     fn class_limit(&self, class: Class, total: u64) -> u64 {
         part(total, self.percent(class)).max(1).min(total - self.kept_for_others(class, total))
     }
 
-    /// What no other class may use.
+    /// The reserve of a class: what no other class may use.
     fn kept(&self, class: Class, total: u64) -> u64 {
         if class == Class::Foreground { 0 } else { part(total, KEPT_PERCENT.min(self.percent(class))) }
     }
@@ -103,26 +105,27 @@ fn part(total: u64, percent: u32) -> u64 {
 }
 
 impl Admission {
-    /// Of a node without tasks.
+    /// For a node without tasks.
     pub fn new(capacity: Capacity) -> Self {
         Self { capacity, used: ByClass::default() }
     }
 
-    /// What the node has.
+    /// The node's capacity.
     pub fn capacity(&self) -> &Capacity {
         &self.capacity
     }
 
-    /// The node has another capacity from now on. What was admitted stays; nothing more is, until it fits.
+    /// Changes the capacity. Admitted tasks keep their resources; new ones must fit the new capacity.
     pub fn set_capacity(&mut self, capacity: Capacity) {
         self.capacity = capacity;
     }
 
-    /// Takes all of it.
+    /// Reserves all of `demand`.
     ///
     /// # Errors
-    /// [`Reaction::Retry`](weft_types::Reaction), and nothing is taken, where it is in use now;
-    /// [`Reaction::InvalidInput`](weft_types::Reaction) where such a task can never have it.
+    /// [`Reaction::Retry`](weft_types::Reaction) if a resource is in use now;
+    /// [`Reaction::InvalidInput`](weft_types::Reaction) if the demand exceeds what such a task can ever have. In both
+    /// cases nothing is reserved.
     pub fn admit(&mut self, of: Precedence, demand: &Demand) -> Result<()> {
         self.require(of, demand.memory_bytes, &self.memory())?;
         self.require(of, demand.connections.into(), &self.connections())?;
@@ -138,7 +141,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Gives back what a task of this class was admitted with.
+    /// Releases what a task of this class was admitted with.
     pub fn release(&mut self, class: Class, demand: &Demand) {
         let used = &mut self.used[class];
         used.memory_bytes = used.memory_bytes.saturating_sub(demand.memory_bytes);
@@ -151,7 +154,7 @@ impl Admission {
         used.blocks.retain(|_, blocks| *blocks > 0);
     }
 
-    /// Memory that is reserved now, of all classes, bytes.
+    /// Memory reserved now by all classes, bytes.
     pub fn memory_used_bytes(&self) -> u64 {
         self.used.0.iter().map(|used| used.memory_bytes).sum()
     }
@@ -186,7 +189,7 @@ impl Admission {
         if needs > limit {
             let (needs, limit, total) = (tell(needs), tell(limit), tell(total));
             return Err(Error::invalid(format!(
-                "the task needs {needs} {what}, and {class} tasks may use {limit} of {total} together"
+                "the task needs {needs} {what}, but {class} tasks may use only {limit} of {total} together"
             )));
         }
         let used: u64 = resource.used.0.iter().sum();
@@ -194,7 +197,7 @@ impl Admission {
         let kept: u64 = others.map(|class| capacity.kept(class, total).saturating_sub(resource.used[class])).sum();
         if resource.used[of.class].saturating_add(needs) > limit {
             let (used, limit) = (tell(resource.used[of.class]), tell(limit));
-            return Err(Error::retry(format!("busy: {class} tasks use {used} of the {limit} {what} that they may")));
+            return Err(Error::retry(format!("busy: {class} tasks use {used} of their {limit} {what}")));
         }
         if used.saturating_add(needs).saturating_add(kept) > total {
             let (used, total) = (tell(used), tell(total));
@@ -230,7 +233,8 @@ mod tests {
 
     #[test]
     fn each_class_has_its_limit_and_the_lower_ones_keep_theirs() {
-        // (repair %, scrub %) → what foreground, repair and scrub can have alone, and each beside the others at their limits.
+        // (repair %, scrub %) → the most that foreground, repair and scrub get alone, and each beside the others at
+        // their limits.
         let table = [
             ((70, 20), [900, 700, 200], [100, 50, 50]),
             ((3, 2), [950, 30, 20], [950, 30, 20]),
@@ -261,7 +265,7 @@ mod tests {
         admission.admit(later, &memory(300)).unwrap();
         let refused = admission.admit(later, &memory(1)).unwrap_err();
         assert_eq!(refused.reaction, Reaction::Retry);
-        assert!(refused.message.starts_with("busy: repair tasks use 300 B of the 300 B memory"), "{refused}");
+        assert!(refused.message.starts_with("busy: repair tasks use 300 B of their 300 B memory"), "{refused}");
         admission.admit(Precedence::of(Class::Repair), &memory(100)).unwrap();
         assert_eq!(admission.admit(later, &memory(301)).unwrap_err().reaction, Reaction::InvalidInput);
     }
@@ -276,7 +280,7 @@ mod tests {
         admission.admit(repair, &memory(600)).unwrap();
         admission.set_capacity(own.clone().within(&cluster));
         let refused = admission.admit(repair, &memory(1)).unwrap_err();
-        assert!(refused.message.starts_with("busy: repair tasks use 600 B of the 300 B memory"), "{refused}");
+        assert!(refused.message.starts_with("busy: repair tasks use 600 B of their 300 B memory"), "{refused}");
         admission.admit(Precedence::of(Class::Foreground), &memory(350)).unwrap();
         admission.release(Class::Repair, &memory(400));
         admission.admit(repair, &memory(100)).unwrap();
@@ -284,7 +288,7 @@ mod tests {
         admission.admit(repair, &memory(250)).unwrap();
     }
 
-    /// Any order of admissions and releases, of small nodes too.
+    /// Any order of admissions and releases, also on small nodes.
     #[test]
     fn sums_stay_within_limits_what_is_kept_can_be_had_and_nothing_leaks() {
         for seed in 0..300 {
@@ -320,7 +324,11 @@ mod tests {
                         let kept = capacity.kept(class, resource.total);
                         let due = kept.saturating_sub(used);
                         let had = admission.require(Precedence::of(class), due, &resource);
-                        assert!(due == 0 || had.is_ok(), "seed {seed}: {class:?} has not its {kept} {}: {had:?}", resource.what);
+                        assert!(
+                            due == 0 || had.is_ok(),
+                            "seed {seed}: {class:?} cannot use its reserve of {kept} {}: {had:?}",
+                            resource.what
+                        );
                     }
                 }
             }

@@ -1,9 +1,9 @@
-//! Foreground before repair before scrub: who is admitted at a node ([`Admission`]), and whose turn it is at a disk or an uplink
-//! ([`Turns`]).
+//! Foreground before repair before scrub: which task a node admits ([`Admission`]), and whose turn it is at a disk or
+//! an uplink ([`Turns`]).
 //!
-//! Both are pure: no clock, no socket, no waiting. The time is passed in, so that an agent and a simulator decide alike. They are
-//! here, and not in `control`, since they are decided at each node, and this is the lowest crate that agents share with no wire and
-//! no disk in it and that knows what a class is.
+//! Both are pure: no clock, no socket, no waiting. The caller passes in the time, so an agent and a simulator decide
+//! alike. They are in this crate and not in `control` because each node decides for itself, and this is the lowest
+//! crate shared by all agents that knows classes and neither the wire nor disks.
 
 mod admission;
 mod turns;
@@ -14,25 +14,26 @@ pub use turns::{Ticket, Turns};
 use std::ops::{Index, IndexMut};
 use weft_plan::Class;
 
-/// Each lower class keeps at least this part of a node's resources, percent, unless its limit is lower.
+/// The least share of a node's resources that is reserved for each lower class, percent, unless its limit is lower.
 pub const KEPT_PERCENT: u32 = 5;
 
-/// What tasks of repair and scrub read, write or send at once, bytes. A foreground task waits for at most [`TURNS_MAX`] of these.
+/// The most bytes that a repair or scrub task reads, writes or sends in one turn. A foreground task waits for at most
+/// [`TURNS_MAX`] of these.
 pub const FRAME_BYTES_MAX: u64 = 256 << 10;
 
-/// Frames of lower classes that pass one disk or uplink at a time.
+/// Frames of lower classes that may pass one disk or uplink at the same time.
 pub const TURNS_MAX: usize = 2;
 
-/// How many of so many bytes of a class pass at once.
+/// How many of `bytes` bytes of a class pass in one turn.
 pub fn frame_bytes(class: Class, bytes: u64) -> u64 {
     if class == Class::Foreground { bytes } else { bytes.min(FRAME_BYTES_MAX) }
 }
 
-/// Something of each class.
+/// One value for each class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct ByClass<T>([T; 3]);
 
-/// The classes that give way, first those that go first.
+/// The classes that give way, in order of precedence.
 const LOWER: [Class; 2] = [Class::Repair, Class::Scrub];
 
 impl<T> Index<Class> for ByClass<T> {

@@ -1,12 +1,13 @@
-//! Whose turn it is at a disk or an uplink.
+//! Decides whose turn it is at a disk or an uplink.
 //!
-//! Foreground passes at once: what it waits for is the disk or the line itself. Frames of lower classes pass [`TURNS_MAX`] at a time,
-//! and none while an earlier class is busy there, so a foreground task waits for at most that many of them. A class is busy for a
-//! moment after each of its turns too: a reader's next slice comes a little later than its last one went, and a frame that
-//! slips in between would hold up every slice.
+//! Foreground tasks pass at once: they wait only for the disk or the line itself. At most [`TURNS_MAX`] frames of lower
+//! classes pass at a time, and none while an earlier class is busy there. So a foreground task waits for at most that
+//! many frames. A class stays busy for a moment after each of its turns, because a reader's next slice arrives a little
+//! after its last one: a frame in each gap would delay every slice.
 //!
-//! No class starves: after a turn that took a time t, the next is due 19 t later, busy or not. So a class that is always held
-//! back has 5 % of the time. Nor does a priority: within a class, a turn in 20 is of a later one.
+//! No class starves. After a turn of length t, the class's next turn is due 19 t later, even if earlier classes are
+//! busy. So a class that is always held back gets 5 % of the time. No priority starves either: within a class, one turn
+//! in 20 goes to a later priority.
 
 use super::{ByClass, KEPT_PERCENT, LOWER, TURNS_MAX};
 use std::{
@@ -15,30 +16,31 @@ use std::{
 };
 use weft_plan::{Class, Precedence};
 
-/// A class counts as busy after a turn for as long as so many such turns take: about as long as the frames take that could slip in, since
-/// slices are often a quarter of a frame. A reader whose slices come later than that spends most of its time elsewhere.
+/// A class counts as busy for this many times the length of its last turn. That is about the time of the frames that
+/// could slip in, since slices are often a quarter of a frame. A reader whose slices are further apart spends most of
+/// its time elsewhere.
 const QUIET_TURNS: u32 = 8;
 const QUIET_MAX: Duration = Duration::from_millis(20);
-/// A turn that takes longer does not keep its class busy any more: its disk hangs, or its peer is slow.
+/// A turn that takes longer no longer keeps its class busy: its disk hangs, or its peer is slow.
 const BUSY_MAX: Duration = Duration::from_millis(100);
-/// A turn counts for no more, so that one that hung does not hold back its class for long.
+/// The most that a turn is charged, so that a turn that hung does not hold back its class for long.
 const TURN_TIME_MAX: Duration = Duration::from_millis(500);
-/// Shares of the time that others have for each of a class's own.
+/// Shares of the time for other classes, for each share of the class's own.
 const OTHERS_SHARES: u32 = 100 / KEPT_PERCENT - 1;
 
-/// The turns at one disk or uplink. Times are since some beginning, the same for all calls.
+/// The turns at one disk or uplink. All times count from one fixed point.
 #[derive(Debug, Default)]
 pub struct Turns {
     last: u64,
-    /// In the order in which they go.
+    /// In the order in which they get a turn.
     waiting: BTreeSet<(Precedence, Ticket)>,
     passing: BTreeMap<Ticket, Passing>,
-    /// Turns of each class that its later priorities have waited for.
+    /// Consecutive turns of each class for which its later priorities have waited.
     passed_over: ByClass<u32>,
     ended: ByClass<Option<Ended>>,
 }
 
-/// One request to pass.
+/// A request for a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -48,7 +50,7 @@ struct Passing {
     since: Duration,
 }
 
-/// The turn of a class that ended last.
+/// The last turn of a class.
 #[derive(Debug, Clone, Copy)]
 struct Ended {
     at: Duration,
@@ -56,7 +58,8 @@ struct Ended {
 }
 
 impl Turns {
-    /// Asks for a turn. It has come when [`has`](Self::has) says so: of foreground at once, else when [`grant`](Self::grant) names it.
+    /// Asks for a turn. [`has`](Self::has) says whether it has come: for foreground at once, otherwise when
+    /// [`grant`](Self::grant) returns the ticket.
     pub fn ask(&mut self, of: Precedence, now: Duration) -> Ticket {
         self.last += 1;
         let ticket = Ticket(self.last);
@@ -68,12 +71,12 @@ impl Turns {
         ticket
     }
 
-    /// Whether it is this one's turn.
+    /// Whether this ticket has its turn.
     pub fn has(&self, ticket: Ticket) -> bool {
         self.passing.contains_key(&ticket)
     }
 
-    /// Those whose turn has come now.
+    /// Grants turns, and returns their tickets.
     pub fn grant(&mut self, now: Duration) -> Vec<Ticket> {
         let mut granted = Vec::new();
         while let Some(next) = self.next(now) {
@@ -86,7 +89,7 @@ impl Turns {
         granted
     }
 
-    /// A turn has ended, or is not waited for any more. So long the disk or line was at work for it alone, as far as it is known.
+    /// Ends a turn or withdraws a request. `took` is how long the disk or line worked for it alone, as far as known.
     pub fn end(&mut self, of: Precedence, ticket: Ticket, took: Duration, now: Duration) {
         self.waiting.remove(&(of, ticket));
         if self.passing.remove(&ticket).is_some() {
@@ -94,13 +97,13 @@ impl Turns {
         }
     }
 
-    /// Whether one that waits does so for an earlier class, or an earlier priority of its own. Else it waits for others of its own, or
-    /// a later one's frame.
+    /// Whether a waiting task waits for an earlier class or an earlier priority of its own class. If not, it waits for
+    /// its own priority or for a frame of a later one.
     pub fn is_held_back(&self, of: Precedence, now: Duration) -> bool {
         self.busy_until(of.class, now).is_some() || self.waiting_of(of.class).next().is_some_and(|(first, _)| *first < of)
     }
 
-    /// When [`grant`](Self::grant) may name another one though nothing else has happened.
+    /// When [`grant`](Self::grant) may grant the next turn if nothing else happens.
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
         if self.passing_lower() >= TURNS_MAX {
             return None;
@@ -113,7 +116,7 @@ impl Turns {
         LOWER.into_iter().filter_map(next).min()
     }
 
-    /// Those that go first of each class that gives way.
+    /// The first waiting ticket of each class that gives way.
     pub fn first(&self) -> [Option<Ticket>; 2] {
         LOWER.map(|class| self.first_waiting(class).map(|(_, ticket)| ticket))
     }
@@ -129,7 +132,7 @@ impl Turns {
         due.or_else(free)
     }
 
-    /// The first of the first priority; or, if that is due, the one of later priorities that has waited the longest.
+    /// The first ticket of the first priority or, if later priorities are due, the longest-waiting one of those.
     fn first_waiting(&self, class: Class) -> Option<(Precedence, Ticket)> {
         let mut waiting = self.waiting_of(class);
         let first = waiting.next().copied()?;
@@ -140,13 +143,13 @@ impl Turns {
         Some(later.copied().unwrap_or(first))
     }
 
-    /// Those of a class that wait, in the order of their priorities.
+    /// The waiting tickets of a class, in the order of their priorities.
     fn waiting_of(&self, class: Class) -> btree_set::Range<'_, (Precedence, Ticket)> {
         let last = Precedence { class, priority: u8::MAX };
         self.waiting.range((Precedence::of(class), Ticket(0))..=(last, Ticket(u64::MAX)))
     }
 
-    /// How many turns in a row later priorities of this class have waited for, now that this one has been granted.
+    /// For how many consecutive turns the later priorities of this class have waited, after this grant.
     fn passed_over_after(&self, of: Precedence) -> u32 {
         let mut waiting = self.waiting_of(of.class).map(|(other, _)| *other);
         let (first, last) = (waiting.next(), waiting.next_back());
@@ -154,18 +157,18 @@ impl Turns {
         if last.or(first).is_none_or(|last| last <= of) || is_of_later { 0 } else { self.passed_over[of.class].saturating_add(1) }
     }
 
-    /// Whether a class has had less than its part.
+    /// Whether a class has had less than its share.
     fn is_due(&self, class: Class, now: Duration) -> bool {
         self.due_at(class).is_some_and(|due| due <= now)
     }
 
-    /// None: it has its part now.
+    /// `None` if it is getting its share now.
     fn due_at(&self, class: Class) -> Option<Duration> {
         let passes = self.passing.values().any(|passing| passing.of.class == class);
         (!passes).then(|| self.ended[class].map_or(Duration::ZERO, |ended| ended.at + ended.took * OTHERS_SHARES))
     }
 
-    /// Until when classes before this one are busy, if nothing else happens. None: they are not.
+    /// Until when earlier classes are busy if nothing else happens. `None` if they are not.
     fn busy_until(&self, class: Class, now: Duration) -> Option<Duration> {
         let passing = self.passing.values().filter(|passing| passing.of.class < class);
         let passing = passing.map(|passing| passing.since + BUSY_MAX);
@@ -199,7 +202,7 @@ mod tests {
     fn foreground_passes_at_once_and_two_frames_of_others_at_a_time() {
         let mut turns = Turns::default();
         let [scrub, moved, first, second] = [SCRUB, MOVE, REPAIR, REPAIR].map(|of| turns.ask(of, ms(0)));
-        assert_eq!(turns.grant(ms(0)), [first, scrub], "by class and priority; and what has had nothing is due");
+        assert_eq!(turns.grant(ms(0)), [first, scrub], "by class and priority; a class that has had no turn is due");
         let reader = turns.ask(FOREGROUND, ms(1));
         assert!(turns.has(reader) && !turns.has(second));
         turns.end(REPAIR, first, ms(5), ms(5));
@@ -207,14 +210,14 @@ mod tests {
         assert_eq!(turns.grant(ms(10)), [], "the reader is busy");
         assert!(turns.is_held_back(MOVE, ms(10)) && !turns.is_held_back(FOREGROUND, ms(10)));
         turns.end(FOREGROUND, reader, ms(2), ms(11));
-        assert_eq!(turns.grant(ms(26)), [], "its next slice may come");
+        assert_eq!(turns.grant(ms(26)), [], "the reader's next slice may arrive");
         assert_eq!(turns.wake_at(ms(26)), Some(ms(27)));
         let waits = turns.ask(SCRUB, ms(27));
         assert_eq!(turns.grant(ms(27)), [second, moved]);
         assert!(turns.is_held_back(SCRUB, ms(27)) && !turns.is_held_back(REPAIR, ms(27)));
         turns.end(REPAIR, moved, ms(5), ms(32));
         assert_eq!(turns.grant(ms(32)), [], "repair goes before scrub");
-        assert_eq!(turns.grant(ms(105)), [waits], "five percent of the time are its own");
+        assert_eq!(turns.grant(ms(105)), [waits], "five percent of the time is its share");
     }
 
     #[test]
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!((had[&0], had[&1], had[&2]), (3800, 100, 100));
     }
 
-    /// A disk that passes one frame in 5 ms, foreground slices of a quarter of that, and all classes at work at random.
+    /// A disk that passes one frame in 5 ms, foreground slices of a quarter of that, and random work of all classes.
     #[test]
     fn foreground_waits_for_two_frames_at_most_and_each_other_class_has_its_part() {
         for seed in 0..30 {

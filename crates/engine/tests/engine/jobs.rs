@@ -1,4 +1,4 @@
-//! Updates, checks and moves: every scheme that answers them, by the engine over blocks in memory.
+//! Updates, checks and moves: every scheme for them, run by the engine over blocks in memory.
 
 use crate::memory::{Faults, Memory, Rows, Run as Ran};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -20,7 +20,7 @@ fn block(index: u8, generation: u32) -> BlockId {
     BlockId { stripe: StripeId(1), index, copy: 0, generation }
 }
 
-/// A stripe whose blocks are all there.
+/// A stripe with all its blocks.
 struct Stripe {
     random: StdRng,
     code: SharedCode,
@@ -72,7 +72,7 @@ impl Stripe {
         (0..self.code.alpha() as u16).collect()
     }
 
-    /// The scheme's plan, which is proved.
+    /// The scheme's plan, verified.
     fn plan(&mut self, job: &Job, stores: &[(Party, BlockId)], scheme: Scheme<'_>) -> Plan {
         let mut prefer: Vec<Party> = self.indices().map(holder).collect();
         prefer.shuffle(&mut self.random);
@@ -121,7 +121,7 @@ fn what_changes_is_patched_in_every_block_that_depends_on_it() {
         }
         let change = |column: &usize| Change { index: (column / alpha) as u8, sub_block: (column % alpha) as u16, span };
         let want = |index| Want { kind: WantKind::Patch, party: holder(index), index, sub_blocks: stripe.all_sub_blocks(), span };
-        // A block that does not depend on what changes is left alone.
+        // A block that does not depend on the change stays unchanged.
         let generator = stripe.code.generator();
         let depends = |index: &u8| {
             let rows = usize::from(*index) * alpha..(usize::from(*index) + 1) * alpha;
@@ -143,7 +143,7 @@ fn what_changes_is_patched_in_every_block_that_depends_on_it() {
             let came = &ran.written[&(holder(index), index, sub_block)];
             assert_eq!(came.len() as u64, span.len(), "{place}: block {index}");
             let right = &deltas[usize::from(index)][usize::from(sub_block)];
-            assert!(came.iter().all(|(at, byte)| right[*at as usize] == *byte), "{place}: block {index} gets another delta");
+            assert!(came.iter().all(|(at, byte)| right[*at as usize] == *byte), "{place}: block {index} got a wrong delta");
         }
     });
 }
@@ -159,7 +159,7 @@ fn a_check_passes_where_blocks_fit_together_and_names_the_position_where_they_do
         let plan = stripe.plan(&job, &[], scheme);
         assert_no_errors(&stripe.run(&plan, BTreeMap::new(), seed), place);
 
-        // Any byte of any block, in it or beside it.
+        // Any byte of any block, inside or outside the sub-block.
         let (index, sub_block) = (stripe.random.random_range(0..6), stripe.random.random_range(0..stripe.code.alpha()));
         let at = stripe.random.random_range(0..stripe.positions());
         stripe.blocks[index][sub_block][at as usize] ^= stripe.random.random_range(1..=255u8);
@@ -181,12 +181,12 @@ fn a_block_is_moved_from_where_it_stands() {
         let job = Job { holds: stripe.holds(), wants: vec![want], ..Job::default() };
         assert_eq!(Kind::of(&job), Kind::Move);
         let plan = stripe.plan(&job, &[(to, block(index, 2))], scheme);
-        assert_eq!(plan.binding.parties, [holder(index), to], "{place}: nobody else takes part");
+        assert_eq!(plan.binding.parties, [holder(index), to], "{place}: another party takes part");
         let ran = stripe.run(&plan, BTreeMap::new(), seed);
         assert_no_errors(&ran, place);
         for (sub_block, row) in (0..).zip(&stripe.blocks[usize::from(index)]) {
             let came: Vec<u8> = ran.written[&(to, index, sub_block)].values().copied().collect();
-            assert!(came == *row, "{place}: not the block");
+            assert!(came == *row, "{place}: wrong bytes");
         }
     });
 }

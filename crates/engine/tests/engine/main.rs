@@ -1,4 +1,4 @@
-//! The engine: whole plans, all their parties in one process.
+//! The engine: whole plans, with all parties in one process.
 
 mod jobs;
 mod memory;

@@ -1,4 +1,4 @@
-//! Several parties in one process: blocks in memory, links as bounded channels, faults where they are asked for.
+//! Several parties in one process: blocks in memory, links as bounded channels, and injected faults.
 
 use async_trait::async_trait;
 use futures::{
@@ -20,10 +20,10 @@ use weft_types::{Error, Party, Result, Span};
 /// The content of one block: one row of positions for each sub-block.
 pub(crate) type Rows = Vec<Vec<u8>>;
 
-/// Something that came out: (party, index, sub-block) → the bytes at the positions that arrived.
+/// Output by (party, index, sub-block): the bytes at the positions that arrived.
 pub(crate) type Written = BTreeMap<(Party, u8, u16), BTreeMap<u64, u8>>;
 
-/// What is broken, and after how many slices.
+/// Faults to inject, each after a number of slices.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Faults {
     /// Links whose sender gets an error; the receiver sees the stream end.
@@ -32,7 +32,7 @@ pub(crate) struct Faults {
     pub(crate) stores: BTreeMap<(Party, u8), u32>,
     /// Blocks that cannot be read: (party, index).
     pub(crate) blocks: BTreeMap<(Party, u8), u32>,
-    /// Links that nobody can open.
+    /// Links that cannot be opened.
     pub(crate) unopened: BTreeSet<u32>,
 }
 
@@ -46,10 +46,10 @@ pub(crate) struct Memory {
     seed: u64,
 }
 
-/// The ends of a link that nobody has opened yet.
+/// The unopened ends of a link.
 type Ends = (Option<Sender<Message>>, Option<Receiver<Message>>);
 
-/// What came of a plan.
+/// The result of a plan.
 pub(crate) struct Run {
     pub(crate) outcomes: BTreeMap<Party, Outcome>,
     pub(crate) written: Written,
@@ -73,7 +73,7 @@ impl Memory {
         Self { blocks, faults, links: Mutex::new(links), written: Arc::default(), finished: Arc::default(), seed }
     }
 
-    /// Runs every party's share, all at once.
+    /// Runs all parties' shares concurrently.
     pub(crate) fn run(self, plan: &Plan) -> Run {
         let tasks: Vec<_> = (0..plan.binding.parties.len()).map(|vertex| cut(plan, vertex as u16)).collect();
         let shares: Vec<_> = tasks.iter().map(|task| Share { memory: &self, party: task.party }).collect();
@@ -84,7 +84,7 @@ impl Memory {
         Run { outcomes, written, finished }
     }
 
-    /// Gives way now and then, differently for each seed, so that stages overtake one another.
+    /// Yields now and then, differently for each seed, so that stages overtake one another.
     fn pace(&self, salt: u64) -> Pace {
         Pace(StdRng::seed_from_u64(self.seed ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
@@ -157,7 +157,7 @@ impl Ports for Share<'_> {
                 let left = self.memory.faults.links.get(&id).copied().unwrap_or(u32::MAX);
                 Ok(Box::new(LinkSink { sender: Some(sender), left, pace: self.memory.pace(u64::from(id) << 9) }))
             }
-            Sink::Check { .. } => Err(Error::fatal("checks are the engine's")),
+            Sink::Check { .. } => Err(Error::fatal("a check was passed to the ports instead of the engine")),
         }
     }
 }
@@ -190,7 +190,7 @@ impl SliceSource for LinkSource {
         self.1.give_way().await;
         match self.0.next().await {
             Some(Message::Slice(sent, bytes)) if sent == slice => Ok(bytes),
-            Some(_) => Err(Error::corrupt("another slice came")),
+            Some(_) => Err(Error::corrupt("a slice followed the last one")),
             None => Err(Error::replan("the stream ended without End")),
         }
     }
@@ -212,8 +212,8 @@ struct LinkSink {
 impl LinkSink {
     async fn send(&mut self, message: Message) -> Result<()> {
         self.pace.give_way().await;
-        let sender = self.sender.as_mut().ok_or_else(|| Error::fatal("used after it broke"))?;
-        sender.send(message).await.map_err(|_| Error::replan("the receiver has gone"))
+        let sender = self.sender.as_mut().ok_or_else(|| Error::fatal("the sink was used after it had failed"))?;
+        sender.send(message).await.map_err(|_| Error::replan("the receiver was dropped"))
     }
 }
 
@@ -249,7 +249,7 @@ impl SliceSink for StoreSink {
         for (row, sub_block) in rows.chunks_exact(slice.len() as usize).zip(&self.sub_blocks) {
             let positions = written.entry((self.key.0, self.key.1, *sub_block)).or_default();
             for (position, byte) in (slice.start..slice.end).zip(row) {
-                assert_eq!(positions.insert(position, *byte), None, "position {position} of {:?} came twice", self.key);
+                assert_eq!(positions.insert(position, *byte), None, "position {position} of {:?} arrived twice", self.key);
             }
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Whole plans, all their parties in one process, against a slow evaluation of the same plan that knows no slices.
+//! Whole plans with all parties in one process, compared with a slow evaluation of the same plan that does not use
+//! slices.
 
 use crate::memory::{Faults, Memory, Rows, Written};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -14,8 +15,8 @@ fn node(number: usize) -> Party {
     Party::Node(weft_types::NodeId(number as u32 + 1))
 }
 
-/// A plan of random lanes: every stage reads its party's block, receives from some earlier stages and sends to later ones, by
-/// random sparse matrices, and stores what its lane and party are numbered by.
+/// A plan of random lanes. Every stage reads its party's block, receives from some earlier stages, sends to later ones
+/// by random sparse matrices, and stores the block that its lane and party number.
 fn random_plan(random: &mut StdRng) -> Plan {
     let vertices = random.random_range(2..7u16);
     let lanes = random.random_range(1..4u32);
@@ -76,7 +77,7 @@ fn random_lane(random: &mut StdRng, vertices: u16, number: u32, step: u32) -> La
     Lane { first: number, step, window: random.random_range(1..4), stages, links: links.into() }
 }
 
-/// Some rows are plain copies, some equal others, some are zero, some are sums.
+/// Some rows are plain copies, some equal other rows, some are zero, some are sums.
 fn random_matrix(random: &mut StdRng, rows: usize, cols: usize) -> Factored {
     let mut terms = Vec::new();
     for row in 0..rows {
@@ -91,7 +92,7 @@ fn random_matrix(random: &mut StdRng, rows: usize, cols: usize) -> Factored {
     if random.random_bool(0.5) {
         return matrix.into();
     }
-    // The same sums as temporaries, and results that copy them, add them up or add a source.
+    // The same sums as temporaries, and results that copy them, add them, or add a source.
     let mut builder = FactoredBuilder::new(cols);
     let sums: Vec<usize> =
         (0..rows).map(|row| builder.temporary(matrix.row(row).iter().map(|(_, col, c)| (*col as usize, *c)).collect())).collect();
@@ -169,11 +170,11 @@ fn every_plan_writes_what_its_matrices_say() {
     }
 }
 
-/// The stages of a lane that get something from `stage`, directly or not.
+/// The stages of a lane that depend on `stage`, directly or indirectly.
 fn downstream(lane: &Lane, stage: u16) -> BTreeSet<u16> {
     let mut reached = BTreeSet::from([stage]);
     for (at, _) in lane.stages.iter().enumerate() {
-        // Links go from lower to higher numbers here, so that one pass in their order is enough.
+        // Links go from lower to higher numbers here, so one pass in that order is enough.
         let fed = lane.links.iter().any(|link| usize::from(link.to) == at && reached.contains(&link.from));
         if fed {
             reached.insert(at as u16);
@@ -216,13 +217,13 @@ fn a_broken_link_stops_what_is_fed_by_it_and_nothing_else() {
             if usize::from(index / 16) == number && stopped.contains(&at) {
                 assert!(!run.finished.contains(&(party, index)), "seed {seed}: a store without all its bytes was finished");
             } else {
-                assert_eq!(&came, positions, "seed {seed}: a store that the link does not feed is not whole");
+                assert_eq!(&came, positions, "seed {seed}: a store that does not depend on the link is incomplete");
                 assert!(run.finished.contains(&(party, index)), "seed {seed}");
             }
         }
         let sender = &run.outcomes[&node(usize::from(lane.links[link].from))].errors[0];
         assert_eq!((sender.link, sender.reaction), (Some(id), Reaction::Replan), "seed {seed}");
-        assert_eq!(sender.party, Some(node(usize::from(lane.links[link].to))), "seed {seed}: the peer is named");
+        assert_eq!(sender.party, Some(node(usize::from(lane.links[link].to))), "seed {seed}: the error does not name the peer");
     }
     assert!(broken > 200);
 }
@@ -297,7 +298,7 @@ fn a_check_that_is_not_zero_names_lane_and_position() {
     for flip in [None, Some(100usize)] {
         let (mut plan, mut blocks) = fan_out(2);
         let lane = &mut plan.shape.lanes[0];
-        // Receiver 0 sends its double to receiver 1, who compares it with what it got itself: 2·b against 2·b.
+        // Receiver 0 sends twice its bytes to receiver 1, which compares them with its own: 2·b against 2·b.
         lane.links.push(Link { from: 1, to: 2, width: 1, rank: 0 });
         lane.stages[1].sources.push(Source::Block { index: 1, sub_blocks: vec![0] });
         lane.stages[1].matrix = SparseMatrix::new(1, 2, [(0, 0, 2), (0, 1, 1)]).unwrap().into();

@@ -1,4 +1,4 @@
-//! The plans of every repair scheme: what the engine writes is what the reference executor says, and what was lost.
+//! The plans of every repair scheme: the engine must write what the reference executor computes, and what was lost.
 
 use crate::memory::{Faults, Memory, Rows};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -73,11 +73,11 @@ fn what_schemes_plan_is_rebuilt_as_the_reference_says() {
                 let came = &ran.written[&(to(*index), *index, 0)];
                 let wanted = &blocks[usize::from(*index)];
                 assert_eq!(came.len() as u64, span.len(), "{place}");
-                assert!(came.iter().all(|(at, byte)| wanted[*at as usize] == *byte), "{place}: not what was lost");
+                assert!(came.iter().all(|(at, byte)| wanted[*at as usize] == *byte), "{place}: differs from the lost block");
                 let len = stripe.block_len(u32::from(*index));
                 let stored = reference.out.get(&(WantKind::Store, to(*index), *index)).map_or(&[][..], Vec::as_slice);
                 let same = (span.start..len).all(|at| stored.get(at as usize) == came.get(&at));
-                assert!(same, "{place}: not what the reference says");
+                assert!(same, "{place}: differs from the reference");
                 assert!(ran.finished.contains(&(to(*index), *index)), "{place}");
             }
         }

@@ -1,4 +1,4 @@
-//! AVX2: as SSSE3, with the tables in both halves of the vector.
+//! AVX2: like SSSE3, with the tables in both halves of the vector.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
     unsafe {
         match pass.work {
             Work::Xor => lanes::run::<Xor<Ymm>, Plain<ANY>, 1>(&mut pass, Constants { plain: ones, mirror: None }),
-            // Mirrors would save products, but their sums do not fit into sixteen registers: that is no faster.
+            // Mirrors would save products, but their sums do not fit in sixteen registers, so they are not faster.
             Work::Products(factors) => {
                 lanes::run_rolled::<Ymm>(&mut pass, Constants { plain: factors.nibbles, mirror: None });
             }
@@ -29,10 +29,10 @@ pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
 
 struct Ymm;
 
-// SAFETY (all blocks): the trait's contract: the caller has the instructions, and the bytes are there.
+// SAFETY (all blocks): the trait's contract: the caller has checked the instruction set and the bytes.
 impl Lanes for Ymm {
     type Vector = __m256i;
-    /// The low halves, and the high halves.
+    /// The low half bytes, and the high half bytes.
     type Source = [__m256i; 2];
     type Constant = Nibbles;
     type Factor = [__m256i; 2];

@@ -1,4 +1,4 @@
-//! A matrix, cut into passes and applied to slices.
+//! Cuts a matrix into passes and applies them to slices.
 
 use super::{
     Kernel, Usable,
@@ -9,32 +9,32 @@ use super::{
 use crate::{Factored, Matrix, SparseMatrix};
 use std::{mem, ops::Range};
 
-/// A matrix made ready for a kernel: built once, applied to many slices.
+/// A matrix prepared for a kernel: built once, applied to many slices.
 ///
-/// Rows that have most of their sources in common are computed together, in one pass over those sources; other rows one by
-/// one, over their own sources only. Rows of ones are sums without products, rows with a single one are copies. Where there
-/// are several passes, they go over the slices in pieces that stay in the cache; temporaries live for a piece.
+/// Rows that share most of their sources are computed together, in one pass over those sources; other rows are computed
+/// one by one, over their own sources. Rows of ones are sums without products; rows with a single one are copies. If
+/// there are several passes, they process the slices in pieces that stay in the cache; temporaries live for one piece.
 #[derive(Debug, Clone)]
 pub struct Combination {
     kernel: Usable,
     rows: usize,
     cols: usize,
-    /// Room for temporaries, each of a piece.
+    /// The number of slots for temporaries, each as long as a piece.
     slots: usize,
     steps: Vec<Step>,
     piece_bytes: usize,
 }
 
-/// A pass, as a matrix says it.
+/// A pass over part of a matrix.
 #[derive(Debug, Clone)]
 struct Step {
-    /// Of the results, or slots.
+    /// Rows of the result, or slots.
     rows: Vec<usize>,
     into_slots: bool,
-    /// Of the combination, and then the slots.
+    /// Sources of the combination, and then slots.
     sources: Vec<usize>,
     work: StepWork,
-    /// Whether the rows have been begun by the step before.
+    /// Whether the previous step has started the rows.
     continues: bool,
 }
 
@@ -53,28 +53,28 @@ struct Products {
     mirror: Option<(Arrangement, Constants)>,
 }
 
-/// Coefficients in the form that the kernel takes; the other form is left out.
+/// Coefficients in the form that the kernel needs; the other form is empty.
 #[derive(Debug, Clone, Default)]
 struct Constants {
     affine: Vec<u64>,
     nibbles: Vec<Nibbles>,
 }
 
-/// What is spent on building a combination.
+/// How much time building a combination may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effort {
-    /// An order of rows and sources is looked for that takes fewer products.
+    /// Search an order of rows and sources that needs fewer products.
     Arrange,
     AsItIs,
 }
 
-/// What all passes over one piece touch should stay within this: half of a small second-level cache.
+/// The most bytes that all passes over one piece touch: half of a small second-level cache.
 const PIECES_TOUCHED_BYTES: usize = 256 << 10;
-/// Larger matrices than this are taken as they are: looking for mirrors in them would take longer than a slice.
+/// Larger matrices are not searched for mirrors: the search would take longer than a slice.
 const ARRANGED_ELEMENTS_MAX: usize = 8 << 10;
-/// Shorter pieces than this cost more in passes begun than they save.
+/// In shorter pieces, starting a pass costs more than the cache saves.
 const PIECE_BYTES_MIN: usize = 4 << 10;
-/// Between slots: at strides that are powers of two they would contend for the same lines of the caches.
+/// Padding between slots: at strides that are powers of two they would contend for the same cache lines.
 const SLOT_PAD_BYTES: usize = 64;
 
 impl Combination {
@@ -89,17 +89,17 @@ impl Combination {
         Self::prepare(kernel, matrix, if arrange { Effort::Arrange } else { Effort::AsItIs })
     }
 
-    /// For the best kernel, and for a matrix that is applied once: quick to build, not quite as quick to apply.
+    /// For the best kernel and a matrix that is applied once: fast to build, slightly slower to apply.
     pub(crate) fn for_once(matrix: &SparseMatrix) -> Self {
         Self::prepare(Kernel::best(), matrix, Effort::AsItIs)
     }
 
-    /// For the best kernel, by way of temporaries.
+    /// For the best kernel, with temporaries.
     pub fn factored(map: &Factored) -> Self {
         Self::factored_with_kernel(Kernel::best(), map)
     }
 
-    /// For one kernel, by way of temporaries; if it does not run on this machine, for the scalar one.
+    /// For one kernel, with temporaries; if it does not run on this machine, for the scalar one.
     pub fn factored_with_kernel(kernel: Kernel, map: &Factored) -> Self {
         if let Some(matrix) = map.as_matrix() {
             return Self::with_kernel(kernel, matrix);
@@ -117,7 +117,7 @@ impl Combination {
         Self { kernel, rows: map.rows(), cols: map.cols(), slots, steps, piece_bytes }
     }
 
-    /// What an application to slices of `len` bytes needs for its temporaries, bytes.
+    /// The bytes of temporaries in an application to slices of `len` bytes.
     pub fn scratch_bytes(map: &Factored, len: u64) -> u64 {
         let schedule = Schedule::of(map);
         let piece = factored_piece_bytes(map, &schedule) as u64;
@@ -134,16 +134,17 @@ impl Combination {
         Self { kernel, rows: matrix.rows(), cols: matrix.cols(), slots: 0, steps, piece_bytes }
     }
 
-    /// `out = M × sources`. What is in `out` before does not matter.
+    /// `out = M × sources`. The previous content of `out` does not matter.
     ///
     /// # Panics
-    /// Unless there are `cols` sources and `rows` outputs, all slices of the same length.
+    /// If there are not `cols` sources and `rows` outputs, all slices of the same length.
     pub fn apply(&self, sources: &[&[u8]], out: &mut [&mut [u8]]) {
         self.run(sources, out, Write { add: false, stream: false });
     }
 
-    /// As [`apply`](Self::apply), for outputs that will not be read soon: they are written past the caches where the kernel
-    /// can and the outputs are aligned alike to 64 bytes. Faster for what is larger than the caches, else slower.
+    /// Like [`apply`](Self::apply), for outputs that are not read soon: they are written past the caches if the kernel
+    /// can and all outputs have the same alignment to 64 bytes. Faster for data larger than the caches, otherwise
+    /// slower.
     pub fn apply_streaming(&self, sources: &[&[u8]], out: &mut [&mut [u8]]) {
         self.run(sources, out, Write { add: false, stream: true });
     }
@@ -154,10 +155,14 @@ impl Combination {
     }
 
     fn run(&self, sources: &[&[u8]], out: &mut [&mut [u8]], write: Write) {
-        assert_eq!((sources.len(), out.len()), (self.cols, self.rows), "the matrix's shape");
+        assert_eq!(
+            (sources.len(), out.len()),
+            (self.cols, self.rows),
+            "the numbers of sources and outputs must match the matrix"
+        );
         let Some(len) = out.first().map(|row| row.len()) else { return };
         assert!(sources.iter().all(|source| source.len() == len), "sources as long as the outputs");
-        assert!(out.iter().all(|row| row.len() == len), "outputs of one length");
+        assert!(out.iter().all(|row| row.len() == len), "outputs must have one length");
         let stride = len.min(self.piece_bytes).saturating_add(SLOT_PAD_BYTES);
         let mut scratch = vec![0; self.slots * stride];
         let mut slots: Vec<&mut [u8]> = scratch.chunks_exact_mut(stride).collect();
@@ -171,14 +176,14 @@ impl Combination {
     }
 }
 
-/// What steps go over at once.
+/// The data that the steps process at once.
 struct Piece<'a, 's, 'o> {
     kernel: Usable,
     sources: &'a [&'a [u8]],
     /// At least as long as the range.
     slots: &'a mut [&'s mut [u8]],
     out: &'a mut [&'o mut [u8]],
-    /// Of the sources and outputs.
+    /// The range of the sources and outputs.
     range: Range<usize>,
 }
 
@@ -186,7 +191,7 @@ fn factored_piece_bytes(map: &Factored, schedule: &Schedule) -> usize {
     piece_bytes(map.rows() + map.cols() + schedule.slots)
 }
 
-/// How long a piece is, where `touched` sources and outputs are gone over several times.
+/// The length of a piece, if `touched` sources and outputs are processed several times.
 fn piece_bytes(touched: usize) -> usize {
     (PIECES_TOUCHED_BYTES / touched.max(1) / PIECE_BYTES_MIN).max(1) * PIECE_BYTES_MIN
 }
@@ -212,7 +217,7 @@ impl Step {
     #[inline]
     fn run_rows<const M: usize>(&self, piece: &mut Piece<'_, '_, '_>, rows: [usize; M], write: Write) {
         let Piece { kernel, sources, slots, out, range } = piece;
-        // Slots that are written are not read: they are taken out meanwhile.
+        // Slots that are written are never read in the same step, so they are taken out for its duration.
         let mut taken = rows.map(|row| if self.into_slots { mem::take(&mut slots[row]) } else { Default::default() });
         let mut from = [&[][..]; PASS_SOURCES_MAX];
         for (slice, source) in from.iter_mut().zip(&self.sources) {
@@ -246,7 +251,7 @@ impl Step {
     }
 }
 
-/// Rows that follow each other and have most of their sources in common.
+/// Consecutive rows that share most of their sources.
 pub(super) struct Run {
     pub(super) rows: Range<usize>,
     /// All their sources, ascending.
@@ -282,7 +287,7 @@ pub(super) fn runs(matrix: &SparseMatrix) -> Vec<Run> {
     runs
 }
 
-/// Whether a row may be computed together with others: it is neither zero nor a copy.
+/// Whether a row can be computed together with others: it is neither zero nor a copy.
 fn is_fused(terms: &[(u32, u32, u8)]) -> bool {
     match terms {
         [] => false,
@@ -291,7 +296,7 @@ fn is_fused(terms: &[(u32, u32, u8)]) -> bool {
     }
 }
 
-/// Makes steps of runs.
+/// Builds steps from runs.
 struct Builder<'a> {
     kernel: Usable,
     matrix: &'a SparseMatrix,
@@ -307,7 +312,7 @@ impl Builder<'_> {
         }
         let rows: Vec<usize> = run.rows.collect();
         for (part, sources) in even_parts(&run.sources, PASS_SOURCES_MAX).enumerate() {
-            // All rows take the same sources while these are in the cache.
+            // All rows read the same sources while these are in the cache.
             for rows in even_parts(&rows, PASS_ROWS_MAX) {
                 let step = self.products(rows, sources, part > 0);
                 self.steps.push(step);
@@ -315,7 +320,7 @@ impl Builder<'_> {
         }
     }
 
-    /// A row of ones.
+    /// Adds a row of ones.
     fn push_plain(&mut self, row: usize) {
         let sources: Vec<usize> = self.matrix.row(row).iter().map(|term| term.1 as usize).collect();
         if sources.is_empty() {
@@ -328,7 +333,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The step for some rows and sources, in the order in which they need the fewest products.
+    /// The step for some rows and sources, in the order with the fewest products.
     fn products(&self, rows: &[usize], sources: &[usize], continues: bool) -> Step {
         let mut dense = self.part(rows, sources);
         let (mut rows, mut sources) = (rows.to_vec(), sources.to_vec());
@@ -369,7 +374,7 @@ impl Builder<'_> {
     }
 }
 
-/// The parts of `all`, as few as `len_max` allows and as even as can be.
+/// Splits `all` into as few parts as `len_max` allows, as even as possible.
 pub(super) fn even_parts(all: &[usize], len_max: usize) -> impl Iterator<Item = &[usize]> {
     let parts = all.len().div_ceil(len_max);
     (0..parts).map(move |part| &all[all.len() * part / parts..all.len() * (part + 1) / parts])
@@ -401,7 +406,7 @@ impl Constants {
     }
 }
 
-/// `dst ^= factor · src`, over the length of the shorter: the step of Gaussian elimination.
+/// `dst ^= factor · src`, over the length of the shorter: a step of Gaussian elimination.
 pub(crate) fn add_scaled(dst: &mut [u8], src: &[u8], factor: u8) {
     let len = dst.len().min(src.len());
     if len > 0 && factor != 0 {

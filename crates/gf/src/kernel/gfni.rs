@@ -1,4 +1,5 @@
-//! AVX-512 with GFNI: multiplication by a constant is linear over GF(2), so one affine transformation of each byte.
+//! AVX-512 with GFNI: multiplication by a constant is linear over GF(2), so it is one affine transformation of each
+//! byte.
 
 #![allow(unsafe_code)]
 
@@ -89,7 +90,7 @@ unsafe fn quads(pass: &mut Pass<'_, '_>, constants: Constants<'_, Zmm>, mirror: 
     )
 }
 
-/// A function of its own: compilers take long over one that holds all instances.
+/// A separate function, because compilers are slow on one that contains all instances.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
 unsafe fn instance<L: Lanes, B: Body<L, M>, const M: usize>(pass: &mut Pass<'_, '_>, constants: Constants<'_, L>) {
@@ -99,7 +100,7 @@ unsafe fn instance<L: Lanes, B: Body<L, M>, const M: usize>(pass: &mut Pass<'_, 
 
 struct Zmm;
 
-// SAFETY (all blocks): the trait's contract: the caller has the instructions, and the bytes are there.
+// SAFETY (all blocks): the trait's contract: the caller has checked the instruction set and the bytes.
 impl Lanes for Zmm {
     type Vector = __m512i;
     type Source = __m512i;

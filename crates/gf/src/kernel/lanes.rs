@@ -1,7 +1,7 @@
-//! The loop that all SIMD kernels share: one pass over the sources, the sums of all rows in registers.
+//! The loop that all SIMD kernels share: one pass over the sources, with the sums of all rows in registers.
 //!
-//! Where a kernel asks for it, it is unrolled over the sources by a const generic, so that each source has a load instruction
-//! of its own: hardware prefetchers follow streams by the instruction that reads them.
+//! Where a kernel asks for it, the loop is unrolled over the sources by a const generic, so that each source has a load
+//! instruction of its own: hardware prefetchers identify streams by the instruction that reads them.
 
 #![allow(unsafe_code)]
 // A row, a source and a vector each index several arrays at once.
@@ -16,14 +16,14 @@ use std::{array, marker::PhantomData, ptr};
 /// Vectors of one instruction set.
 ///
 /// # Safety
-/// All functions need the instruction set that the implementation is for. Pointers must be good for the bytes that the
-/// function names; no alignment is needed but for [`Lanes::stream`].
+/// All functions need the implementation's instruction set. Pointers must be valid for the bytes that the function
+/// names; only [`Lanes::stream`] needs alignment.
 pub(super) trait Lanes {
     /// A vector of bytes.
     type Vector: Copy;
-    /// A vector of source bytes, made ready for products.
+    /// A vector of source bytes, prepared for products.
     type Source: Copy;
-    /// What a coefficient is kept as.
+    /// The stored form of a coefficient.
     type Constant;
     /// A coefficient in registers.
     type Factor: Copy;
@@ -38,7 +38,7 @@ pub(super) trait Lanes {
     unsafe fn store(to: *mut u8, vector: Self::Vector);
     /// Writes [`Lanes::BYTES`] bytes past the caches; `to` must be a multiple of [`Lanes::BYTES`].
     unsafe fn stream(to: *mut u8, vector: Self::Vector);
-    /// Makes what was streamed visible before whatever is written later.
+    /// Makes streamed bytes visible before later writes.
     unsafe fn fence();
     unsafe fn source(vector: Self::Vector) -> Self::Source;
     unsafe fn factor(constant: &Self::Constant) -> Self::Factor;
@@ -46,11 +46,11 @@ pub(super) trait Lanes {
     /// `sum ^ factor · source`.
     unsafe fn add_product(sum: Self::Vector, source: Self::Source, factor: Self::Factor) -> Self::Vector;
 
-    /// Reads `len` < [`Lanes::BYTES`] bytes; zeros follow.
+    /// Reads `len` < [`Lanes::BYTES`] bytes, padded with zeros.
     #[inline(always)]
     unsafe fn load_part(from: *const u8, len: usize) -> Self::Vector {
         let mut padded = [0u8; VECTOR_BYTES_MAX];
-        // SAFETY: the caller vouches for `len` bytes at `from`; `padded` holds a whole vector, so more than `len`.
+        // SAFETY: the caller guarantees `len` bytes at `from`; `padded` holds a whole vector, which is more.
         unsafe {
             from.copy_to_nonoverlapping(padded.as_mut_ptr(), len);
             Self::load(padded.as_ptr())
@@ -61,7 +61,7 @@ pub(super) trait Lanes {
     #[inline(always)]
     unsafe fn store_part(to: *mut u8, vector: Self::Vector, len: usize) {
         let mut padded = [0u8; VECTOR_BYTES_MAX];
-        // SAFETY: `padded` holds a whole vector; the caller vouches for `len` bytes at `to`.
+        // SAFETY: `padded` holds a whole vector; the caller guarantees `len` bytes at `to`.
         unsafe {
             Self::store(padded.as_mut_ptr(), vector);
             to.copy_from_nonoverlapping(padded.as_ptr(), len);
@@ -75,7 +75,7 @@ const VECTOR_BYTES_MAX: usize = 64;
 /// Sums without products, on the vectors of `L`.
 pub(super) struct Xor<L>(PhantomData<L>);
 
-// SAFETY (all blocks): handed on: the caller keeps the trait's contract.
+// SAFETY (all blocks): forwarded: the caller keeps the trait's contract.
 impl<L: Lanes> Lanes for Xor<L> {
     type Vector = L::Vector;
     type Source = L::Vector;
@@ -146,20 +146,20 @@ pub(super) trait Body<L: Lanes, const M: usize> {
     /// Vectors of each slice that a step takes.
     const DEPTH: usize;
 
-    /// Whether it is made for a pass of so many sources, of which there are as many quads and pairs.
+    /// Whether it fits a pass with this many sources, quads and pairs.
     fn fits(sources: usize, quads: usize, pairs: usize) -> bool;
 
     /// `DEPTH` vectors of each row.
     unsafe fn step(slices: &Slices<L, M>, at: usize, stream: bool);
 }
 
-/// In place of a number that loops are unrolled for: ordinary loops, for any number.
+/// Instead of a number for which loops are unrolled: ordinary loops for any number.
 pub(super) const ANY: usize = usize::MAX;
 
 /// Source by source, `K` of them or [`ANY`].
 pub(super) struct Plain<const K: usize>;
 
-// SAFETY (both): handed on.
+// SAFETY (both): forwarded.
 impl<L: Lanes, const K: usize, const M: usize> Body<L, M> for Plain<K> {
     const DEPTH: usize = 2;
 
@@ -177,9 +177,9 @@ impl<L: Lanes, const K: usize, const M: usize> Body<L, M> for Plain<K> {
 /// The constants of a pass.
 #[derive(Clone, Copy)]
 pub(super) struct Constants<'a, L: Lanes> {
-    /// For each source, one for each row.
+    /// One for each source and row.
     pub(super) plain: &'a [L::Constant],
-    /// How the matrix mirrors itself, if it does, and the constants for that.
+    /// The matrix's mirror structure, if any, and its constants.
     pub(super) mirror: Option<(Mirror<'a>, &'a [L::Constant])>,
 }
 
@@ -234,8 +234,8 @@ pub(super) unsafe fn run<L: Lanes, B: Body<L, M>, const M: usize>(pass: &mut Pas
     slices.from.iter_mut().zip(pass.sources).for_each(|(from, source)| *from = source.as_ptr());
     let aligned = if pass.stream { aligned_head::<L, M>(&slices.to, len) } else { None };
     let mut at = aligned.unwrap_or(0);
-    // SAFETY: all slices hold `len` bytes and there are constants for all sources and rows, checked above; no step begins or
-    // ends beyond `len`. Outputs are exclusive borrows, so that they overlap neither each other nor a source.
+    // SAFETY: all slices hold `len` bytes, and there are constants for all sources and rows, as checked above; no step
+    // reads or writes beyond `len`. Outputs are exclusive borrows, so they overlap neither each other nor a source.
     unsafe {
         if at > 0 {
             slices.part(0, at);
@@ -257,14 +257,14 @@ pub(super) unsafe fn run<L: Lanes, B: Body<L, M>, const M: usize>(pass: &mut Pas
     }
 }
 
-/// The bytes before all outputs are aligned for streaming; `None` if they never are at once.
+/// The bytes before all outputs are aligned for streaming; `None` if they never are at the same time.
 fn aligned_head<L: Lanes, const M: usize>(to: &[*mut u8; M], len: usize) -> Option<usize> {
     let head = to[0].align_offset(L::BYTES);
     let alike = to.iter().all(|out| out.align_offset(L::BYTES) == head);
     (alike && head <= len).then_some(head)
 }
 
-/// Where a pass reads and writes.
+/// The memory of a pass.
 pub(super) struct Slices<L: Lanes, const M: usize> {
     from: [*const u8; PASS_SOURCES_MAX],
     to: [*mut u8; M],
@@ -272,15 +272,15 @@ pub(super) struct Slices<L: Lanes, const M: usize> {
     plain: *const L::Constant,
     /// Constants of quads, pairs and single sources.
     mirrored: *const L::Constant,
-    /// Of sources, of which there are as many quads and pairs.
+    /// The number of sources, which must match the quads and pairs.
     pub(super) count: usize,
     pub(super) quads: usize,
     pub(super) pairs: usize,
     add: bool,
 }
 
-// SAFETY (all blocks): the caller sees to it that the bytes named lie within all slices, that there are `count` sources, and
-// `M` constants for each, and that the instruction set is there.
+// SAFETY (all blocks): the caller guarantees that the named bytes are inside all slices, that there are `count` sources
+// with `M` constants each, and that the instruction set is available.
 impl<L: Lanes, const M: usize> Slices<L, M> {
     /// A vector of source `k`.
     #[inline(always)]
@@ -294,7 +294,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
         unsafe { L::factor(&*self.mirrored.wrapping_add(index)) }
     }
 
-    /// What row `m` begins with.
+    /// The initial value of row `m`.
     #[inline(always)]
     unsafe fn begin(&self, m: usize, at: usize) -> L::Vector {
         unsafe { if self.add { L::load(self.to[m].wrapping_add(at)) } else { L::zero() } }
@@ -307,7 +307,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
         unsafe { if stream { L::stream(to, sum) } else { L::store(to, sum) } }
     }
 
-    /// Writes a vector of row `m` that was summed up from zero.
+    /// Writes a vector of row `m` whose sum started at zero.
     #[inline(always)]
     pub(super) unsafe fn finish(&self, m: usize, at: usize, sum: L::Vector, stream: bool) {
         unsafe { self.write(m, at, L::xor(sum, self.begin(m, at)), stream) }
@@ -328,7 +328,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
                     self.add_source(&mut sums, k, at);
                 }
             } else {
-                // Written out, since a loop might be left rolled.
+                // Unrolled by hand, because the compiler may not unroll a loop.
                 macro_rules! unrolled {
                     ($($k:literal)*) => { $(if $k < K { self.add_source(&mut sums, $k, at); })* };
                 }
@@ -358,7 +358,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
         }
     }
 
-    /// Fewer bytes than a vector.
+    /// A tail shorter than a vector.
     #[inline(always)]
     unsafe fn part(&self, at: usize, len: usize) {
         unsafe {

@@ -1,28 +1,28 @@
-//! Fewer products for matrices that mirror themselves, as the parity rows of a Cauchy matrix 1/(i + j) do.
+//! Fewer products for matrices with mirror symmetry, such as the parity rows of a Cauchy matrix 1/(i + j).
 //!
-//! i + j is an XOR, so that for an even row i and an even column j the four coefficients of rows i, i+1 and columns j, j+1
-//! are a *pair* `[a b; b a]`, and
+//! i + j is an XOR. So for an even row i and an even column j, the four coefficients of rows i, i+1 and columns j, j+1
+//! form a *pair* `[a b; b a]`, and
 //!
 //! ```text
 //! [a b; b a] · (x, y)  =  a·(x + y)  +  (a + b)·(y, x)
 //! ```
 //!
-//! takes three products instead of four. Pairs A, B of two pairs of rows and two pairs of columns are mirrored again in a
-//! *quad* `[A B; B A]`, to which the same identity applies, over pairs: 3·3 products instead of 16. What is a product of the
-//! same row by `a` or by `a + b` is summed up first and added once. Products are what limits the kernel as long as the data
-//! is in the caches: rs(10,4) takes 24 for its 40 coefficients, rs(12,4) 27 for 48.
+//! needs three products instead of four. Pairs A, B of two pairs of rows and two pairs of columns are again mirrored in
+//! a *quad* `[A B; B A]`, to which the same identity applies: 3·3 products instead of 16. Products of the same row by
+//! `a` or by `a + b` are summed first and added once. Products limit the kernel as long as the data is in the caches:
+//! rs(10,4) needs 24 for its 40 coefficients, rs(12,4) 27 for 48.
 
 use super::pass::Nibbles;
 use crate::Matrix;
 
-/// How a pass does with fewer products: its sources are first those of the quads, then those of the pairs, then single ones.
+/// The decomposition of a pass: its sources are first those of the quads, then those of the pairs, then single ones.
 #[derive(Clone, Copy)]
 pub(super) struct Mirror<'a> {
     /// Four sources each; only with four rows.
     pub(super) quads: usize,
     /// Two sources each.
     pub(super) pairs: usize,
-    /// The constants, as in [`AFFINE`](super::pass::AFFINE), in the order in which the loops take them.
+    /// The constants, as in [`AFFINE`](super::pass::AFFINE), in the order of the loops.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) affine: &'a [u64],
     /// The same, as in [`NIBBLES`](super::pass::NIBBLES).
@@ -30,23 +30,23 @@ pub(super) struct Mirror<'a> {
     pub(super) nibbles: &'a [Nibbles],
 }
 
-/// An order of rows and columns in which a matrix is seen to mirror itself.
+/// An order of rows and columns that shows the mirror symmetry of a matrix.
 #[derive(Debug, Clone)]
 pub(super) struct Arrangement {
-    /// Two rows that mirror each other, then one of its own or two more that do.
+    /// Two rows that mirror each other, followed by a single one or by two more that do.
     pub(super) rows: Vec<usize>,
     pub(super) sources: Vec<usize>,
     pub(super) quads: usize,
     pub(super) pairs: usize,
-    /// The coefficients that are multiplied by, in the order in which the loops take them.
+    /// The coefficients to multiply by, in the order of the loops.
     pub(super) constants: Vec<u8>,
 }
 
-/// Sums of products fewer than this share of the coefficients pay for the additions that they need.
+/// Below this percentage of the coefficients, the saved products outweigh the extra additions.
 const WORTH_PERCENT: usize = 90;
 
 impl Arrangement {
-    /// The one that takes the fewest products; `None` if it would not pay.
+    /// The arrangement with the fewest products; `None` if it is not worth its additions.
     pub(super) fn of(matrix: &Matrix) -> Option<Self> {
         let orders: &[&[usize]] = match matrix.rows() {
             2 => &[&[0, 1]],
@@ -59,7 +59,7 @@ impl Arrangement {
         (best.products() * 100 <= matrix.rows() * matrix.cols() * WORTH_PERCENT).then_some(best)
     }
 
-    /// Of all vectors of all sources.
+    /// The number of products for one vector of each source.
     pub(super) fn products(&self) -> usize {
         let rows = self.rows.len();
         let singles = self.sources.len() - 4 * self.quads - 2 * self.pairs;
@@ -70,11 +70,11 @@ impl Arrangement {
         let matrix = matrix.select_rows(rows);
         let columns: Vec<Vec<u8>> =
             (0..matrix.cols()).map(|col| (0..matrix.rows()).map(|row| matrix.get(row, col)).collect()).collect();
-        // The third of three rows is on its own.
+        // The third of three rows is single.
         let mirrored = rows.len() / 2 * 2;
         let mut left: Vec<usize> = (0..columns.len()).collect();
         let mut found_pairs = Vec::new();
-        // The partner of a column is the column with its rows swapped, pair by pair.
+        // The partner of a column is the column with the rows of each pair swapped.
         let mut singles = Vec::new();
         while let Some(x) = take_first(&mut left) {
             match take(&mut left, |y| columns[*y][..mirrored] == swapped(&columns[x][..mirrored])) {
@@ -113,14 +113,14 @@ impl Arrangement {
 }
 
 impl Mirror<'_> {
-    /// How many constants a pass over so many sources has; `None` if it has too few sources.
+    /// The number of constants of a pass over this many sources; `None` if it has too few sources.
     pub(super) fn constants(&self, sources: usize, rows: usize) -> Option<usize> {
         let singles = sources.checked_sub(4 * self.quads + 2 * self.pairs)?;
         Some(4 * self.quads + pair_constants(rows) * self.pairs + singles * rows)
     }
 }
 
-/// Products that a pair of columns takes.
+/// The number of products for a pair of columns.
 fn pair_products(rows: usize) -> usize {
     match rows {
         2 => 3,
@@ -129,12 +129,12 @@ fn pair_products(rows: usize) -> usize {
     }
 }
 
-/// Constants that a pair of columns has.
+/// The number of constants for a pair of columns.
 pub(super) const fn pair_constants(rows: usize) -> usize {
     if rows == 2 { 2 } else { 4 }
 }
 
-/// The column with the rows of each two swapped.
+/// The column with the two rows of each pair swapped.
 fn swapped(column: &[u8]) -> Vec<u8> {
     let mut swapped = column.to_vec();
     swapped.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));

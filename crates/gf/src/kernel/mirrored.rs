@@ -1,4 +1,4 @@
-//! The loops over matrices that mirror themselves: see [`mirror`](super::mirror) for why they take fewer products.
+//! The loops over matrices with mirror symmetry; see [`mirror`](super::mirror) for why they need fewer products.
 
 #![allow(unsafe_code)]
 
@@ -10,10 +10,10 @@ use super::{
 /// Two rows that mirror each other in `P` pairs of columns, and at most one more row.
 pub(super) struct Pairs<const P: usize>;
 
-/// Two times two rows that mirror each other in `Q` quads and `P` pairs of columns.
+/// Two pairs of rows that mirror each other in `Q` quads and `P` pairs of columns.
 pub(super) struct Quads<const Q: usize, const P: usize>;
 
-/// Sums of products for two rows: what both get, and what each gets beside it.
+/// Sums of products for two rows: the common part, and the part of each.
 struct Sums<L: Lanes> {
     both: L::Vector,
     each: [L::Vector; 2],
@@ -58,20 +58,20 @@ impl<L: Lanes> Sums<L> {
     }
 }
 
-/// Vectors of two neighbouring sources.
+/// Vectors of two adjacent sources.
 #[inline(always)]
 unsafe fn two_sources<L: Lanes, const M: usize>(slices: &Slices<L, M>, k: usize, at: usize) -> [L::Vector; 2] {
     unsafe { [slices.load(k, at), slices.load(k + 1, at)] }
 }
 
-/// Two constants that follow each other.
+/// Two adjacent constants.
 #[inline(always)]
 unsafe fn two_factors<L: Lanes, const M: usize>(slices: &Slices<L, M>, index: usize) -> [L::Factor; 2] {
     unsafe { [slices.mirrored(index), slices.mirrored(index + 1)] }
 }
 
-/// Repeats the body for each number below a constant, written out, since a loop might be left rolled; or below the number
-/// that the pass has, if the constant is [`ANY`].
+/// Repeats the body for each number below a constant, unrolled by hand, because the compiler may not unroll a loop; or
+/// below the number in the pass, if the constant is [`ANY`].
 macro_rules! for_each_below {
     ($constant:ident, $actual:expr, |$index:ident| $body:expr) => {
         if $constant == ANY {
@@ -90,7 +90,7 @@ macro_rules! for_each_below {
     };
 }
 
-// SAFETY (all blocks): as for `Slices`; the pass has as many pairs, and constants for all of its sources.
+// SAFETY (all blocks): as for `Slices`; the pass has this many pairs, and constants for all of its sources.
 impl<L: Lanes, const P: usize, const M: usize> Body<L, M> for Pairs<P> {
     const DEPTH: usize = 1;
 

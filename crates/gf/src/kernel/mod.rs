@@ -1,7 +1,7 @@
-//! The fused kernel `dst[0..r] (^)= M[r×c] × src[0..c]`: which implementations there are, and which one this machine gets.
+//! The fused kernel `dst[0..r] (^)= M[r×c] × src[0..c]`: its implementations, and the choice for this machine.
 //!
-//! [`Combination`] cuts a matrix into passes of few rows and few sources; a kernel does one pass over the bytes with the
-//! sums of all its rows in registers. Every kernel is held to [`Kernel::Naive`] by the tests.
+//! [`Combination`] cuts a matrix into passes of few rows and few sources; a kernel makes one pass over the bytes with
+//! the sums of all its rows in registers. The tests compare every kernel with [`Kernel::Naive`].
 
 mod combination;
 mod mirror;
@@ -33,13 +33,13 @@ use combination::{even_parts, runs};
 use pass::Pass;
 use std::{env, fmt, str::FromStr, sync::OnceLock};
 
-/// The environment variable that chooses a kernel by name.
+/// The environment variable that selects a kernel by name.
 const KERNEL_VARIABLE: &str = "WEFT_KERNEL";
 
 /// An implementation of the kernel. All give the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// One product a byte, by logarithms: the oracle.
+    /// One product for each byte, by logarithms: the oracle.
     Naive,
     /// Eight bytes at a time in ordinary registers, bit by bit; runs everywhere.
     Scalar,
@@ -62,17 +62,17 @@ impl Kernel {
         Self::ALL.into_iter().filter(|kernel| kernel.is_available()).collect()
     }
 
-    /// The kernel that is used unless one is named: chosen once, the fastest that runs here.
+    /// The default kernel: the fastest that runs on this machine, chosen once.
     ///
-    /// `WEFT_KERNEL=naive|scalar|ssse3|avx2|gfni|neon` chooses another. A name that is unknown, or a kernel that does not run
-    /// on this machine, is said once on standard error and then ignored: all kernels give the same bytes.
+    /// `WEFT_KERNEL=naive|scalar|ssse3|avx2|gfni|neon` selects another one. An unknown name, or a kernel that does not
+    /// run on this machine, is reported once on standard error and then ignored: all kernels give the same bytes.
     pub fn best() -> Self {
         static BEST: OnceLock<Kernel> = OnceLock::new();
         *BEST.get_or_init(|| {
             let fastest = Self::available().last().copied().unwrap_or(Self::Scalar);
             let Ok(name) = env::var(KERNEL_VARIABLE) else { return fastest };
             Self::named(&name).unwrap_or_else(|error| {
-                eprintln!("weft: {KERNEL_VARIABLE}={name}: {error}; going on with {fastest}");
+                eprintln!("weft: {KERNEL_VARIABLE}={name}: {error}; using {fastest}");
                 fastest
             })
         })
@@ -104,7 +104,7 @@ impl Kernel {
     }
 }
 
-/// A kernel that runs on this machine, by having been asked.
+/// A kernel that was checked to run on this machine.
 #[derive(Debug, Clone, Copy)]
 struct Usable(Kernel);
 
@@ -118,7 +118,8 @@ impl Usable {
     #[inline]
     #[allow(unsafe_code)]
     fn run(self, pass: Pass<'_, '_>) {
-        // SAFETY: `or_scalar`, which alone makes these, has found the instructions of any kernel but the portable ones.
+        // SAFETY: only `or_scalar` creates these, and it has checked the instructions of all kernels but the portable
+        // ones.
         match self.0 {
             Kernel::Naive => naive::run(pass),
             #[cfg(target_arch = "x86_64")]
@@ -155,10 +156,10 @@ impl FromStr for Kernel {
     }
 }
 
-/// Why a kernel that was asked for by name cannot be had.
+/// Why a named kernel cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnusableKernel {
-    /// There is none of that name.
+    /// The name is unknown.
     Unknown,
     /// This machine lacks the instructions.
     NotHere(Kernel),
@@ -171,7 +172,7 @@ impl fmt::Display for UnusableKernel {
             Self::NotHere(kernel) => write!(f, "{kernel} does not run on this machine")?,
         }
         let usable: Vec<String> = Kernel::available().iter().map(ToString::to_string).collect();
-        write!(f, " (there are {})", usable.join(", "))
+        write!(f, " (available: {})", usable.join(", "))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The oracle: one product a byte, as the definition says.
+//! The oracle: one product for each byte, by definition.
 
 use super::pass::{Pass, Work};
 use crate::field::mul;

@@ -1,4 +1,4 @@
-//! NEON: a byte's product is the sum of its halves' products, each looked up in a 16-byte table.
+//! NEON: a byte's product is the sum of its half bytes' products, each looked up in a 16-byte table.
 
 #![allow(unsafe_code)]
 
@@ -36,10 +36,10 @@ pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
 
 struct Quad;
 
-// SAFETY (all blocks): the trait's contract: the caller has the instructions, and the bytes are there.
+// SAFETY (all blocks): the trait's contract: the caller has checked the instruction set and the bytes.
 impl Lanes for Quad {
     type Vector = uint8x16_t;
-    /// The low halves, and the high halves.
+    /// The low half bytes, and the high half bytes.
     type Source = [uint8x16_t; 2];
     type Constant = Nibbles;
     type Factor = [uint8x16_t; 2];
@@ -61,7 +61,7 @@ impl Lanes for Quad {
         unsafe { vst1q_u8(to, vector) }
     }
 
-    /// There is no store past the caches that needs a hint here: the hardware notices streams of whole lines by itself.
+    /// AArch64 needs no streaming hint here: the hardware detects streams of whole lines.
     #[inline(always)]
     unsafe fn stream(to: *mut u8, vector: uint8x16_t) {
         unsafe { Self::store(to, vector) }

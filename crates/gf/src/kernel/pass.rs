@@ -3,36 +3,36 @@
 use super::mirror::Mirror;
 use crate::field::mul;
 
-/// Most sources of one pass: what the unrolled loops are made for.
+/// The most sources of one pass, for which the unrolled loops are made.
 pub(super) const PASS_SOURCES_MAX: usize = 16;
 
-/// Most rows of one pass: their sums must fit into the registers of every kernel.
+/// The most rows of one pass: their sums must fit in the registers of every kernel.
 pub(super) const PASS_ROWS_MAX: usize = 4;
 
-/// What a kernel is given: `outs (^)= coefficients × sources`, all slices of one length.
+/// The input of a kernel: `outs (^)= coefficients × sources`, all slices of one length.
 pub(super) struct Pass<'a, 's> {
-    /// What is done with the sources.
+    /// The operation on the sources.
     pub(super) work: Work<'a>,
     /// At least one, at most [`PASS_SOURCES_MAX`].
     pub(super) sources: &'a [&'s [u8]],
     /// At least one, at most [`PASS_ROWS_MAX`]; exactly one for [`Work::Xor`].
     pub(super) outs: &'a mut [&'s mut [u8]],
-    /// Whether the sums are added to what is in `outs`, or replace it.
+    /// Whether the sums are added to the content of `outs` or replace it.
     pub(super) add: bool,
-    /// Whether `outs` are written past the caches, where the kernel can.
+    /// Whether `outs` are written past the caches, if the kernel can.
     pub(super) stream: bool,
 }
 
-/// What is done with the sources of a pass.
+/// The operation on the sources of a pass.
 #[derive(Clone, Copy)]
 pub(super) enum Work<'a> {
-    /// They are summed up as they are.
+    /// Add them up.
     Xor,
-    /// They are multiplied first.
+    /// Multiply them by coefficients, and add them up.
     Products(Factors<'a>),
 }
 
-/// The factors of a pass in the forms of all kernels, laid out [source][row]: those of one source lie together.
+/// The factors of a pass in the forms of all kernels, laid out [source][row]: those of one source are adjacent.
 #[derive(Clone, Copy)]
 pub(super) struct Factors<'a> {
     /// The coefficients themselves.
@@ -42,12 +42,12 @@ pub(super) struct Factors<'a> {
     pub(super) affine: &'a [u64],
     /// As in [`NIBBLES`].
     pub(super) nibbles: &'a [Nibbles],
-    /// How to do with fewer products, for the kernels that can.
+    /// A decomposition with fewer products, for the kernels that support it.
     pub(super) mirror: Option<Mirror<'a>>,
 }
 
 impl Factors<'static> {
-    /// Of one source and one row.
+    /// For one source and one row.
     pub(super) fn single(coefficient: u8) -> Self {
         static COEFFICIENTS: [u8; 256] = coefficients();
         let at = usize::from(coefficient)..=usize::from(coefficient);

@@ -1,12 +1,12 @@
-//! Portable: eight bytes to a word, product by product of single bits.
+//! The portable kernel: eight bytes in a word, one product for each bit.
 //!
-//! c·x is the sum of c·2^b over the set bits b of x. The mask of bit b (0xff in each byte that has it) is made once per
-//! source and shared by all rows. Compilers turn the loops over words into whatever vectors the target has.
+//! c·x is the sum of c·2^b over the set bits b of x. The mask of bit b (0xff in each byte that has it) is computed once
+//! for each source and shared by all rows. Compilers vectorise the loops over words for the target.
 
 use super::pass::{PASS_ROWS_MAX, Pass, Work};
 use crate::field::mul;
 
-/// Words that are summed up together.
+/// Words that are processed together.
 const WORDS: usize = 16;
 const BLOCK_BYTES: usize = WORDS * 8;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
@@ -56,7 +56,7 @@ fn add_products(sums: &mut [[u64; WORDS]], x: &[u64; WORDS], coefficients: &[u8]
     }
 }
 
-/// The words of at most [`BLOCK_BYTES`] bytes; zeros follow.
+/// The words of at most [`BLOCK_BYTES`] bytes, padded with zeros.
 fn load(bytes: &[u8]) -> [u64; WORDS] {
     let mut padded = [0u8; BLOCK_BYTES];
     padded[..bytes.len()].copy_from_slice(bytes);

@@ -1,26 +1,26 @@
-//! In which order the temporaries and results of a map are computed, and in how little room.
+//! Schedules the temporaries and results of a map, with as few temporary slots as possible.
 //!
-//! Temporaries keep their order, in which they are used soon after they are made, and a result comes as soon as it can. A
-//! temporary that nothing needs any more gives its slot to another, that which was given back last first: so the slots stay in
-//! the cache, where all temporaries of a code with hundreds of sub-blocks would not.
+//! Temporaries keep their order, in which they are used soon after they are computed, and a result is computed as early
+//! as possible. The slot of a temporary that is no longer needed is reused, the last freed slot first. So the slots
+//! stay in the cache, where all temporaries of a code with hundreds of sub-blocks would not fit.
 
 use crate::{Factored, SparseMatrix};
 
-/// Rows that do not need each other, as a matrix: columns are the sources, and then the slots.
+/// Independent rows, as a matrix: its columns are the sources, and then the slots.
 pub(super) struct Batch {
     pub(super) matrix: SparseMatrix,
-    /// Where its rows go: slots for temporaries, else rows of the result.
+    /// The targets of its rows: slots for temporaries, otherwise rows of the result.
     pub(super) rows: Vec<usize>,
     pub(super) into_slots: bool,
 }
 
 /// The order of a map's rows.
 pub(super) struct Schedule {
-    /// For each temporary the batch that computes it; for each result that after which it comes.
+    /// For each temporary the batch that computes it; for each result the batch after which it is computed.
     batch: Vec<usize>,
-    /// For each temporary its slot.
+    /// The slot of each temporary.
     slot: Vec<usize>,
-    /// How many there are.
+    /// The number of slots.
     pub(super) slots: usize,
 }
 
@@ -31,7 +31,7 @@ impl Schedule {
         Self { batch, slot, slots }
     }
 
-    /// What is computed, in order.
+    /// The computations, in order.
     pub(super) fn batches(&self, map: &Factored) -> Vec<Batch> {
         let (cols, temporaries) = (map.cols(), map.temporaries());
         let last = self.batch.iter().max().map_or(0, |last| last + 1);
@@ -44,7 +44,7 @@ impl Schedule {
             let of_row =
                 |(new, old): (usize, &usize)| map.steps().row(*old).iter().map(move |(_, col, c)| (new, *col as usize, *c));
             let terms = rows.iter().enumerate().flat_map(of_row).map(|(row, col, c)| (row, place(col), c));
-            SparseMatrix::new(rows.len(), cols + self.slots, terms).unwrap_or_else(|| unreachable!("all terms lie inside"))
+            SparseMatrix::new(rows.len(), cols + self.slots, terms).unwrap_or_else(|| unreachable!("all terms are inside"))
         };
         let mut batches = Vec::new();
         for (of_slots, of_results) in of_slots.into_iter().zip(of_results) {
@@ -79,10 +79,10 @@ fn batches(map: &Factored) -> Vec<usize> {
     batch
 }
 
-/// Each temporary's slot, and how many there are.
+/// Each temporary's slot, and the number of slots.
 fn slots(map: &Factored, batch: &[usize]) -> (Vec<usize>, usize) {
     let temporaries = map.temporaries();
-    // What nobody needs is given back at once.
+    // The slot of an unused temporary is freed at once.
     let mut last_use: Vec<usize> = batch[..temporaries].to_vec();
     for (row, batch) in batch.iter().enumerate() {
         needs(map, row).for_each(|temporary| last_use[temporary] = last_use[temporary].max(*batch));
@@ -119,7 +119,7 @@ mod tests {
         let first_and_last = builder.clone().finish(&[vec![(sums[20], 1)], vec![(sums[0], 3)]]).unwrap();
         assert_eq!((Schedule::of(&first_and_last).slots, first_and_last.temporaries()), (2, 21));
         let all: Vec<_> = sums.iter().map(|sum| vec![(*sum, 1), (0, 1)]).collect();
-        assert_eq!(Schedule::of(&builder.clone().finish(&all).unwrap()).slots, 2, "results come as soon as they can");
+        assert_eq!(Schedule::of(&builder.clone().finish(&all).unwrap()).slots, 2, "results are computed as early as possible");
         let at_the_end = vec![sums.iter().map(|sum| (*sum, 1)).collect()];
         assert_eq!(Schedule::of(&builder.finish(&at_the_end).unwrap()).slots, 21);
     }

@@ -1,4 +1,4 @@
-//! SSSE3: a byte's product is the sum of its halves' products, each looked up by a shuffle of a 16-byte table.
+//! SSSE3: a byte's product is the sum of its half bytes' products, each looked up by a shuffle of a 16-byte table.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
     unsafe {
         match pass.work {
             Work::Xor => lanes::run::<Xor<Xmm>, Plain<ANY>, 1>(&mut pass, Constants { plain: ones, mirror: None }),
-            // Mirrors would save products, but their sums do not fit into sixteen registers: that is no faster.
+            // Mirrors would save products, but their sums do not fit in sixteen registers, so they are not faster.
             Work::Products(factors) => {
                 lanes::run_rolled::<Xmm>(&mut pass, Constants { plain: factors.nibbles, mirror: None });
             }
@@ -29,10 +29,10 @@ pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
 
 struct Xmm;
 
-// SAFETY (all blocks): the trait's contract: the caller has the instructions, and the bytes are there.
+// SAFETY (all blocks): the trait's contract: the caller has checked the instruction set and the bytes.
 impl Lanes for Xmm {
     type Vector = __m128i;
-    /// The low halves, and the high halves.
+    /// The low half bytes, and the high half bytes.
     type Source = [__m128i; 2];
     type Constant = Nibbles;
     type Factor = [__m128i; 2];

@@ -1,4 +1,4 @@
-//! Every kernel that runs here against the oracle.
+//! Compares every kernel that runs on this machine with the oracle.
 
 use super::{Combination, Kernel, add_scaled, even_parts, mirror::Arrangement, runs};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// A source of bytes with a seed.
+/// A seeded source of bytes.
 struct Bytes(u64);
 
 impl Bytes {
@@ -31,7 +31,7 @@ enum How {
 
 const HOWS: [How; 3] = [How::Apply, How::Stream, How::Accumulate];
 
-/// What the definition says, byte by byte.
+/// The result by definition, byte by byte.
 fn expected(matrix: &SparseMatrix, sources: &[&[u8]], before: &[Vec<u8>], how: How) -> Vec<Vec<u8>> {
     let mut out: Vec<Vec<u8>> = match how {
         How::Accumulate => before.to_vec(),
@@ -45,7 +45,7 @@ fn expected(matrix: &SparseMatrix, sources: &[&[u8]], before: &[Vec<u8>], how: H
     out
 }
 
-/// Applies the matrix with every kernel to slices that begin at odd places, in dirty buffers with guards behind.
+/// Applies the matrix with every kernel to unaligned slices, in dirty buffers with guard bytes.
 fn check(matrix: &SparseMatrix, len: usize, seed: u64) {
     let mut bytes = Bytes(seed);
     let offsets: Vec<usize> = (0..matrix.cols() + matrix.rows()).map(|_| usize::from(bytes.next() % 67)).collect();
@@ -55,7 +55,7 @@ fn check(matrix: &SparseMatrix, len: usize, seed: u64) {
         let before: Vec<Vec<u8>> = (0..matrix.rows()).map(|_| bytes.vec(len)).collect();
         let expected = expected(matrix, &sources, &before, how);
         for kernel in Kernel::available() {
-            // Half of the time all outputs are aligned alike, so that streaming happens.
+            // Half of the time all outputs have the same alignment, so that streaming is used.
             let offset = |r: usize| if seed.is_multiple_of(2) { 3 } else { offsets[matrix.cols() + r] };
             let mut buffers: Vec<Vec<u8>> = (0..matrix.rows()).map(|_| vec![0xa5; 64 + 67 + len + 64]).collect();
             let starts: Vec<usize> =
@@ -81,7 +81,7 @@ fn check(matrix: &SparseMatrix, len: usize, seed: u64) {
     }
 }
 
-/// A random matrix in which `density` of 256 elements are not zero, all of them one if `ones`.
+/// A random matrix in which about `density` of 256 elements are not zero; all of them are one if `ones`.
 fn random(rows: usize, cols: usize, density: u16, ones: bool, bytes: &mut Bytes) -> SparseMatrix {
     SparseMatrix::from(&Matrix::from_fn(rows, cols, |_, _| {
         let present = u16::from(bytes.next()) < density;
@@ -144,7 +144,7 @@ fn generators_with_their_identity() {
     check(&SparseMatrix::from(&generator), 1000, 4);
 }
 
-/// 1/(i + j) for `rows` and columns from `first` on.
+/// 1/(i + j) for these rows and columns.
 fn cauchy(rows: Range<usize>, cols: Range<usize>) -> Matrix {
     Matrix::from_fn(rows.len(), cols.len(), |r, c| field::inv(((rows.start + r) ^ (cols.start + c)) as u8).unwrap())
 }
@@ -206,7 +206,7 @@ fn names_go_both_ways() {
         assert_eq!(kernel.to_string().parse(), Ok(kernel));
     }
     let unknown = Kernel::named("fast").unwrap_err().to_string();
-    assert!(unknown.starts_with("no such kernel (there are naive, scalar"), "{unknown}");
+    assert!(unknown.starts_with("no such kernel (available: naive, scalar"), "{unknown}");
     for kernel in Kernel::ALL.into_iter().filter(|kernel| !kernel.is_available()) {
         assert!(Kernel::named(&kernel.to_string()).is_err());
     }

@@ -1,4 +1,4 @@
-//! Single blocks: allocated, rebuilt, found to be bad.
+//! Single blocks: allocation, repair, and bad blocks.
 
 use super::{garbage, rows};
 use crate::{Allocation, MetaError, NewRepair, Result};
@@ -11,20 +11,23 @@ use weft_types::{
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
     let mut stripe = rows::stripe(tx, new.stripe)?;
-    // A put's stripe is its own until it has ended; what is rebuilt afterwards outlives the put's commit.
+    // A stripe belongs to its put until it has ended; a repair after that outlives the put's commit.
     let fits = match new.upload {
         Some(upload) => stripe.owner == Owner::Upload(upload) && !stripe.ended,
         None => stripe.ended,
     };
     if !fits {
-        return Err(MetaError::Conflict(format!("stripe {} changed hands: plan again", new.stripe)));
+        return Err(MetaError::Conflict(format!(
+            "stripe {} changed its owner since the repair was planned: plan it again",
+            new.stripe
+        )));
     }
     if !stripe.blocks.contains_key(&new.index) || new.copy >= REPLICAS_MAX {
         return Err(no_block(&stripe, new.index, new.copy));
     }
     require_alone(&stripe, new.index, new.copy, new.home)?;
     require_alone_on_the_way(tx, new)?;
-    // One count for all copies of a block: it outlives each of them.
+    // All copies of a block share one generation count, which outlives each of them.
     let of_index = |(index, placed)| (index == new.index).then_some(placed);
     let generation = stripe.all().filter_map(of_index).map(|placed| placed.generation_high_water).max().unwrap_or(0) + 1;
     for (_, placed) in stripe.all_mut().filter(|(index, _)| *index == new.index) {
@@ -57,21 +60,21 @@ pub(super) fn commit(
     not_before_ms: u64,
 ) -> Result<StripeRecord> {
     let home = take_allocation(tx, block)?
-        .ok_or_else(|| MetaError::Conflict(format!("block {block} is not allocated any more: its repair was given up")))?;
+        .ok_or_else(|| MetaError::Conflict(format!("block {block} is no longer allocated: its repair was given up")))?;
     let mut stripe = rows::find_stripe(tx, block.stripe)?
-        .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed meanwhile", block.stripe)))?;
+        .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed during the repair", block.stripe)))?;
     if stripe.checksums.get(usize::from(block.index)).map(Vec::as_slice) != Some(checksums) {
-        return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums are not those that are recorded")));
+        return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums differ from the recorded ones")));
     }
     require_alone(&stripe, block.index, block.copy, home)?;
     let now = stripe.find(block.index, block.copy).map_or(0, |placed| placed.generation);
     if now != old {
         return Err(MetaError::Conflict(match now {
-            0 => format!("block {block} was to replace generation {old}, and that copy was dropped meanwhile"),
-            now => format!("block {block} was to replace generation {old}, and generation {now} is there now"),
+            0 => format!("block {block} cannot replace generation {old}: that copy was dropped during the repair"),
+            now => format!("block {block} cannot replace generation {old}: the current generation is {now}"),
         }));
     }
-    // Another allocation of the block may have been made since.
+    // Another allocation of the block may exist by now.
     let of_index = |(index, placed): (u8, &PlacedBlock)| (index == block.index).then_some(placed.generation_high_water);
     let generation_high_water = stripe.all().filter_map(of_index).fold(block.generation, u32::max);
     let new = PlacedBlock { generation: block.generation, generation_high_water, home, state: BlockState::Ok, copy: block.copy };
@@ -89,11 +92,11 @@ pub(super) fn commit(
     Ok(stripe)
 }
 
-/// Drops all copies of a stripe's blocks but one of each, all of them good.
+/// Drops all copies of a stripe's blocks except one of each, which must be good.
 pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], not_before_ms: u64) -> Result<StripeRecord> {
     let mut stripe = rows::stripe(tx, id)?;
     if !matches!(stripe.owner, Owner::Object(_)) {
-        return Err(MetaError::Conflict(format!("stripe {id} is of an object that is still being put")));
+        return Err(MetaError::Conflict(format!("stripe {id} belongs to a put that has not been committed")));
     }
     let (kept, dropped): (Vec<_>, Vec<_>) = stripe
         .all()
@@ -103,15 +106,15 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
     let mut kept: BTreeMap<u8, PlacedBlock> = kept.into_iter().collect();
     if kept.len() != count || !kept.keys().eq(stripe.blocks.keys()) {
         return Err(MetaError::Conflict(format!(
-            "of stripe {id} others than were seen are there by now, or not one of each block is kept"
+            "the copies of stripe {id} changed since they were chosen, or the choice does not keep one of each block"
         )));
     }
-    // Of what is dropped, what is kept could be rebuilt.
+    // Blocks that are kept could be rebuilt from blocks that are dropped, so all kept ones must be good.
     let lost = kept.iter().find(|(_, placed)| placed.state != BlockState::Ok);
     if let Some((index, placed)) = lost.filter(|_| !dropped.is_empty()) {
         let block = stripe.id_of(*index, placed);
         return Err(MetaError::Conflict(format!(
-            "block {block} would be kept, and it is not good: copies are not dropped before"
+            "block {block} would be the only copy, but it is not good: no copy is dropped until it is repaired"
         )));
     }
     for (index, placed) in dropped {
@@ -143,7 +146,7 @@ pub(super) fn expire(tx: &Transaction<'_>, epoch: Epoch, now_ms: u64) -> Result<
         .filter(|allocation| allocation.upload.is_none() && (allocation.expires_ms <= now_ms || allocation.epoch < epoch));
     let mut count = 0;
     for allocation in expired {
-        // An agent may go on with an earlier leader's plan for as long as the allocation was meant to last.
+        // An agent may run an earlier leader's plan until the allocation would have expired.
         abort(tx, allocation.block, allocation.expires_ms)?;
         count += 1;
     }
@@ -167,7 +170,7 @@ pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> R
     let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
     let whole = !stripe.corrupt.contains_key(&(block.index, block.copy));
     let Some(placed) = placed_mut(&mut stripe, block)? else { return Ok(false) };
-    // What was found to be corrupt since is not good because it has once arrived.
+    // A late receipt of a block does not clear corruption that was found since.
     let revives = state == BlockState::Ok && placed.state != BlockState::Missing;
     if placed.generation != block.generation || revives || placed.state == state && whole {
         return Ok(false);
@@ -193,7 +196,7 @@ pub(super) fn mark_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: Vec<Span
     Ok(true)
 }
 
-/// A disk may have moved from one node to another: so only garbage, which nobody would miss, is looked for by its node.
+/// A disk may have moved to another node. So only garbage, which is not needed, is looked up by node.
 pub(super) fn orphans(tx: &Transaction<'_>, node: NodeId, mut blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
     let of_block = "stripe = ?1 AND idx = ?2 AND generation = ?3 AND copy = ?5";
     let mut is_known = tx.prepare_cached(&format!(
@@ -212,33 +215,33 @@ pub(super) fn orphans(tx: &Transaction<'_>, node: NodeId, mut blocks: Vec<BlockI
     failed.map_or(Ok(blocks), |error| Err(error.into()))
 }
 
-/// A node takes one block of a stripe: also one that is lost there, since its node may come back with it.
+/// Ensures that a node gets at most one block of a stripe. A lost block counts, because its node may return with it.
 fn require_alone(stripe: &StripeRecord, index: u8, copy: u8, home: Home) -> Result<()> {
     let others = stripe.all().filter(|(other, placed)| (*other, placed.copy) != (index, copy));
     match others.map(|(other, placed)| (other, placed.home.node)).find(|(_, node)| *node == home.node) {
         Some((other, node)) => Err(MetaError::Conflict(format!(
-            "block {index} of stripe {} cannot go to {node}, which has block {other} of it: another home is needed",
+            "block {index} of stripe {} cannot go to {node}, which has block {other} of it: choose another node",
             stripe.id
         ))),
         None => Ok(()),
     }
 }
 
-/// Nor do two blocks of a stripe go to one node, whoever brings them there.
+/// Ensures that allocations, by whatever task, do not send two blocks of a stripe to one node.
 fn require_alone_on_the_way(tx: &Transaction<'_>, new: &NewRepair) -> Result<()> {
     let sql = "SELECT idx FROM allocations WHERE stripe = ?1 AND node = ?2 AND (idx, copy) <> (?3, ?4) LIMIT 1";
     let key = (new.stripe.0, new.home.node.0, new.index, new.copy);
     let other = tx.query_row(sql, key, |row| row.get::<_, u8>(0)).optional()?;
     match other {
         Some(other) => Err(MetaError::Conflict(format!(
-            "block {} of stripe {} cannot go to {}, to which block {other} of it is on its way: another home is needed",
+            "block {} of stripe {} cannot go to {}, because block {other} of it is on its way there: choose another node",
             new.index, new.stripe, new.home.node
         ))),
         None => Ok(()),
     }
 }
 
-/// None: that copy was dropped, or the block has no bytes.
+/// `None` if that copy was dropped or the block is empty.
 fn placed_mut(stripe: &mut StripeRecord, block: BlockId) -> Result<Option<&mut PlacedBlock>> {
     if u32::from(block.index) >= stripe.layout.n() {
         return Err(no_block(stripe, block.index, block.copy));
@@ -249,8 +252,10 @@ fn placed_mut(stripe: &mut StripeRecord, block: BlockId) -> Result<Option<&mut P
 fn no_block(stripe: &StripeRecord, index: u8, copy: u8) -> MetaError {
     let (id, last) = (stripe.id, stripe.layout.n().saturating_sub(1));
     let message = match stripe.layout.block_len(index.into()) {
-        0 if u32::from(index) <= last => format!("block {index} of stripe {id} has no bytes: it is stored nowhere"),
-        _ => format!("stripe {id} has blocks 0 to {last}, of which there may be {REPLICAS_MAX} copies: not {index}, copy {copy}"),
+        0 if u32::from(index) <= last => format!("block {index} of stripe {id} is empty: it is not stored"),
+        _ => format!(
+            "stripe {id} has no block {index}, copy {copy}: its blocks are 0 to {last}, with at most {REPLICAS_MAX} copies each"
+        ),
     };
     MetaError::Refused(message)
 }

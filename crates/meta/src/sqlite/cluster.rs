@@ -1,10 +1,10 @@
-//! The cluster's row: who leads, and how far the numbers have come.
+//! The cluster's row: the leader's epoch and the number counters.
 
 use crate::{ClusterRecord, MetaError, Result, Totals};
 use rusqlite::Transaction;
 use weft_types::{ClusterId, Epoch};
 
-/// The numbers that only grow.
+/// The counters, which only grow.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Numbered {
     Node,
@@ -26,13 +26,13 @@ pub(super) fn become_leader(tx: &Transaction<'_>) -> Result<Epoch> {
     Ok(Epoch(epoch))
 }
 
-/// Refuses a leader that is none any more. Called in the transaction that it guards, which holds the write lock.
+/// Fails unless `held` is the current epoch. Must run in the transaction that it guards, which holds the write lock.
 pub(super) fn require_leader(tx: &Transaction<'_>, held: Epoch) -> Result<()> {
     let current = Epoch(tx.prepare_cached("SELECT epoch FROM cluster")?.query_row([], |row| row.get(0))?);
     if current == held { Ok(()) } else { Err(MetaError::StaleLeader { held, current }) }
 }
 
-/// The next number of a kind, which nobody gets again.
+/// Draws the next number of a kind; numbers are never reused.
 pub(super) fn next_number(tx: &Transaction<'_>, kind: Numbered) -> Result<u64> {
     let sql = match kind {
         Numbered::Node => "UPDATE cluster SET nodes_high_water = nodes_high_water + 1 RETURNING nodes_high_water",

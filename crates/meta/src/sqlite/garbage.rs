@@ -1,4 +1,4 @@
-//! Blocks that nobody needs any more, until their nodes have removed them.
+//! Blocks that are no longer needed, until their nodes have removed them.
 
 use super::rows;
 use crate::{GarbageBlock, Result};

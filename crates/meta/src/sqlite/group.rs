@@ -1,7 +1,7 @@
-//! Group commit: changes that wait for the database at the same time become one transaction, which one sync of the disk makes durable.
+//! Group commit: changes that wait for the database at the same time share one transaction and one sync of the disk.
 //!
-//! Each change runs in a savepoint of its own: an error of it undoes that change alone. All are answered after the commit. No change waits
-//! for others to come: the caller that gets the connection takes along what waits by then.
+//! Each change runs in a savepoint of its own, so an error undoes only that change. All are answered after the commit.
+//! No change waits for later ones: the caller that gets the connection commits everything queued by then.
 
 use crate::{MetaError, Result};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -14,25 +14,25 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The answer to a change that waits.
+/// The answer to a queued change.
 pub(super) type Pending<T> = oneshot::Receiver<Result<T>>;
 
-/// Changes in one transaction, at most: so that the first of them does not wait for very many.
+/// The most changes in one transaction; it bounds the wait of the first.
 const GROUP_MAX: usize = 64;
 
-/// The connection that changes the database, and the changes that wait for it.
+/// The writing connection and the changes that wait for it.
 pub(super) struct Writer {
     connection: Mutex<Connection>,
     waiting: Mutex<VecDeque<Box<dyn Change>>>,
-    /// Changes that were committed and changed a row: the others write nothing, and wait for no disk.
+    /// Committed changes that changed a row; the others write nothing and wait for no disk.
     commits: AtomicU64,
 }
 
-/// A change that waits, of whatever result.
+/// A queued change, with any type of result.
 trait Change: Send {
-    /// Makes the change in a transaction. Tells whether it is to be kept.
+    /// Makes the change in a transaction. Returns whether to keep it.
     fn make(&mut self, tx: &Transaction<'_>) -> bool;
-    /// Answers: the change is durable, or not at all.
+    /// Answers after the transaction has been committed or has failed.
     fn answer(self: Box<Self>, committed: Result<()>);
 }
 
@@ -47,7 +47,7 @@ impl Writer {
         Self { connection: Mutex::new(connection), waiting: Mutex::default(), commits: AtomicU64::new(0) }
     }
 
-    /// Puts a change into the queue. It is made by the next [`commit_waiting`](Self::commit_waiting).
+    /// Queues a change for the next [`commit_waiting`](Self::commit_waiting).
     pub(super) fn enqueue<T, F>(&self, change: F) -> Pending<T>
     where
         T: Send + 'static,
@@ -58,10 +58,10 @@ impl Writer {
         answer
     }
 
-    /// Makes the changes that wait, at most [`GROUP_MAX`] of them, unless another caller takes them along. With one call after each
-    /// [`enqueue`](Self::enqueue), each change is made.
+    /// Makes at most [`GROUP_MAX`] queued changes, unless another caller makes them first. One call after each
+    /// [`enqueue`](Self::enqueue) suffices for all changes to be made.
     pub(super) fn commit_waiting(&self) {
-        // A panic of a change left no transaction behind: it was undone when it was dropped.
+        // A change that panicked left no transaction open: its drop rolled the transaction back.
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let mut group: Vec<Box<dyn Change>> = {
             let mut waiting = self.waiting();
@@ -78,7 +78,7 @@ impl Writer {
         group.into_iter().for_each(|change| change.answer(committed.clone()));
     }
 
-    /// How many changes were committed that changed something.
+    /// The number of committed changes that changed something.
     pub(super) fn commits(&self) -> u64 {
         self.commits.load(Relaxed)
     }
@@ -88,15 +88,16 @@ impl Writer {
     }
 }
 
-/// All changes of a group in one transaction. Tells how many of them changed something. An error is of the transaction: then no change of it
-/// happened.
+/// Makes all changes of a group in one transaction. Returns how many of them changed something. An error concerns the
+/// whole transaction: none of its changes happened.
 fn commit(connection: &mut Connection, group: &mut [Box<dyn Change>]) -> Result<u64> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut commits = 0;
     for change in group {
         let rows_before = tx.total_changes();
         tx.prepare_cached("SAVEPOINT change")?.execute(())?;
-        // After some errors SQLite has undone the whole transaction: then there is no savepoint any more, and the statement fails.
+        // Some errors make SQLite roll back the whole transaction. The savepoint is then gone, and this statement
+        // fails.
         let keep = change.make(&tx);
         commits += u64::from(keep && tx.total_changes() > rows_before);
         if !keep {
@@ -119,7 +120,7 @@ where
     }
 
     fn answer(self: Box<Self>, committed: Result<()>) {
-        let unmade = || Err(MetaError::Storage("a change was not made".into()));
+        let unmade = || Err(MetaError::Storage("internal error: a change was not executed".into()));
         let made = self.made.unwrap_or_else(unmade);
         // The caller may have stopped waiting; the change is committed anyway.
         let _stopped = self.reply.send(committed.and(made));
@@ -154,7 +155,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let writer = writer(&dir);
         let mut answers: Vec<_> = [1, -2, 3, 1, 4].into_iter().map(|x| insert(&writer, x)).collect();
-        assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "nothing is made yet");
+        assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "a change was made too early");
         writer.commit_waiting();
         let answers: Vec<_> = answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect();
         assert_eq!((rows(&writer), writer.commits()), (vec![1, 3, 4], 3));
@@ -166,14 +167,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let writer = writer(&dir);
         let mut good = insert(&writer, 1);
-        // As SQLite itself does on some errors.
+        // As SQLite itself does after some errors.
         let mut bad = writer.enqueue(|tx| Ok(tx.execute_batch("ROLLBACK")?));
         writer.commit_waiting();
         assert!(good.try_recv().unwrap().is_err() && bad.try_recv().unwrap().is_err());
         assert_eq!(rows(&writer), [] as [i64; 0]);
         let mut next = insert(&writer, 2);
         writer.commit_waiting();
-        assert!(next.try_recv().unwrap().is_ok(), "and the next one begins afresh");
+        assert!(next.try_recv().unwrap().is_ok(), "the next transaction must work");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Jobs of operators.
+//! Operators' jobs.
 
 use super::policies;
 use crate::{
@@ -19,7 +19,7 @@ pub(super) fn create(tx: &Transaction<'_>, work: &JobWork, now_ms: u64) -> Resul
     let sql = "SELECT id, state FROM jobs WHERE kind = ?1 AND subject = ?2 AND state IN ('running', 'paused')";
     let other = tx.query_row(sql, (kind, subject), |row| Ok((row.get::<_, u64>(0)?, row.get::<_, String>(1)?))).optional()?;
     if let Some((id, state)) = other {
-        return Err(MetaError::Refused(format!("job {id} does that already; it is {state}: see `weft job show {id}`")));
+        return Err(MetaError::Refused(format!("job {id} does this already and is {state}: see `weft job show {id}`")));
     }
     if let JobWork::Convert(Conversion { bucket, key: None, policy, .. }) = work {
         policies::set_policy_of(tx, bucket, policy)?;
@@ -55,13 +55,13 @@ pub(super) fn set_state(
     let now = get(tx, job)?;
     if !now.state.may_become(state) {
         let (is, asked) = (now.state.name(), state.name());
-        return Err(MetaError::Refused(format!("job {job} is {is}, and cannot become {asked} any more")));
+        return Err(MetaError::Refused(format!("job {job} is {is} and cannot become {asked}")));
     }
     write(tx, job, state, progress.as_ref().unwrap_or(&now.progress), now_ms)?;
     if state.has_ended() {
         prune(tx)?;
     }
-    // Not read again: it may be one of those that were forgotten.
+    // Not read again: the row may just have been pruned.
     Ok(JobRecord { state, progress: progress.unwrap_or(now.progress), changed_ms: now_ms, ..now })
 }
 
@@ -93,7 +93,7 @@ fn write(tx: &Transaction<'_>, job: JobId, state: JobState, progress: &JobProgre
     Ok(())
 }
 
-/// Forgets the jobs that ended longest ago.
+/// Deletes the oldest finished jobs.
 fn prune(tx: &Transaction<'_>) -> Result<()> {
     let ended = "state NOT IN ('running', 'paused')";
     let kept = format!("SELECT id FROM jobs WHERE {ended} ORDER BY changed_ms DESC, id DESC LIMIT ?1");
@@ -101,7 +101,7 @@ fn prune(tx: &Transaction<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A job's row before its texts and blobs are read.
+/// A job's row before its texts and blobs are decoded.
 struct PackedJob {
     id: u64,
     work: Vec<u8>,
@@ -134,7 +134,7 @@ fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedJob> {
 impl PackedJob {
     fn unpack(self) -> Result<JobRecord> {
         let Self { id, work, state, progress, created_ms, changed_ms, left_blocks } = self;
-        let unknown = || MetaError::Storage(format!("job {id} is '{state}', which is no state"));
+        let unknown = || MetaError::Storage(format!("job {id} has the unknown state '{state}'"));
         let state = JobState::by_name(&state).ok_or_else(unknown)?;
         let progress = JobProgress { left_blocks: packed::unpack_left(&left_blocks)?, ..progress };
         Ok(JobRecord { id: JobId(id), work: packed::unpack_work(&work)?, state, progress, created_ms, changed_ms })

@@ -1,8 +1,8 @@
 //! The metadata in one SQLite file.
 //!
-//! WAL with `synchronous=FULL`: a transaction is on the disk when it returns. One connection changes the database, so that there is one
-//! order of all changes; those that wait for it at the same time are committed together ([`group`]). Another one reads: it sees what was
-//! committed last, and does not wait for the disk.
+//! The database uses WAL with `synchronous=FULL`: a transaction is durable when it returns. One connection makes all
+//! changes, so they have one order; those that wait at the same time are committed together ([`group`]). A second
+//! connection reads: it sees the last committed state and does not wait for the disk.
 
 mod blocks;
 mod cluster;
@@ -30,7 +30,7 @@ use weft_types::{
     NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
-/// A transaction waits for another process's at most this long.
+/// The longest wait for another process's transaction.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
 
 /// Statements that stay prepared.
@@ -39,7 +39,7 @@ const STATEMENTS_MAX: usize = 128;
 /// Where a transaction runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaMode {
-    /// Where it is called: for a deterministic simulation.
+    /// On the calling thread: for a deterministic simulation.
     Inline,
     /// On tokio's pool for blocking calls.
     Pool,
@@ -60,7 +60,7 @@ impl std::fmt::Debug for SqliteMeta {
 }
 
 impl SqliteMeta {
-    /// Opens the file, brings its schema up to date, and makes the cluster `new` in it if there is none yet.
+    /// Opens the file, migrates its schema, and creates the cluster `new` in it if it has none.
     pub fn open(path: &Path, mode: MetaMode, new: &NewCluster) -> Result<Self> {
         let mut writer = connect(path)?;
         writer.pragma_update(None, "journal_mode", "WAL")?;
@@ -73,7 +73,7 @@ impl SqliteMeta {
         Ok(Self { writer: Arc::new(Writer::new(writer)), reader: Arc::new(Mutex::new(reader)), mode })
     }
 
-    /// A transaction that changes nothing and sees one state of everything: the last one that was committed.
+    /// A read-only transaction on the last committed state.
     async fn read<T, F>(&self, query: F) -> Result<T>
     where
         T: Send + 'static,
@@ -81,14 +81,14 @@ impl SqliteMeta {
     {
         let reader = Arc::clone(&self.reader);
         let run = move || {
-            // A panic of a query left no transaction behind: it ended when it was dropped.
+            // A query that panicked left no transaction open: its drop ended it.
             let mut connection = reader.lock().unwrap_or_else(PoisonError::into_inner);
             query(&connection.transaction()?)
         };
         self.run(run).await.unwrap_or_else(Err)
     }
 
-    /// A transaction in the name of the leader of an epoch.
+    /// A transaction for the leader of an epoch.
     async fn write<T, F>(&self, epoch: Epoch, change: F) -> Result<T>
     where
         T: Send + 'static,
@@ -101,7 +101,7 @@ impl SqliteMeta {
         .await
     }
 
-    /// One transaction, which `change` decides about: an error of it undoes everything.
+    /// One transaction; an error of `change` rolls it back.
     async fn change<T, F>(&self, change: F) -> Result<T>
     where
         T: Send + 'static,
@@ -110,7 +110,7 @@ impl SqliteMeta {
         let answer = self.writer.enqueue(change);
         let writer = Arc::clone(&self.writer);
         self.run(move || writer.commit_waiting()).await?;
-        answer.await.unwrap_or_else(|_| Err(MetaError::Storage("a transaction did not end".into())))
+        answer.await.unwrap_or_else(|_| Err(MetaError::Storage("a transaction was aborted".into())))
     }
 
     async fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> Result<T> {
@@ -118,14 +118,14 @@ impl SqliteMeta {
             MetaMode::Inline => Ok(run()),
             MetaMode::Pool => tokio::task::spawn_blocking(run)
                 .await
-                .map_err(|error| MetaError::Storage(format!("a transaction did not end: {error}"))),
+                .map_err(|error| MetaError::Storage(format!("a transaction was aborted: {error}"))),
         }
     }
 }
 
 fn connect(path: &Path) -> Result<Connection> {
     let connection =
-        Connection::open(path).map_err(|error| MetaError::Storage(format!("{} cannot be opened: {error}", path.display())))?;
+        Connection::open(path).map_err(|error| MetaError::Storage(format!("cannot open {}: {error}", path.display())))?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)

@@ -13,20 +13,20 @@ pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord
         (Some(id), None) => return Err(unknown_or_renamed(tx, id, &new.name)),
         (Some(id), Some(bound)) if id != bound => {
             let name = &new.name;
-            return Err(MetaError::Refused(format!("the name {name} belongs to {bound}; {id} must keep the name that it had")));
+            return Err(MetaError::Refused(format!("the name {name} belongs to {bound}: {id} must keep its old name")));
         }
         (_, Some(bound)) => bound,
         (None, None) => {
             let id = next_number(tx, Numbered::Node)?;
             tx.execute("INSERT INTO nodes VALUES (?1, ?2, '', '', '', '', 1)", (id, &new.name))?;
-            NodeId(u32::try_from(id).map_err(|_| MetaError::Storage("there are no numbers left for nodes".into()))?)
+            NodeId(u32::try_from(id).map_err(|_| MetaError::Storage("no node numbers are left".into()))?)
         }
     };
     tx.execute(
         "UPDATE nodes SET rack = ?2, zone = ?3, data_address = ?4, control_address = ?5, up = 1 WHERE id = ?1",
         (id.0, &new.rack, &new.zone, &new.data_address, &new.control_address),
     )?;
-    // What the agent does not name, it does not have.
+    // Disks that the agent does not list are failed.
     tx.execute("UPDATE disks SET failed = 1 WHERE node = ?1", [id.0])?;
     for disk in &new.disks {
         register_disk(tx, id, disk)?;
@@ -43,7 +43,7 @@ pub(super) fn set_state(tx: &Transaction<'_>, node: NodeId, state: NodeState) ->
 
 pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bool) -> Result<()> {
     match tx.execute("UPDATE disks SET failed = ?2 WHERE number = ?1", (disk.0, failed))? {
-        0 => Err(MetaError::NotFound(format!("there is no disk {}", disk.0))),
+        0 => Err(MetaError::NotFound(format!("disk {} does not exist", disk.0))),
         _ => Ok(()),
     }
 }
@@ -92,7 +92,7 @@ fn register_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<(
         .optional()?;
     match known {
         Some((_, owner)) if owner != node.0 => Err(MetaError::Refused(format!(
-            "disk {} belongs to {}; a disk stays with the node that made it its own: give {node} a fresh directory",
+            "disk {} belongs to {} and cannot move to another node: give {node} a new directory",
             disk.id,
             NodeId(owner)
         ))),
@@ -131,15 +131,15 @@ fn id_of(tx: &Transaction<'_>, name: &str) -> Result<Option<NodeId>> {
 
 fn unknown_or_renamed(tx: &Transaction<'_>, id: NodeId, name: &str) -> MetaError {
     match tx.query_row("SELECT name FROM nodes WHERE id = ?1", [id.0], |row| row.get::<_, String>(0)).optional() {
-        Ok(Some(bound)) => MetaError::Refused(format!("{id} is called {bound}, not {name}: a node keeps its name")),
+        Ok(Some(bound)) => MetaError::Refused(format!("{id} is named {bound}, not {name}: a node must keep its name")),
         Ok(None) => MetaError::Refused(format!(
-            "{id} was never registered here, although {name} says that it is {id}: its directory is of another cluster, \
-             or of a metadata database that was lost"
+            "{name} claims to be {id}, which was never registered here: its state directory comes from another cluster \
+             or from a metadata database that was lost"
         )),
         Err(error) => error.into(),
     }
 }
 
 fn no_node(node: NodeId) -> MetaError {
-    MetaError::NotFound(format!("there is no node {node}"))
+    MetaError::NotFound(format!("node {node} does not exist"))
 }

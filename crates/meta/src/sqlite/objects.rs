@@ -1,4 +1,4 @@
-//! Objects that can be seen.
+//! Visible objects.
 
 use super::{policies, rows};
 use crate::{MetaError, ObjectRecord, Page, Result};
@@ -21,10 +21,10 @@ pub(super) fn find(tx: &Transaction<'_>, name: &ObjectName) -> Result<Option<Obj
 pub(super) fn of_version(tx: &Transaction<'_>, version: UploadId) -> Result<ObjectRecord> {
     let sql = format!("SELECT {OBJECT} FROM objects WHERE version = ?1");
     let found = tx.prepare_cached(&sql)?.query_row([version.0], object_row).optional()?;
-    found.ok_or_else(|| MetaError::NotFound(format!("version {version} is no object's any more: it was removed or overwritten")))
+    found.ok_or_else(|| MetaError::NotFound(format!("version {version} no longer exists: its object was removed or overwritten")))
 }
 
-/// The object of what a put wrote, if there still is one: of its own version, or converted since.
+/// The object whose content a put wrote, if it still exists: under its own version or after a conversion.
 pub(super) fn written_by(tx: &Transaction<'_>, put: UploadId) -> Result<Option<ObjectRecord>> {
     let sql = format!(
         "SELECT {OBJECT} FROM objects WHERE version = ?1 AND coalesce(written, version) = ?1
@@ -35,7 +35,7 @@ pub(super) fn written_by(tx: &Transaction<'_>, put: UploadId) -> Result<Option<O
 
 pub(super) fn list(tx: &Transaction<'_>, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
     policies::require_bucket(tx, bucket)?;
-    // Keys with a prefix are neighbours, and none of them sorts before the prefix itself.
+    // Keys with a common prefix are adjacent in the order, and none sorts before the prefix itself.
     let sql = format!("SELECT {OBJECT} FROM objects WHERE bucket = ?1 AND key > ?2 AND key >= ?3 ORDER BY key LIMIT ?4");
     let mut statement = tx.prepare_cached(&sql)?;
     let objects = statement.query_map((bucket, after, prefix, u64::from(limit) + 1), object_row)?;
@@ -100,7 +100,7 @@ fn object_row(row: &Row<'_>) -> rusqlite::Result<ObjectRecord> {
 
 fn no_object(name: &ObjectName) -> MetaError {
     MetaError::NotFound(format!(
-        "there is no object {} in the bucket {}: `weft ls {}` lists what is",
+        "there is no object {} in the bucket {}: `weft ls {}` lists its objects",
         name.key, name.bucket, name.bucket
     ))
 }

@@ -10,7 +10,7 @@ const BUCKET: &str = "name, policy, created_ms, (SELECT count(*) FROM objects WH
 pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> {
     if find(tx, &policy.name)?.is_some() {
         let name = &policy.name;
-        return Err(MetaError::Refused(format!("there is a policy {name} already: remove it first, or choose another name")));
+        return Err(MetaError::Refused(format!("the policy {name} already exists: remove it first, or choose another name")));
     }
     if policy.is_default {
         tx.execute("UPDATE policies SET is_default = 0", [])?;
@@ -40,7 +40,7 @@ pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<PolicyRecord>> {
 pub(super) fn remove(tx: &Transaction<'_>, name: &str) -> Result<()> {
     let policy = find(tx, name)?.ok_or_else(|| no_policy(name))?;
     if policy.is_default {
-        return Err(MetaError::Refused(format!("the policy {name} is the default: make another one the default first")));
+        return Err(MetaError::Refused(format!("the policy {name} is the default: make another policy the default first")));
     }
     let user = tx.query_row("SELECT name FROM buckets WHERE policy = ?1 ORDER BY name LIMIT 1", [name], |row| row.get(0));
     if let Some::<String>(bucket) = user.optional()? {
@@ -59,20 +59,20 @@ pub(super) fn set_default(tx: &Transaction<'_>, name: &str) -> Result<()> {
 
 pub(super) fn create_bucket(tx: &Transaction<'_>, name: &str, policy: Option<&str>, now_ms: u64) -> Result<BucketRecord> {
     if find_bucket(tx, name)?.is_some() {
-        return Err(MetaError::Refused(format!("there is a bucket {name} already")));
+        return Err(MetaError::Refused(format!("the bucket {name} already exists")));
     }
     let policy = match policy {
         Some(policy) => find(tx, policy)?.ok_or_else(|| no_policy(policy))?,
         None => tx
             .query_row(&format!("SELECT {POLICY} FROM policies WHERE is_default = 1"), [], policy_row)
             .optional()?
-            .ok_or_else(|| MetaError::Refused("no policy is the default: name one for the bucket".into()))?,
+            .ok_or_else(|| MetaError::Refused("there is no default policy: name a policy for the bucket".into()))?,
     };
     tx.execute("INSERT INTO buckets VALUES (?1, ?2, ?3)", (name, &policy.name, now_ms))?;
     Ok(BucketRecord { name: name.to_owned(), policy: policy.name, created_ms: now_ms, objects: 0 })
 }
 
-/// From now on a bucket carries another policy.
+/// Changes a bucket's policy.
 pub(super) fn set_policy_of(tx: &Transaction<'_>, bucket: &str, policy: &str) -> Result<()> {
     find(tx, policy)?.ok_or_else(|| no_policy(policy))?;
     match tx.execute("UPDATE buckets SET policy = ?2 WHERE name = ?1", [bucket, policy])? {
@@ -99,15 +99,15 @@ pub(super) fn remove_bucket(tx: &Transaction<'_>, name: &str) -> Result<()> {
         return Err(MetaError::Refused(format!("the bucket {name} holds {} objects: remove them first", bucket.objects)));
     }
     if tx.query_row("SELECT 1 FROM uploads WHERE bucket = ?1", [name], |_| Ok(())).optional()?.is_some() {
-        return Err(MetaError::Refused(format!("something is being put into the bucket {name}: try again when that has ended")));
+        return Err(MetaError::Refused(format!("puts into the bucket {name} are running: try again when they have ended")));
     }
     tx.execute("DELETE FROM buckets WHERE name = ?1", [name])?;
     Ok(())
 }
 
-/// Refuses a bucket that does not exist.
+/// Fails if a bucket does not exist.
 pub(super) fn require_bucket(tx: &Transaction<'_>, name: &str) -> Result<()> {
-    // Not the whole record: its count of objects would be taken for every put and every look-up.
+    // Does not read the whole record: its count of objects would be computed for every put and look-up.
     let found: Option<u8> =
         tx.prepare_cached("SELECT 1 FROM buckets WHERE name = ?1")?.query_row([name], |row| row.get(0)).optional()?;
     found.map(drop).ok_or_else(|| no_bucket(name))
@@ -120,7 +120,7 @@ pub(super) fn domain_text(domain: FailureDomain) -> &'static str {
     }
 }
 
-/// The schema lets in no other text.
+/// The schema admits no other text.
 pub(super) fn domain_of(text: &str) -> FailureDomain {
     if text == "node" { FailureDomain::Node } else { FailureDomain::Rack }
 }
@@ -153,9 +153,9 @@ fn bucket_row(row: &Row<'_>) -> rusqlite::Result<BucketRecord> {
 }
 
 fn no_policy(name: &str) -> MetaError {
-    MetaError::NotFound(format!("there is no policy {name}: `weft policy ls` lists those that exist"))
+    MetaError::NotFound(format!("there is no policy {name}: `weft policy ls` lists the policies"))
 }
 
 fn no_bucket(name: &str) -> MetaError {
-    MetaError::NotFound(format!("there is no bucket {name}: `weft bucket create {name}` makes it"))
+    MetaError::NotFound(format!("there is no bucket {name}: `weft bucket create {name}` creates it"))
 }

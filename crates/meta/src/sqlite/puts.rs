@@ -34,7 +34,7 @@ pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord
             new.expires_ms,
             new.replicas,
             new.replaces.map(|version| version.0),
-            // All 64 bits of it, as the database's numbers have a sign.
+            // All 64 bits, as SQLite's integers are signed.
             new.key.0.cast_signed(),
         ),
     )?;
@@ -59,12 +59,12 @@ pub(super) fn extend(tx: &Transaction<'_>, id: UploadId, expires_ms: u64) -> Res
     }
 }
 
-/// Forgets stripes of a put of which no agent was told.
+/// Forgets a put's stripes that no agent was told of.
 pub(super) fn forget_unopened(tx: &Transaction<'_>, id: UploadId, unopened: &[StripeId]) -> Result<()> {
     for stripe in unopened {
         let Some(found) = rows::find_stripe(tx, *stripe)? else { continue };
         if found.owner != Owner::Upload(id) || found.ended {
-            return Err(MetaError::Refused(format!("stripe {stripe} is not one that put {id} has only allocated")));
+            return Err(MetaError::Refused(format!("stripe {stripe} is not an unopened stripe of put {id}")));
         }
         tx.prepare_cached("DELETE FROM allocations WHERE stripe = ?1")?.execute([stripe.0])?;
         tx.prepare_cached("DELETE FROM stripes WHERE id = ?1")?.execute([stripe.0])?;
@@ -94,13 +94,13 @@ fn allocate_stripe(
     let needed = indexes.len() + data * usize::from(upload.new.replicas.saturating_sub(1));
     if new.homes.len() != needed || new.layout.n() as usize > weft_types::BLOCKS_MAX || upload.new.replicas > REPLICAS_MAX {
         let homes = new.homes.len();
-        return Err(MetaError::Refused(format!("{homes} homes were given for the {needed} blocks of a stripe, with all copies")));
+        return Err(MetaError::Refused(format!("{homes} homes were given, but a stripe with its copies has {needed} blocks")));
     }
     let earlier = rows::stripes_of(tx, Owner::Upload(upload.id), new.number, 1)?;
     if let Some(earlier) = earlier.first().filter(|earlier| earlier.number == new.number) {
         if earlier.ended {
             let (number, upload) = (new.number, upload.id);
-            return Err(MetaError::Conflict(format!("stripe {number} of put {upload} has been written already")));
+            return Err(MetaError::Conflict(format!("stripe {number} of put {upload} has already been written")));
         }
         rows::drop_stripe(tx, earlier, not_before_ms)?;
     }
@@ -138,11 +138,11 @@ pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeR
     let mut stripe = rows::stripe(tx, end.stripe)?;
     if stripe.owner != Owner::Upload(end.upload) || stripe.ended {
         let (stripe, upload) = (end.stripe, end.upload);
-        return Err(MetaError::Conflict(format!("stripe {stripe} is not one that put {upload} is writing")));
+        return Err(MetaError::Conflict(format!("put {upload} is not writing stripe {stripe}")));
     }
     if end.blocks.len() != stripe.all().count() || end.checksums.len() != stripe.layout.n() as usize {
         return Err(MetaError::Refused(format!(
-            "stripe {} has {} blocks: all must be told of",
+            "stripe {} has {} blocks: the states of all must be given",
             end.stripe,
             stripe.all().count()
         )));
@@ -180,20 +180,18 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, commit: &CommitPut) -> 
     let before = objects::find(tx, &name)?;
     if replaces.is_some_and(|version| before.as_ref().is_none_or(|before| before.version != version)) {
         return Err(MetaError::Conflict(format!(
-            "{name} was overwritten or removed while it was converted: it stays as it is now"
+            "{name} was overwritten or removed while it was converted: the conversion is dropped"
         )));
     }
     if let Some(before) = before {
         if replaces.is_some() && before.size != size {
             let was = before.size;
-            return Err(MetaError::Refused(format!("{name} was {was} bytes and cannot become {size} by a conversion")));
+            return Err(MetaError::Refused(format!("{name} has {was} bytes, but its conversion wrote {size}")));
         }
         if replaces.is_some() {
             (written, created_ms) = (before.written, before.created_ms);
         } else if before.written > id {
-            return Err(MetaError::Conflict(format!(
-                "another put of {name} began later and was committed first: what this one wrote is not the newest"
-            )));
+            return Err(MetaError::Conflict(format!("a later put of {name} was committed first: this one is obsolete")));
         }
         objects::drop_object(tx, &before, not_before_ms)?;
     }
@@ -221,8 +219,8 @@ pub(super) fn expired(tx: &Transaction<'_>, now_ms: u64, limit: u32) -> Result<V
     Ok(uploads.collect::<Result<_, _>>()?)
 }
 
-/// Refuses a put that has a hole, a stripe under way, or other bytes than it says. Tells how many stripes it has, and which others were
-/// allocated for it behind them.
+/// Fails if a put has a gap, an unfinished stripe, or another size than stated. Returns its number of stripes, and the
+/// further stripes that were allocated after them.
 fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<(u64, Vec<StripeRecord>)> {
     let (mut bytes, mut count, mut unneeded) = (0u64, 0u64, Vec::new());
     for stripe in rows::stripes_of(tx, Owner::Upload(id), 0, i64::MAX as u64)? {
@@ -237,19 +235,19 @@ fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<(u64, 
             return Err(MetaError::Refused(format!("stripe {count} of put {id} has not ended")));
         }
         if stripe.object_offset() != bytes {
-            return Err(MetaError::Refused(format!("a stripe before stripe {count} of put {id} is not full")));
+            return Err(MetaError::Refused(format!("put {id} has a stripe before stripe {count} that is not full")));
         }
         bytes = bytes.saturating_add(stripe.layout.data_len);
         count += 1;
     }
     match bytes == size {
         true => Ok((count, unneeded)),
-        false => Err(MetaError::Refused(format!("put {id} is said to be {size} bytes and its stripes hold {bytes}"))),
+        false => Err(MetaError::Refused(format!("put {id} states {size} bytes, but its stripes hold {bytes}"))),
     }
 }
 
-/// Refuses a stripe of which more is missing than the policy lets be: blocks of which there is no copy, or any copy where it lets
-/// none be.
+/// Fails if a stripe misses more than the policy allows: more than `missing_max` blocks without a copy or, if that is
+/// 0, any copy.
 fn require_enough(stripe: &StripeRecord, missing_max: u32) -> Result<()> {
     let is_there = |index: u8| stripe.all().any(|(at, placed)| at == index && placed.state == BlockState::Ok);
     let missing = match missing_max {
@@ -258,7 +256,9 @@ fn require_enough(stripe: &StripeRecord, missing_max: u32) -> Result<()> {
     };
     if missing > missing_max as usize {
         let id = stripe.id;
-        return Err(MetaError::Refused(format!("{missing} blocks of stripe {id} are missing, the policy lets {missing_max} be")));
+        return Err(MetaError::Refused(format!(
+            "{missing} blocks of stripe {id} are missing, but the policy allows {missing_max}"
+        )));
     }
     Ok(())
 }
@@ -290,5 +290,5 @@ fn upload_row(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
 }
 
 fn no_upload(id: UploadId) -> MetaError {
-    MetaError::NotFound(format!("there is no put {id}: it was committed or given up, or nothing was heard of it for too long"))
+    MetaError::NotFound(format!("there is no put {id}: it was committed or aborted, or its lease expired"))
 }

@@ -1,4 +1,4 @@
-//! Stripes as rows: reading, writing and dropping them, with what depends on them.
+//! Stripes as rows: reading, writing and dropping them, with their dependent rows.
 
 use super::garbage;
 use crate::{MetaError, Page, Result, packed};
@@ -8,7 +8,7 @@ use weft_types::{BlockId, BlockState, DiskNumber, Home, NodeId, Owner, Seq, Span
 
 const STRIPE: &str = "id, upload, object, number, ended, term, layout, placement, units, counts";
 
-/// Cuts a list that was asked for one item more than `limit`.
+/// Makes a page of a list that was read with one item more than `limit`.
 pub(super) fn page<T>(mut items: Vec<T>, limit: u32) -> Page<T> {
     let more = items.len() > limit as usize;
     items.truncate(limit as usize);
@@ -16,7 +16,7 @@ pub(super) fn page<T>(mut items: Vec<T>, limit: u32) -> Page<T> {
 }
 
 pub(super) fn stripe(tx: &Transaction<'_>, id: StripeId) -> Result<StripeRecord> {
-    find_stripe(tx, id)?.ok_or_else(|| MetaError::NotFound(format!("there is no stripe {id} any more")))
+    find_stripe(tx, id)?.ok_or_else(|| MetaError::NotFound(format!("stripe {id} no longer exists")))
 }
 
 pub(super) fn find_stripe(tx: &Transaction<'_>, id: StripeId) -> Result<Option<StripeRecord>> {
@@ -25,7 +25,7 @@ pub(super) fn find_stripe(tx: &Transaction<'_>, id: StripeId) -> Result<Option<S
     packed.map(|packed| packed.unpack(tx)).transpose()
 }
 
-/// Stripes of an owner by number, from one on, at most `limit` of them.
+/// The stripes of an owner by number, from `from` on, at most `limit` of them.
 pub(super) fn stripes_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit: u64) -> Result<Vec<StripeRecord>> {
     let (column, id) = owner_column(owner);
     let sql = format!("SELECT {STRIPE} FROM stripes WHERE {column} = ?1 AND number >= ?2 ORDER BY number LIMIT ?3");
@@ -41,7 +41,7 @@ fn owner_column(owner: Owner) -> (&'static str, u64) {
     }
 }
 
-/// Stripes that have ended and have a block on a disk, in order, after one.
+/// The ended stripes that have a block on a disk, in order, after `after`.
 pub(super) fn stripes_on(tx: &Transaction<'_>, home: Home, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
     let sql = format!(
         "SELECT {STRIPE} FROM stripes WHERE id IN (SELECT stripe FROM block_at WHERE node = ?1 AND disk = ?2 AND stripe > ?3
@@ -54,9 +54,9 @@ pub(super) fn stripes_on(tx: &Transaction<'_>, home: Home, after: Option<StripeI
     Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
 }
 
-/// Stripes that are incomplete, in order, after one.
+/// The incomplete stripes, in order, after `after`.
 pub(super) fn incomplete(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
-    // In this order: there are far more stripes than incomplete ones.
+    // CROSS JOIN fixes the order: there are far more stripes than incomplete ones.
     let sql =
         format!("SELECT {STRIPE} FROM incomplete CROSS JOIN stripes ON id = stripe WHERE stripe > ?1 ORDER BY stripe LIMIT ?2");
     let mut statement = tx.prepare_cached(&sql)?;
@@ -65,10 +65,10 @@ pub(super) fn incomplete(tx: &Transaction<'_>, after: Option<StripeId>, limit: u
     Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
 }
 
-/// Those of an owner, by number, from one on.
+/// The incomplete stripes of an owner, by number, from `from` on.
 pub(super) fn incomplete_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit: u32) -> Result<Page<StripeRecord>> {
     let (column, id) = owner_column(owner);
-    // In this order: all others' may be far more than its own.
+    // CROSS JOIN fixes the order: other owners may have far more incomplete stripes.
     let sql = format!(
         "SELECT {STRIPE} FROM stripes CROSS JOIN incomplete ON stripe = id
          WHERE {column} = ?1 AND number >= ?2 ORDER BY number LIMIT ?3"
@@ -78,7 +78,7 @@ pub(super) fn incomplete_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit
     Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
 }
 
-/// Notes that a stripe has ended without some of its blocks.
+/// Records that a stripe has ended without some of its blocks.
 pub(super) fn set_incomplete(tx: &Transaction<'_>, stripe: StripeId) -> Result<()> {
     tx.prepare_cached("INSERT INTO incomplete VALUES (?1)")?.execute([stripe.0])?;
     Ok(())
@@ -89,7 +89,7 @@ fn is_incomplete(tx: &Transaction<'_>, stripe: StripeId) -> Result<bool> {
     Ok(tx.prepare_cached(sql)?.query_row([stripe.0], |row| row.get(0))?)
 }
 
-/// Writes which bytes of a block are corrupt, instead of those that were before.
+/// Replaces the recorded corrupt bytes of a block.
 pub(super) fn set_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: &[Span]) -> Result<()> {
     let of = (block.stripe.0, block.index, block.copy);
     tx.prepare_cached("DELETE FROM corrupt_bytes WHERE stripe = ?1 AND idx = ?2 AND copy = ?3")?.execute(of)?;
@@ -100,7 +100,7 @@ pub(super) fn set_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: &[Span]) 
     Ok(())
 }
 
-/// The bytes of a stripe's blocks that are corrupt.
+/// The corrupt bytes of a stripe's blocks.
 fn corrupt(tx: &Transaction<'_>, stripe: StripeId) -> Result<BTreeMap<(u8, u8), Vec<Span>>> {
     let sql = "SELECT idx, copy, first, behind FROM corrupt_bytes WHERE stripe = ?1 ORDER BY idx, copy, first";
     let mut statement = tx.prepare_cached(sql)?;
@@ -114,7 +114,8 @@ fn corrupt(tx: &Transaction<'_>, stripe: StripeId) -> Result<BTreeMap<(u8, u8), 
     Ok(corrupt)
 }
 
-/// Writes a stripe's placement, and what depends on it: what the index from disks to stripes says, and whether the stripe is incomplete.
+/// Writes a stripe's placement and its dependent rows: the index from disks to stripes, and whether the stripe is
+/// incomplete.
 pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Result<()> {
     let (id, placement) = (stripe.id.0, packed::pack_placement(&stripe.blocks, &stripe.copies)?);
     tx.prepare_cached("UPDATE stripes SET placement = ?2 WHERE id = ?1")?.execute((id, placement))?;
@@ -132,7 +133,7 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Resu
     Ok(())
 }
 
-/// Drops a stripe; its blocks, and what its put still has allocated for it, become garbage.
+/// Drops a stripe. Its blocks, and its put's remaining allocations for it, become garbage.
 pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_before_ms: u64) -> Result<()> {
     if stripe.ended {
         for (index, block) in stripe.all() {
@@ -147,7 +148,7 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_befor
     Ok(())
 }
 
-/// Forgets what a put has allocated for a stripe; what is not among the blocks that it keeps becomes garbage.
+/// Drops a put's allocations for a stripe. Those that are not among its blocks become garbage.
 pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64, kept: &[BlockId]) -> Result<()> {
     let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL
                RETURNING stripe, idx, copy, generation, node, disk";
@@ -169,7 +170,7 @@ pub(super) fn block_and_home(row: &Row<'_>) -> rusqlite::Result<(BlockId, Home)>
     Ok((block(row)?, Home { node: NodeId(row.get(4)?), disk: DiskNumber(row.get(5)?) }))
 }
 
-/// A stripe's row before its blobs are read.
+/// A stripe's row before its blobs are decoded.
 struct PackedStripe {
     id: u64,
     upload: Option<u64>,
@@ -203,14 +204,14 @@ impl PackedStripe {
         let owner = match (self.upload, self.object) {
             (Some(upload), None) => Owner::Upload(UploadId(upload)),
             (None, Some(object)) => Owner::Object(UploadId(object)),
-            _ => return Err(MetaError::Storage(format!("stripe {} has no owner, or two", self.id))),
+            _ => return Err(MetaError::Storage(format!("stripe {} has no owner or two owners", self.id))),
         };
         let (blocks, copies) = packed::unpack_placement(&self.placement)?;
         let layout = packed::unpack_layout(&self.layout)?;
         if let Some(index) = layout.blocks().find(|index| !blocks.contains_key(index)) {
-            return Err(MetaError::Storage(format!("stripe {} has no block {index}, which has bytes", self.id)));
+            return Err(MetaError::Storage(format!("stripe {} lacks block {index}, which is not empty", self.id)));
         }
-        // Hardly any stripe has corrupt or missing blocks: the others do not ask.
+        // Few stripes have corrupt or missing blocks; only those need the query.
         let any = |state| blocks.values().chain(copies.iter().map(|(_, copy)| copy)).any(|block| block.state == state);
         let corrupt = if any(BlockState::Corrupt) { corrupt(tx, StripeId(self.id))? } else { BTreeMap::new() };
         let incomplete = self.ended && any(BlockState::Missing) && is_incomplete(tx, StripeId(self.id))?;

@@ -1,10 +1,10 @@
-//! The migrations, and the first rows of a new cluster.
+//! The migrations, and the initial rows of a cluster.
 
 use super::policies;
 use crate::{MetaError, NewCluster, Result};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-/// Number n of the list makes schema n+1 of schema n. Never change one that was released: add the next.
+/// Migration n of the list turns schema n into schema n+1. Never change a released one: append the next.
 const MIGRATIONS: [&str; 9] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
@@ -17,10 +17,10 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("schema_9.sql"),
 ];
 
-/// The newest schema that this build knows.
+/// The newest schema that this build reads.
 pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
 
-/// Brings the database to [`SCHEMA`], or refuses it if it is newer.
+/// Migrates the database to [`SCHEMA`]. Fails if its schema is newer.
 pub(super) fn migrate(connection: &mut Connection) -> Result<()> {
     let found = version(connection)?;
     if found > SCHEMA {
@@ -29,19 +29,19 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<()> {
     for (number, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         tx.execute_batch("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL) STRICT")?;
-        // Another process may have been faster.
+        // Another process may have migrated it first.
         if version(&tx)? < number {
             tx.execute_batch(sql)?;
             tx.execute("DELETE FROM schema_version", [])?;
             tx.execute("INSERT INTO schema_version VALUES (?1)", [number])?;
-            tracing::info!(schema = number, "the metadata was brought to a new schema");
+            tracing::info!(schema = number, "migrated the metadata to a new schema");
         }
         tx.commit()?;
     }
     Ok(())
 }
 
-/// Makes the cluster's row and first policies, if there is no cluster yet.
+/// Creates the cluster's row and first policies if there is no cluster yet.
 pub(super) fn create_cluster(connection: &mut Connection, new: &NewCluster) -> Result<()> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     if tx.query_row("SELECT 1 FROM cluster", [], |_| Ok(())).optional()?.is_none() {

@@ -1,4 +1,4 @@
-//! A model of the metadata in memory, and operations that are done to it and to the real thing.
+//! A model of the metadata in memory, and operations that run on both the model and the database.
 
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::BTreeMap, path::Path};
@@ -13,7 +13,7 @@ const STRIPE_LEN: u64 = 2 * BLOCK_LEN;
 const NODES: u32 = 7;
 const LATER_MS: u64 = 1_000;
 
-/// A cluster to begin with.
+/// A cluster in its initial state.
 pub(crate) fn open(path: &Path) -> SqliteMeta {
     let policy = PolicyRecord {
         name: "default".into(),
@@ -29,7 +29,7 @@ pub(crate) fn open(path: &Path) -> SqliteMeta {
     SqliteMeta::open(path, MetaMode::Inline, &new).unwrap()
 }
 
-/// Makes the nodes and the bucket that the operations use.
+/// Creates the nodes and the bucket that the operations use.
 pub(crate) async fn prepare(meta: &dyn Meta) -> Epoch {
     let epoch = meta.become_leader().await.unwrap();
     for node in 1..=NODES {
@@ -52,15 +52,15 @@ pub(crate) fn node_of(number: u32) -> NewNode {
     }
 }
 
-/// Something that is done.
+/// An operation.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     Lead,
     Begin(NewUpload, Vec<NewStripe>),
     Extend(UploadId, u64),
-    /// The last of these stripes were never opened, and are given up.
+    /// The last of these stripes were never opened and are given up.
     Stripes(UploadId, Vec<NewStripe>, Vec<StripeId>),
-    /// Perhaps with the put's commit, as an object of so many bytes.
+    /// Optionally with the put's commit, as an object of this many bytes.
     End(EndStripe, Option<u64>),
     Commit(UploadId, u64, Vec<StripeId>),
     Abort(UploadId, Vec<StripeId>),
@@ -79,7 +79,7 @@ pub(crate) enum Op {
     Forget(NodeId, Vec<BlockId>),
 }
 
-/// The metadata as the interface's contract has them.
+/// The metadata according to the interface's contract.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Model {
     pub(crate) epoch: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Model {
     pub(crate) garbage: BTreeMap<(NodeId, BlockId), GarbageBlock>,
 }
 
-/// Does it to the real thing, in the name of `epoch`.
+/// Runs an operation on the database, as the leader of `epoch`.
 pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> {
     match op.clone() {
         Op::Lead => meta.become_leader().await.map(drop),
@@ -122,7 +122,7 @@ fn commit(size: u64, unopened: Vec<StripeId>) -> CommitPut {
     CommitPut { size, now_ms: 5, leftovers: leftovers(unopened) }
 }
 
-/// Reads everything back, and checks that the index from disks to stripes says what the stripes say.
+/// Reads everything back, and checks the index from disks to stripes against the stripes.
 pub(crate) async fn dump(meta: &dyn Meta) -> Model {
     let cluster = meta.cluster().await.unwrap();
     let mut model = Model { epoch: cluster.epoch.0, stripes_high_water: cluster.stripes_high_water, ..Model::default() };
@@ -179,12 +179,12 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
 }
 
 impl Model {
-    /// What `dump` cannot see is not compared.
+    /// Removes what `dump` cannot see.
     pub(crate) fn visible(&self) -> Self {
         Self { uploads_high_water: 0, ..self.clone() }
     }
 
-    /// Does it, or says that it must fail.
+    /// Runs an operation on the model; `None` if it must fail.
     pub(crate) fn apply(&mut self, op: &Op) -> Option<()> {
         match op {
             Op::Lead => self.epoch += 1,
@@ -336,7 +336,7 @@ impl Model {
         let mut own: Vec<StripeRecord> =
             self.stripes.values().filter(|stripe| stripe.owner == Owner::Upload(id)).cloned().collect();
         own.sort_by_key(|stripe| stripe.number);
-        // What was allocated behind the last stripe is given up.
+        // Allocations after the last stripe are given up.
         let mut bytes = 0;
         let mut unneeded = Vec::new();
         own.retain(|stripe| {
@@ -459,7 +459,7 @@ impl Model {
             of.next().filter(|_| of.next().is_none()).map(|(_, placed)| (index, *placed))
         };
         let kept: BTreeMap<u8, PlacedBlock> = stripe.blocks.keys().map(|index| one_of(*index)).collect::<Option<_>>()?;
-        // What is kept is good, wherever something is dropped.
+        // A copy may be dropped only if the kept ones are good.
         let is_whole = kept.values().all(|placed| placed.state == BlockState::Ok);
         (is_whole || stripe.copies.is_empty()).then_some(())?;
         stripe.blocks = kept;
@@ -503,12 +503,12 @@ impl Model {
     }
 }
 
-/// How many homes a stripe takes with so many copies of its data.
+/// The number of homes of a stripe with this many copies of its data.
 fn homes_of(stripe: &StripeLayout, replicas: u8) -> usize {
     stripe.blocks().count() + stripe.data_blocks() as usize * usize::from(replicas - 1)
 }
 
-/// Something that may be done next: mostly what makes sense, now and then what does not.
+/// Draws the next operation: usually a valid one, sometimes an invalid one.
 pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
     let uploads: Vec<UploadId> = model.uploads.keys().copied().chain([UploadId(999)]).collect();
     let upload = *uploads.choose(random).unwrap();
@@ -523,7 +523,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
         let layout = StripeLayout { layout, k: 2, m: 1, data_len };
         NewStripe { number, layout, homes: homes[..homes_of(&layout, replicas)].to_vec() }
     };
-    // Now and then one of another put, or one that has ended.
+    // Sometimes a stripe of another put, or one that has ended.
     let unopened = |random: &mut StdRng| {
         let fits = |stripe: &&&StripeRecord| stripe.owner == Owner::Upload(upload) && !stripe.ended;
         let any = random.random_ratio(1, 20);
@@ -610,7 +610,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
             let all: Vec<BlockId> = stripe.all().map(|(index, placed)| stripe.id_of(index, placed)).collect();
             let block = *all.choose(random).unwrap();
             if random.random_bool(0.7) {
-                // Now and then more of them than are kept.
+                // Sometimes more ranges than are kept.
                 let page = |number: u64| Span::new(2 * number * 4096, (2 * number + 1) * 4096);
                 let count = random.random_range(1..CORRUPT_RANGES_MAX as u64);
                 let first = random.random_range(0..20);
@@ -653,7 +653,7 @@ fn is_taken(stripe: &StripeRecord, index: u8, copy: u8, home: Home) -> bool {
     stripe.all().any(|(other, placed)| (other, placed.copy) != (index, copy) && placed.home.node == home.node)
 }
 
-/// The first copy of each block stands for it, and the others come in order.
+/// The first remaining copy of each block stands for it; the others follow in order.
 fn in_order(stripe: &mut StripeRecord) {
     let mut all: Vec<(u8, PlacedBlock)> = stripe.all().map(|(index, placed)| (index, *placed)).collect();
     all.sort_by_key(|(index, placed)| (*index, placed.copy));
@@ -666,7 +666,7 @@ fn in_order(stripe: &mut StripeRecord) {
     }
 }
 
-/// Of all possible blocks, orphans are those that are nowhere in the model.
+/// Of all possible blocks, those that the model does not know.
 async fn check_orphans(meta: &dyn Meta, model: &Model) {
     let last = model.stripes.keys().map(|stripe| stripe.0).max().unwrap_or(0) + 2;
     let blocks =

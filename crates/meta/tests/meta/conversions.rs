@@ -1,4 +1,4 @@
-//! Conversions: a version of an object takes another one's place, or nobody's.
+//! Conversions: one version of an object replaces another, or is dropped.
 
 use crate::{
     commit_at,
@@ -32,7 +32,7 @@ impl World {
         ObjectName { bucket: "b".into(), key: "k".into() }
     }
 
-    /// A put, or a conversion, all of whose blocks are durable.
+    /// A put or conversion whose blocks are all durable.
     async fn written(&self, code: &str, replaces: Option<UploadId>) -> UploadId {
         self.written_bytes(2 << 20, code, replaces).await
     }
@@ -59,11 +59,11 @@ impl World {
         let before = self.meta.object(&self.name()).await;
         let error = self.commit(upload, 900).await.unwrap_err();
         assert!(matches!(&error, MetaError::Conflict(said) if said.contains("while it was converted")), "{error}");
-        assert_eq!(self.meta.object(&self.name()).await, before, "it was changed all the same");
+        assert_eq!(self.meta.object(&self.name()).await, before, "the object was changed");
         self.meta.abort_put(self.epoch, upload, leftovers_at(900)).await.unwrap();
     }
 
-    /// How many blocks all disks have, and how many are garbage.
+    /// The number of blocks on all disks, and the number of garbage blocks.
     async fn blocks(&self) -> (u64, u64) {
         let on_disks = self.meta.blocks_per_disk().await.unwrap().iter().map(|(_, count)| count).sum();
         (on_disks, self.meta.garbage_count().await.unwrap())
@@ -76,7 +76,7 @@ async fn a_conversion_takes_its_versions_place_at_once_and_is_no_younger() {
     let put = world.commit(world.written("rs(2,1)", None).await, 100).await.unwrap();
     assert_eq!((put.written, put.created_ms), (put.version, 100));
     let upload = world.written("xor(2)", Some(put.version)).await;
-    assert_eq!(world.meta.object(&world.name()).await.unwrap(), put, "it is seen before it is committed");
+    assert_eq!(world.meta.object(&world.name()).await.unwrap(), put, "it is visible before its commit");
     let converted = world.commit(upload, 200).await.unwrap();
     let expected = ObjectRecord { version: upload, code: "xor(2)".into(), ..put.clone() };
     assert_eq!((&converted, world.meta.object(&world.name()).await.unwrap()), (&expected, expected.clone()));
@@ -105,24 +105,24 @@ async fn a_put_or_a_removal_meanwhile_wins_whenever_the_put_began() {
     let (early, conversion) = (world.written("rs(2,1)", None).await, world.written("xor(2)", Some(first.version)).await);
     let put = world.commit(early, 150).await.unwrap();
     world.conflicts(conversion).await;
-    // One that began before the conversion and is committed after it: it is newer than what was converted.
+    // A put that began before the conversion and is committed after it: it is newer than the converted version.
     let early = world.written("rs(2,1)", None).await;
     let conversion = world.commit(world.written("xor(2)", Some(put.version)).await, 200).await.unwrap();
     assert!(conversion.version > early);
     let late = world.commit(early, 250).await.unwrap();
     assert_eq!((late.version, late.written, late.code.as_str()), (early, early, "rs(2,1)"));
-    // One that is older than what was converted does not come back.
+    // A put that is older than the converted version must not replace it.
     let old = world.written("rs(2,1)", None).await;
     let newer = world.commit(world.written("rs(2,1)", None).await, 300).await.unwrap();
     let conversion = world.commit(world.written("xor(2)", Some(newer.version)).await, 350).await.unwrap();
     let error = world.commit(old, 400).await.unwrap_err();
-    assert!(matches!(&error, MetaError::Conflict(said) if said.contains("began later")), "{error}");
+    assert!(matches!(&error, MetaError::Conflict(said) if said.contains("a later put")), "{error}");
     world.meta.abort_put(world.epoch, old, leftovers_at(400)).await.unwrap();
     // A removal.
     let upload = world.written("rs(2,1)", Some(conversion.version)).await;
     world.meta.remove_object(world.epoch, &world.name(), 500).await.unwrap();
     world.conflicts(upload).await;
-    assert_eq!(world.blocks().await.0, 0, "something of it is left");
+    assert_eq!(world.blocks().await.0, 0, "blocks of it are left");
 }
 
 #[tokio::test]
@@ -138,10 +138,14 @@ async fn the_job_of_a_bucket_gives_it_the_policy_and_has_no_other_beside_it() {
     };
     let carries = async |bucket: &str| world.meta.bucket(bucket).await.unwrap().0.policy;
     let begun = world.meta.create_job(world.epoch, work("b", Some("k"), "cold"), 5).await.unwrap();
-    assert_eq!((begun.work.kind(), carries("b").await), ("convert", bucket.policy.clone()), "one object is not the bucket");
+    assert_eq!(
+        (begun.work.kind(), carries("b").await),
+        ("convert", bucket.policy.clone()),
+        "converting one object must not change the bucket"
+    );
     let refused = world.meta.create_job(world.epoch, work("b", None, "cold"), 5).await.unwrap_err();
     assert!(matches!(&refused, MetaError::Refused(said) if said.contains("job 1")), "{refused}");
-    assert_eq!(carries("b").await, bucket.policy, "a job that was refused has changed the bucket");
+    assert_eq!(carries("b").await, bucket.policy, "a refused job changed the bucket");
     world.meta.create_job(world.epoch, work("c", None, "cold"), 5).await.unwrap();
     world.meta.set_job_state(world.epoch, begun.id, JobState::Cancelled, None, 6).await.unwrap();
     let all = world.meta.create_job(world.epoch, work("b", None, "cold"), 7).await.unwrap();
@@ -152,7 +156,7 @@ async fn the_job_of_a_bucket_gives_it_the_policy_and_has_no_other_beside_it() {
         let error = world.meta.create_job(world.epoch, work(bucket, None, policy), 8).await.unwrap_err();
         assert!(matches!(error, MetaError::NotFound(_)), "{error}");
     }
-    assert_eq!(world.meta.jobs().await.unwrap().len(), 3, "what was refused has begun");
+    assert_eq!(world.meta.jobs().await.unwrap().len(), 3, "a refused job was created");
 }
 
 #[tokio::test]
@@ -167,7 +171,7 @@ async fn what_a_put_wrote_is_found_by_it_until_it_is_overwritten() {
     assert_eq!(written_by(upload).await, Some(first.clone()));
     let second = world.commit(world.written("rs(2,1)", Some(first.version)).await, 300).await.unwrap();
     assert_eq!(written_by(upload).await, Some(second.clone()));
-    assert_eq!(written_by(second.version).await, None, "a conversion is no put");
+    assert_eq!(written_by(second.version).await, None, "a conversion does not count as a put");
     world.commit(world.written("rs(2,1)", None).await, 400).await.unwrap();
     assert_eq!(written_by(upload).await, None);
 }

@@ -1,4 +1,4 @@
-//! Further copies of data blocks: put with the stripe, lost, rebuilt, dropped, and brought back.
+//! Further copies of data blocks: written with the stripe, lost, rebuilt, dropped, and created again.
 
 use crate::{
     commit_at,
@@ -10,14 +10,14 @@ use weft_types::{
     Ack, BlockId, BlockState, DiskNumber, Epoch, Home, NodeId, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
-/// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe, and no keys.
+/// Turns a database of schema 9 into one of schema 8, which has one update count for a stripe and no put keys.
 pub(crate) const BACK_TO_SCHEMA_8: &str = "
     ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE stripes DROP COLUMN counts;
     ALTER TABLE stripes RENAME COLUMN term TO seq;
     UPDATE schema_version SET version = 8;";
 
-/// Makes of one of schema 8 one of schema 5, which knows neither conversions nor copies.
+/// Turns a database of schema 8 into one of schema 5, which knows neither conversions nor copies.
 pub(crate) const BACK_TO_SCHEMA_5: &str = "
     DROP INDEX objects_converted;
     ALTER TABLE uploads DROP COLUMN replaces;
@@ -53,7 +53,7 @@ fn checksums() -> Vec<Vec<u32>> {
     vec![vec![1], vec![2], vec![3]]
 }
 
-/// A stripe of rs(2,1), its blocks on nodes 1 to 3 and, with a second copy, on 4 and 5.
+/// A stripe of rs(2,1), with its blocks on nodes 1 to 3 and, with a second copy, on nodes 4 and 5.
 async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) -> (UploadId, StripeRecord) {
     let new = NewUpload { ack: Ack { missing_max }, replicas, ..new_put() };
     let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
@@ -67,7 +67,7 @@ async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) 
     (upload, stripe)
 }
 
-/// Ends the stripe; these are missing, by index and copy.
+/// Ends the stripe with these blocks missing, by index and copy.
 async fn end(
     meta: &SqliteMeta,
     epoch: Epoch,
@@ -107,12 +107,12 @@ async fn a_put_with_copies_is_whole_or_says_what_is_missing() {
     assert_eq!(copies, [(0, 1, 4), (1, 1, 5)]);
     assert_eq!(meta.allocations().await.unwrap().len(), 5);
     let refused = end(&meta, epoch, upload, &stripe, &[(1, 1)]).await.unwrap_err();
-    assert!(refused.to_string().contains("1 blocks of stripe"), "a copy is missing, and none may be: {refused}");
+    assert!(refused.to_string().contains("1 blocks of stripe"), "a copy is missing although none may be: {refused}");
     end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
     assert_eq!(meta.blocks_on(home(5), None, 9).await.unwrap().items, [block(stripe.id, 1, 1, 1)]);
     assert_eq!(meta.stripes_on(home(4), None, 9).await.unwrap().items.len(), 1);
 
-    // Where a block may be missing, it is there as long as one of its copies is.
+    // Where a block may be missing, one of its copies suffices.
     let (upload, stripe) = begun(&meta, epoch, 2, 1).await;
     assert!(end(&meta, epoch, upload, &stripe, &[(0, 0), (0, 1), (2, 0)]).await.is_err());
     let ended = end(&meta, epoch, upload, &stripe, &[(0, 0), (1, 1), (2, 0)]).await.unwrap();
@@ -121,11 +121,7 @@ async fn a_put_with_copies_is_whole_or_says_what_is_missing() {
 
     let few = NewStripe { number: 1, layout: stripe.layout, homes: (1..=4).map(home).collect() };
     assert!(
-        meta.allocate_stripes(epoch, upload, vec![few], leftovers_at(1))
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("4 homes were given for the 5")
+        meta.allocate_stripes(epoch, upload, vec![few], leftovers_at(1)).await.unwrap_err().to_string().contains("has 5 blocks")
     );
 }
 
@@ -158,23 +154,23 @@ async fn a_copy_is_lost_and_rebuilt_like_any_block() {
 async fn copies_are_dropped_and_come_back_under_other_names() {
     let (_dir, meta, epoch) = fresh().await;
     let id = put(&meta, epoch).await.id;
-    // The first copy of block 1 is gone: the second stays in its place.
+    // The first copy of block 1 is gone: the second takes its place.
     meta.mark_block(epoch, block(id, 1, 0, 1), BlockState::Missing).await.unwrap();
     let keep = vec![block(id, 0, 0, 1), block(id, 1, 1, 1), block(id, 2, 0, 1)];
     let newer = keep.iter().map(|it| BlockId { generation: 2, ..*it }).collect();
-    assert!(matches!(meta.drop_copies(epoch, id, newer, 1).await, Err(MetaError::Conflict(_))), "it is not what counts");
+    assert!(matches!(meta.drop_copies(epoch, id, newer, 1).await, Err(MetaError::Conflict(_))), "it is not current");
     assert!(
         matches!(meta.drop_copies(epoch, id, keep[..2].to_vec(), 1).await, Err(MetaError::Conflict(_))),
         "a block would be lost"
     );
-    // Whoever chose before the first copy was known to be gone would keep it, and drop the one that is there.
+    // A choice made before the first copy was known to be gone would drop the only good one.
     let earlier = vec![block(id, 0, 0, 1), block(id, 1, 0, 1), block(id, 2, 0, 1)];
     assert!(matches!(meta.drop_copies(epoch, id, earlier, 1).await, Err(MetaError::Conflict(_))), "a bad one would be kept");
-    // A repair of a copy that is dropped meanwhile comes too late.
+    // A repair of a copy that was dropped during the repair comes too late.
     let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
     let late = meta.allocate_repair(epoch, new(1, 0, 6)).await.unwrap();
     meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap();
-    assert!(meta.commit_repair(epoch, late, 1, vec![2], 1).await.unwrap_err().to_string().contains("dropped meanwhile"));
+    assert!(meta.commit_repair(epoch, late, 1, vec![2], 1).await.unwrap_err().to_string().contains("dropped during the repair"));
     meta.abort_repair(epoch, late, 1).await.unwrap();
     let stripe = meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap();
     assert_eq!(stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<Vec<_>>(), keep);
@@ -182,7 +178,7 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     assert_eq!((on(2).await, on(4).await), (vec![block(id, 1, 0, 1)], vec![block(id, 0, 1, 1)]));
     assert!(meta.blocks_on(home(4), None, 9).await.unwrap().items.is_empty());
 
-    // What comes back has a generation that no copy of the block ever had: what is garbage is not it.
+    // A new copy gets a generation that no copy of the block ever had, so garbage cannot be taken for it.
     let back = meta.allocate_repair(epoch, new(0, 1, 4)).await.unwrap();
     assert_eq!(back, block(id, 0, 1, 2));
     let given_up = meta.allocate_repair(epoch, new(0, 2, 6)).await.unwrap();
@@ -207,14 +203,14 @@ async fn copies_stay_while_a_block_that_has_none_is_not_good() {
     let (id, parity) = (stripe.id, block(stripe.id, 2, 0, 1));
     let keep = vec![block(id, 0, 0, 1), block(id, 1, 1, 1), parity];
     let refused = async || meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap_err().to_string();
-    let (coming, says) = (refused().await, format!("block {parity} would be kept, and it is not good"));
-    assert!(coming.contains(&says), "it has not come yet: {coming}");
+    let (coming, says) = (refused().await, format!("block {parity} would be the only copy, but it is not good"));
+    assert!(coming.contains(&says), "it has not arrived yet: {coming}");
     assert!(meta.mark_block(epoch, parity, BlockState::Ok).await.unwrap());
     assert!(meta.mark_corrupt(epoch, parity, vec![Span::new(0, 4096)]).await.unwrap());
     assert!(refused().await.contains(&says), "some of its bytes are lost");
     let before = meta.stripe(id).await.unwrap();
     assert_eq!((before.copies.len(), meta.garbage(NodeId(4), 9, 9).await.unwrap().len()), (2, 0));
-    // Nothing would be dropped where nothing is left to drop.
+    // With no further copies, nothing is dropped.
     let rebuilt = NewRepair { stripe: id, index: 2, copy: 0, home: home(6), upload: None, expires_ms: 1000 };
     let rebuilt = meta.allocate_repair(epoch, rebuilt).await.unwrap();
     meta.commit_repair(epoch, rebuilt, 1, vec![3], 1).await.unwrap();

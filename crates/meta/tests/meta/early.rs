@@ -1,4 +1,4 @@
-//! Stripes that end without some of their blocks: these are rebuilt, whether or not their put has been committed by then.
+//! Stripes that end without some of their blocks: the blocks are rebuilt, before or after the put's commit.
 
 use crate::{
     commit_at,
@@ -29,7 +29,7 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
         let (index, copy, checksums) = (1, 0, vec![vec![1], vec![2], vec![3]]);
         let repair = NewRepair { stripe, index, copy, home: home(4), upload: None, expires_ms: 1000 };
         let early = meta.allocate_repair(epoch, repair).await.unwrap_err();
-        assert!(matches!(early, MetaError::Conflict(_)), "its put is still writing it: {early}");
+        assert!(matches!(early, MetaError::Conflict(_)), "the put is still writing the stripe: {early}");
 
         let states = [BlockState::Ok, BlockState::Missing, BlockState::Ok];
         let blocks = homes.iter().zip(states).map(|(home, state)| (1, *home, state)).collect();

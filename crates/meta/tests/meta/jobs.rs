@@ -1,4 +1,4 @@
-//! Jobs, and the schema that brought them.
+//! Jobs, and the migration of their schema.
 
 use crate::{
     common::{node_of, open, prepare},
@@ -55,15 +55,15 @@ async fn a_job_keeps_what_it_is_told_through_all_that_may_become_of_it() {
     assert_eq!((ended.state, ended.progress.done.blocks), (JobState::Running, 4));
     let done = meta.set_job_state(epoch, begun.id, JobState::Done, Some(progress(8, "")), 300).await.unwrap();
     assert_eq!((done.clone(), done.progress), (meta.job(begun.id).await.unwrap(), progress(8, "")));
-    // What was under way when a job ended is counted all the same.
+    // Work that was running when a job ended still counts.
     assert_eq!(meta.set_job_progress(epoch, begun.id, progress(9, ""), 310).await.unwrap().state, JobState::Done);
 
-    // An error's text is cut, between two letters.
+    // An error's text is cut between two characters.
     let long = "ä".repeat(JOB_ERROR_BYTES_MAX);
     meta.set_job_progress(epoch, begun.id, progress(9, &format!("a{long}")), 320).await.unwrap();
     let kept = meta.job(begun.id).await.unwrap().progress.last_error;
     assert_eq!((kept.len(), kept.ends_with('ä')), (JOB_ERROR_BYTES_MAX - 1, true));
-    // So is what is told of blocks that are left, and why.
+    // So are the list of blocks left out and its reasons.
     let left = |stripe| LeftBlock { object: "b/k".into(), stripe, index: 0, reason: long.clone() };
     let many = JobProgress { left_blocks: (0..100).map(left).collect(), ..progress(9, "") };
     meta.set_job_progress(epoch, begun.id, many, 330).await.unwrap();
@@ -126,11 +126,11 @@ async fn jobs_that_ended_long_ago_are_forgotten_and_their_numbers_are_nobody_els
         let job = meta.create_job(epoch, repair(3), at).await.unwrap().id;
         meta.set_job_state(epoch, job, JobState::Failed, None, at).await.unwrap();
     }
-    // It began first and ends last: it is not what is forgotten.
+    // It was created first and ends last, so it is kept.
     meta.set_job_state(epoch, long, JobState::Done, None, 1_000).await.unwrap();
     let jobs = meta.jobs().await.unwrap();
     assert_eq!(jobs.len(), ENDED_JOBS_MAX as usize + 1);
-    assert_eq!((jobs[0].id, jobs[1].id, jobs[2].id), (long, paused, JobId(2 + 5 + 2)), "the oldest are gone");
+    assert_eq!((jobs[0].id, jobs[1].id, jobs[2].id), (long, paused, JobId(2 + 5 + 2)), "the oldest were not pruned");
     let last = jobs.last().unwrap().id;
     assert_eq!(meta.create_job(epoch, repair(3), 1).await.unwrap().id, JobId(last.0 + 1));
 }
@@ -192,7 +192,7 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let mut stripes = Vec::new();
-    // Every other stripe has no block on the first node; the last has not ended.
+    // Every other stripe has no block on the first node; the last stripe has not ended.
     for number in 0..8 {
         let homes = vec![home(1), home(2), home(if number % 2 == 0 { 0 } else { 3 })];
         let stripe = NewStripe { number, layout, homes: homes.clone() };

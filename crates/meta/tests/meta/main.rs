@@ -1,4 +1,4 @@
-//! The metadata against a model, and record by record.
+//! The metadata, compared with a model and record by record.
 
 mod common;
 mod conversions;
@@ -27,7 +27,7 @@ pub(crate) fn new_put() -> NewUpload {
     }
 }
 
-/// A commit at a time, at which also garbage may go.
+/// A commit at a time at which garbage may be removed too.
 fn commit_at(size: u64, now_ms: u64) -> CommitPut {
     CommitPut { size, now_ms, leftovers: leftovers_at(now_ms) }
 }

@@ -1,4 +1,4 @@
-//! Whatever is done, the metadata say what a model in memory says.
+//! After any operations, the database and a model in memory hold the same metadata.
 
 use crate::common::{Model, apply, draw, dump, open, prepare};
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ async fn run(seed: u64) {
             model.apply(&op);
         }
         epoch = Epoch(model.epoch);
-        // A leader of an earlier epoch changes nothing, whatever it asks.
+        // The leader of an earlier epoch cannot change anything.
         if epoch.0 > 1 && !matches!(op, crate::common::Op::Lead) {
             let stale = apply(&meta, Epoch(epoch.0 - 1), &op).await;
             assert_eq!(stale, Err(MetaError::StaleLeader { held: Epoch(epoch.0 - 1), current: epoch }));

@@ -1,4 +1,4 @@
-//! Nodes, policies, buckets, lists, and databases that are not ours.
+//! Nodes, policies, buckets, lists, and foreign databases.
 
 use crate::{
     commit_at,
@@ -19,7 +19,7 @@ async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
     (dir, meta, epoch)
 }
 
-/// The first stripe of a put, which has ended with a checksum for each of three blocks.
+/// The first stripe of a put, ended with one checksum for each of three blocks.
 async fn ended_stripe(meta: &SqliteMeta, epoch: Epoch, upload: UploadId, layout: StripeLayout, homes: &[Home]) -> StripeId {
     let new = NewStripe { number: 0, layout, homes: homes.to_vec() };
     let stripe = meta.allocate_stripes(epoch, upload, vec![new], leftovers_at(1)).await.unwrap()[0].id;
@@ -57,10 +57,10 @@ async fn only_transactions_that_changed_something_count_as_commits() {
     meta.create_bucket(epoch, "b", None, 1).await.unwrap_err();
     meta.create_bucket(Epoch(epoch.0 + 1), "c", None, 1).await.unwrap_err();
     assert_eq!(meta.expire_repairs(epoch, 1).await.unwrap(), 0);
-    assert_eq!(meta.commits(), before + 2, "these changed nothing");
+    assert_eq!(meta.commits(), before + 2, "changes without an effect were counted");
 }
 
-/// Each is answered for itself, also where they share a transaction, and reads see what was answered.
+/// Each change gets its own answer, also within a shared transaction, and reads see what was answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_many_callers_at_once_are_all_made_or_refused() {
     let (dir, meta, _) = fresh().await;
@@ -71,11 +71,11 @@ async fn changes_of_many_callers_at_once_are_all_made_or_refused() {
     let before = meta.commits();
     let create = |number: u32| {
         let meta = meta.clone();
-        // Each name is asked for twice.
+        // Each name is requested twice.
         let name = format!("bucket-{}", number / 2);
         tokio::spawn(async move {
             let made = meta.create_bucket(epoch, &name, None, 1).await;
-            assert!(meta.bucket(&name).await.is_ok() || made.is_err(), "{name} was made and is not there");
+            assert!(meta.bucket(&name).await.is_ok() || made.is_err(), "{name} was created and cannot be read");
             made.is_ok()
         })
     };
@@ -137,7 +137,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let stripe = ended_stripe(&meta, epoch, upload, layout, &homes).await;
     let block = |index| BlockId { stripe, index, copy: 0, generation: 1 };
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
-    // A receipt that comes late says what was true before.
+    // A late receipt describes an earlier state.
     assert!(!meta.mark_block(epoch, block(0), BlockState::Ok).await.unwrap());
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
@@ -150,11 +150,11 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let bytes = vec![Span::new(0, 4096)];
     assert!(!meta.mark_corrupt(epoch, block(0), bytes.clone()).await.unwrap(), "it stays corrupt as a whole");
     assert!(meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap());
-    assert!(!meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap(), "it was known");
+    assert!(!meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap(), "these bytes were already known");
     assert_eq!(meta.stripe(stripe).await.unwrap().corrupt, [((1, 0), bytes)].into());
 }
 
-/// Schema 8 has one count of all updates of a stripe, which was always 0.
+/// Schema 8 has one count for all updates of a stripe, which was always 0.
 #[tokio::test]
 async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
     let (dir, meta, epoch) = fresh().await;
@@ -181,11 +181,11 @@ async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
     assert_eq!(meta.stripe(stripe).await.unwrap(), StripeRecord { seq: Seq::new(7, vec![300, 5]), ..before.clone() });
     let block = BlockId { stripe, index: 0, copy: 0, generation: 1 };
     assert!(meta.mark_block(epoch, block, BlockState::Missing).await.unwrap());
-    assert_eq!(meta.stripe(stripe).await.unwrap().seq, Seq::new(7, vec![300, 5]), "it stays when a block changes");
+    assert_eq!(meta.stripe(stripe).await.unwrap().seq, Seq::new(7, vec![300, 5]), "the counts stay when a block changes");
     drop(meta);
     change("UPDATE stripes SET counts = X'0902'");
     let error = open(&path).stripe(stripe).await.unwrap_err();
-    assert!(error.to_string().contains("counts of updates is of version 9"), "{error}");
+    assert!(error.to_string().contains("update counts has version 9"), "{error}");
 }
 
 #[tokio::test]
@@ -198,19 +198,19 @@ async fn a_node_keeps_its_name_and_its_disks() {
 
     let wrong = |node: NewNode| async { register(node).await.unwrap_err().to_string() };
     let renamed = wrong(NewNode { id: Some(NodeId(2)), name: "new-name".into(), ..node_of(2) }).await;
-    assert!(renamed.contains("n2 is called node-2"), "{renamed}");
+    assert!(renamed.contains("n2 is named node-2"), "{renamed}");
     let taken = wrong(NewNode { id: Some(NodeId(2)), ..node_of(3) }).await;
     assert!(taken.contains("node-3 belongs to n3"), "{taken}");
     let stranger = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
     assert!(stranger.contains("never registered"), "{stranger}");
     let stolen = wrong(NewNode { id: None, name: "thief".into(), ..node_of(3) }).await;
     assert!(stolen.contains("disk disk-3 belongs to n3"), "{stolen}");
-    assert_eq!(meta.nodes().await.unwrap().len(), 7, "the thief did not register by halves");
+    assert_eq!(meta.nodes().await.unwrap().len(), 7, "the failed registration left a partial record");
 
     let fresh_disk = NewDisk { id: "disk-x".into(), path: "/x".into(), total_bytes: 5, failed: false };
     let node = register(NewNode { id: Some(NodeId(2)), disks: vec![fresh_disk], ..node_of(2) }).await.unwrap();
     let failed: Vec<bool> = node.disks.iter().map(|disk| disk.failed).collect();
-    assert_eq!(failed, [true, false], "the disk that is not named is gone");
+    assert_eq!(failed, [true, false], "the disk that is not listed is failed");
     meta.set_disk_failed(epoch, node.disks[1].number, true).await.unwrap();
     meta.set_node_state(epoch, NodeId(2), NodeState::Down).await.unwrap();
     let nodes = meta.nodes().await.unwrap();
@@ -301,12 +301,12 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     };
     conflict(ask(0, 2).await.unwrap_err(), "n2, which has block 1 of it");
     let first = ask(0, 4).await.unwrap();
-    conflict(ask(1, 4).await.unwrap_err(), "n4, to which block 0 of it is on its way");
-    assert_eq!(ask(0, 4).await.unwrap().generation, 3, "the same block may come twice");
-    ask(1, 2).await.expect("its own node gets it back");
+    conflict(ask(1, 4).await.unwrap_err(), "n4, because block 0 of it is on its way");
+    assert_eq!(ask(0, 4).await.unwrap().generation, 3, "the same block may be allocated twice");
+    ask(1, 2).await.expect("its own node may get it again");
     meta.abort_repair(epoch, first, 1).await.unwrap();
     meta.abort_repair(epoch, BlockId { generation: 3, ..first }, 1).await.unwrap();
-    let other = ask(1, 4).await.expect("it was given up");
+    let other = ask(1, 4).await.expect("the allocation was given up");
     meta.commit_repair(epoch, other, 1, checksums()[1].clone(), 1).await.unwrap();
     let nodes: Vec<u32> = meta.stripe(stripe).await.unwrap().blocks.values().map(|placed| placed.home.node.0).collect();
     assert_eq!(nodes, [1, 4, 3]);

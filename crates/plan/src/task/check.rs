@@ -1,38 +1,38 @@
-//! What an agent checks of its own task before it runs it, and what it needs for it.
+//! The checks that an agent makes on its task before it runs it, and the task's resources.
 
 use super::{Task, TaskLane, TaskLink, TaskStage};
 use crate::{Sink, Source, executor::check_matrix, limits};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use weft_types::{BLOCKS_MAX, BlockId, Error, Layout, Result};
 
-/// The links of a task by (lane, link): itself, and how often a stage of the task uses it.
+/// A task's links by (lane, link), each with the number of its uses by the task's stages.
 type Links<'a> = HashMap<(u16, u16), (&'a TaskLink, u32)>;
 
-/// A part of a sub-block that is shorter than this is not read by itself.
+/// A shorter part of a sub-block is not read by itself.
 const PART_BYTES_MIN: u64 = 64 << 10;
-/// Longer cells are not kept to cut slices from.
+/// Longer cells are not kept for cutting slices.
 const CELL_BYTES_MAX: u64 = 32 << 20;
 
-/// Bytes that a source keeps which reads slices of some sub-blocks of a block: slices that have only a small part of each of
-/// several sub-blocks are cut from whole ones, so that a disk is not asked for small pieces. 0: slices are read by themselves.
+/// The bytes that a source keeps to read slices of some sub-blocks of a block. Slices with only a small part of each of
+/// several sub-blocks are cut from whole sub-blocks, so that the disk gets no small reads. 0: slices are read directly.
 pub fn cell_bytes(layout: &Layout, slice_len: u64, sub_blocks: usize) -> u64 {
-    // It may not have been validated.
+    // The layout may not have been validated.
     let sub_len = layout.cell_len.checked_div(layout.alpha.into()).unwrap_or_default();
     let bytes = sub_len.saturating_mul(sub_blocks as u64);
     if sub_blocks > 1 && slice_len < sub_len.min(PART_BYTES_MIN) && bytes <= CELL_BYTES_MAX { bytes } else { 0 }
 }
 
 impl Task {
-    /// Checks that the task could run: sizes within limits, generations that make sense, every link used once at the end that
-    /// is here, matrices that fit their ports, positions that exist.
+    /// Checks that the task can run: sizes within limits, consistent generations, every link used once at this end,
+    /// matrices that match their ports, existing positions.
     ///
-    /// That it computes the right thing only the whole plan can show: see [`crate::verify()`].
+    /// Only the whole plan can show that it computes the right thing: see [`crate::verify()`].
     pub fn validate(&self) -> Result<()> {
         self.check_all().map_err(|error| error.party(self.party))
     }
 
-    /// Bytes that running the task needs: at each source and sink, `window` slices that wait and the one that is worked on;
-    /// the cells that slices are cut from; and the temporaries of a piece.
+    /// The bytes that the task needs: at each source and sink, `window` waiting slices and the current one; the cells
+    /// that slices are cut from; and the temporaries of a piece.
     pub fn memory_bytes(&self) -> u64 {
         let widths: HashMap<(u16, u16), u64> =
             self.links.iter().map(|link| ((link.lane, link.link), u64::from(link.width))).collect();
@@ -70,7 +70,7 @@ impl Task {
         let Layout { block_len, cell_len, alpha } = self.layout;
         Layout::new(block_len, cell_len, alpha)?;
         if self.slice_len == 0 {
-            return Err(Error::invalid("slices of no position"));
+            return Err(Error::invalid("the task's slices have no position"));
         }
         self.check_sizes()?;
         self.check_blocks()?;
@@ -78,16 +78,18 @@ impl Task {
         for link in &self.links {
             let TaskLink { lane, link: number, width, peer, .. } = link;
             if *width == 0 || *width as usize > limits::PORT_WIDTH_MAX || *peer == self.party {
-                return Err(Error::invalid(format!("link {number} of lane {lane}: {width} sub-blocks, the other end {peer}")));
+                return Err(Error::invalid(format!(
+                    "link {number} of lane {lane} has {width} sub-blocks and the other end {peer}"
+                )));
             }
             if links.insert((*lane, *number), (link, 0)).is_some() {
-                return Err(Error::invalid(format!("link {number} of lane {lane} is there twice")));
+                return Err(Error::invalid(format!("link {number} of lane {lane} occurs twice")));
             }
         }
         let mut lanes = HashSet::new();
         for lane in &self.lanes {
             if !lanes.insert(lane.lane) {
-                return Err(Error::invalid(format!("lane {} is there twice", lane.lane)));
+                return Err(Error::invalid(format!("lane {} occurs twice", lane.lane)));
             }
             self.check_lane(lane)?;
             for stage in &lane.stages {
@@ -129,22 +131,26 @@ impl Task {
         for (blocks, seen) in [(&self.blocks, &mut read), (&self.stores, &mut stored)] {
             for block in blocks {
                 if block.len > self.layout.block_len {
-                    return Err(Error::invalid(format!("{} bytes, and the layout has less", block.len)).block(block.id));
+                    return Err(
+                        Error::invalid(format!("the block has {} bytes, more than the layout allows", block.len)).block(block.id)
+                    );
                 }
                 if seen.insert(block.id.index, block.id).is_some() {
-                    return Err(Error::invalid("another block of this index is there too").block(block.id));
+                    return Err(Error::invalid("the task has another block of this index").block(block.id));
                 }
             }
         }
         let mut stripes = read.values().chain(stored.values()).map(|id| id.stripe);
         let first = stripes.next();
         if stripes.any(|stripe| Some(stripe) != first) {
-            return Err(Error::invalid("its blocks are of several stripes"));
+            return Err(Error::invalid("the task's blocks belong to several stripes"));
         }
         for (index, new) in stored {
             let old = read.get(&index).filter(|old| old.copy == new.copy).map_or(0, |old| old.generation);
             if new.generation <= old {
-                return Err(Error::invalid(format!("to be stored, but generation {old} is there already")).block(new));
+                return Err(
+                    Error::invalid(format!("the block cannot be stored: the task names its generation {old} too")).block(new)
+                );
             }
         }
         Ok(())
@@ -154,17 +160,17 @@ impl Task {
         let wrong = |message: String| Err(Error::invalid(format!("lane {}: {message}", lane.lane)));
         let positions = self.layout.positions();
         if lane.span.is_empty() || lane.span.end > positions {
-            return wrong(format!("positions {}..{}, of a block that has {positions}", lane.span.start, lane.span.end));
+            return wrong(format!("positions {}..{} of a block that has {positions}", lane.span.start, lane.span.end));
         }
         if lane.window == 0 || lane.window > limits::WINDOW_SLICES_MAX {
-            return wrong(format!("a window of {} slices; 1 to {} are possible", lane.window, limits::WINDOW_SLICES_MAX));
+            return wrong(format!("a window of {} slices is invalid: use 1 to {}", lane.window, limits::WINDOW_SLICES_MAX));
         }
         if lane.slice_set(self.slice_len).is_empty() || lane.stages.is_empty() {
             return wrong("no slice, or no stage".into());
         }
         let mut stages = HashSet::new();
         match lane.stages.iter().find(|stage| !stages.insert(stage.stage)) {
-            Some(twice) => wrong(format!("stage {} is there twice", twice.stage)),
+            Some(twice) => wrong(format!("stage {} occurs twice", twice.stage)),
             None => Ok(()),
         }
     }
@@ -173,7 +179,7 @@ impl Task {
         let mut use_link = |number: u16, sends: bool| -> Result<usize, String> {
             let (link, used) = links.get_mut(&(lane.lane, number)).ok_or_else(|| format!("link {number} does not exist"))?;
             if link.sends != sends {
-                return Err(format!("link {number} goes the other way"));
+                return Err(format!("link {number} has the opposite direction"));
             }
             *used += 1;
             Ok(link.width as usize)
@@ -194,7 +200,7 @@ impl Task {
         for sink in &stage.sinks {
             rows += match sink {
                 Sink::Link(number) => use_link(*number, true)?,
-                Sink::Check { width: 0 } => return Err("a check of nothing".into()),
+                Sink::Check { width: 0 } => return Err("a check has no rows".into()),
                 Sink::Check { width } => *width as usize,
                 Sink::Output { sub_blocks, .. } => self.check_sub_blocks(sub_blocks)?,
                 Sink::Store { index, sub_blocks } | Sink::Patch { index, sub_blocks } => {
@@ -209,7 +215,7 @@ impl Task {
         check_matrix(&stage.matrix, rows, cols)
     }
 
-    /// How many they are.
+    /// Checks a list of sub-blocks, and returns its length.
     fn check_sub_blocks(&self, sub_blocks: &[u16]) -> Result<usize, String> {
         let mut seen = HashSet::new();
         let fits = |sub_block: &u16| u32::from(*sub_block) < self.layout.alpha;

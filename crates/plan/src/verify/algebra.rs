@@ -1,4 +1,4 @@
-//! The reference executor on blocks whose content is their generator rows.
+//! Runs the reference executor on blocks whose content is their generator rows.
 
 use super::blame;
 use super::structure::Changes;
@@ -7,7 +7,7 @@ use crate::{CodeView, Lane, Place, Plan, Refusal, Rule, Sink, Source, limits};
 use std::collections::BTreeMap;
 use weft_gf::{Matrix, SparseMatrix};
 
-/// Runs every lane once; every sink must carry just what it names.
+/// Runs every lane once and checks that every sink carries exactly what it names.
 pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes, key: &ProofKey) -> Result<(), Refusal> {
     check_effort(plan, code, changes)?;
     for (number, changed) in changes.iter().enumerate() {
@@ -32,22 +32,22 @@ fn check_effort(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(
         let links: u64 = lane.links.iter().map(|link| u64::from(link.width)).sum();
         let ports: u64 =
             lane.stages.iter().map(|stage| (stage.matrix.steps().rows() + stage.matrix.cols()) as u64).max().unwrap_or(0);
-        // Whether a check proves something is seen over all sub-blocks of all blocks.
+        // Whether a check proves something depends on all sub-blocks of all blocks.
         let checks = lane.stages.iter().flat_map(|stage| &stage.sinks).any(|sink| matches!(sink, Sink::Check { .. }));
         let row_bytes = if checks { row_len.max((code.n * code.alpha) as u64) } else { row_len };
         if (links + ports).saturating_mul(row_bytes) > limits::PROOF_LANE_BYTES_MAX {
-            let message = format!("to prove a lane would need more than {} bytes", limits::PROOF_LANE_BYTES_MAX);
+            let message = format!("verifying a lane would need more than {} bytes", limits::PROOF_LANE_BYTES_MAX);
             return Err(Refusal::new(Rule::Limits, message));
         }
     }
     if products > limits::PROOF_PRODUCTS_MAX {
-        let message = format!("to prove it would take {products} products; at most {} are made", limits::PROOF_PRODUCTS_MAX);
+        let message = format!("verifying it would take {products} products: at most {} are allowed", limits::PROOF_PRODUCTS_MAX);
         return Err(Refusal::new(Rule::Limits, message));
     }
     Ok(())
 }
 
-/// A sink that carries something else than it names.
+/// A sink that carries something other than it names.
 pub(super) struct Wrong {
     stage: usize,
     sink: Sink,
@@ -73,21 +73,23 @@ fn refusal(plan: &Plan, number: usize, wrong: &Wrong, stages: &[usize]) -> Refus
     refusal
 }
 
-/// Draws the random columns by which lanes are proved that are too large to be proved whole.
+/// Draws the random columns with which lanes are proved that are too large for a complete proof.
 ///
-/// A lane that is wrong gives some sink a row that differs from the right one in at least one column; times a random column the two
-/// are equal with a probability of 1/256, and times 32 columns that are drawn independently with 256^-32. These are drawn from the key
-/// by xoshiro256**, which has 256 bits of state and is no cipher. So: a plan that was made without knowing the key, by mistake or by
-/// another party, passes by chance with a probability that is negligible (2^-64 is claimed, no more). A party that knows the key can make a
-/// wrong plan that passes. No party of a plan learns it, but one that made many plans and saw the verdicts is not what it is made for.
+/// A wrong lane gives some sink a row that differs from the right one in at least one column. Multiplied by a random
+/// column, the two are equal with a probability of 1/256; with 32 independently drawn columns, 256^-32. The columns are
+/// drawn from the key by xoshiro256**, which has 256 bits of state and is not a cipher. So a plan that was made without
+/// the key, by mistake or by another party, passes only with negligible probability (2^-64 is claimed, no more). A
+/// party that knows the key can make a wrong plan that passes. No party of a plan learns the key; but the key is not
+/// designed to resist a party that makes many plans and sees the verdicts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProofKey([u64; 4]);
 
 impl ProofKey {
-    /// What everybody can know: good against mistakes only, those of schemes and of memory, and the same in every process.
+    /// A public key: it protects only against mistakes, those of schemes and of memory, and is the same in every
+    /// process.
     pub const PUBLIC: Self = Self([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 1]);
 
-    /// From random numbers that are kept secret.
+    /// A key from secret random numbers.
     pub fn new(random: [u64; 4]) -> Self {
         Self(random)
     }
@@ -95,7 +97,7 @@ impl ProofKey {
     /// Random bytes for a lane, by its number.
     fn columns(&self, lane: usize) -> impl FnMut() -> u8 + use<> {
         let [a, b, c, d] = self.0;
-        // All zeros would stay that.
+        // A state of all zeros would never change.
         let mut state = [a, b, c, d ^ (lane as u64).wrapping_add(1) << 1 | 1];
         let mut next = move || {
             let drawn = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -108,7 +110,7 @@ impl ProofKey {
             state[3] = state[3].rotate_left(45);
             drawn
         };
-        // Neighbouring lanes begin in neighbouring states: they part soon.
+        // Adjacent lanes start in similar states, which diverge quickly.
         for _ in 0..32 {
             next();
         }
@@ -122,17 +124,17 @@ impl std::fmt::Debug for ProofKey {
     }
 }
 
-/// What sub-blocks are as combinations of [m | δ], one row each; or, where that would be too large, those rows times a matrix of
-/// few random columns: see [`ProofKey`].
+/// Sub-blocks as combinations of [m | δ], one row each; or, if those rows would be too large, the rows times a matrix
+/// of a few random columns: see [`ProofKey`].
 pub(super) struct Symbols<'a> {
     code: &'a CodeView<'a>,
-    /// Columns: those of m, then one for each column that changes; or the random ones.
+    /// The columns of m, followed by one for each changing column; or the random columns.
     pub(super) row_len: usize,
     delta_column: BTreeMap<u32, usize>,
     random: Option<Matrix>,
 }
 
-/// Rows of all stages' ports are kept whole up to this many bytes, and products made up to this number.
+/// Rows of all stages' ports are complete up to this many bytes, and products up to this number.
 const WHOLE_BYTES_MAX: usize = 64 << 20;
 const WHOLE_PRODUCTS_MAX: usize = 1 << 31;
 const RANDOM_COLUMNS: usize = 32;
@@ -151,8 +153,8 @@ impl<'a> Symbols<'a> {
         Self { code, row_len: columns + changed.len(), delta_column, random: None }
     }
 
-    /// With random columns, if this lane's rows would be too large. They depend on the key and the lane's number alone: the same plan
-    /// is proved in the same way.
+    /// Uses random columns if this lane's rows would be too large. They depend only on the key and the lane's number,
+    /// so a plan is always proved in the same way.
     fn narrowed(mut self, lane: &Lane, key: &ProofKey, number: usize) -> Self {
         if self.narrowed_len(lane) < self.row_len {
             let mut draw = key.columns(number);
@@ -162,7 +164,7 @@ impl<'a> Symbols<'a> {
         self
     }
 
-    /// Columns after that.
+    /// The number of columns after that.
     fn narrowed_len(&self, lane: &Lane) -> usize {
         let rows: usize = lane.stages.iter().map(|stage| stage.matrix.steps().rows() + stage.matrix.cols()).sum();
         let terms: usize = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len()).sum();
@@ -193,7 +195,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// What a source carries.
+    /// The rows of a source.
     pub(super) fn source(&self, source: &Source, rows: &mut [u8]) {
         match source {
             Source::Link(_) => {}
@@ -203,7 +205,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// What a sink must carry.
+    /// The rows that a sink must carry.
     pub(super) fn sink(&self, sink: &Sink, rows: &mut [u8]) {
         match sink {
             Sink::Link(_) => {}
@@ -231,8 +233,8 @@ impl Ends for Symbols<'_> {
     }
 }
 
-/// Zeros prove nothing by themselves: with the sub-blocks that are read as free variables, the rows of the lane's checks must
-/// be independent, and see every sub-block of every block.
+/// Zeros prove nothing by themselves: with the sub-blocks that are read as free variables, the rows of the lane's
+/// checks must be independent and cover every sub-block of every block.
 fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Executor<'_>) -> Result<(), Refusal> {
     let lane = &plan.shape.lanes[number];
     let Some(at) = lane.stages.iter().position(|stage| stage.sinks.iter().any(|sink| matches!(sink, Sink::Check { .. }))) else {
@@ -240,22 +242,22 @@ fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Ex
     };
     let refuse = |message: String| Err(Refusal::new(Rule::Check, message).at(Place::stage(plan, number, at)));
     let Some(mut free) = Free::new(lane) else {
-        return refuse("a check of new data proves nothing about the blocks that are stored".into());
+        return refuse("a check of new data proves nothing about the stored blocks".into());
     };
     let row_len = free.variables.len();
-    // The executor cannot fail here: these ends never do.
+    // The executor cannot fail here, because these ends never do.
     let Ok(()) = executor.run(row_len, &mut free);
     let rows = free.checks.chunks_exact(row_len.max(1)).collect::<Vec<_>>();
-    // More rows than variables are dependent; it need not be worked out.
+    // More rows than variables are always dependent.
     let checks = Matrix::from_fn(rows.len().min(row_len + 1), row_len, |r, c| rows[r][c]);
     if checks.rank() < rows.len() {
-        return refuse("a check whose rows depend on each other proves less than it says".into());
+        return refuse("the check's rows depend on each other, so it proves less than it declares".into());
     }
     for index in code.stored() {
         let seen = free.variables.range((index, 0)..=(index, u16::MAX)).map(|(_, column)| *column);
         let columns: Vec<usize> = seen.collect();
         if columns.len() < code.alpha || checks.select_cols(&columns).rank() < code.alpha {
-            return refuse(format!("the check does not see all of block {index}: it could be wrong, and nobody would know"));
+            return refuse(format!("the check does not cover all of block {index}, which could be wrong without being noticed"));
         }
     }
     Ok(())
@@ -268,7 +270,7 @@ struct Free {
 }
 
 impl Free {
-    /// `None` if something else than stored blocks goes in.
+    /// `None` if an input is not a stored block.
     fn new(lane: &Lane) -> Option<Self> {
         let mut variables = BTreeMap::new();
         for source in lane.stages.iter().flat_map(|stage| &stage.sources) {

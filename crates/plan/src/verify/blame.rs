@@ -1,8 +1,9 @@
-//! Which stage is wrong, where that can be told.
+//! Finds the wrong stage, if possible.
 //!
-//! Stage j can be the culprit alone only if some other matrix there would put every sink of the lane right: with S what goes
-//! into it, T how the sinks depend on what it computes, and E by how much the sinks are off, if `T·Δ·S = E` has a solution Δ.
-//! It has one just if the columns of E lie in the span of T's columns and the rows of E in the span of S's rows.
+//! Stage j alone can be wrong only if some other matrix in it would correct every sink of the lane. Let S be its
+//! inputs, T the dependence of the sinks on its outputs, and E the error of the sinks: then `T·Δ·S = E` must have a
+//! solution Δ. It has one exactly if the columns of E are in the span of T's columns and the rows of E are in the span
+//! of S's rows.
 
 use super::algebra::Symbols;
 use crate::executor::{Ends, Executor};
@@ -10,12 +11,12 @@ use crate::{CodeView, Lane, Sink, Source};
 use std::convert::Infallible;
 use weft_gf::{Matrix, SparseMatrix, field};
 
-/// Elements of the matrices that are reduced, at most, over all stages: beyond it only the sink is named.
+/// The most elements of the matrices that are reduced, over all stages; beyond that, only the sink is named.
 const REDUCED_ELEMENTS_MAX: usize = 1 << 22;
 
-/// The stages any one of which could be the culprit alone, ascending; none if nothing can be told.
+/// The stages any one of which alone could be wrong, ascending; empty if that cannot be determined.
 pub(super) fn stages(lane: &Lane, code: &CodeView<'_>, changed: &[usize], executor: &mut Executor<'_>) -> Vec<usize> {
-    // Zeros put a check right wherever they come from: nothing can be told from it.
+    // For a check, the cause of a wrong result cannot be determined: zeros are right wherever they come from.
     if lane.stages.iter().flat_map(|stage| &stage.sinks).any(|sink| matches!(sink, Sink::Check { .. })) {
         return Vec::new();
     }
@@ -50,12 +51,13 @@ fn matrix(rows: &[u8], row_len: usize) -> Matrix {
     Matrix::from_fn(rows.len() / row_len, row_len, |r, c| rows[r * row_len + c])
 }
 
-/// Rows that leave the lane by a sink.
+/// The rows that leave the lane through a sink.
 fn emitted(lane: &Lane, sink: &Sink) -> usize {
     if matches!(sink, Sink::Link(_)) { 0 } else { lane.sink_width(sink) }
 }
 
-/// For each stage, how all rows that leave the lane (ordered by stage and sink) depend on the rows that the stage computes.
+/// For each stage, how all rows that leave the lane (ordered by stage and sink) depend on the rows that the stage
+/// computes.
 fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Option<Vec<Matrix>> {
     let mut start = 0;
     let mut starts = Vec::with_capacity(lane.stages.len());
@@ -96,7 +98,7 @@ fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Option<Vec<Matri
     Some(of_stages)
 }
 
-/// The product of a small dense matrix and one that may be large, and sparse.
+/// The product of a small dense matrix and a possibly large sparse one.
 fn times_sparse(left: &Matrix, right: &SparseMatrix) -> Matrix {
     let mut product = Matrix::zero(left.rows(), right.cols());
     for (through, col, coefficient) in right.terms() {
@@ -108,7 +110,7 @@ fn times_sparse(left: &Matrix, right: &SparseMatrix) -> Matrix {
     product
 }
 
-/// Runs through the lane and notes what goes into each stage, and by how much each sink is off.
+/// Runs the lane and records each stage's inputs and the error of each sink.
 struct Trace<'a> {
     symbols: Symbols<'a>,
     sources: Vec<Vec<u8>>,

@@ -1,8 +1,10 @@
-//! Proved once: the shapes whose rules were found to hold, so that the next plan of such a shape needs its binding checked only.
+//! A cache of proofs: the shapes whose rules hold, so that for the next plan of such a shape only the binding is
+//! checked.
 //!
-//! What is remembered of a proof is all that it depends on: the shape, the code (its generator too, not its name alone), and which
-//! columns change in each lane. A plan is taken for proved only if all of that is equal; matrices are compared too, which costs nothing
-//! where they are the same in memory. The rules of the binding and the job are checked every time.
+//! A proof is stored with everything that it depends on: the shape, the code (with its generator, and not just its
+//! name), and the columns that change in each lane. A plan counts as proved only if all of these are equal; matrices
+//! are compared too, which is free if they are the same in memory. The rules of the binding and the job are checked
+//! every time.
 
 use super::{algebra, algebra::ProofKey, structure, structure::Changes};
 use crate::{Cache, CodeView, Counts, Job, Plan, Refusal, Shape, Sink, Source};
@@ -12,15 +14,15 @@ use std::{
 };
 use weft_gf::SparseMatrix;
 
-/// The proofs that were made last, up to a number of coefficients.
+/// The latest proofs, up to a number of coefficients.
 #[derive(Debug)]
 pub struct Proofs {
     key: ProofKey,
-    /// By the shapes' digests; of two that have the same one the later stays.
+    /// By the shapes' digests; of two with the same digest the later is kept.
     known: Cache<u64, Arc<Proof>>,
 }
 
-/// A shape that keeps its rules, of a code, where these columns change.
+/// A verified shape, of a code, with these changing columns.
 #[derive(Debug)]
 struct Proof {
     shape: Shape,
@@ -30,12 +32,12 @@ struct Proof {
 }
 
 impl Proofs {
-    /// Remembers shapes of up to `terms_max` coefficients, all together; each counts as 1024 at least.
+    /// Stores shapes of up to `terms_max` coefficients in total; each counts as at least 1024.
     pub fn new(key: ProofKey, terms_max: usize) -> Self {
         Self { key, known: Cache::new(terms_max) }
     }
 
-    /// Proves that `plan` does exactly what `job` wants, as [`crate::verify()`] does, or says why not.
+    /// Proves that `plan` does exactly what `job` wants, like [`crate::verify()`], or says why not.
     pub fn verify(&self, plan: &Plan, code: CodeView<'_>, job: &Job) -> Result<(), Refusal> {
         let (digest, shape) = (digest(&plan.shape), &plan.shape);
         let is_of_it = |proof: &Arc<Proof>| {
@@ -58,20 +60,20 @@ impl Proofs {
         Ok(())
     }
 
-    /// How often a shape was known, and how often not.
+    /// How often a shape was found, and how often not.
     pub fn counts(&self) -> Counts {
         self.known.counts()
     }
 }
 
-/// What a shape counts as at least: it has ports and links besides its coefficients.
+/// The least cost of a shape, for its ports and links.
 const TERMS_MIN: usize = 1024;
 
 fn sizes(code: &CodeView<'_>) -> [usize; 4] {
     [code.k, code.n, code.alpha, code.tolerance]
 }
 
-/// Some of what distinguishes shapes: enough that others seldom have the same, and little work for many sub-blocks.
+/// A digest of a shape: enough to distinguish most shapes, and cheap for many sub-blocks.
 fn digest(shape: &Shape) -> u64 {
     let mut hasher = DefaultHasher::new();
     shape.code.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! Everything of the proof that is not algebra.
+//! All parts of the proof except the algebra.
 
 use super::tiling::{Tiles, gap, range};
 use crate::{
@@ -10,7 +10,7 @@ use weft_types::{BlockId, Layout, Party, Span};
 /// For each lane, the columns of the generator that change in it, ascending.
 pub(super) type Changes = Vec<Vec<usize>>;
 
-/// The rules of the shape that are not algebra: they depend on no party, no block, no position and no job.
+/// The rules of the shape except the algebra; they depend on no party, block, position or job.
 pub(super) fn check_shape(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
     limits::check_plan(plan)?;
     code.check()?;
@@ -20,7 +20,7 @@ pub(super) fn check_shape(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusa
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         check_lane(plan, number)?;
         if lane.window == 0 || lane.window > limits::WINDOW_SLICES_MAX {
-            let message = format!("a window of {} slices; 1 to {} are possible", lane.window, limits::WINDOW_SLICES_MAX);
+            let message = format!("a window of {} slices is invalid: use 1 to {}", lane.window, limits::WINDOW_SLICES_MAX);
             return Err(Refusal::new(Rule::Lane, message).at(Place::lane(number)));
         }
         check_ports(plan, code, number)?;
@@ -28,8 +28,8 @@ pub(super) fn check_shape(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusa
     Ok(())
 }
 
-/// The rules of the binding and the job, for a shape of that code that keeps its own: who is who, who holds what, tiling, generations,
-/// that no stripe is mixed, placement and tolerance.
+/// The rules of the binding and the job, for a valid shape of that code: parties, holds, tiling, generations, no mixed
+/// stripe, placement and tolerance.
 pub(super) fn check_binding(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<Changes, Refusal> {
     limits::check_binding(plan)?;
     limits::check_job(job)?;
@@ -56,7 +56,7 @@ fn refuse<T>(rule: Rule, message: impl std::fmt::Display) -> Result<T, Refusal> 
     Err(Refusal::new(rule, message))
 }
 
-/// Which positions of which blocks the parties hold, ascending: those of one block at one party stand together.
+/// The positions of the blocks that parties hold, ascending; those of one block at one party are adjacent.
 struct Held {
     spans: Vec<(Party, BlockId, Span)>,
 }
@@ -68,7 +68,7 @@ impl Held {
         Self { spans }
     }
 
-    /// Whether `party` holds `block` for all positions of the slices; else, why not.
+    /// Whether `party` holds `block` for all positions of the slices; otherwise why not.
     fn check(&self, party: Party, block: BlockId, slices: &SliceSet) -> Result<(), String> {
         let first = self.spans.partition_point(|(who, other, _)| (*who, *other) < (party, block));
         let own = || self.spans[first..].iter().take_while(|(who, other, _)| (*who, *other) == (party, block));
@@ -95,15 +95,18 @@ fn check_parties(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
     let Layout { block_len, cell_len, alpha } = binding.layout;
     Layout::new(block_len, cell_len, alpha).map_err(|error| Refusal::new(Rule::Binding, error.message))?;
     if alpha as usize != code.alpha {
-        return refuse(Rule::Binding, format!("its layout has {alpha} sub-blocks a cell, {} has {}", code.spec, code.alpha));
+        return refuse(
+            Rule::Binding,
+            format!("its layout has {alpha} sub-blocks in a cell, but {} has {}", code.spec, code.alpha),
+        );
     }
     if binding.spans.len() != plan.shape.lanes.len() {
         let (spans, lanes) = (binding.spans.len(), plan.shape.lanes.len());
-        return refuse(Rule::Binding, format!("it names the positions of {spans} lanes, and has {lanes}"));
+        return refuse(Rule::Binding, format!("it has positions for {spans} lanes, but {lanes} lanes"));
     }
     if !binding.seq.fits(code.k) {
         let counts = binding.seq.counts().len();
-        return refuse(Rule::Binding, format!("it counts the updates of {counts} data blocks, and {} has {}", code.spec, code.k));
+        return refuse(Rule::Binding, format!("it counts the updates of {counts} data blocks, but {} has {}", code.spec, code.k));
     }
     if binding.slice_len == 0 {
         return refuse(Rule::Binding, "its slices have no position");
@@ -117,7 +120,7 @@ fn check_parties(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
     let first = bound.clone().next().map(|block| block.id.stripe);
     bound.clone().try_for_each(|block| check_block(plan, code, block))?;
     if bound.any(|block| Some(block.id.stripe) != first) {
-        return refuse(Rule::Binding, "its blocks are of several stripes");
+        return refuse(Rule::Binding, "its blocks belong to several stripes");
     }
     Ok(())
 }
@@ -125,7 +128,7 @@ fn check_parties(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
 fn check_block(plan: &Plan, code: &CodeView<'_>, block: &BoundBlock) -> Result<(), Refusal> {
     let BoundBlock { vertex, id, len } = block;
     if usize::from(*vertex) >= plan.binding.parties.len() {
-        return refuse(Rule::Binding, format!("block {id} is bound to vertex {vertex}, which is no party"));
+        return refuse(Rule::Binding, format!("block {id} is bound to vertex {vertex}, which has no party"));
     }
     if usize::from(id.index) >= code.n {
         return refuse(Rule::Binding, format!("block {id} is bound, but {} has only {} blocks", code.spec, code.n));
@@ -141,7 +144,7 @@ fn check_job(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<(), Refusal>
     for Change { index, sub_block, span } in &job.changed {
         if usize::from(*index) >= code.k || usize::from(*sub_block) >= code.alpha || !positions.contains(*span) {
             let where_ = format!("sub-block {sub_block} of block {index}, positions {}", range(*span));
-            return refuse(Rule::Job, format!("it changes {where_}, which is no data of the stripe"));
+            return refuse(Rule::Job, format!("it changes {where_}, which is not data of the stripe"));
         }
     }
     if let Some(hold) = job.holds.iter().find(|hold| usize::from(hold.block.index) >= code.n) {
@@ -149,12 +152,12 @@ fn check_job(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<(), Refusal>
         return refuse(Rule::Job, message);
     }
     if let Some(input) = job.inputs.iter().find(|input| usize::from(input.index) >= code.k) {
-        return refuse(Rule::Job, format!("it has an input for block {}, which is no data block", input.index));
+        return refuse(Rule::Job, format!("it has an input for block {}, which is not a data block", input.index));
     }
     Ok(())
 }
 
-/// A stored block is a new generation, at one place.
+/// Checks that a stored block is a new generation, at one place.
 fn check_stores(plan: &Plan, job: &Job) -> Result<(), Refusal> {
     let block = |id: &BlockId| (id.stripe, id.index, id.copy);
     let mut held: Vec<_> = job.holds.iter().map(|hold| (block(&hold.block), hold.block.generation)).collect();
@@ -164,12 +167,12 @@ fn check_stores(plan: &Plan, job: &Job) -> Result<(), Refusal> {
         let before = &held[..held.partition_point(|(other, _)| *other <= block(id))];
         let newest = before.last().filter(|(other, _)| *other == block(id)).map_or(0, |(_, generation)| *generation);
         if id.generation <= newest {
-            return refuse(Rule::Binding, format!("block {id} is to be stored, but generation {newest} is there already"));
+            return refuse(Rule::Binding, format!("block {id} cannot be stored: generation {newest} already exists"));
         }
     }
     stored.sort_unstable();
     match stored.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(twice) => refuse(Rule::Binding, format!("block {} is to be stored at two places", twice[0])),
+        Some(twice) => refuse(Rule::Binding, format!("block {} would be stored at two places", twice[0])),
         None => Ok(()),
     }
 }
@@ -179,7 +182,7 @@ fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
     let wrong = |message: String| Err(Refusal::new(Rule::Lane, message).at(Place::lane(number)));
     let (span, positions) = (plan.span(number), plan.binding.layout.positions());
     if span.is_empty() || span.end > positions {
-        return wrong(format!("positions {} are not of a block: 0..{positions} are", range(span)));
+        return wrong(format!("positions {} are outside a block's 0..{positions}", range(span)));
     }
     if plan.slice_set(number).is_empty() {
         return wrong(format!("no slice: first {}, step {}, of positions {}", lane.first, lane.step, range(span)));
@@ -190,7 +193,7 @@ fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
 /// A vertex, and the index of a block.
 type Port = (u16, u8);
 
-/// What the plan and its job name, by how ports refer to it, ascending.
+/// The blocks that the plan and its job name, by the ports' references, ascending.
 struct Named {
     inputs: Vec<(Party, u8)>,
     blocks: Vec<(Port, BlockId)>,
@@ -218,7 +221,7 @@ fn by_port(blocks: &[BoundBlock]) -> Result<Vec<(Port, BlockId)>, Refusal> {
     }
 }
 
-/// That ports name sub-blocks of the code, each once.
+/// Checks that ports name sub-blocks of the code, each once.
 fn check_ports(plan: &Plan, code: &CodeView<'_>, number: usize) -> Result<(), Refusal> {
     for (at, stage) in plan.shape.lanes[number].stages.iter().enumerate() {
         let sources = stage.sources.iter().filter_map(|source| match source {
@@ -239,12 +242,13 @@ fn check_ports(plan: &Plan, code: &CodeView<'_>, number: usize) -> Result<(), Re
     Ok(())
 }
 
-/// Whether every party has what its stages read and patch, and new generations for what they store.
+/// Checks that every party has what its stages read and patch, and new generations for what they store.
 struct Ends<'a> {
     plan: &'a Plan,
     named: &'a Named,
     held: &'a Held,
-    /// The lane for which each bound block was last found to be held: many stages may read one block, and it may have many holes.
+    /// The lane for which each bound block was last found to be held: many stages may read one block, and it may have
+    /// many holes.
     found: Vec<Option<usize>>,
 }
 
@@ -255,7 +259,7 @@ impl Ends<'_> {
         for (at, stage) in plan.shape.lanes[lane].stages.iter().enumerate() {
             let wrong = |(rule, message): (Rule, String)| Refusal::new(rule, message).at(Place::stage(plan, lane, at));
             let Some(party) = plan.binding.parties.get(usize::from(stage.vertex)).copied() else {
-                return Err(wrong((Rule::Binding, format!("vertex {} is no party", stage.vertex))));
+                return Err(wrong((Rule::Binding, format!("vertex {} has no party", stage.vertex))));
             };
             let mut held =
                 |index: u8, what: &str| self.check_held((stage.vertex, index), party, what, (lane, &slices)).map_err(wrong);
@@ -275,7 +279,7 @@ impl Ends<'_> {
                     Sink::Patch { index, .. } => held(*index, "patched")?,
                     Sink::Store { index, .. } if named.has_store((stage.vertex, *index)) => {}
                     Sink::Store { index, .. } => {
-                        return Err(wrong((Rule::Binding, format!("block {index} is to be stored, but has no new generation"))));
+                        return Err(wrong((Rule::Binding, format!("block {index} is stored, but has no new generation"))));
                     }
                 }
             }
@@ -291,7 +295,7 @@ impl Ends<'_> {
         (lane, slices): (usize, &SliceSet),
     ) -> Result<(), (Rule, String)> {
         let bound = self.named.blocks.binary_search_by_key(&port, |(port, _)| *port);
-        let at = bound.map_err(|_| (Rule::Binding, format!("block {} is to be {what}, but not bound", port.1)))?;
+        let at = bound.map_err(|_| (Rule::Binding, format!("block {} is {what}, but not bound", port.1)))?;
         if self.found[at] != Some(lane) {
             self.held.check(party, self.named.blocks[at].1, slices).map_err(|message| (Rule::Holds, message))?;
             self.found[at] = Some(lane);
@@ -309,16 +313,17 @@ fn check_sub_blocks(code: &CodeView<'_>, index: u8, sub_blocks: &[u16]) -> Resul
         !sub_blocks.iter().all(|sub_block| seen.insert(*sub_block))
     };
     if sub_blocks.is_empty() || !sub_blocks.is_sorted_by(|a, b| a < b) && is_twice() {
-        return Err(format!("sub-blocks {sub_blocks:?} of block {index}: at least one, and none twice"));
+        return Err(format!("sub-blocks {sub_blocks:?} of block {index} are invalid: at least one, and none twice"));
     }
     Ok(())
 }
 
-/// The columns that change in a lane. Either all of a lane's positions change or none: the proof runs each lane once.
+/// The columns that change in a lane. All of a lane's positions must change or none, because the proof runs each lane
+/// once.
 fn changed_columns(plan: &Plan, code: &CodeView<'_>, job: &Job, number: usize) -> Result<Vec<usize>, Refusal> {
     let slices = plan.slice_set(number);
     let (hull, mut columns) = (slices.hull(), Vec::new());
-    // Sub-blocks mostly change together.
+    // Sub-blocks usually change together.
     for changes in job.changed.chunk_by(|a, b| a.span == b.span) {
         let span = changes[0].span;
         if slices.touching(span).is_none() {
@@ -336,7 +341,8 @@ fn changed_columns(plan: &Plan, code: &CodeView<'_>, job: &Job, number: usize) -
     Ok(columns)
 }
 
-/// Every held block that a change reaches is patched, or stored anew (here or elsewhere: the old generation is fenced then).
+/// Checks that every held block that a change reaches is patched, or stored again (here or elsewhere; the old
+/// generation is then fenced).
 fn check_mixed(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, tiles: &Tiles) -> Result<(), Refusal> {
     if job.changed.is_empty() || held.spans.is_empty() {
         return Ok(());
@@ -371,7 +377,7 @@ fn check_mixed(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, tiles: 
     Ok(())
 }
 
-/// Nobody gets a second block of the stripe.
+/// Checks that no party gets a second block of the stripe.
 fn check_placement(job: &Job) -> Result<(), Refusal> {
     let stored = || job.wants.iter().filter(|want| want.kind == WantKind::Store).map(|want| (want.party, want.index));
     let mut has: Vec<(Party, u8)> = job.holds.iter().map(|hold| (hold.party, hold.block.index)).chain(stored()).collect();
@@ -388,7 +394,7 @@ fn check_placement(job: &Job) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What changes can still be read back when as many blocks are lost as the code tolerates to lose, or fewer.
+/// Checks that changed data stays readable after the loss of any blocks that the code tolerates.
 fn check_tolerance(code: &CodeView<'_>, job: &Job) -> Result<(), Refusal> {
     let changed = Span::normalize(job.changed.iter().map(|change| change.span).collect());
     if changed.is_empty() {
@@ -409,7 +415,7 @@ fn check_tolerance(code: &CodeView<'_>, job: &Job) -> Result<(), Refusal> {
         events.extend(gaps.flat_map(|gap| [(gap.start, 1i8), (gap.end, -1)]));
     }
     events.push((changed[0].start, 0));
-    // Ends come before starts: a gap that ends where another begins does not meet it.
+    // Ends sort before starts: a gap that ends where another begins does not overlap it.
     events.sort_unstable();
     for (position, step) in events {
         absent = absent.saturating_add_signed(step.into());

@@ -1,4 +1,4 @@
-//! Whether what comes out is just what is wanted, each position once: a Patch that is applied twice corrupts.
+//! Checks that the outputs are exactly what is wanted, each position once: a Patch that is applied twice corrupts.
 
 use crate::{Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Want, WantKind, limits};
 use std::{
@@ -8,28 +8,28 @@ use std::{
 };
 use weft_types::{Party, Span};
 
-/// What comes out where: as what, at whom, of which block, which sub-block (for a Check: which row).
+/// An output: its kind, party, block and sub-block (for a Check: the row).
 pub(super) type Key = (WantKind, Party, u8, u16);
 
-/// A block at a party, as one kind of want: its sub-blocks mostly come out together.
+/// A block at a party, as one kind of output: its sub-blocks usually come out together.
 type Block = (WantKind, Party, u8);
 
-/// The positions for which each thing comes out, normalized. They are kept only for jobs that change blocks which a party holds.
+/// The positions of each output, normalized. They are kept only for jobs that change held blocks.
 pub(super) struct Tiles {
     tiles: BTreeMap<Key, Rc<Vec<Span>>>,
 }
 
-/// A sink: the lane and the stage that it is in, and the sub-blocks.
+/// A sink: its lane, its stage, and the sub-blocks.
 type Emitted<'a> = (u32, u32, Cow<'a, [u16]>);
 
 impl Tiles {
-    /// Collects what comes out of the plan, and refuses what comes out twice, too much or too little.
+    /// Collects the plan's outputs, and refuses duplicate, unwanted and missing ones.
     pub(super) fn check(plan: &Plan, job: &Job) -> Result<Self, Refusal> {
         let emitted = emitted(plan)?;
         let mut wanted: Vec<(Block, &Want)> =
             job.wants.iter().map(|want| ((want.kind, want.party, want_index(want)), want)).collect();
         wanted.retain(|(_, want)| !want.sub_blocks.is_empty());
-        // Stable: the sinks and the wants of a block stay in their order.
+        // Stable: the sinks and the wants of a block stay in order.
         wanted.sort_by_key(|(block, _)| *block);
         let is_kept = !job.changed.is_empty() && !job.holds.is_empty();
         let mut unions = Unions { plan, known: HashMap::new(), budget: limits::TILED_SLICES_MAX };
@@ -43,7 +43,7 @@ impl Tiles {
             let first = wanted.partition_point(|(other, _)| *other < sinks[0].0);
             let wants = &wanted[first..first + wanted[first..].partition_point(|(other, _)| *other == sinks[0].0)];
             let all = together(sinks, wants);
-            // What one lane gives, slice by slice, is wanted as it is.
+            // One lane gives exactly what is wanted, slice by slice.
             if let (Some(_), false, [(_, (lane, ..))], [(_, want)]) = (all, is_kept, sinks, wants)
                 && gives(*lane, want.span)
             {
@@ -79,7 +79,7 @@ impl Tiles {
         }
     }
 
-    /// The positions for which any of the things comes out, normalized.
+    /// The positions at which any of these outputs comes out, normalized.
     pub(super) fn any_of(&self, keys: &[Key]) -> Rc<Vec<Span>> {
         let mut found = keys.iter().filter_map(|key| self.tiles.get(key));
         match (found.next(), found.next()) {
@@ -107,7 +107,7 @@ fn together<'a>(sinks: &'a [(Block, Emitted<'_>)], wants: &[(Block, &Want)]) -> 
 /// Lanes and stages, and positions.
 type BySubBlock = BTreeMap<u16, (Vec<(u32, u32)>, Vec<Span>)>;
 
-/// For every sub-block that sinks or wants name: the lanes and stages that it comes out of, and where it is wanted. If all are
+/// For every sub-block that sinks or wants name: the lanes and stages that give it, and where it is wanted. If all are
 /// together, the first stands for all of them.
 fn by_sub_block(sinks: &[(Block, Emitted<'_>)], wants: &[(Block, &Want)], together: bool) -> BySubBlock {
     let looked_at = if together { 1 } else { usize::MAX };
@@ -125,16 +125,16 @@ fn by_sub_block(sinks: &[(Block, Emitted<'_>)], wants: &[(Block, &Want)], togeth
     found
 }
 
-/// The positions of lanes: most things come out of the same ones.
+/// The positions of sets of lanes: most outputs share them.
 struct Unions<'a> {
     plan: &'a Plan,
     known: HashMap<Vec<u32>, Rc<Vec<Span>>>,
-    /// Slices that may still be looked at one by one.
+    /// The slices that may still be examined one by one.
     budget: u64,
 }
 
 impl Unions<'_> {
-    /// All positions at which a thing comes out of these lanes and stages.
+    /// All positions at which an output comes from these lanes and stages.
     fn of(&mut self, key: &Key, from: &[(u32, u32)]) -> Result<Rc<Vec<Span>>, Refusal> {
         let lanes: Vec<u32> = from.iter().map(|(lane, _)| *lane).collect();
         if let Some(spans) = self.known.get(&lanes) {
@@ -147,7 +147,7 @@ impl Unions<'_> {
     }
 }
 
-/// The sinks of all blocks that come out, block by block, and those of a block in order.
+/// The sinks of all output blocks, block by block, those of a block in order.
 fn emitted(plan: &Plan) -> Result<Vec<(Block, Emitted<'_>)>, Refusal> {
     let mut emitted = Vec::new();
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
@@ -164,8 +164,7 @@ fn emitted(plan: &Plan) -> Result<Vec<(Block, Emitted<'_>)>, Refusal> {
                         let row = rows.entry(party).or_default();
                         let end = u16::try_from(*width).ok().and_then(|width| row.checked_add(width));
                         let end = end.ok_or_else(|| {
-                            Refusal::new(Rule::Limits, "more rows to check than can be numbered")
-                                .at(Place::stage(plan, number, at))
+                            Refusal::new(Rule::Limits, "the checks have too many rows").at(Place::stage(plan, number, at))
                         })?;
                         (WantKind::Check, 0, (std::mem::replace(row, end)..end).collect())
                     }
@@ -219,7 +218,7 @@ pub(super) fn gap(spans: &[Span], span: Span) -> Option<Span> {
     let at = spans.partition_point(|one| one.end <= span.start);
     let next = |at: usize| spans.get(at).map_or(u64::MAX, |one| one.start);
     match spans.get(at) {
-        // Normalized spans do not touch, so that what is after one is uncovered up to the next.
+        // Normalized spans do not touch, so the position after one is uncovered up to the next.
         Some(one) if one.start <= span.start => (one.end < span.end).then(|| Span::new(one.end, span.end.min(next(at + 1)))),
         _ => Some(Span::new(span.start, span.end.min(next(at)))),
     }
@@ -242,7 +241,7 @@ impl Failure {
             }
             Self::TooMany => {
                 let max = limits::TILED_SLICES_MAX;
-                Refusal::new(Rule::Limits, format!("its lanes interleave in more than {max} slices; use larger ones"))
+                Refusal::new(Rule::Limits, format!("its lanes interleave in more than {max} slices: use larger slices"))
             }
         }
     }
@@ -250,8 +249,8 @@ impl Failure {
 
 /// The union of sets of slices, normalized, if no two of them overlap.
 ///
-/// Lanes that take turns over one span (every `step`-th slice each) are one span together: only where some of them have not
-/// begun yet are slices looked at one by one.
+/// Lanes that take turns over one span (every `step`-th slice each) together form one span. Slices are examined one by
+/// one only where some of the lanes have not begun yet.
 fn union(sets: &[SliceSet], budget: &mut u64) -> Result<Vec<Span>, Failure> {
     let mut turns: BTreeMap<(Span, u32, u64), Vec<u32>> = BTreeMap::new();
     for set in sets {

@@ -30,15 +30,15 @@ fn bound_blocks_are_of_one_stripe_and_each_is_bound_once() {
     };
     says(&|plan| plan.binding.blocks.push(plan.binding.blocks[1].clone()), "vertex 1 has two blocks of index 1");
     says(&|plan| plan.binding.stores.push(plan.binding.stores[0].clone()), "vertex 6 has two blocks of index 2");
-    says(&|plan| plan.binding.blocks[3].id.stripe = StripeId(8), "its blocks are of several stripes");
-    says(&|plan| plan.binding.stores[0].id.stripe = StripeId(8), "its blocks are of several stripes");
-    says(&|plan| plan.binding.blocks[3].vertex = 60, "is bound to vertex 60, which is no party");
+    says(&|plan| plan.binding.blocks[3].id.stripe = StripeId(8), "its blocks belong to several stripes");
+    says(&|plan| plan.binding.stores[0].id.stripe = StripeId(8), "its blocks belong to several stripes");
+    says(&|plan| plan.binding.blocks[3].vertex = 60, "is bound to vertex 60, which has no party");
     says(&|plan| plan.binding.parties[4] = plan.binding.parties[1], "two vertices are n2");
     let again = |plan: &mut Plan| {
         plan.binding.stores.push(plan.binding.stores[0].clone());
         plan.binding.stores[1].vertex = 0;
     };
-    says(&again, "block s7-b002-c0-g2 is to be stored at two places");
+    says(&again, "block s7-b002-c0-g2 would be stored at two places");
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn the_newest_generation_counts_at_any_party() {
         Job { holds: generations.iter().map(held).chain(job.holds.clone()).collect(), ..job.clone() }
     };
     accepted(&world, &plan, &with(&[1, 0]));
-    refused(&world, &plan, &with(&[1, 3, 0]), Rule::Binding, "generation 3 is there already");
-    refused(&world, &plan, &with(&[0, 2]), Rule::Binding, "generation 2 is there already");
+    refused(&world, &plan, &with(&[1, 3, 0]), Rule::Binding, "generation 3 already exists");
+    refused(&world, &plan, &with(&[0, 2]), Rule::Binding, "generation 2 already exists");
     let mut other = with(&[3]);
     other.holds[0].block.copy = 1;
     accepted(&world, &plan, &other);

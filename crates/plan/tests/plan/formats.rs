@@ -101,7 +101,7 @@ fn plans_and_tasks_read_back() {
                 from_json(&older.to_string())
             };
             assert_eq!(with_count(0).unwrap().plan, plan);
-            assert!(with_count(1).unwrap_err().to_string().contains("1 updates, and nothing says of which"));
+            assert!(with_count(1).unwrap_err().to_string().contains("a plan with 1 updates does not say which"));
             let updated = Plan { binding: Binding { seq: Seq::new(3, vec![0, 7]), ..plan.binding.clone() }, ..plan.clone() };
             assert_eq!(from_json(&to_json(&updated, &job, &[]).unwrap()).unwrap().plan, updated);
             // And no priority.
@@ -126,7 +126,7 @@ fn other_versions_and_other_files_are_refused() {
     let (plan, job) = plans(&world(4, 2, 1)).remove(0);
     let text = to_json(&plan, &job, &[]).unwrap();
     let newer = text.replace("\"weft_plan\": 2", "\"weft_plan\": 3");
-    assert_eq!(from_json(&newer).unwrap_err().to_string(), "a plan of format 3; this weft reads formats up to 2");
+    assert_eq!(from_json(&newer).unwrap_err().to_string(), "the plan has format 3, but this weft reads formats up to 2");
     for wrong in [
         "",
         "{}",
@@ -139,7 +139,7 @@ fn other_versions_and_other_files_are_refused() {
     ] {
         assert!(from_json(wrong).unwrap_err().to_string().starts_with("not a saved plan: "), "{wrong}");
     }
-    assert!(from_json(&" ".repeat(weft_plan::JSON_BYTES_MAX + 1)).unwrap_err().to_string().contains("bytes is not read"));
+    assert!(from_json(&" ".repeat(weft_plan::JSON_BYTES_MAX + 1)).unwrap_err().to_string().contains("bytes are read"));
 }
 
 #[test]
@@ -156,7 +156,7 @@ Blocks of 64.0 KiB, sent in slices of 4.0 KiB
 Lane 0: positions 0..65536, 16 slices
   n2     reads block 1, multiplies
   n2     ──64.0 KiB at 60.2 KiB/s──▶ n3
-  n3     reads block 2, adds it to what came
+  n3     reads block 2, adds it to the sum
   n3     ──64.0 KiB at 60.2 KiB/s──▶ client
   client takes delivery of block 0
 
@@ -171,9 +171,9 @@ Lane 0: positions 0..65536, 16 slices
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(squeeze(&text), squeeze(expected), "{text}");
     let columns: Vec<usize> = text.lines().filter(|line| line.contains('–')).map(|line| line.chars().count()).collect();
-    assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "the table is not straight:\n{text}");
+    assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "the table is not aligned:\n{text}");
 
-    // What somebody else has predicted is what is said.
+    // A given prediction is printed as it is.
     let takes = Takes { seconds: 32.0, on: "the links as they are known".into(), one_block_s: None };
     let text = explain(&plan, Some(&takes)).unwrap();
     assert!(text.ends_with("2 hops; should take 32.00 s on the links as they are known.\n"), "{text}");
@@ -282,28 +282,28 @@ fn wrong_shares_are_refused() {
         let error = task.validate().expect_err(text).to_string();
         assert!(error.starts_with("n3: ") && error.contains(text), "{error}");
     };
-    says(&|task| task.slice_len = 0, "slices of no position");
+    says(&|task| task.slice_len = 0, "slices have no position");
     says(&|task| task.layout.cell_len = 0, "greater than zero");
     says(&|task| task.links[0].width = 0, "0 sub-blocks");
-    says(&|task| task.lanes[0].stages[0].sinks.push(weft_plan::Sink::Check { width: 0 }), "a check of nothing");
+    says(&|task| task.lanes[0].stages[0].sinks.push(weft_plan::Sink::Check { width: 0 }), "a check has no rows");
     says(&|task| task.links[0].peer = task.party, "the other end n3");
-    says(&|task| task.links[0].sends = true, "link 0 goes the other way");
+    says(&|task| task.links[0].sends = true, "link 0 has the opposite direction");
     says(&|task| task.links.truncate(1), "link 1 does not exist");
     says(&|task| task.links.push(weft_plan::TaskLink { link: 7, ..task.links[0].clone() }), "link 7 of lane 0 is used 0 times");
-    says(&|task| task.links.push(task.links[0].clone()), "is there twice");
-    says(&|task| task.lanes.push(task.lanes[0].clone()), "lane 0 is there twice");
-    says(&|task| task.lanes[0].span.end = 17, "positions 0..17, of a block that has 16");
+    says(&|task| task.links.push(task.links[0].clone()), "occurs twice");
+    says(&|task| task.lanes.push(task.lanes[0].clone()), "lane 0 occurs twice");
+    says(&|task| task.lanes[0].span.end = 17, "positions 0..17 of a block that has 16");
     says(&|task| task.lanes[0].first = 9, "no slice");
     says(&|task| task.lanes[0].window = 5000, "a window of 5000 slices");
-    says(&|task| task.lanes[0].stages.extend_from_within(..), "stage 1 is there twice");
+    says(&|task| task.lanes[0].stages.extend_from_within(..), "stage 1 occurs twice");
     says(&|task| task.lanes[0].stages[0].matrix = weft_gf::SparseMatrix::identity(2).into(), "the matrix is 2×2");
     says(&|task| task.blocks.clear(), "block 2 is read, but not named");
     says(&|task| task.blocks[0].len = 17, "17 bytes");
     says(&|task| task.blocks.push(task.blocks[0].clone()), "another block of this index");
-    says(&|task| task.stores.push(task.blocks[0].clone()), "generation 1 is there already");
+    says(&|task| task.stores.push(task.blocks[0].clone()), "names its generation 1 too");
 }
 
-/// Numbers that have hurt somebody before.
+/// Numbers that often cause bugs.
 const NUMBERS: [u64; 14] = [0, 1, 2, 3, 5, 255, 256, 65535, 65536, 1 << 31, 1 << 32, 1 << 40, 1 << 63, u64::MAX];
 
 /// Changes one thing somewhere in a document.
@@ -335,7 +335,7 @@ fn mutate(value: &mut serde_json::Value, path: &mut impl Iterator<Item = usize>)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever a file or a peer says: an answer, in bounded time, and no panic.
+    /// Any file or message gets an answer, in bounded time and without a panic.
     #[test]
     fn no_document_brings_anything_down(
         which in 0usize..7,

@@ -139,7 +139,7 @@ fn whoever_reads_must_hold() {
     accepted(&world, &plan, &hole);
     let mut unbound = plan.clone();
     unbound.binding.blocks.remove(3);
-    refused(&world, &unbound, &job, Rule::Binding, "stage 3 (n5): block 4 is to be read, but not bound");
+    refused(&world, &unbound, &job, Rule::Binding, "stage 3 (n5): block 4 is read, but not bound");
     let mut elsewhere = plan.clone();
     elsewhere.binding.parties.swap(0, 1);
     refused(&world, &elsewhere, &job, Rule::Holds, "n2 does not hold block 0");
@@ -151,7 +151,7 @@ fn stored_blocks_are_new() {
     let (plan, job) = chain(&world, WantKind::Store);
     let mut old = plan.clone();
     old.binding.stores[0].id.generation = 0;
-    refused(&world, &old, &job, Rule::Binding, "generation 0 is there already");
+    refused(&world, &old, &job, Rule::Binding, "generation 0 already exists");
     let mut long = plan.clone();
     long.binding.stores[0].len = 40;
     refused(&world, &long, &job, Rule::Binding, "has 40 bytes, the layout only 39");
@@ -167,7 +167,7 @@ fn stored_blocks_are_new() {
     let job = world.repair_job(&[], &[(WantKind::Store, R, 2)]);
     accepted(&world, &plan, &job);
     plan.binding.stores[0].id.generation = 1;
-    refused(&world, &plan, &job, Rule::Binding, "generation 1 is there already");
+    refused(&world, &plan, &job, Rule::Binding, "generation 1 already exists");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn links_and_shapes_must_fit() {
     );
     says(change(&|lane| lane.stages[6].sources.clear()), Rule::Links, "stage 6 (n90): link 5 is received 0 times");
     says(change(&|lane| lane.stages[0].sinks.push(Sink::Link(0))), Rule::Links, "stage 0 (n1): link 0 is sent 2 times");
-    says(change(&|lane| lane.stages[2].vertex = 60), Rule::Binding, "vertex 60 is no party");
+    says(change(&|lane| lane.stages[2].vertex = 60), Rule::Binding, "vertex 60 has no party");
     says(change(&|lane| lane.window = 0), Rule::Lane, "a window of 0 slices");
     let subs = |sub_blocks: Vec<u16>| {
         change(&|lane| lane.stages[0].sources[0] = Source::Block { index: 0, sub_blocks: sub_blocks.clone() })
@@ -225,7 +225,7 @@ fn links_and_shapes_must_fit() {
     says(still, Rule::Binding, "slices have no position");
     let mut updated = plan.clone();
     updated.binding.seq = Seq::new(3, vec![0, 1]);
-    says(updated, Rule::Binding, "it counts the updates of 2 data blocks, and rs(6,3) has 6");
+    says(updated, Rule::Binding, "it counts the updates of 2 data blocks, but rs(6,3) has 6");
     // Two stages that wait for each other.
     let mut cycle = plan.clone();
     let lane = &mut cycle.shape.lanes[0];
@@ -422,7 +422,7 @@ fn a_scrub_must_prove_something() {
     lane.stages[9].sinks = vec![Sink::Check { width: 1 }];
     let mut less = job.clone();
     less.wants[0].sub_blocks = vec![0];
-    refused(&world, &one_row, &less, Rule::Check, "the check does not see all of block 7");
+    refused(&world, &one_row, &less, Rule::Check, "the check does not cover all of block 7");
     refused(&world, &one_row, &job, Rule::Tiling, "row 1 of the check at n90 does not come out");
 }
 
@@ -667,7 +667,7 @@ fn a_job_that_makes_no_sense_is_refused() {
     let (plan, job) = chain(&world, WantKind::Store);
     let mut wrong = job.clone();
     wrong.inputs.push(Input { party: CLIENT, index: 6 });
-    refused(&world, &plan, &wrong, Rule::Job, "block 6, which is no data block");
+    refused(&world, &plan, &wrong, Rule::Job, "block 6, which is not a data block");
     let mut wrong = job.clone();
     wrong.changed.push(Change { index: 0, sub_block: 1, span: world.span() });
     refused(&world, &plan, &wrong, Rule::Job, "sub-block 1 of block 0");

@@ -1,41 +1,41 @@
-//! What is wrong with what came over a connection.
+//! The errors of data connections.
 
 use super::Kind;
 use std::{io, time::Duration};
 use weft_types::{Error, Reaction};
 
-/// What is wrong with what came over a connection.
+/// Why a data connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// It was closed between two frames.
+    /// The connection was closed between two frames.
     #[error("the connection was closed")]
     Closed,
-    /// It was closed within a frame.
+    /// The connection was closed within a frame.
     #[error("the connection was closed in the middle of a frame")]
     Truncated,
-    /// The other end speaks something else.
-    #[error("not a weft peer: it sent {0:02x?} where a frame begins")]
+    /// The other end does not speak weft's protocol.
+    #[error("the peer does not speak weft's protocol: it sent {0:02x?} instead of a frame")]
     Magic([u8; 4]),
-    /// A frame of a kind or with flags that this version does not have.
-    #[error("a frame of unknown kind {kind} or flags {flags:#x}")]
+    /// A frame's kind or flags are unknown to this version.
+    #[error("received a frame of unknown kind {kind} or flags {flags:#x}")]
     Unknown {
         /// Its kind.
         kind: u8,
         /// Its flags.
         flags: u8,
     },
-    /// A payload that is larger than it may be.
-    #[error("a {kind:?} frame of {len} bytes: at most {max}")]
+    /// A payload is too large.
+    #[error("received a {kind:?} frame of {len} bytes: at most {max} are allowed")]
     Oversized {
         /// The frame's kind.
         kind: Kind,
-        /// Bytes that it says it has.
+        /// The payload's length according to the header.
         len: u64,
-        /// Bytes that it may have.
+        /// The largest allowed length.
         max: usize,
     },
-    /// The bytes are not those that were sent.
-    #[error("a {kind:?} frame is corrupt: its checksum is {found:08x} and should be {expected:08x}")]
+    /// The received bytes differ from those sent.
+    #[error("a {kind:?} frame is corrupt: its checksum is {found:08x} instead of {expected:08x}")]
     Checksum {
         /// The frame's kind.
         kind: Kind,
@@ -44,14 +44,14 @@ pub enum FrameError {
         /// As the frame says.
         expected: u32,
     },
-    /// A frame that makes no sense here.
+    /// A frame is not valid at this point.
     #[error("{0}")]
     Unexpected(String),
     /// No version in common.
     #[error("{0}")]
     OtherVersion(Error),
-    /// The peer broke off and said why.
-    #[error("the peer broke off: {0}")]
+    /// The peer aborted the link and gave the reason.
+    #[error("the peer aborted the link: {0}")]
     Peer(Error),
     /// Nothing moved for too long.
     #[error("nothing moved for {} ms", .0.as_millis())]

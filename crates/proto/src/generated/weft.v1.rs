@@ -8,7 +8,7 @@ pub struct ProtocolRange {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Disk {
-    /// drawn when the disk is made part of the cluster, kept in the disk's own file
+    /// drawn when the disk is created, stored in the disk's label
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -19,7 +19,7 @@ pub struct Disk {
     pub free_bytes: u64,
     #[prost(bool, tag = "5")]
     pub failed: bool,
-    /// out of service, and still on the disk
+    /// out of service, but still on the disk
     #[prost(uint64, tag = "6")]
     pub quarantined_blocks: u64,
     #[prost(uint64, tag = "7")]
@@ -29,13 +29,13 @@ pub struct Disk {
 pub struct RegisterRequest {
     #[prost(message, optional, tag = "1")]
     pub protocol: ::core::option::Option<ProtocolRange>,
-    /// empty: the agent has no cluster yet and takes the coordinator's
+    /// empty: the agent has no cluster yet and joins the coordinator's
     #[prost(string, tag = "2")]
     pub cluster: ::prost::alloc::string::String,
     /// 0: a new node
     #[prost(uint32, tag = "3")]
     pub node: u32,
-    /// what the operator calls it; unique
+    /// chosen by the operator; unique
     #[prost(string, tag = "4")]
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
@@ -50,13 +50,13 @@ pub struct RegisterRequest {
     pub disks: ::prost::alloc::vec::Vec<Disk>,
     #[prost(uint64, tag = "10")]
     pub highest_epoch: u64,
-    /// of the metadata database that the agent last obeyed; empty at first
+    /// of the metadata that the agent obeyed last; empty at first
     #[prost(string, tag = "11")]
     pub incarnation: ::prost::alloc::string::String,
     /// the highest stripe number that the agent has seen
     #[prost(uint64, tag = "12")]
     pub high_water: u64,
-    /// that it combines, for each row that is made of them; 0: it is not known
+    /// input bytes of a stage, for each output row; 0: unknown
     #[prost(uint64, tag = "13")]
     pub coding_bytes_per_s: u64,
 }
@@ -68,7 +68,7 @@ pub struct RegisterReply {
     pub node: u32,
     #[prost(uint64, tag = "3")]
     pub epoch: u64,
-    /// 32 bytes, for link tokens; new at each registration
+    /// 32 random bytes, for link tokens; new at each registration
     #[prost(bytes = "vec", tag = "4")]
     pub link_key: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint32, tag = "5")]
@@ -93,7 +93,7 @@ pub struct HeartbeatRequest {
     pub memory_used_bytes: u64,
     #[prost(uint64, tag = "6")]
     pub memory_budget_bytes: u64,
-    /// of its disks, since the agent has started
+    /// of all its disks since the agent started
     #[prost(uint64, tag = "7")]
     pub fsyncs: u64,
 }
@@ -113,7 +113,7 @@ pub struct CorruptBlock {
 pub struct HeartbeatReply {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
-    /// of the cluster: an agent keeps to the lower of these and its own; what is not said here, it bounds by its own
+    /// of the cluster: the agent applies the lower of these and its own; an unset field does not limit
     #[prost(message, optional, tag = "2")]
     pub limits: ::core::option::Option<ClassLimits>,
 }
@@ -124,7 +124,7 @@ pub struct ClassLimits {
     pub repair_percent: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "2")]
     pub scrub_percent: ::core::option::Option<u32>,
-    /// that repairs, moves and conversions of a node send together
+    /// the total that repairs, moves and conversions of a node send
     #[prost(uint64, optional, tag = "3")]
     pub repair_bytes_per_s: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "4")]
@@ -135,36 +135,36 @@ pub struct ClassLimits {
 pub struct ConvertStripeRequest {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
-    /// what the agent shows with its calls to the coordinator; see rpc.rs
+    /// the agent shows it with its calls to the coordinator; see rpc.rs
     #[prost(uint64, tag = "2")]
     pub delegation: u64,
     #[prost(string, tag = "3")]
     pub bucket: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub key: ::prost::alloc::string::String,
-    /// of the object that is read
+    /// of the object to read
     #[prost(uint64, tag = "5")]
     pub version: u64,
-    /// the stripes of it that have these bytes
+    /// the first of the stripes that contain these bytes
     #[prost(uint64, tag = "6")]
     pub from_stripe: u64,
     #[prost(uint32, tag = "7")]
     pub stripes: u32,
-    /// bytes of the object
+    /// byte range of the object
     #[prost(uint64, tag = "8")]
     pub start: u64,
     #[prost(uint64, tag = "9")]
     pub end: u64,
-    /// the put that the new stripe is of
+    /// the put that writes the new stripe
     #[prost(uint64, tag = "10")]
     pub upload: u64,
     /// of the new stripe
     #[prost(uint64, tag = "11")]
     pub number: u64,
-    /// what a disk shall have left beside what the agent spools there …
+    /// space that must stay free on the disk that the agent spools to
     #[prost(uint64, tag = "12")]
     pub reserve_bytes: u64,
-    /// … and so much of it in addition
+    /// additional free space on it, percent
     #[prost(uint32, tag = "13")]
     pub free_percent: u32,
     /// of the put
@@ -188,7 +188,7 @@ pub mod convert_event {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConvertProgress {
-    /// of the stripe's: half of each when it was read, half when it was sent
+    /// of the stripe; each byte counts half when read and half when sent
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
 }
@@ -204,19 +204,19 @@ pub struct SendProbeRequest {
     /// as in OpenRequest
     #[prost(bytes = "vec", tag = "3")]
     pub registration: ::prost::alloc::vec::Vec<u8>,
-    /// not if the node has tasks
+    /// refuse if the node has tasks
     #[prost(bool, tag = "4")]
     pub only_idle: bool,
     /// the node
     #[prost(uint32, tag = "5")]
     pub to: u32,
-    /// of its agent, as its certificate says
+    /// of its agent, as in its certificate
     #[prost(string, tag = "6")]
     pub name: ::prost::alloc::string::String,
     /// to dial
     #[prost(string, tag = "7")]
     pub address: ::prost::alloc::string::String,
-    /// given in Hello
+    /// shown in Hello
     #[prost(bytes = "vec", tag = "8")]
     pub token: ::prost::alloc::vec::Vec<u8>,
 }
@@ -243,11 +243,11 @@ pub struct ReceiveProbeRequest {
 pub struct ReceiveProbeReply {
     #[prost(double, tag = "1")]
     pub bytes_per_s: f64,
-    /// what a slice costs besides its bytes; not known of slow links
+    /// time of a slice besides its bytes; unknown for slow links
     #[prost(double, optional, tag = "2")]
     pub slice_overhead_s: ::core::option::Option<f64>,
 }
-/// Where a link's other end is, and the token for it.
+/// The other end of a link, and the link's token.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LinkPeer {
     /// lane in the upper 16 bits
@@ -256,10 +256,10 @@ pub struct LinkPeer {
     /// to dial; empty where the peer dials
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// given in Hello by the one who dials
+    /// shown in Hello by the end that dials
     #[prost(bytes = "vec", tag = "3")]
     pub token: ::prost::alloc::vec::Vec<u8>,
-    /// of the agent at the other end, as its certificate says, also of one that is the plan's client; empty: a client
+    /// of the agent at the other end, as in its certificate, even if it acts as the plan's client; empty: a client
     #[prost(string, tag = "4")]
     pub name: ::prost::alloc::string::String,
 }
@@ -268,7 +268,7 @@ pub struct StoreSpec {
     /// postcard of BlockMeta
     #[prost(bytes = "vec", tag = "1")]
     pub meta: ::prost::alloc::vec::Vec<u8>,
-    /// CRC32C of each MiB that the block must have; empty for a new block
+    /// CRC32C of each MiB, which the block must match; empty for a new block
     #[prost(fixed32, repeated, tag = "2")]
     pub expected_checksums: ::prost::alloc::vec::Vec<u32>,
     /// the disk's id
@@ -280,7 +280,7 @@ pub struct ReadSpec {
     /// postcard of BlockId
     #[prost(bytes = "vec", tag = "1")]
     pub id: ::prost::alloc::vec::Vec<u8>,
-    /// CRC32C of each MiB, as recorded when it was written: a block of others is corrupt
+    /// CRC32C of each MiB, as recorded; a block with others is corrupt
     #[prost(fixed32, repeated, tag = "2")]
     pub checksums: ::prost::alloc::vec::Vec<u32>,
 }
@@ -293,19 +293,19 @@ pub struct OpenRequest {
     pub peers: ::prost::alloc::vec::Vec<LinkPeer>,
     #[prost(message, repeated, tag = "3")]
     pub stores: ::prost::alloc::vec::Vec<StoreSpec>,
-    /// a port that moves nothing for this long fails the task
+    /// a port on which nothing moves for this long fails the task
     #[prost(uint32, tag = "5")]
     pub stall_ms: u32,
-    /// LinkKey::id of the registration for which it was made; of an older one it is refused
+    /// LinkKey::id of the registration for which the task was made; the agent refuses an older one
     #[prost(bytes = "vec", tag = "6")]
     pub registration: ::prost::alloc::vec::Vec<u8>,
-    /// what is known of blocks that the task reads; of a block that is not here, nothing is
+    /// the recorded checksums of blocks to read; blocks without any are missing here
     #[prost(message, repeated, tag = "7")]
     pub reads: ::prost::alloc::vec::Vec<ReadSpec>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenReply {
-    /// what was reserved
+    /// the reserved bytes
     #[prost(uint64, tag = "1")]
     pub memory_bytes: u64,
 }
@@ -315,7 +315,7 @@ pub struct StartRequest {
     pub plan: u64,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// of this plan's task; without it the task is open already
+    /// opens this plan's task; absent: the task is open already
     #[prost(message, optional, tag = "3")]
     pub open: ::core::option::Option<OpenRequest>,
     /// the first event is Started
@@ -343,17 +343,17 @@ pub mod task_event {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TaskStarted {
-    /// of the checksum units of which the task reads a part; of the first 64 of them
+    /// of the first 64 checksum units that the task reads in part
     #[prost(message, repeated, tag = "1")]
     pub pages: ::prost::alloc::vec::Vec<UnitPages>,
 }
-/// The checksums of a checksum unit's pages. Joined, they are the unit's.
+/// The checksums of a checksum unit's pages. Combined, they give the unit's checksum.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnitPages {
     /// of the block
     #[prost(uint32, tag = "1")]
     pub index: u32,
-    /// its number in the block
+    /// the unit's number in the block
     #[prost(uint32, tag = "2")]
     pub unit: u32,
     /// CRC32C of each 4 KiB; the last page of a block may be shorter
@@ -365,7 +365,7 @@ pub struct TaskProgress {
     /// sent and received on links since the start
     #[prost(uint64, tag = "1")]
     pub bytes_moved: u64,
-    /// what each stage that makes no progress waits for
+    /// what each stage without progress waits for
     #[prost(message, repeated, tag = "2")]
     pub waiting: ::prost::alloc::vec::Vec<WaitingFor>,
 }
@@ -380,7 +380,7 @@ pub struct WaitingFor {
     pub party: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint32, tag = "4")]
     pub since_ms: u32,
-    /// it waits for tasks of an earlier class at its own disk or uplink, and for nothing else
+    /// it waits only for tasks of an earlier class at its own disk or uplink
     #[prost(bool, tag = "5")]
     pub held_back: bool,
 }
@@ -400,7 +400,7 @@ pub struct ArrivedBlock {
     /// postcard of BlockId
     #[prost(bytes = "vec", tag = "1")]
     pub id: ::prost::alloc::vec::Vec<u8>,
-    /// positions that are kept for a plan that resumes this one
+    /// positions kept for a plan that resumes this one
     #[prost(message, repeated, tag = "2")]
     pub spans: ::prost::alloc::vec::Vec<SpanMessage>,
 }
@@ -411,7 +411,7 @@ pub struct SpanMessage {
     #[prost(uint64, tag = "2")]
     pub end: u64,
 }
-/// The bytes that really went through the agent's disks and sockets for this task.
+/// The payload bytes that passed the agent's disks and sockets for this task.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TaskTraffic {
     #[prost(uint64, tag = "1")]
@@ -432,54 +432,54 @@ pub struct TaskDone {
     #[prost(message, repeated, tag = "3")]
     pub stages: ::prost::alloc::vec::Vec<StageTimes>,
 }
-/// A stage of a plan, and who runs it.
+/// A stage of a plan, and the party that runs it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StageReport {
     /// the node's name; empty: the client
     #[prost(string, tag = "1")]
     pub party: ::prost::alloc::string::String,
-    /// links from the writer
+    /// number of links from the writer
     #[prost(uint32, tag = "2")]
     pub level: u32,
     #[prost(message, optional, tag = "3")]
     pub times: ::core::option::Option<StageTimes>,
 }
-/// What a stage has spent its time on, microseconds.
+/// How long a stage has spent on what, microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StageTimes {
     #[prost(uint32, tag = "1")]
     pub lane: u32,
     #[prost(uint32, tag = "2")]
     pub stage: u32,
-    /// its own disk, or whoever puts data in
+    /// reads from its own disk, or from the source of new data
     #[prost(uint64, tag = "3")]
     pub read_us: u64,
-    /// what comes over its links
+    /// waits for its incoming links
     #[prost(uint64, tag = "4")]
     pub wait_us: u64,
-    /// arithmetic
+    /// computation
     #[prost(uint64, tag = "5")]
     pub combine_us: u64,
-    /// room in the links that it sends over
+    /// waits for room in its outgoing links
     #[prost(uint64, tag = "6")]
     pub send_us: u64,
-    /// what it stores, patches or delivers
+    /// stores, patches or delivers
     #[prost(uint64, tag = "7")]
     pub write_us: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TaskFailed {
-    /// postcard of weft Error, the first is the cause
+    /// postcard of weft Error; the first is the cause
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub errors: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// blocks that were completed all the same
+    /// blocks that were completed despite the failure
     #[prost(message, repeated, tag = "2")]
     pub stored: ::prost::alloc::vec::Vec<StoredBlock>,
     #[prost(message, repeated, tag = "3")]
     pub arrived: ::prost::alloc::vec::Vec<ArrivedBlock>,
     #[prost(message, optional, tag = "4")]
     pub traffic: ::core::option::Option<TaskTraffic>,
-    /// bytes of blocks that the task read; several of one block may be here
+    /// corrupt bytes of blocks that the task read; a block may occur several times
     #[prost(message, repeated, tag = "5")]
     pub corrupt: ::prost::alloc::vec::Vec<CorruptBlock>,
 }
@@ -489,7 +489,7 @@ pub struct CancelRequest {
     pub plan: u64,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// answer when the task has ended, or after a second: then the plan can be opened again
+    /// answer when the task has ended, or after one second; then the plan can be opened again
     #[prost(bool, tag = "3")]
     pub wait: bool,
 }
@@ -506,30 +506,30 @@ pub struct RemoveRequest {
     /// postcard of BlockId
     #[prost(bytes = "vec", repeated, tag = "4")]
     pub blocks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// for so long a task that stores one of them may still come, and is refused
+    /// how long a task that stores one of them may still arrive; it is refused
     #[prost(uint64, tag = "5")]
     pub opening_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveReply {
-    /// that were there
+    /// how many were there
     #[prost(uint32, tag = "1")]
     pub removed: u32,
-    /// of those asked for, postcard of BlockId: certainly not on the node any more, or never there
+    /// postcard of BlockId, of the requested blocks: certainly not on the node any more, or never there
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub gone: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// why others are still there, or may be; empty: there are none
+    /// why others are, or may be, still there; empty: there are none
     #[prost(string, tag = "3")]
     pub kept: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListBlocksRequest {
-    /// postcard of BlockId; empty: from the first
+    /// postcard of BlockId; empty: from the first block
     #[prost(bytes = "vec", tag = "1")]
     pub after: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint32, tag = "2")]
     pub limit: u32,
-    /// its id: its blocks alone, in the disk's own order; empty: those of all disks, in ascending order
+    /// lists the blocks of the disk with this id, in the disk's own order; empty: those of all disks, ascending
     #[prost(string, tag = "3")]
     pub disk: ::prost::alloc::string::String,
 }
@@ -556,7 +556,7 @@ pub struct QuarantineRequest {
 pub struct QuarantineReply {
     #[prost(uint32, tag = "1")]
     pub moved: u32,
-    /// why others that are there are not; empty: there are none
+    /// why others were kept; empty: there are none
     #[prost(string, tag = "2")]
     pub kept: ::prost::alloc::string::String,
 }
@@ -566,15 +566,15 @@ pub struct ListLinksRequest {}
 pub struct ListLinksReply {
     #[prost(message, repeated, tag = "1")]
     pub links: ::prost::alloc::vec::Vec<LinkFigure>,
-    /// what a slice costs besides its bytes, the median of all links
+    /// time of a slice besides its bytes, the median of all links
     #[prost(double, optional, tag = "2")]
     pub slice_overhead_s: ::core::option::Option<f64>,
-    /// older figures are not planned with
+    /// older figures are not used for plans
     #[prost(uint64, tag = "3")]
     pub age_max_ms: u64,
     #[prost(string, repeated, tag = "4")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// lines that all of a rack share, where one was found
+    /// lines that all nodes of a rack share, where one was detected
     #[prost(message, repeated, tag = "5")]
     pub racks: ::prost::alloc::vec::Vec<RackLine>,
 }
@@ -601,25 +601,25 @@ pub struct LinkFigure {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProbeLinksRequest {
-    /// nodes that send; empty: all
+    /// sending nodes; empty: all
     #[prost(uint32, repeated, tag = "1")]
     pub from: ::prost::alloc::vec::Vec<u32>,
-    /// nodes that receive; empty: all
+    /// receiving nodes; empty: all
     #[prost(uint32, repeated, tag = "2")]
     pub to: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ProbeEvent {
-    /// links that are probed; the first event tells only this
+    /// number of links to probe; the first event carries only this
     #[prost(uint32, tag = "1")]
     pub total: u32,
-    /// one that was measured
+    /// a link that was measured
     #[prost(message, optional, tag = "2")]
     pub link: ::core::option::Option<LinkFigure>,
-    /// postcard of weft Error: why one was not
+    /// postcard of weft Error: why a link was not measured
     #[prost(bytes = "vec", tag = "3")]
     pub error: ::prost::alloc::vec::Vec<u8>,
-    /// of that one
+    /// of the link that failed
     #[prost(uint32, tag = "4")]
     pub from: u32,
     #[prost(uint32, tag = "5")]
@@ -656,10 +656,10 @@ pub struct StatusReply {
     pub version: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "10")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// durable ones of the metadata, since the coordinator has started
+    /// durable metadata transactions since the coordinator started
     #[prost(uint64, tag = "11")]
     pub commits: u64,
-    /// of all nodes together, as their last heartbeats tell
+    /// of all nodes together, from their last heartbeats
     #[prost(uint64, tag = "12")]
     pub fsyncs: u64,
 }
@@ -682,15 +682,15 @@ pub struct Node {
     pub control_address: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "8")]
     pub disks: ::prost::alloc::vec::Vec<Disk>,
-    /// how long ago
+    /// time since then
     #[prost(uint64, tag = "9")]
     pub last_seen_ms: u64,
     #[prost(uint64, tag = "10")]
     pub blocks: u64,
-    /// that it combines, for each row that is made of them; 0: it is not known, or the node is down
+    /// input bytes of a stage, for each output row; 0: unknown, or the node is down
     #[prost(uint64, tag = "11")]
     pub coding_bytes_per_s: u64,
-    /// of its disks, as its last heartbeat told: since its agent has started
+    /// of its disks since its agent started, from its last heartbeat
     #[prost(uint64, tag = "12")]
     pub fsyncs: u64,
 }
@@ -712,7 +712,7 @@ pub struct Policy {
     pub ack: ::prost::alloc::string::String,
     #[prost(bool, tag = "7")]
     pub is_default: bool,
-    /// copies of each data block, with the coded one; 0: 1
+    /// copies of each data block, including the coded one; 0: 1
     #[prost(uint32, tag = "8")]
     pub replicas: u32,
     /// only in the answer to CreatePolicy
@@ -756,7 +756,7 @@ pub struct StatObjectRequest {
     pub bucket: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub key: ::prost::alloc::string::String,
-    /// its number
+    /// the first stripe's number
     #[prost(uint64, tag = "3")]
     pub from_stripe: u64,
     /// 0: as many as one answer holds
@@ -812,27 +812,27 @@ pub struct ObjectReply {
     pub cell_len: u64,
     #[prost(uint64, tag = "8")]
     pub created_ms: u64,
-    /// a page of them; none in the answer to CommitPut
+    /// one page; empty in the answer to CommitPut
     #[prost(message, repeated, tag = "9")]
     pub stripes: ::prost::alloc::vec::Vec<Stripe>,
     #[prost(string, repeated, tag = "10")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// of all of them
+    /// of the whole object
     #[prost(uint64, tag = "11")]
     pub stripe_count: u64,
-    /// of all agents together; only the client that put the object knows it, and tells its caller
+    /// of all agents together; set only by the client library after a put
     #[prost(message, optional, tag = "12")]
     pub traffic: ::core::option::Option<TaskTraffic>,
-    /// likewise
+    /// set only by the client library after a put
     #[prost(message, repeated, tag = "13")]
     pub stages: ::prost::alloc::vec::Vec<StageReport>,
-    /// of the stripes that it tells of; in the answer to CommitPut, of the last of all
+    /// among the stripes of this page; in the answer to CommitPut, the last of the object
     #[prost(message, repeated, tag = "14")]
     pub incomplete: ::prost::alloc::vec::Vec<IncompleteStripe>,
-    /// of all its stripes; in the answer to CommitPut
+    /// of the whole object; only in the answer to CommitPut
     #[prost(uint64, tag = "15")]
     pub incomplete_count: u64,
-    /// of another version, but the same: the object was converted, and its bytes are the same
+    /// differs from version if the object was converted; versions with the same value have the same bytes
     #[prost(uint64, tag = "20")]
     pub written: u64,
 }
@@ -842,10 +842,10 @@ pub struct IncompleteStripe {
     /// in the object, from 0
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// those that are on their way
+    /// those still on their way
     #[prost(uint32, repeated, tag = "2")]
     pub blocks: ::prost::alloc::vec::Vec<u32>,
-    /// what came of the last try to rebuild them; empty: none has failed
+    /// why the last attempt to rebuild them failed; empty: none has failed
     #[prost(string, tag = "3")]
     pub why: ::prost::alloc::string::String,
 }
@@ -859,22 +859,22 @@ pub struct Stripe {
     /// postcard of StripeLayout
     #[prost(bytes = "vec", tag = "3")]
     pub layout: ::prost::alloc::vec::Vec<u8>,
-    /// by index, of each the first copy
+    /// by index, the first copy of each
     #[prost(message, repeated, tag = "5")]
     pub blocks: ::prost::alloc::vec::Vec<PlacedBlock>,
-    /// the others
+    /// further copies
     #[prost(message, repeated, tag = "6")]
     pub copies: ::prost::alloc::vec::Vec<PlacedBlock>,
-    /// which updates it has
+    /// the updates that it has
     #[prost(message, optional, tag = "7")]
     pub seq: ::core::option::Option<Seq>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Seq {
-    /// raised by every change of the blocks' nodes and generations; 0: none was counted
+    /// raised by every change of the blocks' nodes and generations; 0: no changes were counted
     #[prost(uint64, tag = "1")]
     pub term: u64,
-    /// of committed updates, of each data block; none: all are 0
+    /// committed updates of each data block; empty: all are 0
     #[prost(uint64, repeated, tag = "2")]
     pub counts: ::prost::alloc::vec::Vec<u64>,
 }
@@ -888,7 +888,7 @@ pub struct PlacedBlock {
     pub node: u32,
     #[prost(string, tag = "4")]
     pub disk: ::prost::alloc::string::String,
-    /// ok, down (its node is), corrupt, missing, coming (as its put was acknowledged without it)
+    /// ok, down (its node is), corrupt, missing, coming (the put was acknowledged without it)
     #[prost(string, tag = "5")]
     pub state: ::prost::alloc::string::String,
     #[prost(uint64, tag = "6")]
@@ -898,7 +898,7 @@ pub struct PlacedBlock {
     pub checksums: ::prost::alloc::vec::Vec<u32>,
     #[prost(string, tag = "8")]
     pub rack: ::prost::alloc::string::String,
-    /// its bytes that are; none: if it is corrupt, all of it is
+    /// the corrupt bytes; empty for a corrupt block: all of it
     #[prost(message, repeated, tag = "9")]
     pub corrupt: ::prost::alloc::vec::Vec<SpanMessage>,
     #[prost(uint32, tag = "10")]
@@ -929,10 +929,10 @@ pub struct BeginPutRequest {
     /// all, k+N, tolerate=N; empty: the policy's
     #[prost(string, tag = "9")]
     pub ack: ::prost::alloc::string::String,
-    /// copies of each data block, with the coded one; 0: the policy's
+    /// copies of each data block, including the coded one; 0: the policy's
     #[prost(uint32, tag = "10")]
     pub replicas: u32,
-    /// size_hint is the exact size: start the first stripe at once, if it is small
+    /// size_hint is the exact size; start the first stripe at once if the object is small
     #[prost(bool, tag = "11")]
     pub start: bool,
 }
@@ -945,7 +945,7 @@ pub struct WriteScheme {
     /// bytes; 0: the coordinator's setting
     #[prost(uint64, tag = "2")]
     pub slice_len: u64,
-    /// which node gets which block is left to chance, however fast and busy they are
+    /// assign blocks to nodes at random, regardless of speed and load
     #[prost(bool, tag = "3")]
     pub random: bool,
 }
@@ -971,10 +971,10 @@ pub struct BeginPutReply {
     pub plan: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint32, tag = "9")]
     pub lease_ms: u32,
-    /// the first stripe, if it was started; else PutStripe starts it
+    /// the first stripe, if it was started; absent: PutStripe starts it
     #[prost(message, optional, tag = "10")]
     pub first: ::core::option::Option<PutStripeReply>,
-    /// drawn at random, never 0: shown with all further calls for the put, which are refused with any other
+    /// random, never 0: every later call for the put must show it
     #[prost(fixed64, tag = "11")]
     pub put_key: u64,
 }
@@ -1022,13 +1022,13 @@ pub struct EndStripeRequest {
     pub number: u64,
     #[prost(uint64, tag = "3")]
     pub plan: u64,
-    /// checksums of every block, also of one whose receiver failed
+    /// checksums of every block, including those whose receiver failed
     #[prost(message, repeated, tag = "4")]
     pub sent: ::prost::alloc::vec::Vec<BlockChecksums>,
     /// postcard of weft Error: links that failed
     #[prost(bytes = "vec", repeated, tag = "5")]
     pub errors: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// all other stripes have ended: commit the put, of so many bytes, when this one has
+    /// set if all other stripes have ended: commit the put with this size when this one has ended
     #[prost(uint64, optional, tag = "6")]
     pub commit_size: ::core::option::Option<u64>,
     /// of BeginPutReply
@@ -1042,22 +1042,22 @@ pub struct BlockChecksums {
     /// CRC32C of each MiB
     #[prost(fixed32, repeated, tag = "2")]
     pub checksums: ::prost::alloc::vec::Vec<u32>,
-    /// of a block that is read: postcard of BlockId, which says which copy it is
+    /// of a block to read: postcard of BlockId, which includes the copy
     #[prost(bytes = "vec", tag = "3")]
     pub id: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EndStripeReply {
-    /// what is still to be sent; then the stripe ends with this task's plan. Absent: it has ended
+    /// what is still to be sent; the stripe ends with this task's plan. Absent: the stripe has ended
     #[prost(message, optional, tag = "1")]
     pub again: ::core::option::Option<ClientTask>,
-    /// of all agents together, for the plan that has ended; none if it is told that it had ended already
+    /// of all agents together, for the plan that has ended; absent if it had ended before
     #[prost(message, optional, tag = "2")]
     pub traffic: ::core::option::Option<TaskTraffic>,
-    /// of the agents that came to their end
+    /// of the agents that finished
     #[prost(message, repeated, tag = "3")]
     pub stages: ::prost::alloc::vec::Vec<StageReport>,
-    /// as CommitPut answers, if the put was committed. Absent: commit it by CommitPut
+    /// as in the answer to CommitPut, if the put was committed. Absent: call CommitPut
     #[prost(message, optional, tag = "4")]
     pub object: ::core::option::Option<ObjectReply>,
 }
@@ -1068,7 +1068,7 @@ pub struct CommitPutRequest {
     pub upload: u64,
     #[prost(uint64, tag = "2")]
     pub size: u64,
-    /// of BeginPutReply; not asked for of a put that was committed already
+    /// of BeginPutReply; not required if the put is committed already
     #[prost(fixed64, tag = "3")]
     pub put_key: u64,
 }
@@ -1077,10 +1077,10 @@ pub struct CommitPutRequest {
 pub struct KeepPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
-    /// with `plan`: of this stripe
+    /// the stripe of `plan`
     #[prost(uint64, tag = "2")]
     pub number: u64,
-    /// whether anybody still takes what it sends is asked, too; 0: it is not
+    /// also ask whether this plan's receivers still take data; 0: do not ask
     #[prost(uint64, tag = "3")]
     pub plan: u64,
     /// nodes that have taken nothing of it for a while
@@ -1092,10 +1092,10 @@ pub struct KeepPutRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepPutReply {
-    /// all agents are done with that plan: whatever is still sent is sent in vain
+    /// all agents have finished that plan: no one receives further data
     #[prost(bool, tag = "1")]
     pub over: bool,
-    /// nodes that take nothing of it any more
+    /// nodes that no longer take data of it
     #[prost(uint32, repeated, tag = "2")]
     pub gone: ::prost::alloc::vec::Vec<u32>,
 }
@@ -1119,25 +1119,25 @@ pub struct ReadStripeRequest {
     /// of the stripe in the object
     #[prost(uint64, tag = "4")]
     pub number: u64,
-    /// what is still needed; bytes of data blocks
+    /// ranges still needed, in bytes of data blocks
     #[prost(message, repeated, tag = "5")]
     pub ranges: ::prost::alloc::vec::Vec<BlockRange>,
-    /// for what is lost; empty: the default
+    /// for lost blocks; empty: the default
     #[prost(string, tag = "6")]
     pub scheme: ::prost::alloc::string::String,
-    /// postcard of weft Error: why the last plan failed, so that the next goes around it
+    /// postcard of weft Error: why the last plan failed; the next plan avoids the cause
     #[prost(bytes = "vec", repeated, tag = "7")]
     pub errors: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// only the plan
+    /// return only the plan
     #[prost(bool, tag = "8")]
     pub explain: bool,
-    /// of lost blocks, bytes; 0: the setting
+    /// for lost blocks, bytes; 0: the setting
     #[prost(uint64, tag = "9")]
     pub slice_len: u64,
-    /// the coordinator finds the length out
+    /// the coordinator chooses the slice length
     #[prost(bool, tag = "10")]
     pub slice_auto: bool,
-    /// the plan that the errors are of; 0: of none
+    /// the plan that the errors belong to; 0: none
     #[prost(uint64, tag = "11")]
     pub failed_plan: u64,
 }
@@ -1157,16 +1157,16 @@ pub struct ReadStripeReply {
     /// recorded checksums of the blocks that the plan delivers
     #[prost(message, repeated, tag = "2")]
     pub checksums: ::prost::alloc::vec::Vec<BlockChecksums>,
-    /// the blocks that are rebuilt on the way
+    /// the blocks that are rebuilt for the read
     #[prost(uint32, repeated, tag = "3")]
     pub rebuilt: ::prost::alloc::vec::Vec<u32>,
     /// for explain: the JSON of the plan
     #[prost(bytes = "vec", tag = "4")]
     pub plan: ::prost::alloc::vec::Vec<u8>,
-    /// what comes out, widened to whole checksum units where it is rebuilt
+    /// what the plan delivers; rebuilt ranges are widened to whole checksum units
     #[prost(message, repeated, tag = "5")]
     pub delivers: ::prost::alloc::vec::Vec<BlockRange>,
-    /// of units that are read in part, as the nodes tell: without them such a part cannot be checked
+    /// of units read in part, as reported by the nodes: needed to check those parts
     #[prost(message, repeated, tag = "6")]
     pub pages: ::prost::alloc::vec::Vec<UnitPages>,
 }
@@ -1183,12 +1183,12 @@ pub struct RepairObjectRequest {
     pub bucket: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub key: ::prost::alloc::string::String,
-    /// none: whatever is lost
+    /// empty: all lost blocks
     #[prost(uint32, repeated, tag = "3")]
     pub blocks: ::prost::alloc::vec::Vec<u32>,
     #[prost(string, tag = "4")]
     pub scheme: ::prost::alloc::string::String,
-    /// one for each block that is lost of a stripe; none: the coordinator chooses
+    /// one for each lost block of a stripe; empty: the coordinator chooses
     #[prost(uint32, repeated, tag = "5")]
     pub to_nodes: ::prost::alloc::vec::Vec<u32>,
     #[prost(bool, tag = "6")]
@@ -1196,28 +1196,28 @@ pub struct RepairObjectRequest {
     /// bytes; 0: the setting
     #[prost(uint64, tag = "7")]
     pub slice_len: u64,
-    /// who helps, in which order: best, ordered, preferred or random; empty: best
+    /// which nodes help, and in which order: best, ordered, preferred or random; empty: best
     #[prost(string, tag = "8")]
     pub select: ::prost::alloc::string::String,
-    /// disjoint paths for each lost block; 0: as many as should be the quickest
+    /// disjoint paths for each lost block; 0: the predicted fastest number
     #[prost(uint32, tag = "9")]
     pub paths: u32,
-    /// the coordinator finds the slice's length out
+    /// the coordinator chooses the slice length
     #[prost(bool, tag = "10")]
     pub slice_auto: bool,
-    /// make the copies that data blocks lack, instead of what is lost
+    /// create missing copies of data blocks, instead of rebuilding lost blocks
     #[prost(bool, tag = "11")]
     pub heat: bool,
-    /// with `heat`: copies of each data block, with the coded one; 0: what the bucket's policy says
+    /// with `heat`: copies of each data block, including the coded one; 0: the bucket's policy
     #[prost(uint32, tag = "12")]
     pub replicas: u32,
-    /// tell each plan's JSON when it starts
+    /// report each plan's JSON when it starts
     #[prost(bool, tag = "13")]
     pub plans: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CoolReply {
-    /// that were dropped
+    /// number of dropped copies
     #[prost(uint64, tag = "1")]
     pub blocks: u64,
     #[prost(uint64, tag = "2")]
@@ -1244,7 +1244,7 @@ pub mod repair_event {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RepairPlan {
-    /// the JSON of the plan; empty: it was not asked for
+    /// the JSON of the plan; empty: not requested
     #[prost(bytes = "vec", tag = "1")]
     pub plan: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "2")]
@@ -1258,7 +1258,7 @@ pub struct RepairProgress {
     pub done_bytes: u64,
     #[prost(uint64, tag = "2")]
     pub total_bytes: u64,
-    /// a resume, a replaced helper
+    /// for example a resumed plan or a replaced helper
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
@@ -1271,7 +1271,7 @@ pub struct RepairDone {
     /// of all agents together
     #[prost(message, optional, tag = "3")]
     pub traffic: ::core::option::Option<TaskTraffic>,
-    /// how many times
+    /// number of resumes
     #[prost(uint32, tag = "4")]
     pub resumed: u32,
     /// what is still lost
@@ -1288,7 +1288,7 @@ pub struct LeftBlock {
     pub index: u32,
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
-    /// of a job: bucket/key, if it is known
+    /// for a job: bucket/key, if known
     #[prost(string, tag = "4")]
     pub object: ::prost::alloc::string::String,
     #[prost(uint32, tag = "5")]
@@ -1311,13 +1311,13 @@ pub struct RepairedBlock {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RepairNodeRequest {
-    /// whose blocks are rebuilt elsewhere
+    /// the node whose blocks are rebuilt on others
     #[prost(uint32, tag = "1")]
     pub node: u32,
     /// which nodes help: lru, random, index; empty: lru
     #[prost(string, tag = "2")]
     pub select: ::prost::alloc::string::String,
-    /// where the blocks go; none: the coordinator chooses
+    /// targets of the blocks; empty: the coordinator chooses
     #[prost(uint32, repeated, tag = "3")]
     pub to_nodes: ::prost::alloc::vec::Vec<u32>,
     /// empty: the default
@@ -1329,7 +1329,7 @@ pub struct RepairNodeRequest {
     /// bytes; 0: the coordinator's setting
     #[prost(uint64, tag = "6")]
     pub slice_len: u64,
-    /// although the node is up
+    /// even if the node is up
     #[prost(bool, tag = "7")]
     pub force: bool,
 }
@@ -1337,7 +1337,7 @@ pub struct RepairNodeRequest {
 pub struct ConvertRequest {
     #[prost(string, tag = "1")]
     pub bucket: ::prost::alloc::string::String,
-    /// empty: all objects of the bucket, which carries the policy from then on
+    /// empty: all objects of the bucket, which gets the policy at once
     #[prost(string, tag = "2")]
     pub key: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
@@ -1345,7 +1345,7 @@ pub struct ConvertRequest {
     /// stripes at the same time; 0: the default
     #[prost(uint32, tag = "4")]
     pub concurrency: u32,
-    /// of data, on the average of all stripes; 0: not bounded
+    /// of data, on average over all stripes; 0: unlimited
     #[prost(uint64, tag = "5")]
     pub bytes_per_s: u64,
 }
@@ -1364,7 +1364,7 @@ pub struct ChangeJobRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListJobsReply {
-    /// by number; of those that have ended, the last ones
+    /// by number; of those that have ended, only the last ones
     #[prost(message, repeated, tag = "1")]
     pub jobs: ::prost::alloc::vec::Vec<Job>,
 }
@@ -1378,43 +1378,43 @@ pub struct Job {
     /// running, paused, done, failed, cancelled
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// nothing, until it has been counted
+    /// absent until it has been counted
     #[prost(message, optional, tag = "4")]
     pub total: ::core::option::Option<JobAmount>,
     #[prost(message, optional, tag = "5")]
     pub done: ::core::option::Option<JobAmount>,
-    /// tried in vain
+    /// attempted without success
     #[prost(message, optional, tag = "6")]
     pub left: ::core::option::Option<JobAmount>,
     #[prost(string, tag = "7")]
     pub last_error: ::prost::alloc::string::String,
     #[prost(uint64, tag = "8")]
     pub created_ms: u64,
-    /// when it was last written down
+    /// when its record last changed
     #[prost(uint64, tag = "9")]
     pub changed_ms: u64,
-    /// a job that was paused or cancelled lets them end
+    /// stripes in progress; a paused or cancelled job lets them finish
     #[prost(uint32, tag = "10")]
     pub stripes_under_way: u32,
-    /// what a job of that kind does, with all that was left open
+    /// for a job of this kind: the request, with defaults filled in
     #[prost(message, optional, tag = "11")]
     pub repair_node: ::core::option::Option<RepairNodeRequest>,
-    /// the first of what is left
+    /// the first blocks that were left out
     #[prost(message, repeated, tag = "13")]
     pub left_blocks: ::prost::alloc::vec::Vec<LeftBlock>,
-    /// of `total`: what has come in of the stripes that are under way
+    /// of `total`: received bytes of stripes in progress
     #[prost(uint64, tag = "12")]
     pub moving_bytes: u64,
-    /// as repair_node
+    /// likewise
     #[prost(message, optional, tag = "14")]
     pub convert: ::core::option::Option<ConvertRequest>,
-    /// right now, each once; not kept over a restart
+    /// what it waits for now, each once; not kept over a restart
     #[prost(string, repeated, tag = "15")]
     pub waits_for: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobAmount {
-    /// of a conversion, objects
+    /// for a conversion: objects
     #[prost(uint64, tag = "1")]
     pub blocks: u64,
     #[prost(uint64, tag = "2")]
@@ -1512,7 +1512,7 @@ pub mod membership_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// An agent says who it is and what disks it has; it learns its node number, the epoch and its link key.
+        /// An agent registers itself and its disks. It learns its node number, the epoch and its link key.
         pub async fn register(
             &mut self,
             request: impl tonic::IntoRequest<super::RegisterRequest>,
@@ -1571,7 +1571,7 @@ pub mod membership_server {
     /// Generated trait containing gRPC methods that should be implemented for use with MembershipServer.
     #[async_trait]
     pub trait Membership: std::marker::Send + std::marker::Sync + 'static {
-        /// An agent says who it is and what disks it has; it learns its node number, the epoch and its link key.
+        /// An agent registers itself and its disks. It learns its node number, the epoch and its link key.
         async fn register(
             &self,
             request: tonic::Request<super::RegisterRequest>,
@@ -1881,7 +1881,7 @@ pub mod agent_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Reserves all that the task needs, or answers Busy (Reaction::Retry) at once.
+        /// Reserves all that the task needs, or refuses it as busy (Reaction::Retry) at once.
         pub async fn open(
             &mut self,
             request: impl tonic::IntoRequest<super::OpenRequest>,
@@ -1900,7 +1900,8 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "Open"));
             self.inner.unary(req, path, codec).await
         }
-        /// Runs the opened task; the stream ends with a Done or a Failed. With `open`, opens it first: enough where no agent dials another.
+        /// Runs an open task; the stream ends with Done or Failed. With `open`, opens the task first; this suffices if no
+        /// agent dials another.
         pub async fn start(
             &mut self,
             request: impl tonic::IntoRequest<super::StartRequest>,
@@ -1922,7 +1923,7 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "Start"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Ends a task that was opened or started; it is no error if there is none.
+        /// Ends an open or running task. Succeeds if there is none.
         pub async fn cancel(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelRequest>,
@@ -1941,8 +1942,8 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "Cancel"));
             self.inner.unary(req, path, codec).await
         }
-        /// Removes blocks whose allocation was aborted, or that no object has any more. Refused on the word of an older epoch,
-        /// of another database incarnation, or of one that knows fewer stripes than the agent has seen.
+        /// Removes blocks whose allocation was aborted, or that no object uses any more. Refused for an older epoch, for
+        /// another metadata incarnation, and for metadata that knows fewer stripes than the agent has seen.
         pub async fn remove(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveRequest>,
@@ -1983,7 +1984,8 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "ListBlocks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Takes blocks that nobody expects out of service, for days, before they are removed. Refused as Remove is.
+        /// Moves blocks that the metadata does not know to quarantine; they are deleted days later. Refused under the same
+        /// conditions as Remove.
         pub async fn quarantine(
             &mut self,
             request: impl tonic::IntoRequest<super::QuarantineRequest>,
@@ -2005,8 +2007,8 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "Quarantine"));
             self.inner.unary(req, path, codec).await
         }
-        /// Both ends of a probe are asked at the same time: one sends zeros over a link, the other measures how fast they come. A node
-        /// has one probe at a time; another is answered with busy.
+        /// The coordinator calls both ends of a probe at the same time: one sends zeros over a link, the other measures their
+        /// arrival. A node runs one probe at a time and refuses others as busy.
         pub async fn send_probe(
             &mut self,
             request: impl tonic::IntoRequest<super::SendProbeRequest>,
@@ -2049,8 +2051,8 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("weft.v1.Agent", "ReceiveProbe"));
             self.inner.unary(req, path, codec).await
         }
-        /// Writes a stripe of an object anew, in another code, as a client would: reads its bytes and sends it, by the coordinator's own plans.
-        /// The stream ends with Done or an error; who has asked and hangs up gives it up.
+        /// Rewrites a stripe of an object in another code, as a client would: reads it and writes it by the coordinator's
+        /// plans. The stream ends with Done or an error. If the caller hangs up, the conversion is cancelled.
         pub async fn convert_stripe(
             &mut self,
             request: impl tonic::IntoRequest<super::ConvertStripeRequest>,
@@ -2090,7 +2092,7 @@ pub mod agent_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AgentServer.
     #[async_trait]
     pub trait Agent: std::marker::Send + std::marker::Sync + 'static {
-        /// Reserves all that the task needs, or answers Busy (Reaction::Retry) at once.
+        /// Reserves all that the task needs, or refuses it as busy (Reaction::Retry) at once.
         async fn open(
             &self,
             request: tonic::Request<super::OpenRequest>,
@@ -2101,18 +2103,19 @@ pub mod agent_server {
             >
             + std::marker::Send
             + 'static;
-        /// Runs the opened task; the stream ends with a Done or a Failed. With `open`, opens it first: enough where no agent dials another.
+        /// Runs an open task; the stream ends with Done or Failed. With `open`, opens the task first; this suffices if no
+        /// agent dials another.
         async fn start(
             &self,
             request: tonic::Request<super::StartRequest>,
         ) -> std::result::Result<tonic::Response<Self::StartStream>, tonic::Status>;
-        /// Ends a task that was opened or started; it is no error if there is none.
+        /// Ends an open or running task. Succeeds if there is none.
         async fn cancel(
             &self,
             request: tonic::Request<super::CancelRequest>,
         ) -> std::result::Result<tonic::Response<super::CancelReply>, tonic::Status>;
-        /// Removes blocks whose allocation was aborted, or that no object has any more. Refused on the word of an older epoch,
-        /// of another database incarnation, or of one that knows fewer stripes than the agent has seen.
+        /// Removes blocks whose allocation was aborted, or that no object uses any more. Refused for an older epoch, for
+        /// another metadata incarnation, and for metadata that knows fewer stripes than the agent has seen.
         async fn remove(
             &self,
             request: tonic::Request<super::RemoveRequest>,
@@ -2122,13 +2125,14 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::ListBlocksRequest>,
         ) -> std::result::Result<tonic::Response<super::ListBlocksReply>, tonic::Status>;
-        /// Takes blocks that nobody expects out of service, for days, before they are removed. Refused as Remove is.
+        /// Moves blocks that the metadata does not know to quarantine; they are deleted days later. Refused under the same
+        /// conditions as Remove.
         async fn quarantine(
             &self,
             request: tonic::Request<super::QuarantineRequest>,
         ) -> std::result::Result<tonic::Response<super::QuarantineReply>, tonic::Status>;
-        /// Both ends of a probe are asked at the same time: one sends zeros over a link, the other measures how fast they come. A node
-        /// has one probe at a time; another is answered with busy.
+        /// The coordinator calls both ends of a probe at the same time: one sends zeros over a link, the other measures their
+        /// arrival. A node runs one probe at a time and refuses others as busy.
         async fn send_probe(
             &self,
             request: tonic::Request<super::SendProbeRequest>,
@@ -2146,8 +2150,8 @@ pub mod agent_server {
             >
             + std::marker::Send
             + 'static;
-        /// Writes a stripe of an object anew, in another code, as a client would: reads its bytes and sends it, by the coordinator's own plans.
-        /// The stream ends with Done or an error; who has asked and hangs up gives it up.
+        /// Rewrites a stripe of an object in another code, as a client would: reads it and writes it by the coordinator's
+        /// plans. The stream ends with Done or an error. If the caller hangs up, the conversion is cancelled.
         async fn convert_stripe(
             &self,
             request: tonic::Request<super::ConvertStripeRequest>,
@@ -2944,7 +2948,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ListObjects"));
             self.inner.unary(req, path, codec).await
         }
-        /// An object with as many of its stripes as one answer holds, from a number on.
+        /// An object, with as many of its stripes as one answer holds, from a given number on.
         pub async fn stat_object(
             &mut self,
             request: impl tonic::IntoRequest<super::StatObjectRequest>,
@@ -2983,7 +2987,8 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "RemoveObject"));
             self.inner.unary(req, path, codec).await
         }
-        /// A put: begin; for each stripe PutStripe, send, EndStripe; commit. What is not committed within the lease is swept.
+        /// A put: begin; for each stripe PutStripe, send, EndStripe; commit. A put whose lease expires before the commit is
+        /// aborted.
         pub async fn begin_put(
             &mut self,
             request: impl tonic::IntoRequest<super::BeginPutRequest>,
@@ -3056,7 +3061,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "CommitPut"));
             self.inner.unary(req, path, codec).await
         }
-        /// A put of which nothing is heard for its lease is swept: a client whose data is slow to come calls this.
+        /// Extends the lease of a put; for a client whose data arrives slowly.
         pub async fn keep_put(
             &mut self,
             request: impl tonic::IntoRequest<super::KeepPutRequest>,
@@ -3093,7 +3098,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "AbortPut"));
             self.inner.unary(req, path, codec).await
         }
-        /// A plan that brings ranges of a stripe's blocks to the client, around what is lost.
+        /// A plan that delivers ranges of a stripe's blocks to the client and rebuilds what is lost.
         pub async fn read_stripe(
             &mut self,
             request: impl tonic::IntoRequest<super::ReadStripeRequest>,
@@ -3115,7 +3120,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ReadStripe"));
             self.inner.unary(req, path, codec).await
         }
-        /// The client is done with a reading plan, or tells how it failed.
+        /// The client has finished a read plan, or reports how it failed.
         pub async fn end_read(
             &mut self,
             request: impl tonic::IntoRequest<super::EndReadRequest>,
@@ -3176,7 +3181,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "CoolObject"));
             self.inner.unary(req, path, codec).await
         }
-        /// What the links between nodes carry, as far as it was measured since the coordinator's start.
+        /// The measured figures of the links between nodes, since the coordinator's start.
         pub async fn list_links(
             &mut self,
             request: impl tonic::IntoRequest<super::ListLinksRequest>,
@@ -3195,7 +3200,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ListLinks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Measures links now, and tells of each one.
+        /// Measures links now, and reports each one.
         pub async fn probe_links(
             &mut self,
             request: impl tonic::IntoRequest<super::ProbeLinksRequest>,
@@ -3217,7 +3222,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ProbeLinks"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Begins a job, which goes on whoever looks on, and under the next coordinator too.
+        /// Creates a job, which survives client disconnects and coordinator restarts.
         pub async fn repair_node(
             &mut self,
             request: impl tonic::IntoRequest<super::RepairNodeRequest>,
@@ -3236,7 +3241,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "RepairNode"));
             self.inner.unary(req, path, codec).await
         }
-        /// The plans that the job would begin with, and nothing else.
+        /// Returns the plans that the job would start with, and creates nothing.
         pub async fn explain_repair_node(
             &mut self,
             request: impl tonic::IntoRequest<super::RepairNodeRequest>,
@@ -3261,7 +3266,7 @@ pub mod weft_client {
                 .insert(GrpcMethod::new("weft.v1.Weft", "ExplainRepairNode"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Begins to write objects anew in the code of another policy, as a job.
+        /// Creates a job that rewrites objects in the code of another policy.
         pub async fn convert(
             &mut self,
             request: impl tonic::IntoRequest<super::ConvertRequest>,
@@ -3316,7 +3321,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "GetJob"));
             self.inner.unary(req, path, codec).await
         }
-        /// Pauses, resumes or cancels a job. It is no error if it is as asked already.
+        /// Pauses, resumes or cancels a job. Succeeds if the job is in that state already.
         pub async fn change_job(
             &mut self,
             request: impl tonic::IntoRequest<super::ChangeJobRequest>,
@@ -3395,7 +3400,7 @@ pub mod weft_server {
             tonic::Response<super::ListObjectsReply>,
             tonic::Status,
         >;
-        /// An object with as many of its stripes as one answer holds, from a number on.
+        /// An object, with as many of its stripes as one answer holds, from a given number on.
         async fn stat_object(
             &self,
             request: tonic::Request<super::StatObjectRequest>,
@@ -3404,7 +3409,8 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::ObjectName>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
-        /// A put: begin; for each stripe PutStripe, send, EndStripe; commit. What is not committed within the lease is swept.
+        /// A put: begin; for each stripe PutStripe, send, EndStripe; commit. A put whose lease expires before the commit is
+        /// aborted.
         async fn begin_put(
             &self,
             request: tonic::Request<super::BeginPutRequest>,
@@ -3421,7 +3427,7 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::CommitPutRequest>,
         ) -> std::result::Result<tonic::Response<super::ObjectReply>, tonic::Status>;
-        /// A put of which nothing is heard for its lease is swept: a client whose data is slow to come calls this.
+        /// Extends the lease of a put; for a client whose data arrives slowly.
         async fn keep_put(
             &self,
             request: tonic::Request<super::KeepPutRequest>,
@@ -3430,12 +3436,12 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::AbortPutRequest>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
-        /// A plan that brings ranges of a stripe's blocks to the client, around what is lost.
+        /// A plan that delivers ranges of a stripe's blocks to the client and rebuilds what is lost.
         async fn read_stripe(
             &self,
             request: tonic::Request<super::ReadStripeRequest>,
         ) -> std::result::Result<tonic::Response<super::ReadStripeReply>, tonic::Status>;
-        /// The client is done with a reading plan, or tells how it failed.
+        /// The client has finished a read plan, or reports how it failed.
         async fn end_read(
             &self,
             request: tonic::Request<super::EndReadRequest>,
@@ -3458,7 +3464,7 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::ObjectName>,
         ) -> std::result::Result<tonic::Response<super::CoolReply>, tonic::Status>;
-        /// What the links between nodes carry, as far as it was measured since the coordinator's start.
+        /// The measured figures of the links between nodes, since the coordinator's start.
         async fn list_links(
             &self,
             request: tonic::Request<super::ListLinksRequest>,
@@ -3469,12 +3475,12 @@ pub mod weft_server {
             >
             + std::marker::Send
             + 'static;
-        /// Measures links now, and tells of each one.
+        /// Measures links now, and reports each one.
         async fn probe_links(
             &self,
             request: tonic::Request<super::ProbeLinksRequest>,
         ) -> std::result::Result<tonic::Response<Self::ProbeLinksStream>, tonic::Status>;
-        /// Begins a job, which goes on whoever looks on, and under the next coordinator too.
+        /// Creates a job, which survives client disconnects and coordinator restarts.
         async fn repair_node(
             &self,
             request: tonic::Request<super::RepairNodeRequest>,
@@ -3485,7 +3491,7 @@ pub mod weft_server {
             >
             + std::marker::Send
             + 'static;
-        /// The plans that the job would begin with, and nothing else.
+        /// Returns the plans that the job would start with, and creates nothing.
         async fn explain_repair_node(
             &self,
             request: tonic::Request<super::RepairNodeRequest>,
@@ -3493,7 +3499,7 @@ pub mod weft_server {
             tonic::Response<Self::ExplainRepairNodeStream>,
             tonic::Status,
         >;
-        /// Begins to write objects anew in the code of another policy, as a job.
+        /// Creates a job that rewrites objects in the code of another policy.
         async fn convert(
             &self,
             request: tonic::Request<super::ConvertRequest>,
@@ -3506,7 +3512,7 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::JobRequest>,
         ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status>;
-        /// Pauses, resumes or cancels a job. It is no error if it is as asked already.
+        /// Pauses, resumes or cancels a job. Succeeds if the job is in that state already.
         async fn change_job(
             &self,
             request: tonic::Request<super::ChangeJobRequest>,

@@ -12,7 +12,7 @@ use weft_proto::v1::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRe
 use weft_proto::{PROTOCOL, Peer, Security, from_status, to_status};
 use weft_types::{Error, NodeId, Party, Reaction};
 
-/// Remembers who registered; refuses versions it does not speak; answers a heartbeat of node n after n seconds.
+/// Records registrations; refuses unknown versions; answers a heartbeat of node n after n seconds.
 #[derive(Default)]
 struct Members {
     registered: Mutex<Vec<Peer>>,
@@ -80,7 +80,7 @@ async fn calls_know_their_caller_and_errors_cross_whole() {
     assert_eq!(from_status(&status), Error::not_found("register again").party(Party::Node(NodeId(9))));
 
     let status = client.register(RegisterRequest::default()).await.unwrap_err();
-    assert_eq!(from_status(&status).reaction, Reaction::InvalidInput, "a version that nobody speaks was taken");
+    assert_eq!(from_status(&status).reaction, Reaction::InvalidInput, "an unknown version was accepted");
 
     let status = rpc::agent_client(channel).cancel(weft_proto::v1::CancelRequest::default()).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unimplemented, "{status}");
@@ -98,7 +98,7 @@ async fn a_deadline_ends_a_call_and_a_large_message_is_refused() {
     let large = RegisterRequest { name: "n".repeat(MESSAGE_BYTES_MAX + 1), ..register() };
     assert!(client.register(large).await.is_err());
     let fits = RegisterRequest { name: "n".repeat(MESSAGE_BYTES_MAX / 2), ..register() };
-    assert!(client.register(fits).await.is_ok(), "the channel was lost with the refused message");
+    assert!(client.register(fits).await.is_ok(), "the refused message broke the channel");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Frames: whatever the bytes are, reading them ends with a frame or a typed error, and with bounded memory.
+//! Frames: for any input, reading ends with a frame or a typed error, in bounded memory.
 
 use super::hello;
 use bytes::BytesMut;
@@ -17,7 +17,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What a sender of these slices puts on the wire.
+/// The bytes that a sender of these slices writes.
 fn recorded(slices: &[(Span, Vec<u8>)]) -> Vec<u8> {
     let mut sender = LinkSender::new(FrameStream::new(Cursor::new(Vec::new())), LINK, WIDTH, STALL);
     runtime().block_on(async {
@@ -29,7 +29,7 @@ fn recorded(slices: &[(Span, Vec<u8>)]) -> Vec<u8> {
     sender.into_frames().unwrap().into_inner().into_inner()
 }
 
-/// The slices that a receiver gets out of bytes, if it finds the link complete.
+/// The slices that a receiver decodes from bytes, if the link is complete.
 fn replayed(bytes: &[u8], slices: &[(Span, Vec<u8>)]) -> weft_types::Result<Vec<Vec<u8>>> {
     let mut receiver = LinkReceiver::new(FrameStream::new(Cursor::new(bytes.to_vec())), LINK, WIDTH, STALL);
     runtime().block_on(async {
@@ -101,7 +101,7 @@ fn missing_doubled_and_exchanged_frames_are_noticed() {
     for other in others {
         assert!(replayed(&other, &slices).is_err());
     }
-    // Even where a frame of the same positions takes its place, End tells.
+    // End detects the change even if another frame has the same positions.
     let mut changed = slices.clone();
     changed[1].1[0] ^= 1;
     let other = recorded(&changed);
@@ -119,7 +119,7 @@ fn a_header_may_not_announce_more_than_is_allowed() {
         bytes.extend([0; 20]);
         let (_, error, capacity) = read_all(bytes);
         assert!(matches!(error, FrameError::Oversized { .. }), "{error}");
-        assert_eq!(capacity, 0, "memory was taken for a frame that is too large");
+        assert_eq!(capacity, 0, "memory was allocated for a frame that is too large");
     }
 }
 

@@ -1,11 +1,11 @@
-//! The generated code of the control plane is what its definitions say.
+//! The generated code of the control plane must match its source.
 
 use std::{fs, path::Path};
 
-/// `make bless` sets it: what is generated is written, and not compared.
+/// Set by `make bless`: the generated code is written instead of compared.
 const BLESS: &str = "WEFT_BLESS";
 
-/// Messages with a key in them do not print themselves: `src/secret.rs` does it for them.
+/// Messages that contain a key have no derived Debug; `src/secret.rs` implements it.
 const SECRET: [&str; 7] = [
     ".weft.v1.AbortPutRequest",
     ".weft.v1.BeginPutReply",
@@ -28,5 +28,5 @@ fn the_generated_code_is_that_of_its_definitions() {
     }
     let [fresh, kept] = [fresh, kept].map(|file| fs::read_to_string(file).unwrap());
     let differs = fresh.lines().zip(kept.lines()).position(|(fresh, kept)| fresh != kept);
-    assert!(fresh == kept, "src/generated/weft.v1.rs is not what proto/weft.proto says (line {differs:?}): run `make bless`");
+    assert!(fresh == kept, "src/generated/weft.v1.rs does not match proto/weft.proto (line {differs:?}): run `make bless`");
 }

@@ -37,7 +37,7 @@ async fn carry(cluster: Option<&Cluster>, width: u32, slices: &[Span]) {
         let mut receiver = LinkReceiver::new(theirs, 9, width, STALL);
         for slice in slices {
             let received = receiver.receive(*slice).await.unwrap();
-            assert!(received == rows(*slice, width), "slice {slice:?} came out otherwise");
+            assert!(received == rows(*slice, width), "slice {slice:?} is wrong");
         }
         receiver.end().await.unwrap();
         receiver.into_frames()
@@ -63,7 +63,7 @@ async fn slices_of_all_sizes_come_out_as_they_went_in() {
     }
 }
 
-/// Counts how often something is read from, or written to, a stream.
+/// Counts reads and writes of a stream.
 struct Counting<S> {
     inner: S,
     reads: Arc<AtomicUsize>,
@@ -99,7 +99,7 @@ async fn small_slices_go_together_and_no_later_than_they_are_flushed() {
     let counting = |inner| FrameStream::new(Counting { inner, reads: Arc::clone(&reads), writes: Arc::clone(&writes) });
     let mut sender = LinkSender::new(counting(ours), 9, 1, STALL);
     let mut receiver = LinkReceiver::new(counting(theirs), 9, 1, STALL);
-    // Large ones among them, which go by themselves, and in order.
+    // Two large slices, which are sent by themselves, in order.
     let large = |number: u64| number == 20 || number == 21;
     let slice = |number: u64| Span::new(number << 16, (number << 16) + if large(number) { 40_000 } else { 1000 });
     for number in 0..50 {
@@ -108,7 +108,7 @@ async fn small_slices_go_together_and_no_later_than_they_are_flushed() {
     assert!(writes.load(Relaxed) <= 8, "{} writes", writes.load(Relaxed));
     sender.flush().await.unwrap();
     for number in 0..50 {
-        assert!(receiver.receive(slice(number)).await.unwrap() == rows(slice(number), 1), "slice {number} came out otherwise");
+        assert!(receiver.receive(slice(number)).await.unwrap() == rows(slice(number), 1), "slice {number} is wrong");
     }
     assert!(reads.load(Relaxed) <= 16, "{} reads", reads.load(Relaxed));
     sender.feed(slice(50), &rows(slice(50), 1).into()).await.unwrap();
@@ -137,8 +137,8 @@ async fn memory_is_used_again_when_nobody_holds_it_and_not_before() {
             let received = receiver.receive(*slice).await.unwrap();
             places.insert(received.as_ptr() as usize);
             held.push_back((*slice, received));
-            assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "bytes that are held were written over");
-            // Not in the order in which they came: one is held for long.
+            assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "held bytes were overwritten");
+            // Not in the order of arrival: one slice is held for long.
             if held.len() == HELD_MAX {
                 held.remove(1 + slice.start as usize / 4096 % 2);
             }
@@ -146,7 +146,7 @@ async fn memory_is_used_again_when_nobody_holds_it_and_not_before() {
         places.len()
     };
     let ((), places) = tokio::join!(sending, receiving);
-    assert_eq!(places, HELD_MAX, "places in memory for as many slices as were held at once");
+    assert_eq!(places, HELD_MAX, "one buffer for each slice held at the same time");
 }
 
 #[tokio::test]
@@ -162,28 +162,28 @@ async fn the_next_link_receives_where_the_last_one_did() {
         sent.unwrap();
         let received = received.unwrap();
         places.insert(received.as_ptr() as usize);
-        // Every other slice is held beyond its link, which must not matter to it.
+        // Every other slice is held beyond the end of its link.
         if link % 2 == 0 {
             held.push((slice, received));
         }
         drop(receiver);
-        assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "bytes that are held were written over");
+        assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "held bytes were overwritten");
     }
-    assert_eq!(places.len(), held.len() + 1, "places for what is held, and one that is used again and again");
+    assert_eq!(places.len(), held.len() + 1, "one buffer for each held slice, and one that is reused");
 }
 
 #[tokio::test]
 async fn who_breaks_off_says_why() {
     let cluster = Cluster::new(1);
     for cluster in [None, Some(&cluster)] {
-        let reason = Error::corrupt("page 3 is not what was written");
+        let reason = Error::corrupt("page 3 has a wrong checksum");
         let (ours, theirs) = connection(cluster).await;
         let sender = LinkSender::new(ours, 9, 1, STALL);
         let mut receiver = LinkReceiver::new(theirs, 9, 1, STALL);
         sender.fail(&reason).await;
         let told = receiver.receive(Span::new(4096, 8192)).await.unwrap_err();
         assert_eq!(told, reason.clone().link(9, 4096));
-        assert!(receiver.into_frames().is_none(), "a broken connection would be used again");
+        assert!(receiver.into_frames().is_none(), "a broken connection would be reused");
 
         let (ours, theirs) = connection(cluster).await;
         let mut sender = LinkSender::new(ours, 9, 1, STALL);
@@ -244,7 +244,7 @@ async fn pieces_that_do_not_make_up_a_slice_are_refused() {
         let mut receiver = LinkReceiver::new(theirs, 9, 1, STALL);
         let error = timeout(STALL, receiver.receive(Span::new(0, 100))).await.unwrap().unwrap_err();
         assert_eq!(error.reaction, Reaction::Replan, "{error}");
-        assert!(error.message.contains("pieces") || error.message.contains("is due"), "{error}");
+        assert!(error.message.contains("pieces") || error.message.contains("instead of"), "{error}");
     }
 }
 
@@ -256,7 +256,7 @@ async fn one_connection_carries_one_link_after_another() {
         sender.send(Span::new(0, 5), b"slice").await.unwrap();
         sender.end().await.unwrap();
         ours = sender.into_frames().unwrap();
-        // What follows is read ahead together with what went before, and is not lost.
+        // The following frames are read ahead and must not be lost.
         ours.send_hello(&super::hello(link)).await.unwrap();
         let mut receiver = LinkReceiver::new(theirs, link, 1, STALL);
         assert_eq!(receiver.receive(Span::new(0, 5)).await.unwrap(), "slice");

@@ -1,4 +1,4 @@
-//! What crosses the wire, over real sockets on this machine: frames, links, TLS, the control plane, kept connections.
+//! The wire over real sockets on this machine: frames, links, TLS, the control plane, pooled connections.
 
 mod control;
 mod frames;
@@ -15,7 +15,7 @@ use weft_proto::{
 };
 use weft_types::{ClusterId, NodeId, Party, PlanId};
 
-/// A cluster's authority, and the directory that it lives in.
+/// A cluster's authority, and its directory.
 struct Cluster {
     dir: tempfile::TempDir,
     authority: Authority,
@@ -49,7 +49,7 @@ fn net() -> Arc<dyn Net> {
     Arc::new(TcpNet::default())
 }
 
-/// Listens, and gives what is accepted.
+/// Listens and returns the accepted connections.
 async fn listen(security: Security) -> (String, Incoming) {
     let listener = net().listen("127.0.0.1:0").await.unwrap();
     let address = listener.local_address().unwrap();

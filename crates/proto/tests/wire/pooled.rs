@@ -1,4 +1,4 @@
-//! Connections that are kept: used again when they ended cleanly, and never in a user's way when they are dead.
+//! Pooled connections: reused if they ended cleanly, and never an obstacle when they are dead.
 
 use super::{Cluster, agent, hello, listen, net};
 use std::{
@@ -14,7 +14,7 @@ use weft_types::{Error, Span};
 const STALL: Duration = Duration::from_secs(10);
 const SLICE: Span = Span { start: 0, end: 5 };
 
-/// Accepts connections and receives a link on each for as long as it has them; counts the connections.
+/// Accepts connections, receives up to `links_per_connection` links on each, and counts the connections.
 async fn receive_all(mut incoming: Incoming, connections: Arc<AtomicUsize>, links_per_connection_max: usize) {
     while let Some(accepted) = incoming.next().await {
         connections.fetch_add(1, SeqCst);
@@ -74,7 +74,7 @@ async fn a_kept_connection_that_was_closed_fails_nobody() {
         let pool = Pool::new(net(), security(&Peer::Client), PoolLimits::default());
         for link in 0..5 {
             send(&pool, &address, &agent("a"), link).await.unwrap();
-            // Sometimes the close has been seen before the next use, sometimes it has not.
+            // The close may be noticed before the next use or only by it.
             tokio::time::sleep(Duration::from_millis(u64::from(link % 2) * 20)).await;
         }
         assert_eq!(connections.load(SeqCst), 5);
@@ -86,7 +86,7 @@ async fn a_refusal_is_told_and_not_tried_again() {
     let (address, connections) = start(Security::Insecure, usize::MAX).await;
     let pool = Pool::new(net(), Security::Insecure, PoolLimits::default());
     send(&pool, &address, &agent("a"), 1).await.unwrap();
-    let Err(error) = pool.open(&address, &agent("a"), &hello(404)).await else { panic!("it was refused") };
+    let Err(error) = pool.open(&address, &agent("a"), &hello(404)).await else { panic!("the Hello must be refused") };
     assert_eq!(error.reaction, weft_types::Reaction::NotFound);
     assert!(error.message.contains("no such link") && error.message.contains("agent a"), "{error}");
     assert_eq!((connections.load(SeqCst), pool.idle_count()), (1, 0));
@@ -110,7 +110,7 @@ async fn what_is_kept_is_bounded_in_number_and_age() {
     assert_eq!((connections.load(SeqCst), pool.idle_count()), (4, 2));
     tokio::time::sleep(Duration::from_millis(150)).await;
     send(&pool, &address, &agent("a"), 9).await.unwrap();
-    assert_eq!(connections.load(SeqCst), 5, "a connection was used that had been idle for too long");
+    assert_eq!(connections.load(SeqCst), 5, "a connection was reused after it had been idle for too long");
 }
 
 #[tokio::test]
@@ -119,6 +119,6 @@ async fn a_peer_that_does_not_answer_is_given_up() {
     let address = listener.local_address().unwrap();
     let limits = PoolLimits { answer_timeout: Duration::from_millis(100), ..PoolLimits::default() };
     let pool = Pool::new(net(), Security::Insecure, limits);
-    let Err(error) = pool.open(&address, &agent("a"), &hello(1)).await else { panic!("nobody answered") };
+    let Err(error) = pool.open(&address, &agent("a"), &hello(1)).await else { panic!("the dial must fail") };
     assert!(error.message.contains("100 ms"), "{error}");
 }

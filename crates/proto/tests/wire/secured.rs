@@ -1,4 +1,4 @@
-//! Who may talk, and what the one who may not is told.
+//! Authentication, and the errors of refused peers.
 
 use super::{Cluster, agent, listen, net};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weft_proto::{Peer, Security};
 use weft_types::{Error, Reaction, Result};
 
-/// What each end finds out about the other, when `dialing` expects `expected` and `accepting` answers.
+/// What each end learns about the other, if `dialing` expects `expected` and `accepting` answers.
 async fn meet(dialing: &Security, expected: &Peer, accepting: &Security) -> (Result<()>, Result<Peer>) {
     let network = net();
     let listener = network.listen("127.0.0.1:0").await.unwrap();
     let address = listener.local_address().unwrap();
     let dial = async {
         let mut stream = dialing.dial(network.as_ref(), &address, expected).await?;
-        // With TLS 1.3 it is the first read that tells whether the other end took our certificate.
+        // With TLS 1.3, only the first read shows whether the other end accepted our certificate.
         stream.write_all(b"ping").await.map_err(Error::fatal)?;
         let mut answer = [0; 4];
         stream.read_exact(&mut answer).await.map_err(Error::fatal)?;
@@ -28,7 +28,7 @@ async fn meet(dialing: &Security, expected: &Peer, accepting: &Security) -> (Res
         stream.flush().await.map_err(Error::fatal)?;
         Ok(peer)
     };
-    tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(dial, accept) }).await.expect("somebody hangs")
+    tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(dial, accept) }).await.expect("a handshake hangs")
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn another_cluster_is_refused_by_both() {
 
 #[tokio::test]
 async fn a_certificate_of_another_authority_lets_nobody_in() {
-    // The one who dials trusts the right authority, and shows a certificate of another.
+    // The dialling end trusts the right authority, but shows a certificate of another.
     let (one, two) = (Cluster::new(1), Cluster::new(2));
     one.security(&Peer::Client);
     two.security(&Peer::Client);
@@ -71,7 +71,7 @@ async fn somebody_else_at_the_address_is_noticed() {
     let cluster = Cluster::new(1);
     let (dialled, _) = meet(&cluster.security(&Peer::Client), &agent("a"), &cluster.security(&agent("b"))).await;
     let error = dialled.unwrap_err();
-    assert!(error.message.contains("somebody else's") && error.message.contains("agent a"), "{error}");
+    assert!(error.message.contains("belongs to another peer") && error.message.contains("agent a"), "{error}");
 }
 
 #[tokio::test]
@@ -100,7 +100,8 @@ async fn one_who_says_nothing_is_given_up_and_holds_up_nobody() {
 
     let mut silent = silent;
     let mut byte = [0];
-    let read = tokio::time::timeout(Duration::from_secs(15), silent.read(&mut byte)).await.expect("it was kept for ever");
+    let read =
+        tokio::time::timeout(Duration::from_secs(15), silent.read(&mut byte)).await.expect("the connection was not closed");
     assert!(matches!(read, Ok(0) | Err(_)));
 }
 
@@ -109,7 +110,7 @@ async fn nobody_at_the_address_is_said_at_once() {
     let listener = net().listen("127.0.0.1:0").await.unwrap();
     let address = listener.local_address().unwrap();
     drop(listener);
-    let Err(error) = Security::Insecure.dial(net().as_ref(), &address, &agent("a")).await else { panic!("nobody answered") };
+    let Err(error) = Security::Insecure.dial(net().as_ref(), &address, &agent("a")).await else { panic!("the dial must fail") };
     assert!(
         error.message.contains(&address) && error.message.contains("refused") && error.reaction == Reaction::Replan,
         "{error}"

@@ -1,4 +1,4 @@
-//! Tasks as bytes.
+//! The encoding of tasks.
 
 use weft_plan::{Class, Sink, Source, Task, TaskBlock, TaskLane, TaskLink, TaskStage};
 use weft_proto::task::{TASK_BYTES_MAX, decode_task, encode_task};

@@ -1,5 +1,6 @@
-//! A pipelined check: the stripe's nodes stand in a chain, and each adds what its block gives to the parity check to the sum that it
-//! receives. No link carries more than the parities are long, and nobody receives whole blocks; the last one looks whether it is zero.
+//! A pipelined check: the stripe's nodes form a chain, and each adds its block's part of the parity check to the sum
+//! that it receives. No link carries more than the parity blocks' length, and no node receives whole blocks. The last
+//! node checks that the sum is zero.
 
 use super::CheckScheme;
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
 };
 use weft_types::Result;
 
-/// See the module.
+/// The pipelined check.
 #[derive(Debug)]
 pub(crate) struct Chain;
 

@@ -1,5 +1,6 @@
-//! Checks: whether a stripe's blocks fit together. Of every code whose generator is [I; P] the parity check is [P | I]: its product
-//! with all blocks is zero, at every position. Every block adds its share, as helpers do in a repair, and the sum must be zero.
+//! Checks: whether a stripe's blocks are consistent. If a code's generator is [I; P], its parity check is [P | I]: the
+//! product with all blocks is zero at every position. Every block adds its share, as helpers do in a repair, and the
+//! sum must be zero.
 
 pub(crate) mod chain;
 
@@ -13,13 +14,14 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Lane, Plan, Source, WantKind};
 use weft_types::{Error, Party, Result};
 
-/// A way to add up what all blocks give to a parity check.
+/// A scheme that adds up all blocks' parts of a parity check.
 pub trait CheckScheme: Named {
-    /// The lanes that bring the sum to who checks it: the one requestor. They take turns, slice by slice.
+    /// The lanes that bring the sum to the checking party, which is the only requestor. They take turns, slice by
+    /// slice.
     fn build(&self, check: &Repair) -> Result<Vec<LaneBuilder>>;
 }
 
-/// A plan for a job that wants a stripe checked, by one party or several, each of which sees all of it.
+/// The plan for a job that checks a stripe, for one or several parties, each of which checks all of it.
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn CheckScheme) -> Result<Plan> {
     request.check()?;
     let (mut vertices, mut turns) = (Vertices::default(), Vec::new());
@@ -42,14 +44,14 @@ fn lanes(
     let (code, checker) = (request.code, delivery.party);
     let rows = code.m() * code.alpha();
     if delivery.kind != WantKind::Check || delivery.sub_blocks.len() != rows {
-        let (spec, message) = (code.spec(), "a check wants nothing else, and all rows of the parity check");
+        let (spec, message) = (code.spec(), "a check must want all rows of the parity check and nothing else");
         return Err(Error::invalid(format!("{message}: {spec} has {rows}")).party(checker));
     }
-    // A party with several blocks adds them up at once.
+    // A party with several blocks adds them up first.
     let mut blocks: Vec<(Party, Vec<u8>)> = Vec::new();
     for index in code.stored() {
         let span = region.span;
-        let absent = || Error::unavailable(format!("block {index} is not there at positions {}..{}", span.start, span.end));
+        let absent = || Error::unavailable(format!("block {index} is missing at positions {}..{}", span.start, span.end));
         let holder = region.holder(index, &[checker]).ok_or_else(absent)?;
         match blocks.iter_mut().find(|(party, _)| *party == holder) {
             Some((_, own)) => own.push(index),

@@ -1,4 +1,4 @@
-//! Which node gets which block, where nodes are unlike each other (*Mist*, §5).
+//! Assigns a code's blocks to unequal nodes (*Mist*, §5).
 
 use super::{Edge, Load};
 use crate::{AUTO, Kind, Scheme, answering, by_name};
@@ -9,31 +9,31 @@ use weft_types::{Error, Result};
 /// A node that could get any of the blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Products of a byte and a coefficient that it adds up in a second; infinite, if nothing is known.
+    /// Its coding rate: products of a byte and a coefficient, added up, in a second; infinite if unknown.
     pub products_per_s: f64,
-    /// What it can send, bytes a second.
+    /// Its upload rate, bytes a second.
     pub up_bytes_per_s: f64,
-    /// What it can receive, bytes a second.
+    /// Its download rate, bytes a second.
     pub down_bytes_per_s: f64,
-    /// What others move over its lines meanwhile, in blocks.
+    /// Concurrent transfers of others over its lines, in blocks.
     pub busy: Moved,
-    /// It stands on the writer's machine: what it would compute from what others send, the writer gives it.
+    /// Whether it is on the writer's machine: the writer then sends it what it would compute from others' data.
     pub is_near: bool,
-    /// The number of its rack, if it stands in one.
+    /// The number of its rack, if it has one.
     pub rack: Option<usize>,
 }
 
 /// The racks, by their numbers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Racks {
-    /// The writer's.
+    /// The writer's rack.
     pub writer: Option<usize>,
-    /// What can leave each, and what can come into it, bytes a second; infinite, if that is not known.
+    /// The rates out of and into each rack, bytes a second; infinite if unknown.
     pub lines: Vec<(f64, f64)>,
 }
 
 impl Candidate {
-    /// One of whom nothing is known.
+    /// A node of which nothing is known.
     pub const UNKNOWN: Self = Self {
         products_per_s: f64::INFINITY,
         up_bytes_per_s: f64::INFINITY,
@@ -43,9 +43,9 @@ impl Candidate {
         rack: None,
     };
 
-    /// Seconds that a load takes it for each byte of a block: as long as what takes longest, for all goes on at once.
+    /// Seconds that a load takes it for each byte of a block: its slowest part, because all parts run concurrently.
     fn seconds(&self, load: &Load, is_data: bool) -> f64 {
-        // What the writer gives it goes over no link; only what it passes on does.
+        // What the writer sends it crosses no link; only what it forwards does.
         let blocks_in = if self.is_near { 0.0 } else { load.blocks_in };
         if self.is_near && !is_data {
             return 0.0;
@@ -57,20 +57,21 @@ impl Candidate {
     }
 }
 
-/// For each block of a code the candidate that should get it, by its number: as many candidates as blocks, each once.
+/// The candidate for each block of a code, by number: as many candidates as blocks, each once.
 ///
-/// The paper's rule first: who computes fastest gets what takes most work, and so on down; of equally fast ones, who can send
-/// most gets what sends most. It knows of no links, so two change places as long as that makes the slower of them quicker,
-/// the slowest of all first. At last two in different racks do where that makes neither the slower of them nor the slowest rack's line
-/// slower, and less goes from rack to rack: how many blocks each rack has was decided before, and stays.
+/// The paper's rule comes first: the fastest coder gets the most work, and so on; of equally fast ones, the one with
+/// the best upload rate sends most. The paper ignores links. So two candidates then change places as long as the slower
+/// of them becomes faster, starting with the slowest. Finally, two candidates in different racks change places if
+/// neither the slower of them nor the slowest rack's line becomes slower and fewer bytes cross racks. The number of
+/// blocks in each rack was decided before and stays.
 pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate], racks: &Racks) -> Result<Vec<usize>> {
     if candidates.len() != code.n() {
-        let message = format!("{} has {} blocks, and {} nodes shall get them", code.spec(), code.n(), candidates.len());
+        let message = format!("{} has {} blocks, but {} nodes were given for them", code.spec(), code.n(), candidates.len());
         return Err(Error::invalid(message));
     }
     let edges = edges(code, scheme)?;
     let loads = Load::of_all(code.n(), &edges);
-    // Where all do the same they stay as they were placed.
+    // If all loads are equal, the candidates stay in place.
     if loads.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok((0..loads.len()).collect());
     }
@@ -80,8 +81,8 @@ pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate], racks: &R
     Ok(chosen)
 }
 
-/// Who sends how much to whom by the scheme of that name; where it is left open, by that which has receivers send most: by the others,
-/// what each of them has to do depends less on where it stands.
+/// The transfers of the named scheme. If the choice is open: those of the scheme in which receivers send most, because
+/// with the other schemes a node's load depends less on its place.
 fn edges(code: &dyn Code, scheme: &str) -> Result<Vec<Edge>> {
     let edges = |scheme: Scheme<'_>| if let Scheme::Write(scheme) = scheme { scheme.edges(code) } else { Vec::new() };
     if scheme != AUTO {
@@ -92,7 +93,7 @@ fn edges(code: &dyn Code, scheme: &str) -> Result<Vec<Edge>> {
     Ok(all.max_by(|a, b| by_receivers(a).total_cmp(&by_receivers(b))).unwrap_or_default())
 }
 
-/// For each load the candidate; the first k are those of data blocks.
+/// The candidate for each load; the first k loads are those of data blocks.
 fn match_up(loads: &[Load], k: usize, candidates: &[Candidate]) -> Vec<usize> {
     let (mut hardest, mut best): (Vec<usize>, Vec<usize>) = ((0..loads.len()).collect(), (0..candidates.len()).collect());
     let hard = |at: usize| (loads[at].work(), loads[at].blocks_out);
@@ -102,7 +103,7 @@ fn match_up(loads: &[Load], k: usize, candidates: &[Candidate]) -> Vec<usize> {
     best.sort_by(|a, b| descending(good(*a), good(*b)));
     let mut chosen = vec![0; loads.len()];
     hardest.iter().zip(best).for_each(|(load, candidate)| chosen[*load] = candidate);
-    // Each exchange makes the slower of two quicker, the slowest of all first.
+    // Each exchange makes the slower of two faster, starting with the slowest of all.
     for _ in 0..loads.len() * loads.len() {
         let seconds = |load: usize, of: usize| candidates[chosen[of]].seconds(&loads[load], load < k);
         let mut slowest: Vec<usize> = (0..loads.len()).collect();
@@ -120,10 +121,10 @@ fn match_up(loads: &[Load], k: usize, candidates: &[Candidate]) -> Vec<usize> {
     chosen
 }
 
-/// Edges that are looked at for the racks' sake, at most: some milliseconds.
+/// The most edges that are examined for the racks: some milliseconds.
 const LOOKS_MAX: usize = 1 << 20;
 
-/// What goes from rack to rack.
+/// The transfers between racks.
 struct Crossing<'a> {
     edges: &'a [Edge],
     loads: &'a [Load],
@@ -134,7 +135,7 @@ struct Crossing<'a> {
 }
 
 impl Crossing<'_> {
-    /// Two change places as long as that helps.
+    /// Lets pairs change places as long as that helps.
     fn reduce(&mut self, chosen: &mut [usize]) {
         let rack = |chosen: &[usize], at: usize| self.candidates[chosen[at]].rack;
         if (1..chosen.len()).all(|at| rack(chosen, at) == rack(chosen, 0)) {
@@ -171,13 +172,14 @@ impl Crossing<'_> {
         self.candidates[chosen[at]].seconds(&self.loads[at], at < self.k)
     }
 
-    /// How long the slowest rack's line takes for each byte of a block, and how much goes from rack to rack, blocks.
+    /// The time of the slowest rack's line for each byte of a block, and the transfers between racks, in blocks.
     fn cost(&mut self, chosen: &[usize]) -> (f64, f64) {
         self.looks += self.edges.len();
         let (mut moved, mut all) = (vec![(0.0, 0.0); self.racks.lines.len()], 0.0);
         for Edge { from, to, blocks } in self.edges {
             let candidate = |at: usize| &self.candidates[chosen[at]];
-            // What the writer gives to who stands beside it crosses nothing: its data, and whatever it would compute else.
+            // Transfers from the writer to a node on its machine cross nothing, and the writer sends that node
+            // everything that it needs.
             let is_given = candidate(*to).is_near && (from.is_none() || *to >= self.k);
             let (from, to) = (from.map_or(self.racks.writer, |from| candidate(from).rack), candidate(*to).rack);
             if is_given || from == to {

@@ -1,10 +1,10 @@
-//! Direct write: the writer codes, and sends every block to the node that stores it.
+//! Direct write: the writer codes, and sends every block to its node.
 
 use super::{Write, WriteScheme};
 use crate::{LaneBuilder, Named};
 use weft_types::Result;
 
-/// See the module.
+/// The direct write.
 #[derive(Debug)]
 pub(crate) struct Direct;
 

@@ -1,28 +1,28 @@
-//! Topologies grow level by level: who is placed already, what each can still send, who is left.
+//! Builds topologies level by level: which receivers are placed, what each can still send, which are left.
 
 use super::topology::{Receiver, Upstream, whole};
 use std::collections::BTreeMap;
 use weft_codes::{Ask, Code, Recipe};
 
-/// A topology of which some receivers are placed.
+/// A partly built topology.
 #[derive(Debug, Clone)]
 pub(super) struct Grower<'a> {
     code: &'a dyn Code,
     pub(super) receivers: Vec<Receiver>,
     /// Sub-blocks that each receiver sends.
     used: Vec<usize>,
-    /// Blocks that have no receiver yet, in the order in which they get one.
+    /// Blocks without a receiver, in the order in which they get one.
     left: Vec<u8>,
     /// The copies of each block, ascending.
     copies: &'a BTreeMap<u8, Vec<u8>>,
-    /// The last level that anybody is on.
+    /// The last level with a receiver.
     pub(super) level: usize,
-    /// Sub-blocks that are sent, all together.
+    /// Sub-blocks that are sent, in total.
     pub(super) sent: usize,
 }
 
 impl<'a> Grower<'a> {
-    /// The first level: blocks of which none can be computed from the others, the data first. The writer sends those.
+    /// The first level: blocks that cannot be computed from each other, data first. The writer sends these.
     pub(super) fn start(code: &'a dyn Code, copies: &'a BTreeMap<u8, Vec<u8>>) -> Self {
         let left = copies.keys().copied().collect();
         let mut grower = Self { code, receivers: Vec::new(), used: Vec::new(), left, copies, level: 1, sent: 0 };
@@ -35,13 +35,13 @@ impl<'a> Grower<'a> {
         grower
     }
 
-    /// Whether everybody has a place.
+    /// Whether every block has a receiver.
     pub(super) fn is_done(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Levels of receivers whose blocks can be computed from less than k blocks of those before them, as long as there are any: on
-    /// each those that take least, for others may come to take as little.
+    /// Adds levels of receivers whose blocks can be computed from less than k blocks of earlier ones, as long as there
+    /// are any. Each level takes those with the least input, because others may need as little later.
     pub(super) fn local(&mut self) {
         loop {
             let before = self.receivers.len();
@@ -49,7 +49,7 @@ impl<'a> Grower<'a> {
             let Some(least) = offers.map(|helpers| total(&helpers)).min() else { break };
             self.level += 1;
             for index in self.left.clone() {
-                // Whoever was placed in the meantime has taken some of the capacities.
+                // Receivers placed since then have used some of the capacities.
                 if let Some(helpers) = self.cheap(index, before).filter(|helpers| total(helpers) == least) {
                     self.place(index, Upstream::Helpers(helpers));
                 }
@@ -57,13 +57,13 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// Has these placed before the others.
+    /// Places these blocks before the others.
     pub(super) fn prefer(&mut self, blocks: &[u8]) {
         self.left.sort_by_key(|index| !blocks.contains(index));
     }
 
-    /// By the general rule, until so many receivers are placed; nobody who is placed sends more than `capacity` blocks. As far as
-    /// capacities allow: there may be receivers left.
+    /// Places up to `count` receivers by the general rule; no earlier receiver sends more than `capacity` blocks. Some
+    /// receivers may remain if capacities are used up.
     pub(super) fn general(&mut self, count: usize, capacity: usize) {
         let capacity = capacity * self.code.alpha();
         loop {
@@ -91,7 +91,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// Those who are left get their blocks from the writer after all.
+    /// Lets the writer send the remaining blocks.
     pub(super) fn give_up(&mut self) {
         self.level = 1;
         for index in self.left.clone() {
@@ -118,21 +118,21 @@ impl<'a> Grower<'a> {
         self.left.retain(|left| *left != index);
     }
 
-    /// The receiver that was placed last knows all data; where its block has copies, it sends them one.
+    /// The last receiver knows all data; if its block has copies, it sends one to them.
     fn stand_in(&mut self, index: u8) {
         let relayed = if self.copies[&index].len() > 1 { self.code.alpha() } else { 0 };
         self.receivers.last_mut().into_iter().for_each(|last| last.stands_in = true);
         self.used.last_mut().into_iter().for_each(|used| *used += relayed);
     }
 
-    /// Those of the first receivers, the least busy first, and of equally busy ones the first.
+    /// The first `before` receivers, the least busy first; of equally busy ones the earliest.
     fn by_load(&self, before: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..before).collect();
         order.sort_by_key(|at| self.used[*at]);
         order
     }
 
-    /// Those who can send a whole block more, the least busy first.
+    /// Those that can send another whole block, the least busy first.
     fn with_room(&self, of: std::ops::Range<usize>, capacity: usize) -> Vec<usize> {
         let alpha = self.code.alpha();
         let mut order: Vec<usize> = of.filter(|at| self.used[*at] + alpha <= capacity).collect();
@@ -140,7 +140,7 @@ impl<'a> Grower<'a> {
         order
     }
 
-    /// Receivers who can each send their whole block, and from whose blocks all data can be had.
+    /// Receivers that can each send their whole block, and whose blocks determine all data.
     fn all_known(&self, before: usize, capacity: usize) -> Option<Vec<(usize, usize)>> {
         let (code, mut helpers) = (self.code, self.with_room(0..before, capacity));
         if code.tolerance() == code.m() {
@@ -153,7 +153,7 @@ impl<'a> Grower<'a> {
         self.shares(&recipes.ok()?.into_iter().next()?, &helpers)
     }
 
-    /// Receivers who can send what a block is computed from, if that is less than k blocks.
+    /// Receivers that can send the input of a block's recipe, if that is less than k blocks.
     fn cheap(&self, index: u8, before: usize) -> Option<Vec<(usize, usize)>> {
         let (k, alpha) = (self.code.k(), self.code.alpha());
         if before <= k && self.code.tolerance() == self.code.m() {
@@ -166,14 +166,14 @@ impl<'a> Grower<'a> {
         shares.iter().all(|(at, sent)| self.used[*at] + sent <= k * alpha).then_some(shares)
     }
 
-    /// How a block is computed from those of receivers.
+    /// How a block is computed from receivers' blocks.
     fn recipe(&self, index: u8, helpers: &[usize]) -> Option<Recipe> {
         let available = self.indices(helpers);
         let ask = Ask { wanted: whole(self.code, index).collect(), available, read_anyway: Vec::new() };
         self.code.recipes(&ask).ok()?.into_iter().next()
     }
 
-    /// The receivers that a recipe names, and what each sends.
+    /// The receivers in a recipe, and what each sends.
     fn shares(&self, recipe: &Recipe, helpers: &[usize]) -> Option<Vec<(usize, usize)>> {
         let at = |index: u8| helpers.iter().copied().find(|at| self.receivers[*at].index == index);
         recipe.helpers.iter().map(|share| Some((at(share.index)?, share.compute.rows()))).collect()
@@ -183,7 +183,7 @@ impl<'a> Grower<'a> {
         receivers.iter().map(|at| self.receivers[*at].index).collect()
     }
 
-    /// Whether all data blocks are placed: then nothing needs to be asked.
+    /// Whether all data blocks are placed; then no recipe is needed to know it.
     fn has_all_data(&self) -> bool {
         let data = |receiver: &&Receiver| usize::from(receiver.index) < self.code.k();
         self.receivers.iter().filter(data).count() == self.code.k()

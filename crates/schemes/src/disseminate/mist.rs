@@ -1,5 +1,6 @@
-//! Dissemination over several levels (*Mist*): the writer sends as much as there are data, and receivers make the rest of what
-//! others got. Who gets what from whom is the [`Topology`]'s; this makes its stages, with the coefficients of the code's recipes.
+//! Dissemination over several levels (*Mist*): the writer sends only as much as the data, and receivers compute the
+//! rest from what others received. The [`Topology`] decides which receiver gets what from where; this module makes its
+//! stages, with the coefficients of the code's recipes.
 
 use super::{
     Home, Write, WriteScheme,
@@ -12,10 +13,11 @@ use weft_gf::{Factored, SparseMatrix};
 use weft_plan::Source;
 use weft_types::{Error, Result};
 
-/// See the module.
+/// The mist scheme.
 #[derive(Debug, Default)]
 pub struct Mist {
-    /// x (§4.2): blocks of each receiver's capacity that are kept for narrow repairs. `None`: what moves least.
+    /// x (§4.2): blocks of each receiver's capacity that are reserved for narrow repairs. `None`: the value that moves
+    /// least.
     pub reserve: Option<usize>,
 }
 
@@ -31,8 +33,8 @@ impl Named for Mist {
 
 impl WriteScheme for Mist {
     fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()> {
-        // Whoever is the writer itself, or wants something else than one whole block, is served by the writer; and so is who stands
-        // beside it and would else get more than its block from others.
+        // The writer serves a home itself if the home is the writer, wants something other than one whole block, or is
+        // on the writer's machine and would otherwise receive more than its block from others.
         let mut homes: BTreeMap<(u8, u8), &Home> = BTreeMap::new();
         for home in write.homes.iter().filter(|home| home.requestor.vertex != write.writer) {
             let is_data = |(index, _): &(u8, u8)| usize::from(*index) < write.request.code.k();
@@ -53,16 +55,16 @@ impl WriteScheme for Mist {
     }
 }
 
-/// What the stages are made of: everything by the receivers' places.
+/// The input of the stages, by the receivers' places.
 struct Stages<'a> {
     write: &'a Write<'a>,
     receivers: &'a [Receiver],
     homes: Vec<&'a Home>,
-    /// To whom each sends.
+    /// The receivers that each one sends to.
     sends_to: Vec<Vec<usize>>,
-    /// How those that compute their block do it: their block comes first, and then those that they make for others.
+    /// How receivers compute their block: their own block first, then those that they compute for others.
     recipes: Vec<Option<Recipe>>,
-    /// The links that each gets something by, and from whom; the writer is nobody.
+    /// The incoming links of each, with their senders; `None` for the writer.
     links: Vec<Vec<(Option<usize>, u16)>>,
 }
 
@@ -88,11 +90,12 @@ impl<'a> Stages<'a> {
         let wanted = made.flat_map(|index| whole(self.write.request.code, index)).collect();
         let available = helpers.iter().map(|(from, _)| self.receivers[*from].index).collect();
         let recipes = self.write.request.code.recipes(&Ask { wanted, available, read_anyway: Vec::new() });
-        let recipes = recipes.map_err(|refusal| Error::fatal(format!("a receiver cannot compute its block: {refusal}")))?;
+        let recipes =
+            recipes.map_err(|refusal| Error::fatal(format!("internal error: a receiver cannot compute its block: {refusal}")))?;
         Ok(recipes.into_iter().next())
     }
 
-    /// The blocks that a receiver makes for others, in the order in which it sends to them.
+    /// The blocks that a receiver computes for others, in the order in which it sends them.
     fn made(&self, at: usize) -> impl Iterator<Item = u8> {
         let index = self.receivers[at].index;
         let given = move |to: &&usize| self.receivers[**to].upstream == Upstream::Receiver(at);
@@ -107,7 +110,7 @@ impl<'a> Stages<'a> {
         Ok(())
     }
 
-    /// The writer's stage, and those of whoever is no receiver of the topology.
+    /// The writer's stage, and those of homes outside the topology.
     fn writer(&mut self, lane: &mut LaneBuilder) -> Result<()> {
         let write = self.write;
         let at = |home: &Home| self.homes.iter().position(|other| std::ptr::eq(*other, home));
@@ -159,7 +162,7 @@ impl<'a> Stages<'a> {
             let index = self.receivers[at].index;
             let rows = match &self.recipes[to] {
                 Some(recipe) => {
-                    // Whom the recipe does not need sends nothing.
+                    // A helper that the recipe does not need sends nothing.
                     let Some(share) = recipe.helpers.iter().find(|share| share.index == index) else { continue };
                     let reads: Vec<usize> = share.reads.iter().map(|sub_block| usize::from(*sub_block)).collect();
                     share.compute.times_sparse(&all.select_rows(&reads))

@@ -1,7 +1,7 @@
-//! Writes of new data: the writer has data blocks, and nodes store what the code makes of them.
+//! Writes of new data: the writer has data blocks, and nodes store the blocks of the code.
 //!
-//! *Mist* is J. Li, B. Li and B. Li, *Mist: Efficient Dissemination of Erasure-coded Data in Data Centers* (IEEE Transactions on
-//! Emerging Topics in Computing): the sections named in the files of this folder are its.
+//! *Mist* is J. Li, B. Li and B. Li, *Mist: Efficient Dissemination of Erasure-coded Data in Data Centers* (IEEE Transactions
+//! on Emerging Topics in Computing). Section numbers in this folder refer to it.
 
 mod assign;
 pub(crate) mod direct;
@@ -24,43 +24,43 @@ pub use assign::{Candidate, Racks, assign};
 pub use mist::Mist;
 pub use topology::{Edge, Load, Receiver, Topology, Upstream};
 
-/// A way to bring new blocks to the nodes that store them.
+/// A scheme that brings new blocks to the nodes that store them.
 pub trait WriteScheme: Named {
     /// Adds the stages that bring every home its rows.
     fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()>;
 
-    /// Who sends how much to whom, where each of a code's blocks is stored once: by their indexes.
+    /// The transfers if each of a code's blocks is stored once, by block index.
     fn edges(&self, code: &dyn Code) -> Vec<Edge> {
         (0..code.n()).map(|to| Edge { from: None, to, blocks: 1.0 }).collect()
     }
 }
 
-/// What a scheme is given: what the writer has, what is wanted of it, and by whom.
+/// The input of a scheme: what the writer has, what is wanted, and by which parties.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// What is asked, of which code.
+    /// The request, with its code.
     pub request: &'a Request<'a>,
     /// The writer's vertex.
     pub writer: u16,
-    /// Every sub-block that somebody wants, each once, ascending.
+    /// Every sub-block that a home wants, each once, ascending.
     pub wanted: Vec<SubBlock>,
-    /// Who wants which.
+    /// The homes, and what each wants.
     pub homes: Vec<Home>,
 }
 
-/// Somebody to whom something is brought.
+/// A receiver of new blocks.
 #[derive(Debug)]
 pub struct Home {
-    /// It wants rows of [`Write::wanted`].
+    /// The rows of [`Write::wanted`] that it wants.
     pub requestor: Requestor,
-    /// The index and the copy of the whole block that it stores, if that is all that it wants.
+    /// The index and the copy of the whole block that it stores, if it wants nothing else.
     pub block: Option<(u8, u8)>,
-    /// It stands on the writer's machine, and others do not: what the writer gives it loads no link.
+    /// Whether it alone is on the writer's machine: what the writer sends it uses no link.
     pub is_near: bool,
 }
 
 impl Write<'_> {
-    /// Some of what is wanted, over those data sub-blocks that it is made of, which must be put in.
+    /// Some of the wanted sub-blocks, as combinations of the data sub-blocks that they need, which must be inputs.
     pub fn encoded(&self, wanted: &[usize]) -> Result<(Vec<Source>, Factored)> {
         let alpha = self.request.code.alpha();
         let row = |at: &usize| usize::from(self.wanted[*at].index) * alpha + usize::from(self.wanted[*at].sub_block);
@@ -70,7 +70,7 @@ impl Write<'_> {
     }
 }
 
-/// A plan for a job that wants blocks of new data stored. All inputs are one party's.
+/// The plan for a job that stores blocks of new data. All inputs must belong to one party.
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn WriteScheme) -> Result<Plan> {
     request.check()?;
     let writer = request.writer()?;

@@ -1,86 +1,89 @@
-//! Who gets its block from whom (*Mist*, §3 to §4): the shape of a dissemination, with no party, byte or matrix in it.
+//! Which node gets its block from which (*Mist*, §3 to §4): the shape of a dissemination, without parties, bytes or
+//! matrices.
 //!
-//! The **general topology** (§3.2): the writer sends k blocks, the data, and encodes nothing. Receivers of the next level each get k
-//! blocks and compute theirs; knowing all data, they *stand in* for the writer, and send those of the level after it their blocks.
-//! So there are k, k, k², k², k³, k³ … receivers on the levels. Nobody sends more than k blocks, its *capacity*, which is what the
-//! writer sends: its line stays the slowest, and all is done about when the data have left it.
+//! The **general topology** (§3.2): the writer sends k blocks, the data, and encodes nothing. Each receiver of the next
+//! level gets k blocks and computes its own. Since these receivers know all data, they *stand in* for the writer and
+//! send the next level's receivers their blocks. So the levels have k, k, k², k², k³, k³ … receivers. No node sends
+//! more than k blocks, its *capacity*, which is what the writer sends. So the writer's line stays the slowest, and
+//! everything is done about when the data has left it.
 //!
-//! What a code is good at comes from its recipes:
-//! - **Local** parities (§4.1), where a recipe sends fewer than k blocks, from whom it names, and the others by the general
-//!   rule, as far as capacities are left. So are those of local reconstruction codes, and all of self-repairing codes (§7.2), pair by
-//!   pair.
-//! - **Narrow** repairs (§4.2), where d > k helpers send less than k blocks together: d receivers by the general rule, of
-//!   whose capacities x are reserved; the others by recipes. The x that moves least is taken, or the general topology where that moves
-//!   no more: the paper's own bounds of x are sufficient only.
+//! The properties of a code come from its recipes:
+//! - **Local** parities (§4.1), whose recipes send fewer than k blocks, use their recipes' helpers; the others follow
+//!   the general rule, within the capacities. This covers local reconstruction codes and, pair by pair, self-repairing
+//!   codes (§7.2).
+//! - **Narrow** repairs (§4.2), in which d > k helpers together send less than k blocks: d receivers follow the general
+//!   rule, with x of their capacities reserved; the others use recipes. The x that moves least is used, or the general
+//!   topology if it moves no more. The paper's bounds of x are only sufficient conditions.
 //!
-//! **Copies** (§3.3) of a block stand in a chain above it: from copy to copy, and the last passes it on to the rest. Copies of one that
-//! stands in come after it, for only what it computes from others makes it one.
+//! **Copies** (§3.3) of a block form a chain: each copy forwards the block to the next, and the last forwards it to the
+//! rest of the topology. Copies of a block whose receiver stands in come after it, because that receiver stands in only
+//! by computing its block from others.
 
 use super::grow::Grower;
 use std::collections::BTreeMap;
 use weft_codes::{Ask, Code, SubBlock};
 
-/// Who gets its block from whom.
+/// The source of each receiver's block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// The receivers: whoever somebody gets something from comes before him.
+    /// The receivers; each comes after those that it receives from.
     pub receivers: Vec<Receiver>,
     /// Sub-blocks of a block.
     alpha: usize,
 }
 
-/// Somebody who stores a block.
+/// A node that stores a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receiver {
     /// The block's index.
     pub index: u8,
-    /// Which copy of it.
+    /// The copy's number.
     pub copy: u8,
-    /// From 1. Who is on a level gets nothing from that level or a later one.
+    /// Counts from 1. A receiver gets nothing from its own level or a later one.
     pub level: usize,
-    /// Where its block comes from.
+    /// The source of its block.
     pub upstream: Upstream,
-    /// Whether it knows all data: it can make any block.
+    /// Whether it knows all data and so can compute any block.
     pub stands_in: bool,
 }
 
-/// Where a block comes from.
+/// The source of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Upstream {
     /// The writer sends it.
     Writer,
-    /// A receiver sends it, by its place in [`Topology::receivers`]: one that stands in, or has the same block.
+    /// A receiver sends it, by its index in [`Topology::receivers`]: one that stands in or has the same block.
     Receiver(usize),
-    /// It is computed from what receivers send of their own blocks: their places, and how many sub-blocks each sends.
+    /// It is computed from what receivers send of their blocks: their indexes, and the sub-blocks that each sends.
     Helpers(Vec<(usize, usize)>),
 }
 
-/// What a receiver has to do.
+/// The work of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Load {
-    /// How many send to it: N_i.
+    /// The number of senders to it: N_i.
     pub from: usize,
-    /// To how many it sends: N_o.
+    /// The number of receivers from it: N_o.
     pub to: usize,
-    /// What it receives, blocks.
+    /// What it receives, in blocks.
     pub blocks_in: f64,
-    /// What it sends, blocks.
+    /// What it sends, in blocks.
     pub blocks_out: f64,
 }
 
-/// Somebody sends to somebody.
+/// A transfer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Edge {
-    /// Who sends; `None`: the writer.
+    /// The sender; `None` for the writer.
     pub from: Option<usize>,
-    /// Who receives.
+    /// The receiver.
     pub to: usize,
-    /// How much, blocks.
+    /// The amount, in blocks.
     pub blocks: f64,
 }
 
 impl Load {
-    /// What so many have to do.
+    /// The loads of `count` receivers.
     pub fn of_all(count: usize, edges: &[Edge]) -> Vec<Self> {
         let mut loads = vec![Self::default(); count];
         for Edge { from, to, blocks } in edges.iter().copied() {
@@ -94,14 +97,14 @@ impl Load {
         loads
     }
 
-    /// Products of a byte and a coefficient for each byte of a block, as the paper counts them (§5): (N_o + 1)·N_i.
+    /// Products of a byte and a coefficient for each byte of a block, as in the paper (§5): (N_o + 1)·N_i.
     pub fn work(&self) -> f64 {
         ((self.to + 1) * self.from) as f64
     }
 }
 
 impl Topology {
-    /// Of blocks of a code, each an index and a copy. `reserve` is x; `None` takes that which moves least.
+    /// For blocks of a code, each an index and a copy. `reserve` is x; `None` uses the value that moves least.
     pub fn new(code: &dyn Code, blocks: &[(u8, u8)], reserve: Option<usize>) -> Self {
         let mut copies: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
         for (index, copy) in blocks {
@@ -112,19 +115,19 @@ impl Topology {
         Self { receivers: with_copies(receivers, &copies), alpha: code.alpha() }
     }
 
-    /// Of one copy of each of a code's blocks.
+    /// For one copy of each of a code's blocks.
     pub fn of_code(code: &dyn Code, reserve: Option<usize>) -> Self {
         let blocks: Vec<(u8, u8)> = (0..code.n()).map(|index| (index as u8, 0)).collect();
         Self::new(code, &blocks, reserve)
     }
 
-    /// What is sent, by places in [`Topology::receivers`].
+    /// The transfers, by indexes in [`Topology::receivers`].
     pub fn edges(&self) -> Vec<Edge> {
         let edge = |(from, to, sent)| Edge { from, to, blocks: sent as f64 / self.alpha as f64 };
         self.sent().map(edge).collect()
     }
 
-    /// Likewise: from whom, to whom, how many sub-blocks.
+    /// The same as sender, receiver and sub-blocks.
     fn sent(&self) -> impl Iterator<Item = (Option<usize>, usize, usize)> {
         self.receivers.iter().enumerate().flat_map(|(to, receiver)| {
             let from = match &receiver.upstream {
@@ -136,19 +139,19 @@ impl Topology {
         })
     }
 
-    /// Sub-blocks that are sent, all together.
+    /// Sub-blocks that are sent, in total.
     pub fn sub_blocks_sent(&self) -> usize {
         self.sent().map(|(_, _, sent)| sent).sum()
     }
 
-    /// How many receivers each level has.
+    /// The number of receivers on each level.
     pub fn levels(&self) -> Vec<usize> {
         let mut levels = vec![0; self.receivers.iter().map(|receiver| receiver.level).max().unwrap_or(0)];
         self.receivers.iter().for_each(|receiver| levels[receiver.level - 1] += 1);
         levels
     }
 
-    /// What each receiver has to do.
+    /// The load of each receiver.
     pub fn loads(&self) -> Vec<Load> {
         Load::of_all(self.receivers.len(), &self.edges())
     }
@@ -159,7 +162,7 @@ pub(super) fn whole(code: &dyn Code, index: u8) -> impl Iterator<Item = SubBlock
     (0..code.alpha()).map(move |sub_block| SubBlock { index, sub_block: sub_block as u16 })
 }
 
-/// One copy of each block, the first, by the rule that suits the code.
+/// The first copy of each block, by the rule that suits the code.
 fn single(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>, reserve: Option<usize>) -> Vec<Receiver> {
     let (k, start) = (code.k(), Grower::start(code, copies));
     let mut general = start.clone();
@@ -177,7 +180,7 @@ fn single(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>, reserve: Option<usize
             (first.receivers.len() == helpers.len()).then_some(first)
         })
         .collect();
-    // All that is left costs the same in each of them: what moves least now moves least in the end.
+    // The rest costs the same for each of them, so the one that moves least now moves least in the end.
     narrow.sort_by_key(|first| (first.sent, first.level));
     let done = narrow.into_iter().find_map(|mut narrow| {
         narrow.local();
@@ -186,9 +189,9 @@ fn single(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>, reserve: Option<usize
     done.filter(|narrow| given || narrow.sent < general.sent).unwrap_or(general).receivers
 }
 
-/// Who repairs the last block by sending less than k blocks, if they are more than k.
+/// The helpers of the last block's repair, if it has more than k helpers that together send less than k blocks.
 ///
-/// Of a code of which any k blocks suffice, and of k blocks none can be computed from less than all of them.
+/// For a code of which any k blocks suffice and no block of k can be computed from less than all of them.
 fn narrow(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>) -> Option<Vec<u8>> {
     let (index, alpha) = (*copies.keys().last()?, code.alpha());
     if alpha == 1 || code.tolerance() < code.m() {
@@ -201,7 +204,7 @@ fn narrow(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>) -> Option<Vec<u8>> {
     narrow.then(|| recipe.helpers.iter().map(|share| share.index).collect())
 }
 
-/// The same with all copies.
+/// Adds all copies.
 fn with_copies(mut receivers: Vec<Receiver>, copies: &BTreeMap<u8, Vec<u8>>) -> Vec<Receiver> {
     if copies.values().all(|copies| copies.len() < 2) {
         return receivers;
@@ -229,7 +232,7 @@ fn with_copies(mut receivers: Vec<Receiver>, copies: &BTreeMap<u8, Vec<u8>>) -> 
     in_levels(receivers)
 }
 
-/// On the earliest levels that they can be on, level by level.
+/// Moves receivers to the earliest possible levels, level by level.
 fn in_levels(mut receivers: Vec<Receiver>) -> Vec<Receiver> {
     let upstream = |receiver: &Receiver| match &receiver.upstream {
         Upstream::Writer => Vec::new(),
@@ -238,7 +241,7 @@ fn in_levels(mut receivers: Vec<Receiver>) -> Vec<Receiver> {
     };
     let upstreams: Vec<Vec<usize>> = receivers.iter().map(upstream).collect();
     receivers.iter_mut().for_each(|receiver| receiver.level = 1);
-    // Each round settles a level at least.
+    // Each round settles at least one level.
     for _ in 0..receivers.len() {
         for at in 0..receivers.len() {
             receivers[at].level = upstreams[at].iter().map(|from| receivers[*from].level + 1).max().unwrap_or(1);

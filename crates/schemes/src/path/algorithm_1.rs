@@ -1,10 +1,11 @@
-//! ECPipe's Algorithm 1 as it is printed: all paths by depth-first search from the requestor, without links that are no quicker
-//! than the best path's slowest one. Here to compare with; on weights with geographic structure it takes seconds.
+//! ECPipe's Algorithm 1 as printed: all paths by depth-first search from the requestor, without links that are no
+//! faster than the best path's slowest one. It is here for comparison; on weights with geographic structure it takes
+//! seconds.
 
 use super::{Route, Weights};
 
-/// The best path. It looks at each path's links only when it adds them, as printed: what is in the path already is not tested again
-/// when a better path is found.
+/// The best path. As printed, it checks a link only when it adds it: links in the path are not tested again when a
+/// better path is found.
 pub fn algorithm_1(weights: &Weights, helpers: usize) -> Option<Route> {
     let mut search = Search { weights, helpers, path: Vec::new(), best: None, weight: f64::INFINITY };
     search.extend_path();

@@ -1,12 +1,12 @@
-//! Where all links are quick enough, any helpers do in any order, and what is left to choose is whom we like best.
+//! If all links are fast enough, any helpers in any order work, and preference decides.
 
 use super::Weights;
 
-/// So many of the candidates, of as few racks besides the requestor's as can be, and of those the ones who come first; rack by rack, the
-/// requestor's own at the end. There must be so many candidates.
+/// Selects `helpers` candidates from as few racks besides the requestor's as possible, preferring the first ones;
+/// ordered rack by rack, with the requestor's own at the end. There must be enough candidates.
 pub(super) fn preferred(weights: &Weights, helpers: usize) -> Vec<usize> {
     let (racks, home) = (&weights.racks[..weights.count()], weights.racks[weights.count()]);
-    // Most that these and so many of the other racks have from a place on.
+    // The most candidates from `start` on in these racks and in `more` of the others.
     let room = |open: &[usize], more: usize, start: usize| -> usize {
         let mut sizes = vec![0usize; weights.count() + 1];
         racks[start..].iter().for_each(|rack| sizes[*rack] += 1);
@@ -22,7 +22,7 @@ pub(super) fn preferred(weights: &Weights, helpers: usize) -> Vec<usize> {
         }
         let opens = *rack != home && !open.contains(rack);
         open.extend(opens.then_some(*rack));
-        // Whoever comes in must leave room for enough others.
+        // A new rack must leave room for enough others.
         let fits = open.len() <= foreign_max && order.len() + 1 + room(&open, foreign_max - open.len(), at + 1) >= helpers;
         if fits {
             order.push(at);

@@ -1,10 +1,10 @@
-//! What a chain needs at least: below it no search is needed. The helpers of a chain have as many different successors as there are
-//! helpers, and all of them reach the requestor; a cycle's members have different successors among themselves, and all but one of them
-//! reach the requestor at once.
+//! Necessary conditions for a chain: if they fail, no search is needed. The helpers of a chain have as many different
+//! successors as there are helpers, and all of them reach the requestor. The members of a cycle have different
+//! successors among themselves, and all but one of them reach the requestor directly.
 
 use super::{Form, Graph};
 
-/// Whether a graph is not obviously without a chain or cycle of so many helpers.
+/// Whether a graph may contain a chain or cycle of this many helpers.
 pub(super) fn allows(graph: &Graph<'_>, helpers: usize) -> bool {
     let count = graph.weights.count();
     let successors: Vec<Vec<usize>> = (0..count).map(|from| (0..count).filter(|to| graph.has(from, *to)).collect()).collect();
@@ -14,7 +14,7 @@ pub(super) fn allows(graph: &Graph<'_>, helpers: usize) -> bool {
     }
 }
 
-/// How many candidates have a way to the requestor.
+/// The number of candidates with a path to the requestor.
 fn reaching(graph: &Graph<'_>, successors: &[Vec<usize>]) -> usize {
     let mut reach: Vec<bool> = (0..successors.len()).map(|from| graph.has_end(from)).collect();
     loop {
@@ -27,13 +27,13 @@ fn reaching(graph: &Graph<'_>, successors: &[Vec<usize>]) -> usize {
     }
 }
 
-/// Whether so many candidates have successors that are all different. A chain's requestor, at the end of the list, is one: whoever can
-/// be one at all is in some matching that is as large.
+/// Whether this many candidates have successors that are all different. For a chain the requestor, last in the list,
+/// counts as a successor: if it can be one at all, some maximum matching contains it.
 fn matching(graph: &Graph<'_>, successors: &[Vec<usize>], helpers: usize) -> bool {
     let count = successors.len();
     let mut of: Vec<Option<usize>> = vec![None; count + 1];
     let ends = |from: usize| graph.form == Form::Chain && graph.has_end(from);
-    // Who is matched can stay so when more are: a cycle's one who is spared comes last.
+    // Matched candidates stay matched as the matching grows, so the spared member of a cycle comes last.
     let is_spared = |from: &usize| graph.form == Form::Cycle && !graph.has_end(*from);
     let (spared, all): (Vec<usize>, Vec<usize>) = (0..count).partition(is_spared);
     let mut is_matched = |from: usize| augment(from, successors, &ends, &mut of, &mut vec![false; count + 1]);
@@ -47,7 +47,7 @@ fn matching(graph: &Graph<'_>, successors: &[Vec<usize>], helpers: usize) -> boo
     size + 1 == helpers && spared.into_iter().any(is_matched)
 }
 
-/// Finds a successor for one more, who may take that of another who can take a different one.
+/// Finds a successor for another candidate; it may take that of one that can use a different one.
 fn augment(
     from: usize,
     successors: &[Vec<usize>],

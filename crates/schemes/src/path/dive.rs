@@ -1,9 +1,9 @@
-//! A search in bounded time, for more candidates than a table over their sets has room for: it dives from the requestor back along
-//! the links of a graph, turns back where it is stuck, and gives up after a while.
+//! A search in bounded time, for more candidates than a table over their sets can hold. It follows the links of a graph
+//! back from the requestor, backtracks where it is stuck, and gives up after a while.
 
 use super::{Form, Graph};
 
-/// Links that are looked at before it gives up.
+/// Links that are examined before it gives up.
 pub(super) const LOOKS_MAX: usize = 1 << 18;
 /// The same for a search that is followed by others.
 pub(super) const QUICK_LOOKS_MAX: usize = 1 << 10;
@@ -11,11 +11,11 @@ pub(super) const QUICK_LOOKS_MAX: usize = 1 << 10;
 struct Dive<'a> {
     graph: &'a Graph<'a>,
     helpers: usize,
-    /// Whether who stands in the rack in which the chain is comes first; else who has the fewest links, as they are the hardest to
-    /// place later.
+    /// Whether candidates in the chain's current rack come first; otherwise those with the fewest links, because they
+    /// are hardest to place later.
     by_rack: bool,
     looks_max: usize,
-    /// How many can send to each.
+    /// The number of possible senders to each.
     degrees: Vec<usize>,
     used: Vec<bool>,
     /// From the last helper to the first.
@@ -23,7 +23,7 @@ struct Dive<'a> {
     looks: usize,
 }
 
-/// A chain or cycle in a graph, unless there is none or the search is given up. With `by_rack` it seldom crosses between racks.
+/// A chain or cycle in a graph; `None` if there is none or the search gave up. With `by_rack`, it seldom crosses racks.
 pub(super) fn dive(graph: &Graph<'_>, helpers: usize, by_rack: bool, looks_max: usize) -> Option<Vec<usize>> {
     let count = graph.weights.count();
     let degrees = (0..count).map(|to| (0..count).filter(|from| graph.has(*from, to)).count()).collect();
@@ -48,7 +48,7 @@ impl Dive<'_> {
         let goes_on = |from: usize| head.map_or_else(|| self.graph.has_end(from), |to| self.graph.has(from, to));
         let fits = |from: &usize| !self.used[*from] && goes_on(*from) && (spares || self.graph.has_end(*from));
         let rack = weights.racks[head.unwrap_or(weights.count())];
-        // The preferred helpers in their order, seen from the chain's end; then the others.
+        // The preferred helpers in their order, seen from the chain's end, and then the others.
         let place = |from: usize| if from < self.helpers { self.helpers - 1 - from } else { from };
         let key = |from: &usize| {
             let elsewhere = weights.racks[*from] != rack;

@@ -1,13 +1,14 @@
-//! Weighted path selection (ECPipe §4.2): of the parties that could help, which k, and in which order, so that the slowest link of
-//! the chain that ends at the requestor is as quick as possible. For the cyclic version (§4.1) the same for a cycle.
+//! Weighted path selection (ECPipe, §4.2): which k of the possible helpers, and in which order, so that the slowest
+//! link of the chain to the requestor is as fast as possible. For the cyclic version (§4.1), the same for a cycle.
 //!
-//! A weight is what a link takes for a byte, seconds. A chain is as quick as its slowest link, so that only the order of weights
-//! counts: the search is one for the smallest threshold such that the links below it still hold a chain. Below a bound that
-//! matchings give nothing need be tried; above it a threshold is decided by a table over sets of helpers (`subsets`), which is
-//! exact whatever the weights are. For more helpers than [`EXACT_MAX`] a bounded search stands in for the table (`dive`): it finds a
-//! chain or gives up, and a [`Route`] says whether a better one is ruled out.
+//! A weight is the time of a link for one byte, in seconds. A chain is as fast as its slowest link, so only the order
+//! of weights matters: the search looks for the smallest threshold such that the links below it still contain a chain.
+//! Below a bound from matchings, no search is needed. Above it, a table over sets of helpers (`subsets`) decides a
+//! threshold exactly for any weights. For more than [`EXACT_MAX`] helpers, a bounded search (`dive`) replaces the
+//! table: it finds a chain or gives up, and the [`Route`] says whether a better chain is ruled out.
 //!
-//! Among equally quick chains, that which crosses from rack to rack seldom is taken, and then that of those who come first. Where all
+//! Of equally fast chains, the one with the fewest rack crossings is taken, and then the one with the most preferred
+//! helpers. If all links are fast enough, this needs no search (`any`).
 //! links are quick enough, that takes no search (`any`).
 
 mod algorithm_1;
@@ -19,41 +20,43 @@ mod subsets;
 pub use algorithm_1::algorithm_1;
 use subsets::Table;
 
-/// For up to this many candidates the best path is found for certain. The table has 2^so many entries of four bytes, 64 MiB at most.
+/// Up to this many candidates, the best path is found for certain. The table has one entry of four bytes for each set,
+/// at most 64 MiB.
 pub const EXACT_MAX: usize = 24;
 
-/// What links between candidates, and from each to the requestor, take for a byte.
+/// The weights of the links between candidates, and from each to the requestor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     count: usize,
-    /// Of the link from i to j at i·count + j.
+    /// The weight of the link from i to j, at i·count + j.
     links: Vec<f64>,
     ends: Vec<f64>,
-    /// The rack of each candidate by a number, and the requestor's at the end; who stands in none has one of its own.
+    /// The rack of each candidate, as a number, and the requestor's at the end; a party without a rack has a number of
+    /// its own.
     racks: Vec<usize>,
 }
 
-/// A chain or cycle that was chosen.
+/// A chosen chain or cycle.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
-    /// The candidates in it, first to last; a chain's last one sends to the requestor.
+    /// Its candidates, first to last; a chain's last one sends to the requestor.
     pub order: Vec<usize>,
     /// The largest weight of its links, seconds for a byte.
     pub weight: f64,
-    /// Whether no better one exists; else nobody knows.
+    /// Whether it is known that no better one exists.
     pub exact: bool,
 }
 
-/// What is looked for.
+/// The form of the route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// A chain to the requestor.
     Chain,
-    /// A cycle, each of whose members but one sends to the requestor.
+    /// A cycle in which all members but one send to the requestor.
     Cycle,
 }
 
-/// The links that are quick enough.
+/// The links below a threshold.
 pub(crate) struct Graph<'a> {
     weights: &'a Weights,
     most: f64,
@@ -61,28 +64,28 @@ pub(crate) struct Graph<'a> {
 }
 
 impl Weights {
-    /// Of links that take nothing, between so many candidates, who come in the order of preference and stand in no racks.
+    /// Links of weight zero between this many candidates, in the order of preference and without racks.
     pub fn new(candidates: usize) -> Self {
         let (links, ends) = (vec![0.0; candidates * candidates], vec![0.0; candidates]);
         Self { count: candidates, links, ends, racks: (0..=candidates).collect() }
     }
 
-    /// How many candidates there are.
+    /// The number of candidates.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Says what the link from one candidate to another takes. What is no number never ends.
+    /// Sets the weight of the link from one candidate to another. NaN counts as infinite.
     pub fn set_link(&mut self, from: usize, to: usize, weight: f64) {
         self.links[from * self.count + to] = sane(weight);
     }
 
-    /// Says what the link from a candidate to the requestor takes.
+    /// Sets the weight of the link from a candidate to the requestor.
     pub fn set_end(&mut self, from: usize, weight: f64) {
         self.ends[from] = sane(weight);
     }
 
-    /// Says what a candidate itself takes for a byte, whichever link it sends it by: its disk, its processor.
+    /// Adds a candidate's own weight (its disk or processor), which applies to all its links.
     pub fn slow_down(&mut self, candidate: usize, weight: f64) {
         let weight = sane(weight);
         self.ends[candidate] = self.ends[candidate].max(weight);
@@ -90,7 +93,7 @@ impl Weights {
         self.links[row..row + self.count].iter_mut().for_each(|link| *link = link.max(weight));
     }
 
-    /// Says where the candidates and, at the end, the requestor stand.
+    /// Sets the racks of the candidates and, at the end, of the requestor.
     pub fn set_racks<T: PartialEq>(&mut self, racks: &[Option<T>]) {
         for (at, rack) in racks.iter().enumerate().take(self.count + 1) {
             let same = racks[..at].iter().position(|other| rack.is_some() && other == rack);
@@ -98,19 +101,19 @@ impl Weights {
         }
     }
 
-    /// Whether some of the candidates and the requestor share a rack, and some do not: else the order has no part in how often racks
-    /// are crossed.
+    /// Whether some candidates share a rack with each other or the requestor, and some do not. Otherwise the order does
+    /// not affect rack crossings.
     fn has_racks(&self) -> bool {
         let is_alone = |(at, rack): (usize, &usize)| at == *rack;
         !self.racks.iter().enumerate().all(is_alone) && self.racks.iter().any(|rack| *rack != 0)
     }
 
-    /// What the link from one candidate to another takes.
+    /// The weight of the link from one candidate to another.
     pub fn link(&self, from: usize, to: usize) -> f64 {
         self.links[from * self.count + to]
     }
 
-    /// What the link from a candidate to the requestor takes.
+    /// The weight of the link from a candidate to the requestor.
     pub fn end(&self, from: usize) -> f64 {
         self.ends[from]
     }
@@ -121,8 +124,8 @@ impl Weights {
         links.chain(order.last().map(|last| self.end(*last))).fold(0.0, f64::max)
     }
 
-    /// The largest weight of a cycle of these candidates and of what each of them sends to the requestor, but for the one with the
-    /// slowest link to it.
+    /// The largest weight of a cycle of these candidates and of their links to the requestor, except the slowest of
+    /// those.
     pub fn cycle(&self, order: &[usize]) -> f64 {
         let next = order.iter().cycle().skip(1);
         let links = order.iter().zip(next).filter(|(from, to)| from != to).map(|(from, to)| self.link(*from, *to));
@@ -132,7 +135,7 @@ impl Weights {
         links.chain(ends).fold(0.0, f64::max)
     }
 
-    /// Links of a chain that go from one rack to another.
+    /// The links of a chain that cross racks.
     pub fn crossings(&self, order: &[usize]) -> usize {
         let racks = order.iter().map(|at| self.racks[*at]).chain([self.racks[self.count]]);
         racks.clone().zip(racks.skip(1)).filter(|(from, to)| from != to).count()
@@ -148,7 +151,8 @@ impl<'a> Graph<'a> {
         Self { weights, most, form }
     }
 
-    /// Whether the link from one candidate to another may be used. A cycle has room for one member that cannot send to the requestor.
+    /// Whether the link from one candidate to another may be used. A cycle may have one member that cannot send to the
+    /// requestor.
     pub(crate) fn has(&self, from: usize, to: usize) -> bool {
         let is_quick = from != to && self.weights.link(from, to) <= self.most;
         is_quick && (self.form == Form::Chain || self.has_end(from) || self.has_end(to))
@@ -159,7 +163,7 @@ impl<'a> Graph<'a> {
         self.weights.end(from) <= self.most
     }
 
-    /// Whether all links may be used: then any chain will do.
+    /// Whether all links may be used, so that any chain works.
     fn is_complete(&self) -> bool {
         let (links, ends) = (&self.weights.links, &self.weights.ends);
         let to_itself = |at: usize| at.is_multiple_of(self.weights.count + 1);
@@ -167,13 +171,13 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The quickest chain of `helpers` of the candidates. None, if there are not so many.
+/// The fastest chain of `helpers` candidates; `None` if there are too few.
 pub fn path(weights: &Weights, helpers: usize) -> Option<Route> {
     best(weights, helpers, Form::Chain)
 }
 
-/// The quickest cycle of `helpers` of the candidates, each of which but the last but one is also held to its link to the requestor.
-/// None, if there are not so many, or fewer than three.
+/// The fastest cycle of `helpers` candidates, in which all members but the last but one also count their links to the
+/// requestor. `None` if there are too few candidates, or fewer than three.
 pub fn cycle(weights: &Weights, helpers: usize) -> Option<Route> {
     let spared = helpers.checked_sub(2).filter(|spared| *spared > 0)?;
     let mut route = best(weights, helpers, Form::Cycle)?;
@@ -194,7 +198,7 @@ fn best(weights: &Weights, helpers: usize, form: Form) -> Option<Route> {
     let graph = |at: usize| Graph::new(weights, form, steps[at]);
     let lowest = first(0, steps.len() - 1, |at| bound::allows(&graph(at), helpers));
     let place = |order: &[usize]| steps.partition_point(|step| *step < weigh(order));
-    // What is found, or only comes first, is often better than the threshold for which it was looked for.
+    // A found route, or just the first candidates, may be better than the threshold of the search.
     let preferred: Vec<usize> = (0..helpers).collect();
     let mut found = Found { at: place(&preferred), order: preferred };
     let dive = |at: usize, looks_max: usize| dive::dive(&graph(at), helpers, false, looks_max);
@@ -221,14 +225,14 @@ fn best(weights: &Weights, helpers: usize, form: Form) -> Option<Route> {
     Some(Route { weight: weigh(&order), order, exact })
 }
 
-/// The best that was found so far, and its place among the thresholds.
+/// The best route so far, and its place among the thresholds.
 struct Found {
     at: usize,
     order: Vec<usize>,
 }
 
 impl Found {
-    /// Looks for better ones between `low` and what there is, by halves: for searches that may give up.
+    /// Searches for better routes between `low` and the current one by bisection; for searches that may give up.
     fn halve(&mut self, mut low: usize, find: impl Fn(usize) -> Option<Vec<usize>>, place: impl Fn(&[usize]) -> usize) {
         while low < self.at {
             let middle = low + (self.at - low) / 2;
@@ -239,7 +243,7 @@ impl Found {
         }
     }
 
-    /// Looks for better ones from what there is downwards, for it is close: until there certainly is none.
+    /// Searches for better routes downwards from the current one, which is close, until there is certainly none.
     fn descend(&mut self, mut low: usize, mut find: impl FnMut(usize) -> Option<Vec<usize>>, place: impl Fn(&[usize]) -> usize) {
         let mut stride = 1;
         while low < self.at {
@@ -255,7 +259,7 @@ impl Found {
     }
 }
 
-/// All weights that a chain can have, ascending.
+/// All possible weights of a chain, ascending.
 fn thresholds(weights: &Weights) -> Vec<f64> {
     let all = 0..weights.count();
     let links = all.clone().flat_map(|from| all.clone().filter(move |to| *to != from).map(move |to| weights.link(from, to)));
@@ -265,7 +269,7 @@ fn thresholds(weights: &Weights) -> Vec<f64> {
     steps
 }
 
-/// The first of `low..=high` at which something holds, that holds from somewhere on and certainly at `high`.
+/// The first value of `low..=high` for which a monotonic condition holds; it must hold for `high`.
 fn first(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
     while low < high {
         let middle = low + (high - low) / 2;

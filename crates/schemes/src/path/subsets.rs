@@ -1,26 +1,26 @@
-//! All chains of a graph at once: for every set of candidates, who of them can be the first of a chain that goes through all of the
-//! set and ends at the requestor (Held and Karp's table, with bits for whether instead of costs).
+//! All chains of a graph at once: for every set of candidates, which of them can be the first of a chain through the
+//! whole set to the requestor (Held and Karp's table, with bits instead of costs).
 //!
-//! Near the threshold that is looked for, links are few, and so are the sets that have a chain: each of them is extended by whoever can
-//! send to one of its firsts, and all others are passed over.
+//! Near the relevant threshold there are few links and few sets with a chain. Each such set is extended by every
+//! candidate that can send to one of its firsts; all other sets are skipped.
 //!
-//! For cycles the lowest candidate of a set stands for the requestor: the chain ends there, and closes if it can send to the first. Sets
-//! with more than one who cannot send to the requestor have none.
+//! For cycles the lowest candidate of a set takes the requestor's place: the chain ends there, and is closed if that
+//! candidate can send to the first. A set with more than one member that cannot send to the requestor has no cycle.
 
 use super::{Form, Graph};
 
-/// Steps in which the order of a set's members is searched for the fewest crossings between racks.
+/// The most steps of the search for the order of a set's members with the fewest rack crossings.
 const STEPS_MAX: usize = 1 << 10;
 
-/// See the module.
+/// The table.
 pub(super) struct Table {
     count: usize,
-    /// By set: a bit for each candidate that can be first.
+    /// By set: one bit for each candidate that can be first.
     firsts: Vec<u32>,
-    /// By candidate: whom it can send to, and who can send to it.
+    /// By candidate: the candidates that it can send to, and those that can send to it.
     successors: Vec<u32>,
     predecessors: Vec<u32>,
-    /// Who can send to the requestor.
+    /// The candidates that can send to the requestor.
     ends: u32,
     form: Form,
 }
@@ -31,7 +31,7 @@ impl Table {
         Self { count, firsts, successors, predecessors, ends: 0, form: Form::Chain }
     }
 
-    /// A chain or cycle of so many helpers, of those without whom the last ones can be left out; none if there is none.
+    /// A chain or cycle of `helpers` members that uses the lowest candidates possible; `None` if there is none.
     pub(super) fn find(&mut self, graph: &Graph<'_>, helpers: usize) -> Option<Vec<usize>> {
         self.load(graph);
         let set = self.fill(helpers, true)?;
@@ -46,8 +46,8 @@ impl Table {
         Some(order)
     }
 
-    /// Of all chains or cycles of so many helpers, one that is the most to our liking: of as few racks as possible, of those who come
-    /// first, in an order that crosses between racks seldom.
+    /// Of all chains or cycles of this size, the most preferred: from as few racks as possible, with the first
+    /// candidates, in an order with few rack crossings.
     pub(super) fn pick(&mut self, graph: &Graph<'_>, helpers: usize) -> Option<Vec<usize>> {
         self.load(graph);
         self.fill(helpers, false);
@@ -58,17 +58,17 @@ impl Table {
             seen.count_ones()
         };
         let sets = (1u32..1 << self.count).filter(|set| set.count_ones() as usize == helpers && self.closing(*set) != 0);
-        // Of two sets of one size that comes first which has the first candidate in which they differ.
+        // Of two sets of one size, the one with the first candidate in which they differ comes first.
         let set = sets.min_by_key(|set| (foreign(*set), u32::MAX - set.reverse_bits()))?;
         let mut order = Walk { table: self, racks, steps: 0, crossings_max: foreign(set) as usize, order: Vec::new() };
         loop {
             if order.extend(set, 0) {
                 let mut order = order.order;
-                // A cycle ends at its lowest member: it may as well begin there.
+                // A cycle ends at its lowest member; it may as well start there.
                 order.rotate_right(usize::from(graph.form == Form::Cycle));
                 return Some(order);
             }
-            // It ends: so many crossings no chain can have.
+            // This terminates: no chain can have more crossings than links.
             order.crossings_max += 1;
         }
     }
@@ -90,7 +90,7 @@ impl Table {
         self.firsts[set as usize]
     }
 
-    /// Who can be the first of a whole chain, or of a cycle, through a set.
+    /// The candidates that can be the first of a complete chain or cycle through a set.
     fn closing(&self, set: u32) -> u32 {
         let firsts = self.at(set);
         match self.form {
@@ -99,15 +99,15 @@ impl Table {
         }
     }
 
-    /// Fills the table for sets of up to so many helpers. Where one is enough, it stops at the first of so many that has a chain or
-    /// cycle, and tells it.
+    /// Fills the table for sets of up to `helpers` members. With `one_is_enough`, stops at the first set of this size
+    /// with a chain or cycle, and returns it.
     fn fill(&mut self, helpers: usize, one_is_enough: bool) -> Option<u32> {
         for candidate in 0..self.count {
-            // Who is alone is first and last; of a cycle's set the lowest member is last.
+            // A single candidate is first and last; in a cycle's set the lowest member is last.
             let is_last = self.form == Form::Cycle || self.ends & (1 << candidate) != 0;
             self.firsts[1 << candidate] = u32::from(is_last) << candidate;
         }
-        // A set comes after those with one member less.
+        // A set comes after all its subsets with one member less.
         for set in 1..1u32 << self.count {
             let firsts = self.at(set);
             if firsts == 0 {
@@ -127,7 +127,7 @@ impl Table {
         None
     }
 
-    /// Who may be added to a set.
+    /// The candidates that may be added to a set.
     fn open(&self, set: u32) -> u32 {
         let others = !set;
         if self.form == Form::Chain {
@@ -139,7 +139,7 @@ impl Table {
     }
 }
 
-/// An order of a set's members, by the table: whoever it lets be first can be followed to the end.
+/// An order of a set's members, from the table: every permitted first leads to the end.
 struct Walk<'a> {
     table: &'a Table,
     racks: &'a [usize],
@@ -149,7 +149,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Appends all of a set, with no more crossings than are allowed, or leaves the order as it was.
+    /// Appends all members of a set within the allowed crossings, or leaves the order unchanged.
     fn extend(&mut self, rest: u32, crossings: usize) -> bool {
         let home = self.racks[self.table.count];
         let last = self.order.last().copied();
@@ -158,7 +158,7 @@ impl Walk<'_> {
             return self.allows(crossings + usize::from(self.table.form == Form::Chain && rack != Some(home)));
         }
         let next = last.map_or_else(|| self.table.closing(rest), |last| self.table.at(rest) & self.table.successors[last]);
-        // Who stands beside the requestor comes at the end of a chain.
+        // Members in the requestor's rack come at the end of a chain.
         let key = |at: &usize| (rack.is_some_and(|rack| rack != self.racks[*at]), self.racks[*at] == home, *at);
         let mut next: Vec<usize> = bits(next).collect();
         next.sort_unstable_by_key(key);

@@ -1,5 +1,6 @@
-//! Conventional repair: every helper sends what it has to the requestor, which combines. One hop; the requestor receives k
-//! blocks, and its link is the bottleneck. With several requestors the first one computes for all and passes on.
+//! Conventional repair: every helper sends its blocks to the requestor, which combines them. One hop; the requestor
+//! receives k blocks, and its link is the bottleneck. With several requestors the first one computes for all and
+//! forwards the results.
 
 use super::{Repair, RepairScheme, Walk};
 use crate::{LaneBuilder, Named};
@@ -8,7 +9,7 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
 use weft_types::Result;
 
-/// See the module.
+/// Conventional repair.
 #[derive(Debug)]
 pub(crate) struct Conventional;
 
@@ -30,7 +31,7 @@ impl RepairScheme for Conventional {
     fn build(&self, repair: &Repair) -> Result<Vec<LaneBuilder>> {
         let mut lane = LaneBuilder::default();
         let hub = repair.requestors[0].vertex;
-        // What the hub has itself it reads and computes in place: one column for each sub-block that it gets or reads.
+        // The hub reads its own blocks in place: one column for each sub-block that it receives or reads.
         let (mut sources, mut given) = (Vec::new(), SparseMatrix::zero(0, 0));
         for helper in &repair.helpers {
             if helper.vertex == hub {
@@ -47,7 +48,7 @@ impl RepairScheme for Conventional {
         Ok(vec![lane])
     }
 
-    /// What is sent is what it costs: the code's first recipe sends least.
+    /// The bytes sent are the cost: the code's first recipe sends least.
     fn choose<'a>(&self, recipes: &'a [Recipe]) -> Option<&'a Recipe> {
         recipes.first()
     }

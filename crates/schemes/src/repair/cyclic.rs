@@ -1,15 +1,16 @@
-//! Repair pipelining's cyclic version (ECPipe §4.1): k−1 chains through the same k helpers, each rotated by one, take turns slice by
-//! slice. Each ends at another helper, so that the requestor reads from k−1 of them at once: where what is slow is the way from each
-//! helper to the requestor, that is k−1 times as much. On equal links it takes as long as the one chain: 1 + (k−1)/s.
+//! The cyclic version of repair pipelining (ECPipe, §4.1): k−1 chains through the same k helpers, each rotated by one,
+//! take turns slice by slice. Each ends at another helper, so the requestor reads from k−1 of them in parallel. If the
+//! links from helpers to the requestor are the bottleneck, the throughput is k−1 times as high. On equal links it takes
+//! as long as a single chain: 1 + (k−1)/s.
 //!
-//! Chain i begins at helper i and ends at the one before it; the helper that no chain ends at is the last but one. With one helper or
-//! two there is one chain.
+//! Chain i starts at helper i and ends at the one before it; no chain ends at the last helper but one. With one or two
+//! helpers there is a single chain.
 
 use super::{Repair, RepairScheme, Walk, pipeline};
 use crate::{LaneBuilder, Named};
 use weft_types::Result;
 
-/// See the module.
+/// Cyclic repair pipelining.
 #[derive(Debug)]
 pub(crate) struct Cyclic;
 
@@ -29,15 +30,15 @@ impl RepairScheme for Cyclic {
     }
 
     fn build(&self, repair: &Repair) -> Result<Vec<LaneBuilder>> {
-        // A requestor that helps has the end of every chain: only the others rotate.
+        // A requestor that helps is the end of every chain: only the others rotate.
         let (own, others): (Vec<_>, Vec<_>) =
             pipeline::chain(repair)?.into_iter().partition(|(helper, _)| repair.asks(helper.vertex).is_some());
         let chains = others.len().saturating_sub(1).max(1);
         let rotated = |by: usize| others.iter().cycle().skip(by).take(others.len()).chain(&own).cloned().collect();
-        // For predictions, when what is due, in slices' times: all chains begin together, each hop takes one, and then they deliver one
-        // after another. Where a helper has several slices ready, what is due first is predicted to go first, so that no delivery holds
-        // up the next slices. When it runs, nothing is put in this order: lanes that take turns go in step at each party, which comes
-        // close to it.
+        // Ranks for predictions: the time at which a link is due, in slice times. All chains start together, each hop
+        // takes one slice time, and then they deliver one after another. If a helper has several slices ready, the
+        // prediction sends the earliest first, so that no delivery delays the next slices. Execution does not follow
+        // ranks: lanes that take turns keep in step at each party, which comes close to this order.
         let hops = (others.len() + own.len()).saturating_sub(1);
         let lane = |by: usize| {
             let mut lane = pipeline::lane(repair, rotated(by));

@@ -1,11 +1,11 @@
-//! No repair at all: a block that is there is copied over one link, to a reader or to a new home. What every repair is measured
-//! against, as nothing can be quicker than to send the block itself. A block that is lost is refused.
+//! No repair: an available block is copied over one link, to a reader or a new home. It is the lower bound for every
+//! repair, because nothing is faster than sending the block itself. Lost blocks are refused.
 
 use super::{Repair, RepairScheme};
 use crate::{LaneBuilder, Named};
 use weft_types::{Error, Result};
 
-/// See the module.
+/// The direct copy.
 #[derive(Debug)]
 pub(crate) struct Direct;
 
@@ -27,7 +27,7 @@ impl RepairScheme for Direct {
     fn build(&self, _: &Repair) -> Result<Vec<LaneBuilder>> {
         let name = self.name();
         Err(Error::invalid(format!(
-            "the scheme '{name}' copies blocks that are there; what is lost must be rebuilt by another scheme"
+            "the scheme '{name}' only copies existing blocks: choose another scheme to rebuild lost ones"
         )))
     }
 }

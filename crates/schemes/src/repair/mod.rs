@@ -1,4 +1,4 @@
-//! Repair and reads: lost blocks are computed from others, present ones are read.
+//! Repairs and reads: lost blocks are computed from others, available ones are read.
 
 pub(crate) mod conventional;
 pub(crate) mod cyclic;
@@ -17,64 +17,65 @@ use weft_types::{Error, Result};
 pub(crate) use planner::plan;
 pub(crate) use routes::Known;
 
-/// Paths that are considered for one lost block where nobody says how many.
+/// The most paths that are considered for one lost block if the request sets no number.
 const AUTO_PATHS_MAX: u32 = 3;
 
-/// Several paths must be predicted to take less than this share of what one takes.
+/// Several paths must be predicted to take less than this fraction of the time of one path.
 const SEVERAL_PATHS_GAIN: f64 = 0.98;
 
-/// A way to bring helpers' shares together at the requestors.
+/// A scheme that combines helpers' shares at the requestors.
 pub trait RepairScheme: Named {
-    /// By what way the shares go: helpers are selected for it.
+    /// The walk of the shares, for which helpers are selected.
     fn walk(&self) -> Walk {
         Walk::Hub
     }
 
-    /// The lanes that bring what the helpers send, weighed, to the requestors; each does all of it, and they take turns, slice by
-    /// slice, as far as there are slices. It fails only if it adds up partial sums, and the repair has none, or if it never repairs.
+    /// The lanes that bring the weighted shares of the helpers to the requestors. Each lane does all of it, and they
+    /// take turns, slice by slice, as far as there are slices. Fails only if it needs partial sums that the repair does
+    /// not have, or if the scheme never repairs.
     fn build(&self, repair: &Repair) -> Result<Vec<LaneBuilder>>;
 
-    /// Which of a code's recipes suits it: the one with the fewest helpers, as for sums every helper costs the same however
-    /// little it reads, and then the one that reads least.
+    /// The recipe that suits the scheme. The default is the one with the fewest helpers, because with partial sums
+    /// every helper costs the same however little it reads; of those, the one that reads least.
     fn choose<'a>(&self, recipes: &'a [Recipe]) -> Option<&'a Recipe> {
         recipes.iter().min_by_key(|recipe| (recipe.helpers.len(), recipe.sub_blocks_read()))
     }
 
-    /// Whether it computes what is lost; else it copies only what is there.
+    /// Whether it computes lost blocks; otherwise it only copies available ones.
     fn rebuilds(&self) -> bool {
         true
     }
 
-    /// Whether helpers send what they read rather than sums: then blocks that are wanted and present come along with the help,
-    /// and what is sent serves both.
+    /// Whether helpers send what they read instead of sums. Then wanted blocks that are available travel together with
+    /// the help, and the bytes sent serve both.
     fn sends_plain_blocks(&self) -> bool {
         false
     }
 }
 
-/// By what way helpers' shares go.
+/// The route of helpers' shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walk {
-    /// From every helper to the requestor: the quickest links count, and no order.
+    /// From every helper to the requestor: only the fastest links matter, and not the order.
     Hub,
     /// From helper to helper, and from the last to the requestor.
     Chain,
-    /// Pairwise, and from the last to the requestor: selected as for a chain, of which a tree has some links.
+    /// Pairwise, and from the last to the requestor: selected like a chain, whose links a tree uses in part.
     Tree,
-    /// Around all helpers, and from nearly each to the requestor.
+    /// Around all helpers, and from all but one to the requestor.
     Cycle,
 }
 
-/// What a scheme is given: who can add what, and who needs the sum.
+/// The input of a scheme: which helpers can add what, and which requestors need the sum.
 #[derive(Debug)]
 pub struct Repair {
-    /// The rows of the sum.
+    /// The number of rows of the sum.
     pub rows: usize,
-    /// The helpers in the order of preference, each vertex once.
+    /// The helpers in order of preference, each vertex once.
     pub helpers: Vec<Helper>,
-    /// The sum: one row for each of `rows`, one column for each sub-block that is sent, helper after helper.
+    /// The sum: one row for each of `rows`, one column for each sub-block that is sent, helper by helper.
     pub combine: Factored,
-    /// Who needs which rows; at least one. The first can send to the others.
+    /// The requestors and the rows that they need; at least one. The first can send to the others.
     pub requestors: Vec<Requestor>,
 }
 
@@ -85,25 +86,26 @@ pub struct Helper {
     pub vertex: u16,
     /// The blocks that it reads.
     pub sources: Vec<Source>,
-    /// What it sends, if it sends no sum: one row for each sub-block sent, one column for each read.
+    /// What it sends if it sends no sum: one row for each sub-block sent, one column for each read.
     pub compute: SparseMatrix,
 }
 
 impl Repair {
-    /// The place of the requestor that is at a vertex.
+    /// The index of the requestor at a vertex.
     pub fn asks(&self, vertex: u16) -> Option<usize> {
         self.requestors.iter().position(|requestor| requestor.vertex == vertex)
     }
 
-    /// What each helper adds to the sum, in their order: one row for each of the sum, one column for each sub-block read.
+    /// The part of the sum of each helper, in their order: one row for each row of the sum, one column for each
+    /// sub-block read.
     pub fn shares(&self) -> Result<Vec<SparseMatrix>> {
         let shares = weft_codes::shares(&self.combine, self.helpers.iter().map(|helper| &helper.compute));
-        let instead = "choose a scheme in which helpers send their blocks as they are";
-        shares.ok_or_else(|| Error::invalid(format!("what this code combines is too large for partial sums: {instead}")))
+        let instead = "choose a scheme in which helpers send their blocks unchanged";
+        shares.ok_or_else(|| Error::invalid(format!("this code's combinations are too large for partial sums: {instead}")))
     }
 }
 
-/// The plans of one scheme among which to choose: of one path, and of several where that is quicker.
+/// The plans of one scheme to choose from: with one path, and with several if that is faster.
 pub(crate) fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<Vec<(Plan, Considered)>> {
     let mut weighed = |paths: u32| {
         let (plan, paths) = planner::plan(&Request { paths: Paths::Count(paths), ..*request }, scheme, known)?;
@@ -115,7 +117,7 @@ pub(crate) fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: 
     }
     let mut plans = vec![weighed(1)?];
     let single = plans[0].1.clone();
-    // Without a path nothing was lost.
+    // Without a path, nothing was lost.
     let several = scheme.walk() == Walk::Chain && !single.paths.is_empty();
     if several && matches!(request.select, Select::Best | Select::Ordered) {
         let before = |plans: &[(Plan, Considered)]| plans.last().map_or(f64::INFINITY, |(_, last)| last.seconds);
@@ -129,7 +131,7 @@ pub(crate) fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: 
     Ok(plans)
 }
 
-/// The two matrices on the diagonal of a larger one.
+/// A block-diagonal matrix of the two.
 pub(crate) fn diagonal(a: &SparseMatrix, b: &SparseMatrix) -> SparseMatrix {
     a.beside(&SparseMatrix::zero(a.rows(), b.cols())).stack(&SparseMatrix::zero(b.rows(), a.cols()).beside(b))
 }

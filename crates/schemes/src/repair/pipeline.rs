@@ -1,8 +1,10 @@
-//! Repair pipelining (ECPipe: Li, Lee, *Repair Pipelining for Erasure-Coded Storage*, §3.2): the helpers stand in a chain, and
-//! each adds its share to the sum that it receives and passes it on, slice by slice. No link carries more than the blocks that
-//! are wanted, so that for many slices a repair takes about as long as a plain read: 1 + (k−1)/s of it for s slices.
+//! Repair pipelining (ECPipe: R. Li, X. Li, P. P. C. Lee and Q. Huang, *Repair Pipelining for Erasure-Coded Storage*,
+//! USENIX ATC 2017, §3.2). The helpers form a chain; each adds its share to the sum that it receives and sends it on,
+//! slice by slice. No link carries more than the length of the wanted blocks. So with many slices a repair takes about
+//! as long as a plain read: 1 + (k−1)/s times as long with s slices.
 //!
-//! The chain carries as many sums as there are lost sub-blocks (§4.4 there), and its last helper gives every requestor its own.
+//! The paper repairs one block of a stripe. Here the chain carries one sum for each lost sub-block, and its last helper
+//! sends every requestor its own.
 
 use super::{Helper, Repair, RepairScheme, Walk};
 use crate::{LaneBuilder, Named};
@@ -10,7 +12,7 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
 use weft_types::Result;
 
-/// See the module.
+/// Repair pipelining.
 #[derive(Debug)]
 pub(crate) struct Pipeline;
 
@@ -34,10 +36,11 @@ impl RepairScheme for Pipeline {
     }
 }
 
-/// A helper with what it adds to the sum.
+/// A helper, and its part of the sum.
 pub(crate) type Share<'a> = (&'a Helper, SparseMatrix);
 
-/// The helpers in the order of their chain. Requestors that help come last, the first of them at the very end: it then needs no link.
+/// The helpers in the order of their chain. Requestors that help come last, the first of them at the very end, where it
+/// needs no link.
 pub(crate) fn chain(repair: &Repair) -> Result<Vec<Share<'_>>> {
     let mut chain: Vec<_> = repair.helpers.iter().zip(repair.shares()?).collect();
     chain.sort_by_key(|(helper, _)| repair.asks(helper.vertex).map_or(0, |at| repair.requestors.len() - at));

@@ -1,4 +1,4 @@
-//! From a job to the plan of a scheme: region by region, who helps by which recipe, and what is only read.
+//! From a job to the plan of a scheme: region by region, which helpers use which recipe, and what is only read.
 
 use super::{
     Helper, Repair, RepairScheme, Walk, diagonal,
@@ -17,21 +17,24 @@ use weft_gf::Factored;
 use weft_plan::{ChosenPath, Lane, Plan, Source};
 use weft_types::{Error, Party, Result};
 
-/// The plan for a job that wants blocks stored or delivered, from what is there, and the paths that it takes, as far as they are
-/// chains or cycles. What is known must be of the same network.
+/// The plan for a job that stores or delivers blocks from available ones, and its paths, if they are chains or cycles.
+/// The cache `known` must be for the same network.
 ///
-/// A block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
+/// If the plan would be too large because of the holes in blocks, the block with the most holes counts as lost, and so
+/// on.
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<(Plan, Vec<ChosenPath>)> {
     request.check()?;
     let paths = request.paths;
-    // What is only copied has no path.
+    // Blocks that are only copied have no path.
     if scheme.rebuilds() && !matches!(paths, Paths::Auto | Paths::Count(1)) {
         if scheme.walk() != Walk::Chain {
             let name = scheme.name();
-            return Err(Error::invalid(format!("the scheme '{name}' has one path: only chains can be several")));
+            return Err(Error::invalid(format!(
+                "the scheme '{name}' supports only one path: choose a chain scheme for several paths"
+            )));
         }
         if !matches!(request.select, Select::Best | Select::Ordered) {
-            return Err(Error::invalid("several paths are searched for: select helpers by 'best' or 'ordered'"));
+            return Err(Error::invalid("several paths need path selection: select helpers by 'best' or 'ordered'"));
         }
     }
     let first = match region::cut(request.job, request.prefer) {
@@ -68,7 +71,7 @@ struct Planner<'a> {
     identity: Arc<str>,
     vertices: Vertices,
     turns: Vec<Turn>,
-    /// The paths that were chosen, each once.
+    /// The chosen paths, each once.
     chosen: Vec<ChosenPath>,
     known: &'a mut Known,
 }
@@ -96,13 +99,13 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The lanes that compute what these deliveries want; the first one's party is the hub.
+    /// The lanes that compute what these deliveries want; the first delivery's party is the hub.
     fn repair(&mut self, region: &Region, deliveries: &[&Delivery]) -> Result<()> {
         let wanted = region::wanted(deliveries);
         let readers: Vec<Party> = deliveries.iter().map(|delivery| delivery.party).collect();
         let Run { slice_len, .. } = self.request.run;
         let paths = match self.request.paths {
-            // Each needs a slice of its own.
+            // Each path needs a slice of its own.
             Paths::Count(paths) => u64::from(paths).clamp(1, region.span.len().div_ceil(slice_len).max(1)),
             Paths::Auto => 1,
         };
@@ -122,7 +125,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The lanes by which a recipe's shares come together: known ones, if there are such.
+    /// The lanes that combine a recipe's shares, from the cache if possible.
     fn lanes(
         &mut self,
         region: &Region,
@@ -153,7 +156,7 @@ impl Planner<'_> {
 
     fn recipe(&self, region: &Region, wanted: &[SubBlock], readers: &[Party]) -> Result<Arc<Recipe>> {
         let available = region.available();
-        // What a requestor has itself need not be sent; what somebody reads in this region anyway is in memory there.
+        // A requestor's own blocks need not be sent; blocks that are read in this region anyway are in memory there.
         let local = |index: &u8| region.holders.iter().any(|(held, party)| held == index && readers.contains(party));
         let read = |index: &u8| region.deliveries.iter().any(|delivery| delivery.index == *index);
         let mut read_anyway: Vec<u8> = available.iter().copied().filter(local).collect();
@@ -165,19 +168,20 @@ impl Planner<'_> {
             let span = region.span;
             Error::unavailable(format!("{refusal} (positions {}..{})", span.start, span.end))
         })?;
-        chosen.ok_or_else(|| Error::fatal(format!("{} gave no recipe", code.spec())))
+        chosen.ok_or_else(|| Error::fatal(format!("internal error: {} gave no recipe", code.spec())))
     }
 
-    /// The recipe's helpers, by their places in it, and their vertices: the preferred first where they stand in an order.
+    /// The recipe's helpers, by their index in it, and their vertices, ordered by preference.
     fn stands(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<Vec<(usize, u16)>> {
         let mut stands: Vec<(usize, usize, u16)> = Vec::with_capacity(recipe.helpers.len());
         for (at, share) in recipe.helpers.iter().enumerate() {
             let party = region.holder(share.index, readers);
-            let party = party.ok_or_else(|| Error::fatal(format!("block {} helps, but nobody has it", share.index)))?;
+            let party = party
+                .ok_or_else(|| Error::fatal(format!("internal error: block {} helps, but no party holds it", share.index)))?;
             let place = region.holders.iter().position(|(_, holder)| *holder == party).unwrap_or(usize::MAX);
             stands.push((place, at, self.vertices.of(party)?));
         }
-        // Around a hub nobody stands before another: whatever is preferred, the lane is the same.
+        // Around a hub the order does not matter: the lane is the same for any preference.
         match self.scheme.walk() {
             Walk::Hub => stands.sort_by_key(|(_, at, _)| recipe.helpers[*at].index),
             _ => stands.sort_by_key(|(place, ..)| *place),
@@ -186,14 +190,14 @@ impl Planner<'_> {
     }
 }
 
-/// What helpers do, each vertex once, and how what they send is combined: a party that holds two blocks helps once.
+/// What the helpers do, each vertex once, and how their output is combined: a party with two blocks helps once.
 fn joined(recipe: &Recipe, stands: &[(usize, u16)]) -> (Vec<Helper>, Factored) {
     let mut firsts = vec![0];
     firsts.extend(recipe.helpers.iter().scan(0, |first, share| {
         *first += share.compute.rows();
         Some(*first)
     }));
-    // Each with the columns of what it sends.
+    // Each with the columns of its output.
     let mut helpers: Vec<(Vec<usize>, Helper)> = Vec::with_capacity(stands.len());
     for (at, vertex) in stands {
         let share = &recipe.helpers[*at];
@@ -215,8 +219,8 @@ fn joined(recipe: &Recipe, stands: &[(usize, u16)]) -> (Vec<Helper>, Factored) {
     (helpers.into_iter().map(|(_, helper)| helper).collect(), recipe.combine.select_cols(&columns))
 }
 
-/// Who is served together. Nodes can pass on to others what they got, and so all are served together if there is one;
-/// clients only receive, and each is served by itself otherwise.
+/// The parties that are served together. Nodes can forward what they received, so all are served together if there is a
+/// node. Clients only receive, so otherwise each is served separately.
 fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
     let is_node = |delivery: &&&Delivery| matches!(delivery.party, Party::Node(_));
     let nodes = lost.iter().filter(is_node).copied();

@@ -1,6 +1,7 @@
-//! Partial parallel repair (Mitra et al., *Partial-parallel-repair*, EuroSys 2016): the helpers and the requestor pair up, round
-//! by round; one of each pair gives its partial sum to the other, which stays. With k helpers the requestor, which always stays,
-//! has the whole sum after ⌈log2(k+1)⌉ rounds, and receives at most one block in each instead of k.
+//! Partial parallel repair (Mitra et al., *Partial-parallel-repair*, EuroSys 2016): in each round the helpers and the
+//! requestor form pairs, and one of each pair sends its partial sum to the other, which stays. The requestor always
+//! stays. With k helpers it has the whole sum after ⌈log2(k+1)⌉ rounds, and receives at most one block in each round
+//! instead of k.
 
 use super::{Repair, RepairScheme, Walk};
 use crate::{LaneBuilder, Named};
@@ -8,11 +9,11 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
 use weft_types::Result;
 
-/// See the module.
+/// Partial parallel repair.
 #[derive(Debug)]
 pub(crate) struct Ppr;
 
-/// A vertex with the partial sum that it has so far.
+/// A vertex with its partial sum so far.
 struct Partial {
     vertex: u16,
     sources: Vec<Source>,
@@ -44,7 +45,7 @@ impl RepairScheme for Ppr {
             if helper.vertex == hub { root = partial } else { round.push(partial) }
         }
         while !round.is_empty() {
-            // The root is the last of the round: it meets whoever is left over, or rests.
+            // The root is the last of the round: it is paired with the remaining vertex, if any.
             let mut next = Vec::with_capacity(round.len() / 2);
             let mut pairs = round.into_iter();
             while let Some(giver) = pairs.next() {

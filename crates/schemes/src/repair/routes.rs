@@ -1,4 +1,4 @@
-//! Who helps in a region, in which order, and over how many paths: path selection put to work on a network and a job.
+//! Which helpers, in which order, over how many paths: applies path selection to the network and job of a region.
 
 use super::Walk;
 use crate::{
@@ -11,45 +11,45 @@ use weft_codes::SubBlock;
 use weft_plan::{ChosenPath, Network};
 use weft_types::{Party, Span};
 
-/// What was found for earlier regions, schemes and numbers of paths, on the same network: most of them ask the same.
+/// Routes for earlier regions, schemes and numbers of paths on the same network, most of which ask the same.
 pub(crate) type Known = BTreeMap<Question, Option<Route>>;
 
-/// All that a route depends on, besides the network.
+/// Everything that determines a route, besides the network.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Question {
     is_cycle: bool,
-    /// Those who could help, the preferred first, and how many of them shall.
+    /// The possible helpers, the preferred first, and how many of them are needed.
     parties: Vec<Party>,
     helpers: usize,
-    /// Who gets how much of what is made: the bits of its share.
+    /// What share of the result each requestor gets, as bits of the number.
     ends: Vec<(Party, u64)>,
     own_end: Option<Party>,
-    /// The paths that are there.
+    /// The existing paths.
     taken: Vec<Vec<Party>>,
 }
 
-/// The selection for one region. See [`Self::select`].
+/// The selection for one region; see [`Self::select`].
 pub(super) struct Routes<'a> {
     request: &'a Request<'a>,
     walk: Walk,
     region: &'a Region,
-    /// Who gets how much of what is made, as a share of it.
+    /// What share of the result each requestor gets.
     targets: Vec<(Party, f64)>,
-    /// A requestor that helps: it stands at the end of every chain.
+    /// A requestor that helps: it is the end of every chain.
     own_end: Option<Party>,
-    /// Those who could help and want nothing themselves, the preferred first.
+    /// The possible helpers that want nothing themselves, the preferred first.
     candidates: Vec<Party>,
-    /// Of those, how many a code that takes any k blocks needs.
+    /// How many of them a code needs of which any k blocks suffice.
     helpers: usize,
     /// What earlier paths leave of the network.
     network: Cow<'a, Network>,
     uses: Uses,
     found: Vec<Found>,
-    /// The route that was selected last, and who stands in it.
+    /// The last selected route, and its parties.
     selected: Option<(Vec<Party>, Route)>,
 }
 
-/// How many paths go over each line.
+/// The number of paths over each line.
 #[derive(Debug, Default)]
 struct Uses {
     up: BTreeMap<Party, f64>,
@@ -58,7 +58,7 @@ struct Uses {
     rack_down: BTreeMap<String, f64>,
 }
 
-/// A path that was selected.
+/// A selected path.
 struct Found {
     /// The helpers in their order.
     order: Vec<Party>,
@@ -90,13 +90,14 @@ impl<'a> Routes<'a> {
         }
         let local = region.available().into_iter().filter(|index| region.holders.iter().any(|(i, p)| i == index && is_reader(p)));
         let helpers = request.code.dimension().saturating_sub(local.count()).min(candidates.len());
-        // The chain's own order: the first of them is at the very end, so that what comes before it goes to the last.
+        // As in a chain: the first requestor is at the very end, so the one before it sends to the last.
         let own_end = targets.iter().rev().map(|(party, _)| *party).find(|party| region.holders.iter().any(|(_, p)| p == party));
         let (network, uses, found) = (Cow::Borrowed(request.network), Uses::default(), Vec::new());
         Self { request, walk, region, targets, own_end, candidates, helpers, network, uses, found, selected: None }
     }
 
-    /// The region with its holders in the order in which a code shall take them: for another path than those before.
+    /// The region with its holders in the order in which a code must take them: for a path in addition to the earlier
+    /// ones.
     pub(super) fn select(&mut self, known: &mut Known) -> Region {
         let order = match self.request.select {
             Select::AsPreferred | Select::Ordered => self.candidates.clone(),
@@ -106,8 +107,8 @@ impl<'a> Routes<'a> {
         self.reordered(self.region, &order)
     }
 
-    /// The region once more, with those that a recipe takes in the order in which they shall stand. None, if there are paths, and
-    /// they leave no links for another one.
+    /// The region again, with a recipe's helpers in their final order. `None` if earlier paths leave no links for
+    /// another one.
     pub(super) fn order(&mut self, region: Region, used: &[Party], known: &mut Known) -> Option<Region> {
         let mut helpers: Vec<Party> = Vec::new();
         for (_, party) in region.holders.iter().filter(|(_, party)| used.contains(party) && self.candidates.contains(party)) {
@@ -129,7 +130,7 @@ impl<'a> Routes<'a> {
                 if route.weight.is_infinite() && !self.found.is_empty() {
                     return None;
                 }
-                // A code may have wanted others than were selected: then no better order of these is what is known.
+                // A code may have chosen other helpers than selected: then only the order of these is known to be best.
                 exact = Some(route.exact && is_best);
                 order = parties;
             }
@@ -140,9 +141,9 @@ impl<'a> Routes<'a> {
         Some(region)
     }
 
-    /// All candidates, those through which the best path leads first.
+    /// All candidates, those on the best path first.
     fn best(&mut self, known: &mut Known) -> Vec<Party> {
-        // Rather by nodes that no path leads through yet.
+        // Prefers nodes that are on no path yet.
         self.candidates.sort_by_key(|party| self.found.iter().any(|found| found.order.contains(party)));
         let candidates = self.candidates.clone();
         if self.walk == Walk::Hub {
@@ -158,7 +159,7 @@ impl<'a> Routes<'a> {
         first
     }
 
-    /// The best way through so many of these, on what earlier paths leave.
+    /// The best route through this many of these parties, on what earlier paths leave of the network.
     fn route(&self, parties: &[Party], helpers: usize, known: &mut Known) -> Option<Route> {
         let is_cycle = self.walk == Walk::Cycle && helpers > 2;
         let question = Question {
@@ -172,14 +173,15 @@ impl<'a> Routes<'a> {
         if let Some(route) = known.get(&question) {
             return route.clone();
         }
-        // Of a cycle's chains, each brings its part to the requestor.
+        // In a cycle, each chain brings its part to the requestor.
         let weights = self.weigh(parties, if is_cycle { (helpers - 1) as f64 } else { 1.0 });
         let route = if is_cycle { path::cycle(&weights, helpers) } else { path::path(&weights, helpers) };
         known.insert(question, route.clone());
         route
     }
 
-    /// What links between these take for a byte of the sum, of which each of so many chains brings its part.
+    /// The weights of the links between these parties for one byte of the sum, if each chain brings one of `parts`
+    /// parts.
     fn weigh(&self, parties: &[Party], parts: f64) -> Weights {
         let mut weights = Weights::new(parties.len());
         for (at, from) in parties.iter().enumerate() {
@@ -195,8 +197,9 @@ impl<'a> Routes<'a> {
         weights
     }
 
-    /// What a helper takes to give the requestors what is theirs, of which it brings one of so many parts. Their lines down carry all
-    /// of it, whoever brings it, and so does its own line up: what it does not bring it sends on.
+    /// The time in which a helper gives the requestors their shares, if it brings one of `parts` parts. The requestors'
+    /// downlinks carry everything, from all helpers; so does the helper's uplink, because it forwards what it does not
+    /// deliver.
     fn end(&self, from: Party, parts: f64) -> f64 {
         let network = &self.network;
         let one = |to: Party, share: f64| (share / parts / network.between(from, to)).max(share / network.down(to));
@@ -208,7 +211,8 @@ impl<'a> Routes<'a> {
         self.targets.iter().map(|(to, share)| one(*to, *share)).fold(up, f64::max)
     }
 
-    /// A holder's place among those that are ordered; who wants something himself comes first, for what he has need not be sent.
+    /// A holder's place in the order; parties that want something themselves come first, because their blocks need not
+    /// be sent.
     fn reordered(&self, region: &Region, order: &[Party]) -> Region {
         let place = |party: &Party| match order.iter().position(|other| other == party) {
             Some(at) => 1 + at,
@@ -220,14 +224,14 @@ impl<'a> Routes<'a> {
         region
     }
 
-    /// The links of a path, with those to the requestors.
+    /// The links of a path, including those to the requestors.
     fn links(&self, order: &[Party]) -> Vec<(Party, Party)> {
         let mut links: Vec<(Party, Party)> = order.windows(2).map(|pair| (pair[0], pair[1])).collect();
         let ends: Vec<Party> = self.own_end.map_or_else(|| self.targets.iter().map(|(to, _)| *to).collect(), |own| vec![own]);
         match (self.walk, order.last(), order.first()) {
             (Walk::Cycle, Some(last), Some(first)) if order.len() > 2 => {
                 links.push((*last, *first));
-                // No chain ends at the last but one.
+                // No chain ends at the last helper but one.
                 let last_ones = order.iter().enumerate().filter(|(at, _)| at + 2 != order.len());
                 links.extend(last_ones.flat_map(|(_, from)| ends.iter().map(move |to| (*from, *to))));
             }
@@ -237,7 +241,7 @@ impl<'a> Routes<'a> {
         links
     }
 
-    /// What a path goes over is left to the next one by halves, by thirds, and so on; its links are not left at all.
+    /// Reduces the lines of a path for the next one to a half, a third, and so on; its links are not available at all.
     fn take(&mut self, order: &[Party]) {
         if !matches!(self.request.paths, Paths::Count(2..)) {
             return;
@@ -268,7 +272,7 @@ impl<'a> Routes<'a> {
         self.network = Cow::Owned(network);
     }
 
-    /// What each path carries beside the others, bytes a second.
+    /// The rate of each path beside the others, bytes a second.
     fn rates(&self) -> Vec<f64> {
         let full = self.request.network;
         let uses = |used: &BTreeMap<Party, f64>, party: &Party| used.get(party).copied().unwrap_or(1.0);
@@ -286,7 +290,7 @@ impl<'a> Routes<'a> {
         self.found.iter().map(|found| self.links(&found.order).into_iter().map(rate).fold(f64::INFINITY, f64::min)).collect()
     }
 
-    /// The part of a span that each path is for, in proportion to what it carries: whole slices.
+    /// The part of a span for each path, in proportion to its rate: whole slices.
     pub(super) fn shares(&self, span: Span, slice_len: u64) -> Vec<Span> {
         let rates = self.rates();
         if rates.len() < 2 {
@@ -300,7 +304,7 @@ impl<'a> Routes<'a> {
         let mut shares = Vec::with_capacity(rates.len());
         for (at, rate) in (0u64..).zip(&rates) {
             sum += if even { 1.0 / count as f64 } else { rate / all };
-            // Everybody gets a slice, and leaves one for each of those who follow.
+            // Each path gets at least one slice, and leaves one for each path after it.
             let end = ((slices as f64 * sum).round() as u64).clamp(start + 1, slices - (count - 1 - at));
             let end_at = if at + 1 == count { span.end } else { span.start + end * slice_len };
             shares.push(Span::new(span.start + start * slice_len, end_at));
@@ -309,7 +313,7 @@ impl<'a> Routes<'a> {
         shares
     }
 
-    /// What there is to say of the paths, if they are paths.
+    /// Descriptions of the paths, if the scheme uses paths.
     pub(super) fn chosen(&self) -> Vec<ChosenPath> {
         if matches!(self.walk, Walk::Hub | Walk::Tree) {
             return Vec::new();
@@ -320,7 +324,7 @@ impl<'a> Routes<'a> {
             let is_cycle = self.walk == Walk::Cycle && found.order.len() > 2;
             let quickness = |link: &(Party, Party)| {
                 let rate = full.between(link.0, link.1);
-                // One of so many ends carries its part; the requestor's line down carries all of them.
+                // Each end carries its part; the requestor's downlink carries all of them.
                 let is_end = is_cycle && self.targets.iter().any(|(party, _)| *party == link.1);
                 if is_end { (rate * (found.order.len() - 1) as f64).min(full.down(link.1)) } else { rate }
             };
@@ -334,12 +338,12 @@ impl<'a> Routes<'a> {
     }
 }
 
-/// Those through whom a route leads, in its order.
+/// The parties of a route, in its order.
 fn chosen(parties: &[Party], route: &Route) -> Vec<Party> {
     route.order.iter().map(|at| parties[*at]).collect()
 }
 
-/// In an order that the seed decides (Fisher and Yates, with splitmix64).
+/// A permutation determined by the seed (Fisher and Yates, with splitmix64).
 fn shuffled(parties: &[Party], seed: u64) -> Vec<Party> {
     let mut shuffled = parties.to_vec();
     let mut state = seed;

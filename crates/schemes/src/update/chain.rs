@@ -1,12 +1,13 @@
-//! A pipelined update (*cross-rack pipelined updates*): what changed goes along a chain of the nodes that patch something, and each
-//! patches its own block by it. No link carries the delta more than once; d nodes take 1 + (d−1)/s of the time of one hop, for s slices.
+//! A pipelined update (*cross-rack pipelined updates*): the delta goes along a chain of the nodes that patch a block,
+//! and each patches its own. No link carries the delta more than once; d nodes take 1 + (d−1)/s of the time of one hop,
+//! for s slices.
 
 use super::{Update, UpdateScheme};
 use crate::{LaneBuilder, Named, lane::Share};
 use weft_gf::SparseMatrix;
 use weft_plan::Source;
 
-/// See the module.
+/// The pipelined update.
 #[derive(Debug)]
 pub(crate) struct Chain;
 
@@ -25,7 +26,7 @@ impl UpdateScheme for Chain {
         let all = SparseMatrix::identity(update.changed);
         let (own, others): (Vec<_>, Vec<_>) = update.homes.iter().partition(|home| home.vertex == update.writer);
         let mut sources = update.inputs.clone();
-        // The writer first, which may patch a block itself.
+        // The writer comes first; it may patch a block itself.
         let stands = std::iter::once((update.writer, own)).chain(others.iter().map(|home| (home.vertex, vec![*home])));
         for (at, (vertex, patched)) in stands.enumerate() {
             let patch = |home: &&super::Patched| Share { rows: home.patches.clone(), sinks: Some(home.sinks.clone()) };

@@ -1,5 +1,6 @@
-//! Updates in place: the party that has new data puts in the delta (new XOR old), and every node that holds a block which depends on it
-//! patches its own, with its own coefficients. Agents refuse to patch until they have a journal: such plans run in memory only.
+//! Updates in place: the party with new data puts in the delta (new XOR old), and every node with a dependent block
+//! patches it with the block's own coefficients. Agents refuse to patch until they have a journal, so such plans run
+//! only in memory.
 
 pub(crate) mod chain;
 pub(crate) mod star;
@@ -12,37 +13,37 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Plan, Sink, Source, WantKind};
 use weft_types::{Error, Party, Result, Span};
 
-/// A way to bring deltas to those who patch their blocks.
+/// A scheme that brings deltas to the nodes that patch their blocks.
 pub trait UpdateScheme: Named {
     /// Adds the stages that bring every home its patches.
     fn build(&self, update: &Update, lane: &mut LaneBuilder);
 }
 
-/// What a scheme is given: what changed, and who patches what.
+/// The input of a scheme: what changed, and which homes patch what.
 #[derive(Debug)]
 pub struct Update {
     /// The writer's vertex.
     pub writer: u16,
-    /// The deltas that it puts in.
+    /// The deltas that the writer puts in.
     pub inputs: Vec<Source>,
-    /// Sub-blocks of them: all that changes.
+    /// Their sub-blocks: everything that changes.
     pub changed: usize,
-    /// Who patches what, the preferred first, each vertex once.
+    /// What each home patches, the preferred first, each vertex once.
     pub homes: Vec<Patched>,
 }
 
-/// What one vertex patches.
+/// The patches of one vertex.
 #[derive(Debug)]
 pub struct Patched {
     /// Its vertex.
     pub vertex: u16,
     /// The blocks that it patches.
     pub sinks: Vec<Sink>,
-    /// What goes to the sinks: one row for each of their sub-blocks, one column for each sub-block that changes.
+    /// What the sinks get: one row for each of their sub-blocks, one column for each changed sub-block.
     pub patches: SparseMatrix,
 }
 
-/// A plan for a job that wants stored blocks patched. All deltas are one party's.
+/// The plan for a job that patches stored blocks. All deltas must belong to one party.
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Result<Plan> {
     request.check()?;
     let writer = request.writer()?;
@@ -52,7 +53,7 @@ pub(crate) fn plan(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Result<P
         let mut parties: Vec<Party> = Vec::new();
         for delivery in &region.deliveries {
             if delivery.kind != WantKind::Patch {
-                return Err(Error::invalid("an update patches blocks, and nothing else").party(delivery.party));
+                return Err(Error::invalid("an update must want only patches").party(delivery.party));
             }
             if !parties.contains(&delivery.party) {
                 parties.push(delivery.party);
@@ -87,7 +88,7 @@ fn changed(request: &Request<'_>, span: Span) -> Result<Vec<usize>> {
     changed.dedup();
     match (changed.last(), request.code.k() * request.code.alpha()) {
         (None, _) => Err(Error::invalid(format!("nothing changes at positions {}..{}", span.start, span.end))),
-        (Some(last), columns) if *last >= columns => Err(Error::invalid("only data changes")),
+        (Some(last), columns) if *last >= columns => Err(Error::invalid("only data blocks can change")),
         _ => Ok(changed),
     }
 }

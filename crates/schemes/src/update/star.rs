@@ -1,12 +1,12 @@
-//! An update as a star: the writer sends what changed to every node that patches something. One hop; the writer's link carries the
-//! delta once for each of them. It is what pipelined updates are compared with (*cross-rack pipelined updates*).
+//! An update as a star: the writer sends the delta to every node that patches a block. One hop; the writer's link
+//! carries the delta once for each of them. It is the baseline for pipelined updates (*cross-rack pipelined updates*).
 
 use super::{Update, UpdateScheme};
 use crate::{LaneBuilder, Named, lane::Share};
 use weft_gf::SparseMatrix;
 use weft_plan::Source;
 
-/// See the module.
+/// The star update.
 #[derive(Debug)]
 pub(crate) struct Star;
 

@@ -274,7 +274,7 @@ fn copies_stand_above_what_they_are_copies_of() {
     let spec = world.code.spec();
     let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 8), MIST).unwrap();
     let refusal = verify(&plan, code_view(world.code.as_ref(), &spec), &job).unwrap_err();
-    assert!(refusal.to_string().contains("is to be stored at two places"), "{refusal}");
+    assert!(refusal.to_string().contains("would be stored at two places"), "{refusal}");
 }
 
 /// A writer needs to have only what is needed.
@@ -357,7 +357,7 @@ fn nodes_are_assigned_as_by_the_model() {
     narrow_down.sort_unstable();
     assert_eq!(narrow_down, [1, 4], "a narrow line down is for who receives one block");
     let few = assign(code.as_ref(), "mist", &[unknown; 5], &Racks::default()).unwrap_err();
-    assert_eq!(few.message, "rs(4,2) has 6 blocks, and 5 nodes shall get them");
+    assert_eq!(few.message, "rs(4,2) has 6 blocks, but 5 nodes were given for them");
     let unlike: Vec<Candidate> = (0..6).map(|up| Candidate { up_bytes_per_s: f64::from(up), ..unknown }).collect();
     assert_eq!(assign(code.as_ref(), "direct", &unlike, &Racks::default()).unwrap(), [0, 1, 2, 3, 4, 5], "as they were placed");
 }

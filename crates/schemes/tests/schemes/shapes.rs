@@ -296,9 +296,9 @@ fn what_makes_no_sense_is_refused() {
     );
     for (job, says) in [
         (want(|want| want.index = 6), "has no block 6: 0 to 5 are"),
-        (want(|want| want.span.end = 65), "positions 0..65 are wanted of 64"),
-        (want(|want| want.sub_blocks = vec![1]), "sub-blocks [1] are wanted of 1"),
-        (want(|want| want.index = 1), "no block was allocated for block 1"),
+        (want(|want| want.span.end = 65), "positions 0..65 are wanted, but a block has 64"),
+        (want(|want| want.sub_blocks = vec![1]), "sub-blocks [1] are wanted, but a block has 1"),
+        (want(|want| want.index = 1), "no block was allocated for the store of block 1"),
         (want(|want| want.kind = WantKind::Check), "for other jobs than to check blocks"),
         (want(|want| want.kind = WantKind::Patch), "for other jobs than to update blocks"),
     ] {
@@ -309,7 +309,7 @@ fn what_makes_no_sense_is_refused() {
     assert!(weft_schemes::plan(&request, pipeline).unwrap_err().message.contains("greater than zero"));
     request.run.slice_len = 8;
     request.stripe.k = 5;
-    assert!(weft_schemes::plan(&request, pipeline).unwrap_err().message.contains("which is not rs(4,2)"));
+    assert!(weft_schemes::plan(&request, pipeline).unwrap_err().message.contains("which does not match rs(4,2)"));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_block_full_of_holes_counts_as_lost() {
     job.holds.retain(|hold| hold.party != holder(3));
     let error =
         weft_schemes::plan(&world.request(&job, &stores, &[], 8), by_name(Kind::Repair, "pipeline").unwrap()).unwrap_err();
-    assert!(error.message.contains("falls into 2000 pieces: at most 512"), "{error}");
+    assert!(error.message.contains("form 2000 separate pieces: at most 512"), "{error}");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn more_pieces_than_a_plan_can_have_are_refused() {
     let pieces = (0..600).map(|at| Want { span: Span::new(2 * at, 2 * at + 1), ..world.want(WantKind::Output, CLIENT, 0) });
     let job = Job { holds: world.holds_without(&[0]), wants: pieces.collect(), ..Job::default() };
     let error = weft_schemes::plan(&world.request(&job, &[], &[], 8), by_name(Kind::Repair, "pipeline").unwrap()).unwrap_err();
-    assert!(error.message.contains("falls into 600 pieces: at most 512"), "{error}");
+    assert!(error.message.contains("form 600 separate pieces: at most 512"), "{error}");
 }
 
 /// What a read of some data blocks with one lost moves to the reader, and what it reads from disks, in sub-blocks beyond those of

@@ -1,4 +1,4 @@
-//! The directory itself: its paths, its lock, whether it has failed, and every step that changes it.
+//! The directory: its paths, its lock, its failure state, and every step that changes it.
 
 use super::fsyncs::Fsyncs;
 use super::label::{self, Label, NewDisk};
@@ -25,27 +25,27 @@ pub(super) struct Disk {
     pub(super) dir: PathBuf,
     pub(super) label: Label,
     steps: Arc<dyn Steps>,
-    /// Blocks that somebody writes, removes or moves.
+    /// Blocks that a caller is writing, removing or moving.
     claimed: Mutex<BTreeSet<BlockId>>,
     failed: Mutex<Option<String>>,
     /// Shards whose directories are durable.
     shards: Mutex<BTreeSet<u64>>,
-    /// What lies in quarantine, counted when the disk is opened.
+    /// The size of the quarantine, counted when the disk was opened.
     pub(super) quarantined: Mutex<Quarantined>,
     pub(super) fsyncs: Fsyncs,
-    /// Holds the lock as long as anybody uses the disk.
+    /// Holds the lock until the last user of the disk is dropped.
     lock: File,
 }
 
 impl Disk {
-    /// Without `new`, only what is a disk already.
+    /// Without `new`, opens only an existing disk.
     pub(super) fn open(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, steps: Arc<dyn Steps>) -> Result<Self> {
         let context = |what: &'static str| move |error: io::Error| cannot_open(dir, what, &error);
         if new.is_some() {
-            fs::create_dir_all(dir).map_err(context("it cannot be made"))?;
+            fs::create_dir_all(dir).map_err(context("cannot create it"))?;
         }
-        if !dir.join(LABEL).try_exists().map_err(context("it cannot be looked at"))? {
-            // Before anything is written there.
+        if !dir.join(LABEL).try_exists().map_err(context("cannot read it"))? {
+            // Checked before anything is written to the directory.
             if new.is_none() {
                 return Err(no_disk(dir));
             }
@@ -58,7 +58,7 @@ impl Disk {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 format_disk(dir, cluster, new.ok_or_else(|| no_disk(dir))?, &fsyncs)?
             }
-            Err(error) => return Err(cannot_open(dir, "its disk file cannot be read", &error)),
+            Err(error) => return Err(cannot_open(dir, "cannot read its disk file", &error)),
         };
         if label.cluster != cluster {
             let (dir, its) = (dir.display(), label.cluster);
@@ -67,16 +67,16 @@ impl Disk {
             )));
         }
         for name in [BLOCKS, TEMPORARY, QUARANTINE] {
-            fs::create_dir_all(dir.join(name)).map_err(context("its directories cannot be made"))?;
+            fs::create_dir_all(dir.join(name)).map_err(context("cannot create its directories"))?;
         }
-        fsyncs.dir(dir).map_err(context("it cannot be synced"))?;
-        // The lock file has content exactly while somebody holds it: so the last one was killed.
-        if lock.metadata().map_err(context("its lock file cannot be read"))?.len() > 0 {
-            // A block of which the payload has its name, but whose directory was not synced any more, will be listed from
-            // now on: so it has to last.
-            fsyncs.file_system(&lock).map_err(context("it cannot be synced"))?;
+        fsyncs.dir(dir).map_err(context("cannot sync it"))?;
+        // The lock file is empty after a clean shutdown. Content means that the last process was killed.
+        if lock.metadata().map_err(context("cannot read its lock file"))?.len() > 0 {
+            // A payload may have its name without a synced directory. The block is listed from now on, so it must be
+            // durable.
+            fsyncs.file_system(&lock).map_err(context("cannot sync it"))?;
         }
-        lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(context("its lock file cannot be written"))?;
+        lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(context("cannot write its lock file"))?;
         let (claimed, failed, shards) = (Mutex::default(), Mutex::default(), Mutex::default());
         let quarantined = Mutex::new(quarantine::count(&dir.join(QUARANTINE))?);
         Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, quarantined, fsyncs, lock })
@@ -90,7 +90,7 @@ impl Disk {
         self.dir.join(TEMPORARY)
     }
 
-    /// The number of a block's directory.
+    /// The number of the directory that holds a block.
     pub(super) fn shard(&self, id: BlockId) -> u64 {
         self.label.shard(id.stripe)
     }
@@ -111,31 +111,32 @@ impl Disk {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Refuses whatever would write once the disk has failed.
+    /// Refuses writes once the disk has failed.
     pub(super) fn check_alive(&self) -> Result<()> {
         match self.failed() {
-            Some(why) => Err(Error::fatal(format!("disk {} has failed and takes no writes: {why}", self.dir.display()))),
+            Some(why) => Err(Error::fatal(format!("disk {} has failed and takes no more writes: {why}", self.dir.display()))),
             None => Ok(()),
         }
     }
 
-    /// Makes a change of the disk, and judges its error: a full disk and a lack of file handles pass; all else fails the disk.
+    /// Makes one change to the disk and classifies its error. A full disk and a lack of file handles are temporary; any
+    /// other error fails the disk.
     pub(super) fn step<T>(&self, step: Step, change: impl FnOnce() -> io::Result<T>) -> Result<T> {
         self.check_alive()?;
         self.steps.before(step).and_then(|()| change()).map_err(|error| self.judge(step, &error))
     }
 
-    /// Takes a block for oneself: nobody else writes, removes or moves it until the claim is dropped.
+    /// Claims a block: until the claim is dropped, no other caller can write, remove or move it.
     pub(super) fn claim(self: &Arc<Self>, id: BlockId) -> Result<Claim> {
         if self.claims().insert(id) {
             return Ok(Claim { disk: Arc::clone(self), id });
         }
-        Err(Error::retry("somebody else writes or removes it at the moment"))
+        Err(Error::retry("another task is writing or removing the block"))
     }
 
     pub(super) fn make_shard(&self, id: BlockId) -> Result<PathBuf> {
         let dir = self.shard_dir(id);
-        // Held until the directory is durable, so that nobody builds on one that is not.
+        // Held until the directory is durable, so that no other caller relies on one that is not.
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         if !shards.contains(&self.shard(id)) {
             self.step(Step::CreateShard, || {
@@ -147,8 +148,8 @@ impl Disk {
         Ok(dir)
     }
 
-    /// The payload goes first and durably: with it, the block. The other way round, a crash between the two would leave a
-    /// payload that nothing describes, which nobody dares to delete.
+    /// Removes the payload first, durably, and the block with it. In the other order, a crash in between would leave a
+    /// payload without a description, which no one could safely delete.
     pub(super) fn remove(self: &Arc<Self>, id: BlockId) -> Result<bool> {
         let _claim = self.claim(id)?;
         let payload = self.payload_path(id);
@@ -164,7 +165,7 @@ impl Disk {
 
     pub(super) fn capacity(&self) -> Result<Capacity> {
         let stat =
-            rustix::fs::statvfs(&self.dir).map_err(|error| cannot_open(&self.dir, "its size cannot be asked", &error.into()))?;
+            rustix::fs::statvfs(&self.dir).map_err(|error| cannot_open(&self.dir, "cannot read its size", &error.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         Ok(Capacity { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
     }
@@ -175,7 +176,7 @@ impl Disk {
 
     fn judge(&self, step: Step, error: &io::Error) -> Error {
         let what = format!("disk {}: {step:?}: {error}", self.dir.display());
-        // A sync that fails may have dropped anything, even for lack of space: it is never harmless.
+        // A failed sync may have dropped any write, even if the error is a lack of space. So it always fails the disk.
         let sync = matches!(step, Step::SyncPayload | Step::SyncSidecar | Step::SyncDirectory);
         match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge if !sync => {
@@ -193,14 +194,14 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Says that nobody was killed.
+        // Marks a clean shutdown.
         if let Err(error) = self.lock.set_len(0) {
-            tracing::warn!(disk = %self.dir.display(), %error, "the lock file could not be emptied");
+            tracing::warn!(disk = %self.dir.display(), %error, "cannot empty the lock file");
         }
     }
 }
 
-/// A block taken for oneself.
+/// A claimed block.
 #[derive(Debug)]
 pub(super) struct Claim {
     disk: Arc<Disk>,
@@ -224,7 +225,7 @@ pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lack of file handles is not the disk's fault.
+/// A lack of file handles is not a fault of the disk.
 pub(super) fn too_many_files(error: &io::Error) -> bool {
     matches!(rustix::io::Errno::from_io_error(error), Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
@@ -235,11 +236,11 @@ pub(super) fn cannot_open(path: &Path, what: &str, error: &io::Error) -> Error {
 }
 
 pub(super) fn exists(path: &Path) -> Result<bool> {
-    path.try_exists().map_err(|error| cannot_open(path, "it cannot be looked up", &error))
+    path.try_exists().map_err(|error| cannot_open(path, "cannot look it up", &error))
 }
 
 fn lock(dir: &Path) -> Result<File> {
-    let failed = |error: io::Error| cannot_open(dir, "its lock file cannot be used", &error);
+    let failed = |error: io::Error| cannot_open(dir, "cannot use its lock file", &error);
     let file = File::options().create(true).truncate(false).read(true).write(true).open(dir.join(LOCK)).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -250,28 +251,28 @@ fn lock(dir: &Path) -> Result<File> {
 
 fn no_disk(dir: &Path) -> Error {
     Error::fatal(format!(
-        "{} was a disk of weft and is none now: is it mounted? A new disk in its stead needs a directory of another name",
+        "{} was a weft disk but is none now: is it mounted? To replace the disk, use a directory with another name",
         dir.display()
     ))
 }
 
-/// Refuses a directory that is no disk and is not empty.
+/// Refuses a directory that is neither a disk nor empty.
 fn refuse_foreign(dir: &Path) -> Result<()> {
-    let failed = |error: io::Error| cannot_open(dir, "it cannot be listed", &error);
+    let failed = |error: io::Error| cannot_open(dir, "cannot list it", &error);
     for entry in fs::read_dir(dir).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        // What somebody who is making it a disk has there, or has left there in a crash; and what mkfs leaves.
+        // Files of an interrupted or concurrent creation of the disk, and the directory that mkfs creates.
         if ![LABEL, LOCK, NEW_LABEL, "lost+found"].iter().any(|own| name == *own) {
             let (dir, name) = (dir.display(), name.display());
             return Err(Error::invalid(format!(
-                "{dir} is neither empty nor a disk of weft: it holds '{name}'; choose another directory"
+                "{dir} is neither empty nor a weft disk: it contains '{name}'; choose another directory"
             )));
         }
     }
     Ok(())
 }
 
-/// Makes an empty directory a disk. The label appears whole or not at all.
+/// Creates a disk in an empty directory. The label is written atomically.
 fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk, fsyncs: &Fsyncs) -> Result<Label> {
     let label = Label { version: label::VERSION, cluster, disk_id: new.disk_id, created_ms: new.created_ms };
     let write = || {
@@ -282,6 +283,6 @@ fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk, fsyncs: &Fsyncs) ->
         fsyncs.dir(dir)?;
         dir.canonicalize()?.parent().map_or(Ok(()), |parent| fsyncs.dir(parent))
     };
-    write().map_err(|error| cannot_open(dir, "it cannot be made a disk", &error))?;
+    write().map_err(|error| cannot_open(dir, "cannot create a disk in it", &error))?;
     Ok(label)
 }

@@ -1,11 +1,11 @@
-//! Makes files and directories durable, and counts the calls: most of what a small block costs is these.
+//! Makes files and directories durable and counts the calls, which are most of the cost of a small block.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The calls of one disk that wait until something is durable, since it was opened. Those that fail count too.
+/// The fsync and syncfs calls of one disk since it was opened, including failed ones.
 #[derive(Debug, Default)]
 pub(super) struct Fsyncs(AtomicU64);
 
@@ -19,7 +19,7 @@ impl Fsyncs {
         self.file(&File::open(dir)?)
     }
 
-    /// All of the file system that the file is on.
+    /// Syncs the whole file system of the file.
     pub(super) fn file_system(&self, file: &File) -> io::Result<()> {
         self.0.fetch_add(1, Relaxed);
         Ok(rustix::fs::syncfs(file)?)

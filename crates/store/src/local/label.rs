@@ -1,27 +1,29 @@
-//! The file `disk`, which says what a directory is. Text, so that an operator can read it; the format is in `docs/formats.md`.
+//! The file `disk`, the disk's label. It is text, so that an operator can read it; `docs/formats.md` describes the
+//! format.
 
 use weft_types::{ClusterId, Error, Result, StripeId, crc32c};
 
-/// The version that new disks get. A disk keeps the version that it was made with.
+/// The version of new disks. A disk keeps the version with which it was created.
 pub(super) const VERSION: u32 = 2;
-/// Directories that blocks are spread over: with ten million blocks on a disk, each holds some 5000 files.
+/// The number of directories that blocks are spread over: with ten million blocks on a disk, each holds about 5000
+/// files.
 const SHARDS: u64 = 4096;
-/// Stripes in a row whose blocks lie in the same directory, since version 2: a new directory costs a sync of its own.
+/// Consecutive stripes whose blocks share a directory, since version 2: each new directory costs a sync.
 const STRIPES_TOGETHER: u64 = 64;
 
-/// The identity of a disk that is made.
+/// The identity of a new disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewDisk {
-    /// Drawn at random by the caller.
+    /// A random id, drawn by the caller.
     pub disk_id: u128,
-    /// Milliseconds since 1970 by the caller's clock.
+    /// The creation time by the caller's clock, milliseconds since 1970.
     pub created_ms: u64,
 }
 
-/// What the file says.
+/// The content of the label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// Of the disk's format.
+    /// The version of the disk's format.
     pub(crate) version: u32,
     pub(crate) cluster: ClusterId,
     pub(crate) disk_id: u128,
@@ -35,7 +37,7 @@ impl Label {
         format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
     }
 
-    /// The number of the directory in which a stripe's blocks lie.
+    /// The number of the directory that holds a stripe's blocks.
     pub(crate) fn shard(&self, stripe: StripeId) -> u64 {
         let together = if self.version == 1 { 1 } else { STRIPES_TOGETHER };
         stripe.0 / together % SHARDS
@@ -45,10 +47,10 @@ impl Label {
         let version = text.lines().next().and_then(|line| line.strip_prefix("weft-disk ")).and_then(|it| it.parse::<u32>().ok());
         match version {
             Some(version @ 1..=VERSION) => {
-                decode(text, version).ok_or_else(|| Error::corrupt("the disk file is damaged: it fails its checksum"))
+                decode(text, version).ok_or_else(|| Error::corrupt("the disk file is damaged: its checksum is wrong"))
             }
             Some(version) => Err(Error::invalid(format!(
-                "the disk is of format {version}; this program knows formats up to {VERSION}: use a newer one"
+                "the disk has format {version}, but this program reads formats up to {VERSION}: use a newer weft"
             ))),
             None => Err(Error::corrupt("the disk file is damaged: it does not begin with 'weft-disk'")),
         }
@@ -63,7 +65,7 @@ fn decode(text: &str, version: u32) -> Option<Label> {
         disk_id: u128::from_str_radix(value("disk")?, 16).ok()?,
         created_ms: value("created-ms")?.parse().ok()?,
     };
-    // There is one spelling of a label, and its checksum is part of it.
+    // A label has exactly one valid encoding, including its checksum.
     (label.encode() == text).then_some(label)
 }
 
@@ -71,7 +73,7 @@ fn decode(text: &str, version: u32) -> Option<Label> {
 mod tests {
     use super::*;
 
-    /// The examples of `docs/formats.md`, whose checksums another program computed.
+    /// The examples of `docs/formats.md`, whose checksums come from an independent program.
     #[test]
     fn each_version_is_read_and_says_where_blocks_lie() {
         let text = include_str!("../../../../docs/formats.md");

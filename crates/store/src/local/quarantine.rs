@@ -1,10 +1,10 @@
 //! The quarantine: blocks that are out of service, each in a directory of its own.
 //!
 //! ```text
-//! quarantine/s199-b003-c0-g1.1/reason      why
-//! quarantine/s199-b003-c0-g1.1/since-ms    since when, beside those that may be deleted some time later
-//! quarantine/s199-b003-c0-g1.1/sidecar
-//! quarantine/s199-b003-c0-g1.1/payload     the last to come, and the first to go
+//!   quarantine/s199-b003-c0-g1.1/reason      why
+//!   quarantine/s199-b003-c0-g1.1/since-ms    since when, for a block that may be deleted later
+//!   quarantine/s199-b003-c0-g1.1/sidecar
+//!   quarantine/s199-b003-c0-g1.1/payload     written last and deleted first
 //! ```
 
 use super::disk::{Disk, QUARANTINE, cannot_open, exists, remove_if_there};
@@ -22,8 +22,8 @@ const REASON: &str = "reason";
 const SINCE: &str = "since-ms";
 
 impl Disk {
-    /// The reason and a second name for the sidecar come first: a crash before the payload moves leaves the block as it
-    /// was, and a crash after it leaves a sidecar whose content the quarantine has too.
+    /// Writes the reason and a second name of the sidecar first. A crash before the payload moves leaves the block as
+    /// it was. A crash after it leaves a sidecar that the quarantine also has.
     pub(super) fn quarantine(self: &Arc<Self>, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
         let _claim = self.claim(id)?;
         self.quarantine_claimed(id, reason, since_ms)
@@ -32,7 +32,7 @@ impl Disk {
     pub(super) fn quarantine_claimed(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
         let (payload, sidecar) = (self.payload_path(id), self.sidecar_path(id));
         if !exists(&payload)? {
-            return Err(Error::not_found("it is not on this disk"));
+            return Err(Error::not_found("the block is not on this disk"));
         }
         let place = self.step(Step::WriteReason, || {
             let place = self.new_quarantine_place(id)?;
@@ -51,7 +51,7 @@ impl Disk {
         self.recount(|quarantined, bytes| (quarantined.blocks + 1, quarantined.bytes + bytes), len_of(&moved));
         self.step(Step::RemoveSidecar, || remove_if_there(&sidecar))?;
         self.step(Step::SyncDirectory, || self.fsyncs.dir(&self.shard_dir(id)))?;
-        tracing::warn!(block = %id, place = %place.display(), reason, "block quarantined");
+        tracing::warn!(block = %id, place = %place.display(), reason, "moved a block to quarantine");
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Disk {
     pub(super) fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
         let dir = self.dir.join(QUARANTINE);
         let mut old = places(&dir)?;
-        // Without a time that can be read it is left to a person.
+        // An entry without a valid time is left to an operator.
         let since = |place: &String| fs::read_to_string(dir.join(place).join(SINCE)).ok()?.trim_end().parse::<u64>().ok();
         old.retain(|place| since(place).is_some_and(|since_ms| since_ms < before_ms));
         Ok(old)
@@ -81,11 +81,11 @@ impl Disk {
             let without = |of: Quarantined, bytes| (of.blocks.saturating_sub(1), of.bytes.saturating_sub(bytes));
             self.recount(without, bytes);
         }
-        // What tells that the rest may go comes last.
+        // The file that marks the entry as deletable is deleted last.
         self.step(Step::DeleteQuarantined, || {
             [SIDECAR, REASON, SINCE].iter().try_for_each(|name| remove_if_there(&place.join(name)))?;
             match fs::remove_dir(&place) {
-                // Somebody has put something beside it.
+                // An operator may have put other files beside it.
                 Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
                 _ => self.fsyncs.dir(&dir),
             }
@@ -117,7 +117,7 @@ impl Disk {
     }
 }
 
-/// What lies in a quarantine.
+/// Counts the blocks in a quarantine.
 pub(super) fn count(dir: &Path) -> Result<Quarantined> {
     let mut all = Quarantined::default();
     for bytes in places(dir)?.iter().filter_map(|place| len_of(&dir.join(place).join(PAYLOAD))) {
@@ -130,9 +130,9 @@ fn len_of(payload: &Path) -> Option<u64> {
     fs::metadata(payload).ok().map(|metadata| metadata.len())
 }
 
-/// The places of blocks, in order; whatever else is there is none of ours.
+/// The names of the quarantine's entries, in order; other files are ignored.
 fn places(dir: &Path) -> Result<Vec<String>> {
-    let failed = |error| cannot_open(dir, "it cannot be listed", &error);
+    let failed = |error| cannot_open(dir, "cannot list it", &error);
     let mut places = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name().into_string().ok();

@@ -1,4 +1,4 @@
-//! Reads one block, every page checked.
+//! Reads one block and checks every page.
 
 use super::disk::{Disk, cannot_open, too_many_files};
 use crate::block_store::BlockReader;
@@ -18,7 +18,7 @@ fn fill_waiting(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
     file.read_exact_at(buf, offset)
 }
 
-/// With what the system has in memory, or not at all.
+/// Reads from the page cache only, or fails.
 fn fill_cached(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
     let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT)?;
     if read == buf.len() { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
@@ -33,19 +33,19 @@ impl LocalReader {
     pub(super) fn open(disk: &Disk, id: BlockId) -> Result<Self> {
         let path = disk.payload_path(id);
         let payload = File::open(&path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Error::not_found("it is not on this disk"),
+            ErrorKind::NotFound => Error::not_found("the block is not on this disk"),
             _ => unreadable(&path, &error),
         })?;
         let sidecar = match read_sidecar(&disk.sidecar_path(id), id, disk.label.cluster)? {
             Some(sidecar) => sidecar,
-            // Removed between the two looks, or gone for no good reason.
-            None if !path.exists() => return Err(Error::not_found("it is not on this disk")),
-            None => return Err(Error::corrupt("it has no sidecar")),
+            // Either the block was removed between the two checks, or its sidecar is lost.
+            None if !path.exists() => return Err(Error::not_found("the block is not on this disk")),
+            None => return Err(Error::corrupt("the block has no sidecar")),
         };
         Ok(Self { payload, sidecar })
     }
 
-    /// The CRC32C of what is read.
+    /// Returns the CRC32C of the bytes read.
     fn read(&self, offset: u64, buf: &mut [u8], fill: Fill) -> Result<u32> {
         let len = self.meta().len();
         let inside = len.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -57,7 +57,7 @@ impl LocalReader {
             let end = at + rest.len() as u64;
             let piece;
             if at == page.start && end >= page.end {
-                // Whole pages go straight to where they are wanted and are checked there.
+                // Whole pages are read directly into `buf` and checked there.
                 let whole_end = if end == len { end } else { end / PAGE_LEN * PAGE_LEN };
                 (piece, rest) = rest.split_at_mut((whole_end - at) as usize);
                 checksum = self.read_pages(at, piece, checksum, fill)?;
@@ -76,7 +76,8 @@ impl LocalReader {
         Ok(if beyond_len == 0 { checksum } else { crc32c_joined(checksum, crc32c_zeros(beyond_len), beyond_len) })
     }
 
-    /// Reads and checks whole pages, from the start of one; the checksum of what lay before goes on with them.
+    /// Reads and checks whole pages from a page boundary. `checksum` is that of the bytes before them; returns it
+    /// extended by these.
     fn read_pages(&self, start: u64, buf: &mut [u8], mut checksum: u32, fill: Fill) -> Result<u32> {
         let end = start + buf.len() as u64;
         fill(&self.payload, buf, start).map_err(|error| match error.kind() {
@@ -91,7 +92,10 @@ impl LocalReader {
             let found = crc32c(page);
             if self.sidecar.pages().get(number as usize) != Some(&found) {
                 let span = page_span(number, self.meta().len());
-                return Err(Error::corrupt(format!("page {number} (bytes {}..{}) fails its checksum", span.start, span.end)));
+                return Err(Error::corrupt(format!(
+                    "the checksum of page {number} (bytes {}..{}) is wrong",
+                    span.start, span.end
+                )));
             }
             checksum = crc32c_joined(checksum, found, page.len() as u64);
         }
@@ -121,7 +125,7 @@ impl BlockReader for LocalReader {
     }
 }
 
-/// Reads a sidecar and makes sure that it is this block's. `None` when there is none.
+/// Reads a sidecar and checks that it belongs to this block. `None` if there is none.
 pub(super) fn read_sidecar(path: &Path, id: BlockId, cluster: ClusterId) -> Result<Option<Sidecar>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -130,29 +134,29 @@ pub(super) fn read_sidecar(path: &Path, id: BlockId, cluster: ClusterId) -> Resu
     let mut bytes = Vec::new();
     file.take(SIDECAR_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > SIDECAR_BYTES_MAX {
-        return Err(Error::corrupt("the sidecar is larger than any"));
+        return Err(Error::corrupt("the sidecar is larger than any valid one"));
     }
     let sidecar = Sidecar::decode(&bytes)?;
     let meta = sidecar.meta();
     if meta.id != id {
-        return Err(Error::corrupt(format!("the sidecar is that of block {}", meta.id)));
+        return Err(Error::corrupt(format!("the sidecar belongs to block {}", meta.id)));
     }
     if meta.cluster != cluster {
-        return Err(Error::corrupt(format!("the sidecar is of cluster {}", meta.cluster)));
+        return Err(Error::corrupt(format!("the sidecar belongs to cluster {}", meta.cluster)));
     }
     Ok(Some(sidecar))
 }
 
-/// A sector that cannot be read is a page that is not what it was; everything else is trouble with the machine.
+/// A sector that cannot be read counts as a corrupt page; any other error is a fault of the machine.
 fn unreadable(path: &Path, error: &io::Error) -> Error {
     if is_media_error(error) {
-        return Error::corrupt(format!("{} cannot be read: {error}", path.display()));
+        return Error::corrupt(format!("cannot read {}: {error}", path.display()));
     }
-    cannot_open(path, "it cannot be read", error)
+    cannot_open(path, "cannot read it", error)
 }
 
 fn unreadable_bytes(span: Span, error: &io::Error) -> Error {
-    let message = format!("bytes {}..{} cannot be read: {error}", span.start, span.end);
+    let message = format!("cannot read bytes {}..{}: {error}", span.start, span.end);
     if is_media_error(error) {
         Error::corrupt(message)
     } else if too_many_files(error) {

@@ -1,4 +1,4 @@
-//! Puts a disk in order when it is opened, and lists what is on it.
+//! Recovers a disk when it is opened, and lists its blocks.
 
 use super::disk::{Disk, SIDECAR_SUFFIX, cannot_open, remove_if_there, shard_name};
 use super::reader::read_sidecar;
@@ -7,16 +7,16 @@ use std::fs;
 use std::path::Path;
 use weft_types::{BlockId, Error, Reaction, Result};
 
-/// What was found when a disk was opened.
+/// What recovery found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Blocks that are whole, as far as their sidecars say.
+    /// Blocks whose sidecars are valid.
     pub blocks: u64,
-    /// Files of blocks that were being written when the process ended, removed.
+    /// Removed files of blocks that were being written when the process ended.
     pub temporaries_removed: u64,
-    /// Sidecars of blocks that had not been committed or had been removed, removed.
+    /// Removed sidecars of blocks that were never committed or had been removed.
     pub sidecars_removed: u64,
-    /// Blocks with no sidecar or a broken one, and why.
+    /// Blocks without a valid sidecar, and why.
     pub quarantined: Vec<(BlockId, String)>,
 }
 
@@ -38,13 +38,13 @@ pub(super) fn recover(disk: &Disk) -> Result<Recovered> {
                 }
             }
         }
-        // The payload's name is what makes a block exist.
+        // A block exists only if its payload has its name.
         for id in blocks.sidecars.difference(&blocks.payloads) {
             remove(&disk.sidecar_path(*id))?;
             found.sidecars_removed += 1;
         }
     }
-    tracing::info!(disk = %disk.dir.display(), ?found, "disk opened");
+    tracing::info!(disk = %disk.dir.display(), ?found, "opened a disk");
     Ok(found)
 }
 
@@ -65,11 +65,11 @@ pub(super) fn list_after(disk: &Disk, after: Option<BlockId>, blocks_max: usize)
     Ok(list)
 }
 
-/// Why the block's sidecar is no good; an error where that cannot be said of the sidecar.
+/// Why the block's sidecar is invalid, if it is; an error if the sidecar cannot be judged.
 fn check_sidecar(disk: &Disk, id: BlockId) -> Result<Option<String>> {
     match read_sidecar(&disk.sidecar_path(id), id, disk.label.cluster) {
         Ok(Some(_)) => Ok(None),
-        Ok(None) => Ok(Some("it has no sidecar".to_owned())),
+        Ok(None) => Ok(Some("the block has no sidecar".to_owned())),
         Err(error) if error.reaction == Reaction::Corrupt => Ok(Some(error.message)),
         Err(error) => Err(error.block(id)),
     }
@@ -90,21 +90,21 @@ fn shard_blocks(disk: &Disk, number: u64) -> Result<ShardBlocks> {
         };
         match stem.parse::<BlockId>() {
             Ok(id) if disk.shard(id) == number => _ = set.insert(id),
-            _ => tracing::warn!(file = %dir.join(&name).display(), "a file that is none of ours is left alone"),
+            _ => tracing::warn!(file = %dir.join(&name).display(), "ignored a file that does not belong to weft"),
         }
     }
     Ok(found)
 }
 
-/// The shards that there are, ascending.
+/// The existing shards, ascending.
 fn shards(disk: &Disk) -> Result<BTreeSet<u64>> {
     let number = |name: &String| u64::from_str_radix(name, 16).ok().filter(|number| shard_name(*number) == *name);
     Ok(names(&disk.blocks_dir())?.iter().filter_map(number).collect())
 }
 
-/// Names in a directory; those that are not text are none of ours.
+/// The names in a directory; names that are not UTF-8 do not belong to weft.
 fn names(dir: &Path) -> Result<Vec<String>> {
-    let failed = |error| cannot_open(dir, "it cannot be listed", &error);
+    let failed = |error| cannot_open(dir, "cannot list it", &error);
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         names.extend(entry.map_err(failed)?.file_name().into_string());
@@ -113,5 +113,5 @@ fn names(dir: &Path) -> Result<Vec<String>> {
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
-    remove_if_there(path).map_err(|error| cannot_open(path, "it cannot be removed", &error))
+    remove_if_there(path).map_err(|error| cannot_open(path, "cannot remove it", &error))
 }

@@ -1,13 +1,13 @@
-//! The steps in which the disk is changed, named, so that a test can fail or crash before each of them.
+//! Names each step that changes the disk, so that tests can fail or crash before it.
 
 use std::{fmt, io};
 
-/// One change of the disk.
+/// One change to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Step {
-    /// Makes a shard's directory and syncs its parent.
+    /// Creates a shard's directory and syncs its parent.
     CreateShard,
-    /// Makes the temporary payload file.
+    /// Creates the temporary payload file.
     CreateTemporary,
     /// Reserves the payload's space.
     Allocate,
@@ -17,35 +17,35 @@ pub enum Step {
     WriteSidecar,
     /// Syncs the temporary sidecar.
     SyncSidecar,
-    /// Gives the sidecar its name.
+    /// Renames the sidecar to its final name.
     RenameSidecar,
     /// Syncs the payload.
     SyncPayload,
-    /// Gives the payload its name: the block exists.
+    /// Renames the payload to its final name: the block exists.
     RenamePayload,
-    /// Syncs the directory of a shard, so that names in it last.
+    /// Syncs a shard's directory, so that its entries are durable.
     SyncDirectory,
-    /// Takes a payload's name away: the block no longer exists.
+    /// Removes a payload: the block no longer exists.
     RemovePayload,
-    /// Takes a sidecar's name away.
+    /// Removes a sidecar.
     RemoveSidecar,
-    /// Makes a quarantined block's directory with the reason in it.
+    /// Creates a quarantined block's directory, with the reason in it.
     WriteReason,
     /// Gives the sidecar a second name in the quarantine.
     LinkSidecar,
     /// Moves the payload to the quarantine: the block no longer exists.
     QuarantinePayload,
-    /// Deletes a place in quarantine: first its payload, then all of it.
+    /// Deletes an entry of the quarantine: first the payload, then the rest.
     DeleteQuarantined,
 }
 
-/// Asked before each step; an error is taken for the error of the system call.
+/// A hook before each step; its error replaces that of the system call.
 pub trait Steps: Send + Sync + fmt::Debug {
-    /// Lets the step happen, or not.
+    /// Lets the step happen, or fails it.
     fn before(&self, step: Step) -> io::Result<()>;
 }
 
-/// Lets everything happen.
+/// Lets every step happen.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoSteps;
 

@@ -1,4 +1,4 @@
-//! Writes one block: payload under a temporary name, sidecar, and the commit.
+//! Writes one block: payload under a temporary name, sidecar, commit.
 
 use super::disk::{Claim, Disk, remove_if_there};
 use super::steps::Step;
@@ -19,10 +19,10 @@ pub(super) struct LocalWriter {
     meta: BlockMeta,
     payload: File,
     coverage: Coverage,
-    /// A write failed half-way: what is in the file is not known.
+    /// True after a failed write: the content of the file is unknown.
     broken: bool,
     leftovers: Leftovers,
-    // The last field, dropped after the leftovers are gone: the next writer of this block may use their names.
+    // The last field, so that it is dropped after the leftovers: the next writer of this block may use their names.
     _claim: Claim,
 }
 
@@ -31,7 +31,7 @@ impl LocalWriter {
         disk.check_alive()?;
         let claim = disk.claim(meta.id)?;
         if disk.payload_path(meta.id).exists() {
-            return Err(Error::invalid("it is on this disk already"));
+            return Err(Error::invalid("the block is already on this disk"));
         }
         let temporary = disk.temporary_dir().join(meta.id.to_string());
         let leftovers = Leftovers { paths: vec![temporary.clone()] };
@@ -40,7 +40,8 @@ impl LocalWriter {
         })?;
         let len = meta.len();
         if len > 0 {
-            // All of it now, so that a full disk shows before bytes are moved, and scattered writes do not scatter the file.
+            // Allocates all space now. A full disk is then noticed before bytes are transferred, and scattered writes
+            // do not fragment the file.
             disk.step(Step::Allocate, || match rustix::fs::fallocate(&payload, FallocateFlags::empty(), 0, len) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => payload.set_len(len),
                 other => Ok(other?),
@@ -55,10 +56,11 @@ impl LocalWriter {
             return Err(Error::fatal("an earlier write of this block failed"));
         }
         let len = self.meta.len();
-        let end = offset.checked_add(bytes.len() as u64).ok_or_else(|| Error::invalid("the bytes lie beyond all blocks"))?;
+        let end =
+            offset.checked_add(bytes.len() as u64).ok_or_else(|| Error::invalid("the offset is too large for any block"))?;
         let (bytes, beyond) = bytes.split_at(len.saturating_sub(offset).min(bytes.len() as u64) as usize);
         if beyond.iter().any(|byte| *byte != 0) {
-            return Err(Error::corrupt(format!("bytes {}..{end} lie beyond its end and are not zeros", offset.max(len))));
+            return Err(Error::corrupt(format!("bytes {}..{end} are beyond the block's end and not zero", offset.max(len))));
         }
         if bytes.is_empty() {
             return Ok(());
@@ -71,13 +73,13 @@ impl LocalWriter {
         Ok(())
     }
 
-    /// The sidecar is durable before the payload has its name, and that name is what makes the block exist.
+    /// Makes the sidecar durable before it renames the payload, because the payload's name makes the block exist.
     fn commit(mut self, expected_checksums: Option<&[u32]>) -> Result<Receipt> {
         if self.broken {
             return Err(Error::fatal("an earlier write of this block failed"));
         }
         if let Some(first) = self.coverage.missing().first() {
-            return Err(Error::replan(format!("bytes {}..{} never came", first.start, first.end)));
+            return Err(Error::replan(format!("bytes {}..{} have not arrived", first.start, first.end)));
         }
         let (id, len) = (self.meta.id, self.meta.len());
         let pages = self.coverage.into_pages();
@@ -99,7 +101,7 @@ impl LocalWriter {
         disk.step(Step::SyncPayload, || disk.fsyncs.file(&self.payload))?;
         disk.step(Step::RenamePayload, || {
             fs::rename(disk.temporary_dir().join(id.to_string()), disk.payload_path(id))?;
-            // From here on the block exists, and what belongs to it is no leftover.
+            // The block exists now: its files are no longer leftovers.
             self.leftovers.paths.clear();
             Ok(())
         })?;
@@ -123,7 +125,7 @@ impl BlockWriter for LocalWriter {
     }
 }
 
-/// Files that are removed when a block does not come to be.
+/// The files to remove if the block is not committed.
 #[derive(Debug)]
 struct Leftovers {
     paths: Vec<PathBuf>,
@@ -132,9 +134,9 @@ struct Leftovers {
 impl Drop for Leftovers {
     fn drop(&mut self) {
         for path in &self.paths {
-            // What stays is removed at the next start.
+            // A remaining file is removed at the next start.
             if let Err(error) = remove_if_there(path) {
-                tracing::warn!(path = %path.display(), %error, "a leftover could not be removed");
+                tracing::warn!(path = %path.display(), %error, "cannot remove a temporary file");
             }
         }
     }
@@ -143,14 +145,14 @@ impl Drop for Leftovers {
 fn compare(units: &[u32], expected: Option<&[u32]>, len: u64) -> Result<()> {
     let Some(expected) = expected else { return Ok(()) };
     if units.len() != expected.len() {
-        return Err(Error::invalid(format!("{} unit checksums for a block of {}", expected.len(), units.len())));
+        return Err(Error::invalid(format!("{} unit checksums were given for a block of {} units", expected.len(), units.len())));
     }
     match units.iter().zip(expected).position(|(unit, expected)| unit != expected) {
         None => Ok(()),
         Some(unit) => {
             let start = unit as u64 * CHECKSUM_UNIT_LEN;
             let end = (start + CHECKSUM_UNIT_LEN).min(len);
-            Err(Error::corrupt(format!("unit {unit} (bytes {start}..{end}) is not what its recorded checksum says")))
+            Err(Error::corrupt(format!("unit {unit} (bytes {start}..{end}) differs from its recorded checksum")))
         }
     }
 }

@@ -11,7 +11,7 @@ fn sidecar(len: u64) -> Sidecar {
     Sidecar::new(meta, pages).unwrap()
 }
 
-/// The same of a stripe with updates.
+/// The same for a stripe with updates.
 fn updated(len: u64) -> Sidecar {
     let it = sidecar(len);
     let seq = Seq::new(3, (0..u64::from(it.meta.stripe.k)).map(|index| index * 1000).collect());
@@ -23,7 +23,7 @@ fn sealed(mut body: Vec<u8>) -> Vec<u8> {
     body
 }
 
-/// What version 1 wrote stays readable: these bytes are never to be changed.
+/// Version 1 stays readable: these bytes must never change.
 #[test]
 fn version_1_is_still_read() {
     let golden = include_bytes!("sidecar-v1.bin");
@@ -31,13 +31,13 @@ fn version_1_is_still_read() {
     assert_eq!(sidecar(5000).encode().unwrap(), golden);
 }
 
-/// And what version 2 wrote, of a block that has updates.
+/// Version 2, for a block with updates, stays readable too.
 #[test]
 fn version_2_is_still_read() {
     let golden = include_bytes!("sidecar-v2.bin");
     assert_eq!(Sidecar::decode(golden).unwrap(), updated(5000));
     assert_eq!(updated(5000).encode().unwrap(), golden);
-    assert_eq!((golden[8], sidecar(5000).encode().unwrap()[8]), (2, 1), "version 2 only where it is needed");
+    assert_eq!((golden[8], sidecar(5000).encode().unwrap()[8]), (2, 1), "version 2 is used only for updates");
 }
 
 #[test]
@@ -86,7 +86,7 @@ proptest! {
         prop_assert!(Sidecar::decode(&bytes).is_err());
     }
 
-    /// The same behind a good magic, version and checksum, where the decoder proper gets to see them.
+    /// The same after a valid magic, version and checksum, which lets the bytes reach the decoder proper.
     #[test]
     fn any_sealed_bytes_are_only_refused(head: [u32; 3], body: Vec<u8>) {
         for version in [FIRST_VERSION, SIDECAR_VERSION] {
@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// Changes that somebody took care to seal: either refused, or a description that makes sense.
+    /// A changed sidecar with a recomputed checksum is either refused or has a valid description.
     #[test]
     fn sealed_changes_never_panic(changes in proptest::collection::vec((8usize..160, any::<u8>()), 1..4), has_updates: bool) {
         let mut bytes = if has_updates { updated(5000) } else { sidecar(5000) }.encode().unwrap();

@@ -1,4 +1,4 @@
-//! A client's share of a plan, without any haste: one slice at a time.
+//! A client's share of a plan, run one slice at a time.
 
 use super::{CLUSTER, Stripe};
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use weft_proto::{
 };
 use weft_types::{Result, Rows, Span};
 
-/// Who reads and writes.
+/// A client that reads and writes.
 pub(crate) struct Client {
     pub(crate) pool: Pool,
     data: BTreeMap<u8, Vec<u8>>,
@@ -41,13 +41,13 @@ impl Client {
         self
     }
 
-    /// Runs the client's task, which has come as an agent's would.
+    /// Runs the client's task, which arrives in the same request as an agent's.
     pub(crate) async fn run(&self, request: &OpenRequest) -> Outcome {
         let task = decode_task(&request.task).unwrap();
         run(&task, &ClientPorts { client: self, task: &task, peers: &request.peers }).await
     }
 
-    /// What was read of a block.
+    /// The bytes that were read of a block.
     pub(crate) fn output(&self, index: u8) -> Vec<u8> {
         self.outputs.lock().unwrap().remove(&index).unwrap_or_default().into_values().flatten().collect()
     }
@@ -57,7 +57,7 @@ impl Client {
         self.pool.open(&peer.address, &Peer::Agent(peer.name.clone()), &hello(task, link, peer)?).await
     }
 
-    /// Dials for a link, without TLS, and gets the connection itself.
+    /// Dials for a link without TLS, and returns the raw connection.
     pub(crate) async fn dial_raw(&self, task: &Task, link: &TaskLink, peer: &LinkPeer) -> tokio::net::TcpStream {
         let stream = tokio::net::TcpStream::connect(&peer.address).await.unwrap();
         let mut frames = FrameStream::new(stream);
@@ -97,7 +97,7 @@ impl Ports for ClientPorts<'_> {
                 let (frames, link) = self.connect(lane, *link).await?;
                 Ok(Box::new(FromLink(LinkReceiver::new(frames, link.id(), link.width, STALL))))
             }
-            Source::Block { .. } => panic!("a client has no block"),
+            Source::Block { .. } => panic!("a client stores no block"),
         }
     }
 

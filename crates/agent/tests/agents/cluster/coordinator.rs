@@ -1,4 +1,4 @@
-//! A coordinator that knows who is there, and does only what a test tells it to.
+//! A coordinator that keeps the members and otherwise does only what a test tells it to.
 
 use super::{CLUSTER, Stripe};
 use std::{
@@ -21,7 +21,7 @@ use weft_proto::{
 };
 use weft_types::{Error, NodeId, Party};
 
-/// A coordinator that knows who is there.
+/// A coordinator that keeps the members.
 pub(crate) struct Coordinator {
     net: Arc<dyn Net>,
     pub(crate) address: String,
@@ -47,7 +47,7 @@ pub(crate) struct Member {
     pub(crate) key: LinkKey,
     pub(crate) registrations: u32,
     pub(crate) heartbeats: u32,
-    /// As it last told of them.
+    /// As last reported.
     pub(crate) disks: Vec<Disk>,
 }
 
@@ -70,7 +70,7 @@ impl Coordinator {
         *self.server.lock().unwrap() = Some(server);
     }
 
-    /// As `kill -9` does it, and a new one in its place that knows nothing, in the next epoch.
+    /// Replaces it, as after `kill -9`, by a new one in the next epoch that knows nothing.
     pub(crate) async fn restart(self: &Arc<Self>) {
         let server = self.server.lock().unwrap().take().unwrap();
         server.abort();
@@ -94,12 +94,12 @@ impl Coordinator {
         self.known.lock().unwrap().nodes.get(&node.0).cloned()
     }
 
-    /// The next heartbeat of that node is answered with NOT_FOUND.
+    /// Answers the next heartbeat of that node with NOT_FOUND.
     pub(crate) fn forget(&self, node: NodeId) {
         self.known.lock().unwrap().forgotten.insert(node.0);
     }
 
-    /// Heartbeats are answered with these limits; tells when all nodes know them.
+    /// Answers heartbeats with these limits; returns when all nodes have them.
     pub(crate) async fn limit(&self, limits: Option<ClassLimits>) {
         let beats = |known: &Known| known.nodes.values().map(|member| member.heartbeats).min().unwrap_or_default();
         let before = {
@@ -108,7 +108,7 @@ impl Coordinator {
             known.nodes.values_mut().for_each(|member| member.heartbeats = 0);
             beats(&known)
         };
-        // The answer to the first may still be under way when the second comes.
+        // The answer to the first heartbeat may still be on its way when the second arrives.
         while beats(&self.known.lock().unwrap()) < before + 2 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
@@ -130,7 +130,7 @@ impl Coordinator {
         self.known.lock().unwrap().pages.insert(node, pages);
     }
 
-    /// What a node told last when a task of it started.
+    /// The pages that a node reported when it last started a task.
     pub(crate) fn pages(&self, node: NodeId) -> Option<Vec<UnitPages>> {
         self.known.lock().unwrap().pages.get(&node).cloned()
     }
@@ -139,7 +139,7 @@ impl Coordinator {
         self.call_with(self.security.clone(), node).await
     }
 
-    /// Calls as somebody.
+    /// A client for calls, with the given certificate.
     pub(crate) async fn call_with(&self, security: Security, node: NodeId) -> AgentClient<Channel> {
         let member = self.member(node).unwrap();
         let peer = Peer::Agent(member.request.name);
@@ -147,7 +147,7 @@ impl Coordinator {
         rpc::agent_client(rpc::connect(net, &security, &member.request.control_address, &peer).await.unwrap())
     }
 
-    /// Everybody's share of a plan, with addresses and tokens, as Open carries it.
+    /// Each party's share of a plan, with addresses and tokens, as in Open.
     pub(crate) fn tasks(&self, plan: &Plan, stripe: &Stripe) -> BTreeMap<Party, OpenRequest> {
         let mut plan = plan.clone();
         plan.epoch = self.epoch();
@@ -157,7 +157,7 @@ impl Coordinator {
         let open = |(party, task): (&Party, &weft_plan::Task)| {
             let peer = |link: &weft_plan::TaskLink| {
                 let (from, to) = if link.sends { (*party, link.peer) } else { (link.peer, *party) };
-                // Clients dial; between agents the sender does.
+                // A client always dials; between agents the sender dials.
                 let acceptor = if let Party::Client(_) = to { from } else { to };
                 let (name, mut address, mut token) = (self.name(link.peer), String::new(), Vec::new());
                 if acceptor != *party {
@@ -192,7 +192,7 @@ impl Coordinator {
     }
 
     fn member_of(&self, party: Party) -> Member {
-        let Party::Node(node) = party else { panic!("a client is no member") };
+        let Party::Node(node) = party else { panic!("a client is not a member") };
         self.member(node).unwrap()
     }
 }
@@ -205,7 +205,7 @@ impl Membership for Registry {
         let request = request.into_inner();
         let mut known = self.0.known.lock().unwrap();
         let number: u32 = request.name.trim_start_matches("node-").parse().unwrap();
-        assert!(request.node == 0 || request.node == number, "a node's number is its own for ever");
+        assert!(request.node == 0 || request.node == number, "a node keeps its number for ever");
         let registrations = known.nodes.get(&number).map_or(0, |member| member.registrations) + 1;
         let link_key = [number as u8 ^ registrations as u8; 32];
         let key = LinkKey::new(link_key);

@@ -1,4 +1,4 @@
-//! A disk whose reads stop at a point until a test lets them go on: what happens meanwhile happens in the middle of a task.
+//! A disk whose reads stop at a given byte until a test lets them go on. So a test can act in the middle of a task.
 
 use std::{
     path::Path,
@@ -9,7 +9,7 @@ use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
 use weft_store::{CallKind, FaultStore, NewDisk};
 use weft_types::{ClusterId, Result};
 
-/// Reads from byte `stops_at` of any block on wait until the gate is opened.
+/// Reads from byte `stops_at` of any block wait until the gate is opened.
 pub(crate) struct Gate {
     stops_at: u64,
     open: Mutex<bool>,
@@ -28,7 +28,7 @@ impl Gate {
 
     fn pass(&self) {
         let closed = self.open.lock().unwrap();
-        // Bounded, so that a test that fails meanwhile ends.
+        // Bounded, so that a test that fails before it opens the gate still ends.
         drop(self.changed.wait_timeout_while(closed, Duration::from_secs(20), |open| !*open).unwrap());
     }
 }

@@ -1,5 +1,5 @@
-//! Agents on real disks and, unless a test wants simulated time, on real loopback sockets; and a coordinator that opens and starts by
-//! hand what a test tells it to.
+//! Agents on real disks and real loopback sockets (or on simulated time), and a coordinator that opens and starts what
+//! a test tells it to.
 
 mod client;
 mod coordinator;
@@ -38,23 +38,23 @@ use weft_types::{
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
 pub(crate) const CLIENT: Party = Party::Client(77);
 
-/// How a cluster shall be.
+/// The options of a cluster.
 pub(crate) struct Options {
     pub(crate) agents: u32,
-    /// With [`Options::simulated`] one in memory.
+    /// With [`Options::simulated`], a network in memory.
     pub(crate) net: Arc<dyn Net>,
     pub(crate) tls: bool,
     pub(crate) limits: Limits,
-    /// Of one agent, by its number.
+    /// By agent number.
     pub(crate) throttles: BTreeMap<u32, Throttle>,
     pub(crate) disk_mode: DiskMode,
     pub(crate) disks_per_agent: u32,
-    /// The disks of one agent, by its number, are opened by this.
+    /// How one agent, by its number, opens its disks.
     pub(crate) disks: BTreeMap<u32, Arc<dyn OpenDisk>>,
     pub(crate) converter: Arc<dyn Converter>,
 }
 
-/// The coordinator of a test that is not about conversions asks for none.
+/// For tests that are not about conversions and never ask for one.
 struct NoConverter;
 
 #[async_trait]
@@ -81,7 +81,7 @@ impl Options {
 }
 
 impl Options {
-    /// All that takes time takes tokio's: a test whose clock is paused measures what was waited for, and nothing else.
+    /// Uses tokio's clock for everything that takes time. A test with a paused clock then measures only the waits.
     pub(crate) fn simulated(self) -> Self {
         Self { net: Arc::new(MemoryNet::default()), disk_mode: DiskMode::Inline, ..self }
     }
@@ -104,13 +104,13 @@ impl Cluster {
         let security = security(&authority, dir.path(), &Peer::Coordinator);
         let coordinator = Coordinator::start(security, Arc::clone(&options.net)).await;
         let mut cluster = Self { dir, options, coordinator, agents: BTreeMap::new(), authority };
-        // Side by side: each waits for its disks. Their numbers are in their names.
+        // In parallel, because each waits for its disks. The names contain the numbers.
         let agents = join_all((1..=cluster.options.agents).map(|number| cluster.started(number))).await;
         cluster.agents = (1..).zip(agents).collect();
         cluster
     }
 
-    /// Starts the agent of that number, and waits until it has registered under that very number.
+    /// Starts the agent with this number, and waits until it has registered under it.
     pub(crate) async fn start_agent(&mut self, number: u32) {
         let agent = self.started(number).await;
         self.agents.insert(number, agent);
@@ -118,7 +118,7 @@ impl Cluster {
 
     async fn started(&self, number: u32) -> Agent {
         let mut started = Agent::start(self.config(number), self.seams(number)).await;
-        // A call that was under way when it stopped holds its disks for a moment more.
+        // A call that was running when the agent stopped may hold its disks for a moment longer.
         for _ in 0..500 {
             match &started {
                 Err(error) if error.message.contains("in use by another process") => sleep(Duration::from_millis(10)).await,
@@ -134,7 +134,7 @@ impl Cluster {
         agent
     }
 
-    /// As `kill -9` does it: everything breaks off.
+    /// Stops an agent as `kill -9` does.
     pub(crate) async fn kill_agent(&mut self, number: u32) {
         drop(self.agents.remove(&number).unwrap());
     }
@@ -185,7 +185,7 @@ impl Cluster {
         self.client_with(&Peer::Client)
     }
 
-    /// A client with somebody's certificate.
+    /// A client with the certificate of `peer`.
     pub(crate) fn client_with(&self, peer: &Peer) -> Client {
         Client::new(self.security(peer), Arc::clone(&self.options.net))
     }
@@ -194,12 +194,12 @@ impl Cluster {
         security(&self.authority, self.dir.path(), peer)
     }
 
-    /// The file with a block's payload, once it is committed.
+    /// The payload file of a block, once it is committed.
     pub(crate) fn payload(&self, node: NodeId, id: BlockId) -> Option<PathBuf> {
         find(&self.agent_dir(node.0), &id.to_string())
     }
 
-    /// Opens a plan at all its agents. The first refusal is the answer, and then it is open nowhere.
+    /// Opens a plan at all its agents. If one refuses, returns its error and leaves the plan open nowhere.
     pub(crate) async fn open(&self, plan: &Plan, stripe: &Stripe) -> Result<Opened> {
         let opened = Opened { plan: plan.clone(), tasks: self.coordinator.tasks(plan, stripe) };
         for (party, request) in &opened.tasks {
@@ -222,7 +222,7 @@ impl Cluster {
         self.call(node).await.cancel(request).await.unwrap();
     }
 
-    /// Starts an opened plan at all its agents. The task's last event comes out.
+    /// Starts an open plan at all its agents. Each handle returns the task's last event.
     pub(crate) async fn start_all(&self, opened: &Opened) -> BTreeMap<NodeId, JoinHandle<Result<Event>>> {
         let mut running = BTreeMap::new();
         for party in opened.tasks.keys() {
@@ -245,13 +245,13 @@ impl Cluster {
                     Some(Event::Progress(progress)) => coordinator.note_progress(node, progress),
                     Some(Event::Started(started)) => coordinator.note_pages(node, started.pages),
                     Some(end) => return Ok(end),
-                    None => return Err(Error::replan("the stream of events ended without an end")),
+                    None => return Err(Error::replan("the event stream ended without a final event")),
                 }
             }
         })
     }
 
-    /// Runs a plan to its end; a client's share is run here.
+    /// Runs a plan to its end, including the client's share.
     pub(crate) async fn run(&self, plan: &Plan, stripe: &Stripe, client: &Client) -> Result<BTreeMap<NodeId, Event>> {
         let opened = self.open(plan, stripe).await?;
         let running = self.start_all(&opened).await;
@@ -265,7 +265,7 @@ impl Cluster {
         Ok(events)
     }
 
-    /// Writes a stripe and sees that every agent stored its block.
+    /// Writes a stripe and checks that every agent stored its block.
     pub(crate) async fn write(&self, stripe: &Stripe) {
         let client = self.client().with_data(stripe);
         let events = self.run(&stripe.write_plan(), stripe, &client).await.unwrap();
@@ -277,7 +277,7 @@ impl Cluster {
     }
 }
 
-/// A plan that is open, and what everybody was sent for it.
+/// An open plan, and the requests that opened it.
 pub(crate) struct Opened {
     pub(crate) plan: Plan,
     pub(crate) tasks: BTreeMap<Party, v1::OpenRequest>,
@@ -288,7 +288,7 @@ pub(crate) struct Stripe {
     pub(crate) code: SharedCode,
     pub(crate) layout: StripeLayout,
     pub(crate) id: StripeId,
-    /// The blocks' bytes, without the zeros beyond their ends.
+    /// The blocks' bytes, without trailing zeros beyond their ends.
     pub(crate) blocks: Vec<Vec<u8>>,
     pub(crate) slice_len: u64,
     pub(crate) window: u32,
@@ -341,12 +341,12 @@ impl Stripe {
         self.blocks[usize::from(index)].chunks(1 << 20).map(weft_proto::crc32c).collect()
     }
 
-    /// A client writes all blocks.
+    /// A plan in which a client writes all blocks.
     pub(crate) fn write_plan(&self) -> Plan {
         self.write_plan_of(0..self.code.n() as u8)
     }
 
-    /// It writes these blocks.
+    /// A plan in which a client writes these blocks.
     pub(crate) fn write_plan_of(&self, indices: Range<u8>) -> Plan {
         let inputs = (0..self.code.k() as u8).map(|index| Input { party: CLIENT, index }).collect();
         let wants = indices.clone().map(|index| self.store(node(index), index, self.layout.coded_span())).collect();
@@ -355,12 +355,12 @@ impl Stripe {
         plan(&self.request(Class::Foreground, &job, &stores, &[]), by_name(Kind::Write, "direct").unwrap()).unwrap()
     }
 
-    /// Rebuilds block `lost` as generation 2 at `to`, with the help of `helpers` in this order.
+    /// A plan that rebuilds block `lost` as generation 2 at `to` from `helpers`, in this order.
     pub(crate) fn repair_plan(&self, lost: u8, to: Party, helpers: &[u8], scheme: &str, spans: &[Span]) -> Plan {
         self.repair_plan_of(self.block(lost, 2), to, helpers, scheme, spans)
     }
 
-    /// As [`repair_plan`](Self::repair_plan), as another generation.
+    /// Like [`repair_plan`](Self::repair_plan), with the generation in `block`.
     pub(crate) fn repair_plan_of(&self, block: BlockId, to: Party, helpers: &[u8], scheme: &str, spans: &[Span]) -> Plan {
         let lost = block.index;
         let wants = spans.iter().map(|span| self.store(to, lost, *span)).collect();
@@ -370,19 +370,19 @@ impl Stripe {
         plan(&self.request(Class::Repair, &job, &stores, &prefer), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
-    /// A client reads a block, which is rebuilt on the way if `helpers` do not have it.
+    /// A plan in which a client reads a block. The block is rebuilt unless `helpers` includes it.
     pub(crate) fn read_plan(&self, index: u8, helpers: &[u8], scheme: &str) -> Plan {
         self.read_plan_of(index, self.layout.coded_span(), helpers, scheme)
     }
 
-    /// As [`read_plan`](Self::read_plan), of some positions.
+    /// Like [`read_plan`](Self::read_plan), for some positions.
     pub(crate) fn read_plan_of(&self, index: u8, span: Span, helpers: &[u8], scheme: &str) -> Plan {
         let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, span) };
         let job = Job { holds: self.holds(helpers), wants: vec![want], ..Job::default() };
         plan(&self.request(Class::Foreground, &job, &[], &[]), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
-    /// A party checks all blocks.
+    /// A plan in which a party checks all blocks.
     pub(crate) fn check_plan(&self, checker: Party) -> Plan {
         let rows = (0..self.code.m() as u16).collect();
         let want = Want { kind: WantKind::Check, sub_blocks: rows, ..self.store(checker, 0, self.layout.coded_span()) };
@@ -416,7 +416,7 @@ fn next_plan() -> PlanId {
     PlanId(1 << 32 | NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
 }
 
-/// The positions that a Failed says have arrived of a block.
+/// The positions of a block that a Failed event reports as arrived.
 pub(crate) fn arrived(event: &Event, block: BlockId) -> Vec<Span> {
     let Event::Failed(TaskFailed { arrived, .. }) = event else { return Vec::new() };
     let id = postcard::to_allocvec(&block).unwrap();
@@ -424,7 +424,7 @@ pub(crate) fn arrived(event: &Event, block: BlockId) -> Vec<Span> {
     of_block.flat_map(|arrived| arrived.spans.iter().map(|span| Span::new(span.start, span.end))).collect()
 }
 
-/// Waits, with patience, until something is so.
+/// Waits, up to a limit, until a condition holds.
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     for _ in 0..1000 {
         if is_so().await {
@@ -432,7 +432,7 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         }
         sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited in vain until {what}");
+    panic!("timed out waiting until {what}");
 }
 
 /// A Data frame for the first slice of a link that is one sub-block wide.

@@ -1,4 +1,4 @@
-//! Stripes that end early, against a shell that answers when the test says so.
+//! Stripes that end early, with a shell that answers when the test says so.
 
 use super::*;
 use crate::{
@@ -11,16 +11,16 @@ use weft_types::{Error, PlacedBlock, TaskTraffic};
 
 const BLOCKS: u8 = 6;
 
-/// A stripe whose plan brings it, and what a shell knows of it.
+/// A stripe, its plan, and the state of the shell.
 struct Played {
     machine: LateStripe,
     view: View,
     sent: SentStripe,
     report: Report,
     places: LatePlans<()>,
-    /// What is asked and has no answer yet.
+    /// The action that has no answer yet.
     asked: Option<Action>,
-    /// Blocks that were written down.
+    /// Blocks that were recorded.
     marked: Vec<BlockId>,
     suspects: Vec<u32>,
     warned: Vec<String>,
@@ -30,7 +30,7 @@ struct Played {
 }
 
 impl Played {
-    /// Of a stripe of which so many blocks may be missing, and of block 0 of which a copy goes to node 7.
+    /// A stripe of which `missing_max` blocks may be missing, with a copy of block 0 on node 7.
     fn new(missing_max: u32) -> Self {
         let mut sent = sent("direct");
         let copy = PlacedBlock { copy: 1, home: home(7), ..sent.stripe.blocks[&0] };
@@ -52,7 +52,7 @@ impl Played {
         }
     }
 
-    /// A node has done its share: it stored its block, with these checksums.
+    /// A node has finished its task: it stored its block, with these checksums.
     fn stores(&mut self, node: u32, checksum: u32) {
         let (block, _) = self.sent.brings().find(|(_, home)| home.node.0 == node).unwrap();
         let stored = vec![(block, Stored { len: BLOCK_LEN, checksums: vec![checksum] })];
@@ -71,7 +71,11 @@ impl Played {
     fn on(&mut self, event: Event) {
         let actions = self.machine.on(event, &World { view: &self.view, report: &self.report });
         for action in actions {
-            assert!(self.asked.is_none() && !self.is_over, "only the last action asks: {:?}, {action:?}", self.asked);
+            assert!(
+                self.asked.is_none() && !self.is_over,
+                "only the last action asks for an answer: {:?}, {action:?}",
+                self.asked
+            );
             match action {
                 Action::EndStripe { early, sent } => {
                     assert!(self.early.is_none() && (!early || self.places.has_stripe(sent.stripe.id)));
@@ -84,7 +88,7 @@ impl Played {
                 }
                 Action::Mark(block) => {
                     assert_eq!(self.early, Some(true));
-                    assert!(!self.marked.contains(&block), "{block} is written down once");
+                    assert!(!self.marked.contains(&block), "{block} was recorded twice");
                     let (_, home) = self.sent.brings().find(|(brought, _)| *brought == block).unwrap();
                     let receipt = self.report.stored(block, home.node).unwrap();
                     assert_eq!(receipt.checksums, [10 + u32::from(block.index)], "{block} has a receipt of its own home");
@@ -101,7 +105,7 @@ impl Played {
         }
     }
 
-    /// Answers what was asked, with success or not.
+    /// Answers the pending action, with success or failure.
     fn answer(&mut self, good: bool) {
         let event = match self.asked.take() {
             None => return,
@@ -120,11 +124,11 @@ impl Played {
         self.machine.request.upload
     }
 
-    /// One that has ended without block 5, on node 6, and without the copy on node 7.
+    /// A stripe that has ended without block 5, on node 6, and without the copy on node 7.
     fn ended_early() -> Self {
         let mut played = Self::new(1);
         played.come(1..=4);
-        assert!(played.asked.is_none(), "two are missing, and one may be");
+        assert!(played.asked.is_none(), "two are missing, but only one may be");
         played.come([5]);
         played.answer(true);
         assert_eq!((played.early, played.places.has_stripe(played.sent.stripe.id)), (Some(true), true));
@@ -156,7 +160,7 @@ fn what_comes_after_the_end_is_written_down_as_it_comes() {
     played.answer(true);
     assert_eq!(played.marked(), [(0, 1)]);
     played.come([6]);
-    // More is told while it is written down.
+    // Another report arrives while the block is being recorded.
     played.on(Event::Told);
     played.answer(true);
     assert_eq!(played.marked(), [(0, 1), (5, 0)]);
@@ -172,7 +176,7 @@ fn what_does_not_come_is_told_of() {
     played.report.broken(NodeId(6), Error::replan("reset"));
     played.stores(7, 99);
     played.on(Event::PlanEnded);
-    assert_eq!(played.suspects, [6], "the writer complained of it");
+    assert_eq!(played.suspects, [6], "the writer blamed it");
     assert!(played.is_over && played.marked.is_empty());
     assert!(played.warned.len() == 2 && played.warned[0].contains("block 5") && played.warned[1].contains("something else"));
 }
@@ -200,10 +204,10 @@ fn a_stripe_waits_for_a_place_or_for_its_plan() {
         played.come(1..=4);
         played.answer(false);
         played.on(Event::Told);
-        assert!(played.asked.is_none(), "no place was left");
+        assert!(played.asked.is_none(), "there was no room");
         played.on(Event::Room);
         if plan_ends {
-            // It cannot take a place any more that it is given now.
+            // Room that becomes free now is of no use.
             played.on(Event::PlanEnded);
         }
         played.answer(true);
@@ -231,13 +235,13 @@ fn places_are_few() {
     assert_eq!(places.of_put(UploadId(1)).copied().collect::<Vec<_>>(), [0, 1, 3, 256]);
 }
 
-/// What may happen.
+/// An event of the property test.
 #[derive(Debug, Clone)]
 enum Happens {
     /// A node stores what was sent, or something else.
     Stored(u32, bool),
     Answered(bool),
-    /// An answer to nothing that was asked.
+    /// An answer to no action.
     Stray(u8),
     Event(u8),
 }
@@ -252,8 +256,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    /// Each block is written down once at most, and only with a receipt of its own home (see [`Played::on`]); whatever happens, it comes to
-    /// an end and leaves its place.
+    /// Each block is recorded at most once, and only with a receipt from its own home (see [`Played::on`]). In any case
+    /// the stripe ends and leaves its place.
     #[test]
     fn a_stripe_comes_to_its_end(missing_max in 0..=2u32, happens in prop::collection::vec(happens(), 0..40)) {
         let mut played = Played::new(missing_max);

@@ -7,12 +7,12 @@ fn node(id: u32) -> Party {
     Party::Node(NodeId(id))
 }
 
-/// Of nodes that failed: of whom each complained, and for whom it waited for long.
+/// A report on failed nodes: whom each blamed, and whom it waited for.
 fn report(nodes: &[(u32, Party, &[Party])]) -> Report {
     let mut report = Report::new(nodes.iter().map(|(id, ..)| NodeId(*id)));
     for (id, party, waits) in nodes {
         let told = report.nodes.get_mut(&NodeId(*id)).unwrap();
-        told.end = Some(End::Failed(vec![Error::replan("it broke").party(*party)]));
+        told.end = Some(End::Failed(vec![Error::replan("the link broke").party(*party)]));
         told.waiting = waits.iter().map(|party| (*party, LONG_MS)).collect();
     }
     report
@@ -26,12 +26,12 @@ fn failed(report: &Report, complaints: &[u32]) -> Vec<u32> {
 #[test]
 fn of_whom_the_writer_complains_has_failed_unless_it_waited_for_another() {
     let writer = Party::Client(1);
-    // A link to the writer broke, at one who waited for the writer, as all do now and then.
+    // A link to the writer broke at a node that waited for the writer, as all nodes do at times.
     assert_eq!(failed(&report(&[(1, writer, &[writer]), (2, node(1), &[node(1)])]), &[1]), [1]);
-    // 3 hangs on its disk, 1 and 2 wait for it, and the writer gives up both of them.
+    // Node 3 hangs on its disk, 1 and 2 wait for it, and the writer gives up both.
     let hangs = report(&[(1, writer, &[node(3)]), (2, writer, &[node(3)]), (3, node(1), &[node(3), node(1)])]);
     assert_eq!(failed(&hangs, &[1, 2]), [3]);
-    // A wait of a moment is no reason.
+    // A short wait does not count.
     let mut moment = report(&[(1, writer, &[])]);
     moment.nodes.get_mut(&NodeId(1)).unwrap().waiting = vec![(node(2), LONG_MS - 1)];
     assert_eq!(failed(&moment, &[1]), [1]);
@@ -40,10 +40,10 @@ fn of_whom_the_writer_complains_has_failed_unless_it_waited_for_another() {
 #[test]
 fn where_one_held_up_all_the_others_were_only_cancelled() {
     let mut all = report(&[(1, node(1), &[node(3)]), (2, node(2), &[]), (3, node(3), &[])]);
-    assert_eq!(failed(&all, &[]), [2, 3], "who was cancelled without having waited was late itself");
+    assert_eq!(failed(&all, &[]), [2, 3], "a node that was cancelled without having waited was late itself");
     let blame = Blame { node: NodeId(3), accuser: Some(NodeId(1)) };
-    (all.blame, all.held_up) = (Some(blame), Some((blame, Error::replan("it holds up everybody"))));
+    (all.blame, all.held_up) = (Some(blame), Some((blame, Error::replan("it delays all others"))));
     assert_eq!(failed(&all, &[1, 2]), [3]);
     all.nodes.get_mut(&NodeId(2)).unwrap().end = Some(End::GivenUp);
-    assert_eq!(failed(&all, &[]), [2, 3], "who says nothing when it is cancelled is gone as well");
+    assert_eq!(failed(&all, &[]), [2, 3], "a node that gives no answer when it is cancelled is gone too");
 }

@@ -19,7 +19,7 @@ fn execution(on_failure: OnFailure, policy: Option<StallPolicy>) -> Execution {
     started(on_failure, policy, &[])
 }
 
-/// The same, but that some could not be started.
+/// The same with some tasks that could not be started.
 fn started(on_failure: OnFailure, policy: Option<StallPolicy>, not_started: &[NodeId]) -> Execution {
     let share = |id: u32| (NodeId(id), Share { name: format!("node-{id}"), link_bytes: 100 });
     let error = |node: &NodeId| (*node, Error::replan("no answer in time").party(Party::Node(*node)));
@@ -51,7 +51,7 @@ fn end(execution: &Execution, id: u32) -> Option<End> {
 #[test]
 fn when_one_fails_the_others_have_a_grace_are_cancelled_and_then_given_up() {
     let mut it = execution(OnFailure::EndAll, None);
-    assert_eq!(it.wake_at(), None, "nobody waits for it to end");
+    assert_eq!(it.wake_at(), None, "no end is set");
     let error = Error::replan("no slice in time").party(Party::Node(NodeId(1)));
     assert_eq!(it.on(Event::Told(NodeId(2), failed(error, Vec::new())), at(100)), [Action::Failing]);
     assert_eq!(it.wake_at(), Some(at(2_100)));
@@ -61,7 +61,7 @@ fn when_one_fails_the_others_have_a_grace_are_cancelled_and_then_given_up() {
     assert_eq!(it.wake_at(), None, "they are asked");
     assert_eq!(it.on(Event::Cancelled, at(2_200)), []);
     assert_eq!(it.wake_at(), Some(at(4_200)));
-    assert_eq!(it.on(Event::Cancelled, at(3_000)), [], "an answer that comes twice puts nothing off");
+    assert_eq!(it.on(Event::Cancelled, at(3_000)), [], "a repeated answer must not extend the time");
     it.on(Event::Woken, at(4_200));
     assert!(it.has_ended() && end(&it, 1) == Some(End::GivenUp) && end(&it, 4) == Some(End::Done));
     let (report, suspect) = it.finish();
@@ -85,7 +85,7 @@ fn receivers_of_a_put_go_on_without_one_that_fails_until_the_client_is_done() {
     it.on(Event::ClientDone(Duration::from_secs(9)), at(1_000));
     it.on(Event::ClientDone(Duration::from_secs(1)), at(1_500));
     it.on(Event::ClientDone(Duration::from_secs(9)), at(1_600));
-    assert_eq!(it.wake_at(), Some(at(2_500)), "the soonest that was asked for");
+    assert_eq!(it.wake_at(), Some(at(2_500)), "the earliest time counts");
     for id in [1, 2, 4] {
         it.on(Event::Told(NodeId(id), done()), at(2_000));
     }
@@ -111,7 +111,7 @@ fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
     let begin = || execution(OnFailure::EndAll, Some(StallPolicy::of_chain(STALL)));
     let mut it = begin();
     assert_eq!((stalled(&mut it), answer(&mut it, false, at(1_000))), (asks.to_vec(), vec![]), "there is no way around it");
-    assert_eq!(answer(&mut it, true, at(1_000)), [], "that was not asked again");
+    assert_eq!(answer(&mut it, true, at(1_000)), [], "this was not asked again");
     let mut it = begin();
     assert_eq!(stalled(&mut it), asks);
     it.on(Event::Told(NodeId(2), progress(60, &[])), at(1_100));
@@ -127,12 +127,12 @@ fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
             it.on(Event::Told(node, failed(Error::replan("cancelled"), vec![(block, vec![Span::new(0, 9)])])), at(1_200));
         }
         it.on(Event::Woken, at(1_400));
-        assert_eq!(matches!(end(&it, 2), Some(End::Failed(_))), says, "else it is gone");
+        assert_eq!(matches!(end(&it, 2), Some(End::Failed(_))), says, "otherwise the task is lost");
         assert_eq!(it.report().nodes[&node].arrived.contains_key(&block), says);
         it.on(Event::Woken, at(3_100));
         let (report, _) = it.finish();
         assert_eq!(report.blame.map(|blame| blame.node), Some(node));
-        assert!(report.cause().message.starts_with("node-2 holds up everybody"), "{}", report.cause());
+        assert!(report.cause().message.starts_with("node-2 delays the whole plan"), "{}", report.cause());
     }
 }
 
@@ -152,10 +152,10 @@ fn a_silent_receiver_is_given_up_for_a_complaint_only_where_nobody_else_waits_fo
     assert!(matches!(&actions[..], [Action::GoOnWithout(..), Action::Suspect(_), Action::Cancel(_), Action::SoFar]));
     let mut it = execution(OnFailure::GoOn, policy(true, 1));
     it.on(Event::Told(NodeId(2), progress(1, &[])), at(4_500));
-    assert_eq!(it.on(complaint(2), at(5_000)), [], "it was heard of");
+    assert_eq!(it.on(complaint(2), at(5_000)), [], "it has reported");
     let actions = it.on(complaint(2), at(5_500));
     assert!(matches!(&actions[..], [Action::GoOnWithout(..), Action::Suspect(_), Action::Cancel(_), Action::SoFar]));
-    assert_eq!(it.on(complaint(3), at(5_500)), asks(3), "no more may fail without a way around them");
+    assert_eq!(it.on(complaint(3), at(5_500)), asks(3), "no further node may fail without an alternative");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_node_that_went_down_has_no_task() {
     assert!(matches!(end(&it, 2), Some(End::Broken(error)) if error.message == "node-2 went down"));
 }
 
-/// Whatever may happen, in any order, late or twice.
+/// Any event, in any order, late or repeated.
 fn any_event() -> impl Strategy<Value = Event> {
     let node = || (0..=5u32).prop_map(NodeId);
     let waiting = proptest::collection::vec((1..=4u32, 0..3_000u32), 0..3);
@@ -209,7 +209,7 @@ proptest! {
         let policy = StallPolicy { one_by_one, to_the_last, failed_max: 1, ..StallPolicy::of_chain(STALL) };
         let mut it = started(on_failure, Some(policy), &not_started);
         let (mut now, mut cancelled) = (at(0), BTreeSet::new());
-        // What is asked is answered at once.
+        // Questions are answered at once.
         let mut take = |it: &mut Execution, event, now| {
             let mut events = VecDeque::from([event]);
             while let Some(event) = events.pop_front() {
@@ -240,7 +240,8 @@ proptest! {
             now = now + Duration::from_millis(ms);
             take(&mut it, event, now);
         }
-        // From here on nothing is heard, but each action is answered. It ends by itself if it is bound to, else when the client is done.
+        // From here on there are no reports, but each action is answered. The plan ends by itself if it must, otherwise
+        // when the client has finished.
         let bound_to_end = it.report().held_up.is_some() || !goes_on && it.report().any_failed();
         if !bound_to_end {
             take(&mut it, Event::ClientDone(Duration::ZERO), now);

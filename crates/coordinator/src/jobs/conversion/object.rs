@@ -1,6 +1,6 @@
-//! One object is converted: its new stripes are those of a put that replaces its version. Nobody sees any of them until all have ended,
-//! each with the receipts of all its blocks; then one transaction puts them in the old ones' place, unless the object is another one by
-//! then.
+//! Converts one object. Its new stripes belong to a put that replaces its version, and are invisible until all of them
+//! have ended, each with the receipts of all its blocks. Then one transaction replaces the old stripes, unless the
+//! object has changed.
 
 use super::{Work, lock, waits::Waits};
 use crate::{jobs::Control, puts};
@@ -45,12 +45,13 @@ impl Work<'_> {
         if !matches!(committed, Ok(Outcome::Converted))
             && let Err(error) = puts::abort(self.shared, upload.id).await
         {
-            tracing::warn!(object = %object.name, upload = %upload.id, %error, "what was written of a conversion is swept later");
+            tracing::warn!(object = %object.name, upload = %upload.id, %error, "cannot abort the put of a conversion; the sweep will remove it later");
         }
         committed
     }
 
-    /// Begins the put. It waits for all blocks whatever the policy lets be missing: nobody waits for it, and the old ones go.
+    /// Begins the put. It waits for all blocks, whatever the policy allows: no user waits for it, and the old blocks
+    /// will be dropped.
     async fn begin(&self, object: &ObjectRecord) -> Result<UploadRecord> {
         let (shared, target) = (self.shared, self.target);
         let new = NewUpload {
@@ -69,7 +70,7 @@ impl Work<'_> {
         begun.map(|(upload, _)| upload).map_err(|error| shared.meta_error(error))
     }
 
-    /// Writes all stripes, and waits until all of them are there; tells whether they are, or the job was cancelled.
+    /// Writes all stripes, and waits until all are complete. Returns false if the job was cancelled.
     async fn whole(&self, object: &ObjectRecord, upload: &UploadRecord, gathered: &Gathered<'_>) -> Result<bool, Failed> {
         if !self.stripes(object, upload, gathered).await? {
             return Ok(false);
@@ -81,7 +82,7 @@ impl Work<'_> {
         }
     }
 
-    /// Writes all stripes; tells whether all have ended, or the job was cancelled.
+    /// Writes all stripes. Returns true if all have ended, and false if the job was cancelled.
     async fn stripes(&self, object: &ObjectRecord, upload: &UploadRecord, gathered: &Gathered<'_>) -> Result<bool, Failed> {
         let len = self.stripe_len();
         let stripe = |number: u64| async move {
@@ -113,20 +114,20 @@ impl Work<'_> {
         tokio::select! {
             biased;
             written = self.written(object, upload, (number, data), turn) => written?,
-            // Whoever writes it gives up when nobody listens any more.
+            // The writing agent stops when its events have no receiver.
             () = self.job_ended() => return Ok(false),
         }
         gathered.add(data.len());
         Ok(true)
     }
 
-    /// One of the stripes that are written at the same time; dropped, another may be.
+    /// One of the turns for concurrent stripes; dropping it frees it.
     pub(super) async fn turn(&self) -> Result<SemaphorePermit<'_>> {
-        let gone = |_| Error::fatal("nobody counts the stripes any more");
+        let gone = |_| Error::fatal("the semaphore of stripes was closed");
         self.stripes.acquire().await.map_err(gone)
     }
 
-    /// Waits while the job is paused, and until its rate lets so many bytes begin; tells whether it goes on at all.
+    /// Waits while the job is paused, and until its rate allows `bytes`. Returns whether the job continues.
     async fn goes_on(&self, bytes: u64) -> bool {
         let mut state = self.state.clone();
         let mut begin = None;
@@ -156,14 +157,14 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until the job is to do nothing any more.
+    /// Waits until the job has ended.
     async fn job_ended(&self) {
         let mut state = self.state.clone();
-        // An error means that nobody is left who could say anything: it ends with them.
+        // An error means that the sender is gone, and with it the job.
         let _nobody = state.wait_for(|state| state.has_ended()).await;
     }
 
-    /// Puts off the end of the put's lease, for as long as it runs; why that is not possible any more.
+    /// Renews the put's lease for as long as it runs; returns why that failed for good.
     async fn keep(&self, id: UploadId) -> Error {
         let shared = self.shared;
         loop {
@@ -171,13 +172,13 @@ impl Work<'_> {
             let kept = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
             match kept.map_err(|error| shared.meta_error(error)) {
                 Err(error) if upload::is_gone(&error) => return error,
-                Err(error) => tracing::warn!(upload = %id, %error, "a lease could not be put off"),
+                Err(error) => tracing::warn!(upload = %id, %error, "cannot extend a lease"),
                 Ok(()) => {}
             }
         }
     }
 
-    /// Refuses stripes that have lost a block since they ended. A node that is only down may be back soon.
+    /// Fails for stripes that have lost a block since they ended. A node that is only down may return soon.
     async fn require_whole(&self, object: &ObjectRecord, upload: UploadId) -> Result<(), Failed> {
         let (shared, begin, mut pause) = (self.shared, Instant::now(), Pause::new(PAUSE_FIRST, PAUSE_LAST));
         let patience = Duration::from_millis(shared.config.conversion_restart_ms);
@@ -200,7 +201,7 @@ impl Work<'_> {
             let stripe = shared.meta.upload_stripe(upload, number).await;
             let stripe = stripe.map_err(|error| (number, shared.meta_error(error)))?;
             all.extend(Lost::of(&stripe, &shared.members.view()).map(|lost| (number, lost)));
-            // Nothing that comes after it matters.
+            // A permanent loss decides; further stripes do not matter.
             if all.last().is_some_and(|(_, lost)| !lost.is_away) {
                 break;
             }
@@ -218,7 +219,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What becomes of an object that could not be converted.
+    /// The outcome for an object that could not be converted.
     async fn judged(&self, object: &ObjectRecord, failed: Failed) -> Outcome {
         let now = match self.shared.meta.object(&object.name).await {
             Err(MetaError::NotFound(_)) => Now::Nothing,
@@ -232,7 +233,7 @@ impl Work<'_> {
     }
 }
 
-/// Bytes of stripes that have ended, of an object that is not converted yet.
+/// Bytes of ended stripes of an object that is not converted yet.
 pub(super) struct Gathered<'a> {
     control: &'a Control,
     bytes: AtomicU64,

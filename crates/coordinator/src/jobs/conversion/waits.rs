@@ -1,8 +1,8 @@
-//! What a part of a conversion waits for: the shell around [`weft_control::conversion::waits`].
+//! What part of a conversion waits for: the shell around [`weft_control::conversion::waits`].
 
 use crate::jobs::Control;
 
-/// A part that may have to wait. Dropped, it waits no more.
+/// A part that may have to wait. Dropping it ends its wait.
 pub(super) struct Waits<'a> {
     control: &'a Control,
     number: u64,
@@ -14,12 +14,12 @@ impl<'a> Waits<'a> {
         Self { control, number }
     }
 
-    /// Tells what it waits for.
+    /// Reports what it waits for.
     pub(super) fn tell(&self, what: &str) {
         self.control.live().waits.tell(self.number, what);
     }
 
-    /// It waits no more.
+    /// Ends the wait.
     pub(super) fn over(&self) {
         self.control.live().waits.over(self.number);
     }

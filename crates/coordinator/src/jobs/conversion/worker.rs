@@ -1,4 +1,5 @@
-//! One stripe of a conversion is written by an agent: the shell around [`weft_control::conversion::stripe`], which decides.
+//! One stripe of a conversion, written by an agent: the shell around [`weft_control::conversion::stripe`], which
+//! decides.
 
 use super::{Work, lock, waits::Waits};
 use crate::{delegations::Delegation, jobs::Control, members::Session};
@@ -29,19 +30,19 @@ use weft_proto::{
 };
 use weft_types::{Error, JobState, NodeId, Party, Result, Span, StripeLayout, StripeRecord, UploadId};
 
-/// A stripe that is to be written, and what it is made of.
+/// A stripe to write, and its sources.
 struct Order<'a> {
     object: &'a ObjectRecord,
     upload: &'a UploadRecord,
     number: u64,
-    /// Bytes of the object.
+    /// The object's bytes.
     data: Span,
     from_stripe: u64,
     stripes: u32,
 }
 
 impl Work<'_> {
-    /// Has a stripe written, whose turn it is: when this returns, it has ended.
+    /// Lets an agent write a stripe that has its turn; when this returns, the stripe has ended.
     pub(super) async fn written<'a>(
         &'a self,
         object: &ObjectRecord,
@@ -80,13 +81,13 @@ impl Work<'_> {
                     }
                     Action::End(Ok(node)) => {
                         let node = shared.members.name(node);
-                        tracing::info!(job = %self.job, object = %object.name, stripe = number, %node, "a stripe was converted");
+                        tracing::info!(job = %self.job, object = %object.name, stripe = number, %node, "converted a stripe");
                         return Ok(());
                     }
                     Action::End(Err(error)) => return Err(error),
                 }
             }
-            event = answer.ok_or_else(|| Error::fatal("a stripe of a conversion waits for nothing"))?;
+            event = answer.ok_or_else(|| Error::fatal("internal error: a stripe of a conversion waits for nothing"))?;
         }
     }
 
@@ -98,13 +99,13 @@ impl Work<'_> {
     fn log_another(&self, order: &Order<'_>, node: NodeId, error: &Error, is_news: bool) {
         let (job, name, stripe, node) = (self.job, &order.object.name, order.number, self.shared.members.name(node));
         if is_news {
-            tracing::warn!(%job, object = %name, stripe, %node, %error, "another node is asked");
+            tracing::warn!(%job, object = %name, stripe, %node, %error, "cannot convert a stripe on this node, trying another");
         } else {
-            tracing::debug!(%job, object = %name, stripe, %node, %error, "another node is asked");
+            tracing::debug!(%job, object = %name, stripe, %node, %error, "cannot convert a stripe on this node, trying another");
         }
     }
 
-    /// Has a node write the stripe, and looks whether it has ended.
+    /// Lets a node write the stripe, and checks whether it has ended.
     async fn tried(&self, node: NodeId, order: &Order<'_>, waits: &Waits<'_>) -> Tried {
         let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
         let told = self.delegation(node, order, &moving, waits).await;
@@ -113,8 +114,8 @@ impl Work<'_> {
         Tried { told, has_read, ended: self.ended(order.upload.id, order.number).await }
     }
 
-    /// Waits until there is space for a new stripe of so many bytes, and it is its turn. What waits has not begun. It leaves its turn to what
-    /// has been written of others: that comes to know of it only here.
+    /// Waits until there is space for a new stripe of this size and it has its turn. A waiting stripe has not started.
+    /// It leaves its turn to stripes of other objects, which only learn here that an object waits.
     async fn until_room<'a>(
         &'a self,
         upload: UploadId,
@@ -130,7 +131,7 @@ impl Work<'_> {
             match place.looked(self.shared.without_capacity(&target.wanted(&stripe)).map(drop)) {
                 Step::Wait { lacking, is_first } => {
                     if is_first {
-                        tracing::warn!(job = %self.job, error = %lacking, "a stripe waits");
+                        tracing::warn!(job = %self.job, error = %lacking, "a stripe waits for space");
                     }
                     waits.tell(&lacking.message);
                     drop(turn.take());
@@ -149,7 +150,7 @@ impl Work<'_> {
                 Step::GiveUp(error) => return Err(error),
             }
             tokio::time::sleep(SPACE_LOOK).await;
-            // An error means that nobody is left who could say anything: it ends with them.
+            // An error means that the sender is gone, and with it the job.
             let _nobody = state.wait_for(|state| *state != JobState::Paused).await;
         }
     }
@@ -163,7 +164,7 @@ impl Work<'_> {
         }
     }
 
-    /// Sends a node to write the stripe, and looks on. Who says nothing for as long as a stall takes is not waited for.
+    /// Sends a node to write the stripe, and follows it. A node that is silent for the time of a stall is given up.
     async fn delegation(&self, node: NodeId, order: &Order<'_>, moving: &Moving<'_>, waits: &Waits<'_>) -> Result<()> {
         let shared = self.shared;
         let gone = || Error::retry(format!("{} went down", shared.members.name(node))).party(Party::Node(node));
@@ -219,7 +220,7 @@ impl Work<'_> {
             put_key: order.upload.new.key.0,
         };
         let mut agent = rpc::agent_client(session.channel);
-        // It takes as long as it takes: no deadline.
+        // The stream has no deadline: it takes as long as it needs.
         match timeout(shared.call_timeout(), agent.convert_stripe(tonic::Request::new(request))).await {
             Ok(answer) => answer.map(|answer| answer.into_inner()).map_err(|status| from_status(&status)),
             Err(_) => Err(Error::retry("no answer in time")),
@@ -230,14 +231,14 @@ impl Work<'_> {
 /// Why a stripe was not written.
 #[derive(Debug)]
 enum Unfinished {
-    /// The node says so.
+    /// According to the node.
     Failed(Error),
-    /// The node does not do what it should.
+    /// The node does not respond as it should.
     Broken(String),
 }
 
-/// Listens until the stripe is written: not to who says nothing for as long as a stall takes, nor to who says again and again that
-/// it is no farther. `len`: how far it is when all was sent.
+/// Follows the events until the stripe is written. Gives up a node that is silent for the time of a stall, or that
+/// reports no progress for long. `len`: the progress when everything was sent.
 async fn followed(
     mut events: impl Stream<Item = Result<ConvertEvent, Status>> + Unpin,
     len: u64,
@@ -249,10 +250,10 @@ async fn followed(
     let mut followed = Followed::new(len, silence, END_STRIPE_TIMEOUT, now());
     loop {
         let event = timeout(silence, events.next()).await;
-        let event = event.map_err(|_| Unfinished::Broken(format!("it said nothing for {silence:?}")))?;
+        let event = event.map_err(|_| Unfinished::Broken(format!("it sent no report for {silence:?}")))?;
         let event = event.transpose().map_err(|status| match decode_error(status.details()) {
             Some(error) => Unfinished::Failed(error),
-            // The node did not say this: the connection broke.
+            // The node did not send this status: the connection broke.
             None => Unfinished::Broken(from_status(&status).message),
         })?;
         match event.and_then(|event| event.event) {
@@ -262,12 +263,12 @@ async fn followed(
                 }
             }
             Some(convert_event::Event::Done(_)) => return Ok(()),
-            None => return Err(Unfinished::Broken("it went away".to_owned())),
+            None => return Err(Unfinished::Broken("it disconnected".to_owned())),
         }
     }
 }
 
-/// A stripe that may wait for space. Dropped, it waits no more.
+/// A stripe that may wait for space. Dropping it ends its wait.
 struct InRoom<'a> {
     room: &'a Mutex<Room>,
     place: Place,
@@ -304,7 +305,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A stripe that is under way.
+/// A stripe in progress.
 struct Moving<'a> {
     control: &'a Control,
     number: u64,
