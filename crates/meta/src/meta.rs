@@ -3,7 +3,7 @@
 use crate::*;
 use async_trait::async_trait;
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId, NodeRecord,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId, NodeRecord,
     NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
@@ -149,8 +149,12 @@ pub trait Meta: Send + Sync {
     /// anything changed.
     async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 
-    /// What a node may remove by now.
-    async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
+    /// What a node may remove by now for one reason.
+    async fn garbage(&self, node: NodeId, reason: GarbageReason, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
+    /// All garbage, whenever it may be removed, by disk and reason.
+    async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>>;
+    /// A person wants a node's unexpected garbage removed, whatever it is: from now on that is its reason. Tells how many blocks.
+    async fn release_garbage(&self, epoch: Epoch, node: NodeId) -> Result<u64>;
     /// How much garbage there is, whenever it may be removed, and on whatever node.
     async fn garbage_count(&self) -> Result<u64>;
     /// Those of `blocks`, which were found on a node, that nothing is known of: neither the block that counts of any stripe, nor
