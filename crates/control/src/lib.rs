@@ -18,6 +18,7 @@
 //! | [`links`], [`in_flight`] | what links carry; what plans under way still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault where nodes complain of each other |
 //! | [`findings`], [`orphans`] | what is written down of blocks that their nodes say are bad; when a node's blocks are compared |
+//! | [`garbage`] | when nodes are asked to remove what nobody needs, and how often a person is told that it is still there |
 //! | [`walk`] | which page of the metadata is looked up next |
 //! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
 
@@ -29,6 +30,7 @@ pub mod disputes;
 pub mod findings;
 #[cfg(test)]
 mod fixtures;
+pub mod garbage;
 pub mod helpers;
 pub mod in_flight;
 pub mod job;

@@ -17,6 +17,7 @@
 //! | `jobs`, `helpers` | jobs that outlive a coordinator; who helps where more could than are needed |
 //! | `pages` | what the metadata have of a kind, looked up page by page |
 //! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
+//! | `garbage` | what nobody needs and still takes space, told to clients and let go of |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
 //! | `validate`, `show`, `service` | what may be asked, what is answered, the service for clients |
 //!
@@ -30,6 +31,7 @@ mod config;
 mod coordinator;
 mod copies;
 mod delegations;
+mod garbage;
 mod in_flight;
 mod jobs;
 mod links;

@@ -29,8 +29,8 @@ pub trait BlockStore: Send + Sync {
     /// What lies in quarantine.
     fn quarantined(&self) -> Quarantined;
 
-    /// The places in quarantine, by their names, of blocks that may be deleted and have been there since before `before_ms`.
-    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>>;
+    /// The places in quarantine, the oldest first, behind them those that only a person deletes.
+    fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>>;
 
     /// Deletes a place in quarantine with all that is in it. It is no error if it is not there.
     fn delete_quarantined(&self, place: &str) -> Result<()>;
@@ -121,6 +121,17 @@ pub struct Quarantined {
     /// Blocks.
     pub blocks: u64,
     /// Their payloads.
+    pub bytes: u64,
+}
+
+/// A place in quarantine, with one block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuarantinePlace {
+    /// Its name.
+    pub name: String,
+    /// Since when the block is there, milliseconds since 1970; none: only a person deletes it.
+    pub since_ms: Option<u64>,
+    /// Its payload; 0 if that is gone already.
     pub bytes: u64,
 }
 
