@@ -104,7 +104,7 @@ impl KeptFree {
             Error::retry(format!(
                 "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
                  conversions leave to puts (conversion_free_percent), and {why}; removed blocks come free as \
-                 limits.removed_blocks_per_day and limits.removed_percent_per_day of the agents let them",
+                 limits.freed_percent_per_hour of the agents lets them",
                 full.len()
             ))
         };

@@ -14,9 +14,8 @@ use weft_types::{ByteSize, Error, Result};
 /// stripes of an object have ended, they take the old ones' place at once; until then it is as it was, and whoever reads it meanwhile
 /// does so to the end. An object that is overwritten or removed meanwhile stays as it then is.
 ///
-/// Both forms of an object need room at the same time, and the old one's comes free slowly: an agent takes away at most 1024 blocks of a
-/// disk in 24 hours, or a quarter of what is there, if that is more (its settings limits.removed_blocks_per_day and
-/// limits.removed_percent_per_day). So that puts find room all the while, conversions leave a tenth of each disk to them (the
+/// Both forms of an object need room at the same time, and the old one's comes free later: an agent frees at most a quarter of a disk's
+/// bytes in an hour (its setting limits.freed_percent_per_hour). So that puts find room all the while, conversions leave a tenth of each disk to them (the
 /// coordinator's setting conversion_free_percent). Where too few nodes have more, a job waits, and `weft job show` says for what.
 ///
 /// Of a BUCKET, all objects that are not as the policy says are converted, and the bucket carries the policy from the beginning of the
