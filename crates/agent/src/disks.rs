@@ -37,6 +37,9 @@ struct Disk {
     line: Arc<Line>,
 }
 
+/// What opening a block gave.
+type Opened = Result<Arc<dyn BlockReader>>;
+
 /// What a disk says of a block.
 enum Look {
     There(Arc<dyn BlockReader>),
@@ -112,7 +115,7 @@ impl Disks {
     }
 
     /// As [`find`](Self::find); `None`: it is on none of them.
-    fn find_there(&self, id: BlockId) -> Result<Option<(usize, Result<Arc<dyn BlockReader>>)>> {
+    fn find_there(&self, id: BlockId) -> Result<Option<(usize, Opened)>> {
         match self.find(id) {
             Err(error) if error.reaction == Reaction::NotFound => Ok(None),
             found => found.map(Some),
@@ -120,7 +123,7 @@ impl Disks {
     }
 
     /// The disk on which a block is, and what opening it there gave.
-    fn find(&self, id: BlockId) -> Result<(usize, Result<Arc<dyn BlockReader>>)> {
+    fn find(&self, id: BlockId) -> Result<(usize, Opened)> {
         let (mut readable, mut damaged, mut unknown) = (None, None, None);
         for (number, disk) in self.0.iter().enumerate() {
             match disk.look_for(id) {

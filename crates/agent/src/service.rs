@@ -11,7 +11,8 @@ use weft_proto::{
     v1::{
         CancelReply, CancelRequest, ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenReply,
         OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
-        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest, StartRequest, TaskEvent, agent_server::Agent,
+        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest, StartRequest, TaskEvent,
+        agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Error, GarbageReason, PlanId, Reaction, Result};

@@ -22,7 +22,8 @@ pub(crate) async fn list(shared: &Shared, asked: &v1::ListGarbageRequest) -> Res
     }
     let mut reply = v1::ListGarbageReply::default();
     let totals = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
-    let disks: BTreeMap<_, _> = members.iter().flat_map(|member| member.record.disks.iter().map(|disk| (disk.number, disk))).collect();
+    let disks: BTreeMap<_, _> =
+        members.iter().flat_map(|member| member.record.disks.iter().map(|disk| (disk.number, disk))).collect();
     for total in totals.iter().filter(|total| asked.node == 0 || total.home.node.0 == asked.node) {
         reply.garbage.push(in_metadata(total, disks.get(&total.home.disk).copied()));
     }

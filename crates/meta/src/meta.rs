@@ -3,8 +3,8 @@
 use crate::*;
 use async_trait::async_trait;
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId, NodeRecord,
-    NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
+    NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// The cluster's metadata. Each method is one transaction: it happens whole and is durable when it returns, or not at all.

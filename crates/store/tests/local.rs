@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use weft_store::{
-    BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION, conformance, verify,
+    BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION, conformance,
+    verify,
 };
 use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span, crc32c};
 

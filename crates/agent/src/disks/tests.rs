@@ -108,10 +108,7 @@ async fn what_nobody_expects_is_kept_for_days_and_then_deleted_not_too_much_a_da
     let told = |disk: usize| (disks.report()[disk].quarantined_blocks, disks.report()[disk].quarantined_bytes);
     assert_eq!((told(0), told(1)), ((2, 10_000), (1, 5000)));
     for (number, disk) in disks.0.iter().enumerate() {
-        assert_eq!(
-            disks.list(Some(&disk.id), None, 1).unwrap(),
-            if number == 0 { (vec![kept], true) } else { (vec![], false) }
-        );
+        assert_eq!(disks.list(Some(&disk.id), None, 1).unwrap(), if number == 0 { (vec![kept], true) } else { (vec![], false) });
     }
 
     disks.clear_quarantine(&at(6000));

@@ -6,7 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weft_agent::{Agent, Limits};
 use weft_proto::{
     Peer, decode_task, encode_task, from_status,
-    v1::{ListBlocksRequest, OpenRequest, QuarantineRequest, ReleaseQuarantineRequest, RemoveRequest, StartRequest, task_event::Event},
+    v1::{
+        ListBlocksRequest, OpenRequest, QuarantineRequest, ReleaseQuarantineRequest, RemoveRequest, StartRequest,
+        task_event::Event,
+    },
 };
 use weft_types::{BlockId, ClusterId, Error, NodeId, Party, Reaction, StripeId};
 

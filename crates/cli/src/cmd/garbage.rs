@@ -135,12 +135,13 @@ impl Release {
         if let Some(warning) = told.warnings.first() {
             return Err(Error::unavailable(warning));
         }
-        let is_released = |it: &&api::Garbage| {
-            it.reason == GarbageReason::Unexpected.name() && (it.quarantined || self.unexpected)
-        };
-        let (blocks, bytes) = told.garbage.iter().filter(is_released).fold((0, 0), |(blocks, bytes), it| {
-            (blocks + it.blocks, it.bytes.saturating_add(bytes))
-        });
+        let is_released =
+            |it: &&api::Garbage| it.reason == GarbageReason::Unexpected.name() && (it.quarantined || self.unexpected);
+        let (blocks, bytes) = told
+            .garbage
+            .iter()
+            .filter(is_released)
+            .fold((0, 0), |(blocks, bytes), it| (blocks + it.blocks, it.bytes.saturating_add(bytes)));
         let released = Released { node: name.to_owned(), ..Released::default() };
         if blocks == 0 {
             return Ok(released);

@@ -26,8 +26,8 @@ use std::{
     time::Duration,
 };
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId, NodeRecord,
-    NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
+    NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// A transaction waits for another process's at most this long.

@@ -8,8 +8,8 @@ use crate::{CommitPut, EndStripe, Leftovers, MetaError, NewStripe, NewUpload, Ob
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{
-    Ack, BlockId, BlockState, Epoch, GarbageReason, Home, Layout, ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, Seq, StripeId,
-    StripeRecord, UploadId,
+    Ack, BlockId, BlockState, Epoch, GarbageReason, Home, Layout, ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, Seq,
+    StripeId, StripeRecord, UploadId,
 };
 
 const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms,

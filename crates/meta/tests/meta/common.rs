@@ -4,8 +4,8 @@ use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, GarbageReason, Home, Layout, NodeId,
-    ObjectName, Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, GarbageReason, Home, Layout,
+    NodeId, ObjectName, Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 const BLOCK_LEN: u64 = 1 << 20;

@@ -7,7 +7,8 @@ use crate::{
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, NodeId, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, NodeId, Span, StripeId, StripeLayout, StripeRecord,
+    UploadId,
 };
 
 /// Makes of a database of schema 10 one of schema 9, which does not say why a block is garbage.
@@ -246,7 +247,10 @@ async fn what_schema_5_said_has_one_copy_of_everything() {
     assert_eq!((allocations.len(), garbage.len()), (3, 1));
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}")).unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}"))
+        .unwrap();
 
     let meta = open(&path);
     assert_eq!(meta.stripe(stripe.id).await.unwrap(), stripe);

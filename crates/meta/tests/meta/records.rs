@@ -118,7 +118,10 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; DROP TABLE incomplete; UPDATE schema_version SET version = 1";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}")).unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}"))
+        .unwrap();
 
     let meta = open(&path);
     let found = meta.stripe(stripe).await.unwrap();
