@@ -21,7 +21,7 @@ async fn client(cluster: &Cluster) -> Client {
 
 /// Does it for all objects.
 async fn for_all<F: Future<Output = weft_types::Result<()>> + Send + 'static>(work: impl Fn(String) -> F) {
-    let mut under_way = JoinSet::new();
+    let mut under_way: JoinSet<weft_types::Result<()>> = JoinSet::new();
     for number in 0..OBJECTS {
         if under_way.len() >= AT_ONCE {
             under_way.join_next().await.unwrap().unwrap().unwrap();
