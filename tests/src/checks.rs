@@ -96,8 +96,9 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSe
                 return Err(Failure(format!("{}: block {id} is corrupt", place(dir))));
             }
         }
-        if let Some(orphan) = store.quarantined_before(u64::MAX)?.first() {
-            return Err(Failure(format!("{}: {orphan} was quarantined as an orphan", place(dir))));
+        if let Some(orphan) = store.quarantine_places()?.iter().find(|place| place.since_ms.is_some()) {
+            let orphan = &orphan.name;
+            return Err(Failure(format!("{}: {orphan} was set aside as if nobody expected it", place(dir))));
         }
         check_files(dir, &store)?;
     }

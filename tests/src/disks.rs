@@ -3,7 +3,7 @@
 use crate::{Sickness, Trace, sickness::SickSteps};
 use std::{path::Path, sync::Arc};
 use weft_agent::{OpenDisk, OpenedDisk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, Quarantined};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined};
 use weft_types::{BlockId, BlockMeta, ClusterId, Result};
 
 /// Opens directories as disks of one size, and records what is done to them.
@@ -79,8 +79,8 @@ impl BlockStore for SimDisk {
         self.store.quarantined()
     }
 
-    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
-        self.store.quarantined_before(before_ms)
+    fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
+        self.store.quarantine_places()
     }
 
     fn delete_quarantined(&self, place: &str) -> Result<()> {

@@ -52,6 +52,8 @@ impl MemoryGauge {
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// The longest interval between two checks of the quarantine.
 const QUARANTINE_LOOK_MAX: Duration = Duration::from_secs(600);
+/// Between two looks at whether a disk with a quarantine is short of space.
+const SPACE_LOOK: Duration = Duration::from_secs(60);
 
 impl Agent {
     /// Opens the disks, listens, and starts to register with the coordinator. Fails at once on problems that an
@@ -184,7 +186,7 @@ async fn keep_house(node: Arc<Node>) -> Result<()> {
     let unstarted = Duration::from_millis(node.config.limits.unstarted_ms);
     let mut ticks = interval(HOUSEKEEPING);
     let between_looks = Duration::from_millis(node.config.limits.quarantine_ms).clamp(HOUSEKEEPING, QUARANTINE_LOOK_MAX);
-    let mut next_look = Instant::now();
+    let (mut next_look, mut next_space_look) = (Instant::now(), Instant::now());
     loop {
         tokio::select! {
             biased;
@@ -192,15 +194,22 @@ async fn keep_house(node: Arc<Node>) -> Result<()> {
             _ = ticks.tick() => {}
         }
         let (housekeeper, now) = (Arc::clone(&node), Instant::now());
-        let disks = node.disks().ok().filter(|_| now >= next_look);
-        if disks.is_some() {
+        let disks = node.disks().ok();
+        let (looks, looks_at_space) = (disks.is_some() && now >= next_look, disks.is_some() && now >= next_space_look);
+        if looks {
             next_look = now + between_looks;
+        }
+        if looks_at_space {
+            next_space_look = now + SPACE_LOOK;
         }
         let work = move || {
             housekeeper.tasks.expire(unstarted);
             housekeeper.partials.expire();
-            if let Some(disks) = disks {
+            if let Some(disks) = disks.as_ref().filter(|_| looks) {
                 disks.clear_quarantine(&housekeeper.bounds());
+            }
+            if let Some(disks) = disks.as_ref().filter(|_| looks_at_space) {
+                disks.relieve(&housekeeper.bounds());
             }
             Ok(())
         };

@@ -130,12 +130,20 @@ pub struct Limits {
     pub partial_blocks_max: u32,
     /// How long such a block is kept.
     pub partial_block_ms: u64,
-    /// Blocks of one disk that may be removed within 24 hours, whatever part of the disk they are.
+    /// Of what a person or a committed transaction gave up, the part of a disk's bytes that may be freed within an hour, percent. 100:
+    /// all of them. The rest follows in the next hours.
+    pub freed_percent_per_hour: u32,
+    /// Bytes of a disk that may be freed within an hour whatever their part of it is.
+    pub freed_bytes_per_hour: ByteSize,
+    /// Blocks of one disk that may be taken away within a day although nobody expects it (moved to the quarantine, or deleted there by
+    /// their age), whatever their part of it is.
     pub removed_blocks_per_day: u32,
-    /// Part of a disk's blocks that may be removed within 24 hours; the larger of the two bounds holds. 100: all.
+    /// Beyond these, the part of a disk's blocks that may be taken away so within a day, percent. 100: all of them.
     pub removed_percent_per_day: u32,
-    /// A block that the metadata does not know stays in quarantine for this long, and is deleted then.
+    /// A block that nobody expects is kept in quarantine for this long, and deleted then, milliseconds.
     pub quarantine_ms: u64,
+    /// Where less of a disk is free, percent, the oldest such blocks go before their time, as fast as other blocks are freed.
+    pub quarantine_free_percent: u32,
 }
 
 fn default_place() -> String {
@@ -155,9 +163,12 @@ impl Default for Limits {
             unstarted_ms: 30_000,
             partial_blocks_max: 256,
             partial_block_ms: 600_000,
+            freed_percent_per_hour: 25,
+            freed_bytes_per_hour: ByteSize(1 << 30),
             removed_blocks_per_day: 1024,
             removed_percent_per_day: 25,
             quarantine_ms: 7 * 24 * 60 * 60 * 1000,
+            quarantine_free_percent: 5,
         }
     }
 }

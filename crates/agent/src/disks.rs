@@ -1,10 +1,14 @@
 //! The disks of a node. All calls block; async code makes them through [`DiskMode::run`](weft_proto::DiskMode).
 
+mod quarantine;
+
+pub(crate) use quarantine::Released;
+
 use crate::{
     OpenDisk,
     line::Line,
     partial::Partials,
-    removal::{Bounds, Quota, Removal},
+    removal::{Bounds, Counted, Quota, Removal, bytes_on_disk},
     state::Memory,
 };
 use rand::{Rng, rngs::StdRng};
@@ -17,7 +21,7 @@ use std::{
 use tokio::time::Instant;
 use weft_proto::v1;
 use weft_store::{BlockReader, BlockStore, NewDisk, Quarantined};
-use weft_types::{BlockId, ClusterId, Error, Reaction, Result};
+use weft_types::{BlockId, ClusterId, Error, GarbageReason, Reaction, Result};
 
 /// All disks of a node, including failed ones.
 pub(crate) struct Disks(Vec<Disk>);
@@ -28,11 +32,15 @@ struct Disk {
     path: PathBuf,
     /// The disk's blocks, or why the disk cannot be used.
     store: Result<Arc<dyn BlockStore>>,
-    quota: Quota,
+    freed: Quota,
+    unexpected: Quota,
     line: Arc<Line>,
 }
 
-/// What a disk answers about a block.
+/// What opening a block gave.
+type Opened = Result<Arc<dyn BlockReader>>;
+
+/// What a disk says of a block.
 enum Look {
     There(Arc<dyn BlockReader>),
     /// The block is there and damaged.
@@ -42,7 +50,13 @@ enum Look {
     Unknown(Error),
 }
 
-/// The most blocks in one listing.
+/// Why a block is in quarantine that is garbage for no reason that is known.
+const NO_REASON: &str = "it is garbage in the metadata, which do not say why";
+
+/// As long a block is taken to be whose length cannot be read: the usual length.
+const UNREADABLE_BYTES: u64 = 64 << 20;
+
+/// Blocks that are listed at once.
 const LISTED_BLOCKS_MAX: usize = 10_000;
 
 impl Disks {
@@ -70,8 +84,9 @@ impl Disks {
                     (known_id.unwrap_or_default(), Err(error))
                 }
             };
-            let quota = Quota::new(known.removed.get(&id), now_ms, Instant::now());
-            disks.push(Disk { id, path: path.clone(), store, quota, line: Line::new(None) });
+            let quota = |counted| Quota::new(counted, known.clone(), &id, now_ms, Instant::now());
+            let (freed, unexpected) = (quota(Counted::Freed), quota(Counted::Unexpected));
+            disks.push(Disk { id, path: path.clone(), store, freed, unexpected, line: Line::new(None) });
         }
         Ok(Self(disks))
     }
@@ -99,8 +114,16 @@ impl Disks {
         opened.map(|reader| (number, reader)).map_err(|error| error.block(id))
     }
 
-    /// The disk that has a block, and the result of opening the block there.
-    fn find(&self, id: BlockId) -> Result<(usize, Result<Arc<dyn BlockReader>>)> {
+    /// As [`find`](Self::find); `None`: it is on none of them.
+    fn find_there(&self, id: BlockId) -> Result<Option<(usize, Opened)>> {
+        match self.find(id) {
+            Err(error) if error.reaction == Reaction::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// The disk on which a block is, and what opening it there gave.
+    fn find(&self, id: BlockId) -> Result<(usize, Opened)> {
         let (mut readable, mut damaged, mut unknown) = (None, None, None);
         for (number, disk) in self.0.iter().enumerate() {
             match disk.look_for(id) {
@@ -142,19 +165,27 @@ impl Disks {
         &self.0[number].line
     }
 
-    /// Removes those of `blocks` that exist. A failure of one does not affect the others. For the time `opening`, no
-    /// task may write a removed block again.
-    pub(crate) fn remove(&self, blocks: &[BlockId], opening: Duration, partials: &Partials, bounds: &Bounds<'_>) -> Removal {
+    /// Removes those of `blocks` that are there, or takes them out of service where it is not known why they are garbage. What becomes of
+    /// one of them does not touch the others. For as long as `opening` a task may come that would still write one.
+    pub(crate) fn remove(
+        &self,
+        blocks: &[BlockId],
+        reason: GarbageReason,
+        opening: Duration,
+        partials: &Partials,
+        bounds: &Bounds<'_>,
+    ) -> Removal {
         let mut removal = Removal::default();
         for id in blocks {
-            // Partial blocks come first: a partial block could be committed between a check of the disks and a check of
-            // the partial blocks.
-            match partials.give_up(*id, opening).and_then(|()| self.remove_one(*id, bounds)) {
+            let remove = || if reason.is_meant() { self.remove_one(*id, bounds) } else { self.set_aside(*id, NO_REASON, bounds) };
+            // What is being written comes first: looked for on the disks before, it could be committed between the two looks.
+            match partials.give_up(*id, opening).and_then(|()| remove()) {
                 Ok(was_there) => {
                     if was_there {
                         partials.forget(*id);
                     }
-                    removal.removed += u32::from(was_there);
+                    let count = if reason.is_meant() { &mut removal.removed } else { &mut removal.quarantined };
+                    *count += u32::from(was_there);
                     removal.gone.push(*id);
                 }
                 Err(error) => removal.kept.push(error.block(*id)),
@@ -165,13 +196,17 @@ impl Disks {
 
     /// Returns whether the block existed. After `Ok`, the block does not exist.
     fn remove_one(&self, id: BlockId, bounds: &Bounds<'_>) -> Result<bool> {
-        let number = match self.find(id) {
-            Ok((number, _)) => number,
-            Err(error) if error.reaction == Reaction::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        let taken = self.0[number].take_away(bounds, |store| store.remove(id).map(|was_there| was_there.then_some(())));
-        taken.map(|taken| taken.is_some())
+        let Some((number, opened)) = self.find_there(id)? else { return Ok(false) };
+        let bytes = bytes_on_disk(opened.map_or(UNREADABLE_BYTES, |reader| reader.meta().len()));
+        let remove = |store: &Arc<dyn BlockStore>| store.remove(id).map(|was_there| was_there.then_some(()));
+        Ok(self.0[number].take_away(Counted::Freed, bytes, bounds, remove)?.is_some())
+    }
+
+    /// Takes a block out of service, for as long as the quarantine lasts. Returns whether it was there.
+    fn set_aside(&self, id: BlockId, why: &str, bounds: &Bounds<'_>) -> Result<bool> {
+        let Some((number, _)) = self.find_there(id)? else { return Ok(false) };
+        let quarantine = |store: &Arc<dyn BlockStore>| store.quarantine(id, why, Some(bounds.now_ms)).map(Some);
+        Ok(self.0[number].take_away(Counted::Unexpected, 1, bounds, quarantine)?.is_some())
     }
 
     /// Moves those of `blocks` that exist to quarantine, because the metadata does not know them. Returns how many it
@@ -179,42 +214,16 @@ impl Disks {
     pub(crate) fn quarantine(&self, blocks: &[BlockId], partials: &Partials, bounds: &Bounds<'_>) -> (u32, Vec<Error>) {
         let (mut moved, mut kept) = (0, Vec::new());
         for id in blocks {
-            let one = partials.require_unused(*id).and_then(|()| match self.find(*id) {
-                Ok((number, _)) => self.0[number].take_away(bounds, |store| {
-                    store.quarantine(*id, "the metadata does not know it", Some(bounds.now_ms)).map(Some)
-                }),
-                Err(error) => Err(error),
-            });
-            match one {
-                Ok(_) => moved += 1,
-                Err(error) if error.reaction == Reaction::NotFound => {}
+            match partials.require_unused(*id).and_then(|()| self.set_aside(*id, "the metadata does not know it", bounds)) {
+                Ok(was_there) => moved += u32::from(was_there),
                 Err(error) => kept.push(error.block(*id)),
             }
         }
         (moved, kept)
     }
 
-    /// Deletes blocks whose quarantine has expired, within the removal limits.
-    pub(crate) fn clear_quarantine(&self, bounds: &Bounds<'_>) {
-        let before_ms = bounds.now_ms.saturating_sub(bounds.limits.quarantine_ms);
-        for disk in &self.0 {
-            let Ok(store) = &disk.store else { continue };
-            let clear = || {
-                for place in store.quarantined_before(before_ms)? {
-                    disk.take_away(bounds, |store| store.delete_quarantined(&place).map(Some))?;
-                    tracing::info!(disk = %disk.path.display(), place, "deleted a block from quarantine");
-                }
-                Ok(())
-            };
-            if let Err(error) = clear() {
-                let error: Error = error;
-                tracing::warn!(disk = %disk.path.display(), %error, "cannot clear the quarantine");
-            }
-        }
-    }
-
-    /// Lists at most `limit` blocks after `after`, and says whether there may be more. With `disk`, the blocks of that
-    /// disk in its own order; otherwise those of all disks in ascending order.
+    /// At most `limit` blocks behind `after`, and whether there may be more: of one disk in its own order, or of all in ascending
+    /// order.
     pub(crate) fn list(&self, disk: Option<&str>, after: Option<BlockId>, limit: usize) -> Result<(Vec<BlockId>, bool)> {
         let limit = if limit == 0 { LISTED_BLOCKS_MAX } else { limit.min(LISTED_BLOCKS_MAX) };
         if let Some(disk) = disk {
@@ -251,17 +260,34 @@ impl Disk {
     /// was not there.
     fn take_away<T>(
         &self,
+        counted: Counted,
+        amount: u64,
         bounds: &Bounds<'_>,
         work: impl FnOnce(&Arc<dyn BlockStore>) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let store = self.store.as_ref().map_err(Clone::clone)?;
-        let right = self.quota.take(&self.id, bounds, Instant::now(), || Ok(store.list()?.len()));
-        right.map_err(|error| Error { message: format!("disk {}: {}", self.path.display(), error.message), ..error })?;
+        let (quota, now) = (self.quota(counted), Instant::now());
+        let right = quota.take(amount, &self.id, bounds, now, |used| match counted {
+            Counted::Freed => Ok(store.capacity()?.total_bytes),
+            Counted::Unexpected => Ok(store.list()?.len() as u64 + used),
+        });
+        right.map_err(|error| self.named(error))?;
         let done = work(store);
         if !matches!(done, Ok(Some(_))) {
-            self.quota.give_back();
+            quota.give_back(amount);
         }
         done
+    }
+
+    fn named(&self, error: Error) -> Error {
+        Error { message: format!("disk {}: {}", self.path.display(), error.message), ..error }
+    }
+
+    fn quota(&self, counted: Counted) -> &Quota {
+        match counted {
+            Counted::Freed => &self.freed,
+            Counted::Unexpected => &self.unexpected,
+        }
     }
 
     fn look_for(&self, id: BlockId) -> Look {
@@ -298,126 +324,4 @@ impl Disk {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Limits, LocalDisks, state::StateFile};
-    use rand::SeedableRng;
-    use weft_store::conformance;
-    use weft_types::PlanId;
-
-    const CLUSTER: ClusterId = ClusterId(3);
-
-    fn open(paths: &[PathBuf], known_ids: &BTreeMap<String, String>) -> Disks {
-        let known = Memory { disks: known_ids.clone(), ..Memory::default() };
-        Disks::open(paths, &known, CLUSTER, &LocalDisks, &mut StdRng::seed_from_u64(1), 0).ok().unwrap()
-    }
-
-    fn put(disks: &Disks, disk: usize, stripe: u64) -> BlockId {
-        let meta = conformance::block(CLUSTER, stripe, 5000);
-        let mut writer = disks.0[disk].store.as_ref().ok().unwrap().create(&meta).unwrap();
-        writer.write_at(0, &conformance::pattern(5000)).unwrap();
-        writer.finish(None).unwrap();
-        meta.id
-    }
-
-    fn remove(disks: &Disks, partials: &Partials, blocks: &[BlockId]) -> (u32, Vec<BlockId>, Vec<Reaction>) {
-        let scratch = tempfile::tempdir().unwrap();
-        let (limits, state) = (Limits::default(), StateFile::open(scratch.path()).unwrap());
-        let bounds = Bounds { limits: &limits, state: &state, now_ms: 0 };
-        let Removal { removed, gone, kept } = disks.remove(blocks, Duration::ZERO, partials, &bounds);
-        (removed, gone, kept.iter().map(|error| error.reaction).collect())
-    }
-
-    #[tokio::test]
-    async fn a_block_that_is_being_written_is_kept_and_holds_up_no_other() {
-        let dir = tempfile::tempdir().unwrap();
-        let (disks, partials) = (open(&[dir.path().join("a")], &BTreeMap::new()), Partials::new(&Limits::default()));
-        let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
-        let meta = conformance::block(CLUSTER, 1, 5000);
-        let claim = partials.claim(PlanId(1), number, store.as_ref(), &meta).ok().unwrap();
-        claim.write_at(0, &conformance::pattern(5000)).unwrap();
-        let other = put(&disks, 0, 2);
-        assert_eq!(remove(&disks, &partials, &[meta.id, other]), (1, vec![other], vec![Reaction::Retry]));
-        claim.commit(None).unwrap().unwrap();
-        // The block is committed but its claim not released: reporting it as gone would leave it there for ever.
-        assert_eq!(remove(&disks, &partials, &[meta.id]), (0, vec![], vec![Reaction::Retry]));
-        drop(claim);
-        assert_eq!(remove(&disks, &partials, &[meta.id]), (1, vec![meta.id], vec![]));
-        assert_eq!(store.list().unwrap(), []);
-    }
-
-    #[tokio::test]
-    async fn what_may_be_on_a_disk_that_cannot_be_used_is_neither_missing_nor_gone() {
-        let dir = tempfile::tempdir().unwrap();
-        let (paths, partials) = (["a", "b"].map(|name| dir.path().join(name)), Partials::new(&Limits::default()));
-        let disks = open(&paths, &BTreeMap::new());
-        let (here, there) = (put(&disks, 1, 1), put(&disks, 0, 2));
-        let known = disks.ids();
-        drop(disks);
-        std::fs::rename(&paths[0], dir.path().join("away")).unwrap();
-        std::fs::create_dir(&paths[0]).unwrap();
-
-        let disks = open(&paths, &known);
-        assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "a disk was created on an empty mount point");
-        assert_eq!((disks.report()[0].failed, &disks.ids()), (true, &known));
-        assert_eq!(disks.open_block(there).err().unwrap().reaction, Reaction::Replan);
-        assert!(disks.open_block(here).is_ok());
-        assert_eq!(remove(&disks, &partials, &[there, here]), (1, vec![here], vec![Reaction::Replan]));
-        drop(disks);
-
-        std::fs::remove_dir(&paths[0]).unwrap();
-        std::fs::rename(dir.path().join("away"), &paths[0]).unwrap();
-        let disks = open(&paths, &known);
-        assert_eq!(disks.open_block(here).err().unwrap().reaction, Reaction::NotFound);
-        assert_eq!(remove(&disks, &partials, &[there, here]), (1, vec![there, here], vec![]));
-    }
-
-    #[tokio::test]
-    async fn of_two_blocks_of_one_name_none_is_read_and_none_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
-        let id = put(&disks, 0, 1);
-        assert_eq!(put(&disks, 1, 1), id);
-        let error = disks.open_block(id).err().unwrap();
-        assert!(error.reaction == Reaction::Corrupt && error.message.contains("two blocks of this name"), "{error}");
-        assert_eq!(remove(&disks, &Partials::new(&Limits::default()), &[id]), (0, vec![], vec![Reaction::Corrupt]));
-        assert_eq!(disks.list(None, None, 0).unwrap().0, [id, id]);
-    }
-
-    #[tokio::test]
-    async fn what_nobody_expects_is_kept_for_days_and_then_deleted_not_too_much_a_day() {
-        let dir = tempfile::tempdir().unwrap();
-        let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
-        let partials = Partials::new(&Limits::default());
-        let limits = Limits { quarantine_ms: 1000, removed_blocks_per_day: 3, removed_percent_per_day: 0, ..Limits::default() };
-        let state = StateFile::open(&dir.path().join("state")).unwrap();
-        let at = |now_ms| Bounds { limits: &limits, state: &state, now_ms };
-        let orphans = [put(&disks, 0, 1), put(&disks, 0, 2), put(&disks, 1, 3)];
-        let kept = put(&disks, 0, 4);
-        let nowhere = BlockId { generation: 9, ..kept };
-
-        let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
-        let writing = partials.claim(PlanId(1), number, store.as_ref(), &conformance::block(CLUSTER, 5, 5000)).ok().unwrap();
-        let busy = conformance::block(CLUSTER, 5, 5000).id;
-        let (moved, why) = disks.quarantine(&[orphans[0], orphans[1], orphans[2], nowhere, busy], &partials, &at(5000));
-        assert_eq!((moved, why.len(), why[0].block, why[0].reaction), (3, 1, Some(busy), Reaction::Retry), "{why:?}");
-        drop(writing);
-        assert_eq!(disks.list(None, None, 0).unwrap().0, [kept]);
-        let told = |disk: usize| (disks.report()[disk].quarantined_blocks, disks.report()[disk].quarantined_bytes);
-        assert_eq!((told(0), told(1)), ((2, 10_000), (1, 5000)));
-        for (number, disk) in disks.0.iter().enumerate() {
-            assert_eq!(
-                disks.list(Some(&disk.id), None, 1).unwrap(),
-                if number == 0 { (vec![kept], true) } else { (vec![], false) }
-            );
-        }
-
-        disks.clear_quarantine(&at(6000));
-        assert_eq!(told(0), (2, 10_000), "not yet");
-        disks.clear_quarantine(&at(6001));
-        assert_eq!((told(0), told(1)), ((1, 5000), (0, 0)), "two were moved today, and three may be removed");
-        let (moved, why) = disks.quarantine(&[kept], &partials, &at(6001));
-        assert!(moved == 0 && why[0].message.contains("A person must decide"), "{why:?}");
-        assert!(disks.open_block(kept).is_ok());
-    }
-}
+mod tests;

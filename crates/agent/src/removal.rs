@@ -2,21 +2,24 @@
 
 use crate::{
     Limits,
-    state::{Removed, StateFile},
+    state::{Memory, StateFile, Used},
 };
 use std::{
+    collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::Instant;
-use weft_types::{BlockId, Error, Reaction, Result};
+use weft_types::{BlockId, Error, PAGE_LEN, Reaction, Result};
 
 /// The outcome of a request to remove blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Removal {
-    /// How many were there and are removed.
+    /// Those that were there, and are deleted.
     pub(crate) removed: u32,
-    /// Blocks that are certainly not on the node: removed, or never there.
+    /// Those that were there, and are in quarantine now.
+    pub(crate) quarantined: u32,
+    /// Those that are certainly not in service on the node any more, or never were.
     pub(crate) gone: Vec<BlockId>,
     /// Why each of the other blocks is, or may be, still there.
     pub(crate) kept: Vec<Error>,
@@ -30,111 +33,163 @@ pub(crate) struct Bounds<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// Counts the blocks that are taken off one disk within a day: removed, quarantined, or deleted from quarantine.
+/// What a quota counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Bytes within an hour, of blocks that a person or a committed transaction gave up, or that go for want of space.
+    Freed,
+    /// Blocks within a day that are taken away although nobody expects it: moved to the quarantine, or deleted there.
+    Unexpected,
+}
+
+/// Counts what is taken away of one disk within an hour or a day.
 ///
-/// The count is recorded in the agent's state file before a block is removed. A running process measures the day by the
-/// monotonic clock. After a restart the wall clock counts, and the rest of the day is never longer than a day.
-pub(crate) struct Quota(Mutex<Option<Window>>);
+/// The count is in the agent's state file before a block is gone. Within a process the time is measured by a clock that nobody
+/// sets; over a restart by the wall clock, and never as longer than the hour or day.
+pub(crate) struct Quota {
+    counted: Counted,
+    window: Mutex<Option<Window>>,
+}
 
 struct Window {
     ends: Instant,
-    removed_blocks: u64,
-    /// The count in the state file: somewhat higher, so that not every removal waits for the state file.
-    noted_blocks: u64,
-    /// The limit for the blocks that were there when it was computed. It is computed only after the floor is used up.
-    allowed_blocks: Option<u64>,
+    used: u64,
+    /// As much is noted: some ahead, so that not each block has to wait for the state file.
+    noted: u64,
+    /// Of all that was there when it was asked for; until more than the floor is used nobody asks.
+    allowed: Option<u64>,
 }
 
-const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
-/// The most removals that are recorded ahead; a restart loses at most this many.
-const NOTED_AHEAD_MAX: u64 = 64;
+/// As much of the floor is noted ahead: so much of its rights a restart can cost.
+const NOTED_AHEAD_DIVISOR: u64 = 16;
+
+/// What a block takes of its disk: whole pages of payload, and a page for its sidecar. Small blocks count for what they are there.
+pub(crate) fn bytes_on_disk(block_len: u64) -> u64 {
+    block_len.next_multiple_of(PAGE_LEN).saturating_add(PAGE_LEN)
+}
+
+impl Counted {
+    fn within(self) -> Duration {
+        match self {
+            Self::Freed => Duration::from_secs(60 * 60),
+            Self::Unexpected => Duration::from_secs(24 * 60 * 60),
+        }
+    }
+
+    /// What may go in any case, and the part of all that may, percent.
+    fn bound(self, limits: &Limits) -> (u64, u32) {
+        match self {
+            Self::Freed => (limits.freed_bytes_per_hour.0, limits.freed_percent_per_hour),
+            Self::Unexpected => (limits.removed_blocks_per_day.into(), limits.removed_percent_per_day),
+        }
+    }
+
+    fn noted(self, memory: &mut Memory) -> &mut BTreeMap<String, Used> {
+        match self {
+            Self::Freed => &mut memory.freed,
+            Self::Unexpected => &mut memory.removed,
+        }
+    }
+
+    fn used_up(self, used: u64) -> Error {
+        let message = match self {
+            Self::Freed => format!(
+                "{used} bytes of the disk have been freed within an hour: the rest follows in the next hours \
+                 (limits.freed_percent_per_hour)"
+            ),
+            Self::Unexpected => format!(
+                "{used} blocks of the disk that nobody expects have been taken away within a day: a person must decide whether more is \
+                 meant, and run `weft node garbage release` or raise limits.removed_percent_per_day; otherwise it goes on tomorrow"
+            ),
+        };
+        Error::new(Reaction::Unavailable, message)
+    }
+}
 
 impl Quota {
-    /// Resumes from the count that was recorded before a restart.
-    pub(crate) fn new(noted: Option<&Removed>, now_ms: u64, now: Instant) -> Self {
-        let window = |noted: &Removed| Window {
-            ends: now + Duration::from_millis(noted.until_ms.saturating_sub(now_ms)).min(WINDOW),
-            removed_blocks: noted.blocks,
-            noted_blocks: noted.blocks,
-            allowed_blocks: None,
+    /// Goes on with what was noted before a restart.
+    pub(crate) fn new(counted: Counted, mut known: Memory, disk: &str, now_ms: u64, now: Instant) -> Self {
+        let window = |noted: Used| Window {
+            ends: now + Duration::from_millis(noted.until_ms.saturating_sub(now_ms)).min(counted.within()),
+            used: noted.amount,
+            noted: noted.amount,
+            allowed: None,
         };
-        Self(Mutex::new(noted.map(window)))
+        Self { counted, window: Mutex::new(counted.noted(&mut known).remove(disk).map(window)) }
     }
 
     /// Takes the right to remove one block from the disk `disk`; `count_blocks` counts the disk's blocks. May block.
     pub(crate) fn take(
         &self,
+        amount: u64,
         disk: &str,
         bounds: &Bounds<'_>,
         now: Instant,
-        count_blocks: impl FnOnce() -> Result<usize>,
+        all: impl FnOnce(u64) -> Result<u64>,
     ) -> Result<()> {
-        let limits = bounds.limits;
+        let (floor, percent) = self.counted.bound(bounds.limits);
         let mut quota = self.lock();
-        let fresh = || Window { ends: now + WINDOW, removed_blocks: 0, noted_blocks: 0, allowed_blocks: None };
+        let fresh = || Window { ends: now + self.counted.within(), used: 0, noted: 0, allowed: None };
         let window = quota.get_or_insert_with(fresh);
         if now >= window.ends {
             *window = fresh();
         }
-        let floor = u64::from(limits.removed_blocks_per_day);
-        if window.removed_blocks >= floor {
-            let allowed = match window.allowed_blocks {
+        if window.used >= floor {
+            let allowed = match window.allowed {
                 Some(allowed) => allowed,
-                None => {
-                    let all = count_blocks()? as u64 + window.removed_blocks;
-                    *window.allowed_blocks.insert(all * u64::from(limits.removed_percent_per_day) / 100)
-                }
+                None => *window.allowed.insert(all(window.used)?.saturating_mul(percent.into()) / 100),
             };
-            if window.removed_blocks >= allowed {
-                return Err(too_many(window.removed_blocks));
+            if window.used >= allowed {
+                return Err(self.counted.used_up(window.used));
             }
         }
-        if window.removed_blocks >= window.noted_blocks {
-            let noted = window.removed_blocks + (floor / 16).clamp(1, NOTED_AHEAD_MAX);
+        let used = window.used.saturating_add(amount);
+        if used > window.noted {
+            let noted = window.used.saturating_add(amount.max(floor / NOTED_AHEAD_DIVISOR));
             let left_ms = u64::try_from(window.ends.duration_since(now).as_millis()).unwrap_or(u64::MAX);
-            let removed = Removed { until_ms: bounds.now_ms.saturating_add(left_ms), blocks: noted };
+            let until_ms = bounds.now_ms.saturating_add(left_ms);
             bounds.state.update(|memory| {
-                memory.removed.retain(|_, old| old.until_ms > bounds.now_ms);
-                memory.removed.insert(disk.to_owned(), removed);
+                let all = self.counted.noted(memory);
+                all.retain(|_, old| old.until_ms > bounds.now_ms);
+                all.insert(disk.to_owned(), Used { until_ms, amount: noted });
             })?;
-            window.noted_blocks = noted;
+            window.noted = noted;
         }
-        window.removed_blocks += 1;
+        window.used = used;
         Ok(())
     }
 
-    /// Returns an unused right.
-    pub(crate) fn give_back(&self) {
+    /// Gives back a right that was not used.
+    pub(crate) fn give_back(&self, amount: u64) {
         if let Some(window) = self.lock().as_mut() {
-            window.removed_blocks = window.removed_blocks.saturating_sub(1);
+            window.used = window.used.saturating_sub(amount);
         }
     }
 
     /// A poisoned lock is safe to use: each change is one assignment.
     fn lock(&self) -> MutexGuard<'_, Option<Window>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn too_many(removed_blocks: u64) -> Error {
-    Error::new(
-        Reaction::Unavailable,
-        format!(
-            "{removed_blocks} blocks of the disk were removed within a day, which is the limit. A person must decide: raise \
-             limits.removed_percent_per_day to allow more now; otherwise removal continues tomorrow"
-        ),
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_types::ByteSize;
 
-    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+    const HOUR_MS: u64 = 60 * 60 * 1000;
+    const DAY_MS: u64 = 24 * HOUR_MS;
+    const DAY: Duration = Duration::from_millis(DAY_MS);
+    const MIB: u64 = 1 << 20;
 
-    /// Takes rights until none are left; returns how many there were.
+    fn fresh(counted: Counted, now: Instant) -> Quota {
+        Quota::new(counted, Memory::default(), "d", 5000, now)
+    }
+
+    /// Takes rights for one block until there are none left; tells how many there were.
     fn take_all(quota: &Quota, bounds: &Bounds<'_>, now: Instant, there: usize) -> usize {
-        (0..there).take_while(|taken| quota.take("d", bounds, now, || Ok(there - taken)).is_ok()).count()
+        let take = |taken: &usize| quota.take(1, "d", bounds, now, |used| Ok((there - taken) as u64 + used));
+        (0..there).take_while(|taken| take(taken).is_ok()).count()
     }
 
     #[tokio::test]
@@ -144,16 +199,15 @@ mod tests {
         let limits = Limits { removed_blocks_per_day: 10, removed_percent_per_day: 20, ..Limits::default() };
         let bounds = Bounds { limits: &limits, state: &state, now_ms: 5000 };
         let now = Instant::now();
-        let fresh = || Quota::new(None, 5000, now);
-        assert_eq!(take_all(&fresh(), &bounds, now, 40), 10, "the floor");
-        let large = fresh();
-        assert_eq!(take_all(&large, &bounds, now, 1000), 200, "a fifth of all blocks");
-        let refused = large.take("d", &bounds, now, || Ok(800)).unwrap_err();
+        assert_eq!(take_all(&fresh(Counted::Unexpected, now), &bounds, now, 40), 10, "the floor");
+        let large = fresh(Counted::Unexpected, now);
+        assert_eq!(take_all(&large, &bounds, now, 1000), 200, "a fifth of all that were there");
+        let refused = large.take(1, "d", &bounds, now, |used| Ok(800 + used)).unwrap_err();
         assert!(refused.message.contains("removed_percent_per_day"), "{refused}");
-        large.give_back();
-        large.take("d", &bounds, now, || Ok(800)).unwrap();
-        large.take("d", &bounds, now, || Ok(800)).unwrap_err();
-        assert_eq!(take_all(&large, &bounds, now + WINDOW, 800), 160);
+        large.give_back(1);
+        large.take(1, "d", &bounds, now, |used| Ok(800 + used)).unwrap();
+        large.take(1, "d", &bounds, now, |used| Ok(800 + used)).unwrap_err();
+        assert_eq!(take_all(&large, &bounds, now + DAY, 800), 160);
     }
 
     #[tokio::test]
@@ -163,7 +217,7 @@ mod tests {
         let now = Instant::now();
         let start = |now_ms| {
             let state = StateFile::open(dir.path()).unwrap();
-            let quota = Quota::new(state.get().removed.get("d"), now_ms, now);
+            let quota = Quota::new(Counted::Unexpected, state.get(), "d", now_ms, now);
             (state, quota)
         };
         let mut taken = 0;
@@ -184,15 +238,87 @@ mod tests {
             (2 * DAY_MS - 1000, Duration::ZERO, 0),
             (2 * DAY_MS - 1000, Duration::from_secs(1), 30),
             (3 * DAY_MS, Duration::ZERO, 30),
-            // The clock was set back: when the day began is unknown.
-            (5, WINDOW - Duration::from_secs(1), 0),
-            (5, WINDOW, 30),
+            // Set back: nobody knows how long ago it was.
+            (5, DAY - Duration::from_secs(1), 0),
+            (5, DAY, 30),
         ] {
             let (_, quota) = start(now_ms);
             let scratch = tempfile::tempdir().unwrap();
             let state = StateFile::open(scratch.path()).unwrap();
             let bounds = Bounds { limits: &limits, state: &state, now_ms };
             assert_eq!(take_all(&quota, &bounds, now + later, 30), left, "{now_ms} + {later:?}");
+        }
+    }
+
+    /// Takes rights for blocks of that length until there are none left; tells how many bytes they have.
+    fn free_all(quota: &Quota, bounds: &Bounds<'_>, now: Instant, len: u64, disk_bytes: u64) -> u64 {
+        (0..10_000).take_while(|_| quota.take(len, "d", bounds, now, |_| Ok(disk_bytes)).is_ok()).count() as u64 * len
+    }
+
+    #[tokio::test]
+    async fn a_quarter_of_a_disks_bytes_is_freed_in_an_hour_and_the_rest_in_the_next_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateFile::open(dir.path()).unwrap();
+        let limits = Limits { freed_bytes_per_hour: ByteSize(64 * MIB), ..Limits::default() };
+        let bounds = Bounds { limits: &limits, state: &state, now_ms: 5000 };
+        let now = Instant::now();
+        let hour = |number: u64| now + number as u32 * Duration::from_millis(HOUR_MS);
+        let large = fresh(Counted::Freed, now);
+        for number in 0..3 {
+            assert_eq!(free_all(&large, &bounds, hour(number), MIB, 1 << 30), 256 * MIB);
+            let refused = large.take(MIB, "d", &bounds, hour(number), |_| Ok(1 << 30)).unwrap_err();
+            assert!(refused.reaction == Reaction::Unavailable && refused.message.contains("freed_percent_per_hour"), "{refused}");
+        }
+        // A small disk has its floor, and no block is too large for it.
+        assert_eq!(free_all(&fresh(Counted::Freed, now), &bounds, now, MIB, 100 * MIB), 64 * MIB);
+        assert_eq!(free_all(&fresh(Counted::Freed, now), &bounds, now, 50 * MIB, 100 * MIB), 100 * MIB);
+        let none = Limits { freed_bytes_per_hour: ByteSize(0), ..limits.clone() };
+        let bounds = Bounds { limits: &none, ..bounds };
+        assert_eq!(free_all(&fresh(Counted::Freed, now), &bounds, now, 50 * MIB, 40 * MIB), 50 * MIB);
+        let nothing = Limits { freed_percent_per_hour: 0, ..none.clone() };
+        assert_eq!(free_all(&fresh(Counted::Freed, now), &Bounds { limits: &nothing, ..bounds }, now, 1, 1 << 30), 0);
+        // Of many small blocks, what they take counts.
+        assert_eq!((bytes_on_disk(0), bytes_on_disk(1), bytes_on_disk(MIB)), (4096, 8192, MIB + 4096));
+    }
+
+    #[tokio::test]
+    async fn what_was_freed_is_known_after_a_restart_also_with_a_clock_that_was_set_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { freed_bytes_per_hour: ByteSize(32 * MIB), ..Limits::default() };
+        let now = Instant::now();
+        let start = |now_ms| {
+            let state = StateFile::open(dir.path()).unwrap();
+            let quota = Quota::new(Counted::Freed, state.get(), "d", now_ms, now);
+            (state, quota)
+        };
+        let disk_bytes = 400 * MIB;
+        let mut freed = 0;
+        for starts in 0..5 {
+            let (state, quota) = start(DAY_MS + starts);
+            let bounds = Bounds { limits: &limits, state: &state, now_ms: DAY_MS + starts };
+            freed += (0..20).filter(|_| quota.take(MIB, "d", &bounds, now, |_| Ok(disk_bytes)).is_ok()).count() as u64 * MIB;
+        }
+        let (state, quota) = start(DAY_MS + 5);
+        let bounds = Bounds { limits: &limits, state: &state, now_ms: DAY_MS + 5 };
+        freed += free_all(&quota, &bounds, now, MIB, disk_bytes);
+        // Each of the starts before noted up to 2 MiB ahead.
+        assert!((90 * MIB..=100 * MIB).contains(&freed), "{freed} bytes");
+        // The day's count of blocks is another.
+        Quota::new(Counted::Unexpected, state.get(), "d", 0, now).take(1, "d", &bounds, now, |_| Ok(0)).unwrap();
+
+        for (now_ms, later_ms, left) in [
+            (DAY_MS + HOUR_MS - 1000, 0, 0),
+            (DAY_MS + HOUR_MS - 1000, 1000, 100),
+            (DAY_MS + HOUR_MS, 0, 100),
+            (5, HOUR_MS - 1000, 0),
+            (5, HOUR_MS, 100),
+        ] {
+            let (_, quota) = start(now_ms);
+            let scratch = tempfile::tempdir().unwrap();
+            let state = StateFile::open(scratch.path()).unwrap();
+            let bounds = Bounds { limits: &limits, state: &state, now_ms };
+            let at = now + Duration::from_millis(later_ms);
+            assert_eq!(free_all(&quota, &bounds, at, MIB, disk_bytes), left * MIB, "{now_ms} + {later_ms}");
         }
     }
 }

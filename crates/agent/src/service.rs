@@ -1,6 +1,6 @@
 //! The coordinator's calls to an agent, over gRPC.
 
-use crate::{convert, node::Node, probe, wire};
+use crate::{convert, disks::Released, node::Node, probe, wire};
 use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -10,11 +10,12 @@ use weft_proto::{
     to_status,
     v1::{
         CancelReply, CancelRequest, ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenReply,
-        OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, RemoveReply, RemoveRequest,
-        SendProbeReply, SendProbeRequest, StartRequest, TaskEvent, agent_server::Agent,
+        OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
+        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest, StartRequest, TaskEvent,
+        agent_server::Agent,
     },
 };
-use weft_types::{BlockId, Error, PlanId, Result};
+use weft_types::{BlockId, Error, GarbageReason, PlanId, Reaction, Result};
 
 /// The service.
 pub(crate) struct Service(pub(crate) Arc<Node>);
@@ -72,14 +73,29 @@ impl Service {
         let request = self.authorise(request)?;
         let blocks = self.doomed(request.epoch, &request.incarnation, request.high_water, &request.blocks).await?;
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
-        let opening = Duration::from_millis(request.opening_ms);
-        let remove = move || Ok(disks.remove(&blocks, opening, &node.partials, &node.bounds()));
+        let (opening, reason) = (Duration::from_millis(request.opening_ms), GarbageReason::by_name(&request.reason));
+        let remove = move || Ok(disks.remove(&blocks, reason, opening, &node.partials, &node.bounds()));
         let removal = self.0.seams.disk_mode.run(remove).await?;
+        let waits = |error: &&Error| error.reaction == Reaction::Unavailable;
         Ok(RemoveReply {
             removed: removal.removed,
+            quarantined: removal.quarantined,
             gone: removal.gone.iter().map(wire::encode).collect(),
             kept: told(&removal.kept),
+            waiting: removal.kept.iter().filter(waits).count() as u32,
         })
+    }
+
+    async fn release(&self, request: Request<ReleaseQuarantineRequest>) -> Result<ReleaseQuarantineReply> {
+        let ReleaseQuarantineRequest { epoch, incarnation, high_water, blocks_max } = self.authorise(request)?;
+        if blocks_max > 0 {
+            self.doomed(epoch, &incarnation, high_water, &[]).await?;
+        }
+        let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
+        let blocks_max = (blocks_max as usize).min(REMOVED_BLOCKS_MAX);
+        let release = move || Ok(disks.release_quarantine(blocks_max, &node.config.limits));
+        let Released { freed_blocks, freed_bytes, disks, kept } = self.0.seams.disk_mode.run(release).await?;
+        Ok(ReleaseQuarantineReply { disks, freed_blocks, freed_bytes, kept: told(&kept) })
     }
 
     async fn quarantine_blocks(&self, request: Request<QuarantineRequest>) -> Result<QuarantineReply> {
@@ -170,6 +186,13 @@ impl Agent for Service {
 
     async fn quarantine(&self, request: Request<QuarantineRequest>) -> Result<Response<QuarantineReply>, Status> {
         answer(self.quarantine_blocks(request).await)
+    }
+
+    async fn release_quarantine(
+        &self,
+        request: Request<ReleaseQuarantineRequest>,
+    ) -> Result<Response<ReleaseQuarantineReply>, Status> {
+        answer(self.release(request).await)
     }
 
     async fn send_probe(&self, request: Request<SendProbeRequest>) -> Result<Response<SendProbeReply>, Status> {

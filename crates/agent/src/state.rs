@@ -1,7 +1,7 @@
 //! The agent's durable state, in the file `agent` of its state directory:
 //!
 //! ```text
-//! weft-agent 2
+//! weft-agent 3
 //! cluster 000102030405060708090a0b0c0d0e0f
 //! node 7
 //! epoch 12
@@ -9,6 +9,7 @@
 //! high-water 4711
 //! disk 101112131415161718191a1b1c1d1e1f /srv/weft/a
 //! removed 101112131415161718191a1b1c1d1e1f 1700086400000 64
+//! freed 101112131415161718191a1b1c1d1e1f 1700003600000 67108864
 //! crc32c 89abcdef
 //! ```
 //! It is text, so that an operator can read it. The last line is the CRC32C of all lines before it.
@@ -39,17 +40,19 @@ pub(crate) struct Memory {
     pub(crate) high_water: u64,
     /// The ids of its disks, by path: a disk that no longer opens can still be named.
     pub(crate) disks: BTreeMap<String, String>,
-    /// The blocks removed from each disk, by the disk's id.
-    pub(crate) removed: BTreeMap<String, Removed>,
+    /// The blocks of each disk, by its id, that were taken away within a day although nobody expected it.
+    pub(crate) removed: BTreeMap<String, Used>,
+    /// The bytes of each disk, by its id, that were freed within an hour.
+    pub(crate) freed: BTreeMap<String, Used>,
 }
 
-/// The blocks removed from a disk within a day.
+/// How much of a bound is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Removed {
-    /// When the day ends, milliseconds since 1970.
+pub(crate) struct Used {
+    /// When the day or hour ends, milliseconds since 1970.
     pub(crate) until_ms: u64,
-    /// An upper bound on the removed blocks: removals are recorded ahead.
-    pub(crate) blocks: u64,
+    /// Blocks or bytes, or some more: they are noted before they are removed.
+    pub(crate) amount: u64,
 }
 
 /// The file and its content.
@@ -63,8 +66,8 @@ struct Known {
     saved: Memory,
 }
 
-/// Version 1 had no `removed` lines.
-const VERSION: u32 = 2;
+/// The first version had no `removed`, the second no `freed`.
+const VERSION: u32 = 3;
 const STATE_BYTES_MAX: u64 = 1 << 20;
 const INCARNATION_BYTES_MAX: usize = 255;
 
@@ -150,8 +153,10 @@ fn encode(memory: &Memory) -> String {
     for (path, id) in &memory.disks {
         body += &format!("disk {id} {path}\n");
     }
-    for (disk, Removed { until_ms, blocks }) in &memory.removed {
-        body += &format!("removed {disk} {until_ms} {blocks}\n");
+    for (what, used) in [("removed", &memory.removed), ("freed", &memory.freed)] {
+        for (disk, Used { until_ms, amount }) in used {
+            body += &format!("{what} {disk} {until_ms} {amount}\n");
+        }
     }
     format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
 }
@@ -186,19 +191,22 @@ fn decode_lines(text: &str) -> Option<Memory> {
                 let (id, path) = value.split_once(' ')?;
                 memory.disks.insert(path.to_string(), id.to_string());
             }
-            "removed" => {
-                let (disk, counted) = value.split_once(' ')?;
-                let (until_ms, blocks) = counted.split_once(' ')?;
-                let removed = Removed { until_ms: until_ms.parse().ok()?, blocks: blocks.parse().ok()? };
-                memory.removed.insert(disk.to_string(), removed);
-            }
+            "removed" => decode_used(value, &mut memory.removed)?,
+            "freed" => decode_used(value, &mut memory.freed)?,
             _ => return None,
         }
     }
     Some(memory)
 }
 
-/// To continue without the state could mean to obey a coordinator that was replaced.
+fn decode_used(value: &str, all: &mut BTreeMap<String, Used>) -> Option<()> {
+    let (disk, counted) = value.split_once(' ')?;
+    let (until_ms, amount) = counted.split_once(' ')?;
+    all.insert(disk.to_string(), Used { until_ms: until_ms.parse().ok()?, amount: amount.parse().ok()? });
+    Some(())
+}
+
+/// Going on without it could mean to obey a coordinator that was replaced.
 fn damaged(path: &Path) -> Error {
     Error::fatal(format!("{} is damaged: restore a copy, or remove the file and let the agent register again", path.display()))
 }
@@ -220,7 +228,8 @@ mod tests {
             incarnation: "crc32 c-ish".into(),
             high_water: 0,
             disks: BTreeMap::from([("/srv/a b".into(), "1f".into())]),
-            removed: BTreeMap::from([("1f".into(), Removed { until_ms: 1_700_000_000_000, blocks: 64 })]),
+            removed: BTreeMap::from([("1f".into(), Used { until_ms: 1_700_000_000_000, amount: 64 })]),
+            freed: BTreeMap::from([("1f".into(), Used { until_ms: 1_600_000_000_000, amount: 1 << 40 })]),
         };
         file.update(|known| *known = memory.clone()).unwrap();
         assert_eq!(StateFile::open(dir.path()).unwrap().get(), memory);
@@ -242,12 +251,17 @@ mod tests {
             fs::write(&path, spoiled).unwrap();
             assert!(StateFile::open(dir.path()).is_err());
         }
-        fs::write(&path, text.replace("weft-agent 2", "weft-agent 3")).unwrap();
+        fs::write(&path, text.replace("weft-agent 3", "weft-agent 4")).unwrap();
         let error = StateFile::open(dir.path()).err().unwrap();
-        assert!(error.message.contains("format 3"), "{error}");
+        assert!(error.message.contains("format 4"), "{error}");
 
         let body = "weft-agent 1\nepoch 4\nhigh-water 2\n";
         fs::write(&path, format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))).unwrap();
-        assert_eq!(StateFile::open(dir.path()).unwrap().get(), Memory { epoch: 4, high_water: 2, ..Memory::default() });
+        let old = Memory { epoch: 4, high_water: 2, ..Memory::default() };
+        assert_eq!(StateFile::open(dir.path()).unwrap().get(), old);
+        let body = "weft-agent 2\nepoch 4\nhigh-water 2\nremoved 1f 1700086400000 64\n";
+        fs::write(&path, format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))).unwrap();
+        let removed = BTreeMap::from([("1f".into(), Used { until_ms: 1_700_086_400_000, amount: 64 })]);
+        assert_eq!(StateFile::open(dir.path()).unwrap().get(), Memory { removed, ..old });
     }
 }

@@ -27,6 +27,7 @@ mod config;
 mod convert;
 mod destination;
 mod fetch;
+mod garbage;
 mod get;
 mod jobs;
 mod lease;

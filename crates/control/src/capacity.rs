@@ -104,9 +104,9 @@ impl KeptFree {
             full.iter().filter(|node| !self.has_room(node, bytes, |disk| disk.total_bytes)).map(|node| node.id).collect();
         let waits = |why: String| {
             Error::retry(format!(
-                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free in addition to the {percent} % of a disk that \
-                 conversions leave to puts (conversion_free_percent), and {why}. Agents free removed blocks as \
-                 their limits.removed_blocks_per_day and limits.removed_percent_per_day allow",
+                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
+                 conversions leave to puts (conversion_free_percent), and {why}; removed blocks come free as \
+                 limits.freed_percent_per_hour of the agents lets them",
                 full.len()
             ))
         };

@@ -29,6 +29,7 @@ pub mod disputes;
 pub mod findings;
 #[cfg(test)]
 mod fixtures;
+pub mod garbage;
 pub mod helpers;
 pub mod in_flight;
 pub mod job;

@@ -31,6 +31,7 @@ mod config;
 mod coordinator;
 mod copies;
 mod delegations;
+mod garbage;
 mod in_flight;
 mod jobs;
 mod links;

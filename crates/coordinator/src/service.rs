@@ -3,7 +3,7 @@
 use crate::{
     copies,
     delegations::{Delegation, Who},
-    jobs, links, puts, read, repair,
+    garbage, jobs, links, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -316,5 +316,19 @@ impl v1::weft_server::Weft for WeftService {
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { jobs::change(&shared, &asked).await }).await)
+    }
+
+    async fn list_garbage(&self, request: Request<v1::ListGarbageRequest>) -> Result<Response<v1::ListGarbageReply>, Status> {
+        let asked = self.asked(request)?;
+        answer(garbage::list(&self.shared, &asked).await)
+    }
+
+    async fn release_garbage(
+        &self,
+        request: Request<v1::ReleaseGarbageRequest>,
+    ) -> Result<Response<v1::ReleaseGarbageReply>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { garbage::release_some(&shared, &asked).await }).await)
     }
 }

@@ -4,7 +4,7 @@ use crate::{pages::Stripes, shared::Shared};
 use std::collections::BTreeMap;
 use weft_control::members::MemberStatus;
 use weft_control::view::View;
-use weft_meta::{BucketRecord, ObjectRecord, PolicyRecord};
+use weft_meta::{BucketRecord, GarbageTotal, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
 use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, StripeRecord};
 
@@ -125,7 +125,7 @@ pub(crate) fn checksums(stripe: &StripeRecord, index: u8) -> v1::BlockChecksums 
 }
 
 /// A node.
-pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) -> v1::Node {
+pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, garbage: &[GarbageTotal]) -> v1::Node {
     let record = &status.record;
     let disk = |disk: &weft_types::DiskRecord| {
         let state = status.disks.get(&disk.number).copied().unwrap_or_default();
@@ -152,6 +152,8 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) ->
         blocks: record.disks.iter().filter_map(|disk| blocks.get(&disk.number)).sum(),
         coding_bytes_per_s: status.coding_bytes_per_s,
         fsyncs: status.fsyncs,
+        garbage_blocks: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.blocks).sum(),
+        garbage_bytes: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.bytes).sum(),
     }
 }
 
@@ -160,12 +162,13 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
     let totals = shared.meta.totals().await.map_err(|error| shared.meta_error(error))?;
     let blocks = shared.meta.blocks_per_disk().await.map_err(|error| shared.meta_error(error))?;
     let blocks: BTreeMap<DiskNumber, u64> = blocks.into_iter().collect();
+    let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
     let statuses = shared.members.statuses();
     Ok(v1::StatusReply {
         cluster: shared.cluster.id.to_string(),
         epoch: shared.epoch.0,
         incarnation: shared.cluster.incarnation.clone(),
-        nodes: statuses.iter().map(|status| node(status, &blocks)).collect(),
+        nodes: statuses.iter().map(|status| node(status, &blocks, &garbage)).collect(),
         objects: totals.objects,
         stripes: totals.stripes,
         data_bytes: totals.data_bytes,

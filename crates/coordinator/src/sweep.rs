@@ -6,9 +6,9 @@
 use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
-use weft_control::put::upload;
+use weft_control::{garbage::Removals, put::upload};
 use weft_proto::{from_status, rpc, v1};
-use weft_types::{BlockId, Error, NodeId, Result};
+use weft_types::{BlockId, Error, GarbageReason, NodeId, Result};
 
 /// The most puts that one sweep aborts.
 const UPLOADS_PER_SWEEP: u32 = 1_000;
@@ -17,20 +17,33 @@ const BLOCKS_PER_CALL: usize = 64;
 /// The most blocks of one node in one sweep; the rest waits for the next sweep.
 const BLOCKS_PER_SWEEP: u32 = 16_384;
 
+/// What names a node's registration.
+type Registration = [u8; 8];
+
+/// What a node keeps of what it was to remove.
+#[derive(Default)]
+struct Kept {
+    blocks: usize,
+    /// Of them, those that wait until more of their disk may be freed.
+    waiting: usize,
+    /// Of the first of them.
+    why: String,
+}
+
 /// Sweeps for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut removals = Removals::default();
     let mut interval = tokio::time::interval(Duration::from_millis(shared.config.sweep_interval_ms));
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
-        if let Err(error) = sweep(&shared).await {
-            tracing::warn!(%error, "a sweep failed");
+        if let Err(error) = sweep(&shared, &mut removals).await {
+            tracing::warn!(%error, "a sweep did not finish");
         }
     }
 }
 
-/// One sweep.
-pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<()> {
+async fn sweep(shared: &Arc<Shared>, removals: &mut Removals<Registration>) -> Result<()> {
     shared.reads.forget_ended();
     give_up_puts(shared).await?;
     let now_ms = shared.now_ms();
@@ -38,12 +51,8 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<()> {
     if given_up > 0 {
         tracing::info!(given_up, "released expired allocations of repairs");
     }
-    let nodes: Vec<NodeId> = shared.members.view().nodes.values().filter(|node| node.up).map(|node| node.id).collect();
-    let removed = join_all(nodes.iter().map(|node| remove_garbage(shared, *node, now_ms))).await;
-    for (node, result) in nodes.iter().zip(removed) {
-        if let Err(error) = result {
-            tracing::warn!(node = %shared.members.name(*node), %error, "cannot remove garbage from a node");
-        }
+    for meant in [true, false] {
+        remove_all_garbage(shared, removals, meant, now_ms).await;
     }
     let counts = shared.meta.blocks_per_disk().await.map_err(|error| shared.meta_error(error))?;
     shared.members.set_blocks(&counts);
@@ -67,28 +76,61 @@ async fn give_up_puts(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Removes a node's garbage, and forgets what it reports as gone. What it keeps, for example on a failed disk, stays
-/// garbage and delays nothing else.
-async fn remove_garbage(shared: &Shared, node: NodeId, now_ms: u64) -> Result<()> {
-    let garbage = shared.meta.garbage(node, now_ms, BLOCKS_PER_SWEEP).await.map_err(|error| shared.meta_error(error))?;
-    let blocks: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
-    let mut kept = String::new();
-    for asked in blocks.chunks(BLOCKS_PER_CALL) {
-        let reply = remove(shared, node, asked).await?;
-        let gone = reply.gone.iter().filter_map(|id| postcard::from_bytes::<BlockId>(id).ok());
-        let gone: Vec<BlockId> = gone.filter(|id| asked.contains(id)).collect();
-        if !gone.is_empty() {
-            shared.meta.forget_garbage(shared.epoch, node, gone).await.map_err(|error| shared.meta_error(error))?;
+/// Asks all nodes to remove what is meant to go, or what is not: agents bound these apart.
+async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registration>, meant: bool, now_ms: u64) {
+    let now = shared.started.now();
+    let up = shared.members.view().nodes.into_values().filter(|node| node.up).map(|node| node.id);
+    let registered = up.filter_map(|node| Some((node, shared.members.session(node)?.link_key.id())));
+    let nodes: Vec<(NodeId, Registration)> = registered.filter(|(node, of)| removals.is_due(*node, meant, of, now)).collect();
+    let kept = join_all(nodes.iter().map(|(node, _)| remove_garbage(shared, *node, meant, now_ms))).await;
+    for ((node, registration), kept) in nodes.into_iter().zip(kept) {
+        if matches!(&kept, Ok(kept) if kept.waiting > 0) {
+            removals.waits(node, meant, registration, now);
         }
-        if kept.is_empty() {
-            kept = reply.kept;
+        match kept {
+            Ok(kept) if kept.blocks == 0 => {}
+            kept if removals.tells(node, now) => tell(&shared.members.name(node), meant, kept),
+            _ => {}
         }
     }
-    if kept.is_empty() { Ok(()) } else { Err(Error::retry(kept)) }
 }
 
-async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<v1::RemoveReply> {
-    let Some(session) = shared.members.session(node) else { return Err(Error::retry("the node went down")) };
+fn tell(node: &str, meant: bool, kept: Result<Kept>) {
+    match kept {
+        Ok(Kept { blocks, waiting, why }) if meant && blocks == waiting => {
+            tracing::info!(node, blocks, why, "blocks that nobody needs are removed in the next hours");
+        }
+        Ok(Kept { blocks, why, .. }) => tracing::warn!(node, blocks, why, "blocks that nobody needs could not be removed"),
+        Err(error) => tracing::warn!(node, %error, "blocks that nobody needs could not be removed"),
+    }
+}
+
+/// Forgets what the node has really removed. What it keeps, as on a disk that has failed, stays garbage and holds up nothing else.
+async fn remove_garbage(shared: &Shared, node: NodeId, meant: bool, now_ms: u64) -> Result<Kept> {
+    let mut kept = Kept::default();
+    for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant() == meant) {
+        let garbage = shared.meta.garbage(node, reason, now_ms, BLOCKS_PER_SWEEP).await;
+        let garbage = garbage.map_err(|error| shared.meta_error(error))?;
+        let blocks: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
+        for asked in blocks.chunks(BLOCKS_PER_CALL) {
+            let reply = remove(shared, node, asked, reason).await?;
+            let gone = reply.gone.iter().filter_map(|id| postcard::from_bytes::<BlockId>(id).ok());
+            let gone: Vec<BlockId> = gone.filter(|id| asked.contains(id)).collect();
+            kept.blocks += asked.len().saturating_sub(gone.len());
+            kept.waiting += reply.waiting as usize;
+            if !gone.is_empty() {
+                shared.meta.forget_garbage(shared.epoch, node, gone).await.map_err(|error| shared.meta_error(error))?;
+            }
+            if kept.why.is_empty() {
+                kept.why = reply.kept;
+            }
+        }
+    }
+    Ok(kept)
+}
+
+async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId], reason: GarbageReason) -> Result<v1::RemoveReply> {
+    let Some(session) = shared.members.session(node) else { return Err(Error::retry("it went down")) };
     let encoded = blocks.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
     let blocks = encoded.map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))?;
     let cluster = shared.meta.cluster().await.map_err(|error| shared.meta_error(error))?;
@@ -99,13 +141,15 @@ async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<v1:
         blocks,
         // A stripe or a rebuild that began before its blocks became garbage may still send tasks.
         opening_ms: supervise::opening_ms(&shared.config),
+        reason: reason.name().to_owned(),
     };
     let mut agent = rpc::agent_client(session.channel);
     let call = agent.remove(rpc::with_deadline(request, shared.call_timeout()));
     match tokio::time::timeout(shared.call_timeout(), call).await {
         Ok(Ok(reply)) => {
             let reply = reply.into_inner();
-            tracing::debug!(node = %session.record.name, removed = reply.removed, "removed garbage from a node");
+            let (removed, quarantined) = (reply.removed, reply.quarantined);
+            tracing::debug!(node = %session.record.name, reason = reason.name(), removed, quarantined, "garbage was removed");
             Ok(reply)
         }
         Ok(Err(status)) => Err(from_status(&status)),

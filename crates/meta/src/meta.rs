@@ -3,8 +3,8 @@
 use crate::*;
 use async_trait::async_trait;
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId, NodeRecord,
-    NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
+    NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// The cluster's metadata. Each method is one transaction: when it returns, it is complete and durable, or nothing
@@ -152,9 +152,13 @@ pub trait Meta: Send + Sync {
     /// changed.
     async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 
-    /// The garbage that a node may remove now.
-    async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
-    /// The number of garbage blocks on all nodes, whether or not they may be removed yet.
+    /// What a node may remove by now for one reason.
+    async fn garbage(&self, node: NodeId, reason: GarbageReason, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
+    /// All garbage, whenever it may be removed, by disk and reason.
+    async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>>;
+    /// A person wants a node's unexpected garbage removed, whatever it is: from now on that is its reason. Tells how many blocks.
+    async fn release_garbage(&self, epoch: Epoch, node: NodeId) -> Result<u64>;
+    /// How much garbage there is, whenever it may be removed, and on whatever node.
     async fn garbage_count(&self) -> Result<u64>;
     /// Those of `blocks`, found on a node, that the metadata does not know: neither current in a stripe, nor allocated,
     /// nor garbage of that node.

@@ -1,8 +1,8 @@
 //! The metadata's records as values.
 
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, PutKey, StripeId, StripeLayout,
-    UploadId,
+    Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, GarbageReason, Home, Layout, NodeId, ObjectName, PutKey, StripeId,
+    StripeLayout, UploadId,
 };
 
 /// One page of a list.
@@ -261,6 +261,29 @@ pub struct GarbageBlock {
     pub block: BlockId,
     /// Where it is, if it was written at all.
     pub home: Home,
-    /// When it may be removed, milliseconds since 1970.
+    /// Why.
+    pub reason: GarbageReason,
+    /// Its length; none: it is not known, as of a block that may not have come.
+    pub bytes: Option<u64>,
+    /// From when on, milliseconds since 1970.
     pub not_before_ms: u64,
+}
+
+/// The garbage of one disk that has one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GarbageTotal {
+    /// Where it is, if it is anywhere.
+    pub home: Home,
+    /// Why.
+    pub reason: GarbageReason,
+    /// How many blocks.
+    pub blocks: u64,
+    /// Of those of known length.
+    pub bytes: u64,
+    /// Those of unknown length.
+    pub unmeasured_blocks: u64,
+    /// From when on the first may be removed, milliseconds since 1970.
+    pub first_ms: u64,
+    /// From when on the last may be.
+    pub last_ms: u64,
 }

@@ -30,8 +30,8 @@ pub trait BlockStore: Send + Sync {
     /// The size of the quarantine.
     fn quarantined(&self) -> Quarantined;
 
-    /// The names of quarantined blocks that may be deleted and have been there since before `before_ms`.
-    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>>;
+    /// The places in quarantine, the oldest first, behind them those that only a person deletes.
+    fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>>;
 
     /// Deletes one entry of the quarantine. Succeeds if it does not exist.
     fn delete_quarantined(&self, place: &str) -> Result<()>;
@@ -126,7 +126,18 @@ pub struct Quarantined {
     pub bytes: u64,
 }
 
-/// What a finished writer has stored.
+/// A place in quarantine, with one block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuarantinePlace {
+    /// Its name.
+    pub name: String,
+    /// Since when the block is there, milliseconds since 1970; none: only a person deletes it.
+    pub since_ms: Option<u64>,
+    /// Its payload; 0 if that is gone already.
+    pub bytes: u64,
+}
+
+/// What has been stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// Bytes of the payload.

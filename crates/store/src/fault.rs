@@ -1,6 +1,6 @@
 //! A store that injects faults into chosen calls.
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Quarantined, Receipt};
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, QuarantinePlace, Quarantined, Receipt};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, crc32c};
 
@@ -101,8 +101,8 @@ impl BlockStore for FaultStore {
         self.inner.quarantined()
     }
 
-    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
-        self.inner.quarantined_before(before_ms)
+    fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
+        self.inner.quarantine_places()
     }
 
     fn delete_quarantined(&self, place: &str) -> Result<()> {

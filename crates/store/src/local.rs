@@ -26,7 +26,7 @@ pub use label::NewDisk;
 pub use recover::Recovered;
 pub use steps::{NoSteps, Step, Steps};
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Quarantined};
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, QuarantinePlace, Quarantined};
 use crate::sidecar::check_meta;
 use disk::Disk;
 use reader::LocalReader;
@@ -131,8 +131,8 @@ impl BlockStore for LocalStore {
         self.disk.quarantined()
     }
 
-    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
-        self.disk.quarantined_before(before_ms)
+    fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
+        self.disk.quarantine_places()
     }
 
     fn delete_quarantined(&self, place: &str) -> Result<()> {

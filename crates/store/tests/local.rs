@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use weft_store::{
-    BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, Quarantined, SIDECAR_VERSION, conformance, verify,
+    BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION, conformance,
+    verify,
 };
 use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span, crc32c};
 
@@ -232,20 +233,22 @@ fn a_start_puts_the_disk_in_order() {
 fn what_was_set_aside_keeps_its_time_over_a_restart_and_goes_with_all_that_belongs_to_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let block = |stripe| put(&store, stripe, 5000).0.id;
-    store.quarantine(block(1), "the metadata does not know it", Some(1_700_000_000_000)).unwrap();
-    store.quarantine(block(2), "the metadata does not know it", Some(1_700_000_000_000)).unwrap();
+    let [one, two, three] = [1, 2, 3].map(|stripe| put(&store, stripe, 5000).0.id);
+    store.quarantine(one, "nobody expects it", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(two, "nobody expects it", Some(1_700_000_000_000)).unwrap();
     drop(store);
     let store = open(dir.path());
     let place = |stripe| dir.path().join(format!("quarantine/s{stripe}-b000-c0-g1.1"));
     assert_eq!(fs::read_to_string(place(1).join("since-ms")).unwrap(), "1700000000000\n");
-    assert_eq!(store.quarantined_before(1_700_000_000_000).unwrap(), [] as [&str; 0]);
-    // An invalid time counts as none.
+    store.quarantine(three, "nobody expects it", Some(1_600_000_000_000)).unwrap();
+    // A time that cannot be read is none.
     fs::write(place(2).join("since-ms"), "soon").unwrap();
-    let old = store.quarantined_before(1_700_000_000_001).unwrap();
-    assert_eq!(old, ["s1-b000-c0-g1.1"]);
-    fs::write(place(1).join("notes"), "an operator's notes").unwrap();
-    store.delete_quarantined(&old[0]).unwrap();
+    let there = |stripe, since_ms| QuarantinePlace { name: format!("s{stripe}-b000-c0-g1.1"), since_ms, bytes: 5000 };
+    let old = store.quarantine_places().unwrap();
+    assert_eq!(old, [there(3, Some(1_600_000_000_000)), there(1, Some(1_700_000_000_000)), there(2, None)], "the oldest first");
+    store.delete_quarantined(&old[0].name).unwrap();
+    fs::write(place(1).join("notes"), "a person's").unwrap();
+    store.delete_quarantined(&old[1].name).unwrap();
     let left: Vec<_> = fs::read_dir(place(1)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["notes"]);
     assert_eq!((store.failed(), store.quarantined()), (None, Quarantined { blocks: 1, bytes: 5000 }));

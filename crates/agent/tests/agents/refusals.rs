@@ -6,7 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weft_agent::{Agent, Limits};
 use weft_proto::{
     Peer, decode_task, encode_task, from_status,
-    v1::{ListBlocksRequest, OpenRequest, QuarantineRequest, RemoveRequest, StartRequest, task_event::Event},
+    v1::{
+        ListBlocksRequest, OpenRequest, QuarantineRequest, ReleaseQuarantineRequest, RemoveRequest, StartRequest,
+        task_event::Event,
+    },
 };
 use weft_types::{BlockId, ClusterId, Error, NodeId, Party, Reaction, StripeId};
 
@@ -243,7 +246,9 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     let blocks: Vec<BlockId> = stripes.iter().map(|stripe| stripe.block(0, 1)).collect();
     let remove = async |change: fn(&mut RemoveRequest), blocks: &[BlockId]| {
         let blocks = blocks.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
-        let mut request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks, opening_ms: 0 };
+        // No reason: nobody expects it.
+        let incarnation = "first".into();
+        let mut request = RemoveRequest { epoch: 1, incarnation, high_water: 70, blocks, ..RemoveRequest::default() };
         change(&mut request);
         let answer = cluster.call(ONE).await.remove(request).await;
         answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
@@ -253,10 +258,10 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     assert!(remove(|r| r.high_water = 69, &blocks[..1]).await.unwrap_err().message.contains("has seen stripe 70"));
     let unknown = BlockId { stripe: StripeId(999), ..blocks[0] };
     let few = remove(|_| (), &[blocks[0], blocks[1], unknown]).await.unwrap();
-    assert_eq!((few.removed, few.gone.len(), few.kept.as_str()), (2, 3, ""));
-    let many = remove(|_| (), &blocks[2..65]).await.unwrap();
-    assert_eq!((many.removed, many.gone.len()), (5, 5), "a tenth of 70 in all");
-    assert!(many.kept.contains("kept 58 blocks") && many.kept.contains("A person must decide"), "{}", many.kept);
+    assert_eq!((few.removed, few.quarantined, few.gone.len(), few.kept.as_str()), (0, 2, 3, ""));
+    let many = remove(|r| r.reason = "drained".into(), &blocks[2..65]).await.unwrap();
+    assert_eq!((many.removed, many.quarantined, many.gone.len(), many.waiting), (0, 5, 5, 58), "a tenth of 70 in all");
+    assert!(many.kept.contains("58 blocks are kept") && many.kept.contains("a person must decide"), "{}", many.kept);
     assert_eq!(cluster.payload(ONE, blocks[0]), None);
 
     // Quarantine obeys the same request checks and the same limit.
@@ -300,10 +305,29 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     // A restart does not start a new day.
     cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
     cluster.start_agent(1).await;
-    let blocks = vec![postcard::to_allocvec(&blocks[30]).unwrap()];
-    let request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks, opening_ms: 0 };
-    let after = cluster.call(ONE).await.remove(request).await.unwrap().into_inner();
-    assert!(after.removed == 0 && after.kept.contains("A person must decide"), "{after:?}");
+    let some = vec![postcard::to_allocvec(&blocks[30]).unwrap()];
+    let incarnation = "first".to_owned();
+    let request = RemoveRequest { epoch: 1, incarnation, high_water: 70, blocks: some, ..RemoveRequest::default() };
+    let after = cluster.call(ONE).await.remove(request.clone()).await.unwrap().into_inner();
+    assert!(after.quarantined == 0 && after.kept.contains("a person must decide"), "{after:?}");
+
+    // What was given up is bounded by its bytes, and what is in quarantine goes on a person's word.
+    let all = blocks[7..].iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
+    let request = RemoveRequest { blocks: all, reason: "replaced".into(), ..request };
+    let after = cluster.call(ONE).await.remove(request.clone()).await.unwrap().into_inner();
+    assert_eq!((after.removed, after.gone.len(), after.kept.as_str()), (63, 63, ""));
+    let release = async |incarnation: &str, high_water, blocks_max| {
+        let incarnation = incarnation.into();
+        let request = ReleaseQuarantineRequest { epoch: 1, incarnation, high_water, blocks_max };
+        let answer = cluster.call(ONE).await.release_quarantine(request).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
+    };
+    assert!(release("second", 70, 9).await.unwrap_err().message.contains("incarnation"));
+    assert!(release("first", 69, 9).await.unwrap_err().message.contains("has seen stripe 70"));
+    let told = release("", 0, 0).await.unwrap();
+    assert_eq!((told.freed_blocks, told.disks[0].blocks, told.disks[0].bytes), (0, 7, 7 * 4096));
+    let freed = release("first", 70, 9).await.unwrap();
+    assert_eq!((freed.freed_blocks, freed.freed_bytes, freed.disks[0].blocks), (7, 7 * 4096, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -313,7 +337,8 @@ async fn a_task_that_comes_after_the_removal_of_what_it_stores_is_refused() {
     let late = coordinator.tasks(&stripe.write_plan(), &stripe)[&node(0)].clone();
     let block = stripe.block(0, 1);
     let blocks = vec![postcard::to_allocvec(&block).unwrap()];
-    let remove = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 1, blocks, opening_ms: 60_000 };
+    let (incarnation, reason) = ("first".into(), "removed".into());
+    let remove = RemoveRequest { epoch: 1, incarnation, high_water: 1, blocks, opening_ms: 60_000, reason };
     let gone = cluster.call(ONE).await.remove(remove.clone()).await.unwrap().into_inner().gone;
     assert_eq!(gone.len(), 1, "the block was never there");
     let error = refused(&cluster, late.clone()).await;

@@ -9,6 +9,7 @@ mod convert;
 mod daemon;
 mod demo;
 mod explain;
+mod garbage;
 mod heat;
 mod job;
 mod lab;

@@ -1,6 +1,9 @@
 //! `weft node`: the nodes of a cluster.
 
-use super::status::{Report, nodes_text};
+use super::{
+    garbage::Garbage,
+    status::{Report, nodes_text},
+};
 use clap::{Args, Subcommand};
 use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_types::Result;
@@ -15,6 +18,7 @@ pub(super) struct Node {
 #[derive(Debug, Subcommand)]
 enum Command {
     Ls(Ls),
+    Garbage(Garbage),
 }
 
 /// List all nodes with their racks, disks, blocks and states
@@ -29,8 +33,12 @@ struct Ls {}
 
 impl Node {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        let Command::Ls(Ls {}) = self.command;
-        let status = Session::with(options, async |session| session.client.status().await)?;
-        output.result(&Report::from(status).nodes, |nodes| nodes_text(nodes)).map(|()| Exit::Ok)
+        match self.command {
+            Command::Ls(Ls {}) => {
+                let status = Session::with(options, async |session| session.client.status().await)?;
+                output.result(&Report::from(status).nodes, |nodes| nodes_text(nodes)).map(|()| Exit::Ok)
+            }
+            Command::Garbage(garbage) => garbage.run(options, output),
+        }
     }
 }

@@ -37,6 +37,10 @@ pub(super) struct Node {
     blocks: u64,
     coding_bytes_per_s: u64,
     fsyncs: u64,
+    /// In the metadata, that the node still has to remove.
+    garbage_blocks: u64,
+    /// Of those of known length.
+    garbage_bytes: u64,
     disks: Vec<Disk>,
 }
 
@@ -93,6 +97,8 @@ impl From<api::Node> for Node {
             blocks: it.blocks,
             coding_bytes_per_s: it.coding_bytes_per_s,
             fsyncs: it.fsyncs,
+            garbage_blocks: it.garbage_blocks,
+            garbage_bytes: it.garbage_bytes,
             disks: it.disks.into_iter().map(disk).collect(),
         }
     }
@@ -144,19 +150,21 @@ pub(super) fn nodes_text(nodes: &[Node]) -> String {
             format!("{}, silent for {:.1} s", node.state, node.last_seen_ms as f64 / 1000.0)
         };
         let (blocks, free) = (node.blocks.to_string(), human_bytes(free));
-        [node.id.clone(), node.name.clone(), node.rack.clone(), disks, free, blocks, quarantined(node), state]
+        let garbage = amount(node.garbage_blocks, node.garbage_bytes);
+        [node.id.clone(), node.name.clone(), node.rack.clone(), disks, free, blocks, garbage, quarantined(node), state]
     };
-    let columns = ["node", "name", "rack", "disks", "free", "blocks", "quarantined", "state"];
-    table(columns, &[3, 4, 5, 6], nodes.iter().map(row))
+    let columns = ["node", "name", "rack", "disks", "free", "blocks", "garbage", "quarantined", "state"];
+    table(columns, &[3, 4, 5, 6, 7], nodes.iter().map(row))
 }
 
 /// Blocks that are out of service but still on the node's disks.
 fn quarantined(node: &Node) -> String {
     let bytes: u64 = node.disks.iter().map(|disk| disk.quarantined_bytes).sum();
-    match node.disks.iter().map(|disk| disk.quarantined_blocks).sum::<u64>() {
-        0 => "0".to_owned(),
-        blocks => format!("{blocks} ({})", human_bytes(bytes)),
-    }
+    amount(node.disks.iter().map(|disk| disk.quarantined_blocks).sum(), bytes)
+}
+
+fn amount(blocks: u64, bytes: u64) -> String {
+    if blocks == 0 { "0".to_owned() } else { format!("{blocks} ({})", human_bytes(bytes)) }
 }
 
 fn count(number: usize, noun: &str) -> String {

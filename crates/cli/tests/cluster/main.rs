@@ -8,6 +8,7 @@ mod coordinator;
 mod copies;
 mod corruption;
 mod disks;
+mod garbage;
 mod harness;
 mod jobs;
 mod links;

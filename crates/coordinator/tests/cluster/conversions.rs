@@ -14,7 +14,7 @@ use std::{
 use weft_agent::Limits;
 use weft_client::{ConvertOptions, JobChange, PutOptions, api};
 use weft_proto::from_status;
-use weft_types::Reaction;
+use weft_types::{ByteSize, Reaction};
 
 /// Bytes of an object of two new stripes.
 const LEN: usize = 256 << 10;
@@ -129,7 +129,7 @@ async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
     const DISK_BYTES: u64 = 900 << 10;
     let mut world = World::with(4, 4, |config| config.conversion_free_percent = 25).await;
     // What was replaced stays on the disks for as long as nobody raises the bound.
-    world.limits = Limits { removed_blocks_per_day: 0, removed_percent_per_day: 0, ..Limits::default() };
+    world.limits = Limits { freed_bytes_per_hour: ByteSize(0), freed_percent_per_hour: 0, ..Limits::default() };
     world.disk_bytes.store(DISK_BYTES, Ordering::Relaxed);
     world.restart_agents().await;
     let contents: Vec<Vec<u8>> = (0..8).map(|seed| data(LEN, seed)).collect();

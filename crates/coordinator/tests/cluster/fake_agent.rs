@@ -163,6 +163,7 @@ impl v1::agent_server::Agent for Service {
             removed: 0,
             gone: gone.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect(),
             kept: if kept.is_empty() { String::new() } else { format!("{} blocks are kept", kept.len()) },
+            ..v1::RemoveReply::default()
         };
         Ok(Response::new(reply))
     }
@@ -173,6 +174,13 @@ impl v1::agent_server::Agent for Service {
 
     async fn quarantine(&self, _: Request<v1::QuarantineRequest>) -> Result<Response<v1::QuarantineReply>, Status> {
         Ok(Response::new(v1::QuarantineReply::default()))
+    }
+
+    async fn release_quarantine(
+        &self,
+        _: Request<v1::ReleaseQuarantineRequest>,
+    ) -> Result<Response<v1::ReleaseQuarantineReply>, Status> {
+        Err(Status::unimplemented("it is of an earlier version"))
     }
 
     async fn send_probe(&self, _: Request<v1::SendProbeRequest>) -> Result<Response<v1::SendProbeReply>, Status> {

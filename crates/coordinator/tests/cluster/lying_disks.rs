@@ -10,7 +10,7 @@ use std::{
     },
 };
 use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, Quarantined, Receipt};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, QuarantinePlace, Quarantined, Receipt};
 use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span, crc32c};
 
 /// The indices of blocks of which the next that is written is wrong.
@@ -100,8 +100,8 @@ impl BlockStore for LyingStore {
         self.store.quarantined()
     }
 
-    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
-        self.store.quarantined_before(before_ms)
+    fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
+        self.store.quarantine_places()
     }
 
     fn delete_quarantined(&self, place: &str) -> Result<()> {

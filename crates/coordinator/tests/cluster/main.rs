@@ -7,6 +7,7 @@ mod corruption;
 mod early;
 mod failures;
 mod fake_agent;
+mod garbage;
 mod given_up;
 mod jobs;
 mod links;

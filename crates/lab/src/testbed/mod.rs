@@ -36,6 +36,8 @@ const REGISTRY: &str = "/run/weft-testbeds";
 pub(crate) const DEFAULT_LINK: &str = "200mbit";
 /// Experiments without pipelining hold whole blocks in an agent's memory, and repairs may use only a part of it.
 const MEMORY_BUDGET: ByteSize = ByteSize(3 << 30);
+/// What an experiment has removed is freed before the next one begins.
+const FREED_PER_HOUR: ByteSize = ByteSize(1 << 50);
 const PORT: u16 = 7400;
 /// The largest value that a file of settings can express.
 const FOREVER_MS: u64 = i64::MAX as u64;
@@ -168,7 +170,7 @@ impl Testbed {
                     config.data_listen = listen(Network::address(*number));
                     config.control_listen = listen(Network::address(*number));
                     config.limits.memory_budget = MEMORY_BUDGET;
-                    config.limits.removed_blocks_per_day = u32::MAX;
+                    config.limits.freed_bytes_per_hour = FREED_PER_HOUR;
                     for slow in
                         testbed.settings.slow.iter().filter(|slow| slow.node.as_ref().is_none_or(|node| *node == config.name))
                     {

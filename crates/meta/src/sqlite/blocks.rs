@@ -1,12 +1,12 @@
 //! Single blocks: allocation, repair, and bad blocks.
 
-use super::{garbage, rows};
+use super::rows;
 use crate::{Allocation, MetaError, NewRepair, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{
-    BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Span, StripeId, StripeRecord,
-    UploadId,
+    BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, GarbageReason, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Span,
+    StripeId, StripeRecord, UploadId,
 };
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
@@ -78,11 +78,11 @@ pub(super) fn commit(
     let of_index = |(index, placed): (u8, &PlacedBlock)| (index == block.index).then_some(placed.generation_high_water);
     let generation_high_water = stripe.all().filter_map(of_index).fold(block.generation, u32::max);
     let new = PlacedBlock { generation: block.generation, generation_high_water, home, state: BlockState::Ok, copy: block.copy };
+    if let Some(placed) = stripe.find(block.index, block.copy) {
+        rows::drop_block(tx, &stripe, block.index, placed, GarbageReason::Repaired, not_before_ms)?;
+    }
     match stripe.find_mut(block.index, block.copy) {
-        Some(placed) => {
-            garbage::add(tx, BlockId { generation: old, ..block }, placed.home, not_before_ms)?;
-            *placed = new;
-        }
+        Some(placed) => *placed = new,
         None => stripe.copies.push((block.index, new)),
     }
     stripe.put_first(|_, _, placed| placed.copy);
@@ -118,9 +118,8 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
         )));
     }
     for (index, placed) in dropped {
-        let block = stripe.id_of(index, &placed);
-        garbage::add(tx, block, placed.home, not_before_ms)?;
-        rows::set_corrupt(tx, block, &[])?;
+        rows::drop_block(tx, &stripe, index, &placed, GarbageReason::Removed, not_before_ms)?;
+        rows::set_corrupt(tx, stripe.id_of(index, &placed), &[])?;
         stripe.corrupt.remove(&(index, placed.copy));
         if let Some(kept) = kept.get_mut(&index) {
             kept.generation_high_water = placed.generation_high_water.max(kept.generation_high_water);
@@ -135,7 +134,7 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
 
 pub(super) fn abort(tx: &Transaction<'_>, block: BlockId, not_before_ms: u64) -> Result<()> {
     match take_allocation(tx, block)? {
-        Some(home) => garbage::add(tx, block, home, not_before_ms),
+        Some(home) => rows::give_up(tx, block, home, not_before_ms),
         None => Ok(()),
     }
 }

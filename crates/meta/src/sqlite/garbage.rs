@@ -1,12 +1,15 @@
 //! Blocks that are no longer needed, until their nodes have removed them.
 
 use super::rows;
-use crate::{GarbageBlock, Result};
+use crate::{GarbageBlock, GarbageTotal, Result};
 use rusqlite::Transaction;
-use weft_types::{BlockId, Home, NodeId};
+use weft_types::{BlockId, DiskNumber, GarbageReason, Home, NodeId};
 
-pub(super) fn add(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_ms: u64) -> Result<()> {
-    tx.prepare_cached("INSERT OR IGNORE INTO garbage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute((
+pub(super) fn add(tx: &Transaction<'_>, garbage: &GarbageBlock) -> Result<()> {
+    let GarbageBlock { block, home, reason, bytes, not_before_ms } = *garbage;
+    let sql = "INSERT OR IGNORE INTO garbage (node, stripe, idx, copy, generation, disk, not_before_ms, reason, bytes)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    tx.prepare_cached(sql)?.execute((
         home.node.0,
         block.stripe.0,
         block.index,
@@ -14,24 +17,58 @@ pub(super) fn add(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_m
         block.generation,
         home.disk.0,
         not_before_ms,
+        reason.name(),
+        bytes,
     ))?;
     Ok(())
 }
 
-pub(super) fn list(tx: &Transaction<'_>, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>> {
+pub(super) fn list(
+    tx: &Transaction<'_>,
+    node: NodeId,
+    reason: GarbageReason,
+    now_ms: u64,
+    limit: u32,
+) -> Result<Vec<GarbageBlock>> {
     let mut statement = tx.prepare_cached(
-        "SELECT stripe, idx, copy, generation, node, disk, not_before_ms FROM garbage WHERE node = ?1 AND not_before_ms <= ?2
-         ORDER BY not_before_ms, stripe, idx, copy, generation LIMIT ?3",
+        "SELECT stripe, idx, copy, generation, node, disk, not_before_ms, bytes FROM garbage
+         WHERE node = ?1 AND reason = ?2 AND not_before_ms <= ?3
+         ORDER BY not_before_ms, stripe, idx, copy, generation LIMIT ?4",
     )?;
-    let garbage = statement.query_map((node.0, now_ms, limit), |row| {
+    let garbage = statement.query_map((node.0, reason.name(), now_ms, limit), |row| {
         let (block, home) = rows::block_and_home(row)?;
-        Ok(GarbageBlock { block, home, not_before_ms: row.get(6)? })
+        Ok(GarbageBlock { block, home, reason, bytes: row.get(7)?, not_before_ms: row.get(6)? })
     })?;
     Ok(garbage.collect::<Result<_, _>>()?)
 }
 
 pub(super) fn count(tx: &Transaction<'_>) -> Result<u64> {
     Ok(tx.query_row("SELECT count(*) FROM garbage", [], |row| row.get(0))?)
+}
+
+pub(super) fn totals(tx: &Transaction<'_>) -> Result<Vec<GarbageTotal>> {
+    let mut statement = tx.prepare_cached(
+        "SELECT node, disk, reason, count(*), coalesce(sum(bytes), 0), count(*) - count(bytes), min(not_before_ms), max(not_before_ms)
+         FROM garbage GROUP BY node, disk, reason ORDER BY node, disk, reason",
+    )?;
+    let totals = statement.query_map([], |row| {
+        Ok(GarbageTotal {
+            home: Home { node: NodeId(row.get(0)?), disk: DiskNumber(row.get(1)?) },
+            reason: GarbageReason::by_name(&row.get::<_, String>(2)?),
+            blocks: row.get(3)?,
+            bytes: row.get(4)?,
+            unmeasured_blocks: row.get(5)?,
+            first_ms: row.get(6)?,
+            last_ms: row.get(7)?,
+        })
+    })?;
+    Ok(totals.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn release(tx: &Transaction<'_>, node: NodeId) -> Result<u64> {
+    let (removed, unexpected) = (GarbageReason::Removed.name(), GarbageReason::Unexpected.name());
+    let sql = "UPDATE garbage SET reason = ?2 WHERE node = ?1 AND reason = ?3";
+    Ok(tx.execute(sql, (node.0, removed, unexpected))? as u64)
 }
 
 pub(super) fn forget(tx: &Transaction<'_>, node: NodeId, blocks: &[BlockId]) -> Result<()> {

@@ -26,8 +26,8 @@ use std::{
     time::Duration,
 };
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId, NodeRecord,
-    NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
+    NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// The longest wait for another process's transaction.
@@ -365,8 +365,16 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| blocks::mark_corrupt(tx, block, bytes)).await
     }
 
-    async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>> {
-        self.read(move |tx| garbage::list(tx, node, now_ms, limit)).await
+    async fn garbage(&self, node: NodeId, reason: GarbageReason, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>> {
+        self.read(move |tx| garbage::list(tx, node, reason, now_ms, limit)).await
+    }
+
+    async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>> {
+        self.read(garbage::totals).await
+    }
+
+    async fn release_garbage(&self, epoch: Epoch, node: NodeId) -> Result<u64> {
+        self.write(epoch, move |tx| garbage::release(tx, node)).await
     }
 
     async fn garbage_count(&self) -> Result<u64> {

@@ -3,7 +3,7 @@
 use super::{policies, rows};
 use crate::{MetaError, ObjectRecord, Page, Result};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use weft_types::{Layout, ObjectName, Owner, StripeRecord, UploadId};
+use weft_types::{GarbageReason, Layout, ObjectName, Owner, StripeRecord, UploadId};
 
 const OBJECT: &str = "bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms,
                       coalesce(written, version)";
@@ -47,14 +47,19 @@ pub(super) fn list(tx: &Transaction<'_>, bucket: &str, prefix: &str, after: &str
 
 pub(super) fn remove(tx: &Transaction<'_>, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord> {
     let object = get(tx, name)?;
-    drop_object(tx, &object, garbage_not_before_ms)?;
+    drop_object(tx, &object, GarbageReason::Removed, garbage_not_before_ms)?;
     Ok(object)
 }
 
-/// Drops an object and its stripes; their blocks become garbage.
-pub(super) fn drop_object(tx: &Transaction<'_>, object: &ObjectRecord, garbage_not_before_ms: u64) -> Result<()> {
+/// Drops an object and its stripes; their blocks become garbage for that reason.
+pub(super) fn drop_object(
+    tx: &Transaction<'_>,
+    object: &ObjectRecord,
+    reason: GarbageReason,
+    garbage_not_before_ms: u64,
+) -> Result<()> {
     for stripe in rows::stripes_of(tx, Owner::Object(object.version), 0, object.stripes)? {
-        rows::drop_stripe(tx, &stripe, garbage_not_before_ms)?;
+        rows::drop_stripe(tx, &stripe, reason, garbage_not_before_ms)?;
     }
     tx.execute("DELETE FROM objects WHERE version = ?1", [object.version.0])?;
     Ok(())

@@ -1,10 +1,12 @@
 //! Stripes as rows: reading, writing and dropping them, with their dependent rows.
 
 use super::garbage;
-use crate::{MetaError, Page, Result, packed};
+use crate::{GarbageBlock, MetaError, Page, Result, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::BTreeMap;
-use weft_types::{BlockId, BlockState, DiskNumber, Home, NodeId, Owner, Seq, Span, StripeId, StripeRecord, UploadId};
+use weft_types::{
+    BlockId, BlockState, DiskNumber, GarbageReason, Home, NodeId, Owner, PlacedBlock, Seq, Span, StripeId, StripeRecord, UploadId,
+};
 
 const STRIPE: &str = "id, upload, object, number, ended, term, layout, placement, units, counts";
 
@@ -133,11 +135,11 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Resu
     Ok(())
 }
 
-/// Drops a stripe. Its blocks, and its put's remaining allocations for it, become garbage.
-pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_before_ms: u64) -> Result<()> {
+/// Drops a stripe; its blocks, for that reason, and what its put still has allocated for it become garbage.
+pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, reason: GarbageReason, not_before_ms: u64) -> Result<()> {
     if stripe.ended {
         for (index, block) in stripe.all() {
-            garbage::add(tx, stripe.id_of(index, block), block.home, not_before_ms)?;
+            drop_block(tx, stripe, index, block, reason, not_before_ms)?;
         }
     }
     release_allocations(tx, stripe.id, not_before_ms, &[])?;
@@ -148,14 +150,34 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_befor
     Ok(())
 }
 
-/// Drops a put's allocations for a stripe. Those that are not among its blocks become garbage.
+/// A block of a stripe becomes garbage.
+pub(super) fn drop_block(
+    tx: &Transaction<'_>,
+    stripe: &StripeRecord,
+    index: u8,
+    placed: &PlacedBlock,
+    reason: GarbageReason,
+    not_before_ms: u64,
+) -> Result<()> {
+    // One that is missing may have come in part.
+    let bytes = (placed.state != BlockState::Missing).then(|| stripe.layout.block_len(index.into()));
+    let block = stripe.id_of(index, placed);
+    garbage::add(tx, &GarbageBlock { block, home: placed.home, reason, bytes, not_before_ms })
+}
+
+/// A block that was allocated, and of which it is not known how much has come, becomes garbage.
+pub(super) fn give_up(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_ms: u64) -> Result<()> {
+    garbage::add(tx, &GarbageBlock { block, home, reason: GarbageReason::GivenUp, bytes: None, not_before_ms })
+}
+
+/// Forgets what a put has allocated for a stripe; what is not among the blocks that it keeps becomes garbage.
 pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64, kept: &[BlockId]) -> Result<()> {
     let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL
                RETURNING stripe, idx, copy, generation, node, disk";
     let mut statement = tx.prepare_cached(sql)?;
     let released = statement.query_map([stripe.0], block_and_home)?.collect::<Result<Vec<_>, _>>()?;
     for (block, home) in released.into_iter().filter(|(block, _)| !kept.contains(block)) {
-        garbage::add(tx, block, home, not_before_ms)?;
+        give_up(tx, block, home, not_before_ms)?;
     }
     Ok(())
 }

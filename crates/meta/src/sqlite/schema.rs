@@ -4,8 +4,8 @@ use super::policies;
 use crate::{MetaError, NewCluster, Result};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-/// Migration n of the list turns schema n into schema n+1. Never change a released one: append the next.
-const MIGRATIONS: [&str; 9] = [
+/// Number n of the list makes schema n+1 of schema n. Never change one that was released: add the next.
+const MIGRATIONS: [&str; 10] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -15,6 +15,7 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("schema_7.sql"),
     include_str!("schema_8.sql"),
     include_str!("schema_9.sql"),
+    include_str!("schema_10.sql"),
 ];
 
 /// The newest schema that this build reads.

@@ -4,8 +4,8 @@ use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName,
-    Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, GarbageReason, Home, Layout,
+    NodeId, ObjectName, Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 const BLOCK_LEN: u64 = 1 << 20;
@@ -162,7 +162,7 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
         model.allocations.insert(allocation.block, allocation);
     }
     for node in 1..=NODES {
-        for garbage in meta.garbage(NodeId(node), i64::MAX as u64, 10_000).await.unwrap() {
+        for garbage in garbage_of(meta, NodeId(node), i64::MAX as u64).await {
             model.garbage.insert((NodeId(node), garbage.block), garbage);
         }
         let home = Home { node: NodeId(node), disk: DiskNumber(node) };
@@ -174,8 +174,36 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
         assert_eq!(indexed, placed, "the index of {home:?}");
     }
     assert_eq!(model.garbage.len() as u64, meta.garbage_count().await.unwrap());
+    check_totals(meta, &model).await;
     check_orphans(meta, &model).await;
     model
+}
+
+/// What a node may remove by then, for whatever reason.
+pub(crate) async fn garbage_of(meta: &dyn Meta, node: NodeId, now_ms: u64) -> Vec<GarbageBlock> {
+    let mut all = Vec::new();
+    for reason in GarbageReason::ALL {
+        all.extend(meta.garbage(node, reason, now_ms, 10_000).await.unwrap());
+    }
+    all
+}
+
+/// What is told of all garbage is the sum of it.
+async fn check_totals(meta: &dyn Meta, model: &Model) {
+    let mut totals: BTreeMap<(Home, GarbageReason), GarbageTotal> = BTreeMap::new();
+    for GarbageBlock { home, reason, bytes, not_before_ms, .. } in model.garbage.values().copied() {
+        let (first_ms, last_ms) = (u64::MAX, 0);
+        let none = GarbageTotal { home, reason, blocks: 0, bytes: 0, unmeasured_blocks: 0, first_ms, last_ms };
+        let total = totals.entry((home, reason)).or_insert(none);
+        total.blocks += 1;
+        total.bytes += bytes.unwrap_or(0);
+        total.unmeasured_blocks += u64::from(bytes.is_none());
+        total.first_ms = total.first_ms.min(not_before_ms);
+        total.last_ms = total.last_ms.max(not_before_ms);
+    }
+    let mut told = meta.garbage_totals().await.unwrap();
+    told.sort_by_key(|total| (total.home, total.reason));
+    assert_eq!(told, totals.into_values().collect::<Vec<_>>());
 }
 
 impl Model {
@@ -214,18 +242,18 @@ impl Model {
             Op::Abort(id, unopened) => {
                 self.forget_unopened(*id, unopened)?;
                 self.uploads.remove(id)?;
-                self.drop_stripes(Owner::Upload(*id));
+                self.drop_stripes(Owner::Upload(*id), GarbageReason::GivenUp);
             }
             Op::Remove(name) => {
                 let object = self.objects.remove(name)?;
-                self.drop_stripes(Owner::Object(object.version));
+                self.drop_stripes(Owner::Object(object.version), GarbageReason::Removed);
             }
             Op::Allocate(new) => self.allocate(new)?,
             Op::CommitRepair { block, old, checksums } => self.commit_repair(*block, *old, checksums)?,
             Op::DropCopies(stripe, keep) => self.drop_copies(*stripe, keep)?,
             Op::AbortRepair(block) => {
                 if let Some(allocation) = self.allocations.remove(block) {
-                    self.add_garbage(*block, allocation.home, LATER_MS);
+                    self.give_up(*block, allocation.home, LATER_MS);
                 }
             }
             Op::Expire(now_ms) => {
@@ -234,7 +262,7 @@ impl Model {
                 let expired: Vec<Allocation> = self.allocations.values().filter(|a| old(a)).copied().collect();
                 for allocation in expired {
                     self.allocations.remove(&allocation.block);
-                    self.add_garbage(allocation.block, allocation.home, allocation.expires_ms);
+                    self.give_up(allocation.block, allocation.home, allocation.expires_ms);
                 }
             }
             Op::Mark(block, state) => {
@@ -270,7 +298,7 @@ impl Model {
         let earlier = self.stripes.values().find(|stripe| stripe.owner == owner && stripe.number == new.number).cloned();
         if let Some(earlier) = earlier {
             (!earlier.ended).then_some(())?;
-            self.drop_stripe(&earlier);
+            self.drop_stripe(&earlier, GarbageReason::GivenUp);
         }
         self.stripes_high_water += 1;
         let id = StripeId(self.stripes_high_water);
@@ -345,7 +373,7 @@ impl Model {
             unneeded.extend((!is_needed).then(|| stripe.clone()));
             is_needed
         });
-        unneeded.iter().for_each(|stripe| self.drop_stripe(stripe));
+        unneeded.iter().for_each(|stripe| self.drop_stripe(stripe, GarbageReason::GivenUp));
         let whole = own.iter().enumerate().all(|(at, stripe)| {
             stripe.number == at as u64 && stripe.ended && (at + 1 == own.len() || stripe.layout.data_len == STRIPE_LEN)
         });
@@ -363,7 +391,7 @@ impl Model {
                 None => (before.written < id).then_some(())?,
             }
             self.objects.remove(&new.name);
-            self.drop_stripes(Owner::Object(before.version));
+            self.drop_stripes(Owner::Object(before.version), GarbageReason::Replaced);
         }
         self.uploads.remove(&id);
         for stripe in self.stripes.values_mut().filter(|stripe| stripe.owner == Owner::Upload(id)) {
@@ -431,7 +459,7 @@ impl Model {
         let before = match stripe.find_mut(block.index, block.copy) {
             Some(placed) => {
                 (placed.generation == old).then_some(())?;
-                Some(std::mem::replace(placed, new).home)
+                Some(std::mem::replace(placed, new))
             }
             None => {
                 (old == 0).then_some(())?;
@@ -440,11 +468,12 @@ impl Model {
             }
         };
         in_order(stripe);
+        let layout = stripe.layout;
         stripe.corrupt.remove(&(block.index, block.copy));
         stripe.incomplete &= stripe.lacks_any();
         self.allocations.remove(&block);
         if let Some(before) = before {
-            self.add_garbage(BlockId { generation: old, ..block }, before, LATER_MS);
+            self.add_garbage(block.stripe, block.index, &before, GarbageReason::Repaired, layout);
         }
         Some(())
     }
@@ -462,26 +491,27 @@ impl Model {
         // A copy may be dropped only if the kept ones are good.
         let is_whole = kept.values().all(|placed| placed.state == BlockState::Ok);
         (is_whole || stripe.copies.is_empty()).then_some(())?;
+        let layout = stripe.layout;
         stripe.blocks = kept;
         stripe.copies.clear();
         stripe.incomplete &= stripe.lacks_any();
         for (block, placed) in all.into_iter().filter(|(block, _)| !keep.contains(block)) {
             self.stripes.get_mut(&id)?.corrupt.remove(&(block.index, block.copy));
-            self.add_garbage(block, placed.home, LATER_MS);
+            self.add_garbage(id, block.index, &placed, GarbageReason::Removed, layout);
         }
         Some(())
     }
 
-    fn drop_stripes(&mut self, owner: Owner) {
+    fn drop_stripes(&mut self, owner: Owner, reason: GarbageReason) {
         let owned: Vec<StripeRecord> = self.stripes.values().filter(|stripe| stripe.owner == owner).cloned().collect();
-        owned.iter().for_each(|stripe| self.drop_stripe(stripe));
+        owned.iter().for_each(|stripe| self.drop_stripe(stripe, reason));
     }
 
-    fn drop_stripe(&mut self, stripe: &StripeRecord) {
+    fn drop_stripe(&mut self, stripe: &StripeRecord, reason: GarbageReason) {
         self.stripes.remove(&stripe.id);
         if stripe.ended {
             for (index, placed) in stripe.all() {
-                self.add_garbage(stripe.id_of(index, placed), placed.home, LATER_MS);
+                self.add_garbage(stripe.id, index, placed, reason, stripe.layout);
             }
         }
         self.release(stripe.id, &[]);
@@ -493,13 +523,22 @@ impl Model {
         for allocation in released {
             self.allocations.remove(&allocation.block);
             if !kept.contains(&allocation.block) {
-                self.add_garbage(allocation.block, allocation.home, LATER_MS);
+                self.give_up(allocation.block, allocation.home, LATER_MS);
             }
         }
     }
 
-    fn add_garbage(&mut self, block: BlockId, home: Home, not_before_ms: u64) {
-        self.garbage.entry((home.node, block)).or_insert(GarbageBlock { block, home, not_before_ms });
+    fn add_garbage(&mut self, stripe: StripeId, index: u8, placed: &PlacedBlock, reason: GarbageReason, layout: StripeLayout) {
+        let PlacedBlock { generation, home, copy, state, .. } = *placed;
+        let block = BlockId { stripe, index, copy, generation };
+        let bytes = (state != BlockState::Missing).then(|| layout.block_len(index.into()));
+        let garbage = GarbageBlock { block, home, reason, bytes, not_before_ms: LATER_MS };
+        self.garbage.entry((home.node, block)).or_insert(garbage);
+    }
+
+    fn give_up(&mut self, block: BlockId, home: Home, not_before_ms: u64) {
+        let garbage = GarbageBlock { block, home, reason: GarbageReason::GivenUp, bytes: None, not_before_ms };
+        self.garbage.entry((home.node, block)).or_insert(garbage);
     }
 }
 

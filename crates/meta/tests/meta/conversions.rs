@@ -3,7 +3,7 @@
 use crate::{
     commit_at,
     common::{open, prepare},
-    copies::BACK_TO_SCHEMA_8,
+    copies::{BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9},
     leftovers_at, new_put,
 };
 use weft_meta::*;
@@ -186,7 +186,7 @@ async fn objects_and_puts_of_version_6_are_no_conversions() {
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP INDEX objects_converted; ALTER TABLE uploads DROP COLUMN replaces; ALTER TABLE objects DROP COLUMN written;
         UPDATE schema_version SET version = 6";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_8}{sql}")).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{sql}")).unwrap();
     let meta = open(&path);
     assert_eq!(meta.object(&object.name).await.unwrap(), object);
     assert_eq!(meta.object_written_by(object.version).await.unwrap(), Some(object));

@@ -2,15 +2,24 @@
 
 use crate::{
     commit_at,
-    common::{open, prepare},
+    common::{garbage_of, open, prepare},
     leftovers_at, new_put,
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, DiskNumber, Epoch, Home, NodeId, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, NodeId, Span, StripeId, StripeLayout, StripeRecord,
+    UploadId,
 };
 
-/// Turns a database of schema 9 into one of schema 8, which has one update count for a stripe and no put keys.
+/// Makes of a database of schema 10 one of schema 9, which does not say why a block is garbage.
+pub(crate) const BACK_TO_SCHEMA_9: &str = "
+    DROP INDEX garbage_by_time;
+    ALTER TABLE garbage DROP COLUMN reason;
+    ALTER TABLE garbage DROP COLUMN bytes;
+    CREATE INDEX garbage_by_time ON garbage (node, not_before_ms);
+    UPDATE schema_version SET version = 9;";
+
+/// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe, and no keys.
 pub(crate) const BACK_TO_SCHEMA_8: &str = "
     ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE stripes DROP COLUMN counts;
@@ -53,8 +62,8 @@ fn checksums() -> Vec<Vec<u32>> {
     vec![vec![1], vec![2], vec![3]]
 }
 
-/// A stripe of rs(2,1), with its blocks on nodes 1 to 3 and, with a second copy, on nodes 4 and 5.
-async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) -> (UploadId, StripeRecord) {
+/// A stripe of rs(2,1), its blocks on nodes 1 to 3 and, with a second copy, on 4 and 5.
+pub(crate) async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) -> (UploadId, StripeRecord) {
     let new = NewUpload { ack: Ack { missing_max }, replicas, ..new_put() };
     let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
@@ -67,8 +76,8 @@ async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) 
     (upload, stripe)
 }
 
-/// Ends the stripe with these blocks missing, by index and copy.
-async fn end(
+/// Ends the stripe; these are missing, by index and copy.
+pub(crate) async fn end(
     meta: &SqliteMeta,
     epoch: Epoch,
     upload: UploadId,
@@ -81,7 +90,7 @@ async fn end(
     meta.end_stripe(epoch, end, None).await.map(|(stripe, _)| stripe)
 }
 
-async fn put(meta: &SqliteMeta, epoch: Epoch) -> StripeRecord {
+pub(crate) async fn put(meta: &SqliteMeta, epoch: Epoch) -> StripeRecord {
     let (upload, stripe) = begun(meta, epoch, 2, 0).await;
     end(meta, epoch, upload, &stripe, &[]).await.unwrap();
     meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
@@ -92,7 +101,7 @@ fn block(stripe: StripeId, index: u8, copy: u8, generation: u32) -> BlockId {
     BlockId { stripe, index, copy, generation }
 }
 
-async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
+pub(crate) async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
     let dir = tempfile::tempdir().unwrap();
     let meta = open(&dir.path().join("metadata.sqlite"));
     let epoch = prepare(&meta).await;
@@ -146,7 +155,7 @@ async fn a_copy_is_lost_and_rebuilt_like_any_block() {
     assert_eq!(meta.orphans(NodeId(6), vec![rebuilt, block(id, 1, 0, 2)]).await.unwrap(), [block(id, 1, 0, 2)]);
     let stripe = meta.commit_repair(epoch, rebuilt, 1, vec![2], 1).await.unwrap();
     assert_eq!(stripe.find(1, 1).unwrap().home, home(6));
-    let garbage: Vec<BlockId> = meta.garbage(NodeId(5), 9, 9).await.unwrap().into_iter().map(|it| it.block).collect();
+    let garbage: Vec<BlockId> = garbage_of(&meta, NodeId(5), 9).await.into_iter().map(|it| it.block).collect();
     assert_eq!(garbage, [block(id, 1, 1, 1)]);
 }
 
@@ -174,7 +183,7 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     meta.abort_repair(epoch, late, 1).await.unwrap();
     let stripe = meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap();
     assert_eq!(stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<Vec<_>>(), keep);
-    let on = async |node| meta.garbage(NodeId(node), 9, 9).await.unwrap().into_iter().map(|it| it.block).collect::<Vec<_>>();
+    let on = async |node| garbage_of(&meta, NodeId(node), 9).await.into_iter().map(|it| it.block).collect::<Vec<_>>();
     assert_eq!((on(2).await, on(4).await), (vec![block(id, 1, 0, 1)], vec![block(id, 0, 1, 1)]));
     assert!(meta.blocks_on(home(4), None, 9).await.unwrap().items.is_empty());
 
@@ -209,8 +218,8 @@ async fn copies_stay_while_a_block_that_has_none_is_not_good() {
     assert!(meta.mark_corrupt(epoch, parity, vec![Span::new(0, 4096)]).await.unwrap());
     assert!(refused().await.contains(&says), "some of its bytes are lost");
     let before = meta.stripe(id).await.unwrap();
-    assert_eq!((before.copies.len(), meta.garbage(NodeId(4), 9, 9).await.unwrap().len()), (2, 0));
-    // With no further copies, nothing is dropped.
+    assert_eq!((before.copies.len(), garbage_of(&meta, NodeId(4), 9).await.len()), (2, 0));
+    // Nothing would be dropped where nothing is left to drop.
     let rebuilt = NewRepair { stripe: id, index: 2, copy: 0, home: home(6), upload: None, expires_ms: 1000 };
     let rebuilt = meta.allocate_repair(epoch, rebuilt).await.unwrap();
     meta.commit_repair(epoch, rebuilt, 1, vec![3], 1).await.unwrap();
@@ -230,16 +239,20 @@ async fn what_schema_5_said_has_one_copy_of_everything() {
     let (gone, _) = begun(&meta, epoch, 1, 0).await;
     meta.abort_put(epoch, gone, leftovers_at(1)).await.unwrap();
     let stripe = meta.stripe(stripe.id).await.unwrap();
-    let (allocations, garbage) = (meta.allocations().await.unwrap(), meta.garbage(NodeId(1), 9, 9).await.unwrap());
+    let (allocations, mut garbage) = (meta.allocations().await.unwrap(), garbage_of(&meta, NodeId(1), 9).await);
     assert_eq!((allocations.len(), garbage.len()), (3, 1));
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}")).unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}"))
+        .unwrap();
 
     let meta = open(&path);
     assert_eq!(meta.stripe(stripe.id).await.unwrap(), stripe);
     assert_eq!(meta.stripe(under_way.id).await.unwrap(), under_way);
-    assert_eq!((meta.allocations().await.unwrap(), meta.garbage(NodeId(1), 9, 9).await.unwrap()), (allocations, garbage));
+    garbage[0].reason = GarbageReason::Unexpected;
+    assert_eq!((meta.allocations().await.unwrap(), garbage_of(&meta, NodeId(1), 9).await), (allocations, garbage));
     assert_eq!(meta.blocks_on(home(2), None, 9).await.unwrap().items, [block(stripe.id, 1, 0, 1)]);
     assert_eq!((meta.upload(upload).await.unwrap().new.replicas, meta.policies().await.unwrap()[0].replicas), (1, 1));
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     common::{node_of, open, prepare},
-    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8},
+    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9},
     leftovers_at, new_put,
 };
 use std::path::Path;
@@ -144,7 +144,7 @@ async fn a_job_of_version_3_names_nothing_that_is_left_and_keeps_what_it_says() 
     let before = meta.set_job_progress(epoch, job, progress(4, "a disk"), 150).await.unwrap();
     drop(meta);
     let sql = "DROP TABLE incomplete; ALTER TABLE jobs DROP COLUMN left_list; UPDATE schema_version SET version = 3;";
-    let sql = format!("{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}");
+    let sql = format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}");
     rusqlite::Connection::open(dir.path().join("metadata.sqlite")).unwrap().execute_batch(&sql).unwrap();
     let meta = fresh(dir.path());
     let progress = JobProgress { left_blocks: Vec::new(), ..progress(4, "a disk") };
@@ -176,7 +176,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(9));
+    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(10));
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod common;
 mod conversions;
 mod copies;
 mod early;
+mod garbage;
 mod jobs;
 mod model;
 mod records;

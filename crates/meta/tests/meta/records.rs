@@ -3,7 +3,7 @@
 use crate::{
     commit_at,
     common::{node_of, open, prepare},
-    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8},
+    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9},
     leftovers_at, new_put,
 };
 use weft_meta::*;
@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 9 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 10 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -142,7 +142,10 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; DROP TABLE incomplete; UPDATE schema_version SET version = 1";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}")).unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}"))
+        .unwrap();
 
     let meta = open(&path);
     let found = meta.stripe(stripe).await.unwrap();
@@ -169,7 +172,7 @@ async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let change = |sql: &str| rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
-    change(BACK_TO_SCHEMA_8);
+    change(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}"));
     let meta = open(&path);
     assert_eq!(meta.stripe(stripe).await.unwrap(), before);
     assert!(before.seq.is_first());

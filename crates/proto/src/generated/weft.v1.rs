@@ -509,6 +509,9 @@ pub struct RemoveRequest {
     /// how long a task that stores one of them may still arrive; it is refused
     #[prost(uint64, tag = "5")]
     pub opening_ms: u64,
+    /// why all of them are garbage: removed, replaced, repaired, given-up; else nobody expects it, and they are quarantined
+    #[prost(string, tag = "6")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveReply {
@@ -521,6 +524,12 @@ pub struct RemoveReply {
     /// why others are, or may be, still there; empty: there are none
     #[prost(string, tag = "3")]
     pub kept: ::prost::alloc::string::String,
+    /// that were there
+    #[prost(uint32, tag = "4")]
+    pub quarantined: u32,
+    /// of those that are kept: as much of their disk was freed, or taken out of service, as may be for now
+    #[prost(uint32, tag = "5")]
+    pub waiting: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListBlocksRequest {
@@ -558,6 +567,121 @@ pub struct QuarantineReply {
     pub moved: u32,
     /// why others were kept; empty: there are none
     #[prost(string, tag = "2")]
+    pub kept: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseQuarantineRequest {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(string, tag = "2")]
+    pub incarnation: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub high_water: u64,
+    /// that are deleted, the oldest first; 0: none
+    #[prost(uint32, tag = "4")]
+    pub blocks_max: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReleaseQuarantineReply {
+    /// what is left there, of disks that can be used
+    #[prost(message, repeated, tag = "1")]
+    pub disks: ::prost::alloc::vec::Vec<QuarantinedDisk>,
+    #[prost(uint64, tag = "2")]
+    pub freed_blocks: u64,
+    #[prost(uint64, tag = "3")]
+    pub freed_bytes: u64,
+    /// why blocks that were to be deleted are not; empty: there are none
+    #[prost(string, tag = "4")]
+    pub kept: ::prost::alloc::string::String,
+}
+/// Blocks in a disk's quarantine that nobody expects. Others, which were found damaged, only a person deletes, by hand.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QuarantinedDisk {
+    /// its id
+    #[prost(string, tag = "1")]
+    pub disk: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// when the oldest has been there for long enough, milliseconds since 1970; a disk short of space does not wait
+    #[prost(uint64, tag = "4")]
+    pub first_deleted_ms: u64,
+    /// when the newest has been
+    #[prost(uint64, tag = "5")]
+    pub last_deleted_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub damaged_blocks: u64,
+    #[prost(uint64, tag = "7")]
+    pub damaged_bytes: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListGarbageRequest {
+    /// 0: all
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListGarbageReply {
+    #[prost(message, repeated, tag = "1")]
+    pub garbage: ::prost::alloc::vec::Vec<Garbage>,
+    /// nodes that could not be asked
+    #[prost(string, repeated, tag = "2")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Garbage {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// its id; empty: it is not the node's any more
+    #[prost(string, tag = "2")]
+    pub disk: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub path: ::prost::alloc::string::String,
+    /// else it is garbage in the metadata
+    #[prost(bool, tag = "4")]
+    pub quarantined: bool,
+    /// removed, replaced, repaired, given-up, unexpected; of damaged blocks in quarantine, damaged
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "6")]
+    pub blocks: u64,
+    /// of blocks of known length
+    #[prost(uint64, tag = "7")]
+    pub bytes: u64,
+    /// of unknown length
+    #[prost(uint64, tag = "8")]
+    pub unmeasured_blocks: u64,
+    /// from when on the first may be removed, or is deleted, milliseconds since 1970; damaged blocks: never
+    #[prost(uint64, optional, tag = "9")]
+    pub first_ms: ::core::option::Option<u64>,
+    /// the last
+    #[prost(uint64, optional, tag = "10")]
+    pub last_ms: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseGarbageRequest {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// the node's unexpected garbage in the metadata counts as removed by a person, too
+    #[prost(bool, tag = "2")]
+    pub unexpected: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseGarbageReply {
+    /// of the quarantine
+    #[prost(uint64, tag = "1")]
+    pub freed_blocks: u64,
+    #[prost(uint64, tag = "2")]
+    pub freed_bytes: u64,
+    /// there that may be freed by another call
+    #[prost(uint64, tag = "3")]
+    pub left_blocks: u64,
+    /// garbage in the metadata that is removed from now on
+    #[prost(uint64, tag = "4")]
+    pub released_blocks: u64,
+    /// why blocks could not be freed; empty: there are none
+    #[prost(string, tag = "5")]
     pub kept: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -693,6 +817,12 @@ pub struct Node {
     /// of its disks since its agent started, from its last heartbeat
     #[prost(uint64, tag = "12")]
     pub fsyncs: u64,
+    /// in the metadata, that the node still has to remove
+    #[prost(uint64, tag = "13")]
+    pub garbage_blocks: u64,
+    /// of those of known length
+    #[prost(uint64, tag = "14")]
+    pub garbage_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {
@@ -2007,8 +2137,33 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "Quarantine"));
             self.inner.unary(req, path, codec).await
         }
-        /// The coordinator calls both ends of a probe at the same time: one sends zeros over a link, the other measures their
-        /// arrival. A node runs one probe at a time and refuses others as busy.
+        /// Tells what lies in quarantine, and deletes some of it because a person says so. Deleting is refused as Remove is.
+        pub async fn release_quarantine(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseQuarantineRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseQuarantineReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Agent/ReleaseQuarantine",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Agent", "ReleaseQuarantine"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Both ends of a probe are asked at the same time: one sends zeros over a link, the other measures how fast they come. A node
+        /// has one probe at a time; another is answered with busy.
         pub async fn send_probe(
             &mut self,
             request: impl tonic::IntoRequest<super::SendProbeRequest>,
@@ -2131,8 +2286,16 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::QuarantineRequest>,
         ) -> std::result::Result<tonic::Response<super::QuarantineReply>, tonic::Status>;
-        /// The coordinator calls both ends of a probe at the same time: one sends zeros over a link, the other measures their
-        /// arrival. A node runs one probe at a time and refuses others as busy.
+        /// Tells what lies in quarantine, and deletes some of it because a person says so. Deleting is refused as Remove is.
+        async fn release_quarantine(
+            &self,
+            request: tonic::Request<super::ReleaseQuarantineRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseQuarantineReply>,
+            tonic::Status,
+        >;
+        /// Both ends of a probe are asked at the same time: one sends zeros over a link, the other measures how fast they come. A node
+        /// has one probe at a time; another is answered with busy.
         async fn send_probe(
             &self,
             request: tonic::Request<super::SendProbeRequest>,
@@ -2483,6 +2646,51 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = QuarantineSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Agent/ReleaseQuarantine" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseQuarantineSvc<T: Agent>(pub Arc<T>);
+                    impl<
+                        T: Agent,
+                    > tonic::server::UnaryService<super::ReleaseQuarantineRequest>
+                    for ReleaseQuarantineSvc<T> {
+                        type Response = super::ReleaseQuarantineReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseQuarantineRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::release_quarantine(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseQuarantineSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -3340,6 +3548,53 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ChangeJob"));
             self.inner.unary(req, path, codec).await
         }
+        /// Blocks that nobody needs and that still lie on nodes, by disk and reason.
+        pub async fn list_garbage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListGarbageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListGarbageReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/ListGarbage");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ListGarbage"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Deletes some of what lies in a node's quarantine: to be called until nothing is left.
+        pub async fn release_garbage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseGarbageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseGarbageReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/ReleaseGarbage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Weft", "ReleaseGarbage"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -3517,6 +3772,22 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::ChangeJobRequest>,
         ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status>;
+        /// Blocks that nobody needs and that still lie on nodes, by disk and reason.
+        async fn list_garbage(
+            &self,
+            request: tonic::Request<super::ListGarbageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListGarbageReply>,
+            tonic::Status,
+        >;
+        /// Deletes some of what lies in a node's quarantine: to be called until nothing is left.
+        async fn release_garbage(
+            &self,
+            request: tonic::Request<super::ReleaseGarbageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseGarbageReply>,
+            tonic::Status,
+        >;
     }
     /// ---- clients to the coordinator -----------------------------------------------------------------------------------------
     #[derive(Debug)]
@@ -4836,6 +5107,94 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ChangeJobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/ListGarbage" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListGarbageSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::ListGarbageRequest>
+                    for ListGarbageSvc<T> {
+                        type Response = super::ListGarbageReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListGarbageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::list_garbage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListGarbageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/ReleaseGarbage" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseGarbageSvc<T: Weft>(pub Arc<T>);
+                    impl<
+                        T: Weft,
+                    > tonic::server::UnaryService<super::ReleaseGarbageRequest>
+                    for ReleaseGarbageSvc<T> {
+                        type Response = super::ReleaseGarbageReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseGarbageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::release_garbage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseGarbageSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

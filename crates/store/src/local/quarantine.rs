@@ -9,7 +9,7 @@
 
 use super::disk::{Disk, QUARANTINE, cannot_open, exists, remove_if_there};
 use super::steps::Step;
-use crate::block_store::Quarantined;
+use crate::block_store::{QuarantinePlace, Quarantined};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -59,18 +59,23 @@ impl Disk {
         *self.quarantined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
+    pub(super) fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
         let dir = self.dir.join(QUARANTINE);
-        let mut old = places(&dir)?;
-        // An entry without a valid time is left to an operator.
-        let since = |place: &String| fs::read_to_string(dir.join(place).join(SINCE)).ok()?.trim_end().parse::<u64>().ok();
-        old.retain(|place| since(place).is_some_and(|since_ms| since_ms < before_ms));
-        Ok(old)
+        // Without a time that can be read it is left to a person.
+        let since = |place: &str| fs::read_to_string(dir.join(place).join(SINCE)).ok()?.trim_end().parse::<u64>().ok();
+        let place = |name: String| QuarantinePlace {
+            since_ms: since(&name),
+            bytes: len_of(&dir.join(&name).join(PAYLOAD)).unwrap_or(0),
+            name,
+        };
+        let mut all: Vec<QuarantinePlace> = places(&dir)?.into_iter().map(place).collect();
+        all.sort_by_key(|place| place.since_ms.unwrap_or(u64::MAX));
+        Ok(all)
     }
 
     pub(super) fn delete_quarantined(&self, place: &str) -> Result<()> {
         let dir = self.dir.join(QUARANTINE);
-        if !places(&dir)?.iter().any(|there| there == place) {
+        if !is_place(place) || !exists(&dir.join(place))? {
             return Ok(());
         }
         let place = dir.join(place);
@@ -130,14 +135,17 @@ fn len_of(payload: &Path) -> Option<u64> {
     fs::metadata(payload).ok().map(|metadata| metadata.len())
 }
 
-/// The names of the quarantine's entries, in order; other files are ignored.
+fn is_place(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(id, times)| id.parse::<BlockId>().is_ok() && !times.contains('/'))
+}
+
+/// The places of blocks, in order; whatever else is there is none of ours.
 fn places(dir: &Path) -> Result<Vec<String>> {
     let failed = |error| cannot_open(dir, "cannot list it", &error);
     let mut places = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name().into_string().ok();
-        let is_place = |name: &String| name.rsplit_once('.').is_some_and(|(id, _)| id.parse::<BlockId>().is_ok());
-        places.extend(name.filter(is_place));
+        places.extend(name.filter(|name| is_place(name)));
     }
     places.sort_unstable();
     Ok(places)

@@ -1,0 +1,122 @@
+//! What lies in the quarantine of a node's disks because nobody expects it, and when it goes: at its age, where a disk is short of space,
+//! or because a person says so. Blocks that were found damaged stay until a person deletes them by hand.
+
+use super::{Disk, Disks};
+use crate::{
+    Limits,
+    removal::{Bounds, Counted, bytes_on_disk},
+};
+use weft_proto::v1;
+use weft_store::{BlockStore, QuarantinePlace};
+use weft_types::{Error, Reaction, Result};
+
+/// What a release has done, and what is left.
+#[derive(Default)]
+pub(crate) struct Released {
+    pub(crate) freed_blocks: u64,
+    pub(crate) freed_bytes: u64,
+    /// Of disks that can be used.
+    pub(crate) disks: Vec<v1::QuarantinedDisk>,
+    /// Why what was to be deleted is still there.
+    pub(crate) kept: Vec<Error>,
+}
+
+impl Disks {
+    /// Deletes what has been in quarantine for long enough, as far as a day allows.
+    pub(crate) fn clear_quarantine(&self, bounds: &Bounds<'_>) {
+        let before_ms = bounds.now_ms.saturating_sub(bounds.limits.quarantine_ms);
+        for disk in &self.0 {
+            disk.log_of_clearing(disk.delete_oldest(Counted::Unexpected, bounds, |_, since_ms| Ok(since_ms < before_ms)));
+        }
+    }
+
+    /// Deletes the oldest of what lies in quarantine where a disk is short of space, as far as an hour allows.
+    pub(crate) fn relieve(&self, bounds: &Bounds<'_>) {
+        for disk in &self.0 {
+            let Ok(store) = &disk.store else { continue };
+            if store.quarantined().blocks > 0 && is_short(store.as_ref(), bounds.limits).unwrap_or(false) {
+                let is_short = |store: &dyn BlockStore, _| is_short(store, bounds.limits);
+                disk.log_of_clearing(disk.delete_oldest(Counted::Freed, bounds, is_short));
+            }
+        }
+    }
+
+    /// Deletes so many blocks of the quarantine, the oldest of each disk first: a person said so, and nothing bounds it. Tells what is left.
+    pub(crate) fn release_quarantine(&self, blocks_max: usize, limits: &Limits) -> Released {
+        let mut released = Released::default();
+        for disk in &self.0 {
+            let Ok(store) = &disk.store else { continue };
+            match disk.release(store.as_ref(), blocks_max, limits, &mut released) {
+                Ok(left) => released.disks.push(left),
+                Err(error) => released.kept.push(disk.named(error)),
+            }
+        }
+        released
+    }
+}
+
+impl Disk {
+    /// Deletes what nobody expects, the oldest first, for as long as `goes` says so of the next one and of its time.
+    fn delete_oldest(
+        &self,
+        counted: Counted,
+        bounds: &Bounds<'_>,
+        goes: impl Fn(&dyn BlockStore, u64) -> Result<bool>,
+    ) -> Result<()> {
+        let Ok(store) = &self.store else { return Ok(()) };
+        for QuarantinePlace { name, since_ms, bytes } in store.quarantine_places()? {
+            let Some(since_ms) = since_ms else { break };
+            if !goes(store.as_ref(), since_ms)? {
+                break;
+            }
+            let amount = if counted == Counted::Freed { bytes_on_disk(bytes) } else { 1 };
+            self.take_away(counted, amount, bounds, |store| store.delete_quarantined(&name).map(Some))?;
+            tracing::info!(disk = %self.path.display(), place = name, "deleted from the quarantine");
+        }
+        Ok(())
+    }
+
+    fn release(
+        &self,
+        store: &dyn BlockStore,
+        blocks_max: usize,
+        limits: &Limits,
+        released: &mut Released,
+    ) -> Result<v1::QuarantinedDisk> {
+        let mut left = v1::QuarantinedDisk { disk: self.id.clone(), ..v1::QuarantinedDisk::default() };
+        for QuarantinePlace { name, since_ms, bytes } in store.quarantine_places()? {
+            let Some(since_ms) = since_ms else {
+                (left.damaged_blocks, left.damaged_bytes) = (left.damaged_blocks + 1, left.damaged_bytes.saturating_add(bytes));
+                continue;
+            };
+            if released.freed_blocks < blocks_max as u64 {
+                store.delete_quarantined(&name)?;
+                tracing::info!(disk = %self.path.display(), place = name, "deleted from the quarantine, as a person said");
+                released.freed_blocks += 1;
+                released.freed_bytes = released.freed_bytes.saturating_add(bytes);
+                continue;
+            }
+            let deleted_ms = since_ms.saturating_add(limits.quarantine_ms);
+            left.first_deleted_ms = if left.blocks == 0 { deleted_ms } else { left.first_deleted_ms };
+            left.last_deleted_ms = deleted_ms;
+            (left.blocks, left.bytes) = (left.blocks + 1, left.bytes.saturating_add(bytes));
+        }
+        Ok(left)
+    }
+
+    /// That a bound is used up is as it should be: it goes on when there is more.
+    fn log_of_clearing(&self, cleared: Result<()>) {
+        match cleared.map_err(|error| self.named(error)) {
+            Ok(()) => {}
+            Err(error) if error.reaction == Reaction::Unavailable => tracing::debug!(%error, "the quarantine is cleared later"),
+            Err(error) => tracing::warn!(%error, "the quarantine could not be cleared"),
+        }
+    }
+}
+
+/// Whether less of a disk is free than should be.
+fn is_short(store: &dyn BlockStore, limits: &Limits) -> Result<bool> {
+    let capacity = store.capacity()?;
+    let wanted = capacity.total_bytes.saturating_mul(limits.quarantine_free_percent.into()) / 100;
+    Ok(capacity.free_bytes < wanted)
+}

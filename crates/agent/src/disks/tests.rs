@@ -1,0 +1,210 @@
+//! Disks that fail, are away, and from which blocks are taken.
+
+use super::*;
+use crate::{Limits, LocalDisks, state::StateFile};
+use rand::SeedableRng;
+use weft_store::conformance;
+use weft_types::{ByteSize, PlanId};
+
+const CLUSTER: ClusterId = ClusterId(3);
+
+fn open(paths: &[PathBuf], known_ids: &BTreeMap<String, String>) -> Disks {
+    let known = Memory { disks: known_ids.clone(), ..Memory::default() };
+    Disks::open(paths, &known, CLUSTER, &LocalDisks, &mut StdRng::seed_from_u64(1), 0).ok().unwrap()
+}
+
+fn put(disks: &Disks, disk: usize, stripe: u64) -> BlockId {
+    let meta = conformance::block(CLUSTER, stripe, 5000);
+    let mut writer = disks.0[disk].store.as_ref().ok().unwrap().create(&meta).unwrap();
+    writer.write_at(0, &conformance::pattern(5000)).unwrap();
+    writer.finish(None).unwrap();
+    meta.id
+}
+
+fn remove(disks: &Disks, partials: &Partials, blocks: &[BlockId]) -> (u32, Vec<BlockId>, Vec<Reaction>) {
+    let scratch = tempfile::tempdir().unwrap();
+    let (limits, state) = (Limits::default(), StateFile::open(scratch.path()).unwrap());
+    let bounds = Bounds { limits: &limits, state: &state, now_ms: 0 };
+    let removal = disks.remove(blocks, GarbageReason::Removed, Duration::ZERO, partials, &bounds);
+    let Removal { removed, gone, kept, .. } = removal;
+    (removed, gone, kept.iter().map(|error| error.reaction).collect())
+}
+
+#[tokio::test]
+async fn a_block_that_is_being_written_is_kept_and_holds_up_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disks, partials) = (open(&[dir.path().join("a")], &BTreeMap::new()), Partials::new(&Limits::default()));
+    let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
+    let meta = conformance::block(CLUSTER, 1, 5000);
+    let claim = partials.claim(PlanId(1), number, store.as_ref(), &meta).ok().unwrap();
+    claim.write_at(0, &conformance::pattern(5000)).unwrap();
+    let other = put(&disks, 0, 2);
+    assert_eq!(remove(&disks, &partials, &[meta.id, other]), (1, vec![other], vec![Reaction::Retry]));
+    claim.commit(None).unwrap().unwrap();
+    // Committed and not let go of: the word that it is gone would leave it there for ever.
+    assert_eq!(remove(&disks, &partials, &[meta.id]), (0, vec![], vec![Reaction::Retry]));
+    drop(claim);
+    assert_eq!(remove(&disks, &partials, &[meta.id]), (1, vec![meta.id], vec![]));
+    assert_eq!(store.list().unwrap(), []);
+}
+
+#[tokio::test]
+async fn what_may_be_on_a_disk_that_cannot_be_used_is_neither_missing_nor_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (paths, partials) = (["a", "b"].map(|name| dir.path().join(name)), Partials::new(&Limits::default()));
+    let disks = open(&paths, &BTreeMap::new());
+    let (here, there) = (put(&disks, 1, 1), put(&disks, 0, 2));
+    let known = disks.ids();
+    drop(disks);
+    std::fs::rename(&paths[0], dir.path().join("away")).unwrap();
+    std::fs::create_dir(&paths[0]).unwrap();
+
+    let disks = open(&paths, &known);
+    assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "the place of a disk that is not mounted was made a disk");
+    assert_eq!((disks.report()[0].failed, &disks.ids()), (true, &known));
+    assert_eq!(disks.open_block(there).err().unwrap().reaction, Reaction::Replan);
+    assert!(disks.open_block(here).is_ok());
+    assert_eq!(remove(&disks, &partials, &[there, here]), (1, vec![here], vec![Reaction::Replan]));
+    drop(disks);
+
+    std::fs::remove_dir(&paths[0]).unwrap();
+    std::fs::rename(dir.path().join("away"), &paths[0]).unwrap();
+    let disks = open(&paths, &known);
+    assert_eq!(disks.open_block(here).err().unwrap().reaction, Reaction::NotFound);
+    assert_eq!(remove(&disks, &partials, &[there, here]), (1, vec![there, here], vec![]));
+}
+
+#[tokio::test]
+async fn of_two_blocks_of_one_name_none_is_read_and_none_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
+    let id = put(&disks, 0, 1);
+    assert_eq!(put(&disks, 1, 1), id);
+    let error = disks.open_block(id).err().unwrap();
+    assert!(error.reaction == Reaction::Corrupt && error.message.contains("two blocks of this name"), "{error}");
+    assert_eq!(remove(&disks, &Partials::new(&Limits::default()), &[id]), (0, vec![], vec![Reaction::Corrupt]));
+    assert_eq!(disks.list(None, None, 0).unwrap().0, [id, id]);
+}
+
+#[tokio::test]
+async fn what_nobody_expects_is_kept_for_days_and_then_deleted_not_too_much_a_day() {
+    let dir = tempfile::tempdir().unwrap();
+    let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
+    let partials = Partials::new(&Limits::default());
+    let limits = Limits { quarantine_ms: 1000, removed_blocks_per_day: 3, removed_percent_per_day: 0, ..Limits::default() };
+    let state = StateFile::open(&dir.path().join("state")).unwrap();
+    let at = |now_ms| Bounds { limits: &limits, state: &state, now_ms };
+    let orphans = [put(&disks, 0, 1), put(&disks, 0, 2), put(&disks, 1, 3)];
+    let kept = put(&disks, 0, 4);
+    let nowhere = BlockId { generation: 9, ..kept };
+
+    let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
+    let writing = partials.claim(PlanId(1), number, store.as_ref(), &conformance::block(CLUSTER, 5, 5000)).ok().unwrap();
+    let busy = conformance::block(CLUSTER, 5, 5000).id;
+    let (moved, why) = disks.quarantine(&[orphans[0], orphans[1], orphans[2], nowhere, busy], &partials, &at(5000));
+    assert_eq!((moved, why.len(), why[0].block, why[0].reaction), (3, 1, Some(busy), Reaction::Retry), "{why:?}");
+    drop(writing);
+    assert_eq!(disks.list(None, None, 0).unwrap().0, [kept]);
+    let told = |disk: usize| (disks.report()[disk].quarantined_blocks, disks.report()[disk].quarantined_bytes);
+    assert_eq!((told(0), told(1)), ((2, 10_000), (1, 5000)));
+    for (number, disk) in disks.0.iter().enumerate() {
+        assert_eq!(disks.list(Some(&disk.id), None, 1).unwrap(), if number == 0 { (vec![kept], true) } else { (vec![], false) });
+    }
+
+    disks.clear_quarantine(&at(6000));
+    assert_eq!(told(0), (2, 10_000), "not yet");
+    disks.clear_quarantine(&at(6001));
+    assert_eq!((told(0), told(1)), ((1, 5000), (0, 0)), "two were moved today, and three may be taken away");
+    let (moved, why) = disks.quarantine(&[kept], &partials, &at(6001));
+    assert!(moved == 0 && why[0].message.contains("a person must decide"), "{why:?}");
+    assert!(disks.open_block(kept).is_ok());
+}
+
+/// 20 blocks on one disk, of 5000 bytes each.
+struct Filled {
+    dir: tempfile::TempDir,
+    disks: Disks,
+    blocks: Vec<BlockId>,
+    state: StateFile,
+}
+
+impl Filled {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = open(&[dir.path().join("a")], &BTreeMap::new());
+        let blocks = (1..=20).map(|stripe| put(&disks, 0, stripe)).collect();
+        let state = StateFile::open(&dir.path().join("state")).unwrap();
+        Self { dir, disks, blocks, state }
+    }
+
+    fn remove(&self, reason: GarbageReason, limits: &Limits) -> Removal {
+        let bounds = Bounds { limits, state: &self.state, now_ms: 5000 };
+        self.disks.remove(&self.blocks, reason, Duration::ZERO, &Partials::new(limits), &bounds)
+    }
+
+    fn left(&self) -> (usize, u64) {
+        (self.disks.list(None, None, 0).unwrap().0.len(), self.disks.report()[0].quarantined_blocks)
+    }
+}
+
+#[tokio::test]
+async fn what_was_given_up_is_freed_by_its_bytes_and_what_is_unexpected_is_set_aside() {
+    let few = Limits { removed_blocks_per_day: 3, removed_percent_per_day: 0, ..Limits::default() };
+    for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant()) {
+        let filled = Filled::new();
+        let removal = filled.remove(reason, &few);
+        assert_eq!((removal.removed, removal.quarantined, removal.gone.len(), filled.left()), (20, 0, 20, (0, 0)));
+    }
+    let filled = Filled::new();
+    let removal = filled.remove(GarbageReason::Unexpected, &few);
+    assert_eq!((removal.removed, removal.quarantined, removal.gone.len(), filled.left()), (0, 3, 3, (17, 3)));
+    assert!(removal.kept.len() == 17 && removal.kept.iter().all(|error| error.reaction == Reaction::Unavailable));
+    assert!(removal.kept[0].message.contains("a person must decide"), "{}", removal.kept[0]);
+    let reason = std::fs::read_to_string(filled.dir.path().join("a/quarantine/s1-b000-c0-g1.1/reason")).unwrap();
+    assert!(reason.contains("do not say why"), "{reason}");
+
+    // Each takes two pages and one for its sidecar; the last one may exceed the bound.
+    let bytes = Limits { freed_bytes_per_hour: ByteSize(7 * 12_288 + 1), freed_percent_per_hour: 0, ..Limits::default() };
+    let removal = filled.remove(GarbageReason::Removed, &bytes);
+    assert_eq!((removal.removed, removal.gone.len(), filled.left()), (8, 3 + 8, (9, 3)));
+    assert!(removal.kept.len() == 9 && removal.kept[0].reaction == Reaction::Unavailable, "{:?}", removal.kept);
+    assert!(removal.kept[0].message.contains("freed_percent_per_hour"), "{}", removal.kept[0]);
+}
+
+#[tokio::test]
+async fn a_quarantine_goes_where_a_disk_is_short_of_space_or_a_person_says_so() {
+    let filled = Filled::new();
+    let limits = Limits { quarantine_free_percent: 0, ..Limits::default() };
+    assert_eq!(filled.remove(GarbageReason::Unexpected, &limits).quarantined, 20);
+    let damaged = put(&filled.disks, 0, 21);
+    filled.disks.0[0].store.as_ref().ok().unwrap().quarantine(damaged, "a test", None).unwrap();
+    let relieve = |limits: &Limits| {
+        filled.disks.relieve(&Bounds { limits, state: &filled.state, now_ms: 5001 });
+        filled.left().1
+    };
+    assert_eq!(relieve(&limits), 21, "no disk is short of space");
+    // No disk is ever so free.
+    let short = Limits {
+        quarantine_free_percent: 101,
+        freed_bytes_per_hour: ByteSize(5 * 12_288),
+        freed_percent_per_hour: 0,
+        ..limits.clone()
+    };
+    assert_eq!((relieve(&short), relieve(&short)), (16, 16), "no faster than other blocks are freed");
+
+    let told = filled.disks.release_quarantine(0, &limits);
+    let day_ms = 24 * 60 * 60 * 1000;
+    let left = |blocks: u64| {
+        let at_ms = if blocks == 0 { 0 } else { 5000 + 7 * day_ms };
+        let disk = filled.disks.0[0].id.clone();
+        let (first_deleted_ms, last_deleted_ms, damaged_blocks, damaged_bytes) = (at_ms, at_ms, 1, 5000);
+        let bytes = blocks * 5000;
+        [v1::QuarantinedDisk { disk, blocks, bytes, first_deleted_ms, last_deleted_ms, damaged_blocks, damaged_bytes }]
+    };
+    assert_eq!((told.freed_blocks, told.disks.as_slice()), (0, &left(15)[..]));
+    let released = filled.disks.release_quarantine(10, &limits);
+    assert_eq!((released.freed_blocks, released.freed_bytes, released.disks.as_slice()), (10, 50_000, &left(5)[..]));
+    let released = filled.disks.release_quarantine(10, &limits);
+    assert_eq!((released.freed_blocks, released.disks.as_slice()), (5, &left(0)[..]));
+    assert_eq!(filled.left(), (0, 1), "what was found damaged stays");
+}

@@ -1,0 +1,34 @@
+//! What nobody needs and still takes space on nodes: a client lists it, and lets go of it.
+
+use crate::Client;
+use weft_proto::v1::{ListGarbageReply, ListGarbageRequest, ReleaseGarbageReply, ReleaseGarbageRequest};
+use weft_types::{NodeId, Result};
+
+impl Client {
+    /// Garbage in the metadata and in the nodes' quarantines, by disk and reason: of one node, or of all.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// for garbage in client.garbage(None).await?.garbage {
+    ///     println!("{}: {} blocks, {}", garbage.path, garbage.blocks, garbage.reason);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn garbage(&self, node: Option<NodeId>) -> Result<ListGarbageReply> {
+        let request = ListGarbageRequest { node: node.map_or(0, |node| node.0) };
+        self.shared().calls.ask(request, |mut client, request| async move { client.list_garbage(request).await }).await
+    }
+
+    /// Deletes some of what lies in a node's quarantine because nobody expects it: to be called until nothing is left. With `unexpected`,
+    /// garbage in the metadata of which no reason is known is removed like any other from now on, too.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// while client.release_garbage(weft_types::NodeId(3), false).await?.left_blocks > 0 {}
+    /// # Ok(()) }
+    /// ```
+    pub async fn release_garbage(&self, node: NodeId, unexpected: bool) -> Result<ReleaseGarbageReply> {
+        let request = ReleaseGarbageRequest { node: node.0, unexpected };
+        self.shared().calls.ask(request, |mut client, request| async move { client.release_garbage(request).await }).await
+    }
+}

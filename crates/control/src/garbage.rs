@@ -1,0 +1,70 @@
+//! When nodes are asked to remove what nobody needs, and how often a person is told that some of it is still there.
+
+use crate::Time;
+use std::{collections::BTreeMap, time::Duration};
+use weft_types::NodeId;
+
+/// A node whose bound is used up is asked again after this time.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// A person is told once of each node in this time.
+const TELL_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// When each node is asked next, and when a person is told of it next. `R`: names a registration.
+#[derive(Debug)]
+pub struct Removals<R> {
+    /// By node, and whether what it removes is meant: these are bounded apart. A node that has registered since may have other bounds.
+    waiting: BTreeMap<(NodeId, bool), (R, Time)>,
+    told: BTreeMap<NodeId, Time>,
+}
+
+impl<R> Default for Removals<R> {
+    fn default() -> Self {
+        Self { waiting: BTreeMap::new(), told: BTreeMap::new() }
+    }
+}
+
+impl<R: PartialEq> Removals<R> {
+    /// Whether a node that is registered so is to be asked now to remove what is meant to go, or what is not.
+    pub fn is_due(&self, node: NodeId, meant: bool, registration: &R, now: Time) -> bool {
+        self.waiting.get(&(node, meant)).is_none_or(|(of, due)| of != registration || *due <= now)
+    }
+
+    /// A node was asked for all of that, and some of it waits until more may be removed.
+    pub fn waits(&mut self, node: NodeId, meant: bool, registration: R, now: Time) {
+        self.waiting.insert((node, meant), (registration, now + ASK_AGAIN_AFTER));
+    }
+
+    /// Whether a person is to be told now that a node keeps some; then it counts as done.
+    pub fn tells(&mut self, node: NodeId, now: Time) -> bool {
+        let is_due = self.told.get(&node).is_none_or(|due| *due <= now);
+        if is_due {
+            self.told.insert(node, now + TELL_EVERY);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_waits_is_asked_once_a_minute_and_told_of_once_an_hour() {
+        let (node, at) = (NodeId(1), |second| Time::after(Duration::from_secs(second)));
+        let mut removals = Removals::default();
+        let mut counts = (0, 0);
+        // A sweep every five seconds, for three hours.
+        for second in (0..3 * 3_600).step_by(5) {
+            if removals.is_due(node, true, &7, at(second)) {
+                counts.0 += 1;
+                removals.waits(node, true, 7, at(second));
+            }
+            counts.1 += usize::from(removals.tells(node, at(second)));
+            // Others are asked each time, what is unexpected is bounded apart, and a node that registers again may have other bounds.
+            let due = |node, meant, registration| removals.is_due(node, meant, &registration, at(second));
+            assert!(due(NodeId(2), true, 7) && due(node, false, 7) && due(node, true, 8));
+        }
+        assert_eq!(counts, (180, 3));
+        assert!(removals.tells(NodeId(2), at(3 * 3_600 - 5)), "each node has its own hour");
+    }
+}

@@ -1,0 +1,97 @@
+//! Why blocks are garbage, and how much of them there is.
+
+use crate::{
+    commit_at,
+    common::{garbage_of, open},
+    copies::{BACK_TO_SCHEMA_9, begun, end, fresh, put},
+    leftovers_at,
+};
+use std::collections::BTreeSet;
+use weft_meta::*;
+use weft_types::{BlockId, DiskNumber, Epoch, GarbageReason, Home, NodeId, ObjectName};
+
+fn name() -> ObjectName {
+    ObjectName { bucket: "b".into(), key: "k".into() }
+}
+
+/// The reasons and known lengths of all that nodes may remove.
+async fn reasons(meta: &SqliteMeta) -> BTreeSet<(GarbageReason, Option<u64>)> {
+    let mut all = BTreeSet::new();
+    for node in 1..=7 {
+        all.extend(garbage_of(meta, NodeId(node), 9).await.into_iter().map(|it| (it.reason, it.bytes)));
+    }
+    all
+}
+
+async fn forget_all(meta: &SqliteMeta, epoch: Epoch) {
+    for node in (1..=7).map(NodeId) {
+        let blocks: Vec<BlockId> = garbage_of(meta, node, 9).await.into_iter().map(|it| it.block).collect();
+        meta.forget_garbage(epoch, node, blocks).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_block_says_why_it_is_garbage() {
+    const MIB: Option<u64> = Some(1 << 20);
+    let (_dir, meta, epoch) = fresh().await;
+    let first = put(&meta, epoch).await;
+    assert_eq!(reasons(&meta).await, BTreeSet::new());
+    // A repair, and one that does not end.
+    let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+    let repair = |node| NewRepair { stripe: first.id, index: 2, copy: 0, home: home(node), upload: None, expires_ms: 5 };
+    let given_up = meta.allocate_repair(epoch, repair(6)).await.unwrap();
+    meta.abort_repair(epoch, given_up, 1).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::GivenUp, None)].into());
+    forget_all(&meta, epoch).await;
+    let rebuilt = meta.allocate_repair(epoch, repair(7)).await.unwrap();
+    meta.commit_repair(epoch, rebuilt, 1, vec![3], 1).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Repaired, MIB)].into());
+    forget_all(&meta, epoch).await;
+
+    let stripe = meta.stripe(first.id).await.unwrap();
+    let keep = stripe.firsts().map(|(index, placed)| stripe.id_of(index, placed)).collect();
+    meta.drop_copies(epoch, first.id, keep, 1).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Removed, MIB)].into());
+    forget_all(&meta, epoch).await;
+    put(&meta, epoch).await;
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Replaced, MIB)].into());
+    forget_all(&meta, epoch).await;
+    // Of a put that is given up, blocks that are whole are known to be.
+    let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
+    end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
+    meta.abort_put(epoch, upload, leftovers_at(1)).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::GivenUp, MIB)].into());
+    forget_all(&meta, epoch).await;
+    meta.remove_object(epoch, &name(), 1).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Removed, MIB)].into());
+}
+
+#[tokio::test]
+async fn what_schema_9_called_garbage_is_unexpected_until_a_person_releases_it() {
+    let (dir, meta, epoch) = fresh().await;
+    put(&meta, epoch).await;
+    meta.remove_object(epoch, &name(), 4).await.unwrap();
+    drop(meta);
+    let path = dir.path().join("metadata.sqlite");
+    rusqlite::Connection::open(&path).unwrap().execute_batch(BACK_TO_SCHEMA_9).unwrap();
+
+    let meta = open(&path);
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Unexpected, None)].into());
+    let totals = meta.garbage_totals().await.unwrap();
+    assert_eq!(totals.len(), 5);
+    let home = Home { node: NodeId(1), disk: DiskNumber(1) };
+    let (reason, blocks, bytes) = (GarbageReason::Unexpected, 1, 0);
+    assert_eq!(totals[0], GarbageTotal { home, reason, blocks, bytes, unmeasured_blocks: 1, first_ms: 4, last_ms: 4 });
+    // What is removed from now on has its reason, beside it.
+    let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
+    end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
+    meta.commit_put(epoch, upload, commit_at(2 << 20, 4)).await.unwrap();
+    meta.remove_object(epoch, &name(), 4).await.unwrap();
+    let of = async |node, reason| meta.garbage(NodeId(node), reason, 4, 9).await.unwrap().len();
+    assert_eq!((of(1, GarbageReason::Removed).await, of(1, GarbageReason::Unexpected).await), (1, 1));
+    assert_eq!(meta.garbage(NodeId(1), GarbageReason::Removed, 3, 9).await.unwrap(), [], "its time has not come");
+    assert_eq!(meta.release_garbage(epoch, NodeId(1)).await.unwrap(), 1);
+    assert_eq!((of(1, GarbageReason::Removed).await, of(1, GarbageReason::Unexpected).await), (2, 0));
+    assert_eq!(of(2, GarbageReason::Unexpected).await, 1, "another node's stays");
+    assert_eq!(meta.release_garbage(epoch, NodeId(1)).await.unwrap(), 0);
+}
