@@ -98,10 +98,10 @@ async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registratio
 fn tell(node: &str, meant: bool, kept: Result<Kept>) {
     match kept {
         Ok(Kept { blocks, waiting, why }) if meant && blocks == waiting => {
-            tracing::info!(node, blocks, why, "blocks that nobody needs are removed in the next hours");
+            tracing::info!(node, blocks, why, "garbage waits for the hourly bound of its disk");
         }
-        Ok(Kept { blocks, why, .. }) => tracing::warn!(node, blocks, why, "blocks that nobody needs could not be removed"),
-        Err(error) => tracing::warn!(node, %error, "blocks that nobody needs could not be removed"),
+        Ok(Kept { blocks, why, .. }) => tracing::warn!(node, blocks, why, "cannot remove garbage"),
+        Err(error) => tracing::warn!(node, %error, "cannot remove garbage"),
     }
 }
 
