@@ -15,6 +15,7 @@ pub mod conversion;
 mod der;
 mod disk_mode;
 pub mod frame;
+mod handshakes;
 pub mod incoming;
 pub mod link;
 mod memory;

@@ -54,8 +54,10 @@ pub enum Peer {
     Anonymous,
 }
 
-/// A TLS handshake that is not done after this long has failed.
+/// A TLS handshake that is not done after this long has failed, for the one who dials: its connection may have waited to be accepted.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// … and for the one who accepts, which holds a place for it.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const AGENT_SUFFIX: &str = ".agent.weft";
 
@@ -164,7 +166,7 @@ impl Security {
     /// Takes a connection that was accepted: who is it?
     pub async fn accept(&self, stream: BoxStream) -> Result<(BoxStream, Peer)> {
         let Self::Tls(tls) = self else { return Ok((Box::new(PlainStream::new(stream)), Peer::Anonymous)) };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.server.accept(stream)).await {
+        match tokio::time::timeout(ACCEPT_TIMEOUT, tls.server.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let peer = peer_of(stream.get_ref().1.peer_certificates())?;
                 Ok((Box::new(stream), peer))
@@ -173,7 +175,7 @@ impl Security {
                 let (reaction, message) = explain_handshake(&error);
                 Err(Error::new(reaction, message))
             }
-            Err(_) => Err(Error::invalid(format!("no TLS handshake within {HANDSHAKE_TIMEOUT:?}"))),
+            Err(_) => Err(Error::invalid(format!("no TLS handshake within {ACCEPT_TIMEOUT:?}"))),
         }
     }
 }
