@@ -10,7 +10,9 @@
 //! | [`token`], [`task`] | the right to use a link; a task as bytes |
 //! | [`conversion`] | what converts a stripe for an agent, as the agent sees it |
 
+mod calls;
 pub mod certs;
+mod connections;
 pub mod conversion;
 mod der;
 mod disk_mode;

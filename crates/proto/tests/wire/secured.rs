@@ -120,7 +120,8 @@ async fn one_who_opens_many_connections_and_says_nothing_holds_up_nobody() {
     for host in ["10.0.0.7", "10.0.0.66"] {
         let net = network.host(host);
         let meet = async { tokio::join!(client.dial(&net, "10.0.0.1:7400", &expected), incoming.next()) };
-        let (dialled, accepted) = tokio::time::timeout(Duration::from_secs(1), meet).await.expect("the handshake waits for the silent connections");
+        let (dialled, accepted) =
+            tokio::time::timeout(Duration::from_secs(1), meet).await.expect("the handshake waits for the silent connections");
         assert!(dialled.is_ok() && accepted.unwrap().address.starts_with(host));
     }
     // The listener closes those that did not have to give way after two seconds.
