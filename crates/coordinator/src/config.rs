@@ -133,7 +133,7 @@ impl Default for CoordinatorConfig {
 
 impl CoordinatorConfig {
     /// The file of the metadata.
-    pub(crate) fn metadata_file(&self) -> PathBuf {
+    pub fn metadata_file(&self) -> PathBuf {
         self.dir.join("metadata.sqlite")
     }
 

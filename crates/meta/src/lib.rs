@@ -25,4 +25,4 @@ pub use model::{
     Allocation, BucketRecord, ClusterRecord, CommitPut, EndStripe, GarbageBlock, Leftovers, NewCluster, NewDisk, NewNode,
     NewRepair, NewStripe, NewUpload, ObjectRecord, Page, PolicyRecord, Totals, UploadRecord,
 };
-pub use sqlite::{MetaMode, SqliteMeta};
+pub use sqlite::{MetaMode, SqliteMeta, backup};

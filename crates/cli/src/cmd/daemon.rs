@@ -1,7 +1,13 @@
 //! `weft coordinator` and `weft agent`: the daemons.
 
 use clap::Args;
-use std::{env::VarError, fs::File, io::IsTerminal as _, path::PathBuf, sync::Arc};
+use std::{
+    env::VarError,
+    fs::File,
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
     layer::SubscriberExt as _,
@@ -87,16 +93,7 @@ pub(super) struct RunAgent {
 impl RunCoordinator {
     pub(super) fn run(self) -> Result<Exit> {
         let _held = hold(self.pid_file)?;
-        let limits = ClassLimits {
-            repair_percent: Some(0),
-            scrub_percent: Some(0),
-            repair_bytes_per_s: Some(ByteSize(0)),
-            scrub_bytes_per_s: Some(ByteSize(0)),
-        };
-        let (cluster, certificates) = (Some(ClusterId(0)), Some(PathBuf::new()));
-        let sample = CoordinatorConfig { cluster, certificates, limits, ..CoordinatorConfig::default() };
-        let (file, prefix) = (self.config.as_deref(), "WEFT_COORDINATOR_");
-        let config = settings::read(file, prefix, std::env::vars_os(), &sample, settings::coordinator_paths)?;
+        let config = coordinator_config(self.config.as_deref())?;
         start_logging();
         let seams = weft_coordinator::Seams {
             net: Arc::new(TcpNet::default()),
@@ -132,6 +129,19 @@ impl RunAgent {
             agent.run().await
         })
     }
+}
+
+/// The settings of a coordinator, from a file and from the environment.
+pub(super) fn coordinator_config(file: Option<&Path>) -> Result<CoordinatorConfig> {
+    let limits = ClassLimits {
+        repair_percent: Some(0),
+        scrub_percent: Some(0),
+        repair_bytes_per_s: Some(ByteSize(0)),
+        scrub_bytes_per_s: Some(ByteSize(0)),
+    };
+    let (cluster, certificates) = (Some(ClusterId(0)), Some(PathBuf::new()));
+    let sample = CoordinatorConfig { cluster, certificates, limits, ..CoordinatorConfig::default() };
+    settings::read(file, "WEFT_COORDINATOR_", std::env::vars_os(), &sample, settings::coordinator_paths)
 }
 
 /// The first thing that a daemon does: who started it can find it from then on.

@@ -13,6 +13,7 @@ mod heat;
 mod job;
 mod lab;
 mod link;
+mod metadata;
 mod names;
 mod node;
 mod object;
@@ -70,6 +71,7 @@ enum Command {
     /// Run experiments of papers again, and put our numbers beside theirs (in weft-lab)
     Reproduce(lab::HandedOver),
     Certificate(certificate::Certificate),
+    Metadata(metadata::Metadata),
     Coordinator(daemon::RunCoordinator),
     Agent(daemon::RunAgent),
     Help(Help),
@@ -102,6 +104,7 @@ pub(crate) fn main() -> Exit {
         Command::Bench(_) => return lab::hand_over("bench"),
         Command::Reproduce(_) => return lab::hand_over("reproduce"),
         Command::Certificate(it) => it.run(output),
+        Command::Metadata(it) => it.run(&target, output),
         Command::Coordinator(it) => it.run(),
         Command::Agent(it) => it.run(),
         Command::Help(it) => match it.topic.first().filter(|topic| lab::COMMANDS.contains(&topic.as_str())) {

@@ -203,6 +203,11 @@ impl LocalCluster {
         process.signal(signal)
     }
 
+    /// The coordinator's settings.
+    pub fn coordinator_settings(&self) -> PathBuf {
+        self.settings(COORDINATOR)
+    }
+
     /// The settings of the process of that name.
     pub(super) fn settings(&self, name: &str) -> PathBuf {
         match name {

@@ -4,6 +4,7 @@
 //! order of all changes; those that wait for it at the same time are committed together ([`group`]). Another one reads: it sees what was
 //! committed last, and does not wait for the disk.
 
+mod backup;
 mod blocks;
 mod cluster;
 mod garbage;
@@ -15,6 +16,8 @@ mod policies;
 mod puts;
 mod rows;
 mod schema;
+
+pub use backup::backup;
 
 use crate::*;
 use async_trait::async_trait;

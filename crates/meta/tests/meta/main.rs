@@ -1,5 +1,6 @@
 //! The metadata against a model, and record by record.
 
+mod backup;
 mod common;
 mod conversions;
 mod copies;
