@@ -1,17 +1,11 @@
 //! `weft coordinator` and `weft agent`: the daemons.
 
+use super::logging::start_logging;
 use clap::Args;
 use std::{
-    env::VarError,
     fs::File,
-    io::IsTerminal as _,
     path::{Path, PathBuf},
     sync::Arc,
-};
-use tracing_subscriber::{
-    filter::{LevelFilter, Targets},
-    layer::SubscriberExt as _,
-    util::SubscriberInitExt as _,
 };
 use weft_agent::{Agent, AgentConfig, Limits, Throttle};
 use weft_cli::{exit::Exit, interrupt::Signals, local::PidFile, seed::seed, settings};
@@ -177,57 +171,4 @@ fn run(daemon: impl AsyncFnOnce(Signals) -> Result<()>) -> Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
     runtime.block_on(async { daemon(Signals::register()?).await }).map(|()| Exit::Ok)
-}
-
-fn start_logging() {
-    let (targets, wrong) = match std::env::var("WEFT_LOG") {
-        Ok(said) => match parse_log(&said) {
-            Ok(targets) => (targets, None),
-            Err(error) => (usual_log(), Some(format!("WEFT_LOG={said}: {error}"))),
-        },
-        Err(VarError::NotPresent) => (usual_log(), None),
-        Err(error) => (usual_log(), Some(format!("WEFT_LOG: {error}"))),
-    };
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
-    tracing_subscriber::registry().with(lines).with(targets).init();
-    if let Some(wrong) = wrong {
-        tracing::warn!("{wrong}: info is logged instead");
-    }
-}
-
-fn usual_log() -> Targets {
-    Targets::new().with_default(LevelFilter::INFO)
-}
-
-/// What is logged: levels, and modules with their levels. Nothing at all stands for errors.
-fn parse_log(said: &str) -> Result<Targets, String> {
-    let parts: Vec<&str> = said.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
-    if let Some(part) = parts.iter().find(|part| part.contains('[')) {
-        return Err(format!("'{part}' names a span: only levels and modules can be chosen, info or weft_coordinator=debug"));
-    }
-    match parts.is_empty() {
-        true => Ok(Targets::new().with_default(LevelFilter::ERROR)),
-        false => parts.join(",").parse::<Targets>().map_err(|error| error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tracing::Level;
-
-    #[test]
-    fn levels_and_modules_say_what_is_logged() {
-        let logs = |said: &str, target: &str, level: Level| parse_log(said).unwrap().would_enable(target, &level);
-        assert!(logs("info", "weft_agent", Level::INFO) && !logs("info", "weft_agent", Level::DEBUG));
-        let both = "warn, weft_coordinator=debug,";
-        assert!(logs(both, "weft_coordinator::jobs", Level::DEBUG) && !logs(both, "weft_agent", Level::INFO));
-        assert!(logs("weft_agent", "weft_agent", Level::TRACE) && !logs("weft_agent", "weft_client", Level::ERROR));
-        assert!(logs("", "weft_agent", Level::ERROR) && !logs("", "weft_agent", Level::WARN));
-        assert!(!logs("off", "weft_agent", Level::ERROR));
-        for wrong in ["weft_agent=loud", "a=b=c", "weft_agent[span]=debug"] {
-            let error = parse_log(wrong).unwrap_err();
-            assert!(!error.contains('\n'), "{error}");
-        }
-    }
 }

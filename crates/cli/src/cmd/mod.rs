@@ -13,6 +13,7 @@ mod heat;
 mod job;
 mod lab;
 mod link;
+mod logging;
 mod metadata;
 mod names;
 mod node;
