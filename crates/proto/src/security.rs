@@ -16,6 +16,7 @@ use rustls::{
 };
 use std::{
     fmt, io,
+    os::unix::fs::PermissionsExt,
     path::Path,
     pin::Pin,
     sync::Arc,
@@ -121,6 +122,7 @@ impl Security {
         }
         let roots = Arc::new(roots);
         let chain = read_certificates(&files.certificate)?;
+        require_private(&files.key)?;
         let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable(&files.key, error))?;
 
         let client = ClientConfig::builder_with_provider(provider.clone())
@@ -209,6 +211,18 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
         return Err(unusable(path, "there is no certificate in it"));
     }
     Ok(certificates)
+}
+
+/// Refuses a private key that others than its owner may read: they would be whoever it says.
+pub(crate) fn require_private(key: &Path) -> Result<()> {
+    let mode = std::fs::metadata(key).map_err(|error| unusable(key, error))?.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let key = key.display();
+    Err(Error::invalid(format!(
+        "cannot use {key}: others than its owner can read this private key (mode {mode:03o}): chmod 600 {key}"
+    )))
 }
 
 fn unusable(path: &Path, error: impl fmt::Display) -> Error {

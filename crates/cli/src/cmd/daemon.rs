@@ -2,6 +2,7 @@
 
 use super::logging::start_logging;
 use clap::Args;
+use rustix::{fs::Mode, process::umask};
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -138,8 +139,9 @@ pub(super) fn coordinator_config(file: Option<&Path>) -> Result<CoordinatorConfi
     settings::read(file, "WEFT_COORDINATOR_", std::env::vars_os(), &sample, settings::coordinator_paths)
 }
 
-/// The first thing that a daemon does: who started it can find it from then on.
+/// The first thing that a daemon does: who started it can find it from then on. What it makes is nobody else's to read.
 fn hold(pid_file: Option<PathBuf>) -> Result<Option<File>> {
+    umask(Mode::RWXG | Mode::RWXO);
     pid_file.map(|path| PidFile::new(path).take()).transpose()
 }
 
