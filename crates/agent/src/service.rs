@@ -5,9 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use weft_proto::{
-    Peer, decode_task,
-    rpc::caller,
-    to_status,
+    decode_task, to_status,
     v1::{
         CancelReply, CancelRequest, ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenReply,
         OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
@@ -24,26 +22,15 @@ pub(crate) struct Service(pub(crate) Arc<Node>);
 const REMOVED_BLOCKS_MAX: usize = 100_000;
 
 impl Service {
-    /// Accepts calls from the coordinator only.
-    fn authorise<T>(&self, request: Request<T>) -> Result<T> {
-        let caller = caller(&request);
-        // A caller without a certificate is accepted only if an operator switched TLS off.
-        if caller.peer == Peer::Coordinator || self.0.security.is_insecure() && caller.peer == Peer::Anonymous {
-            return Ok(request.into_inner());
-        }
-        tracing::warn!(peer = %caller.peer, address = %caller.address, "refused a call that only the coordinator may make");
-        Err(Error::invalid(format!("{} is not the coordinator", caller.peer)))
-    }
-
     async fn open_task(&self, request: Request<OpenRequest>) -> Result<OpenReply> {
-        let request = self.authorise(request)?;
+        let request = request.into_inner();
         let task = decode_task(&request.task)?;
         let memory_bytes = self.0.tasks.open(&self.0, task, request).await?;
         Ok(OpenReply { memory_bytes })
     }
 
     async fn start_task(&self, request: Request<StartRequest>) -> Result<ReceiverStream<Result<TaskEvent, Status>>> {
-        let StartRequest { plan, epoch, open, pages } = self.authorise(request)?;
+        let StartRequest { plan, epoch, open, pages } = request.into_inner();
         self.0.obey(epoch).await?;
         let plan = PlanId(plan);
         if let Some(open) = open {
@@ -57,20 +44,20 @@ impl Service {
     }
 
     async fn convert(&self, request: Request<ConvertStripeRequest>) -> Result<ReceiverStream<Result<ConvertEvent, Status>>> {
-        let request = self.authorise(request)?;
+        let request = request.into_inner();
         self.0.obey(request.epoch).await?;
         Ok(ReceiverStream::new(convert::start(&self.0, request).await?))
     }
 
     async fn cancel_task(&self, request: Request<CancelRequest>) -> Result<CancelReply> {
-        let CancelRequest { plan, epoch, wait } = self.authorise(request)?;
+        let CancelRequest { plan, epoch, wait } = request.into_inner();
         self.0.obey(epoch).await?;
         self.0.tasks.cancel(PlanId(plan), wait).await;
         Ok(CancelReply {})
     }
 
     async fn remove_blocks(&self, request: Request<RemoveRequest>) -> Result<RemoveReply> {
-        let request = self.authorise(request)?;
+        let request = request.into_inner();
         let blocks = self.doomed(request.epoch, &request.incarnation, request.high_water, &request.blocks).await?;
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
         let (opening, reason) = (Duration::from_millis(request.opening_ms), GarbageReason::by_name(&request.reason));
@@ -87,7 +74,7 @@ impl Service {
     }
 
     async fn release(&self, request: Request<ReleaseQuarantineRequest>) -> Result<ReleaseQuarantineReply> {
-        let ReleaseQuarantineRequest { epoch, incarnation, high_water, blocks_max } = self.authorise(request)?;
+        let ReleaseQuarantineRequest { epoch, incarnation, high_water, blocks_max } = request.into_inner();
         if blocks_max > 0 {
             self.doomed(epoch, &incarnation, high_water, &[]).await?;
         }
@@ -99,7 +86,7 @@ impl Service {
     }
 
     async fn quarantine_blocks(&self, request: Request<QuarantineRequest>) -> Result<QuarantineReply> {
-        let request = self.authorise(request)?;
+        let request = request.into_inner();
         let blocks = self.doomed(request.epoch, &request.incarnation, request.high_water, &request.blocks).await?;
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
         let quarantine = move || Ok(disks.quarantine(&blocks, &node.partials, &node.bounds()));
@@ -133,7 +120,7 @@ impl Service {
     }
 
     async fn list(&self, request: Request<ListBlocksRequest>) -> Result<ListBlocksReply> {
-        let ListBlocksRequest { after, limit, disk } = self.authorise(request)?;
+        let ListBlocksRequest { after, limit, disk } = request.into_inner();
         let after = if after.is_empty() { None } else { Some(wire::decode::<BlockId>("block", &after)?) };
         let disks = self.0.disks()?;
         let list = move || disks.list((!disk.is_empty()).then_some(disk.as_str()), after, limit as usize);
@@ -196,12 +183,12 @@ impl Agent for Service {
     }
 
     async fn send_probe(&self, request: Request<SendProbeRequest>) -> Result<Response<SendProbeReply>, Status> {
-        let request = self.authorise(request).map_err(|error| to_status(&error))?;
+        let request = request.into_inner();
         answer(probe::send(&self.0, request).await)
     }
 
     async fn receive_probe(&self, request: Request<ReceiveProbeRequest>) -> Result<Response<ReceiveProbeReply>, Status> {
-        let request = self.authorise(request).map_err(|error| to_status(&error))?;
+        let request = request.into_inner();
         answer(probe::receive(&self.0, request).await)
     }
 }

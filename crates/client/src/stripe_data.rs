@@ -2,7 +2,17 @@
 
 use crate::{calls::Random, client::Shared};
 use bytes::{Bytes, BytesMut};
-use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+    sync::Arc,
+};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weft_engine::Buffers;
 use weft_proto::DiskMode;
@@ -179,16 +189,14 @@ impl Spool {
     }
 
     async fn create(&self) -> Result<File> {
-        let path = self.dir.join(format!(".weft-spool-{:016x}", self.random.number()));
-        let create = move || {
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(&path)
-                .map_err(|error| cannot_spool(&path, error))?;
-            std::fs::remove_file(&path).map_err(|error| cannot_spool(&path, error))?;
-            Ok(file)
+        let (dir, number) = (self.dir.clone(), self.random.number());
+        let create = move || match without_name(&dir) {
+            // The file system has no files without a name.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                let path = dir.join(format!(".weft-spool-{number:016x}"));
+                named_and_removed(&path).map_err(|error| cannot_spool(&path, error))
+            }
+            opened => opened.map_err(|error| cannot_spool(&dir, error.into())),
         };
         self.mode.run(create).await
     }
@@ -203,6 +211,18 @@ impl Spool {
     }
 }
 
+/// A file that nobody else can open, not even for a moment.
+fn without_name(dir: &Path) -> Result<File, Errno> {
+    let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
+
+fn named_and_removed(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
+}
+
 fn cannot_spool(path: &Path, error: io::Error) -> Error {
     Error::fatal(format!("cannot spool to {}: {error}", path.display()))
 }
@@ -210,10 +230,32 @@ fn cannot_spool(path: &Path, error: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
     use weft_types::Layout;
 
     fn spool(dir: &Path) -> Spool {
         Spool { dir: dir.to_path_buf(), mode: DiskMode::Inline, random: Random::seeded(1) }
+    }
+
+    #[tokio::test]
+    async fn a_spool_never_has_a_name_and_is_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let changed = || std::fs::metadata(dir.path()).unwrap().modified().unwrap();
+        let before = changed();
+        let spool = spool(dir.path());
+        let file = spool.create().await.unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        if without_name(dir.path()).is_ok() {
+            assert_eq!(changed(), before, "it had a name for a moment");
+        }
+        let named = named_and_removed(&dir.path().join("named")).unwrap();
+        assert_eq!((named.metadata().unwrap().mode() & 0o777, std::fs::read_dir(dir.path()).unwrap().count()), (0o600, 0));
+        let file = spool.write(file, 0, Bytes::from("weft")).await.unwrap();
+        let mut read = [0; 4];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(&read, b"weft");
+        let error = self::spool(Path::new("/no/such/dir")).create().await.unwrap_err();
+        assert!(error.message.contains("/no/such/dir"), "{error}");
     }
 
     #[tokio::test]

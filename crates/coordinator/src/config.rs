@@ -134,8 +134,8 @@ impl Default for CoordinatorConfig {
 }
 
 impl CoordinatorConfig {
-    /// The metadata's file.
-    pub(crate) fn metadata_file(&self) -> PathBuf {
+    /// The file of the metadata.
+    pub fn metadata_file(&self) -> PathBuf {
         self.dir.join("metadata.sqlite")
     }
 

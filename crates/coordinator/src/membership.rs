@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, async_trait};
 pub(crate) use weft_control::findings::Finding;
 use weft_control::{findings::Judged, run::Report};
 use weft_meta::{MetaError, NewDisk, NewNode};
-use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
+use weft_proto::{PROTOCOL, Peer, ProtocolRange, net::host, rpc, to_status, v1};
 use weft_types::{BlockId, ClassLimits, Error, NodeId, NodeState, Result, Span};
 
 /// The most disks of a node.
@@ -57,7 +57,7 @@ impl MembershipService {
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
         shared.stragglers().forget(record.id);
-        let host = crate::options::host(&caller.address);
+        let host = host(&caller.address);
         shared.members.registered(Session { link_key, channel, record, host }, &asked.disks, asked.coding_bytes_per_s);
         Ok(reply)
     }

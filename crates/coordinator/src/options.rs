@@ -3,7 +3,6 @@
 use crate::{delegations::Delegation, shared::Shared};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
     time::Duration,
 };
 use weft_control::{
@@ -15,7 +14,7 @@ use weft_control::{
     view::{NodeView, View},
 };
 use weft_plan::Network;
-use weft_proto::{rpc::Caller, v1};
+use weft_proto::{net::host, rpc::Caller, v1};
 use weft_schemes::{Paths, Select};
 use weft_types::{AutoSize, Home, NodeId, NodeRepair, Party, Result};
 
@@ -94,14 +93,6 @@ pub(crate) fn write_network(options: &WriteOptions, shared: &Shared, writer: Par
     network
 }
 
-/// The machine in a caller's address, in any spelling.
-pub(crate) fn host(address: &str) -> String {
-    match address.parse::<SocketAddr>() {
-        Ok(address) => address.ip().to_canonical().to_string(),
-        Err(_) => address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned(),
-    }
-}
-
 impl Shared {
     /// The space that conversions leave free.
     pub(crate) fn kept_free(&self) -> KeptFree {
@@ -141,15 +132,4 @@ impl Shared {
 pub(crate) fn racks(view: &View) -> BTreeMap<Party, String> {
     let rack = |node: &NodeView| (Party::Node(node.id), node.rack.to_string());
     view.nodes.values().map(rack).filter(|(_, rack)| !rack.is_empty()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_machine_is_known_by_its_address_however_it_is_spelt() {
-        assert_eq!(["10.0.0.5:41", "[::ffff:10.0.0.5]:42"].map(host), ["10.0.0.5", "10.0.0.5"]);
-        assert_eq!(["[fd00::1]:1", "somewhere:7", ""].map(host), ["fd00::1", "somewhere", ""]);
-    }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
 use weft_meta::MetaError;
-use weft_proto::{Peer, rpc, to_status, v1};
+use weft_proto::{rpc, to_status, v1};
 use weft_types::{Error, Result, UploadId};
 
 /// The most objects in one answer, and the default.
@@ -28,19 +28,11 @@ impl WeftService {
         Self { shared }
     }
 
-    /// A client's request; other callers are refused.
-    fn asked<T>(&self, request: Request<T>) -> Result<T, Status> {
-        match rpc::caller(&request).peer {
-            Peer::Client | Peer::Anonymous => Ok(request.into_inner()),
-            other => Err(to_status(&Error::invalid(format!("{other} is not a client: use a client's certificate")))),
-        }
-    }
-
-    /// The request of a client, or of an agent with a delegation for exactly this.
+    /// What a client asks, or an agent with a delegation for just this.
     fn asked_by<T>(&self, request: Request<T>, may: impl FnOnce(&Delegation, &T) -> bool) -> Result<(T, Who), Status> {
         let caller = rpc::caller(&request);
         let Some(number) = rpc::delegation(&request) else {
-            return Ok((self.asked(request)?, Who { caller, delegation: None }));
+            return Ok((request.into_inner(), Who { caller, delegation: None }));
         };
         let asked = request.into_inner();
         let delegation =
@@ -135,61 +127,57 @@ impl v1::weft_server::Weft for WeftService {
 
     type ProbeLinksStream = ReceiverStream<Result<v1::ProbeEvent, Status>>;
 
-    async fn list_links(&self, request: Request<v1::ListLinksRequest>) -> Result<Response<v1::ListLinksReply>, Status> {
-        self.asked(request)?;
+    async fn list_links(&self, _: Request<v1::ListLinksRequest>) -> Result<Response<v1::ListLinksReply>, Status> {
         Ok(Response::new(links::list(&self.shared)))
     }
 
     async fn probe_links(&self, request: Request<v1::ProbeLinksRequest>) -> Result<Response<Self::ProbeLinksStream>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         answer(links::measure(&self.shared, &asked).map(ReceiverStream::new))
     }
 
-    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        self.asked(request)?;
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         answer(show::status(&self.shared).await)
     }
 
     async fn create_policy(&self, request: Request<v1::Policy>) -> Result<Response<v1::Policy>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         answer(self.create_policy(asked).await)
     }
 
-    async fn list_policies(&self, request: Request<v1::ListPoliciesRequest>) -> Result<Response<v1::ListPoliciesReply>, Status> {
-        self.asked(request)?;
+    async fn list_policies(&self, _: Request<v1::ListPoliciesRequest>) -> Result<Response<v1::ListPoliciesReply>, Status> {
         answer(self.list_policies().await)
     }
 
     async fn remove_policy(&self, request: Request<v1::Name>) -> Result<Response<v1::Empty>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let removed = self.shared.meta.remove_policy(self.shared.epoch, &asked.name).await;
         answer(self.meta(removed).map(|()| v1::Empty {}))
     }
 
     async fn set_default_policy(&self, request: Request<v1::Name>) -> Result<Response<v1::Empty>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let set = self.shared.meta.set_default_policy(self.shared.epoch, &asked.name).await;
         answer(self.meta(set).map(|()| v1::Empty {}))
     }
 
     async fn create_bucket(&self, request: Request<v1::Bucket>) -> Result<Response<v1::Bucket>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         answer(self.create_bucket(asked).await)
     }
 
-    async fn list_buckets(&self, request: Request<v1::Empty>) -> Result<Response<v1::ListBucketsReply>, Status> {
-        self.asked(request)?;
+    async fn list_buckets(&self, _: Request<v1::Empty>) -> Result<Response<v1::ListBucketsReply>, Status> {
         answer(self.list_buckets().await)
     }
 
     async fn remove_bucket(&self, request: Request<v1::Name>) -> Result<Response<v1::Empty>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let removed = self.shared.meta.remove_bucket(self.shared.epoch, &asked.name).await;
         answer(self.meta(removed).map(|()| v1::Empty {}))
     }
 
     async fn list_objects(&self, request: Request<v1::ListObjectsRequest>) -> Result<Response<v1::ListObjectsReply>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         answer(self.list_objects(asked).await)
     }
 
@@ -199,13 +187,13 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn remove_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::Empty>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         answer(self.remove_object(asked).await)
     }
 
     async fn begin_put(&self, request: Request<v1::BeginPutRequest>) -> Result<Response<v1::BeginPutReply>, Status> {
         let caller = rpc::caller(&request);
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { puts::begin(&shared, asked, &caller).await }).await)
     }
@@ -267,21 +255,21 @@ impl v1::weft_server::Weft for WeftService {
         &self,
         request: Request<v1::RepairObjectRequest>,
     ) -> Result<Response<Self::RepairObjectStream>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
         tokio::spawn(repair::run(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
     }
 
     async fn cool_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::CoolReply>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         let cool = async move { copies::cool(&shared, &validate::object(&asked.bucket, &asked.key)?).await };
         answer(to_the_end(cool).await)
     }
 
     async fn repair_node(&self, request: Request<v1::RepairNodeRequest>) -> Result<Response<v1::Job>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { jobs::node_repair::begin(&shared, &asked).await }).await)
     }
@@ -290,36 +278,35 @@ impl v1::weft_server::Weft for WeftService {
         &self,
         request: Request<v1::RepairNodeRequest>,
     ) -> Result<Response<Self::ExplainRepairNodeStream>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
         tokio::spawn(jobs::node_repair::explain(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
     }
 
     async fn convert(&self, request: Request<v1::ConvertRequest>) -> Result<Response<v1::Job>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { jobs::conversion::begin(&shared, &asked).await }).await)
     }
 
-    async fn list_jobs(&self, request: Request<v1::Empty>) -> Result<Response<v1::ListJobsReply>, Status> {
-        self.asked(request)?;
+    async fn list_jobs(&self, _: Request<v1::Empty>) -> Result<Response<v1::ListJobsReply>, Status> {
         answer(jobs::list(&self.shared).await)
     }
 
     async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::Job>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         answer(jobs::get(&self.shared, asked.id).await)
     }
 
     async fn change_job(&self, request: Request<v1::ChangeJobRequest>) -> Result<Response<v1::Job>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { jobs::change(&shared, &asked).await }).await)
     }
 
     async fn list_garbage(&self, request: Request<v1::ListGarbageRequest>) -> Result<Response<v1::ListGarbageReply>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         answer(garbage::list(&self.shared, &asked).await)
     }
 
@@ -327,7 +314,7 @@ impl v1::weft_server::Weft for WeftService {
         &self,
         request: Request<v1::ReleaseGarbageRequest>,
     ) -> Result<Response<v1::ReleaseGarbageReply>, Status> {
-        let asked = self.asked(request)?;
+        let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { garbage::release_some(&shared, &asked).await }).await)
     }

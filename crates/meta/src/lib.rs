@@ -27,4 +27,4 @@ pub use model::{
     Allocation, BucketRecord, ClusterRecord, CommitPut, EndStripe, GarbageBlock, GarbageTotal, Leftovers, NewCluster, NewDisk,
     NewNode, NewRepair, NewStripe, NewUpload, ObjectRecord, Page, PolicyRecord, Totals, UploadRecord,
 };
-pub use sqlite::{MetaMode, SqliteMeta};
+pub use sqlite::{MetaMode, SqliteMeta, backup};

@@ -86,7 +86,9 @@ impl Authority {
     pub fn load(dir: &Path) -> Result<Self> {
         let (certificate, key_file) = (dir.join("ca.pem"), dir.join("ca-key.pem"));
         let certificate_pem = read(&certificate)?;
-        let key = KeyPair::from_pem(&read(&key_file)?)
+        let key = read(&key_file)?;
+        crate::security::require_private(&key_file)?;
+        let key = KeyPair::from_pem(&key)
             .map_err(|error| Error::invalid(format!("{}: not a private key: {error}", key_file.display())))?;
         let certificates = crate::security::read_certificates(&certificate)?;
         let own = key.public_key_raw();
@@ -211,6 +213,7 @@ fn write_mode(path: &Path, text: &str, mode: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Security;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -225,6 +228,12 @@ mod tests {
         let loaded = Authority::load(dir.path()).unwrap();
         assert_eq!(loaded.cluster(), ClusterId(1));
         loaded.issue(dir.path(), &Peer::Agent("node-1".into())).unwrap();
+        for (key, mode) in [(&files.key, 0o640), (&files.key, 0o604), (&dir.path().join("ca-key.pem"), 0o644)] {
+            fs::set_permissions(key, fs::Permissions::from_mode(mode)).unwrap();
+            let refused = Security::load(&files).err().or(Authority::load(dir.path()).err()).unwrap().message;
+            assert!(refused.contains(&format!("mode {mode:03o}): chmod 600 {}", key.display())), "{refused}");
+            fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+        }
         fs::copy(&files.certificate, dir.path().join("ca.pem")).unwrap();
         assert!(Authority::load(dir.path()).is_err(), "a client's certificate was accepted as an authority's");
     }

@@ -2,11 +2,16 @@
 //! connection.
 
 use crate::{
+    handshakes::Handshakes,
     net::{BoxStream, Listen},
     security::{Peer, Security},
 };
 use std::time::Duration;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, JoinError, JoinSet},
+    time::Instant,
+};
 
 /// A connection with an authenticated peer.
 pub struct Accepted {
@@ -23,10 +28,10 @@ pub struct Incoming {
     accepted: mpsc::Receiver<Accepted>,
 }
 
-/// Handshakes that may be running, or finished and not yet taken.
-const HANDSHAKES_MAX: usize = 256;
-/// How long a listener pauses after an error, for example after a lack of file descriptors.
+/// A listener that fails (no more file descriptors, say) is asked again after this long.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Handshakes that gave way to others are logged this often, at most.
+const CROWDED_SAID_EVERY: Duration = Duration::from_secs(10);
 
 impl Incoming {
     /// Starts to accept connections on `listener`.
@@ -47,16 +52,27 @@ impl Incoming {
 }
 
 async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc::Sender<Accepted>) {
-    let mut handshakes = JoinSet::new();
+    let (mut under_way, mut handshakes) = (JoinSet::new(), Handshakes::<AbortHandle>::default());
+    let mut crowded = Crowded::default();
     loop {
         tokio::select! {
             // In a fixed order, so that a simulation is determined by its seed.
             biased;
             () = sender.closed() => return,
-            Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
-            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+            Some(ended) = under_way.join_next_with_id(), if !under_way.is_empty() => {
+                let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+                handshakes.end(|handshake| handshake.id() == id);
+                if let Ok((_, Some(accepted))) = ended && sender.send(accepted).await.is_err() {
+                    return;
+                }
+            }
+            accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    handshakes.spawn(handshake(stream, address, security.clone(), sender.clone()));
+                    let handshake = under_way.spawn(handshake(stream, address.clone(), security.clone()));
+                    if let Some(oldest) = handshakes.begin(handshake, &address) {
+                        oldest.abort();
+                        crowded.say(&address);
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -67,12 +83,30 @@ async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc:
     }
 }
 
-async fn handshake(stream: BoxStream, address: String, security: Security, sender: mpsc::Sender<Accepted>) {
-    match security.accept(stream).await {
-        Ok((stream, peer)) => {
-            // No receiver is left: the listener is being closed.
-            let _closed = sender.send(Accepted { stream, peer, address }).await;
+/// Tells of handshakes that gave way to others, and not of each: a flood must not fill the log.
+#[derive(Default)]
+struct Crowded {
+    since_said: u64,
+    said: Option<Instant>,
+}
+
+impl Crowded {
+    fn say(&mut self, address: &str) {
+        self.since_said += 1;
+        if self.said.is_none_or(|said| said.elapsed() >= CROWDED_SAID_EVERY) {
+            tracing::warn!(%address, closed = self.since_said, "closed the oldest handshakes: too many are under way");
+            *self = Self { since_said: 0, said: Some(Instant::now()) };
         }
-        Err(error) => tracing::warn!(%address, %error, "refused a connection"),
+    }
+}
+
+/// `None`: the connection was refused.
+async fn handshake(stream: BoxStream, address: String, security: Security) -> Option<Accepted> {
+    match security.accept(stream).await {
+        Ok((stream, peer)) => Some(Accepted { stream, peer, address }),
+        Err(error) => {
+            tracing::warn!(%address, %error, "refused a connection");
+            None
+        }
     }
 }

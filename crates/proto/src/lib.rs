@@ -10,11 +10,14 @@
 //! | [`token`], [`task`] | the right to use a link; the encoding of a task |
 //! | [`conversion`] | the interface between an agent and its converter |
 
+mod calls;
 pub mod certs;
+mod connections;
 pub mod conversion;
 mod der;
 mod disk_mode;
 pub mod frame;
+mod handshakes;
 pub mod incoming;
 pub mod link;
 mod memory;

@@ -92,6 +92,14 @@ impl Net for TcpNet {
     }
 }
 
+/// The host of an address `host:port`, however the address is spelt.
+pub fn host(address: &str) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(address) => address.ip().to_canonical().to_string(),
+        Err(_) => address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned(),
+    }
+}
+
 async fn connect_one(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket_for(address)?;
     let stream = socket.connect(address).await?;
@@ -124,5 +132,16 @@ impl Listen for TcpListener {
 
     fn local_address(&self) -> io::Result<String> {
         self.local_addr().map(|address| address.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_known_by_its_address_however_it_is_spelt() {
+        assert_eq!(["10.0.0.5:41", "[::ffff:10.0.0.5]:42"].map(host), ["10.0.0.5", "10.0.0.5"]);
+        assert_eq!(["[fd00::1]:1", "somewhere:7", ""].map(host), ["fd00::1", "somewhere", ""]);
     }
 }

@@ -1,8 +1,11 @@
 //! gRPC over [`Net`] and [`Security`]: one way to serve and one way to call, with the limits and keep-alives of every
 //! channel.
 
+pub use crate::calls::{Bounded, Services};
 use crate::{
-    incoming::{Accepted, Incoming},
+    calls::DELEGATION,
+    connections::{Connection, Connections},
+    incoming::Incoming,
     net::{BoxStream, Listen, Net},
     security::{Peer, Security},
     v1::{
@@ -15,32 +18,18 @@ use crate::{
     },
 };
 use hyper_util::rt::TokioIo;
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    future::Future,
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use std::{future::Future, io, pin::Pin, sync::Arc, time::Duration};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{
-    Request, Status,
-    body::Body,
-    server::NamedService,
-    transport::{Channel, Endpoint, Server, server::Connected},
+    Request,
+    transport::{Channel, Endpoint, Server},
 };
-use tower::{ServiceExt, util::BoxCloneSyncService};
 use weft_types::{Error, Reaction, Result};
 
 /// The largest message of the control plane, bytes.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// The most concurrent calls on one connection.
-pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// The most concurrent conversions of one agent, which leaves resources for other tasks.
+/// Conversions that one agent does at once: what other tasks need shall have room beside them.
 pub const CONVERSIONS_PER_AGENT_MAX: u32 = 4;
 /// The deadline of EndStripe, within which blocks that nodes have lost are rebuilt.
 pub const END_STRIPE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -64,16 +53,11 @@ pub struct Caller {
 
 /// The caller of a request.
 pub fn caller<T>(request: &Request<T>) -> Caller {
-    let known = request.extensions().get::<Caller>().cloned();
+    let known = request.extensions().get::<Connection>().map(|connection| connection.caller.clone());
     known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
 }
 
-/// The header with the delegation of an agent that calls in place of a client. The name must not change: older versions
-/// use it.
-const DELEGATION: &str = "weft-delegation";
-
-/// The number of the caller's delegation; `None` if the caller acts for itself. An invalid number counts as one that
-/// was never issued.
+/// The number of the caller's delegation; `None`: it calls on its own account. What is not a number is nobody's.
 pub fn delegation<T>(request: &Request<T>) -> Option<u64> {
     let header = request.metadata().get(DELEGATION)?;
     Some(header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0))
@@ -92,56 +76,16 @@ pub fn with_deadline<T>(message: T, deadline: Duration) -> Request<T> {
     request
 }
 
-/// The services of one listener, selected by the first part of a call's path.
-#[derive(Clone, Default)]
-pub struct Services {
-    by_name: BTreeMap<&'static str, Service>,
-}
-
-type Service = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible>;
-type Answering = Pin<Box<dyn Future<Output = std::result::Result<http::Response<Body>, Infallible>> + Send>>;
-
-impl Services {
-    /// No service yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a service: [`weft_server`], [`agent_server`] or [`membership_server`].
-    #[must_use]
-    pub fn with<S>(mut self, service: S) -> Self
-    where
-        S: tower::Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
-        S: NamedService + Clone + Send + Sync + 'static,
-        S::Future: Send + 'static,
-    {
-        self.by_name.insert(S::NAME, BoxCloneSyncService::new(service));
-        self
-    }
-
-    /// Answers a call; an unknown service gets gRPC's standard answer.
-    fn answer(&self, request: http::Request<Body>) -> Answering {
-        let name = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
-        match self.by_name.get(name) {
-            Some(service) => Box::pin(service.clone().oneshot(request)),
-            None => {
-                let status =
-                    Status::unimplemented(format!("this server has no service {}", name.chars().take(80).collect::<String>()));
-                Box::pin(std::future::ready(Ok(status.into_http())))
-            }
-        }
-    }
-}
-
-/// Serves until `shutdown`; running calls then have [`SHUTDOWN_GRACE`] to finish.
+/// Serves until `shutdown`; then calls that are under way have [`SHUTDOWN_GRACE`] to end.
 pub async fn serve(
     services: Services,
     listener: Box<dyn Listen>,
     security: Security,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<()> {
+    let (is_insecure, connections) = (security.is_insecure(), Connections::default());
     let incoming = ReceiverStream::new(Incoming::start(listener, security).into_receiver());
-    let incoming = incoming.map(|accepted| Ok::<_, io::Error>(Served::from(accepted)));
+    let incoming = incoming.filter_map(move |accepted| connections.admit(accepted)).map(Ok::<_, io::Error>);
     let (stopping, stopped) = tokio::sync::oneshot::channel();
     let signal = async move {
         shutdown.await;
@@ -156,8 +100,8 @@ pub async fn serve(
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX);
-    let service = tower::service_fn(move |request| services.answer(request));
+        .max_concurrent_streams(services.calls_per_connection_max());
+    let service = tower::service_fn(move |request| services.answer(request, is_insecure));
     tokio::select! {
         biased;
         served = server.serve_with_incoming_shutdown(service, incoming, signal) =>
@@ -222,17 +166,17 @@ pub fn membership_client(channel: Channel) -> MembershipClient<Channel> {
 
 /// The coordinator's service for clients.
 pub fn weft_server<S: Weft>(service: S) -> WeftServer<S> {
-    WeftServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+    WeftServer::new(service).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 /// An agent's service for the coordinator.
 pub fn agent_server<S: Agent>(service: S) -> AgentServer<S> {
-    AgentServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+    AgentServer::new(service).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 /// The coordinator's service for agents.
 pub fn membership_server<S: Membership>(service: S) -> MembershipServer<S> {
-    MembershipServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+    MembershipServer::new(service).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 fn endpoint(address: &str) -> Result<Endpoint> {
@@ -281,51 +225,4 @@ pub(crate) fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a
         at = source;
     }
     at
-}
-
-/// An accepted connection, as the gRPC server needs it.
-struct Served {
-    stream: BoxStream,
-    caller: Caller,
-}
-
-impl From<Accepted> for Served {
-    fn from(accepted: Accepted) -> Self {
-        Self { stream: accepted.stream, caller: Caller { peer: accepted.peer, address: accepted.address } }
-    }
-}
-
-impl Connected for Served {
-    type ConnectInfo = Caller;
-    fn connect_info(&self) -> Caller {
-        self.caller.clone()
-    }
-}
-
-impl AsyncRead for Served {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Served {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
 }

@@ -17,6 +17,7 @@ use rustls::{
 };
 use std::{
     fmt, io,
+    os::unix::fs::PermissionsExt,
     path::Path,
     pin::Pin,
     sync::Arc,
@@ -57,6 +58,8 @@ pub enum Peer {
 
 /// How long a TLS handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// … and for the one who accepts, which holds a place for it.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const AGENT_SUFFIX: &str = ".agent.weft";
 
@@ -120,6 +123,7 @@ impl Security {
         }
         let roots = Arc::new(roots);
         let chain = read_certificates(&files.certificate)?;
+        require_private(&files.key)?;
         let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable(&files.key, error))?;
 
         let client = ClientConfig::builder_with_provider(provider.clone())
@@ -165,7 +169,7 @@ impl Security {
     /// Secures an accepted connection and identifies its peer.
     pub async fn accept(&self, stream: BoxStream) -> Result<(BoxStream, Peer)> {
         let Self::Tls(tls) = self else { return Ok((Box::new(PlainStream::new(stream)), Peer::Anonymous)) };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.server.accept(stream)).await {
+        match tokio::time::timeout(ACCEPT_TIMEOUT, tls.server.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let peer = peer_of(stream.get_ref().1.peer_certificates())?;
                 Ok((Box::new(stream), peer))
@@ -174,7 +178,7 @@ impl Security {
                 let (reaction, message) = explain_handshake(&error);
                 Err(Error::new(reaction, message))
             }
-            Err(_) => Err(Error::invalid(format!("no TLS handshake within {HANDSHAKE_TIMEOUT:?}"))),
+            Err(_) => Err(Error::invalid(format!("no TLS handshake within {ACCEPT_TIMEOUT:?}"))),
         }
     }
 }
@@ -208,6 +212,18 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
         return Err(unusable(path, "it contains no certificate"));
     }
     Ok(certificates)
+}
+
+/// Refuses a private key that others than its owner may read: they would be whoever it says.
+pub(crate) fn require_private(key: &Path) -> Result<()> {
+    let mode = std::fs::metadata(key).map_err(|error| unusable(key, error))?.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let key = key.display();
+    Err(Error::invalid(format!(
+        "cannot use {key}: others than its owner can read this private key (mode {mode:03o}): chmod 600 {key}"
+    )))
 }
 
 fn unusable(path: &Path, error: impl fmt::Display) -> Error {

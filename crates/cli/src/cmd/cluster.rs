@@ -199,7 +199,7 @@ fn quoted(word: &str) -> String {
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
-fn directory(said: Option<PathBuf>, options: &target::Options) -> Result<PathBuf> {
+pub(super) fn directory(said: Option<PathBuf>, options: &target::Options) -> Result<PathBuf> {
     let named = said.or_else(|| options.cluster.as_ref().map(PathBuf::from));
     let dir = match named {
         Some(dir) => dir,

@@ -1,11 +1,12 @@
 //! `weft coordinator` and `weft agent`: the daemons.
 
+use super::logging::start_logging;
 use clap::Args;
-use std::{env::VarError, fs::File, io::IsTerminal as _, path::PathBuf, sync::Arc};
-use tracing_subscriber::{
-    filter::{LevelFilter, Targets},
-    layer::SubscriberExt as _,
-    util::SubscriberInitExt as _,
+use rustix::{fs::Mode, process::umask};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 use weft_agent::{Agent, AgentConfig, Limits, Throttle};
 use weft_cli::{exit::Exit, interrupt::Signals, local::PidFile, seed::seed, settings};
@@ -94,8 +95,7 @@ pub(super) struct RunAgent {
 impl RunCoordinator {
     pub(super) fn run(self) -> Result<Exit> {
         let _held = hold(self.pid_file)?;
-        let (file, prefix) = (self.config.as_deref(), "WEFT_COORDINATOR_");
-        let config = settings::read(file, prefix, std::env::vars_os(), &sample_coordinator(), settings::coordinator_paths)?;
+        let config = coordinator_config(self.config.as_deref())?;
         start_logging();
         let seams = weft_coordinator::Seams {
             net: Arc::new(TcpNet::default()),
@@ -133,8 +133,14 @@ impl RunAgent {
     }
 }
 
-/// Takes the pid file. A daemon does this first, so its parent can find it from then on.
+/// The settings of a coordinator, from a file and from the environment.
+pub(super) fn coordinator_config(file: Option<&Path>) -> Result<CoordinatorConfig> {
+    settings::read(file, "WEFT_COORDINATOR_", std::env::vars_os(), &sample_coordinator(), settings::coordinator_paths)
+}
+
+/// The first thing that a daemon does: who started it can find it from then on. What it makes is nobody else's to read.
 fn hold(pid_file: Option<PathBuf>) -> Result<Option<File>> {
+    umask(Mode::RWXG | Mode::RWXO);
     pid_file.map(|path| PidFile::new(path).take()).transpose()
 }
 
@@ -179,57 +185,4 @@ fn run(daemon: impl AsyncFnOnce(Signals) -> Result<()>) -> Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
     runtime.block_on(async { daemon(Signals::register()?).await }).map(|()| Exit::Ok)
-}
-
-fn start_logging() {
-    let (targets, wrong) = match std::env::var("WEFT_LOG") {
-        Ok(said) => match parse_log(&said) {
-            Ok(targets) => (targets, None),
-            Err(error) => (usual_log(), Some(format!("WEFT_LOG={said}: {error}"))),
-        },
-        Err(VarError::NotPresent) => (usual_log(), None),
-        Err(error) => (usual_log(), Some(format!("WEFT_LOG: {error}"))),
-    };
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
-    tracing_subscriber::registry().with(lines).with(targets).init();
-    if let Some(wrong) = wrong {
-        tracing::warn!("{wrong}; logging at level info instead");
-    }
-}
-
-fn usual_log() -> Targets {
-    Targets::new().with_default(LevelFilter::INFO)
-}
-
-/// The log filter: levels, and modules with their levels. An empty text selects errors only.
-fn parse_log(said: &str) -> Result<Targets, String> {
-    let parts: Vec<&str> = said.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
-    if let Some(part) = parts.iter().find(|part| part.contains('[')) {
-        return Err(format!("'{part}' names a span: use levels and modules, such as info or weft_coordinator=debug"));
-    }
-    match parts.is_empty() {
-        true => Ok(Targets::new().with_default(LevelFilter::ERROR)),
-        false => parts.join(",").parse::<Targets>().map_err(|error| error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tracing::Level;
-
-    #[test]
-    fn levels_and_modules_say_what_is_logged() {
-        let logs = |said: &str, target: &str, level: Level| parse_log(said).unwrap().would_enable(target, &level);
-        assert!(logs("info", "weft_agent", Level::INFO) && !logs("info", "weft_agent", Level::DEBUG));
-        let both = "warn, weft_coordinator=debug,";
-        assert!(logs(both, "weft_coordinator::jobs", Level::DEBUG) && !logs(both, "weft_agent", Level::INFO));
-        assert!(logs("weft_agent", "weft_agent", Level::TRACE) && !logs("weft_agent", "weft_client", Level::ERROR));
-        assert!(logs("", "weft_agent", Level::ERROR) && !logs("", "weft_agent", Level::WARN));
-        assert!(!logs("off", "weft_agent", Level::ERROR));
-        for wrong in ["weft_agent=loud", "a=b=c", "weft_agent[span]=debug"] {
-            let error = parse_log(wrong).unwrap_err();
-            assert!(!error.contains('\n'), "{error}");
-        }
-    }
 }

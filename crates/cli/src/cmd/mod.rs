@@ -14,6 +14,8 @@ mod heat;
 mod job;
 mod lab;
 mod link;
+mod logging;
+mod metadata;
 mod names;
 mod node;
 mod object;
@@ -73,6 +75,7 @@ enum Command {
     /// Run experiments of papers again, and put our numbers beside theirs (in weft-lab)
     Reproduce(lab::HandedOver),
     Certificate(certificate::Certificate),
+    Metadata(metadata::Metadata),
     Coordinator(daemon::RunCoordinator),
     Agent(daemon::RunAgent),
     Help(Help),
@@ -105,6 +108,7 @@ pub(crate) fn main() -> Exit {
         Command::Bench(_) => return lab::hand_over("bench"),
         Command::Reproduce(_) => return lab::hand_over("reproduce"),
         Command::Certificate(it) => it.run(output),
+        Command::Metadata(it) => it.run(&target, output),
         Command::Coordinator(it) => it.run(),
         Command::Agent(it) => it.run(),
         Command::Help(it) => match it.topic.first().filter(|topic| lab::COMMANDS.contains(&topic.as_str())) {

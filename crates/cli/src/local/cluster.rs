@@ -204,7 +204,12 @@ impl LocalCluster {
         process.signal(signal)
     }
 
-    /// The settings file of the process of that name.
+    /// The coordinator's settings.
+    pub fn coordinator_settings(&self) -> PathBuf {
+        self.settings(COORDINATOR)
+    }
+
+    /// The settings of the process of that name.
     pub(super) fn settings(&self, name: &str) -> PathBuf {
         match name {
             COORDINATOR => self.dir.join(COORDINATOR).join(COORDINATOR_FILE),

@@ -1,6 +1,10 @@
 //! Processes that outlive the command that started them: spawned, found again, and stopped without ever signalling another process.
 
 use crate::{beside, files::io_error};
+use rustix::{
+    io::Errno,
+    process::{self, Pid, PidfdFlags, pidfd_open, pidfd_send_signal},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsStr,
@@ -128,24 +132,25 @@ impl Process {
 
     /// Sends it a signal if it is still alive.
     pub fn signal(&self, signal: Signal) -> Result<()> {
+        let failed = |error: Errno| Error::fatal(format!("process {} cannot be signalled: {error}", self.pid));
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        // It stands for the process that has the number now, and for no later one: so what is looked at below is what is signalled.
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(()),
+            opened => opened.map_err(failed)?,
+        };
         if !self.is_alive() {
             return Ok(());
         }
-        // The shell's `kill` is everywhere; a call of kill(2) would be unsafe code.
-        let name = match signal {
-            Signal::Term => "TERM",
-            Signal::Kill => "KILL",
-            Signal::Stop => "STOP",
-            Signal::Continue => "CONT",
+        let signal = match signal {
+            Signal::Term => process::Signal::TERM,
+            Signal::Kill => process::Signal::KILL,
+            Signal::Stop => process::Signal::STOP,
+            Signal::Continue => process::Signal::CONT,
         };
-        let ended = Command::new("/bin/sh")
-            .args(["-c", "kill -s \"$1\" \"$2\"", "sh", name, &self.pid.to_string()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        match ended {
-            Ok(status) if status.success() || !self.is_alive() => Ok(()),
-            _ => Err(Error::fatal(format!("cannot signal process {}: it may belong to another user", self.pid))),
+        match pidfd_send_signal(process, signal) {
+            Err(Errno::SRCH) => Ok(()),
+            sent => sent.map_err(failed),
         }
     }
 }

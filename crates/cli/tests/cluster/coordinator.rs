@@ -15,6 +15,29 @@ const KEYS: u64 = 5;
 const KILLS: usize = 6;
 
 #[test]
+fn a_copy_of_the_metadata_that_was_made_under_way_takes_its_place() {
+    let cluster = Setup::nodes(5).up();
+    let content = bytes(100_000, 1);
+    cluster.put("kept", &content, &CODING).ok();
+    let copy = cluster.file("copy.sqlite");
+    let report = cluster.json(&["metadata", "backup", path(&copy)]);
+    assert_eq!((&report["objects"], &report["epoch"]), (&1.into(), &1.into()), "{report}");
+    cluster.weft(["metadata", "backup", path(&copy)]).refused(2, &["copy.sqlite exists already"]);
+    cluster.down().ok();
+    let dir = cluster.dir().join("coordinator");
+    for entry in fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.file_name().unwrap().to_str().unwrap().starts_with("metadata.sqlite") {
+            fs::remove_file(entry).unwrap();
+        }
+    }
+    let settings = dir.join("coordinator.toml");
+    cluster.weft(["metadata", "backup", "nothing", "--config", path(&settings)]).refused(3, &["there is no metadata in"]);
+    fs::rename(&copy, dir.join("metadata.sqlite")).unwrap();
+    cluster.up().ok();
+    cluster.expect("kept", &content, &[]);
+}
+
+#[test]
 fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
     let cluster = Setup::nodes(6).up();
     let agents: Vec<u32> = cluster.nodes().iter().map(|node| cluster.pid(node)).collect();

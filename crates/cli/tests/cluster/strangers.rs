@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
+    os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     process::Stdio,
     sync::Arc,
@@ -42,6 +43,37 @@ fn a_disk_of_another_cluster_is_refused() {
     let cluster_of = |cluster: &Cluster| setting(cluster, "cluster");
     assert!(said.contains(&cluster_of(&ours)) && said.contains(&cluster_of(&theirs)) && said.contains(path(&disk)), "{said}");
     assert_eq!(fs::read(disk.join("disk")).unwrap(), label, "it was written to");
+}
+
+#[test]
+fn what_daemons_make_is_nobody_elses_to_read() {
+    let cluster = Setup::nodes(3).up();
+    cluster.put("data", &bytes(100_000, 1), &["--code", "rs(2,1)"]).ok();
+    let disk = cluster.dir().join("nodes/node-01/disk-0");
+    let mut look =
+        vec![cluster.dir().join("run/node-01.pid"), cluster.dir().join("coordinator/metadata.sqlite"), disk.join("disk")];
+    look.extend(fs::read_dir(disk.join("blocks")).unwrap().map(|entry| entry.unwrap().path()));
+    look.extend(cluster.files());
+    for path in look {
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
+    }
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let cluster = Setup::nodes(1).up();
+    cluster.down().ok();
+    let key = cluster.dir().join("certificates/coordinator-key.pem");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let mut command = weft_command();
+    command.args(["coordinator", "--config", path(&cluster.dir().join("coordinator/coordinator.toml"))]);
+    let ended = Running::start(command, Stdio::null()).end().code(2);
+    assert!(
+        ended.stderr.contains("coordinator-key.pem: others than its owner can read") && ended.stderr.contains("chmod 600 "),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]

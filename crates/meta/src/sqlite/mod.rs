@@ -4,6 +4,7 @@
 //! changes, so they have one order; those that wait at the same time are committed together ([`group`]). A second
 //! connection reads: it sees the last committed state and does not wait for the disk.
 
+mod backup;
 mod blocks;
 mod cluster;
 mod garbage;
@@ -15,6 +16,8 @@ mod policies;
 mod puts;
 mod rows;
 mod schema;
+
+pub use backup::backup;
 
 use crate::*;
 use async_trait::async_trait;

@@ -1,5 +1,6 @@
 //! The metadata, compared with a model and record by record.
 
+mod backup;
 mod common;
 mod conversions;
 mod copies;

@@ -2,14 +2,18 @@
 
 use super::{Cluster, agent, net};
 use std::{
-    sync::{Arc, Mutex},
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, transport::Channel};
 use weft_proto::rpc::{self, MESSAGE_BYTES_MAX, Services};
 use weft_proto::v1::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest, membership_server::Membership};
-use weft_proto::{PROTOCOL, Peer, Security, from_status, to_status};
+use weft_proto::{BoxStream, Listen, MemoryNet, Net, PROTOCOL, Peer, Security, from_status, to_status};
 use weft_types::{Error, NodeId, Party, Reaction};
 
 /// Records registrations; refuses unknown versions; answers a heartbeat of node n after n seconds.
@@ -45,11 +49,14 @@ struct Running {
 }
 
 async fn start(security: Security, address: &str) -> Running {
-    let listener = net().listen(address).await.unwrap();
+    start_on(net().as_ref(), security, address).await
+}
+
+async fn start_on(net: &dyn Net, security: Security, address: &str) -> Running {
+    let listener = net.listen(address).await.unwrap();
     let address = listener.local_address().unwrap();
     let members = Arc::new(Members::default());
-    let service = weft_proto::v1::membership_server::MembershipServer::from_arc(members.clone())
-        .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let service = weft_proto::v1::membership_server::MembershipServer::from_arc(members.clone());
     let (stop, stopped) = oneshot::channel();
     let served = tokio::spawn(async move {
         let stopped = async { stopped.await.unwrap_or_default() };
@@ -97,8 +104,82 @@ async fn a_deadline_ends_a_call_and_a_large_message_is_refused() {
 
     let large = RegisterRequest { name: "n".repeat(MESSAGE_BYTES_MAX + 1), ..register() };
     assert!(client.register(large).await.is_err());
-    let fits = RegisterRequest { name: "n".repeat(MESSAGE_BYTES_MAX / 2), ..register() };
-    assert!(client.register(fits).await.is_ok(), "the refused message broke the channel");
+    let fits = RegisterRequest { name: "n".repeat(MESSAGE_BYTES_MAX / 4), ..register() };
+    assert!(client.register(fits).await.is_ok(), "the channel was lost with the refused message");
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_for_a_call_sends_no_message() {
+    let cluster = Cluster::new(1);
+    let running = start(cluster.security(&Peer::Coordinator), "127.0.0.1:0").await;
+    let mut client = rpc::membership_client(channel(&cluster.security(&Peer::Client), &running.address).await.unwrap());
+    for len in [1, MESSAGE_BYTES_MAX / 2] {
+        let status = client.register(RegisterRequest { name: "n".repeat(len), ..register() }).await.unwrap_err();
+        let error = from_status(&status);
+        assert!(error.reaction == Reaction::InvalidInput && error.message.contains("a client is not an agent"), "{len}: {error}");
+    }
+    assert!(running.members.registered.lock().unwrap().is_empty());
+}
+
+/// A connection that has made a call.
+async fn registered(security: &Security, address: &str) -> weft_types::Result<Channel> {
+    let channel = channel(security, address).await?;
+    let asked = rpc::with_deadline(register(), Duration::from_secs(5));
+    rpc::membership_client(channel.clone()).register(asked).await.map(|_| channel).map_err(|status| from_status(&status))
+}
+
+#[tokio::test]
+async fn an_agent_cannot_take_all_connections() {
+    let cluster = Cluster::new(1);
+    let running = start(cluster.security(&Peer::Coordinator), "127.0.0.1:0").await;
+    let (greedy, other) = (cluster.security(&agent("a")), cluster.security(&agent("b")));
+    let mut held = Vec::new();
+    let refused = loop {
+        match registered(&greedy, &running.address).await {
+            Ok(channel) => held.push(channel),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 100, "it takes as many as it likes");
+    };
+    assert_eq!(refused.reaction, Reaction::Retry, "{refused}");
+    registered(&other, &running.address).await.unwrap();
+    // The server hears of the end of a connection a little later.
+    held.pop();
+    let again = async { while registered(&greedy, &running.address).await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(10), again).await.expect("what it let go is not free");
+}
+
+/// A network that counts the connections over it.
+struct Counting(MemoryNet, AtomicU32);
+
+#[tonic::async_trait]
+impl Net for Counting {
+    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
+        self.1.fetch_add(1, Relaxed);
+        self.0.connect(address).await
+    }
+
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
+        self.0.listen(address).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed_and_one_with_a_long_call_is_not() {
+    let cluster = Cluster::new(1);
+    let net = Arc::new(Counting(MemoryNet::default(), AtomicU32::new(0)));
+    let running = start_on(net.as_ref(), cluster.security(&Peer::Coordinator), "127.0.0.1:7400").await;
+    let security = cluster.security(&agent("a"));
+    let connecting = rpc::connect(net.clone(), &security, &running.address, &Peer::Coordinator);
+    let mut client = rpc::membership_client(connecting.await.unwrap());
+    let long = HeartbeatRequest { node: 3600, ..HeartbeatRequest::default() };
+    client.heartbeat(long).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    client.register(register()).await.unwrap();
+    assert_eq!(net.1.load(Relaxed), 1, "a connection in use was closed");
+    tokio::time::sleep(Duration::from_secs(900)).await;
+    client.register(register()).await.unwrap();
+    assert_eq!(net.1.load(Relaxed), 2, "an idle connection was kept");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use super::{Cluster, agent, listen, net};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use weft_proto::{Peer, Security};
+use weft_proto::{Incoming, MemoryNet, Net, Peer, Security};
 use weft_types::{Error, Reaction, Result};
 
 /// What each end learns about the other, if `dialing` expects `expected` and `accepting` answers.
@@ -103,6 +103,34 @@ async fn one_who_says_nothing_is_given_up_and_holds_up_nobody() {
     let read =
         tokio::time::timeout(Duration::from_secs(15), silent.read(&mut byte)).await.expect("the connection was not closed");
     assert!(matches!(read, Ok(0) | Err(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_opens_many_connections_and_says_nothing_holds_up_nobody() {
+    let cluster = Cluster::new(1);
+    let network = MemoryNet::default();
+    let listener = network.listen("10.0.0.1:7400").await.unwrap();
+    let mut incoming = Incoming::start(listener, cluster.security(&agent("a")));
+    let intruder = network.host("10.0.0.66");
+    let mut silent = Vec::new();
+    for _ in 0..1000 {
+        silent.push(intruder.connect("10.0.0.1:7400").await.unwrap());
+    }
+    let (client, expected) = (cluster.security(&Peer::Client), agent("a"));
+    // A client of the intruder's own machine gets in, too.
+    for host in ["10.0.0.7", "10.0.0.66"] {
+        let net = network.host(host);
+        let meet = async { tokio::join!(client.dial(&net, "10.0.0.1:7400", &expected), incoming.next()) };
+        let (dialled, accepted) =
+            tokio::time::timeout(Duration::from_secs(1), meet).await.expect("the handshake waits for the silent connections");
+        assert!(dialled.is_ok() && accepted.unwrap().address.starts_with(host));
+    }
+    // The listener closes those that did not have to give way after two seconds.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    for stream in &mut silent {
+        let read = tokio::time::timeout(Duration::from_millis(1), stream.read_u8()).await;
+        assert!(read.expect("a silent connection is still held").is_err());
+    }
 }
 
 #[tokio::test]

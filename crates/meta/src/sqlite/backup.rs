@@ -1,0 +1,82 @@
+//! A copy of a database that may be in use by another process.
+
+use super::{cluster, connect};
+use crate::{ClusterRecord, MetaError, Result, Totals};
+use rusqlite::{
+    Connection,
+    backup::{Backup, StepResult},
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How often, and how far apart, a database that is busy is tried.
+const TRIES_MAX: u32 = 50;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Copies the metadata in `from` to the new file `to`: its state at one moment, whole, checked, and durable when this returns. Another
+/// process may use it meanwhile, and does not wait. Tells what is in the copy.
+pub fn backup(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
+    let failed = |path: &Path, error: io::Error| MetaError::Storage(format!("{}: {error}", path.display()));
+    if !from.is_file() {
+        return Err(MetaError::NotFound(format!("there is no metadata in {}", from.display())));
+    }
+    let (Some(name), false) = (to.file_name(), to.try_exists().map_err(|error| failed(to, error))?) else {
+        return Err(MetaError::Refused(format!("{} exists already, or is no name of a file: name a new one", to.display())));
+    };
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(".new");
+    let unfinished = Unfinished(to.with_file_name(hidden));
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished.0);
+    let file = file.map_err(|error| failed(&unfinished.0, error))?;
+    let copied = copy(from, &unfinished.0)?;
+    file.sync_all().and_then(|()| fs::rename(&unfinished.0, to)).map_err(|error| failed(to, error))?;
+    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| failed(dir, error))?;
+    Ok(copied)
+}
+
+/// The file under its first name. Dropped, it is removed.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // It has its name already, or it is of no use.
+        let _removed = fs::remove_file(&self.0);
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
+    let source = connect(from)?;
+    source.pragma_update(None, "query_only", true)?;
+    let mut copy = connect(to)?;
+    // The caller makes all of it durable at once.
+    copy.pragma_update(None, "synchronous", "OFF")?;
+    copy_pages(&source, &mut copy)?;
+    // One file, without a log beside it.
+    copy.pragma_update(None, "journal_mode", "DELETE")?;
+    let found: String = copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    if found != "ok" {
+        return Err(MetaError::Storage(format!("{} is damaged: {found}", from.display())));
+    }
+    let tx = copy.transaction()?;
+    Ok((cluster::get(&tx)?, cluster::totals(&tx)?))
+}
+
+/// In one step: a state that is read in several begins anew whenever the database changes.
+fn copy_pages(source: &Connection, copy: &mut Connection) -> Result<()> {
+    let backup = Backup::new(source, copy)?;
+    for _ in 0..TRIES_MAX {
+        match backup.step(-1)? {
+            StepResult::Done => return Ok(()),
+            // It is being opened or closed.
+            _ => std::thread::sleep(TRY_AGAIN_AFTER),
+        }
+    }
+    Err(MetaError::Busy("another process holds it".into()))
+}

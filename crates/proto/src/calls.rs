@@ -1,0 +1,338 @@
+//! The calls of the control plane: who may make each of them, and how long its message may be.
+//!
+//! Both follow from the connection's certificate and the call's headers. So a call that may not be made is refused before a byte of
+//! its message is read, and one that may be made gets no more memory than it needs.
+
+use crate::{
+    connections::{Call, Connection},
+    rpc::MESSAGE_BYTES_MAX,
+    security::Peer,
+    status::to_status,
+    v1::{
+        agent_server::{Agent, AgentServer},
+        membership_server::{Membership, MembershipServer},
+        weft_server::{Weft, WeftServer},
+    },
+};
+use bytes::Bytes;
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    future::{Future, ready},
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tonic::{Status, body::Body, server::NamedService};
+use tower::{ServiceExt, util::BoxCloneSyncService};
+use weft_types::{Error, Result};
+
+/// Who may make a call. On a connection that is not secured, everybody may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Callers {
+    Coordinator,
+    Agents,
+    Clients,
+    /// Clients, and agents that show a delegation. Whether the delegation is for this, the call itself tells.
+    Delegates,
+}
+
+/// The header in which an agent that calls in place of a client shows its delegation. It keeps the name that older versions know.
+pub(crate) const DELEGATION: &str = "weft-delegation";
+
+/// The longest message of a call that has no need of a longer one, bytes. The largest of these name an object (1 KiB), or up to 1024 nodes
+/// (6 bytes each).
+const SMALL: usize = 64 << 10;
+/// Up to 1024 disks with their paths (4 KiB each), and up to 1024 findings of corrupt bytes.
+const DISKS: usize = 8 << 20;
+/// A task (8 MiB), and the recorded checksums of the blocks that it reads or stores: 4 bytes for each MiB.
+const TASK: usize = MESSAGE_BYTES_MAX;
+/// Up to 100,000 blocks of less than 20 bytes each.
+const BLOCKS: usize = 4 << 20;
+/// The checksums of all blocks of a stripe (255 of up to 16 KiB), and the errors of its links (255 of up to 8 KiB).
+const STRIPE: usize = 8 << 20;
+/// The errors of a plan's links, up to 8 KiB each: a client has one for each helper, of which there are up to 254, and lanes have their own.
+const ERRORS: usize = 4 << 20;
+
+/// Service, call, who may make it, and the longest message, bytes.
+const CALLS: [(&str, &str, Callers, usize); 43] = [
+    ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
+    ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
+    ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
+    ("weft.v1.Agent", "Start", Callers::Coordinator, TASK),
+    ("weft.v1.Agent", "Cancel", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "Remove", Callers::Coordinator, BLOCKS),
+    ("weft.v1.Agent", "ListBlocks", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "Quarantine", Callers::Coordinator, BLOCKS),
+    ("weft.v1.Agent", "ReleaseQuarantine", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "SendProbe", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "ReceiveProbe", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "ConvertStripe", Callers::Coordinator, SMALL),
+    ("weft.v1.Weft", "Status", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "CreatePolicy", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ListPolicies", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "RemovePolicy", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "SetDefaultPolicy", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "CreateBucket", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ListBuckets", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "RemoveBucket", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ListObjects", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "StatObject", Callers::Delegates, SMALL),
+    ("weft.v1.Weft", "RemoveObject", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "BeginPut", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "PutStripe", Callers::Delegates, SMALL),
+    ("weft.v1.Weft", "EndStripe", Callers::Delegates, STRIPE),
+    ("weft.v1.Weft", "CommitPut", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "KeepPut", Callers::Delegates, SMALL),
+    ("weft.v1.Weft", "AbortPut", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ReadStripe", Callers::Delegates, ERRORS),
+    ("weft.v1.Weft", "EndRead", Callers::Delegates, ERRORS),
+    ("weft.v1.Weft", "RepairObject", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "CoolObject", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ListLinks", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ProbeLinks", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "RepairNode", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ExplainRepairNode", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "Convert", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ListJobs", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "GetJob", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ChangeJob", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ListGarbage", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ReleaseGarbage", Callers::Clients, SMALL),
+];
+
+impl Callers {
+    fn admit(self, peer: &Peer, is_delegated: bool, is_insecure: bool) -> Result<()> {
+        let (may, needed) = match (self, peer) {
+            (_, Peer::Anonymous) => (is_insecure, "known: use a certificate"),
+            (Self::Coordinator, peer) => (*peer == Peer::Coordinator, "the coordinator"),
+            (Self::Agents, peer) => (matches!(peer, Peer::Agent(_)), "an agent: use an agent's certificate"),
+            (Self::Delegates, Peer::Agent(_)) => (is_delegated, "a client, and has no delegation: use a client's certificate"),
+            (Self::Clients | Self::Delegates, peer) => (*peer == Peer::Client, "a client: use a client's certificate"),
+        };
+        if may { Ok(()) } else { Err(Error::invalid(format!("{peer} is not {needed}"))) }
+    }
+}
+
+/// A service whose messages can be bounded.
+pub trait Bounded {
+    /// Calls that one connection may have under way at it.
+    const CALLS_PER_CONNECTION_MAX: u32;
+
+    /// The same, of messages of so many bytes at most.
+    #[must_use]
+    fn bounded(self, request_bytes_max: usize) -> Self;
+}
+
+impl<S: Weft> Bounded for WeftServer<S> {
+    /// A program that puts 64 objects at once: of each, two stripes under way, and the put's lease. What is beyond waits at the client, which
+    /// must not happen to leases while ends of stripes wait for a node.
+    const CALLS_PER_CONNECTION_MAX: u32 = 256;
+
+    fn bounded(self, request_bytes_max: usize) -> Self {
+        self.max_decoding_message_size(request_bytes_max)
+    }
+}
+
+impl<S: Membership> Bounded for MembershipServer<S> {
+    /// An agent makes one call after another.
+    const CALLS_PER_CONNECTION_MAX: u32 = 64;
+
+    fn bounded(self, request_bytes_max: usize) -> Self {
+        self.max_decoding_message_size(request_bytes_max)
+    }
+}
+
+impl<S: Agent> Bounded for AgentServer<S> {
+    /// Each task has a call under way as long as it runs, over the coordinator's one connection. How many there are the agent's own
+    /// admission bounds.
+    const CALLS_PER_CONNECTION_MAX: u32 = 1024;
+
+    fn bounded(self, request_bytes_max: usize) -> Self {
+        self.max_decoding_message_size(request_bytes_max)
+    }
+}
+
+/// The services of one listener: their calls, by path.
+#[derive(Clone, Default)]
+pub struct Services {
+    by_path: BTreeMap<String, Offered>,
+    calls_per_connection_max: u32,
+}
+
+/// A call that is offered.
+#[derive(Clone)]
+struct Offered {
+    callers: Callers,
+    service: Service,
+}
+
+type Service = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible>;
+type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+impl Services {
+    /// No service yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more: [`weft_server`](crate::rpc::weft_server), [`agent_server`](crate::rpc::agent_server) or
+    /// [`membership_server`](crate::rpc::membership_server).
+    #[must_use]
+    pub fn with<S>(mut self, service: S) -> Self
+    where
+        S: tower::Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+        S: NamedService + Bounded + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+        for (_, call, callers, request_bytes_max) in CALLS.into_iter().filter(|(name, ..)| *name == S::NAME) {
+            let service = BoxCloneSyncService::new(service.clone().bounded(request_bytes_max));
+            self.by_path.insert(format!("/{}/{call}", S::NAME), Offered { callers, service });
+        }
+        self.calls_per_connection_max = self.calls_per_connection_max.max(S::CALLS_PER_CONNECTION_MAX);
+        self
+    }
+
+    /// Calls that one connection may have under way.
+    pub(crate) fn calls_per_connection_max(&self) -> u32 {
+        self.calls_per_connection_max
+    }
+
+    /// Answers a call, or refuses it as gRPC wants it.
+    pub(crate) fn answer(&self, request: http::Request<Body>, is_insecure: bool) -> Answering {
+        let path = request.uri().path();
+        let Some(Offered { callers, service }) = self.by_path.get(path) else {
+            let path: String = path.chars().take(80).collect();
+            return refused(&Status::unimplemented(format!("there is no call {path} here")));
+        };
+        let connection = request.extensions().get::<Connection>();
+        let peer = connection.map_or(&Peer::Anonymous, |connection| &connection.caller.peer);
+        if let Err(error) = callers.admit(peer, request.headers().contains_key(DELEGATION), is_insecure) {
+            let address = connection.map(|connection| connection.caller.address.as_str());
+            tracing::warn!(%path, address, %error, "refused a call");
+            return refused(&to_status(&error));
+        }
+        let call = connection.map(Connection::call);
+        let answering = service.clone().oneshot(request);
+        Box::pin(async move {
+            let answer = answering.await?;
+            Ok::<_, Infallible>(answer.map(|body| Body::new(Answer { body, _call: call })))
+        })
+    }
+}
+
+fn refused(status: &Status) -> Answering {
+    Box::pin(ready(Ok(status.clone().into_http())))
+}
+
+/// An answer. Its connection is not idle as long as it is there.
+struct Answer {
+    body: Body,
+    _call: Option<Call>,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1;
+    use std::collections::BTreeSet;
+    use tonic::{Request, Response};
+
+    #[test]
+    fn the_table_has_every_call_there_is() {
+        let mut service = "";
+        let mut defined = BTreeSet::new();
+        for line in include_str!("../proto/weft.proto").lines() {
+            let mut words = line.split([' ', '(']).filter(|word| !word.is_empty());
+            match (words.next(), words.next()) {
+                (Some("service"), Some(name)) => service = name,
+                (Some("rpc"), Some(call)) => drop(defined.insert(format!("weft.v1.{service}/{call}"))),
+                _ => {}
+            }
+        }
+        let listed: BTreeSet<String> = CALLS.iter().map(|(service, call, ..)| format!("{service}/{call}")).collect();
+        assert_eq!(listed, defined);
+    }
+
+    #[test]
+    fn a_certificate_is_for_some_calls() {
+        let peers = [Peer::Coordinator, Peer::Agent("a".into()), Peer::Client, Peer::Anonymous];
+        let may = |callers: Callers, is_delegated, is_insecure| {
+            peers.each_ref().map(|peer| callers.admit(peer, is_delegated, is_insecure).is_ok())
+        };
+        for is_delegated in [false, true] {
+            assert_eq!(may(Callers::Coordinator, is_delegated, false), [true, false, false, false]);
+            assert_eq!(may(Callers::Agents, is_delegated, false), [false, true, false, false]);
+            assert_eq!(may(Callers::Clients, is_delegated, false), [false, false, true, false]);
+            assert_eq!(may(Callers::Delegates, is_delegated, false), [false, is_delegated, true, false]);
+        }
+        for callers in [Callers::Coordinator, Callers::Agents, Callers::Clients, Callers::Delegates] {
+            assert!(callers.admit(&Peer::Anonymous, false, true).is_ok());
+        }
+    }
+
+    struct Members;
+
+    #[tonic::async_trait]
+    impl Membership for Members {
+        async fn register(&self, _: Request<v1::RegisterRequest>) -> Result<Response<v1::RegisterReply>, Status> {
+            Err(Status::aborted("it was let in"))
+        }
+
+        async fn heartbeat(&self, _: Request<v1::HeartbeatRequest>) -> Result<Response<v1::HeartbeatReply>, Status> {
+            Err(Status::aborted("it was let in"))
+        }
+    }
+
+    /// A message of which nothing ever comes.
+    struct Never;
+
+    impl http_body::Body for Never {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_is_refused_before_its_message_is_read() {
+        let services = Services::new().with(MembershipServer::new(Members));
+        let call = |path: &str, peer: Peer| {
+            let mut request = http::Request::post(path).body(Body::new(Never)).unwrap();
+            request.extensions_mut().insert(Connection::of(peer, "10.0.0.1:1".into()));
+            let answering = services.answer(request, false);
+            async move {
+                let answer = tokio::time::timeout(std::time::Duration::from_millis(100), answering).await;
+                answer
+                    .ok()
+                    .map(|answer| Status::from_header_map(answer.unwrap_or_else(|never| match never {}).headers()).unwrap())
+            }
+        };
+        let refused = call("/weft.v1.Membership/Register", Peer::Client).await.expect("the message is waited for");
+        assert!(refused.message().contains("a client is not an agent"), "{refused}");
+        assert!(call("/weft.v1.Membership/Register", Peer::Anonymous).await.is_some());
+        assert_eq!(call("/weft.v1.Weft/Status", Peer::Client).await.unwrap().code(), tonic::Code::Unimplemented);
+        assert!(
+            call("/weft.v1.Membership/Register", Peer::Agent("a".into())).await.is_none(),
+            "it was answered without its message"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Which TLS handshakes may be under way at a listener, so that no host keeps the others out. Pure: the caller closes what gives way.
+
+use crate::net::host;
+use std::{collections::VecDeque, net::IpAddr};
+
+/// Handshakes that may be under way at one listener.
+pub(crate) const HANDSHAKES_MAX: usize = 512;
+/// … and of one host: many clients of one machine may begin at the same time. (IPv6: of one /64, which is one site's to number.)
+pub(crate) const HANDSHAKES_PER_HOST_MAX: usize = 128;
+
+/// The handshakes under way, the oldest first, each with whatever the caller knows it by.
+#[derive(Debug)]
+pub(crate) struct Handshakes<K> {
+    under_way: VecDeque<(K, String)>,
+}
+
+impl<K> Default for Handshakes<K> {
+    fn default() -> Self {
+        Self { under_way: VecDeque::new() }
+    }
+}
+
+impl<K> Handshakes<K> {
+    /// A handshake with the peer at `address` begins. It always may; returns the handshake that must end for it: the oldest of a host
+    /// that has its share already or, where the listener is full, of the host that has the most.
+    pub(crate) fn begin(&mut self, key: K, address: &str) -> Option<K> {
+        let host = source(address);
+        let crowding = match self.of_host(&host) >= HANDSHAKES_PER_HOST_MAX {
+            true => Some(host.clone()),
+            false if self.under_way.len() >= HANDSHAKES_MAX => self.busiest(),
+            false => None,
+        };
+        let oldest = crowding.and_then(|crowding| self.under_way.iter().position(|(_, host)| *host == crowding));
+        let gives_way = oldest.and_then(|oldest| self.under_way.remove(oldest));
+        self.under_way.push_back((key, host));
+        gives_way.map(|(key, _)| key)
+    }
+
+    /// A handshake has ended, as it should or not. It is no error if it gave way before.
+    pub(crate) fn end(&mut self, is_it: impl Fn(&K) -> bool) {
+        self.under_way.retain(|(key, _)| !is_it(key));
+    }
+
+    fn of_host(&self, host: &str) -> usize {
+        self.under_way.iter().filter(|(_, other)| other == host).count()
+    }
+
+    /// The host with the most handshakes; of several the one with the oldest.
+    fn busiest(&self) -> Option<String> {
+        let counted = self.under_way.iter().rev().map(|(_, host)| (self.of_host(host), host));
+        counted.max_by_key(|(count, _)| *count).map(|(_, host)| host.clone())
+    }
+}
+
+/// Whose share a peer's handshake is of.
+fn source(address: &str) -> String {
+    let host = host(address);
+    match host.parse() {
+        Ok(IpAddr::V6(ip)) => format!("{:x?}", &ip.segments()[..4]),
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Begins one handshake for each address, numbered from 0; what gave way to the last of them.
+    fn last_of(addresses: impl IntoIterator<Item = String>) -> Option<usize> {
+        let mut handshakes = Handshakes::default();
+        addresses.into_iter().enumerate().map(|(number, address)| handshakes.begin(number, &address)).last().flatten()
+    }
+
+    fn from(host: &str, count: usize) -> impl Iterator<Item = String> {
+        (0..count).map(move |port| format!("{host}:{}", 1000 + port))
+    }
+
+    #[test]
+    fn who_crowds_the_others_gives_way() {
+        let (share, all) = (HANDSHAKES_PER_HOST_MAX, HANDSHAKES_MAX);
+        let many = |count| (0..count).map(|host| format!("10.{}.{}.1:7", host / 256, host % 256));
+        let six = |last: usize| (0..last).map(|host| format!("[fd00::{host:x}]:7"));
+        let table = [
+            ("as many as a host may have", last_of(from("a", share)), None),
+            ("one more: its own oldest", last_of(from("a", share + 1)), Some(0)),
+            ("of another host", last_of(from("a", share).chain(from("b", 1))), None),
+            ("its own, not the oldest of all", last_of(from("b", 1).chain(from("a", share + 1))), Some(1)),
+            ("a full listener", last_of(many(all)), None),
+            ("one more: the oldest", last_of(many(all + 1)), Some(0)),
+            ("the oldest of the busiest", last_of(many(all - 2).chain(from("a", 2)).chain(from("b", 1))), Some(all - 2)),
+            ("IPv6 by site", last_of(six(share + 1)), Some(0)),
+            ("IPv4 in IPv6", last_of(from("10.0.0.1", share).chain(from("[::ffff:10.0.0.1]", 1))), Some(0)),
+        ];
+        for (case, gave_way, expected) in table {
+            assert_eq!(gave_way, expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn what_has_ended_takes_no_room() {
+        let mut handshakes = Handshakes::default();
+        for number in 0..10 * HANDSHAKES_MAX {
+            assert_eq!(handshakes.begin(number, "a:1"), None);
+            handshakes.end(|key| *key == number);
+        }
+        handshakes.end(|_| true);
+        assert_eq!(handshakes.under_way.len(), 0);
+    }
+}
