@@ -524,4 +524,12 @@ impl Weft for Coordinator {
     async fn change_job(&self, request: Request<ChangeJobRequest>) -> Answer<v1::Job> {
         answer(Err(Error::not_found(format!("there is no job {}", request.into_inner().id))))
     }
+
+    async fn list_garbage(&self, _: Request<v1::ListGarbageRequest>) -> Answer<v1::ListGarbageReply> {
+        answer(Ok(v1::ListGarbageReply::default()))
+    }
+
+    async fn release_garbage(&self, request: Request<v1::ReleaseGarbageRequest>) -> Answer<v1::ReleaseGarbageReply> {
+        answer(Err(Error::not_found(format!("there is no node {}", request.into_inner().node))))
+    }
 }
