@@ -506,7 +506,7 @@ pub struct RemoveRequest {
     /// postcard of BlockId
     #[prost(bytes = "vec", repeated, tag = "4")]
     pub blocks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// how long a task that stores one of them may still arrive; it is refused
+    /// for so long a task that stores one of them may still come, and is refused
     #[prost(uint64, tag = "5")]
     pub opening_ms: u64,
     /// why all of them are garbage: removed, replaced, repaired, given-up; else nobody expects it, and they are quarantined
@@ -515,13 +515,13 @@ pub struct RemoveRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveReply {
-    /// how many were there
+    /// that were there
     #[prost(uint32, tag = "1")]
     pub removed: u32,
-    /// postcard of BlockId, of the requested blocks: certainly not on the node any more, or never there
+    /// of those asked for, postcard of BlockId: certainly not on the node any more, or never there
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub gone: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// why others are, or may be, still there; empty: there are none
+    /// why others are still there, or may be; empty: there are none
     #[prost(string, tag = "3")]
     pub kept: ::prost::alloc::string::String,
     /// that were there
@@ -811,10 +811,10 @@ pub struct Node {
     pub last_seen_ms: u64,
     #[prost(uint64, tag = "10")]
     pub blocks: u64,
-    /// input bytes of a stage, for each output row; 0: unknown, or the node is down
+    /// that it combines, for each row that is made of them; 0: it is not known, or the node is down
     #[prost(uint64, tag = "11")]
     pub coding_bytes_per_s: u64,
-    /// of its disks since its agent started, from its last heartbeat
+    /// of its disks, as its last heartbeat told: since its agent has started
     #[prost(uint64, tag = "12")]
     pub fsyncs: u64,
     /// in the metadata, that the node still has to remove
