@@ -111,7 +111,7 @@ fn family(name: &str) -> Option<&'static Family> {
 }
 
 fn known() -> String {
-    FAMILIES.iter().map(|family| family.usage).collect::<Vec<_>>().join("; ")
+    FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ")
 }
 
 /// HDFS's `CODEC-k-m-cell` as one of our specs, with the cell's bytes. Its RS is ours, and so is its XOR.
@@ -156,11 +156,11 @@ pub enum SpecError {
         spec: String,
     },
     /// No code has this name.
-    #[error("there is no code '{name}'; there are: {known}")]
+    #[error("there is no code '{name}': choose one of {known} (`weft code info` describes them)")]
     UnknownFamily {
         /// The name.
         name: String,
-        /// How the codes that there are, are written.
+        /// The names of all codes.
         known: String,
     },
     /// The name is known, but the parameters make no code.
@@ -236,7 +236,7 @@ mod tests {
             ("rs-6-3-1024kk", "is not a code"),
             ("rs-6-3-0k", "is not a code"),
             ("XOR-2-2-1024k", "is not a code"),
-            ("raid(5,1)", "there is no code 'raid'; there are: rs(k,m)"),
+            ("raid(5,1)", "there is no code 'raid': choose one of rs, xor, "),
             ("raid", "there is no code 'raid'"),
             ("rs", "its parameters are missing"),
             ("rotated-rs", "its parameters are missing"),

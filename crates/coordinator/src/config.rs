@@ -1,11 +1,13 @@
 //! What an operator can say about a coordinator.
 
+use crate::validate;
 use serde::{Deserialize, Serialize};
 use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 use weft_control::options::check_slice_len;
+use weft_meta::PolicyRecord;
 use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
 use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, Result};
@@ -86,6 +88,10 @@ pub struct CoordinatorConfig {
     /// How new data gets to the nodes that store it unless somebody says otherwise; `auto`: by the scheme that is predicted to be
     /// the quickest, with what others write at the same time.
     pub write_scheme: String,
+    /// The code of the policy `default` of a new cluster.
+    pub default_code: String,
+    /// The failure domain of the policy `default` of a new cluster: `rack` or `node`.
+    pub default_failure_domain: String,
     /// A disk with less than this left gets no new block.
     pub disk_reserve: ByteSize,
     /// Beside that, conversions leave so much of each disk to puts, percent of it; where too few nodes have more, they wait.
@@ -123,6 +129,8 @@ impl Default for CoordinatorConfig {
             repair_slice_len: AutoSize::bytes(64 << 10),
             scheme: weft_schemes::AUTO.into(),
             write_scheme: weft_schemes::AUTO.into(),
+            default_code: "rs(6,3)".into(),
+            default_failure_domain: "rack".into(),
             disk_reserve: ByteSize(64 << 20),
             conversion_free_percent: 10,
             conversion_restart_ms: 300_000,
@@ -135,6 +143,17 @@ impl CoordinatorConfig {
     /// The file of the metadata.
     pub(crate) fn metadata_file(&self) -> PathBuf {
         self.dir.join("metadata.sqlite")
+    }
+
+    /// The default policy of a new cluster with these settings.
+    pub(crate) fn first_policy(&self) -> Result<PolicyRecord> {
+        let default = validate::default_policy();
+        let coding = validate::coding(&self.default_code, 0, 0, Some(&default))
+            .map_err(|error| Error { message: format!("default_code: {}", error.message), ..error })?;
+        let failure_domain = validate::failure_domain(&self.default_failure_domain)
+            .map_err(|error| Error { message: format!("default_failure_domain: {}", error.message), ..error })?;
+        let (block_len, cell_len) = (coding.layout.block_len, coding.layout.cell_len);
+        Ok(PolicyRecord { code: coding.code.spec(), block_len, cell_len, failure_domain, ..default })
     }
 
     /// Refuses settings with which nothing would work, and says what would do.
@@ -170,6 +189,7 @@ impl CoordinatorConfig {
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
         check_slice_len("repair_slice_len", self.repair_slice_len)?;
+        self.first_policy()?;
         weft_schemes::check_name(Kind::Repair, &self.scheme)?;
         weft_schemes::check_name(Kind::Write, &self.write_scheme)
     }

@@ -14,7 +14,7 @@ impl Shared {
     /// What there is to say of a new policy: whether the cluster has the nodes that copies take.
     pub(crate) fn policy_warnings(&self, policy: &PolicyRecord) -> Result<Vec<String>> {
         let nodes = self.members.view().nodes.len();
-        Ok(placement::few_nodes_for_copies(&self.code(&policy.code)?, policy.replicas, nodes).into_iter().collect())
+        Ok(placement::too_few_nodes(&self.code(&policy.code)?, policy.replicas, nodes).into_iter().collect())
     }
 }
 

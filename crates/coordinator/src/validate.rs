@@ -154,7 +154,7 @@ pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {
     })
 }
 
-/// The policy of a new cluster. Three blocks of nine may be lost for half as much again on disk, three racks are enough to
+/// The policy of a new cluster unless its settings say otherwise. Three blocks of nine may be lost for half as much again on disk, three racks are enough to
 /// survive the loss of one, and nine nodes to begin with: wider codes save little more and ask for many more nodes. Blocks of
 /// 64 MiB keep the metadata small; cells of 1 MiB let the first bytes of a put leave before the last have come in.
 pub(crate) fn default_policy() -> PolicyRecord {
@@ -233,7 +233,7 @@ fn helper_select(text: &str) -> Result<HelperSelect> {
     })
 }
 
-fn failure_domain(text: &str) -> Result<FailureDomain> {
+pub(crate) fn failure_domain(text: &str) -> Result<FailureDomain> {
     match text {
         "" | "rack" => Ok(FailureDomain::Rack),
         "node" => Ok(FailureDomain::Node),
