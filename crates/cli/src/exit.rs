@@ -1,7 +1,7 @@
 //! Exit codes of commands.
 
 use std::process::ExitCode;
-use weft_types::Reaction;
+use weft_types::{Cause, Error, Reaction};
 
 /// An exit code. Exit codes are a stable interface: scripts rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,10 @@ pub enum Exit {
     Unavailable = 4,
     /// Stored bytes are not what was recorded, or a check failed.
     Corrupt = 5,
+    /// Too few nodes for the code.
+    TooFewNodes = 6,
+    /// Disks are full.
+    NoSpace = 7,
     /// Interrupted by a signal.
     Interrupted = 130,
 }
@@ -29,23 +33,28 @@ EXIT CODES
   1  failed: busy, timed out, or a disk or peer failed; the message says why, and trying again may help
   2  invalid request; nothing was done, and the message says what is valid
   3  something that was named does not exist
-  4  unavailable: more is lost than the code tolerates, or the coordinator cannot be reached
+  4  unavailable: more is lost than the code recovers, or the coordinator or a node cannot be reached
   5  corrupt, or refused by a check: stored bytes are not what was recorded, or a plan is not proved right
+  6  too few nodes: the cluster has fewer nodes than the code needs, or too few of them are up and can take a block
+  7  no space: disks of nodes, or a disk of this machine, are full
   130  interrupted by ctrl-C, SIGTERM or SIGHUP: unfinished work is undone, but jobs continue
 
 Errors are one line on stderr, `weft: …`. With --json, they are one JSON object on stderr:
   {\"error\":{\"kind\":\"not_found\",\"exit_code\":3,\"message\":\"…\",\"object\":…,\"block\":…,\"party\":…,\"link\":…,\"position\":…}}
-An interrupted command reports the kind \"interrupted\". Warnings about an explained plan are {\"warning\":\"…\"}, one per line, on stderr.
+An interrupted command reports the kind \"interrupted\". Warnings are lines on stderr,
+`warning: …`; with --json they are in the result under the key \"warnings\" (beside an explained plan: {\"warnings\":[\"…\"]} on stderr).
 ";
 
-impl From<Reaction> for Exit {
-    fn from(reaction: Reaction) -> Self {
-        match reaction {
-            Reaction::Retry | Reaction::Replan | Reaction::Fatal => Self::Failed,
-            Reaction::InvalidInput => Self::Usage,
-            Reaction::NotFound => Self::NotFound,
-            Reaction::Unavailable => Self::Unavailable,
-            Reaction::Corrupt => Self::Corrupt,
+impl From<&Error> for Exit {
+    fn from(error: &Error) -> Self {
+        match (error.cause, error.reaction) {
+            (Some(Cause::TooFewNodes), _) => Self::TooFewNodes,
+            (Some(Cause::NoSpace), _) => Self::NoSpace,
+            (None, Reaction::Retry | Reaction::Replan | Reaction::Fatal) => Self::Failed,
+            (None, Reaction::InvalidInput) => Self::Usage,
+            (None, Reaction::NotFound) => Self::NotFound,
+            (None, Reaction::Unavailable) => Self::Unavailable,
+            (None, Reaction::Corrupt) => Self::Corrupt,
         }
     }
 }

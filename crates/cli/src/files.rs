@@ -4,13 +4,17 @@ use std::{
     io::{Error as IoError, ErrorKind},
     path::{Path, PathBuf},
 };
-use weft_types::{Error, Result};
+use weft_types::{Cause, Error, Result};
 
 /// An error of the operating system with its path; the kind of error decides the reaction.
 pub fn io_error(path: &Path, what: &str, error: &IoError) -> Error {
     let path = path.display();
     match error.kind() {
         ErrorKind::NotFound => Error::not_found(format!("cannot {what} {path}: it does not exist")),
+        ErrorKind::AlreadyExists => Error::invalid(format!("cannot {what} {path}: a file of this name exists")),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Error::unavailable(format!("cannot {what} {path}: {error}")).cause(Cause::NoSpace)
+        }
         ErrorKind::PermissionDenied | ErrorKind::IsADirectory | ErrorKind::NotADirectory | ErrorKind::InvalidInput => {
             Error::invalid(format!("cannot {what} {path}: {error}"))
         }

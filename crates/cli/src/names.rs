@@ -3,26 +3,25 @@
 use weft_client::api;
 use weft_types::NodeId;
 
-/// The names of the nodes that a text mentions by id: `n5 is node-01`. None if it mentions none.
-pub fn legend(text: &str, nodes: &[api::Node]) -> Option<String> {
-    let is_part = |letter: char| letter.is_alphanumeric() || letter == '-' || letter == '_';
-    let mut named: Vec<&api::Node> = Vec::new();
-    for word in text.split(|letter| !is_part(letter)) {
-        let Some(number) = word.strip_prefix('n').and_then(|number| number.parse::<u32>().ok()) else { continue };
-        let new = nodes.iter().find(|node| node.id == number && !named.iter().any(|there| there.id == node.id));
-        named.extend(new);
+/// The text with names in place of the ids of nodes: `n5` becomes `node-01`. Ids that belong to a longer word, such as a path or the
+/// name of a block, stay.
+pub fn with_names(text: &str, nodes: &[api::Node]) -> String {
+    let is_part = |letter: char| letter.is_alphanumeric() || "-_/.".contains(letter);
+    let mut named = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let word = &rest[..rest.find(|letter| !is_part(letter)).unwrap_or(rest.len())];
+        // A sentence can end with an id.
+        let id = word.trim_end_matches('.');
+        let node = nodes.iter().find(|node| NodeId(node.id).to_string() == id);
+        named.push_str(node.map_or(id, |node| &node.name));
+        named.push_str(&word[id.len()..]);
+        rest = &rest[word.len()..];
+        let between = rest.find(is_part).unwrap_or(rest.len());
+        named.push_str(&rest[..between]);
+        rest = &rest[between..];
     }
-    named.sort_by_key(|node| node.id);
-    let of: Vec<String> = named.iter().map(|node| format!("{} is {}", NodeId(node.id), node.name)).collect();
-    (!of.is_empty()).then(|| of.join(", "))
-}
-
-/// The text with the names of the nodes in it.
-pub fn with_names(text: String, nodes: &[api::Node]) -> String {
-    match legend(&text, nodes) {
-        Some(legend) => format!("{text} ({legend})"),
-        None => text,
-    }
+    named
 }
 
 #[cfg(test)]
@@ -30,12 +29,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_nodes_are_explained() {
+    fn ids_of_nodes_become_names() {
         let node = |(id, name): (u32, &str)| api::Node { id, name: name.to_owned(), ..api::Node::default() };
         let nodes = [(1, "node-01"), (12, "far"), (3, "node-03")].map(node);
-        let text = "n12: block s1-b003-c0-g1: n1 and n12 say no; n7, an3, n3x, 3 and node-n3 are nobody".to_owned();
-        assert_eq!(legend(&text, &nodes).as_deref(), Some("n1 is node-01, n12 is far"));
-        assert!(with_names(text, &nodes).ends_with(" are nobody (n1 is node-01, n12 is far)"));
-        assert_eq!(with_names("n2 is gone".into(), &nodes), "n2 is gone");
+        let named = |text: &str| with_names(text, &nodes);
+        assert_eq!(
+            named("n12: block s1-b003-c0-g1: n1 and n12 say (n3)."),
+            "far: block s1-b003-c0-g1: node-01 and far say (node-03)."
+        );
+        assert_eq!(named("ä n3 → n1."), "ä node-03 → node-01.");
+        for other in ["n7, an3, n3x, 3 and node-n3", "n1/key photos/n1 n1.toml n01", "", "…"] {
+            assert_eq!(named(other), other);
+        }
     }
 }

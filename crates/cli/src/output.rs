@@ -21,12 +21,21 @@ impl Output {
         print(&text(value))
     }
 
-    /// Prints a warning to stderr, beside the result.
-    pub fn warn(self, warning: &str) {
-        if self.json {
-            eprintln!("{}", serde_json::json!({ "warning": warning }));
-        } else {
-            eprintln!("weft: warning: {warning}");
+    /// Prints a result and its warnings: as text, the warnings go to stderr; as JSON, the result contains them as `warnings`.
+    pub fn result_with<T: Serialize>(self, value: &T, warnings: &[String], text: impl FnOnce(&T) -> String) -> Result<()> {
+        self.result(value, text)?;
+        if !self.json {
+            self.warn(warnings);
+        }
+        Ok(())
+    }
+
+    /// Prints warnings to stderr, beside a result that cannot contain them.
+    pub fn warn(self, warnings: &[String]) {
+        match (self.json, warnings) {
+            (_, []) => {}
+            (true, _) => eprintln!("{}", serde_json::json!({ "warnings": warnings })),
+            (false, _) => warnings.iter().for_each(|warning| eprintln!("warning: {warning}")),
         }
     }
 }

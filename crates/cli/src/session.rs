@@ -2,7 +2,7 @@
 
 use crate::{
     interrupt::Signals,
-    names::legend,
+    names::with_names,
     seed::seed,
     target::{Options, Target},
 };
@@ -73,14 +73,18 @@ impl Session {
 
     /// Adds the names of nodes to an error: errors contain ids, and operators know names.
     async fn explained(&self, error: Error) -> Error {
-        let all = error.to_string();
-        let has_number = all.as_bytes().windows(2).any(|pair| pair[0] == b'n' && pair[1].is_ascii_digit());
-        match has_number.then_some(self.nodes()) {
-            Some(nodes) => match legend(&all, &nodes.await) {
-                Some(legend) => Error { message: format!("{} ({legend})", error.message), ..error },
-                None => error,
-            },
-            None => error,
+        let has_id = error.message.as_bytes().windows(2).any(|pair| pair[0] == b'n' && pair[1].is_ascii_digit());
+        if !has_id && error.party.is_none() {
+            return error;
+        }
+        let nodes = self.nodes().await;
+        let message = with_names(&error.message, &nodes);
+        let party = error.party.map(|party| with_names(&party.to_string(), &nodes));
+        // The party's id stays in the JSON form of the error.
+        match party.filter(|name| error.party.is_some_and(|party| party.to_string() != *name) && !message.contains(name.as_str()))
+        {
+            Some(name) => Error { message: format!("{message} (node {name})"), ..error },
+            None => Error { message, ..error },
         }
     }
 }

@@ -60,9 +60,26 @@ fn one_line(message: &str) -> String {
         if !said.is_empty() {
             said.push_str(if said.ends_with(':') { " " } else { "; " });
         }
-        said.push_str(line);
+        said.push_str(&about_number(line));
     }
     said
+}
+
+/// What is wrong with a number, in words: the parsers of numbers and of their ranges speak to programmers.
+fn about_number(line: &str) -> String {
+    if let Some((start, range)) = line.rsplit_once(" is not in ")
+        && let Some((least, most)) = range.split_once("..=")
+    {
+        let is_open = most.parse::<u64>().is_ok_and(|most| most >= u32::MAX.into());
+        let allowed = if is_open { format!("it must be at least {least}") } else { format!("the range is {least} to {most}") };
+        return format!("{} ({allowed})", start.rsplit_once(": ").map_or(start, |(start, _)| start));
+    }
+    let words = [
+        ("invalid digit found in string", "a whole number is required"),
+        ("cannot parse integer from empty string", "a whole number is required"),
+        ("number too large to fit in target type", "the number is too large"),
+    ];
+    words.iter().fold(line.to_owned(), |line, (programmers, plain)| line.replace(programmers, plain))
 }
 
 impl Help {
@@ -110,7 +127,7 @@ pub fn missing_in_help(all: &Command, except: &[&str]) -> Vec<String> {
 
 /// Reports an error to a person or a program.
 pub fn report(error: &Error, json: bool) -> Exit {
-    let exit = if interrupt::is_interrupted() { Exit::Interrupted } else { Exit::from(error.reaction) };
+    let exit = if interrupt::is_interrupted() { Exit::Interrupted } else { Exit::from(error) };
     if json {
         eprintln!("{}", error_json(error, exit));
     } else {
@@ -122,6 +139,8 @@ pub fn report(error: &Error, json: bool) -> Exit {
 fn error_json(error: &Error, exit: Exit) -> Value {
     let kind = match error.reaction {
         _ if exit == Exit::Interrupted => "interrupted",
+        _ if exit == Exit::TooFewNodes => "too_few_nodes",
+        _ if exit == Exit::NoSpace => "no_space",
         Reaction::Retry => "retry",
         Reaction::Replan => "replan",
         Reaction::Corrupt => "corrupt",

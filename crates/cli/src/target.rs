@@ -76,11 +76,13 @@ impl Options {
         if path.is_file() {
             return ClusterFile::read(path)?.target();
         }
-        let is_address = said.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-        if !is_address {
+        if !is_address(said) {
             return Err(Error::not_found(format!(
-                "--cluster {said}: there is no such file or directory, and it is not a host:port either"
+                "no cluster '{said}': there is no such file or directory, and it is not a host:port either"
             )));
+        }
+        if let Some(dir) = self.certificates.as_ref().filter(|dir| !dir.is_dir()) {
+            return Err(Error::not_found(format!("--certificates {}: there is no such directory", dir.display())));
         }
         let (coordinator, insecure) = (said.clone(), self.insecure);
         ClusterFile { cluster: None, coordinator, certificates: self.certificates.clone(), insecure, bucket: None }.target()
@@ -111,6 +113,12 @@ impl ClusterFile {
         };
         Ok(Target { cluster: self.cluster, coordinator: self.coordinator, security, bucket: self.bucket })
     }
+}
+
+/// Whether a cluster was named by its coordinator's `host:port`.
+pub fn is_address(said: &str) -> bool {
+    let is_host_port = said.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    is_host_port && !Path::new(said).exists()
 }
 
 fn no_cluster() -> Error {

@@ -77,7 +77,8 @@ impl Client {
     /// Stores the bytes of `reader` as `bucket/key`. The put is acknowledged when all of it is durable, or as much as
     /// [`PutOptions::ack`] requires; the object is invisible before that. Dropping the future aborts the put.
     ///
-    /// The answer's `incomplete` names blocks of the last stripes that were not stored yet at that time.
+    /// The answer's `warnings` tell, for example, that a rack got more blocks of a stripe than the code can lose. Its `incomplete` names
+    /// blocks of the last stripes that were not stored yet at that time.
     ///
     /// The answer's `traffic` is what the agents moved for the put: they received from this client and from each other. If an answer of
     /// the coordinator was lost, some traffic is not counted. Its `stages` tell how the client and the nodes spent their time, for the
@@ -205,6 +206,8 @@ pub(crate) struct Put {
     key: PutKey,
     stripe_len: u64,
     how: WriteScheme,
+    /// What the coordinator warned of when the put began.
+    warnings: Vec<String>,
     meter: Meter,
     /// What the agents moved for the stripes that have ended.
     traffic: Mutex<TaskTraffic>,
@@ -238,9 +241,6 @@ impl Put {
         let size = Some(request.size_hint).filter(|size| *size > 0);
         let begun = shared.calls.once(request, |mut client, request| async move { client.begin_put(request).await }).await;
         let begun = begun.map_err(|error| error.object(&object))?;
-        for warning in &begun.warnings {
-            tracing::warn!(%object, "{warning}");
-        }
         let put = Self {
             shared: shared.clone(),
             object,
@@ -248,6 +248,7 @@ impl Put {
             key: PutKey(begun.put_key),
             stripe_len: u64::from(begun.k).saturating_mul(begun.block_len),
             how: how(options),
+            warnings: begun.warnings,
             meter: Meter::new(size, &options.progress),
             traffic: Mutex::default(),
             stages: Mutex::default(),
@@ -279,6 +280,7 @@ impl Put {
             key,
             stripe_len: len,
             how: WriteScheme::default(),
+            warnings: Vec::new(),
             meter: Meter::new(Some(len), progress),
             traffic: Mutex::default(),
             stages: Mutex::default(),
@@ -305,7 +307,9 @@ impl Put {
         self.open.store(false, Ordering::Relaxed);
         let traffic = *self.traffic.get_mut().unwrap_or_else(PoisonError::into_inner);
         let stages = std::mem::take(self.stages.get_mut().unwrap_or_else(PoisonError::into_inner));
-        Ok(ObjectReply { traffic: Some(traffic), stages, ..object })
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.extend(object.warnings);
+        Ok(ObjectReply { traffic: Some(traffic), stages, warnings, ..object })
     }
 
     /// Makes the object visible. It is no error if it already is.

@@ -111,7 +111,7 @@ fn family(name: &str) -> Option<&'static Family> {
 }
 
 fn known() -> String {
-    FAMILIES.iter().map(|family| family.usage).collect::<Vec<_>>().join("; ")
+    FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Converts HDFS's `CODEC-k-m-cell` to one of our specs, with the cell's bytes. Its RS and XOR are the same as ours.
@@ -155,12 +155,12 @@ pub enum SpecError {
         /// The spec, shortened.
         spec: String,
     },
-    /// The name is unknown.
-    #[error("there is no code '{name}': use one of {known}")]
+    /// No code has this name.
+    #[error("there is no code '{name}': choose one of {known} (`weft code info` describes them)")]
     UnknownFamily {
         /// The name.
         name: String,
-        /// The forms of the known codes.
+        /// The names of all codes.
         known: String,
     },
     /// The parameters are invalid.
@@ -236,7 +236,7 @@ mod tests {
             ("rs-6-3-1024kk", "is not a code"),
             ("rs-6-3-0k", "is not a code"),
             ("XOR-2-2-1024k", "is not a code"),
-            ("raid(5,1)", "there is no code 'raid': use one of rs(k,m)"),
+            ("raid(5,1)", "there is no code 'raid': choose one of rs, xor, "),
             ("raid", "there is no code 'raid'"),
             ("rs", "its parameters are missing"),
             ("rotated-rs", "its parameters are missing"),

@@ -10,7 +10,7 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_types::{
-    ByteSize, Error, FailureDomain, NodeId, Result, StripeLayout,
+    ByteSize, Cause, Error, FailureDomain, NodeId, Result, StripeLayout,
     conversion::{SPOOLED_BEYOND_BYTES, kept_free_bytes},
 };
 
@@ -116,7 +116,8 @@ impl KeptFree {
                     "a stripe needs {count} nodes, but the disks of {} of {usable} are too small for a block of {block} and {reserve} \
                      in addition to the {percent} % that conversions leave to puts (conversion_free_percent)",
                     never.len()
-                )));
+                ))
+                .cause(Cause::NoSpace));
             }
             return Err(waits(format!("a stripe needs {count} nodes")));
         }

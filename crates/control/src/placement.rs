@@ -8,7 +8,7 @@ use crate::view::{DiskView, NodeView, View};
 use rand::{Rng, seq::SliceRandom};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
-use weft_types::{Error, FailureDomain, Home, NodeId, Result, human_bytes};
+use weft_types::{Cause, Error, FailureDomain, Home, NodeId, Result, human_bytes};
 
 /// Disks that differ in fullness by less than a twentieth count as equally full.
 const FULLNESS_STEPS: u64 = 20;
@@ -26,12 +26,13 @@ pub fn described(code: &str, replicas: u8) -> String {
     if replicas < 2 { code.to_owned() } else { format!("{code} with {replicas} copies of its data") }
 }
 
-/// A warning if the copies need more nodes than there are.
-pub fn few_nodes_for_copies(code: &SharedCode, replicas: u8, nodes: usize) -> Option<String> {
+/// A warning if a policy needs more nodes than the cluster has.
+pub fn too_few_nodes(code: &SharedCode, replicas: u8, nodes: usize) -> Option<String> {
     let needed = nodes_needed(code.k(), code.n(), replicas);
     let what = described(&code.spec(), replicas);
-    (replicas > 1 && needed > nodes)
-        .then(|| format!("{what} needs {needed} different nodes for a stripe, but the cluster has {nodes}: add nodes first"))
+    (needed > nodes).then(|| {
+        format!("{what} puts the blocks of a stripe on {needed} different nodes, and the cluster has {nodes}: add nodes first")
+    })
 }
 
 /// A request for homes.
@@ -174,17 +175,27 @@ fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
     let needed = count + ask.held.len();
     if up < needed {
         let message = format!(
-            "{code} needs {needed} different nodes for a stripe, but {up} of {nodes} nodes are up: add nodes, or \
-             choose a code that needs at most {up}"
+            "{code} puts the blocks of a stripe on {needed} different nodes, and {up} of {nodes} nodes are up: start or add \
+             nodes{}",
+            narrower(up)
         );
-        return if nodes < needed { Error::invalid(message) } else { Error::unavailable(message) };
+        let error = if nodes < needed { Error::invalid(message) } else { Error::unavailable(message) };
+        return error.cause(Cause::TooFewNodes);
     }
+    let full = full_disks(view, ask);
+    let cause = if full.is_empty() { Cause::TooFewNodes } else { Cause::NoSpace };
     Error::unavailable(format!(
         "{code} needs {count} more nodes for a stripe, but only {found} of the {up} nodes that are up can take a block of it: the \
          others hold one already, have failed, or have less than {} free on every disk{}",
         human_bytes(ask.bytes),
-        full_disks(view, ask)
+        full
     ))
+    .cause(cause)
+}
+
+/// The alternative to more nodes; no code needs fewer than two.
+fn narrower(up: usize) -> String {
+    if up < 2 { String::new() } else { format!(", or use a code with at most {up} blocks") }
 }
 
 /// Lists the fullest disks of the nodes that lack space.

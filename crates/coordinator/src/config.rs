@@ -1,11 +1,13 @@
 //! A coordinator's settings.
 
+use crate::validate;
 use serde::{Deserialize, Serialize};
 use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 use weft_control::options::check_slice_len;
+use weft_meta::PolicyRecord;
 use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
 use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, Result};
@@ -87,6 +89,10 @@ pub struct CoordinatorConfig {
     /// Scheme of puts that name none: `direct`, `mist`, or `auto`: the one that is predicted to be the fastest, beside other puts under
     /// way.
     pub write_scheme: String,
+    /// Code of the policy `default` of a new cluster.
+    pub default_code: String,
+    /// Failure domain of the policy `default` of a new cluster: `rack` or `node`.
+    pub default_failure_domain: String,
     /// A disk with less free space than this gets no new block.
     pub disk_reserve: ByteSize,
     /// Part of each disk that conversions leave free for puts, beside `disk_reserve`; below 100. A conversion waits if too few nodes have
@@ -125,6 +131,8 @@ impl Default for CoordinatorConfig {
             repair_slice_len: AutoSize::bytes(64 << 10),
             scheme: weft_schemes::AUTO.into(),
             write_scheme: weft_schemes::AUTO.into(),
+            default_code: "rs(6,3)".into(),
+            default_failure_domain: "rack".into(),
             disk_reserve: ByteSize(64 << 20),
             conversion_free_percent: 10,
             conversion_restart_ms: 300_000,
@@ -137,6 +145,17 @@ impl CoordinatorConfig {
     /// The file of the metadata.
     pub fn metadata_file(&self) -> PathBuf {
         self.dir.join("metadata.sqlite")
+    }
+
+    /// The default policy of a new cluster with these settings.
+    pub(crate) fn first_policy(&self) -> Result<PolicyRecord> {
+        let default = validate::default_policy();
+        let coding = validate::coding(&self.default_code, 0, 0, Some(&default))
+            .map_err(|error| Error { message: format!("default_code: {}", error.message), ..error })?;
+        let failure_domain = validate::failure_domain(&self.default_failure_domain)
+            .map_err(|error| Error { message: format!("default_failure_domain: {}", error.message), ..error })?;
+        let (block_len, cell_len) = (coding.layout.block_len, coding.layout.cell_len);
+        Ok(PolicyRecord { code: coding.code.spec(), block_len, cell_len, failure_domain, ..default })
     }
 
     /// Refuses settings with which nothing would work, and names valid ones.
@@ -172,6 +191,7 @@ impl CoordinatorConfig {
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
         check_slice_len("repair_slice_len", self.repair_slice_len)?;
+        self.first_policy()?;
         weft_schemes::check_name(Kind::Repair, &self.scheme)?;
         weft_schemes::check_name(Kind::Write, &self.write_scheme)
     }

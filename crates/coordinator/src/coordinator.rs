@@ -15,7 +15,7 @@ use crate::{
     service::WeftService,
     shared::{Shared, until_stopped, wait_for_stop},
     started::Started,
-    sweep, validate,
+    sweep,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -171,7 +171,7 @@ fn open_meta(config: &CoordinatorConfig, seams: &Seams, rng: &mut StdRng) -> Res
     let new = NewCluster {
         id: config.cluster.unwrap_or_else(|| ClusterId(rng.random())),
         incarnation: rng.random(),
-        policies: vec![validate::default_policy()],
+        policies: vec![config.first_policy()?],
         created_ms: seams.clock.now_ms(),
     };
     Ok(SqliteMeta::open(&config.metadata_file(), seams.meta_mode, &new)?)

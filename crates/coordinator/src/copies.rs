@@ -14,7 +14,7 @@ impl Shared {
     /// Warnings for a new policy: whether the cluster has enough nodes for its copies.
     pub(crate) fn policy_warnings(&self, policy: &PolicyRecord) -> Result<Vec<String>> {
         let nodes = self.members.view().nodes.len();
-        Ok(placement::few_nodes_for_copies(&self.code(&policy.code)?, policy.replicas, nodes).into_iter().collect())
+        Ok(placement::too_few_nodes(&self.code(&policy.code)?, policy.replicas, nodes).into_iter().collect())
     }
 }
 

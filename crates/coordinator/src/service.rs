@@ -68,7 +68,8 @@ impl WeftService {
         let policy = (!asked.policy.is_empty()).then_some(asked.policy.as_str());
         let shared = &self.shared;
         let bucket = self.meta(shared.meta.create_bucket(shared.epoch, &asked.name, policy, shared.now_ms()).await)?;
-        Ok(show::bucket(bucket))
+        let (_, policy) = self.meta(shared.meta.bucket(&bucket.name).await)?;
+        Ok(v1::Bucket { warnings: shared.policy_warnings(&policy)?, ..show::bucket(bucket) })
     }
 
     async fn list_buckets(&self) -> Result<v1::ListBucketsReply> {

@@ -37,7 +37,13 @@ pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
 
 /// A bucket.
 pub(crate) fn bucket(bucket: BucketRecord) -> v1::Bucket {
-    v1::Bucket { name: bucket.name, policy: bucket.policy, created_ms: bucket.created_ms, objects: bucket.objects }
+    v1::Bucket {
+        name: bucket.name,
+        policy: bucket.policy,
+        created_ms: bucket.created_ms,
+        objects: bucket.objects,
+        warnings: Vec::new(),
+    }
 }
 
 /// An object in a list.

@@ -232,7 +232,7 @@ fn helper_select(text: &str) -> Result<HelperSelect> {
     })
 }
 
-fn failure_domain(text: &str) -> Result<FailureDomain> {
+pub(crate) fn failure_domain(text: &str) -> Result<FailureDomain> {
     match text {
         "" | "rack" => Ok(FailureDomain::Rack),
         "node" => Ok(FailureDomain::Node),

@@ -31,6 +31,11 @@ impl Takes {
 
 /// The plan as text, with times and rates if `takes` is given.
 pub fn explain(plan: &Plan, takes: Option<&Takes>) -> Result<String, Refusal> {
+    explain_with(plan, takes, &Party::to_string)
+}
+
+/// The plan as text with other names for its parties, such as the names of nodes.
+pub fn explain_with(plan: &Plan, takes: Option<&Takes>, names: &dyn Fn(&Party) -> String) -> Result<String, Refusal> {
     let cost = cost(plan)?;
     let seconds = takes.map(|takes| takes.seconds);
     let mut text = String::new();
@@ -38,10 +43,10 @@ pub fn explain(plan: &Plan, takes: Option<&Takes>) -> Result<String, Refusal> {
     let _ = head(&mut text, plan);
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         let _ = match number {
-            _ if number < LANES_DRAWN_MAX => draw_lane(&mut text, plan, number, seconds)?,
+            _ if number < LANES_DRAWN_MAX => draw_lane(&mut text, (plan, names), number, seconds)?,
             _ if number < LANES_LISTED_MAX => {
                 let gap = if number == LANES_DRAWN_MAX { "\n" } else { "" };
-                writeln!(text, "{gap}{}", one_line(plan, number, lane))
+                writeln!(text, "{gap}{}", one_line((plan, names), number, lane))
             }
             _ if number == LANES_LISTED_MAX => {
                 writeln!(text, "… and {} more lanes", plan.shape.lanes.len() - LANES_LISTED_MAX)
@@ -49,7 +54,7 @@ pub fn explain(plan: &Plan, takes: Option<&Takes>) -> Result<String, Refusal> {
             _ => Ok(()),
         };
     }
-    let _ = table(&mut text, &cost);
+    let _ = table(&mut text, &cost, names);
     let _ = sum_up(&mut text, &cost, takes);
     Ok(text)
 }
@@ -175,17 +180,20 @@ fn does(plan: &Plan, stage: &Stage) -> String {
     words.join(", ")
 }
 
-fn one_line(plan: &Plan, number: usize, lane: &Lane) -> String {
+/// A plan with the names of its parties.
+type Named<'a> = (&'a Plan, &'a dyn Fn(&Party) -> String);
+
+fn one_line((plan, names): Named<'_>, number: usize, lane: &Lane) -> String {
     let ins = |at: usize| lane.links.iter().filter(|link| usize::from(link.to) == at).count();
     let first = (0..lane.stages.len()).filter(|at| ins(*at) == 0);
     let path = is_chain(lane).then(|| {
         let mut at = first.clone().next();
-        let mut names = Vec::new();
+        let mut path = Vec::new();
         while let Some(stage) = at {
-            names.push(party(plan, &lane.stages[stage]).to_string());
+            path.push(names(&party(plan, &lane.stages[stage])));
             at = lane.links.iter().find(|link| usize::from(link.from) == stage).map(|link| usize::from(link.to));
         }
-        names.join(" → ")
+        path.join(" → ")
     });
     let path = path.unwrap_or_else(|| format!("{} parties, {} links", lane.stages.len(), lane.links.len()));
     format!("{}: {path}", lane_name(plan, number, lane))
@@ -198,16 +206,16 @@ fn is_chain(lane: &Lane) -> bool {
 }
 
 /// Draws a lane: a chain hop by hop, any other lane stage by stage with each stage's inputs below it.
-fn draw_lane(text: &mut String, plan: &Plan, number: usize, seconds: Option<f64>) -> Result<std::fmt::Result, Refusal> {
-    let lane = &plan.shape.lanes[number];
-    let order = check_lane(plan, number)?;
-    Ok(draw(text, plan, number, lane, &order, seconds))
+fn draw_lane(text: &mut String, named: Named<'_>, number: usize, seconds: Option<f64>) -> Result<std::fmt::Result, Refusal> {
+    let order = check_lane(named.0, number)?;
+    Ok(draw(text, named, number, &order, seconds))
 }
 
-fn draw(text: &mut String, plan: &Plan, number: usize, lane: &Lane, order: &[usize], seconds: Option<f64>) -> std::fmt::Result {
+fn draw(text: &mut String, (plan, names): Named<'_>, number: usize, order: &[usize], seconds: Option<f64>) -> std::fmt::Result {
+    let lane = &plan.shape.lanes[number];
     let positions = plan.slice_set(number).positions();
-    let name = |stage: usize| party(plan, &lane.stages[stage]).to_string();
-    let wide = (0..lane.stages.len()).map(|stage| name(stage).len()).max().unwrap_or(0);
+    let name = |stage: usize| names(&party(plan, &lane.stages[stage]));
+    let wide = (0..lane.stages.len()).map(|stage| name(stage).chars().count()).max().unwrap_or(0);
     let amount = |link: u16| {
         let bytes = positions * u64::from(lane.links[usize::from(link)].width);
         match seconds {
@@ -240,12 +248,12 @@ fn draw(text: &mut String, plan: &Plan, number: usize, lane: &Lane, order: &[usi
     Ok(())
 }
 
-fn table(text: &mut String, cost: &Cost) -> std::fmt::Result {
+fn table(text: &mut String, cost: &Cost, names: &dyn Fn(&Party) -> String) -> std::fmt::Result {
     let bytes = |bytes: u64| if bytes == 0 { "–".to_string() } else { human_bytes(bytes) };
     let mut rows = vec![["", "reads", "receives", "sends", "writes"].map(String::from)];
     rows.extend(cost.parties.iter().map(|share| {
         let read_and_written = (bytes(share.read_bytes), bytes(share.written_bytes));
-        [share.party.to_string(), read_and_written.0, bytes(share.down_bytes), bytes(share.up_bytes), read_and_written.1]
+        [names(&share.party), read_and_written.0, bytes(share.down_bytes), bytes(share.up_bytes), read_and_written.1]
     }));
     let moved = bytes(cost.moved_bytes());
     rows.push(["in all".into(), bytes(cost.read_bytes()), moved.clone(), moved, bytes(cost.written_bytes())]);

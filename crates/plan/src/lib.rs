@@ -28,7 +28,7 @@ pub use data::{
     WantKind,
 };
 pub use eval::{Data, Memory, eval};
-pub use explain::{Takes, explain, human_time, to_dot};
+pub use explain::{Takes, explain, explain_with, human_time, to_dot};
 pub use predict::{Busy, Moved, Network, moved, predict};
 pub use refusal::{Place, Refusal, Rule};
 pub use save::{ChosenPath, Considered, FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};

@@ -40,7 +40,7 @@ pub fn from_status(status: &Status) -> Error {
 /// Encodes an error, in at most about 8 KiB.
 pub fn encode_error(error: &Error) -> Vec<u8> {
     // Strings and numbers always encode.
-    postcard::to_allocvec(&shortened(error)).unwrap_or_default()
+    postcard::to_allocvec(&(shortened(error), error.cause)).unwrap_or_default()
 }
 
 /// Decodes an error; `None` if the bytes are invalid or too long.
@@ -48,7 +48,10 @@ pub fn decode_error(bytes: &[u8]) -> Option<Error> {
     if bytes.is_empty() || bytes.len() > ERROR_BYTES_MAX {
         return None;
     }
-    postcard::from_bytes(bytes).ok()
+    let (error, rest): (Error, &[u8]) = postcard::take_from_bytes(bytes).ok()?;
+    // Older versions do not send a cause.
+    let cause = postcard::from_bytes(rest).unwrap_or_default();
+    Some(Error { cause, ..error })
 }
 
 fn shortened(error: &Error) -> Error {
@@ -97,7 +100,7 @@ fn reaction_of(code: Code) -> Reaction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::{BlockId, NodeId, Party, StripeId};
+    use weft_types::{BlockId, Cause, NodeId, Party, StripeId};
 
     #[test]
     fn a_broken_connection_is_no_answer() {
@@ -120,6 +123,9 @@ mod tests {
         ] {
             let error = Error::new(reaction, "ä page").object("b/k").block(block).party(Party::Node(NodeId(7))).link(5, 4096);
             assert_eq!(from_status(&to_status(&error)), error);
+            let full = error.clone().cause(Cause::NoSpace);
+            assert_eq!(from_status(&to_status(&full)), full);
+            assert_eq!(decode_error(&postcard::to_allocvec(&error).unwrap()), Some(error), "an older version sends no cause");
             assert_eq!(reaction_of(code_of(reaction)), reaction);
         }
     }

@@ -23,7 +23,16 @@ pub enum Reaction {
     Fatal,
 }
 
-/// An error with its place. Its Display is one line: the place, then the message.
+/// What is missing, if a script has to tell it apart from other causes of the same reaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Cause {
+    /// The cluster has too few nodes for the code, or too few of them can take a block.
+    TooFewNodes,
+    /// A disk, or every disk, is full.
+    NoSpace,
+}
+
+/// An error with its place. Printed as one line: the place first, then what happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     /// The reaction.
@@ -40,6 +49,9 @@ pub struct Error {
     pub link: Option<u32>,
     /// The first position of the slice.
     pub position: Option<u64>,
+    /// What is missing. On the wire it follows the error, so versions that do not know it still read the rest.
+    #[serde(skip)]
+    pub cause: Option<Cause>,
 }
 
 /// The result of fallible operations in weft.
@@ -48,7 +60,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error without a place.
     pub fn new(reaction: Reaction, message: impl fmt::Display) -> Self {
-        Self { reaction, message: message.to_string(), object: None, block: None, party: None, link: None, position: None }
+        let (message, object, block, party) = (message.to_string(), None, None, None);
+        Self { reaction, message, object, block, party, link: None, position: None, cause: None }
     }
 
     /// [`Reaction::InvalidInput`].
@@ -86,7 +99,14 @@ impl Error {
         Self::new(Reaction::Unavailable, message)
     }
 
-    /// Adds the object, unless one is set.
+    /// Says what is missing.
+    #[must_use]
+    pub fn cause(mut self, cause: Cause) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// Names the object, unless one is named already.
     #[must_use]
     pub fn object(mut self, object: impl fmt::Display) -> Self {
         self.object.get_or_insert_with(|| object.to_string());

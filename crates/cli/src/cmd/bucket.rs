@@ -66,11 +66,13 @@ struct Report {
     policy: String,
     objects: u64,
     created_ms: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 impl From<api::Bucket> for Report {
     fn from(it: api::Bucket) -> Self {
-        Self { name: it.name, policy: it.policy, objects: it.objects, created_ms: it.created_ms }
+        Self { name: it.name, policy: it.policy, objects: it.objects, created_ms: it.created_ms, warnings: it.warnings }
     }
 }
 
@@ -81,7 +83,8 @@ impl Bucket {
                 let made = Session::with(options, async |session| {
                     session.client.create_bucket(&name, policy.as_deref().unwrap_or_default()).await
                 })?;
-                output.result(&Report::from(made), |it| format!("{} with policy {}", it.name, it.policy))?;
+                let made = Report::from(made);
+                output.result_with(&made, &made.warnings, |it| format!("{} with policy {}", it.name, it.policy))?;
             }
             Command::Ls(Ls {}) => return list(options, output),
             Command::Rm(Rm { name }) => {

@@ -33,15 +33,21 @@ enum Command {
 
 /// Create a certificate authority for a new cluster: DIR/ca.pem and DIR/ca-key.pem
 ///
+/// Prints the cluster's id. Set it as `cluster` in the settings of the coordinator; agents and clients can set it too.
+///
 /// Anyone who has ca-key.pem can admit daemons and clients to the cluster. Keep it where it is; no daemon needs it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft certificate authority authority
+  weft certificate authority authority --id 0a1b2c3d4e5f60718293a4b5c6d7e8f9
 
 EXIT CODES
   0 done   1 failed   2 DIR already has an authority, or cannot hold one")]
 struct MakeAuthority {
+    /// Id of the cluster, for an authority of an existing cluster: 32 hex digits [default: a new id]
+    #[arg(long, value_name = "ID")]
+    id: Option<ClusterId>,
     /// Directory for the authority
     dir: PathBuf,
 }
@@ -116,9 +122,12 @@ struct Issued {
 impl Certificate {
     pub(super) fn run(self, output: Output) -> Result<Exit> {
         match self.command {
-            Command::Authority(MakeAuthority { dir }) => {
+            Command::Authority(MakeAuthority { id, dir }) => {
+                let cluster = match id {
+                    Some(id) => id,
+                    None => ClusterId(StdRng::seed_from_u64(seed()?).random()),
+                };
                 make_dir(&dir)?;
-                let cluster = ClusterId(StdRng::seed_from_u64(seed()?).random());
                 Authority::create(&dir, cluster)?;
                 let text = |made: &Made| {
                     let (cluster, dir) = (made.cluster, made.authority.display());
@@ -145,8 +154,11 @@ impl Issue {
         let directories: Vec<PathBuf> = self.names.iter().map(|name| self.out.join(name.dir())).collect();
         // Checked before anything is created: a key that is in use must not be overwritten by mistake.
         for (at, dir) in directories.iter().enumerate() {
-            if dir.exists() || directories[..at].contains(dir) {
-                return Err(Error::invalid(format!("{} would be made twice: remove it, or choose another --out", dir.display())));
+            if directories[..at].contains(dir) {
+                return Err(Error::invalid(format!("two names have the directory {}: give each name once", dir.display())));
+            }
+            if dir.exists() {
+                return Err(Error::invalid(format!("{} exists already: remove it, or choose another --out", dir.display())));
             }
         }
         for (name, dir) in self.names.iter().zip(&directories) {

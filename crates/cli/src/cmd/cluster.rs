@@ -124,17 +124,14 @@ impl Up {
             false => LocalCluster::make(&dir, self.size(&dir, options)?, seed()?, |_| {})?,
         };
         self.check(&cluster, options)?;
-        // The JSON report has a field for this.
-        if cluster.file()?.insecure && !output.json {
-            eprintln!("weft: warning: connections are neither encrypted nor authenticated (--insecure)");
-        }
         let report = session::run(async {
             let session = bring_up(&cluster).await?;
             make_first_bucket(&cluster, &session).await?;
             session.client.status().await
         })?;
         let report = Report::from(report);
-        output.result(&report, |it| format!("{}\n{}", status::summary(it), found_by(&cluster))).map(|()| Exit::Ok)
+        let text = |it: &Report| format!("{}\n{}", status::summary(it), found_by(&cluster));
+        output.result_with(&report, &report.warnings, text).map(|()| Exit::Ok)
     }
 
     fn size(&self, dir: &Path, options: &target::Options) -> Result<Size> {
@@ -178,7 +175,7 @@ impl Status {
             None => options.clone(),
         };
         let report = Report::from(Session::with(&options, async |session| session.client.status().await)?);
-        output.result(&report, status::text)?;
+        output.result_with(&report, &report.warnings, status::text)?;
         Ok(if report.all_up() { Exit::Ok } else { Exit::Unavailable })
     }
 }
@@ -200,6 +197,12 @@ fn quoted(word: &str) -> String {
 }
 
 pub(super) fn directory(said: Option<PathBuf>, options: &target::Options) -> Result<PathBuf> {
+    if let Some(address) = options.cluster.as_ref().filter(|named| said.is_none() && target::is_address(named)) {
+        return Err(Error::invalid(format!(
+            "this command starts and stops processes of this machine, and {address} is an address: pass the cluster's directory with \
+             --dir DIR"
+        )));
+    }
     let named = said.or_else(|| options.cluster.as_ref().map(PathBuf::from));
     let dir = match named {
         Some(dir) => dir,

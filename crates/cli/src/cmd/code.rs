@@ -37,6 +37,7 @@ enum Command {
 EXAMPLE
   weft code encode --code 'rs(10,4)' photos.tar /backup/photos
   weft code encode --code RS-6-3-1024k --block-size 64MiB photos.tar /backup/photos
+  tar c photos | weft code encode --code 'rs(10,4)' - /backup/photos
 
 EXIT CODES
   0 done   1 failed   2 unknown code, invalid sizes, or DIR already holds blocks   3 no FILE")]
@@ -53,7 +54,7 @@ struct Encode {
     /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// File to encode
+    /// File to encode; `-` reads stdin
     file: PathBuf,
     /// Directory for the blocks; created if it does not exist
     dir: PathBuf,

@@ -102,7 +102,7 @@ impl Info {
             )));
         }
         let report = InfoReport::new(info, format!("{:016x}", weft_codes::generator_hash(code.as_ref())), cell_len);
-        output.result(&report, info_text).map(|()| Exit::Ok)
+        output.result_with(&report, &report.warnings, info_text).map(|()| Exit::Ok)
     }
 }
 
@@ -166,9 +166,6 @@ fn info_text(it: &InfoReport) -> String {
         1 => writeln!(text, "cell        {}", ByteSize(it.cell_size)),
         _ => writeln!(text, "cell        {}: sub-blocks of {}", ByteSize(it.cell_size), ByteSize(it.sub_block_size)),
     };
-    for warning in &it.warnings {
-        let _ = writeln!(text, "warning: {warning}");
-    }
     let _ = writeln!(text, "cost of rebuilding one block, in blocks:");
     // Consecutive blocks of the same cost share a line.
     let mut rest = it.blocks.as_slice();

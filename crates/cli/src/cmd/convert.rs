@@ -31,9 +31,10 @@ EXAMPLE
 
 EXIT CODES
   0 the job has begun; with --wait: all objects are converted   1 failed or cancelled   \
-  2 an invalid option, too few nodes, or another job converts objects of the bucket   \
+  2 an invalid option, or another job converts objects of the bucket   \
   3 no such policy, bucket or object, or no cluster   \
-  4 too few nodes are up; with --wait: some objects could not be converted   130 interrupted; the job continues")]
+  4 with --wait: some objects could not be converted   6 too few nodes for the code, or too few of them are up   \
+  130 interrupted; the job continues")]
 pub(super) struct Convert {
     /// Policy to convert to
     #[arg(long, value_name = "POLICY")]
@@ -78,13 +79,13 @@ impl Convert {
             begun.set(Some(job.id));
             match self.wait {
                 true => job::wait_in(session, job.id, output).await,
-                false => Ok(job::Report::new(job, &session.nodes().await)),
+                false => Ok(job::Report::new(job::counted(session, job).await?, &session.nodes().await)),
             }
         });
         let report = job::goes_on(done, &begun)?;
         match self.wait {
             true => job::end(report, output),
-            false => output.result(&report, job::Report::line).map(|()| Exit::Ok),
+            false => output.result_with(&report, &report.warnings, job::Report::line).map(|()| Exit::Ok),
         }
     }
 }

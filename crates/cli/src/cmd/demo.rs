@@ -104,7 +104,11 @@ impl Demo {
     pub(super) fn run(self, output: Output) -> Result<Exit> {
         let program = std::env::current_exe().map_err(|error| Error::fatal(format!("cannot find this program: {error}")))?;
         let file = self.file.unwrap_or(program);
-        let size = std::fs::metadata(&file).map_err(|error| io_error(&file, "read", &error))?.len();
+        let metadata = std::fs::metadata(&file).map_err(|error| io_error(&file, "read", &error))?;
+        let size = metadata.len();
+        if metadata.is_dir() {
+            return Err(Error::invalid(format!("{} is a directory: pass a file with --file", file.display())));
+        }
         if size <= DATA_BLOCKS * DATA_BLOCKS * PAGE {
             let least = human_bytes(DATA_BLOCKS * DATA_BLOCKS * PAGE);
             return Err(Error::invalid(format!(

@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use weft_cli::{
     exit::Exit,
-    names::legend,
+    names::with_names,
     output::{Output, print},
 };
 use weft_client::api;
@@ -24,15 +24,18 @@ pub(super) fn show(plan: &Plan, job: &Job, considered: &[Considered], bytes_per_
     let text = if output.json {
         weft_plan::to_json(plan, job, considered)?
     } else {
-        text(plan, considered, &Takes::on_links_of(bytes_per_s, plan)?)?
+        text(plan, considered, &Takes::on_links_of(bytes_per_s, plan)?, &[])?
     };
     print(&text).map(|()| Exit::Ok)
 }
 
 /// A plan and the alternatives.
-fn text(plan: &Plan, considered: &[Considered], takes: &Takes) -> Result<String> {
-    let text = weft_plan::explain(plan, Some(takes))?;
-    Ok(if is_told(considered) { format!("{}\n\n{}", text.trim_end(), considered_text(considered)) } else { text })
+fn text(plan: &Plan, considered: &[Considered], takes: &Takes, nodes: &[api::Node]) -> Result<String> {
+    let text = weft_plan::explain_with(plan, Some(takes), &|party| with_names(&party.to_string(), nodes))?;
+    Ok(match is_told(considered) {
+        true => format!("{}\n\n{}", text.trim_end(), with_names(&considered_text(considered), nodes)),
+        false => text,
+    })
 }
 
 /// What the coordinator predicted for its plan from what it knows of the links.
@@ -46,9 +49,7 @@ fn predicted(plan: &Plan, considered: &[Considered]) -> Result<Takes> {
 /// Shows plans that the coordinator made: with `--json` all of them in their saved form, one after another; as text, with the
 /// names of their nodes.
 pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::Node], output: Output) -> Result<Exit> {
-    for warning in warnings {
-        output.warn(warning);
-    }
+    output.warn(warnings);
     let mut texts = Vec::new();
     for json in saved {
         let json = std::str::from_utf8(json).map_err(|_| Error::fatal("the coordinator's plan is not text"))?;
@@ -56,11 +57,7 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
             texts.push(json.trim_end().to_owned());
         } else if texts.len() < SHOWN_MAX {
             let Saved { plan, considered, .. } = weft_plan::from_json(json)?;
-            let mut text = text(&plan, &considered, &predicted(&plan, &considered)?)?;
-            if let Some(legend) = legend(&text, nodes) {
-                text = format!("{}\n\n{legend}", text.trim_end());
-            }
-            texts.push(text);
+            texts.push(text(&plan, &considered, &predicted(&plan, &considered)?, nodes)?);
         }
     }
     match saved.len().checked_sub(texts.len()) {

@@ -19,8 +19,8 @@ EXAMPLE
 EXIT CODES
   0 the object has the requested number of copies   1 failed   2 an invalid number   \
   3 no such object, or no cluster   \
-  4 too few free nodes, or too much is lost; the rest was copied, and the message names what is missing   \
-  5 a copy does not match its checksums")]
+  4 some blocks could not be copied; the rest was, and the message names what is missing   \
+  5 a copy does not match its checksums   6 too few nodes are free   7 disks are full")]
 pub(super) struct Heat {
     /// Copies of each data block, including the coded one [default: as the bucket's policy says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
@@ -56,7 +56,7 @@ pub(super) struct Cool {
 impl Heat {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let (report, nodes, object) = Session::with(options, async |session| {
-            let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+            let (bucket, key) = self.object.resolve(session, "KEY").await?;
             let options =
                 RepairOptions { explain: self.explain, heat: Some(self.replicas.unwrap_or(0)), ..RepairOptions::default() };
             let report = repair::repair(session, &bucket, &key, &options, output.json || self.explain).await?;
@@ -64,11 +64,11 @@ impl Heat {
             Ok((report.named(&nodes), nodes, format!("{bucket}/{key}")))
         })?;
         if self.explain {
-            return explain::show_saved(&report.plans, &report.messages, &nodes, output);
+            return explain::show_saved(&report.plans, &report.warnings, &nodes, output);
         }
         // The error names what could not be copied.
         if report.left.is_empty() || output.json || !report.blocks.is_empty() {
-            output.result(&report, |report| match report.blocks.is_empty() {
+            output.result_with(&report, &report.warnings, |report| match report.blocks.is_empty() {
                 true => format!("{object} has all its copies"),
                 false => repair::rebuilt_text(report),
             })?;
@@ -80,19 +80,16 @@ impl Heat {
 impl Cool {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let (object, cooled) = Session::with(options, async |session| {
-            let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+            let (bucket, key) = self.object.resolve(session, "KEY").await?;
             let cooled = session.client.cool(&bucket, &key).await?;
             Ok((format!("{bucket}/{key}"), cooled))
         })?;
-        let mut report = serde_json::json!({ "cooled": object, "blocks": cooled.blocks, "bytes": cooled.bytes });
-        let mut text = match cooled.blocks {
+        let (blocks, bytes, warnings) = (cooled.blocks, cooled.bytes, cooled.warnings);
+        let report = serde_json::json!({ "cooled": object, "blocks": blocks, "bytes": bytes, "warnings": warnings });
+        let text = match blocks {
             0 => format!("{object} has no copies"),
-            blocks => format!("dropped {blocks} blocks of {object}, {}", human_bytes(cooled.bytes)),
+            blocks => format!("dropped {blocks} blocks of {object}, {}", human_bytes(bytes)),
         };
-        if !cooled.warnings.is_empty() {
-            cooled.warnings.iter().for_each(|warning| text += &format!("\nwarning: {warning}"));
-            report["warnings"] = cooled.warnings.into();
-        }
-        output.result(&report, |_| text).map(|()| Exit::Ok)
+        output.result_with(&report, &warnings, |_| text).map(|()| Exit::Ok)
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use std::cell::Cell;
+use std::{cell::Cell, time::Duration};
 use weft_cli::{
     exit::Exit,
     interrupt,
@@ -18,6 +18,8 @@ use weft_types::{ByteSize, Error, NodeId, Reaction, Result, human_bytes};
 
 /// The kind of a conversion.
 const CONVERT: &str = "convert";
+/// A job that is predicted to take longer than this gets a warning.
+const LONG_S: f64 = 86_400.0;
 
 /// Manage jobs: background work that survives disconnects and coordinator restarts
 #[derive(Debug, Args)]
@@ -137,6 +139,7 @@ pub(super) struct Report {
     stripes_under_way: u32,
     created_ms: u64,
     changed_ms: u64,
+    pub(super) warnings: Vec<String>,
     #[serde(flatten)]
     what: What,
 }
@@ -215,7 +218,8 @@ impl Job {
             };
             Ok(Report::new(job, &session.nodes().await))
         })?;
-        output.result(&report, if change.is_some() { Report::line } else { Report::text }).map(|()| Exit::Ok)
+        let text = if change.is_some() { Report::line } else { Report::text };
+        output.result_with(&report, &report.warnings, text).map(|()| Exit::Ok)
     }
 }
 
@@ -229,7 +233,7 @@ fn list(options: &target::Options, output: Output) -> Result<Exit> {
         let left = it.left.count().to_string();
         [it.id.to_string(), it.kind.clone(), it.about(), it.state.clone(), of(it.done), of(it.total), left]
     };
-    let heading = ["job", "kind", "what", "state", "done", "of", "left"];
+    let heading = ["job", "kind", "what", "state", "done", "of", "gave up"];
     output.result(&reports, |reports| table(heading, &[0, 4, 5, 6], reports.iter().map(row))).map(|()| Exit::Ok)
 }
 
@@ -242,8 +246,11 @@ fn wait(id: u64, options: &target::Options, output: Output) -> Result<Exit> {
 /// Waits for a job and shows its progress.
 pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Result<Report> {
     let mut progress = Progress::new("working", 0, output.json);
-    let (mut state, mut kind) = (String::new(), String::new());
+    let (mut state, mut kind, mut is_warned) = (String::new(), String::new(), false);
     let look = |job: &api::Job| {
+        let warning = long(job).filter(|_| !is_warned && !output.json);
+        is_warned |= warning.is_some();
+        output.warn(warning.as_slice());
         if kind.is_empty() {
             kind.clone_from(&job.kind);
             let doing = if kind == CONVERT { "converting" } else { "repairing" };
@@ -304,9 +311,37 @@ pub(super) fn goes_on<T>(waited: Result<T>, job: &Cell<Option<u64>>) -> Result<T
     })
 }
 
+/// A warning if the rate limit of a running conversion makes it take very long.
+fn long(job: &api::Job) -> Option<String> {
+    let bytes = |amount: &Option<api::JobAmount>| amount.as_ref().map_or(0, |amount| amount.bytes);
+    let rate = job.convert.as_ref().map(|what| what.bytes_per_s).filter(|rate| *rate > 0)?;
+    let rest = bytes(&job.total).saturating_sub(bytes(&job.done)).saturating_sub(bytes(&job.left));
+    let seconds = rest as f64 / rate as f64;
+    let days = seconds / LONG_S;
+    let time = if days < 730.0 { format!("{days:.0} days") } else { format!("{:.0} years", days / 365.25) };
+    (seconds > LONG_S && !has_ended(&job.state))
+        .then(|| format!("job {} converts {} at {}/s: that takes about {time}", job.id, human_bytes(rest), human_bytes(rate)))
+}
+
+fn has_ended(state: &str) -> bool {
+    !matches!(state, "running" | "paused")
+}
+
+/// A job that has just begun, as soon as it knows how much there is to do; as it is if it does not know soon.
+pub(super) async fn counted(session: &Session, mut job: api::Job) -> Result<api::Job> {
+    for _ in 0..10 {
+        if has_ended(&job.state) || job.total.as_ref().is_some_and(|total| total.blocks > 0) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        job = session.client.job(job.id).await?;
+    }
+    Ok(job)
+}
+
 impl Report {
     pub(super) fn new(it: api::Job, nodes: &[api::Node]) -> Self {
-        let is_conversion = it.convert.is_some();
+        let (is_conversion, warnings) = (it.convert.is_some(), long(&it).into_iter().collect());
         let amount = |it: Option<api::JobAmount>| {
             let api::JobAmount { blocks, bytes } = it.unwrap_or_default();
             Amount { blocks: Some(blocks).filter(|_| !is_conversion), objects: Some(blocks).filter(|_| is_conversion), bytes }
@@ -315,7 +350,7 @@ impl Report {
             object: it.object,
             stripe: it.stripe,
             block: Some(it.index).filter(|_| !is_conversion),
-            reason: with_names(it.reason, nodes),
+            reason: with_names(&it.reason, nodes),
         };
         let left = it.left_blocks.into_iter().map(left).collect();
         let what = match it.convert {
@@ -330,14 +365,15 @@ impl Report {
             None => What::repair(it.repair_node.unwrap_or_default(), left, nodes),
         };
         Self {
+            warnings,
             id: it.id,
             kind: it.kind,
             state: it.state,
             total: amount(it.total),
             done: amount(it.done),
             left: amount(it.left),
-            last_error: with_names(it.last_error, nodes),
-            waits_for: it.waits_for.into_iter().map(|what| with_names(what, nodes)).collect(),
+            last_error: with_names(&it.last_error, nodes),
+            waits_for: it.waits_for.into_iter().map(|what| with_names(&what, nodes)).collect(),
             stripes_under_way: it.stripes_under_way,
             created_ms: it.created_ms,
             changed_ms: it.changed_ms,
@@ -371,9 +407,9 @@ impl Report {
         let bytes = human_bytes(self.done.bytes);
         let mut line = format!("job {id}, {work} of {about}: {state}, {done} of {total} {counted} ({bytes})");
         if self.left.count() > 0 {
-            line.push_str(&format!(", {} left", self.left.count()));
+            line.push_str(&format!(", gave up {}", self.left.count()));
         }
-        if self.has_ended() {
+        if has_ended(&self.state) {
             let seconds = self.changed_ms.saturating_sub(self.created_ms) as f64 / 1000.0;
             line.push_str(&format!(", {seconds:.2} s, {}", human_rate(self.done.bytes, seconds)));
         } else if self.state == "running" && self.total.count() == 0 {
@@ -391,7 +427,7 @@ impl Report {
         let (What::Repair { left_blocks: left, .. } | What::Convert { left_objects: left, .. }) = &self.what;
         for Left { object, stripe, block, reason } in left {
             let block = block.map(|block| format!(" block {block}")).unwrap_or_default();
-            lines.push(format!("left: {object} stripe {stripe}{block}: {reason}"));
+            lines.push(format!("gave up: {object} stripe {stripe}{block}: {reason}"));
         }
         let more = self.left.count().saturating_sub(left.len() as u64);
         if more > 0 && !left.is_empty() {
@@ -401,10 +437,6 @@ impl Report {
             lines.push(format!("last error: {}", self.last_error));
         }
         lines.join("\n")
-    }
-
-    fn has_ended(&self) -> bool {
-        !matches!(self.state.as_str(), "running" | "paused")
     }
 }
 
@@ -443,4 +475,26 @@ impl What {
 
 fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversion_that_takes_days_says_so() {
+        let amount = |bytes| Some(api::JobAmount { blocks: 1, bytes });
+        let job = |state: &str, bytes_per_s, total, done| api::Job {
+            id: 3,
+            state: state.to_owned(),
+            total: amount(total),
+            done: amount(done),
+            convert: Some(api::ConvertRequest { bytes_per_s, ..api::ConvertRequest::default() }),
+            ..api::Job::default()
+        };
+        let says = |job: &api::Job| long(job).unwrap_or_default();
+        assert_eq!(says(&job("running", 1, 86_400 * 10, 0)), "job 3 converts 843.8 KiB at 1 B/s: that takes about 10 days");
+        let quick = [job("running", 1, 1 << 40, (1 << 40) - 9), job("running", 0, 1 << 40, 0), job("done", 1, 1 << 40, 0)];
+        assert!(quick.iter().all(|job| long(job).is_none()));
+    }
 }

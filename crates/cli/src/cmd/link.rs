@@ -135,7 +135,7 @@ impl Link {
                 };
                 let racks = known.racks.into_iter().map(line).collect();
                 let report = Report { links, slice_overhead_s, racks, failed: Vec::new(), warnings };
-                output.result(&report, text).map(|()| Exit::Ok)
+                output.result_with(&report, &report.warnings, text).map(|()| Exit::Ok)
             }
             Command::Probe(asked) => {
                 let report = Session::with(options, async |session| asked.probe(session, output).await)?;
@@ -163,7 +163,7 @@ impl Probe {
                 let error = weft_proto::status::decode_error(&event.error)
                     .unwrap_or_else(|| Error::fatal("the coordinator sent an unknown message"));
                 let (from, to) = (NodeId(event.from).to_string(), NodeId(event.to).to_string());
-                report.failed.push(Failed { from, to, error: with_names(error.to_string(), &nodes) });
+                report.failed.push(Failed { from, to, error: with_names(&error.to_string(), &nodes) });
             }
             bar.inc(1);
         }
@@ -216,9 +216,6 @@ fn text(it: &Report) -> String {
         let parts = [("out", up_bytes_per_s), ("in", down_bytes_per_s)];
         let parts = parts.into_iter().filter_map(|(way, rate)| Some(format!("{} {way}", mbit((*rate)?))));
         text += &format!("\nthe nodes of {rack} share a line: {}", parts.collect::<Vec<_>>().join(", "));
-    }
-    for warning in &it.warnings {
-        text += &format!("\nwarning: {warning}");
     }
     text
 }
@@ -279,8 +276,6 @@ mod tests {
             "from  to  Mbit/s    age\na     b     1.00    1 s\nb     a      200  2 min\n\n\
              Mbit/s; the oldest measurement is 2 min old; overhead per slice 21 µs"
         );
-        report.warnings = vec!["too many".to_owned()];
-        assert!(text(&report).ends_with("slice 21 µs\nwarning: too many"));
         report.links.extend([figure("a", "c", 1.25e9, 0), figure("c", "a", 2.5e6, 0)]);
         assert_eq!(
             text(&report).lines().collect::<Vec<_>>()[..4],

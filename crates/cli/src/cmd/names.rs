@@ -1,6 +1,7 @@
 //! Names of objects and ranges as typed by users.
 
 use std::{fmt, str::FromStr};
+use weft_cli::session::Session;
 use weft_types::{Error, Result, Span};
 
 /// `BUCKET/KEY`, or `KEY` alone in the default bucket.
@@ -25,8 +26,20 @@ impl FromStr for ObjectName {
 }
 
 impl ObjectName {
-    /// Bucket and key.
-    pub(crate) fn resolve(&self, default_bucket: Option<&str>) -> Result<(String, String)> {
+    /// Bucket and key. A key without a bucket must not be the name of a bucket: `weft ls photos` means the bucket, so no command takes
+    /// `photos` for an object. `example` is a key for the error message.
+    pub(crate) async fn resolve(&self, session: &Session, example: &str) -> Result<(String, String)> {
+        let (bucket, key) = self.in_bucket(session.bucket.as_deref())?;
+        if self.bucket.is_none() && session.client.buckets().await?.iter().any(|there| there.name == key) {
+            return Err(Error::invalid(format!(
+                "'{key}' is the name of a bucket: write {key}/{example} for an object in it, or {bucket}/{key} for the object in the \
+                 bucket '{bucket}'"
+            )));
+        }
+        Ok((bucket, key))
+    }
+
+    fn in_bucket(&self, default_bucket: Option<&str>) -> Result<(String, String)> {
         let bucket = self.bucket.as_deref().or(default_bucket).ok_or_else(|| {
             Error::invalid(format!(
                 "'{}' has no bucket: write BUCKET/{0}, or set a default with bucket = \"…\" in weft.toml",
@@ -76,14 +89,14 @@ impl fmt::Display for ByteRange {
 }
 
 impl ByteRange {
-    /// The bytes of an object of `size` bytes, of which the range must name one at least, and none beyond the end.
+    /// The bytes of an object of `size` bytes. As in HTTP, a range must start within the object, and its end is clamped.
     pub(crate) fn of(self, size: u64) -> Result<Span> {
         let span = match self {
-            Self::Between(first, last) => Span::new(first, last.saturating_add(1)),
+            Self::Between(first, last) => Span::new(first, last.saturating_add(1).min(size)),
             Self::From(first) => Span::new(first, size),
             Self::Last(count) => Span::new(size.saturating_sub(count), size),
         };
-        if span.is_empty() || span.end > size {
+        if span.is_empty() {
             let has = match size.checked_sub(1) {
                 Some(last) => format!("its {size} bytes are 0-{last}"),
                 None => "it is empty".to_owned(),
@@ -100,11 +113,11 @@ mod tests {
 
     #[test]
     fn objects_are_named_with_and_without_a_bucket() {
-        let name = |text: &str| text.parse::<ObjectName>().map(|name| name.resolve(Some("b")).unwrap());
+        let name = |text: &str| text.parse::<ObjectName>().map(|name| name.in_bucket(Some("b")).unwrap());
         assert_eq!(name("photos/2024/cat.jpg"), Ok(("photos".into(), "2024/cat.jpg".into())));
         assert_eq!(name("cat.jpg"), Ok(("b".into(), "cat.jpg".into())));
         assert!(["", "photos/", "/cat.jpg", "/"].iter().all(|text| name(text).is_err()));
-        assert!("cat.jpg".parse::<ObjectName>().unwrap().resolve(None).unwrap_err().message.contains("BUCKET/cat.jpg"));
+        assert!("cat.jpg".parse::<ObjectName>().unwrap().in_bucket(None).unwrap_err().message.contains("BUCKET/cat.jpg"));
     }
 
     #[test]
@@ -115,7 +128,9 @@ mod tests {
         assert_eq!(of("3-", 10), Ok(Span::new(3, 10)));
         assert_eq!(of("-4", 10), Ok(Span::new(6, 10)));
         assert_eq!(of("-40", 10), Ok(Span::new(0, 10)));
-        for (text, size) in [("3-10", 10), ("10-", 10), ("-0", 10), ("0-", 0), ("0-18446744073709551615", 10)] {
+        assert_eq!(of("3-10", 10), Ok(Span::new(3, 10)));
+        assert_eq!(of("0-18446744073709551615", 10), Ok(Span::new(0, 10)));
+        for (text, size) in [("10-", 10), ("10-12", 10), ("-0", 10), ("0-", 0), ("0-0", 0)] {
             let error = of(text, size).unwrap_err().message;
             assert!(error.contains("outside the object"), "{error}");
         }

@@ -208,14 +208,14 @@ impl Ls {
 impl Stat {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let object = Session::with(options, async |session| stat(session, &self.object).await)?;
-        output.result(&object, text).map(|()| Exit::Ok)
+        output.result_with(&object, &object.warnings, text).map(|()| Exit::Ok)
     }
 }
 
 impl Rm {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let (bucket, key) = Session::with(options, async |session| {
-            let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+            let (bucket, key) = self.object.resolve(session, "KEY").await?;
             session.client.remove(&bucket, &key).await?;
             Ok((bucket, key))
         })?;
@@ -226,7 +226,7 @@ impl Rm {
 
 /// An object and its stripes.
 pub(super) async fn stat(session: &Session, object: &ObjectName) -> Result<Object> {
-    let (bucket, key) = object.resolve(session.bucket.as_deref())?;
+    let (bucket, key) = object.resolve(session, "KEY").await?;
     let object = session.client.stat(&bucket, &key).await?;
     Ok(Object::new(object, &session.client.status().await?.nodes))
 }
@@ -293,9 +293,6 @@ fn text(it: &Object) -> String {
                 false => writeln!(text, "blocks {first} to {last} have no bytes and are not stored"),
             };
         }
-    }
-    for warning in &it.warnings {
-        let _ = writeln!(text, "\nwarning: {warning}");
     }
     text
 }

@@ -158,7 +158,7 @@ impl Policy {
                 let made = Session::with(options, async |session| session.client.create_policy(policy).await)?;
                 let mut report = Report::from(made);
                 report.warnings.extend(short_sub_blocks(&report.code, report.cell_size));
-                output.result(&report, shown)?;
+                output.result_with(&report, &report.warnings, shown)?;
             }
             Command::Ls(Ls {}) => {
                 let policies = Session::with(options, async |session| session.client.policies().await)?;
@@ -219,12 +219,8 @@ impl Create {
 fn shown(it: &Report) -> String {
     let default = if it.default { " (the default)" } else { "" };
     let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
-    let mut text = format!(
+    format!(
         "{}{default}\ncode            {}\nblock size      {block}\ncell size       {cell}\nfailure domain  {}\nack             {}\nreplicas        {}",
         it.name, it.code, it.failure_domain, it.ack, it.replicas
-    );
-    for warning in &it.warnings {
-        text += &format!("\nwarning: {warning}");
-    }
-    text
+    )
 }

@@ -43,8 +43,8 @@ EXAMPLE
 EXIT CODES
   0 nothing of the object is lost (any more)   1 failed   2 an invalid block, node or scheme   \
   3 no such object, or no cluster   \
-  4 more is lost than the code recovers, or no node is free; other blocks were rebuilt, and the message names the rest   \
-  5 a rebuilt block does not match its checksums")]
+  4 some blocks could not be rebuilt, or more is lost than the code recovers; the message names them   \
+  5 a rebuilt block does not match its checksums   6 too few nodes are free   7 disks are full")]
 struct RepairObject {
     /// Rebuild this block, even if it is not lost (of a block with copies: the lost copies, or else the first one); several blocks are
     /// rebuilt together [default: all lost blocks]
@@ -90,7 +90,8 @@ pub(super) struct Report {
     bytes_read: u64,
     bytes_written: u64,
     bytes_moved: u64,
-    pub(super) messages: Vec<String>,
+    messages: Vec<String>,
+    pub(super) warnings: Vec<String>,
     /// What is still lost.
     pub(super) left: Vec<Left>,
     pub(super) seconds: f64,
@@ -129,7 +130,9 @@ impl Report {
             let node = nodes.iter().find(|node| NodeId(node.id).to_string() == block.node);
             block.name = node.map(|node| node.name.clone()).unwrap_or_default();
         }
-        self.messages = self.messages.into_iter().map(|message| with_names(message, nodes)).collect();
+        for text in [&mut self.messages, &mut self.warnings].into_iter().flatten() {
+            *text = with_names(text, nodes);
+        }
         self
     }
 
@@ -155,7 +158,7 @@ impl Repair {
         };
         let quiet = output.json || asked.explain;
         let (report, nodes, object) = Session::with(options, async |session| {
-            let (bucket, key) = asked.object.resolve(session.bucket.as_deref())?;
+            let (bucket, key) = asked.object.resolve(session, "KEY").await?;
             let object = format!("{bucket}/{key}");
             let options = RepairOptions {
                 blocks: asked.block.clone(),
@@ -173,11 +176,11 @@ impl Repair {
             Ok((report.named(&nodes), nodes, object))
         })?;
         if asked.explain {
-            return explain::show_saved(&report.plans, &report.messages, &nodes, output);
+            return explain::show_saved(&report.plans, &report.warnings, &nodes, output);
         }
         // The error names what could not be rebuilt.
         if report.left.is_empty() || output.json || !report.blocks.is_empty() {
-            output.result(&report, text)?;
+            output.result_with(&report, &report.warnings, text)?;
         }
         report.still_lost().map_or(Ok(Exit::Ok), |error| Err(error.object(object)))
     }
@@ -195,8 +198,10 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
             Some(Event::Plan(_)) | None => {}
             Some(Event::Progress(it)) => {
                 progress.set(it.done_bytes, Some(it.total_bytes).filter(|total| *total > 0));
-                if !it.message.is_empty() {
-                    report.messages.push(it.message);
+                match it.message.is_empty() {
+                    true => {}
+                    false if options.explain => report.warnings.push(it.message),
+                    false => report.messages.push(it.message),
                 }
             }
             Some(Event::Done(it)) => {
@@ -206,7 +211,8 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
                 report.bytes_written = traffic.written_bytes;
                 report.bytes_moved = traffic.sent_bytes;
                 report.resumed = it.resumed;
-                report.messages.extend(it.warnings.into_iter().map(|warning| format!("warning: {warning}")));
+                report.warnings = it.warnings;
+                report.messages.retain(|message| !report.warnings.contains(message));
                 report.left = it.left.into_iter().map(Left::from).collect();
                 report.blocks = it.blocks.into_iter().map(Rebuilt::from).collect();
             }

@@ -103,7 +103,7 @@ impl RepairNode {
                 }
             }
             let nodes = session.nodes().await;
-            let warnings: Vec<String> = warnings.into_iter().map(|warning| with_names(warning, &nodes)).collect();
+            let warnings: Vec<String> = warnings.into_iter().map(|warning| with_names(&warning, &nodes)).collect();
             Ok((plans, warnings, nodes))
         })?;
         explain::show_saved(&plans, &warnings, &nodes, output)

@@ -20,7 +20,7 @@ pub(super) struct Report {
     /// The fsyncs of all nodes, from their last heartbeats: each node counts since its agent started.
     fsyncs: u64,
     pub(super) nodes: Vec<Node>,
-    warnings: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// A node at one moment.
@@ -127,9 +127,6 @@ pub(super) fn summary(it: &Report) -> String {
         human_bytes(it.data_bytes),
         count(it.stripes as usize, "stripe")
     );
-    for warning in &it.warnings {
-        text += &format!("\nwarning: {warning}");
-    }
     text
 }
 

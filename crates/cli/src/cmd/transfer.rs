@@ -39,8 +39,9 @@ EXAMPLE
   weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --ack k+2
 
 EXIT CODES
-  0 stored   1 failed; nothing is left behind   2 an invalid code, size or name, or more blocks than nodes   \
-  3 no FILE, no such bucket, or no cluster   4 too few nodes are up   5 a block did not arrive as it was sent")]
+  0 stored   1 failed; nothing is left behind   2 an invalid code, size or name   \
+  3 no FILE, no such bucket, or no cluster   4 no coordinator   5 a block did not arrive as it was sent   \
+  6 too few nodes for the code, or too few of them are up   7 disks are full")]
 pub(super) struct Put {
     /// Code: `rs(k,m)`, or an HDFS name such as `RS-6-3-1024k`; `weft code info` lists all codes [default: the bucket's policy]
     #[arg(long, value_name = "SPEC")]
@@ -87,11 +88,11 @@ EXAMPLE
   weft get photos/cat.jpg cat.jpg --scheme pipeline --explain
 
 EXIT CODES
-  0 done; FILE is complete   1 failed   2 a range outside the object, or an unknown scheme   \
+  0 done; FILE is complete   1 failed   2 a range that starts past the end, or an unknown scheme   \
   3 no such object, or no cluster   4 more is lost than the code recovers; the message names the blocks   \
   5 rebuilt bytes do not match their checksums")]
 pub(super) struct Get {
-    /// Bytes A to B, both included; also `A-`, to the end, and `-N`, the last N
+    /// Bytes A to B, both included, up to the end of the object; also `A-`, to the end, and `-N`, the last N
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<ByteRange>,
     /// How lost blocks are rebuilt: auto (whichever is predicted to be fastest), conventional, ppr, pipeline or cyclic [default: the
@@ -156,7 +157,7 @@ impl Put {
         let size = if is_pipe { 0 } else { size_of(&self.file)? };
         if self.explain {
             let (reply, nodes) = Session::with(options, async |session| {
-                let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+                let (bucket, key) = self.object.resolve(session, &self.example()).await?;
                 let reply = session.client.explain_put(&bucket, &key, size, &self.options(ProgressFn::default())).await?;
                 Ok((reply, session.nodes().await))
             })?;
@@ -164,7 +165,7 @@ impl Put {
         }
         let progress = Progress::new("storing", size, output.json);
         let stored = Session::with(options, async |session| {
-            let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+            let (bucket, key) = self.object.resolve(session, &self.example()).await?;
             let put_options = self.options(told(&progress));
             match is_pipe {
                 true => {
@@ -175,7 +176,13 @@ impl Put {
             }
         })?;
         let stored = Stored::new(stored, progress.finish());
-        output.result(&stored, stored_text).map(|()| Exit::Ok)
+        output.result_with(&stored, &stored.warnings, stored_text).map(|()| Exit::Ok)
+    }
+
+    /// The name of the file, as a key.
+    fn example(&self) -> String {
+        let name = self.file.file_name().filter(|name| *name != "-");
+        name.map_or_else(|| "KEY".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 
     fn options(&self, progress: ProgressFn) -> PutOptions {
@@ -232,7 +239,7 @@ impl Get {
     }
 
     async fn asked(&self, session: &Session, progress: ProgressFn) -> Result<(String, String, GetOptions)> {
-        let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+        let (bucket, key) = self.object.resolve(session, "KEY").await?;
         let range = match self.range {
             Some(range) => {
                 let span = range.of(session.client.stat(&bucket, &key).await?.size)?;
@@ -276,7 +283,7 @@ impl Fetched {
             version: it.object.version,
             bytes: it.bytes,
             rebuilt: it.rebuilt.iter().map(ToString::to_string).collect(),
-            errors: it.errors.iter().map(|error| with_names(error.to_string(), nodes)).collect(),
+            errors: it.errors.iter().map(|error| with_names(&error.to_string(), nodes)).collect(),
             plans: it.plans,
             seconds,
         }
@@ -297,9 +304,6 @@ fn stored_text(it: &Stored) -> String {
         if it.incomplete_stripes > 1 {
             text += &format!(", and blocks of {} more stripes", it.incomplete_stripes - 1);
         }
-    }
-    for warning in &it.warnings {
-        text += &format!("\nwarning: {warning}");
     }
     text
 }

@@ -38,6 +38,8 @@ const NEW: &str = ".new";
 const PARTS: [&str; 6] = [CERTIFICATES, COORDINATOR, "nodes", "log", "run", FILE_NAME];
 /// Most agents on one machine.
 const NODES_MAX: u32 = 512;
+/// Codes for the default policy of a new cluster, as (k, m): the first one that fits is used.
+const DEFAULT_CODES: [(u32, u32); 6] = [(6, 3), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1)];
 /// Most disks of an agent.
 const DISKS_MAX: u32 = 64;
 
@@ -168,6 +170,14 @@ impl Size {
         between("racks", self.racks, self.nodes)?;
         between("disks per node", self.disks_per_node, DISKS_MAX)
     }
+
+    /// The first of [`DEFAULT_CODES`] whose blocks fit onto the nodes, and of which no rack gets more than can be lost. A single node
+    /// is too small for every code.
+    fn default_code(self) -> String {
+        let fits = |(k, m): &&(u32, u32)| k + m <= self.nodes && (self.racks == 1 || (k + m).div_ceil(self.racks) <= *m);
+        let (k, m) = DEFAULT_CODES.iter().find(fits).unwrap_or(&(1, 1));
+        format!("rs({k},{m})")
+    }
 }
 
 /// Creates all parts of a cluster in a new directory.
@@ -189,6 +199,8 @@ fn fill(new: &Path, size: Size, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) 
         cluster: Some(cluster),
         certificates: certificates(".."),
         insecure: size.insecure,
+        default_code: size.default_code(),
+        default_failure_domain: if size.racks > 1 { "rack" } else { "node" }.to_owned(),
         ..CoordinatorConfig::default()
     };
     adjust(DaemonSettings::Coordinator(&mut config));
@@ -265,4 +277,18 @@ fn write_toml(path: &Path, value: &impl Serialize) -> Result<()> {
     let temporary = path.with_extension("toml.new");
     let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
     written.map_err(|error| io_error(path, "write", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_code_fits_the_nodes_and_racks() {
+        let code = |nodes, racks| Size { nodes, racks, disks_per_node: 1, insecure: false }.default_code();
+        let of_nodes = [1, 2, 3, 4, 5, 6, 8, 9, 16].map(|nodes| code(nodes, 1));
+        assert_eq!(of_nodes, ["rs(1,1)", "rs(1,1)", "rs(2,1)", "rs(2,2)", "rs(3,2)", "rs(4,2)", "rs(4,2)", "rs(6,3)", "rs(6,3)"]);
+        let of_racks = [(16, 4), (9, 3), (6, 3), (16, 2), (3, 3), (3, 2)].map(|(nodes, racks)| code(nodes, racks));
+        assert_eq!(of_racks, ["rs(6,3)", "rs(6,3)", "rs(4,2)", "rs(2,2)", "rs(2,1)", "rs(1,1)"]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     blocks::{NewBlock, lock, sync_dir},
-    files::{Files, Named, Target, sha256_of, temporary_beside},
+    files::{Files, Named, Target, is_stdin, sha256_of, temporary_beside},
     manifest::{self, FileRecord, Geometry, Manifest, block_name},
     plans::{self, Proved},
 };
@@ -35,7 +35,7 @@ pub(crate) struct Encoded {
 
 /// Encodes `file` into `dir`, which must hold no blocks yet.
 pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, quiet: bool) -> Result<Encoded> {
-    let object = Named::open(file)?;
+    let object = Named::open_or_stdin(file)?;
     let before = object.file.metadata().map_err(|error| io_error(file, "look at", &error))?;
     if !before.is_file() {
         return Err(Error::invalid(format!("{} is not a regular file", file.display())));
@@ -52,7 +52,10 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
     let new = encode_blocks(&geometry, plan.as_ref(), object, dir, &progress)?;
     let units =
         new.iter().map(|(index, block)| block.units(geometry.stripe.block_len((*index).into()))).collect::<Result<_>>()?;
-    let after = std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error))?;
+    let after = match is_stdin(file) {
+        true => Ok(before.clone()),
+        false => std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error)),
+    }?;
     // Blocks of a file that changed during encoding do not belong together.
     if (after.len(), after.modified().ok()) != (before.len(), before.modified().ok()) {
         return Err(Error::retry(format!(
@@ -160,6 +163,9 @@ fn encode_blocks(
 
 /// The plan that would encode a file; None if the file is empty.
 pub(crate) fn explain_encode(code: &SharedCode, sizes: Sizes, file: &Path) -> Result<Option<Proved>> {
+    if is_stdin(file) {
+        return Err(Error::invalid("--explain needs the size of FILE: pass a file, not -"));
+    }
     let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error))?;
     let geometry = Geometry::new(code, metadata.len(), sizes.block, sizes.cell)?;
     (metadata.len() > 0).then(|| plans::encode(code, &geometry)).transpose()

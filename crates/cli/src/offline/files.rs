@@ -8,9 +8,12 @@ use sha2::{Digest as _, Sha256};
 use std::{
     collections::BTreeMap,
     fs::File,
+    io::{Read as _, Write as _},
     ops::Range,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::mpsc::RecvTimeoutError,
+    time::Duration,
 };
 use weft_cli::{files::io_error, interrupt, progress::Progress};
 use weft_plan::{Data, WantKind};
@@ -29,6 +32,16 @@ pub(crate) fn block_id(index: u8) -> BlockId {
     BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 }
 }
 
+/// Bytes of standard input that are read at once.
+const STDIN_PIECE_BYTES: usize = 1 << 20;
+/// How often an interruption is noticed while standard input delivers nothing.
+const INTERRUPT_POLL: Duration = Duration::from_millis(100);
+
+/// Whether a path stands for standard input.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
 /// A file with its path, for errors.
 #[derive(Debug)]
 pub(crate) struct Named {
@@ -37,6 +50,43 @@ pub(crate) struct Named {
 }
 
 impl Named {
+    /// Opens a file for reading; `-` is standard input, which is copied to a file without a name first: a plan reads blocks in any
+    /// order.
+    pub(crate) fn open_or_stdin(path: &Path) -> Result<Self> {
+        if !is_stdin(path) {
+            return Self::open(path);
+        }
+        let spool = std::env::temp_dir().join(format!(".weft-stdin-{}", std::process::id()));
+        let cannot = |error| io_error(&spool, "write", &error);
+        let mut file = File::options().read(true).write(true).create_new(true).open(&spool).map_err(cannot)?;
+        std::fs::remove_file(&spool).map_err(cannot)?;
+        // A thread reads, because a read of standard input cannot be interrupted.
+        let (pieces, received) = std::sync::mpsc::sync_channel(2);
+        std::thread::spawn(move || {
+            let mut stdin = std::io::stdin().lock();
+            loop {
+                let mut piece = vec![0; STDIN_PIECE_BYTES];
+                let read = stdin.read(&mut piece).map(|len| piece[..len].to_vec());
+                let is_end = read.as_ref().map_or(true, Vec::is_empty);
+                if pieces.send(read).is_err() || is_end {
+                    return;
+                }
+            }
+        });
+        loop {
+            interrupt::check()?;
+            let piece = match received.recv_timeout(INTERRUPT_POLL) {
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::fatal("the reader of standard input failed")),
+                Ok(piece) => piece.map_err(|error| Error::fatal(format!("cannot read standard input: {error}")))?,
+            };
+            if piece.is_empty() {
+                return Ok(Self { file, path: path.to_owned() });
+            }
+            file.write_all(&piece).map_err(cannot)?;
+        }
+    }
+
     /// Opens a file for reading.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|error| io_error(path, "open", &error))?;

@@ -197,7 +197,7 @@ fn a_damaged_or_foreign_manifest_is_refused() {
         ("\"size\": 3000", "\"size\": 3001", 5, "its checksum (manifest_crc32c)"),
         ("\"code\": \"rs(3,2)\"", "\"code\": \"rs(3,3)\"", 5, "its checksum (manifest_crc32c)"),
         ("\"version\": 1", "\"version\": 2", 2, "the manifest has version 2; this weft reads version 1"),
-        ("\"format\": \"weft-blocks\"", "\"format\": \"tar\"", 2, "its format is 'tar'"),
+        ("\"format\": \"weft-blocks\"", "\"format\": \"tar\"", 2, "the format is 'tar'"),
         ("{", "", 5, "not a manifest"),
     ] {
         assert!(text.contains(from));
@@ -219,7 +219,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
     let [file, dir] = ["file", "blocks"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
     std::fs::write(&file, bytes(1000, 1)).unwrap();
     let encode = |options: &[&str]| weft([&["code", "encode"], options, &[file.as_str(), dir.as_str()]].concat());
-    encode(&["--code", "raid(5)"]).refused(2, "there is no code 'raid'; there are: rs(k,m)");
+    encode(&["--code", "raid(5)"]).refused(2, "there is no code 'raid': choose one of rs, xor, ");
     encode(&["--code", "rs(0,4)"]).refused(2, "k must be at least 1");
     encode(&["--code", "rs(200,56)"]).refused(2, "at most 255");
     encode(&["--code", "rs(10,5,matrix=vandermonde)"]).refused(2, "would lose data: blocks [");
@@ -256,7 +256,7 @@ fn info_says_what_a_code_costs() {
     {
         assert!(text.contains(says), "{text}");
     }
-    let short = weft(["code", "info", "clay(4,2)", "--cell-size", "64KiB"]).ok().stdout;
+    let short = weft(["code", "info", "clay(4,2)", "--cell-size", "64KiB"]).ok().stderr;
     assert!(short.contains("warning: a cell of 64KiB has 8 sub-blocks of 8KiB: sub-blocks below 64KiB"), "{short}");
     weft(["code", "info", "clay(4,2)", "--cell-size", "1001"]).refused(2, "the cell size must be a multiple of its 8 sub-blocks");
 

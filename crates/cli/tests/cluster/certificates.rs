@@ -76,14 +76,18 @@ fn certificates_are_issued_once_and_for_a_named_owner() {
     issue(&["client"]).refused(3, &["authority/ca.pem"]);
     weft(["certificate", "authority", path(&authority)]).ok();
     weft(["certificate", "authority", path(&authority)]).refused(2, &["has an authority already"]);
+    let id = "0a1b2c3d4e5f60718293a4b5c6d7e8f9";
+    let of_existing = scratch.path().join("of-existing");
+    assert_eq!(weft(["certificate", "authority", "--id", id, path(&of_existing), "--json"]).ok().json()["cluster"], id);
+    weft(["certificate", "authority", "--id", "cluster", path(&authority)]).refused(2, &["32 hex digits"]);
     for (name, says) in
         [("node-01", "agent:NODE"), ("agent:Node", "node-07"), ("agent:a-key", "-key"), ("agents:a", "agent:NODE")]
     {
         issue(&["client", name]).refused(2, &[says]);
     }
-    issue(&["client", "agent:a", "client"]).refused(2, &["twice"]);
+    issue(&["client", "agent:a", "client"]).refused(2, &["out/client", "give each name once"]);
     assert!(!out.exists(), "a directory was created");
     issue(&["client"]).ok();
-    issue(&["agent:a", "client"]).refused(2, &["out/client"]);
+    issue(&["agent:a", "client"]).refused(2, &["out/client", "exists already"]);
     assert!(!out.join("agent-a").exists());
 }

@@ -196,7 +196,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_written() {
     // The code needs seven nodes once there are more than four cells of data.
     let (more, _) = data(&cluster, "more", 20_000);
     let small_cells = ["--code", "rs(5,2)", "--block-size", "4KiB", "--cell-size", "4KiB"];
-    cluster.weft([&["put", &more, "default/data"], &small_cells[..]].concat()).refused(2, &["rs(5,2)", "7 different nodes"]);
+    cluster.weft([&["put", &more, "default/data"], &small_cells[..]].concat()).refused(6, &["rs(5,2)", "7 different nodes"]);
     put(&["--code", "rs(3,2)", "--block-size", "1MiB", "--cell-size", "768KiB"]).refused(2, &["does not divide the block size"]);
     put(&["--code", "rs(3,2)", "--block-size", "0"]).refused(2, &["greater than zero"]);
     put(&["--code", "rs(3,2)", "--block-size", "1000000TiB"]).refused(2, &["too large"]);

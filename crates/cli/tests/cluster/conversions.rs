@@ -125,7 +125,7 @@ fn replicas_become_coded_data_and_are_replicas_again() {
     refused("hot/nothing", "cold", 3, &["no object nothing"]);
     refused("hot/", "cold", 2, &["has no key"]);
     cluster.weft(["policy", "create", "wide", "--code", "rs(7,2)"]).ok();
-    refused("hot", "wide", 2, &["rs(7,2)", "9", "8"]);
+    refused("hot", "wide", 6, &["rs(7,2)", "9", "8"]);
     assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job has begun");
 
     // One object: the bucket keeps its policy.
@@ -163,7 +163,7 @@ fn data_get_the_copies_of_the_new_policy_and_lose_them_again() {
         world.cluster.weft(["policy", "create", name, "--code", code].iter().chain(&sizes)).ok();
     };
     policy("wide", "rs(4,2)", "2");
-    world.convert("hot", "wide", &[]).end().refused(2, &["rs(4,2) with 2 copies", "10 different nodes", "8 of 8"]);
+    world.convert("hot", "wide", &[]).end().refused(6, &["rs(4,2) with 2 copies", "10 different nodes", "8 of 8"]);
     policy("double", "rs(2,1)", "2");
     policy("single", "rs(2,1)", "1");
     let convert = |to| counts(&world.convert("hot", to, &["--wait"]).end().ok().json());
@@ -315,7 +315,7 @@ fn what_cannot_be_converted_is_told_and_stays() {
     let left = job["left_objects"].as_array().unwrap();
     assert!(left.iter().any(|it| it["object"] == "hot/100000" && it["reason"].as_str().unwrap().contains("down")), "{job}");
     let shown = cluster.weft(["job", "show", "1"]).ok();
-    assert!(shown.text().contains("left: hot/100000 stripe 0: "), "{}", shown.text());
+    assert!(shown.text().contains("gave up: hot/100000 stripe 0: "), "{}", shown.text());
     cluster.up().ok();
     cluster.wait_for_state(&holders, "up");
     assert_eq!(cluster.stat("hot/100000")["code"], "replication(3)");

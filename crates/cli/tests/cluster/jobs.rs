@@ -155,7 +155,7 @@ fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
     named.sort();
     assert_eq!(named, expected);
     let shown = cluster.weft(["job", "show", "1"]).ok();
-    assert_eq!(shown.text().matches("left: default/").count() as u64, full, "{}", shown.text());
+    assert_eq!(shown.text().matches("gave up: default/").count() as u64, full, "{}", shown.text());
     let [first, second] = [0, 1].map(|at| world.held_by(to[at]) - before[at]);
     assert_eq!(first + second, held - full, "something went elsewhere");
     assert!(first.abs_diff(second) <= 1 + held / 2 && first > 0 && second > 0, "{first} and {second}");

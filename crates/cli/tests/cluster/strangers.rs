@@ -79,7 +79,7 @@ fn a_key_that_others_can_read_is_refused() {
 #[test]
 fn a_full_cluster_says_so_before_anything_is_written() {
     let cluster = Setup::nodes(5).with(&[("WEFT_COORDINATOR_DISK_RESERVE", "1000000TiB")]).up();
-    cluster.put("data", &bytes(100_000, 1), &CODING).refused(4, &["free on every disk"]);
+    cluster.put("data", &bytes(100_000, 1), &CODING).refused(7, &["free on every disk"]);
     assert!(cluster.files().is_empty());
 }
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_types::{Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Result};
+use weft_types::{Cause, Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Result};
 
 /// The nodes that may get rebuilt blocks.
 #[derive(Debug, Clone)]
@@ -101,8 +101,9 @@ impl Request {
         }
         let bytes = self.bytes_needed();
         let disk = placement::disk_for(node, bytes);
-        let disk =
-            disk.ok_or_else(|| Error::invalid(format!("no disk of {name} has {} free", weft_types::human_bytes(bytes))))?;
+        let disk = disk.ok_or_else(|| {
+            Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))).cause(Cause::NoSpace)
+        })?;
         let mut in_rack = 1;
         for (_, kept) in self.kept() {
             in_rack += usize::from(view.node(kept).is_some_and(|kept| kept.rack == node.rack));
@@ -171,7 +172,7 @@ impl Request {
         given: &mut BlocksGiven,
     ) -> Result<(Home, Vec<String>)> {
         let Placed { homes, warnings } = self.place(1, avoid, view, given)?;
-        let home = homes.first().copied().ok_or_else(|| Error::unavailable("no node is left"))?;
+        let home = homes.first().copied().ok_or_else(|| Error::unavailable("no node is left").cause(Cause::TooFewNodes))?;
         Ok((home, warnings))
     }
 
@@ -220,7 +221,7 @@ impl Request {
         let message = format!(
             "{copies} copies of {k} data blocks and {m} parity blocks need {needed} nodes, but {up} are up: add nodes or request fewer copies"
         );
-        Error { message, ..error }
+        Error { message, ..error }.cause(Cause::TooFewNodes)
     }
 
     /// The nodes that are not requestors, if requestors are given.

@@ -867,6 +867,9 @@ pub struct Bucket {
     pub created_ms: u64,
     #[prost(uint64, tag = "4")]
     pub objects: u64,
+    /// only in the answer to CreateBucket
+    #[prost(string, repeated, tag = "5")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListBucketsReply {

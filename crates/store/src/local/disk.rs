@@ -10,7 +10,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_types::{BlockId, ClusterId, Error, Result};
+use weft_types::{BlockId, Cause, ClusterId, Error, Result};
 
 const LABEL: &str = "disk";
 const NEW_LABEL: &str = "disk.new";
@@ -180,7 +180,7 @@ impl Disk {
         let sync = matches!(step, Step::SyncPayload | Step::SyncSidecar | Step::SyncDirectory);
         match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge if !sync => {
-                Error::unavailable(format!("the disk is full: {what}"))
+                Error::unavailable(format!("the disk is full: {what}")).cause(Cause::NoSpace)
             }
             _ if !sync && too_many_files(error) => Error::retry(what),
             _ => {
