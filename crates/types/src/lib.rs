@@ -21,6 +21,7 @@ pub use block_meta::BlockMeta;
 pub use class_limits::{CLASS_RATE_MIN, ClassLimits, RATE_MIN};
 pub use crc::{crc32c, crc32c_continued, crc32c_contribution, crc32c_joined, crc32c_zeros};
 pub use error::{Cause, Error, Reaction, Result};
+pub use garbage::GarbageReason;
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use jobs::{
     Amount, Conversion, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
