@@ -46,7 +46,10 @@ pub fn read<C: Serialize + DeserializeOwned>(
             let alone = toml::from_str::<C>(text).err().filter(|alone| alone.message() == error.message());
             in_file(file, text, &alone.unwrap_or(error))
         }
-        _ => Error::invalid(format!("invalid settings: {}", one_line(error.message()))),
+        _ => Error::invalid(format!(
+            "invalid settings: {}; pass settings with --config FILE, or as {prefix}… in the environment",
+            one_line(error.message())
+        )),
     });
     let mut config = read?;
     if let Some(home) = file.and_then(Path::parent) {

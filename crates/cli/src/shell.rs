@@ -131,9 +131,15 @@ pub fn report(error: &Error, json: bool) -> Exit {
     if json {
         eprintln!("{}", error_json(error, exit));
     } else {
-        eprintln!("weft: {error}");
+        eprintln!("weft: {}", on_one_line(&error.to_string()));
     }
     exit
+}
+
+/// A text with escapes in place of control characters: the names in an error can contain any character.
+fn on_one_line(text: &str) -> String {
+    let shown = |letter: char| if letter.is_control() { letter.escape_default().collect() } else { letter.to_string() };
+    text.chars().map(shown).collect()
 }
 
 fn error_json(error: &Error, exit: Exit) -> Value {
@@ -159,4 +165,21 @@ fn error_json(error: &Error, exit: Exit) -> Value {
         "link": error.link,
         "position": error.position,
     }})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_one_line_of_plain_words() {
+        assert_eq!(on_one_line("photos/a\nb\u{1b}[2Jü: no"), "photos/a\\nb\\u{1b}[2Jü: no");
+        let numbers = [
+            ("'x' for '<ID>': invalid digit found in string", "'x' for '<ID>': a whole number is required"),
+            ("'0' for '--runs <N>': 0 is not in 1..=64", "'0' for '--runs <N>' (the range is 1 to 64)"),
+            ("'0' for '--runs <N>': 0 is not in 1..=4294967295", "'0' for '--runs <N>' (it must be at least 1)"),
+            ("there is no object b/k", "there is no object b/k"),
+        ];
+        numbers.iter().for_each(|(line, plain)| assert_eq!(about_number(line), *plain));
+    }
 }

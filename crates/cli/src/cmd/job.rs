@@ -320,7 +320,7 @@ fn long(job: &api::Job) -> Option<String> {
     let days = seconds / LONG_S;
     let time = if days < 730.0 { format!("{days:.0} days") } else { format!("{:.0} years", days / 365.25) };
     (seconds > LONG_S && !has_ended(&job.state))
-        .then(|| format!("job {} converts {} at {}/s: that takes about {time}", job.id, human_bytes(rest), human_bytes(rate)))
+        .then(|| format!("job {} converts {} at {}/s: that can take about {time}", job.id, human_bytes(rest), human_bytes(rate)))
 }
 
 fn has_ended(state: &str) -> bool {
@@ -466,7 +466,7 @@ impl What {
                 format!("helpers by {select}, scheme {scheme}, {concurrency} stripes at a time, slices {slices}, to {to}")
             }
             Self::Convert { concurrency, bytes_per_s, .. } => {
-                let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", ByteSize(rate)));
+                let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", human_bytes(rate)));
                 format!("{concurrency} stripes at a time, {rate}")
             }
         }
@@ -493,7 +493,7 @@ mod tests {
             ..api::Job::default()
         };
         let says = |job: &api::Job| long(job).unwrap_or_default();
-        assert_eq!(says(&job("running", 1, 86_400 * 10, 0)), "job 3 converts 843.8 KiB at 1 B/s: that takes about 10 days");
+        assert_eq!(says(&job("running", 1, 86_400 * 10, 0)), "job 3 converts 843.8 KiB at 1 B/s: that can take about 10 days");
         let quick = [job("running", 1, 1 << 40, (1 << 40) - 9), job("running", 0, 1 << 40, 0), job("done", 1, 1 << 40, 0)];
         assert!(quick.iter().all(|job| long(job).is_none()));
     }

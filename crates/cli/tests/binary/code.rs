@@ -384,6 +384,22 @@ fn what_is_interrupted_leaves_nothing() {
 }
 
 #[test]
+fn standard_input_is_encoded() {
+    let scratch = TempDir::new().unwrap();
+    let [dir, out] = ["dir", "out"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
+    let content = bytes(3_000_001, 7);
+    let args = ["code", "encode", "--code", "rs(3,2)", "-", &dir];
+    let mut child =
+        std::process::Command::new(env!("CARGO_BIN_EXE_weft")).args(args).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), &content).unwrap();
+    assert!(child.wait().unwrap().success());
+    std::fs::remove_file(format!("{dir}/block-001")).unwrap();
+    weft(["code", "decode", &dir, &out]).ok();
+    assert!(std::fs::read(out).unwrap() == content);
+    weft(["code", "encode", "--code", "rs(3,2)", "--explain", "-", &dir]).refused(2, "pass a file");
+}
+
+#[test]
 fn foreign_files_and_others_work_are_left_alone() {
     let it = encoded("rs(3,2)", 9000, &[]);
     let encode = || weft(["code", "encode", "--code", "rs(3,2)", it.file(), it.dir()]);

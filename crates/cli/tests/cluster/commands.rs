@@ -181,6 +181,31 @@ fn proves(cluster: &Cluster, plans: &str) {
     assert!(weft(["plan", "show", path(&saved)]).ok().text().contains("rs(4,3)"));
 }
 
+#[test]
+fn a_bucket_is_not_taken_for_a_key_and_warnings_are_told() {
+    let cluster = Setup { racks: 2, ..Setup::nodes(4) }.up();
+    let policy = cluster.json(&["policy", "show", "default"]);
+    assert_eq!((&policy["code"], &policy["failure_domain"]), (&"rs(2,2)".into(), &"rack".into()), "{policy}");
+    cluster.weft(["bucket", "create", "photos"]).ok();
+    let file = cluster.write("cat.jpg", &bytes(300_000, 5));
+    cluster.weft(["put", path(&file), "photos"]).refused(2, &["photos/cat.jpg", "default/photos"]);
+    for command in [&["get", "photos", "out"][..], &["rm", "photos"], &["stat", "photos"], &["repair", "object", "photos"]] {
+        cluster.weft(command).refused(2, &["photos/KEY", "default/photos"]);
+    }
+    cluster.weft(["put", path(&file), "default/photos"]).ok();
+
+    let put = ["put", path(&file), "photos/cat", "--code", "rs(2,1)", "--block-size", "64KiB", "--cell-size", "4KiB"];
+    let told = cluster.weft(put).ok();
+    assert!(told.stderr.starts_with("warning: ") && told.stderr.contains("rack"), "{}", told.stderr);
+    let told = cluster.json(&put);
+    assert!(told["warnings"][0].as_str().is_some_and(|it| it.contains("rack")), "{told}");
+    let made = cluster.weft(["policy", "create", "wide", "--code", "rs(10,4)"]).ok();
+    assert!(made.stderr.contains("warning: rs(10,4)") && made.stderr.contains("14"), "{}", made.stderr);
+    let bucket = cluster.json(&["bucket", "create", "w", "--policy", "wide"]);
+    assert!(bucket["warnings"][0].as_str().is_some_and(|it| it.contains("14")), "{bucket}");
+    weft(["cluster", "down", "--cluster", "127.0.0.1:99"]).refused(2, &["127.0.0.1:99", "--dir DIR"]);
+}
+
 /// The states of the blocks of an object's first stripe.
 fn states(cluster: &Cluster, key: &str) -> Vec<String> {
     let blocks = cluster.blocks(key);
