@@ -219,7 +219,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
     let [file, dir] = ["file", "blocks"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
     std::fs::write(&file, bytes(1000, 1)).unwrap();
     let encode = |options: &[&str]| weft([&["code", "encode"], options, &[file.as_str(), dir.as_str()]].concat());
-    encode(&["--code", "raid(5)"]).refused(2, "there is no code 'raid'; there are: rs(k,m)");
+    encode(&["--code", "raid(5)"]).refused(2, "there is no code 'raid': use one of rs(k,m)");
     encode(&["--code", "rs(0,4)"]).refused(2, "k must be at least 1");
     encode(&["--code", "rs(200,56)"]).refused(2, "at most 255");
     encode(&["--code", "rs(10,5,matrix=vandermonde)"]).refused(2, "would lose data: blocks [");

@@ -242,7 +242,7 @@ fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
 }
 
 fn refused_beside(world: &World) {
-    world.convert("hot/200000", "triple", &[]).end().refused(2, &["job 1 does that already"]);
+    world.convert("hot/200000", "triple", &[]).end().refused(2, &["job 1 does this already"]);
 }
 
 #[test]
