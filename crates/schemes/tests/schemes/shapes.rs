@@ -248,7 +248,10 @@ fn the_writer_sends_every_block_to_its_node() {
     let mut part = job.clone();
     part.inputs.remove(3);
     let error = weft_schemes::plan(&world.request(&part, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap_err();
-    assert_eq!((error.reaction, error.message.as_str()), (Reaction::InvalidInput, "data block 3 is needed, but it is not an input"));
+    assert_eq!(
+        (error.reaction, error.message.as_str()),
+        (Reaction::InvalidInput, "data block 3 is needed, but it is not an input")
+    );
     part.inputs.push(Input { party: holder(3), index: 3 });
     let error = weft_schemes::plan(&world.request(&part, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap_err();
     assert!(error.to_string().contains("one writer"), "{error}");
