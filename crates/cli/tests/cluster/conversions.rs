@@ -242,7 +242,7 @@ fn reads_continue_during_a_conversion_and_concurrent_writes_win() {
 }
 
 fn refused_beside(world: &World) {
-    world.convert("hot/200000", "triple", &[]).end().refused(2, &["job 1 does that already"]);
+    world.convert("hot/200000", "triple", &[]).end().refused(2, &["job 1 does this already"]);
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn an_object_is_hot_loses_nodes_cools_down_and_is_heated_again() {
     cluster.weft(["policy", "heat", "hot/nothing"]).refused(3, &["nothing"]);
     cluster.weft(["policy", "cool", "hot/nothing"]).refused(3, &["nothing"]);
     cluster.put("data", one_stripe, &["--code", "rs(3,2)"]).ok();
-    cluster.weft(["policy", "heat", "data"]).refused(2, &["default/data", "default keeps one copy"]);
+    cluster.weft(["policy", "heat", "data"]).refused(2, &["default/data", "default keeps only one copy"]);
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn a_job_outlives_coordinators_and_stays_paused_if_it_was() {
     let told = world.begin(&lost, &["--no-wait", "--json"]).end().ok().json();
     assert_eq!((&told["id"], &told["state"]), (&1.into(), &"running".into()));
     world.wait_for_middle(1, 1);
-    cluster.weft(["repair", "node", &lost]).refused(2, &["job 1 does that already"]);
+    cluster.weft(["repair", "node", &lost]).refused(2, &["job 1 does this already"]);
     cluster.weft(["job", "pause", "1"]).ok();
     cluster.links.let_all_pass();
     wait_for("what is under way to end", || world.job(1)["stripes_under_way"] == 0);

@@ -237,7 +237,7 @@ async fn a_stripe_that_is_too_much_for_memory_waits_for_room_on_a_disk() {
     world.put_twice("k", &content).await;
     world.create_cold(1 << 20).await;
     let job = world.client.convert("b", "k", "cold", &ConvertOptions::default()).await.unwrap().id;
-    world.until_told(job, "waits for space: whoever writes a stripe").await;
+    world.until_told(job, "waits for space: the agent that writes a stripe").await;
     world.disk_bytes.store(0, Ordering::Relaxed);
     let ended = world.ended(job).await;
     assert_eq!((ended.state.as_str(), ended.last_error.as_str()), ("done", ""));
@@ -284,7 +284,7 @@ async fn nobody_meddles_with_the_put_of_a_conversion() {
     ];
     for (call, refused) in refused {
         let error = from_status(&refused.unwrap_or_else(|| panic!("{call} was not refused")));
-        let says = error.message.contains("whom the coordinator sends");
+        let says = error.message.contains("only the agent that the coordinator chose");
         assert!(says && error.reaction == Reaction::InvalidInput, "{call}: {error}");
     }
     assert_eq!(world.client.job(job).await.unwrap().state, "running");

@@ -237,7 +237,7 @@ async fn copies_stay_while_parity_is_away_and_go_though_their_own_node_is() {
     let parity = copies_of(&world, "k", 2).await.remove(0).node;
     take_down(&mut world, parity).await;
     let refused = world.client.cool("hot", "k").await.unwrap_err();
-    let says = format!("block 2 of stripe 0 is not whole (on node-{parity:02}: its node is down)");
+    let says = format!("block 2 of stripe 0 is not complete (on node-{parity:02}: its node is down)");
     assert!(refused.reaction == Reaction::Unavailable && refused.message.contains(&says), "{refused}");
     assert!(refused.message.contains("weft repair object hot/k"), "{refused}");
     assert_eq!(stripes(&world, "k").await[0].copies.len(), 2, "they are what its blocks could be rebuilt of");
@@ -277,7 +277,7 @@ async fn what_was_cooled_before_a_stripe_that_cannot_be_is_told() {
     let (key, parity) = found.expect("the parity of two stripes on different nodes");
     take_down(&mut world, parity).await;
     let refused = world.client.cool("hot", key).await.unwrap_err().to_string();
-    let says = ["block 2 of stripe 1 is not whole", "; 2 blocks of 1 stripes were dropped before"];
+    let says = ["block 2 of stripe 1 is not complete", "; 2 blocks of 1 stripes were dropped before"];
     assert!(says.iter().all(|says| refused.contains(says)), "{refused}");
     let copies = async |world: &World| stripes(world, key).await.iter().map(|stripe| stripe.copies.len()).collect::<Vec<_>>();
     assert_eq!(copies(&world).await, [0, 2]);
@@ -332,7 +332,7 @@ async fn copies_stay_until_parity_that_is_still_coming_has_come() {
     let (stored, hit) = put.run(&mut world, &[2], Strike::Stop).await;
     assert_eq!(stored.unwrap().incomplete_count, 1);
     let refused = world.client.cool("b", "k").await.unwrap_err();
-    let says = format!("block 2 of stripe 0 is not whole (on node-{:02}: still coming)", hit[0]);
+    let says = format!("block 2 of stripe 0 is not complete (on node-{:02}: still coming)", hit[0]);
     assert!(refused.reaction == Reaction::Unavailable && refused.message.contains(&says), "{refused}");
     assert_eq!(world.stat("k").await.stripes[0].copies.len(), 2);
     world.go_on(hit[0]);
@@ -405,5 +405,5 @@ async fn too_few_nodes_for_all_copies_are_counted() {
     world.client.put("cold", "k", data(1000, 55).as_slice(), &PutOptions::default()).await.unwrap();
     let mut heat = world.client.repair("cold", "k", &RepairOptions { heat: Some(0), ..RepairOptions::default() }).await.unwrap();
     let refused = heat.next().await.unwrap_err();
-    assert!(refused.message.contains("x0 keeps one copy"), "{refused}");
+    assert!(refused.message.contains("x0 keeps only one copy"), "{refused}");
 }

@@ -53,7 +53,7 @@ async fn clients_are_told_what_would_be_right() {
         (range(1, 0, 1 << 40), "do not exist: it has 34464"),
         (api::ReadStripeRequest { number: 7, ..range(0, 0, 1) }, "no stripe 7"),
         (api::ReadStripeRequest { version: 99, ..range(0, 0, 1) }, "version 99"),
-        (api::ReadStripeRequest { scheme: "pigeon".into(), ..range(0, 0, 1) }, "there are: auto, conventional"),
+        (api::ReadStripeRequest { scheme: "pigeon".into(), ..range(0, 0, 1) }, "use auto, conventional"),
     ] {
         let error = from_status(&bare.read_stripe(asked).await.unwrap_err());
         assert!(error.message.contains(part), "{part} is not in: {error}");

@@ -245,7 +245,7 @@ fn the_quicker_scheme_is_taken_and_of_equal_ones_the_direct() {
     };
     assert_eq!(scheme(&world, AUTO), Ok(("mist".into(), 2)));
     assert_eq!(scheme(&world, "direct"), Ok(("direct".into(), 1)));
-    assert!(scheme(&world, "rain").unwrap_err().message.contains("there are: auto, direct, mist"));
+    assert!(scheme(&world, "rain").unwrap_err().message.contains("use auto, direct, mist"));
     world.network.up_bytes_per_s.extend((0..8).map(|index| (holder(index), 100.0)));
     assert_eq!(scheme(&world, AUTO), Ok(("direct".into(), 2)));
     world.network.link_bytes_per_s = f64::INFINITY;
@@ -294,7 +294,7 @@ fn what_is_not_needed_need_not_be_put_in() {
     assert_eq!((moved(&world, &plan), plan.binding.parties.len()), (1.0, 2));
     job.wants = all;
     let error = weft_schemes::plan(&world.request(&job, &stores, &[], 8), MIST).unwrap_err();
-    assert_eq!(error.message, "data block 2 is needed and not put in");
+    assert_eq!(error.message, "data block 2 is needed, but it is not an input");
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn a_path_gets_as_much_as_it_carries() {
             weft_schemes::plan(&world.request(&job, &stores, &[], 4), by_name(Kind::Repair, scheme).unwrap()).unwrap_err();
         error.message
     };
-    assert!(refused(&world, "ppr").contains("'ppr' has one path"));
+    assert!(refused(&world, "ppr").contains("'ppr' supports only one path"));
     world.select = Select::AsPreferred;
     assert!(refused(&world, "pipeline").contains("'best' or 'ordered'"));
 }
@@ -256,7 +256,7 @@ fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
     job.holds.retain(|hold| hold.block.index != 3);
     let error = weft_schemes::plan(&world.request(&job, &stores, &[], 64), direct).unwrap_err();
     assert_eq!(
-        (error.reaction, error.message.contains("'direct' copies blocks that are there")),
+        (error.reaction, error.message.contains("'direct' only copies existing blocks")),
         (weft_types::Reaction::InvalidInput, true)
     );
     let (_, considered) = weft_schemes::choose(&world.request(&job, &stores, &[], 64), AUTO).unwrap();

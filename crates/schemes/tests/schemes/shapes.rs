@@ -248,7 +248,10 @@ fn the_writer_sends_every_block_to_its_node() {
     let mut part = job.clone();
     part.inputs.remove(3);
     let error = weft_schemes::plan(&world.request(&part, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap_err();
-    assert_eq!((error.reaction, error.message.as_str()), (Reaction::InvalidInput, "data block 3 is needed and not put in"));
+    assert_eq!(
+        (error.reaction, error.message.as_str()),
+        (Reaction::InvalidInput, "data block 3 is needed, but it is not an input")
+    );
     part.inputs.push(Input { party: holder(3), index: 3 });
     let error = weft_schemes::plan(&world.request(&part, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap_err();
     assert!(error.to_string().contains("one writer"), "{error}");
@@ -295,12 +298,12 @@ fn what_makes_no_sense_is_refused() {
         weft_schemes::plan(&world.request(&Job { wants: pieces.collect(), ..good.clone() }, &stores, &[], 8), pipeline).is_ok()
     );
     for (job, says) in [
-        (want(|want| want.index = 6), "has no block 6: 0 to 5 are"),
+        (want(|want| want.index = 6), "has no block 6: its blocks are 0 to 5"),
         (want(|want| want.span.end = 65), "positions 0..65 are wanted, but a block has 64"),
         (want(|want| want.sub_blocks = vec![1]), "sub-blocks [1] are wanted, but a block has 1"),
         (want(|want| want.index = 1), "no block was allocated for the store of block 1"),
-        (want(|want| want.kind = WantKind::Check), "for other jobs than to check blocks"),
-        (want(|want| want.kind = WantKind::Patch), "for other jobs than to update blocks"),
+        (want(|want| want.kind = WantKind::Check), "cannot check blocks"),
+        (want(|want| want.kind = WantKind::Patch), "cannot update blocks"),
     ] {
         let error = weft_schemes::plan(&world.request(&job, &stores, &[], 8), pipeline).unwrap_err();
         assert!(error.reaction == Reaction::InvalidInput && error.message.contains(says), "{error}");
