@@ -300,7 +300,7 @@ mod tests {
         }
         for bad in ["", ".a", "-", "a/b", "a b", "ä", "a\n", &"x".repeat(64)] {
             let error = name("bucket", bad).unwrap_err();
-            assert!(error.message.contains("a bucket: letters, digits"), "{error}");
+            assert!(error.message.contains("a bucket: use 1 to 63 letters, digits"), "{error}");
             assert!(!error.message.contains('\n'));
         }
         assert_eq!(label("rack", "row 3, rack ä"), Ok(()));

@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(unpack_placement(&blob).unwrap(), in_order);
         assert!(unpack_placement(&blob[..blob.len() - 1]).is_err());
         let hole = pack_as(COPIES_VERSION, &vec![(1u8, 0u8, place(1, 0))]).unwrap();
-        assert!(unpack_placement(&hole).unwrap_err().to_string().contains("hole"));
+        assert!(unpack_placement(&hole).unwrap_err().to_string().contains("lacks a block"));
     }
 
     #[test]

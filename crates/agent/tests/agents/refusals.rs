@@ -261,7 +261,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     assert_eq!((few.removed, few.quarantined, few.gone.len(), few.kept.as_str()), (0, 2, 3, ""));
     let many = remove(|r| r.reason = "drained".into(), &blocks[2..65]).await.unwrap();
     assert_eq!((many.removed, many.quarantined, many.gone.len(), many.waiting), (0, 5, 5, 58), "a tenth of 70 in all");
-    assert!(many.kept.contains("58 blocks are kept") && many.kept.contains("a person must decide"), "{}", many.kept);
+    assert!(many.kept.contains("kept 58 blocks") && many.kept.contains("a person must decide"), "{}", many.kept);
     assert_eq!(cluster.payload(ONE, blocks[0]), None);
 
     // Quarantine obeys the same request checks and the same limit.

@@ -75,7 +75,7 @@ fn certificates_are_issued_once_and_for_a_named_owner() {
     };
     issue(&["client"]).refused(3, &["authority/ca.pem"]);
     weft(["certificate", "authority", path(&authority)]).ok();
-    weft(["certificate", "authority", path(&authority)]).refused(2, &["has an authority already"]);
+    weft(["certificate", "authority", path(&authority)]).refused(2, &["already has an authority"]);
     let id = "0a1b2c3d4e5f60718293a4b5c6d7e8f9";
     let of_existing = scratch.path().join("of-existing");
     assert_eq!(weft(["certificate", "authority", "--id", id, path(&of_existing), "--json"]).ok().json()["cluster"], id);

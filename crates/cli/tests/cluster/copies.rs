@@ -121,7 +121,7 @@ fn what_is_not_whole_is_not_cooled_and_a_rack_too_full_is_warned_of() {
     let says = ["hot/one: block 2 of stripe 0", &parity, "its node is down", "weft repair object hot/one"];
     cluster.weft(["policy", "cool", "hot/one"]).refused(4, &says);
     assert_eq!(cluster.copies("hot/one").len(), 2);
-    let says = ["3 copies of 2 data blocks and 1 parity blocks need 7 nodes; 4 are up"];
+    let says = ["3 copies of 2 data blocks and 1 parity blocks need 7 nodes, but 4 are up"];
     cluster.weft(["policy", "heat", "hot/one", "--replicas", "3"]).refused(6, &says);
     cluster.up().ok();
     cluster.wait_for_state(&[&parity], "up");

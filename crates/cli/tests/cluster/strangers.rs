@@ -86,8 +86,8 @@ fn a_full_cluster_says_so_before_anything_is_written() {
 #[test]
 fn an_agent_of_another_version_is_told_both() {
     let cluster = Setup { insecure: true, ..Setup::nodes(1) }.up();
-    assert!(cluster.log("coordinator").contains("insecure: connections are neither encrypted nor authenticated"));
-    assert!(cluster.log("node-01").contains("insecure: "));
+    assert!(cluster.log("coordinator").contains("insecure = true: connections are neither encrypted nor authenticated"));
+    assert!(cluster.log("node-01").contains("insecure = true: "));
     let request = |oldest| RegisterRequest {
         protocol: Some(ProtocolRange { oldest, newest: oldest + 2 }),
         cluster: setting(&cluster, "cluster"),

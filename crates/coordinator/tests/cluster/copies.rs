@@ -214,7 +214,7 @@ async fn an_object_is_cooled_and_heated_again() {
     // More than there are nodes for: as many as there is room for, and the rest is named.
     let done = repair(&world, "k", &heat(6)).await.unwrap();
     assert!(done.blocks.len() == 3 * 2 && done.left.len() == 3 * 4, "{done:?}");
-    let says = "6 copies of 2 data blocks and 1 parity blocks need 13 nodes; 9 are up";
+    let says = "6 copies of 2 data blocks and 1 parity blocks need 13 nodes, but 9 are up";
     assert!(done.left[0].reason.contains(says), "{:?}", done.left[0]);
     world.client.remove("hot", "k").await.unwrap();
     world.until("nothing is left", async |world| world.block_count(1..=9) == 0).await;
@@ -393,7 +393,7 @@ async fn too_few_nodes_for_all_copies_are_counted() {
         |replicas| api::Policy { name: format!("x{replicas}"), code: "rs(2,1)".into(), replicas, ..api::Policy::default() };
     let made = world.client.create_policy(policy(2)).await.unwrap();
     assert_eq!(made.replicas, 2);
-    let says = "rs(2,1) with 2 copies of its data needs 5 different nodes for a stripe";
+    let says = "rs(2,1) with 2 copies of its data puts the blocks of a stripe on 5 different nodes";
     assert!(made.warnings[0].contains(says) && made.warnings[0].contains("has 4"), "{made:?}");
     assert_eq!(world.client.create_policy(policy(0)).await.unwrap().warnings, Vec::<String>::new());
     assert_eq!(world.client.create_policy(policy(17)).await.unwrap_err().reaction, Reaction::InvalidInput);

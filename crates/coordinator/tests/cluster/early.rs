@@ -307,7 +307,7 @@ async fn what_was_committed_is_not_given_up() {
     file.busy_timeout(Duration::from_secs(5)).unwrap();
     file.execute_batch("ALTER TABLE incomplete RENAME TO hidden").unwrap();
     let error = from_status(&bare.commit_put(commit).await.unwrap_err());
-    assert!(error.reaction == Reaction::Retry && error.message.contains("it is stored"), "{error}");
+    assert!(error.reaction == Reaction::Retry && error.message.contains("the object is stored"), "{error}");
     file.execute_batch("ALTER TABLE hidden RENAME TO incomplete").unwrap();
     assert_eq!(bare.commit_put(commit).await.unwrap().into_inner().version, upload);
 }

@@ -220,7 +220,7 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
                 }
                 Event::Progress(progress) => {
                     let words: Vec<&str> = progress.message.split(' ').collect();
-                    let at = words.iter().rposition(|word| *word == "positions").unwrap();
+                    let at = words.iter().rposition(|word| *word == "missing").unwrap();
                     missing = Some(words[at - 1].parse::<u64>().unwrap());
                 }
                 Event::Done(last) => done = Some(last),

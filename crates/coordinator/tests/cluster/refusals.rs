@@ -20,7 +20,7 @@ async fn clients_are_told_what_would_be_right() {
         (
             put("b", "k", "rs(10,4)", 0, 0).await,
             Reaction::InvalidInput,
-            "14 different nodes for a stripe, but 5 of 5 nodes are up",
+            "14 different nodes, and 5 of 5 nodes are up",
         ),
         (put("b", "k", "", 0, 0).await, Reaction::InvalidInput, "9 different nodes"),
         (put("b", "k", "rs(3,2)", 1000, 300).await, Reaction::InvalidInput, "a block of 1000 is not a multiple of 4KiB"),
@@ -28,7 +28,7 @@ async fn clients_are_told_what_would_be_right() {
         (put("b", "k", "rs(3,2)", 1 << 50, 0).await, Reaction::InvalidInput, "at most 4GiB"),
         (put("b", "k", "rs(3)", 0, 0).await, Reaction::InvalidInput, "rs(k,m"),
         (put("b", "a\nb", "rs(3,2)", 0, 0).await, Reaction::InvalidInput, "control characters"),
-        (put("B/", "k", "rs(3,2)", 0, 0).await, Reaction::InvalidInput, "not a name for a bucket"),
+        (put("B/", "k", "rs(3,2)", 0, 0).await, Reaction::InvalidInput, "is not a valid name for a bucket"),
         (world.client.stat("b", "k").await.unwrap_err(), Reaction::NotFound, "weft ls b"),
         (world.client.remove_policy("default").await.unwrap_err(), Reaction::InvalidInput, "is the default"),
         (world.client.create_bucket("b", "").await.unwrap_err(), Reaction::InvalidInput, "already"),
@@ -88,10 +88,10 @@ async fn agents_that_do_not_belong_are_sent_away() {
     let cases = [
         (wrong(&|r| r.protocol = Some(api::ProtocolRange { oldest: 7, newest: 9 })), "versions 7 to 9"),
         (wrong(&|r| r.cluster = "00000000000000000000000000000001".into()), "belongs to cluster"),
-        (wrong(&|r| r.name = "no name!".into()), "not a name for a node"),
+        (wrong(&|r| r.name = "no name!".into()), "is not a valid name for a node"),
         (wrong(&|r| r.name = "node-01".into()), "is already up"),
         (wrong(&|r| r.node = 55), "never registered"),
-        (wrong(&|r| r.rack = String::new()), "name of a rack"),
+        (wrong(&|r| r.rack = String::new()), "name for a rack"),
         (wrong(&|r| (r.incarnation, r.highest_epoch) = (status.incarnation.clone(), 99)), "old copy"),
     ];
     for (request, part) in cases {
@@ -148,7 +148,7 @@ async fn certificates_say_who_may_call_what() {
     let refused = rpc::membership_client(client).register(register("node-01")).await.unwrap_err();
     assert!(refused.message().contains("a client is not an agent"), "{refused}");
     let refused = rpc::membership_client(agent.clone()).register(register("node-02")).await.unwrap_err();
-    assert!(refused.message().contains("names another"), "{refused}");
+    assert!(refused.message().contains("has another name"), "{refused}");
     let registered = rpc::membership_client(agent).register(register("node-01")).await.unwrap().into_inner();
 
     let stranger = channel(Peer::Agent("node-03".into())).await;

@@ -127,7 +127,7 @@ async fn who_spoiled_what_was_rebuilt_is_left_out_the_next_time() {
     let first = world.explained_target("k", 3).await;
     world.lies.lock().unwrap().insert(3);
     let error = world.repair("k", &RepairOptions::default()).await.unwrap_err();
-    assert!(error.reaction == Reaction::Corrupt && error.message.contains("is not what was recorded"), "{error}");
+    assert!(error.reaction == Reaction::Corrupt && error.message.contains("does not match its recorded checksums"), "{error}");
     let next = world.explained_target("k", 3).await;
     assert_ne!(next, first, "it goes to the same disk again");
     world.repair("k", &RepairOptions::default()).await.unwrap();

@@ -34,7 +34,7 @@ async fn it_is_read_and_repaired_as_long_as_one_block_of_it_is_there() {
     world.put("k", &bytes).await.unwrap();
     let homes = blocks(&world, "k").await;
     let asked = world.repair("k", &block(2, None)).await.unwrap_err();
-    assert!(asked.reaction == Reaction::InvalidInput && asked.message.contains("has no bytes"), "{asked}");
+    assert!(asked.reaction == Reaction::InvalidInput && asked.message.contains("is empty"), "{asked}");
     // Its data block and a parity block: of the other one all can be had.
     for (_, node) in &homes[..2] {
         world.kill(*node);

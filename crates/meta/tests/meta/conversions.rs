@@ -93,7 +93,7 @@ async fn a_conversion_of_other_bytes_than_there_were_is_refused() {
     let put = world.commit(world.written("rs(2,1)", None).await, 100).await.unwrap();
     let upload = world.written_bytes(4096, "xor(2)", Some(put.version)).await;
     let error = world.meta.commit_put(world.epoch, upload, commit_at(4096, 200)).await.unwrap_err();
-    assert!(matches!(&error, MetaError::Refused(said) if said.contains("cannot become 4096")), "{error}");
+    assert!(matches!(&error, MetaError::Refused(said) if said.contains("its conversion wrote 4096")), "{error}");
     assert_eq!(world.meta.object(&world.name()).await.unwrap(), put);
 }
 
