@@ -1,4 +1,4 @@
-//! How many durable changes of the metadata a put takes, and what becomes of stripes that are allocated ahead.
+//! How many durable changes of the metadata a put takes, and what happens to stripes that are allocated ahead.
 
 use crate::world::{World, data};
 use weft_client::{PutOptions, api};
@@ -73,7 +73,7 @@ async fn a_stripe_that_was_allocated_ahead_goes_elsewhere_once_a_node_of_it_is_d
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin(2)).await.unwrap().into_inner();
     world.kill(1);
     world.kill(2);
-    world.until("two are down", async |world| world.up().await.len() == 6).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 6).await;
     for number in 0..2 {
         let stripe = api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None, put_key };
         assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
@@ -91,12 +91,12 @@ async fn what_an_earlier_coordinator_allocated_behind_the_last_stripe_does_not_s
     let mut bare = world.bare_client().await;
     let object = bare.commit_put(api::CommitPutRequest { upload, size: 0, put_key }).await.unwrap().into_inner();
     assert_eq!((object.version, object.size, object.stripe_count), (upload, 0, 0));
-    world.until("nobody keeps it", async |world| garbage(world) == 0).await;
+    world.until("the garbage is removed", async |world| garbage(world) == 0).await;
 }
 
-/// Nothing that one call allocates ahead is a stripe that another call is sending already.
+/// A call never allocates ahead a stripe that another call is already sending.
 #[tokio::test(start_paused = true)]
-async fn stripes_that_are_begun_at_once_in_any_order_stay_each_others() {
+async fn stripes_that_begin_concurrently_in_any_order_stay_separate() {
     let world = World::new(8, 4).await;
     let mut bare = world.bare_client().await;
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin(0)).await.unwrap().into_inner();

@@ -1,4 +1,4 @@
-//! Conversions that wait: for stripes that have not ended, for nodes that are away, for space, for agents that are busy.
+//! Conversions that wait for open stripes, for nodes that are down, for space, and for busy agents.
 
 use crate::{
     fake_agent::FakeAgent,
@@ -20,7 +20,7 @@ use weft_types::{ByteSize, Reaction};
 const LEN: usize = 256 << 10;
 
 impl World {
-    /// Begins to turn replicas into coded data, so slowly that the first stripe has ended long before the second begins.
+    /// Starts to convert replicas to coded data, so slowly that the first stripe ends long before the second begins.
     async fn convert_slowly(&self, content: &[u8], bytes_per_s: u64) -> u64 {
         self.put_twice("k", content).await;
         self.create_cold(64 << 10).await;
@@ -42,14 +42,14 @@ impl World {
         self.client.put("b", key, content, &options).await.unwrap();
     }
 
-    /// Makes the policy to which objects are converted.
+    /// Creates the policy to which objects are converted.
     async fn create_cold(&self, block_len: u64) {
         let (name, code) = ("cold".into(), "rs(2,1)".into());
         let policy = api::Policy { name, code, block_len, cell_len: block_len, ..api::Policy::default() };
         self.client.create_policy(policy).await.unwrap();
     }
 
-    /// Waits until a job tells this; it must not have ended.
+    /// Waits until a job reports `what`; the job must not have ended.
     async fn until_told(&self, job: u64, what: &str) {
         self.until(what, async |world| {
             let job = world.client.job(job).await.unwrap();
@@ -65,16 +65,16 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_whose_new_blocks_are_lost_before_it_is_whole_is_begun_anew() {
+async fn an_object_whose_new_blocks_are_lost_before_it_is_complete_starts_again() {
     let mut world = World::new(4, 4).await;
     let content = data(LEN, 1);
     let job = world.convert_slowly(&content, 40 << 10).await;
     let old: BTreeSet<u32> = world.stat("k").await.stripes[0].blocks.iter().map(|block| block.node).collect();
-    // Of three nodes with new blocks there is one without an old one.
+    // One of the three nodes with new blocks has no old block.
     let held = world.files(4);
     let lost = held.iter().map(|(node, _)| *node).find(|node| !old.contains(node)).unwrap();
     world.kill(lost);
-    world.until("one is down", async |world| world.up().await.len() == 3).await;
+    world.until("one node is down", async |world| world.up().await.len() == 3).await;
     // On simulated time: the second stripe begins three seconds after the first.
     assert_eq!(world.stat("k").await.code, "replication(2)");
     let ended = world.ended(job).await;
@@ -85,7 +85,7 @@ async fn an_object_whose_new_blocks_are_lost_before_it_is_whole_is_begun_anew() 
 
 /// The answer to its commit may have been lost.
 #[tokio::test(start_paused = true)]
-async fn a_put_that_was_converted_since_is_still_told_as_stored() {
+async fn a_put_that_was_converted_since_is_still_reported_as_stored() {
     let world = World::new(4, 4).await;
     let content = data(LEN, 2);
     let job = world.convert_slowly(&content, 256 << 10).await;
@@ -112,7 +112,7 @@ async fn new_blocks_on_a_node_that_only_restarts_are_not_written_again() {
     let node = held.iter().map(|(node, _)| *node).find(|node| !old.contains(node)).unwrap();
     world.kill(node);
     world.until_told(job, &format!("waits for node-{node:02}, which is down and has new blocks of b/k")).await;
-    // By now all stripes have ended: so long that the node counts as down for good in all else.
+    // By now all stripes have ended, and for all other purposes the node counts as down for good.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let ended_stripes = world.files(4);
     world.start_agent(node).await;
@@ -121,14 +121,14 @@ async fn new_blocks_on_a_node_that_only_restarts_are_not_written_again() {
     assert_eq!((world.stat("k").await.code.as_str(), world.not_ok("k").await), ("rs(2,1)", vec![]));
     assert_eq!(world.get("k", "").await.unwrap().0, content);
     let now = world.files(4);
-    assert!(before.is_empty() && now.is_subset(&ended_stripes), "it was written a second time");
+    assert!(before.is_empty() && now.is_subset(&ended_stripes), "blocks were written a second time");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
     const DISK_BYTES: u64 = 900 << 10;
     let mut world = World::with(4, 4, |config| config.conversion_free_percent = 25).await;
-    // What was replaced stays on the disks for as long as nobody raises the bound.
+    // Replaced blocks stay on the disks until the bound is raised.
     world.limits = Limits { freed_bytes_per_hour: ByteSize(0), freed_percent_per_hour: 0, ..Limits::default() };
     world.disk_bytes.store(DISK_BYTES, Ordering::Relaxed);
     world.restart_agents().await;
@@ -141,19 +141,19 @@ async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
         (1..=4).flat_map(|node| world.disk_dirs(node)).map(|disk| DISK_BYTES.saturating_sub(bytes_in(&disk))).collect()
     };
     let before = free(&world);
-    // So slowly that nodes tell meanwhile what they have left.
+    // Slow enough for nodes to report their free space meanwhile.
     let options = ConvertOptions { concurrency: 1, bytes_per_s: 512 << 10 };
     let job = world.client.convert("b", "", "cold", &options).await.unwrap().id;
     world.until_told(job, "waits for space: ").await;
     let waiting = world.client.job(job).await.unwrap();
     assert!(waiting.done.unwrap().blocks >= 1 && waiting.stripes_under_way == 0, "{waiting:?}");
     for (free, before) in free(&world).into_iter().zip(before) {
-        // A block or two may be placed by what was told a heartbeat ago; and puts do not leave as much.
+        // One or two blocks may be placed by the free space of the previous heartbeat. Puts may use more space.
         assert!(free == before || free >= DISK_BYTES / 4 - (128 << 10), "{free} bytes are free, and {before} were");
     }
     let put = data(LEN, 99);
     world.client.put("b", "new", put.as_slice(), &PutOptions::default()).await.unwrap();
-    // Whoever raises the bound starts the agent again.
+    // Raising the bound restarts the agent.
     world.limits = Limits::default();
     world.restart_agents().await;
     let ended = world.ended(job).await;
@@ -183,7 +183,7 @@ async fn a_block_that_has_to_go_elsewhere_leaves_space_to_puts_too() {
     let on_full = world.block_files(4);
     let job = world.client.convert("b", "k", "cold", &ConvertOptions::default()).await.unwrap().id;
     world.until("all three receive their blocks", async |world| world.being_written().len() == 3).await;
-    // Not the one that writes it: that has the most of it.
+    // Not the node that writes the stripe, which has most of it.
     let hit = (1..=3).min_by_key(|node| old.get(node)).unwrap();
     assert!(world.being_written().values().any(|node| *node == hit));
     world.kill(hit);
@@ -192,12 +192,12 @@ async fn a_block_that_has_to_go_elsewhere_leaves_space_to_puts_too() {
     world.start_agent(hit).await;
     let ended = world.ended(job).await;
     assert_eq!((ended.state.as_str(), ended.last_error.as_str()), ("done", ""));
-    assert!(world.get("k", "").await.unwrap().0 == content, "something else came back");
+    assert!(world.get("k", "").await.unwrap().0 == content, "the object was read back changed");
 }
 
-/// Of two of which each has written a part, with as many stripes at a time as one of them has still to write.
+/// Two objects are written in part, and as many stripes run at a time as one of them has left to write.
 #[tokio::test(start_paused = true)]
-async fn an_object_gives_up_what_it_has_for_another_that_waits_for_space() {
+async fn an_object_gives_up_its_new_stripes_for_another_that_waits_for_space() {
     let mut world = World::with(4, 4, |config| config.conversion_free_percent = 25).await;
     world.disk_bytes.store(1 << 30, Ordering::Relaxed);
     world.restart_agents().await;
@@ -215,7 +215,7 @@ async fn an_object_gives_up_what_it_has_for_another_that_waits_for_space() {
         .await;
     world.disk_bytes.store(1, Ordering::Relaxed);
     world.until_told(job, "waits for space: ").await;
-    world.until("one makes way for the other", async |world| world.rows("uploads") == 1).await;
+    world.until("one object gives up its space", async |world| world.rows("uploads") == 1).await;
     world.until_told(job, "waits for space: ").await;
     world.disk_bytes.store(1 << 30, Ordering::Relaxed);
     let ended = world.ended(job).await;
@@ -229,7 +229,7 @@ async fn an_object_gives_up_what_it_has_for_another_that_waits_for_space() {
 #[tokio::test(start_paused = true)]
 async fn a_stripe_that_is_too_much_for_memory_waits_for_room_on_a_disk() {
     let mut world = World::new(4, 4).await;
-    // Of which a conversion has a quarter of an eighth for its stripe.
+    // A conversion may use a quarter of an eighth of this for its stripe.
     world.limits.memory_budget = weft_types::ByteSize(32 << 20);
     world.disk_bytes.store(2300 << 10, Ordering::Relaxed);
     world.restart_agents().await;
@@ -245,8 +245,8 @@ async fn a_stripe_that_is_too_much_for_memory_waits_for_room_on_a_disk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_busy_with_tasks_is_waited_for_and_nobody_is_to_blame() {
-    // Not even one failure is forgiven.
+async fn a_conversion_waits_for_a_busy_agent_and_blames_no_node() {
+    // A single failure would exclude a node.
     let change = |config: &mut weft_coordinator::CoordinatorConfig| (config.open_attempts_max, config.resumes_max) = (4, 0);
     let mut world = World::with(2, 2, change).await;
     let content = data(LEN, 1);
@@ -267,7 +267,7 @@ async fn who_is_busy_with_tasks_is_waited_for_and_nobody_is_to_blame() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_meddles_with_the_put_of_a_conversion() {
+async fn clients_cannot_change_the_put_of_a_conversion() {
     let world = World::new(4, 4).await;
     let content = data(LEN, 1);
     let job = world.convert_slowly(&content, 1).await;

@@ -56,7 +56,7 @@ fn states(stripes: &[api::Stripe]) -> BTreeSet<String> {
     all.map(|block| block.state.clone()).collect()
 }
 
-/// What a command of an operator's, as `options` has it, did.
+/// Runs an operator's repair command and returns its result.
 async fn repair(world: &World, key: &str, options: &RepairOptions) -> Result<api::RepairDone> {
     let mut repair = world.client.repair("hot", key, options).await?;
     while let Some(event) = repair.next().await? {
@@ -98,10 +98,10 @@ async fn data_with_copies_are_written_and_read_plainly_though_nodes_are_down() {
     }
     for block in copies_of(&world, "mist", 0).await {
         world.kill(block.node);
-        world.until("its node is down", async |world| !world.up().await.contains(&block.node)).await;
+        world.until("the node is down", async |world| !world.up().await.contains(&block.node)).await;
         let rebuilt = get(&world, "mist", &bytes).await;
         let of_first = rebuilt.iter().filter(|it| it.index == 0).count();
-        assert_eq!(of_first > 0, block.copy == 1, "only with both of them gone anything is rebuilt: {rebuilt:?}");
+        assert_eq!(of_first > 0, block.copy == 1, "blocks are rebuilt only if both copies are lost: {rebuilt:?}");
     }
 }
 
@@ -135,7 +135,7 @@ async fn copies_are_lost_and_rebuilt_by_reading_one_block() {
     put(&world, "k", &bytes, "mist").await.unwrap();
     let [first, second] = copies_of(&world, "k", 1).await.try_into().unwrap();
     world.kill(second.node);
-    world.until("it is down", async |world| !world.up().await.contains(&second.node)).await;
+    world.until("the node is down", async |world| !world.up().await.contains(&second.node)).await;
     assert_eq!(copies_of(&world, "k", 1).await[1].state, "down");
     let done = repair(&world, "k", &RepairOptions::default()).await.unwrap();
     let rebuilt: Vec<(u32, u32)> = done.blocks.iter().map(|block| (block.index, block.copy)).collect();
@@ -143,9 +143,9 @@ async fn copies_are_lost_and_rebuilt_by_reading_one_block() {
     let traffic = done.traffic.unwrap();
     assert_eq!((traffic.read_bytes, traffic.written_bytes), (BLOCK_LEN, BLOCK_LEN), "one read, and one write");
 
-    // The whole node of the first one, by a job.
+    // A job rebuilds the whole node of the first copy.
     world.kill(first.node);
-    world.until("it is down", async |world| !world.up().await.contains(&first.node)).await;
+    world.until("the node is down", async |world| !world.up().await.contains(&first.node)).await;
     let jobs = weft_client::RepairNodeOptions::default();
     let job = world.client.repair_node(NodeId(first.node), &jobs).await.unwrap().id;
     world.until("the job is done", async |world| world.client.job(job).await.unwrap().state == "done").await;
@@ -166,7 +166,7 @@ async fn a_corrupt_copy_is_found_read_around_and_rebuilt() {
     std::fs::write(&file, payload).unwrap();
     let found = async |world: &World| copies_of(world, "k", 0).await[1].state == "corrupt";
     world
-        .until("the lot falls on the corrupt one", async |world| {
+        .until("a read picks the corrupt copy", async |world| {
             assert_eq!(get(world, "k", &bytes).await, [], "nothing needs to be rebuilt for a reader");
             found(world).await
         })
@@ -175,7 +175,7 @@ async fn a_corrupt_copy_is_found_read_around_and_rebuilt() {
     let done = repair(&world, "k", &RepairOptions::default()).await.unwrap();
     assert_eq!((done.blocks.len(), done.blocks[0].copy, done.traffic.unwrap().read_bytes), (1, 1, BLOCK_LEN));
     is_whole(&world, "k", 1).await;
-    // Of a block that is asked for and not lost the first copy is rebuilt, from the other.
+    // If a repair names a block that is not lost, its first copy is rebuilt from the other.
     let done = repair(&world, "k", &block(0, None)).await.unwrap();
     assert_eq!((done.blocks[0].copy, done.traffic.unwrap().read_bytes), (0, BLOCK_LEN));
     is_whole(&world, "k", 1).await;
@@ -202,16 +202,16 @@ async fn an_object_is_cooled_and_heated_again() {
     let traffic = done.traffic.unwrap();
     assert_eq!(traffic.read_bytes, traffic.written_bytes, "every copy is read once and written once");
     is_whole(&world, "k", 1).await;
-    assert!(repair(&world, "k", &heat(2)).await.unwrap().blocks.is_empty(), "all of it is there");
+    assert!(repair(&world, "k", &heat(2)).await.unwrap().blocks.is_empty(), "all copies exist");
     let done = repair(&world, "k", &heat(3)).await.unwrap();
     assert_eq!(done.blocks.len(), 3 * 2);
     is_whole(&world, "k", 2).await;
-    // What a restarted coordinator finds is what there was.
+    // A restart of the coordinator changes nothing.
     world.restart_coordinator().await;
-    world.until("all are back", async |world| world.up().await.len() == 9).await;
+    world.until("all nodes are up again", async |world| world.up().await.len() == 9).await;
     is_whole(&world, "k", 2).await;
     assert_eq!(get(&world, "k", &bytes).await, []);
-    // More than there are nodes for: as many as there is room for, and the rest is named.
+    // Too few nodes: as many copies as fit, and the rest is named.
     let done = repair(&world, "k", &heat(6)).await.unwrap();
     assert!(done.blocks.len() == 3 * 2 && done.left.len() == 3 * 4, "{done:?}");
     let says = "6 copies of 2 data blocks and 1 parity blocks need 13 nodes, but 9 are up";
@@ -220,15 +220,15 @@ async fn an_object_is_cooled_and_heated_again() {
     world.until("nothing is left", async |world| world.block_count(1..=9) == 0).await;
 }
 
-/// Kills a node and waits until that is known.
+/// Kills a node and waits until the coordinator notices.
 async fn take_down(world: &mut World, node: u32) {
     world.kill(node);
-    world.until("it is down", async |world| !world.up().await.contains(&node)).await;
+    world.until("the node is down", async |world| !world.up().await.contains(&node)).await;
 }
 
 /// Without a node to spare.
 #[tokio::test(start_paused = true)]
-async fn copies_stay_while_parity_is_away_and_go_though_their_own_node_is() {
+async fn copies_stay_while_parity_is_down_and_are_dropped_if_only_their_own_node_is() {
     let mut world = world(5, 2).await;
     let bytes = data(2 * BLOCK_LEN as usize, 56);
     for key in ["k", "l"] {
@@ -240,11 +240,11 @@ async fn copies_stay_while_parity_is_away_and_go_though_their_own_node_is() {
     let says = format!("block 2 of stripe 0 is not complete (on node-{parity:02}: its node is down)");
     assert!(refused.reaction == Reaction::Unavailable && refused.message.contains(&says), "{refused}");
     assert!(refused.message.contains("weft repair object hot/k"), "{refused}");
-    assert_eq!(stripes(&world, "k").await[0].copies.len(), 2, "they are what its blocks could be rebuilt of");
+    assert_eq!(stripes(&world, "k").await[0].copies.len(), 2, "its blocks can be rebuilt from these copies");
     world.start_agent(parity).await;
-    world.until("it is back", async |world| world.up().await.contains(&parity)).await;
+    world.until("the node is up again", async |world| world.up().await.contains(&parity)).await;
 
-    // Whichever copy is away, the other one is kept.
+    // If the node of one copy is down, the other copy is kept.
     for (key, copy) in [("k", 0), ("l", 1)] {
         let away = copies_of(&world, key, 0).await.remove(copy).node;
         take_down(&mut world, away).await;
@@ -252,16 +252,16 @@ async fn copies_stay_while_parity_is_away_and_go_though_their_own_node_is() {
         assert!(left.message.contains("2 copies of 2 data blocks and 1 parity blocks need 5 nodes; 4 are up"), "{left}");
         assert_eq!(world.client.cool("hot", key).await.unwrap().blocks, 2);
         assert_eq!(copies_of(&world, key, 0).await[0].copy as usize, 1 - copy);
-        assert_eq!(get(&world, key, &bytes).await, [], "nothing is lost with that node any more");
+        assert_eq!(get(&world, key, &bytes).await, [], "the node held no needed block");
         world.start_agent(away).await;
-        world.until("it is back", async |world| world.up().await.contains(&away)).await;
+        world.until("the node is up again", async |world| world.up().await.contains(&away)).await;
         is_whole(&world, key, 0).await;
     }
-    world.until("what was away is gone, too", async |world| world.block_count(1..=5) == 2 * 3).await;
+    world.until("the blocks of the node that was down are removed, too", async |world| world.block_count(1..=5) == 2 * 3).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_cooled_before_a_stripe_that_cannot_be_is_told() {
+async fn a_partial_cooling_reports_what_was_dropped() {
     let mut world = world(7, 2).await;
     let bytes = data(4 * BLOCK_LEN as usize, 57);
     let mut found = None;
@@ -288,7 +288,7 @@ async fn what_was_cooled_before_a_stripe_that_cannot_be_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_left_with_too_many_blocks_in_a_rack_is_told() {
+async fn cooling_that_leaves_too_many_blocks_in_a_rack_warns() {
     let mut world = world(5, 2).await;
     let policy = |domain: &str| api::Policy {
         name: domain.into(),
@@ -305,7 +305,7 @@ async fn who_is_left_with_too_many_blocks_in_a_rack_is_told() {
         world.client.create_bucket(domain, domain).await.unwrap();
         for key in ["a", "b", "c", "d", "e", "f"] {
             world.client.put(domain, key, bytes.as_slice(), &PutOptions::default()).await.unwrap();
-            // The only node of its rack: without it, three blocks are left in two racks.
+            // The only node of its rack; without it, three blocks are left in two racks.
             if world.client.stat(domain, key).await.unwrap().stripes[0].blocks[2].node != 3 {
                 found.push((domain, key));
                 break;
@@ -322,7 +322,7 @@ async fn who_is_left_with_too_many_blocks_in_a_rack_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn copies_stay_until_parity_that_is_still_coming_has_come() {
+async fn copies_stay_until_late_parity_has_arrived() {
     let patient = |config: &mut CoordinatorConfig| {
         (config.stall_ms, config.suspect_ms, config.down_after_ms) = (20_000, 60_000, 60_000);
     };
@@ -341,7 +341,7 @@ async fn copies_stay_until_parity_that_is_still_coming_has_come() {
     put.is_right(&world, &[]).await;
 }
 
-/// Though no block that would be kept is missing: whoever sends a copy that is dropped meanwhile would leave it behind.
+/// Even if no block that stays is missing: if a copy were dropped while it is being sent, its sender would leave it behind.
 #[tokio::test(start_paused = true)]
 async fn a_copy_that_is_still_being_sent_is_not_dropped() {
     let mut world = World::new(5, 5).await;
@@ -357,7 +357,7 @@ async fn a_copy_that_is_still_being_sent_is_not_dropped() {
     let bytes = data(2 * BLOCK_LEN as usize, 59);
     for key in ["a", "b", "c", "d", "e", "f"] {
         world.client.put("b", key, bytes.as_slice(), &options).await.unwrap();
-        // At first all copies of a block may be on their way, or parity.
+        // At first all copies of a block, or parity, may still be in transit.
         while let Err(refused) = world.client.cool("b", key).await {
             if refused.message.contains("still sending copies of stripe 0") {
                 assert_eq!(world.stat(key).await.stripes[0].copies.len(), 2);
@@ -400,7 +400,7 @@ async fn too_few_nodes_for_all_copies_are_counted() {
     world.client.create_bucket("hot", "x2").await.unwrap();
     let refused = put(&world, "k", &data(1000, 55), "direct").await.unwrap_err();
     assert!(refused.message.contains(says) && refused.message.contains("4 of 4 nodes are up"), "{refused}");
-    // A heat of what has one copy needs a number.
+    // Heating objects of a policy with one copy needs a number.
     world.client.create_bucket("cold", "x0").await.unwrap();
     world.client.put("cold", "k", data(1000, 55).as_slice(), &PutOptions::default()).await.unwrap();
     let mut heat = world.client.repair("cold", "k", &RepairOptions { heat: Some(0), ..RepairOptions::default() }).await.unwrap();

@@ -1,4 +1,4 @@
-//! Pages and blocks that are not what was stored.
+//! Pages and blocks whose bytes differ from what was stored.
 
 use crate::{
     lying_disks::Spoiled,
@@ -16,9 +16,9 @@ async fn range(world: &World, key: &str, range: std::ops::Range<u64>) -> (Vec<u8
     (bytes, got)
 }
 
-/// Also where less than a checksum unit is read: its pages' checksums tell.
+/// Also if less than a checksum unit is read: the pages' checksums detect it.
 #[tokio::test(start_paused = true)]
-async fn what_a_node_spoils_behind_its_disk_is_read_around_and_the_node_is_named() {
+async fn bytes_that_a_node_corrupts_after_reading_are_read_around_and_the_node_is_named() {
     let world = World::with(8, 4, |_| ()).await;
     let cell_len = 64 << 10;
     for (key, some) in [("whole", 0..2 << 20), ("page", 4096..8192), ("byte", 5000..5001), ("two", cell_len - 1..cell_len + 5000)]
@@ -34,7 +34,7 @@ async fn what_a_node_spoils_behind_its_disk_is_read_around_and_the_node_is_named
             world.spoils.lock().unwrap().insert(index, by);
             let (read, got) = range(&world, key, some.clone()).await;
             world.spoils.lock().unwrap().clear();
-            assert!(read == part, "{key}: a spoiled byte was handed out");
+            assert!(read == part, "{key}: a corrupt byte was returned");
             got
         };
         let got = spoiled(Spoiled::Read).await;
@@ -45,7 +45,7 @@ async fn what_a_node_spoils_behind_its_disk_is_read_around_and_the_node_is_named
 
         // By then the node is asked again.
         tokio::time::sleep(Duration::from_secs(60)).await;
-        // A frame whose checksum is not that of its bytes: its sender is gone around.
+        // If a frame has a wrong checksum, reads avoid its sender.
         let got = spoiled(Spoiled::Memory).await;
         let is_of_node = |error: &weft_types::Error| (error.reaction, error.party) == (Reaction::Corrupt, Some(node));
         assert!(got.errors.iter().any(is_of_node) && got.rebuilt.len() == 1, "{key}: {got:?}");
@@ -58,7 +58,7 @@ fn ranges(object: &api::ObjectReply, index: usize) -> Vec<(u64, u64)> {
 
 #[tokio::test(start_paused = true)]
 async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_positions() {
-    // Six nodes: what is corrupt in part has no other node to go to.
+    // Six nodes: a block that is corrupt in part cannot move.
     for nodes in [8, 6] {
         let world = World::with(nodes, 4, |config| config.down_after_ms = 20_000).await;
         let bytes = data(2 << 20, 11);
@@ -77,7 +77,7 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
             let bytes = ((page * PAGE) as u64, ((page + 1) * PAGE) as u64);
             assert_eq!((stat.stripes[0].blocks[index].state.as_str(), ranges(&stat, index)), ("corrupt", vec![bytes]));
         }
-        // Where nothing is corrupt, the block is read as it is.
+        // Intact ranges of the block are read directly.
         let mut some = Vec::new();
         let options = GetOptions { range: Some(0..100), ..GetOptions::default() };
         let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
@@ -88,7 +88,7 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
         assert_eq!(world.not_ok("k").await, []);
         let stat = world.stat("k").await;
         assert!((0..6).all(|index| ranges(&stat, index).is_empty()));
-        // A node that was blamed for a moment on the way is read around until that is forgotten.
+        // Reads avoid a node that was blamed meanwhile until the blame expires.
         world
             .until("all of it is read as it is", async |world| {
                 let (read, got) = world.get("k", "").await.unwrap();
@@ -101,7 +101,7 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_corrupt_in_part_stays_at_home_only_where_it_may() {
+async fn a_partly_corrupt_block_stays_on_its_node_only_if_it_may() {
     let world = World::with(6, 4, |config| config.down_after_ms = 20_000).await;
     let bytes = data(2 << 20, 17);
     world.put("k", &bytes).await.unwrap();
@@ -110,7 +110,7 @@ async fn what_is_corrupt_in_part_stays_at_home_only_where_it_may() {
     let (home, other) = (world.holder("k", 1).await, world.holder("k", 2).await);
     let block = async || world.stat("k").await.stripes[0].blocks[1].clone();
     assert_eq!(block().await.state, "corrupt");
-    // Its node is to be emptied, and no other has room; or only another one may take it, which has a block of the stripe.
+    // Its node must be emptied and no other node has room, or the only allowed node already has a block of the stripe.
     for to in [vec![], vec![NodeId(other)]] {
         let options = RepairNodeOptions { force: true, to, ..RepairNodeOptions::default() };
         let job = world.client.repair_node(NodeId(home), &options).await.unwrap().id;
@@ -141,7 +141,7 @@ async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
             assert!(error.to_string().contains(part), "{part} is not in: {error}");
         }
     }
-    // All else of it is there: pages 16 to 31 of the blocks are the second row of cells.
+    // The rest is readable: pages 16 to 31 of the blocks are the second row of cells.
     for range in [0..256 << 10, 512 << 10..2 << 20] {
         let mut some = Vec::new();
         let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
@@ -151,11 +151,11 @@ async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_of_which_more_and_more_is_corrupt_is_left_alone_for_a_while() {
+async fn a_block_with_growing_corruption_is_avoided_for_a_while() {
     let world = World::with(8, 4, |config| config.suspect_ms = 60_000).await;
     let bytes = data(2 << 20, 19);
     world.put("k", &bytes).await.unwrap();
-    // Of what does not touch the corrupt pages: whether block 0 was rebuilt for it.
+    // Reads a range without corrupt pages. Returns whether block 0 was rebuilt for it.
     let around = async || {
         let mut some = Vec::new();
         let options = GetOptions { range: Some(0..100), ..GetOptions::default() };
@@ -186,14 +186,14 @@ async fn a_block_with_too_many_corrupt_ranges_is_lost_as_a_whole() {
     assert_eq!(world.not_ok("k").await, []);
 }
 
-/// Payload and sidecar agree with each other, and not with what was recorded.
+/// Payload and sidecar match each other but not the metadata.
 #[tokio::test(start_paused = true)]
 async fn a_forged_block_is_found_out_and_read_and_repaired_around() {
     let mut world = World::new(8, 4).await;
     let bytes = data(2 << 20, 14);
     world.put("k", &bytes).await.unwrap();
     world.forge("k", 1, 70_000).await;
-    // Also where no whole unit of the block is read.
+    // Also if no whole unit of the block is read.
     let mut some = Vec::new();
     let range = 64 << 10..80 << 10;
     let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
@@ -201,10 +201,10 @@ async fn a_forged_block_is_found_out_and_read_and_repaired_around() {
     assert!(some == bytes[range.start as usize..range.end as usize] && got.rebuilt.len() == 1);
     assert_eq!(world.not_ok("k").await, [(0, 1, "corrupt".to_owned())]);
 
-    // A helper of a repair: there are others.
+    // The forged block is a helper of a repair, and others are available.
     let other = data(2 << 20, 15);
     world.client.remove("b", "k").await.unwrap();
-    world.until("the first is gone", async |world| world.block_count(1..=8) == 0).await;
+    world.until("the blocks of the first object are removed", async |world| world.block_count(1..=8) == 0).await;
     world.put("other", &other).await.unwrap();
     world.forge("other", 4, 5).await;
     let lost = world.holder("other", 0).await;
@@ -215,7 +215,7 @@ async fn a_forged_block_is_found_out_and_read_and_repaired_around() {
     }
     let done = world.repair("other", &block(0, None)).await.unwrap();
     assert_eq!(done.blocks.len(), 1);
-    // Whoever was asked for the forged block has said so; the others never asked.
+    // The reads that used the forged block reported it; the others did not use it.
     let done = world.repair("other", &block(4, None)).await.unwrap();
     assert_eq!(done.blocks.len(), 1);
     assert_eq!(world.not_ok("other").await, []);

@@ -1,4 +1,4 @@
-//! Puts that are acknowledged before all blocks of a stripe are durable, and how the rest of them comes.
+//! Puts that are acknowledged before all blocks of a stripe are durable, and how the other blocks follow.
 
 use crate::{
     puts::{Put, Strike},
@@ -25,12 +25,12 @@ async fn direct(world: &World, ack: &str, block_len: usize) -> Put {
     put
 }
 
-/// The blocks that are on their way, by their stripes' numbers.
+/// The blocks that have yet to arrive, by stripe number.
 fn coming(object: &api::ObjectReply) -> Vec<(u64, Vec<u32>)> {
     object.incomplete.iter().map(|stripe| (stripe.number, stripe.blocks.clone())).collect()
 }
 
-/// A put whose data come slowly may take for days: its stripes have all their redundancy long before.
+/// A put of slow data may take days. Its stripes have their full redundancy long before it ends.
 #[tokio::test(start_paused = true)]
 async fn a_stripe_is_completed_while_its_put_goes_on() {
     let mut world = World::new(7, 7).await;
@@ -48,7 +48,7 @@ async fn a_stripe_is_completed_while_its_put_goes_on() {
         let (fed, hit) = tokio::join!(pipe.write_all(first), striking);
         fed.unwrap();
         world.until("the first stripe has ended", async |world| world.rows("block_at") > 0).await;
-        world.until("it is complete", async |world| world.rows("incomplete") == 0 && world.allocations() == 0).await;
+        world.until("the stripe is complete", async |world| world.rows("incomplete") == 0 && world.allocations() == 0).await;
         assert_eq!(world.rows("uploads"), 1);
         pipe.write_all(rest).await.unwrap();
         drop(pipe);
@@ -60,7 +60,7 @@ async fn a_stripe_is_completed_while_its_put_goes_on() {
     put.is_right(&world, &hit).await;
     let stat = world.stat("k").await;
     assert!(stat.stripes[0].blocks.iter().all(|block| block.node != hit[0]), "{stat:?}");
-    assert_eq!(stat.stripes[0].blocks[2].generation, 2, "it was rebuilt");
+    assert_eq!(stat.stripes[0].blocks[2].generation, 2, "the block was rebuilt");
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,14 +76,14 @@ async fn a_put_that_has_lost_too_much_meanwhile_is_not_acknowledged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_waits_with_its_end_for_nodes_that_only_restart() {
+async fn the_end_of_a_put_waits_for_nodes_that_only_restart() {
     let (stored, _, world) = put_while_nodes_go(false).await;
     assert_eq!(coming(&stored.unwrap()), [(0, vec![2])]);
-    assert!(world.get("k", "").await.unwrap().0 == data(8 << 20, 45), "something else came back");
+    assert!(world.get("k", "").await.unwrap().0 == data(8 << 20, 45), "the object was read back changed");
 }
 
 /// A put of one stripe of rs(4,2) that ends without block 2 while the nodes of blocks 0 and 3 are down; they come back, perhaps
-/// without their disks. What came of it, and who had these blocks.
+/// without their disks. Returns the put's outcome and the nodes of these blocks.
 async fn put_while_nodes_go(for_good: bool) -> (weft_types::Result<api::ObjectReply>, Vec<u32>, World) {
     let mut world = World::new(6, 6).await;
     let mut put = direct(&world, "k+1", 2 << 20).await;
@@ -97,9 +97,9 @@ async fn put_while_nodes_go(for_good: bool) -> (weft_types::Result<api::ObjectRe
         world.until("its stripe has ended", async |world| world.rows("incomplete") == 1).await;
         world.kill(hit[0]);
         world.kill(hit[2]);
-        world.until("three are left", async |world| world.up().await.len() == 3).await;
+        world.until("three nodes are left", async |world| world.up().await.len() == 3).await;
         drop(pipe);
-        // The put comes to its end meanwhile, and asks again.
+        // Meanwhile the put ends, and retries its commit.
         tokio::time::sleep(Duration::from_secs(1)).await;
         for node in [hit[0], hit[2]] {
             if for_good {
@@ -107,17 +107,17 @@ async fn put_while_nodes_go(for_good: bool) -> (weft_types::Result<api::ObjectRe
             }
             world.start_agent(node).await;
         }
-        world.until("five are there", async |world| world.up().await.len() == 5).await;
+        world.until("five nodes are up", async |world| world.up().await.len() == 5).await;
         hit
     };
     let (stored, hit) = tokio::join!(putting, striking);
     (stored, hit, world)
 }
 
-/// Without a node to spare. What was acknowledged outlives the death of everybody, the rest is rebuilt when its node is back, and it is
-/// told meanwhile why it is not.
+/// Without a spare node. Acknowledged data survive a crash of all nodes. The missing block is rebuilt when its node is back; until then,
+/// the object's state says why it is missing.
 #[tokio::test(start_paused = true)]
-async fn what_is_acknowledged_early_outlives_everybody_and_is_completed() {
+async fn data_that_are_acknowledged_early_survive_a_crash_of_all_nodes_and_are_completed() {
     let mut world = patient_world(6, 7_000, 2_000).await;
     let (put, begin) = (direct(&world, "k+1", 2 << 20).await, Instant::now());
     let (stored, hit) = put.run(&mut world, &[2], Strike::Stop).await;
@@ -130,40 +130,40 @@ async fn what_is_acknowledged_early_outlives_everybody_and_is_completed() {
     for node in (1..=6).filter(|node| *node != hit[0]) {
         world.start_agent(node).await;
     }
-    world.until("five are back", async |world| world.up().await.len() == 5).await;
-    assert!(world.get("k", "").await.unwrap().0 == put.bytes, "something else came back");
+    world.until("five nodes are up again", async |world| world.up().await.len() == 5).await;
+    assert!(world.get("k", "").await.unwrap().0 == put.bytes, "the object was read back changed");
     let stat = world.stat("k").await;
     assert_eq!(coming(&stat), [(0, vec![2])]);
     assert_eq!(stat.stripes[0].blocks[2].state, "coming");
     world
-        .until("it is told why it is not complete", async |world| {
+        .until("the reason why it is incomplete is reported", async |world| {
             world.stat("k").await.incomplete.iter().any(|stripe| stripe.why.contains("rs(4,2)"))
         })
         .await;
 
     world.start_agent(hit[0]).await;
-    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    world.until("the stripe is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
     put.is_right(&world, &[]).await;
-    assert_eq!(world.stat("k").await.stripes[0].blocks[2].generation, 2, "it was rebuilt");
-    world.until("what is not needed is gone", async |world| world.block_count(1..=6) == 6).await;
+    assert_eq!(world.stat("k").await.stripes[0].blocks[2].generation, 2, "the block was rebuilt");
+    world.until("unneeded blocks are removed", async |world| world.block_count(1..=6) == 6).await;
 }
 
-/// Its connections have stayed, and what was sent to it is in their buffers.
+/// Its connections stay open, and their buffers hold the data that were sent to it.
 #[tokio::test(start_paused = true)]
-async fn who_stood_still_and_goes_on_completes_its_block_itself() {
+async fn a_node_that_hung_and_resumes_completes_its_block_itself() {
     let mut world = patient_world(6, 20_000, 60_000).await;
     let put = direct(&world, "k+1", 2 << 20).await;
     let (stored, hit) = put.run(&mut world, &[5], Strike::Stop).await;
     assert_eq!(coming(&stored.unwrap()), [(0, vec![5])]);
     world.go_on(hit[0]);
-    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    world.until("the stripe is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
     put.is_right(&world, &[]).await;
     assert_eq!(world.stat("k").await.stripes[0].blocks[5].generation, 1, "nothing had to be rebuilt");
 }
 
-/// More than goes into the buffers of sockets: the writer is held up, and nobody else is to blame.
+/// More data than the sockets' buffers hold: the writer stalls, and only the hanging node is to blame.
 #[tokio::test(start_paused = true)]
-async fn a_writer_does_not_wait_for_a_receiver_of_which_nobody_hears() {
+async fn a_writer_does_not_wait_for_a_receiver_that_is_silent() {
     for (ack, nodes, left) in [("all", 7, false), ("k+1", 6, true)] {
         let mut world = patient_world(nodes, 40_000, 60_000).await;
         let (put, begin) = (direct(&world, ack, 12 << 20).await, Instant::now());
@@ -174,16 +174,16 @@ async fn a_writer_does_not_wait_for_a_receiver_of_which_nobody_hears() {
         assert!(sent <= 6 * (12 << 20) + 100_000, "{ack}: {sent} bytes were sent, some of them twice");
         assert_eq!(coming(&stored), if left { vec![(0, vec![4])] } else { vec![] }, "{ack}");
         if left {
-            assert!(world.get("k", "").await.unwrap().0 == put.bytes, "something else came back");
+            assert!(world.get("k", "").await.unwrap().0 == put.bytes, "the object was read back changed");
         } else {
             put.is_right(&world, &hit).await;
         }
     }
 }
 
-/// It needs no repair: its writer has sent it everything.
+/// The slow node needs no repair: its writer has sent it everything.
 #[tokio::test(start_paused = true)]
-async fn who_is_only_slow_is_not_waited_for_and_its_block_counts_when_it_has_come() {
+async fn a_put_does_not_wait_for_a_slow_node_whose_block_counts_when_it_arrives() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));
     world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
@@ -193,16 +193,16 @@ async fn who_is_only_slow_is_not_waited_for_and_its_block_counts_when_it_has_com
     let stat = world.stat("k").await;
     let slow = stat.stripes[0].blocks.iter().find(|block| block.node == 3).unwrap();
     assert_eq!((coming(&stored), slow.state.as_str()), (vec![(0, vec![slow.index])], "coming"));
-    world.until("it has come", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    world.until("the block has arrived", async |world| world.stat("k").await.incomplete.is_empty()).await;
     let stat = world.stat("k").await;
     assert!(stat.stripes[0].blocks.iter().all(|block| block.state == "ok" && block.generation == 1), "{stat:?}");
     assert!(world.get("k", "").await.unwrap().0 == bytes && world.allocations() == 0);
-    // Who asks for all waits for all.
+    // A put with `ack: all` waits for all blocks.
     let all = world.client.put("b", "all", bytes.as_slice(), &PutOptions { ack: "all".into(), ..options }).await.unwrap();
     assert_eq!(coming(&all), []);
 }
 
-/// Whatever the writer does not wait for holds memory at who is slow.
+/// Data that the writer does not wait for take memory on the slow node.
 #[tokio::test(start_paused = true)]
 async fn a_writer_of_many_stripes_is_not_ahead_of_a_slow_receiver_without_bound() {
     let mut world = World::new(6, 6).await;
@@ -229,16 +229,16 @@ async fn a_writer_of_many_stripes_is_not_ahead_of_a_slow_receiver_without_bound(
     };
     let (stored, most) = tokio::join!(putting, watching);
     let stored = stored.unwrap();
-    // One that is sent and one that ends come on top.
+    // Plus one stripe that is being sent and one that ends.
     assert!((2..=6).contains(&most), "{most} stripes at once");
     assert!((1..=4).contains(&stored.incomplete_count), "{}", stored.incomplete_count);
-    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    world.until("the stripe is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
     assert!(world.get("k", "").await.unwrap().0 == bytes);
 }
 
-/// Of two that are late the quicker one is not waited for the other.
+/// The faster of two late blocks does not wait for the other.
 #[tokio::test(start_paused = true)]
-async fn a_late_block_counts_as_soon_as_it_has_come() {
+async fn a_late_block_counts_as_soon_as_it_arrives() {
     let mut world = patient_world(6, 4_000, 800).await;
     for (node, rate) in [(3, 256 << 10), (5, 128 << 10)] {
         world.throttle(node, Throttle { disk_bytes_per_s: Some(ByteSize(rate)), ..Throttle::default() }).await;
@@ -252,15 +252,15 @@ async fn a_late_block_counts_as_soon_as_it_has_come() {
         let block = stat.stripes[0].blocks.iter().find(|block| block.node == node);
         block.map(|block| (block.state.clone(), block.generation))
     };
-    world.until("one has come", async |world| state(world, 3).await == Some(("ok".into(), 1))).await;
+    world.until("one block has arrived", async |world| state(world, 3).await == Some(("ok".into(), 1))).await;
     assert_eq!(state(&world, 5).await, Some(("coming".into(), 1)));
-    world.until("both have come", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    world.until("both blocks have arrived", async |world| world.stat("k").await.incomplete.is_empty()).await;
     assert_eq!(state(&world, 5).await, Some(("ok".into(), 1)));
 }
 
-/// Of whose blocks some were still coming.
+/// Some blocks of the put were still arriving.
 #[tokio::test(start_paused = true)]
-async fn a_put_that_is_given_up_is_not_brought_any_more() {
+async fn a_put_that_is_given_up_receives_no_more_blocks() {
     let mut world = World::with(6, 6, |config| (config.stall_ms, config.failure_grace_ms) = (3_000, 2_900)).await;
     let disk_bytes_per_s = Some(ByteSize(64 << 10));
     world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
@@ -273,19 +273,19 @@ async fn a_put_that_is_given_up_is_not_brought_any_more() {
         world.until("the stripe has ended", async |world| world.rows("incomplete") == 1).await;
     };
     tokio::select! {
-        stored = putting => panic!("it has not come to its end: {stored:?}"),
+        stored = putting => panic!("the put ended early: {stored:?}"),
         () = feeding => assert_eq!(world.being_written().len(), 1),
     }
     let begin = Instant::now();
-    world.until("nobody writes it any more", async |world| world.being_written().is_empty()).await;
-    // It is looked for garbage after a stall, and what is still being written then stays.
+    world.until("no node writes a block", async |world| world.being_written().is_empty()).await;
+    // The sweep for garbage runs after a stall, and leaves blocks that are still being written.
     assert!(begin.elapsed() < Duration::from_millis(4_500), "{:?}", begin.elapsed());
     world.until("nothing is left", async |world| world.block_count(1..=6) == 0 && world.allocations() == 0).await;
 }
 
-/// Who gives up a put that was committed, or asks again for its end, does no harm to it.
+/// Giving up a committed put, or committing it again, does no harm.
 #[tokio::test(start_paused = true)]
-async fn what_was_committed_is_not_given_up() {
+async fn a_committed_put_is_not_given_up() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));
     world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
@@ -297,10 +297,14 @@ async fn what_was_committed_is_not_given_up() {
     let (mut bare, upload) = (world.bare_client().await, stored.version);
     bare.abort_put(api::AbortPutRequest { upload, put_key: 0 }).await.unwrap();
     let commit = api::CommitPutRequest { upload, size: bytes.len() as u64, put_key: 0 };
-    assert_eq!(bare.commit_put(commit).await.unwrap().into_inner().incomplete_count, 1, "it was given up, or the test is slow");
-    world.until("it has come", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    assert_eq!(
+        bare.commit_put(commit).await.unwrap().into_inner().incomplete_count,
+        1,
+        "the block was given up, or the test is slow"
+    );
+    world.until("the block has arrived", async |world| world.stat("k").await.incomplete.is_empty()).await;
     let stat = world.stat("k").await;
-    assert!(stat.stripes[0].blocks.iter().all(|block| block.generation == 1), "what was on its way was cancelled: {stat:?}");
+    assert!(stat.stripes[0].blocks.iter().all(|block| block.generation == 1), "the transfer was cancelled: {stat:?}");
 
     // Something fails after the commit.
     let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
@@ -313,13 +317,13 @@ async fn what_was_committed_is_not_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_that_is_removed_while_blocks_of_it_are_coming_leaves_nothing() {
+async fn an_object_that_is_removed_while_its_blocks_arrive_leaves_nothing() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));
     world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
     let options = PutOptions { code: "rs(4,2)".into(), block_len: 512 << 10, ack: "k+2".into(), ..PutOptions::default() };
     let stored = world.client.put("b", "k", data(2 << 20, 43).as_slice(), &options).await.unwrap();
-    assert_eq!(coming(&stored), [], "k+2 of rs(4,2) are all");
+    assert_eq!(coming(&stored), [], "k+2 of rs(4,2) are all blocks");
     let options = PutOptions { ack: "tolerate=1".into(), ..options };
     let stored = world.client.put("b", "k", data(2 << 20, 43).as_slice(), &options).await.unwrap();
     assert_eq!(coming(&stored).len(), 1);

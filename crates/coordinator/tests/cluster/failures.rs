@@ -1,4 +1,4 @@
-//! Nodes that die, bytes that flip, and what is read and rebuilt all the same.
+//! Reads and repairs despite nodes that crash and bytes that flip.
 
 use crate::world::{World, block, data};
 use std::time::Duration;
@@ -15,7 +15,7 @@ async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
     world.put("k", &bytes).await.unwrap();
     let lost = world.holder("k", 0).await;
     world.kill(lost);
-    // At once, before anybody has noticed that it is down.
+    // At once, before the coordinator notices that the node is down.
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     world.until("the node is down", async |world| !world.up().await.contains(&lost)).await;
     for scheme in ["conventional", "ppr", "pipeline"] {
@@ -32,7 +32,7 @@ async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
     assert!(done.traffic.unwrap().received_bytes > 0);
     assert_eq!(world.not_ok("k").await, []);
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
-    assert!(world.repair("k", &RepairOptions::default()).await.unwrap().blocks.is_empty(), "nothing is lost any more");
+    assert!(world.repair("k", &RepairOptions::default()).await.unwrap().blocks.is_empty(), "no block is missing");
 
     assert!(!world.block_files(lost).is_empty());
     world.start_agent(lost).await;
@@ -41,19 +41,19 @@ async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_as_the_code_tolerates_and_not_one_more() {
+async fn as_many_losses_as_the_code_tolerates_and_not_one_more() {
     let mut world = World::new(8, 4).await;
     let bytes = data(1 << 20, 2);
     world.put("k", &bytes).await.unwrap();
     let mut lost = vec![world.holder("k", 0).await, world.holder("k", 2).await];
     lost.iter().for_each(|node| world.kill(*node));
-    world.until("two are down", async |world| world.up().await.len() == 6).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 6).await;
     for scheme in ["conventional", "ppr", "pipeline"] {
         assert!(world.get("k", scheme).await.unwrap().0 == bytes, "{scheme}");
     }
     lost.push(world.holder("k", 3).await);
     world.kill(lost[2]);
-    world.until("three are down", async |world| world.up().await.len() == 5).await;
+    world.until("three nodes are down", async |world| world.up().await.len() == 5).await;
     for error in [world.get("k", "").await.unwrap_err(), world.repair("k", &RepairOptions::default()).await.unwrap_err()] {
         assert_eq!(error.reaction, Reaction::Unavailable, "{error}");
         for part in ["b/k", "lost 3 blocks", "tolerates the loss of 2", "block 0", "block 2", "block 3", "its node is down"] {
@@ -61,9 +61,9 @@ async fn as_many_as_the_code_tolerates_and_not_one_more() {
         }
     }
     world.start_agent(lost[0]).await;
-    world.until("one is back", async |world| world.up().await.len() == 6).await;
+    world.until("one node is up again", async |world| world.up().await.len() == 6).await;
     let done = world.repair("k", &RepairOptions { scheme: "pipeline".into(), ..RepairOptions::default() }).await.unwrap();
-    assert_eq!(done.blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [2, 3], "both by one plan");
+    assert_eq!(done.blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [2, 3], "one plan rebuilds both");
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
@@ -92,7 +92,7 @@ async fn a_flipped_byte_is_found_named_read_around_and_repaired() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_good_block_moves_where_it_is_told() {
+async fn a_good_block_moves_to_the_given_node() {
     let world = World::new(8, 4).await;
     let bytes = data(2 << 20, 4);
     world.put("k", &bytes).await.unwrap();
@@ -113,25 +113,25 @@ async fn a_good_block_moves_where_it_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_there_is_room_for_is_rebuilt_and_what_is_left_is_named() {
+async fn a_repair_rebuilds_what_fits_and_names_the_rest() {
     let mut world = World::new(7, 4).await;
     let bytes = data(1 << 20, 16);
     world.put("k", &bytes).await.unwrap();
     let lost = [world.holder("k", 0).await, world.holder("k", 3).await];
     lost.iter().for_each(|node| world.kill(*node));
-    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 5).await;
     let done = world.repair("k", &RepairOptions::default()).await.unwrap();
     assert_eq!(done.blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [0]);
     assert_eq!(done.left.iter().map(|left| (left.stripe, left.index)).collect::<Vec<_>>(), [(0, 3)]);
     assert!(done.left[0].reason.contains("5 of 7 nodes are up"), "{}", done.left[0].reason);
     assert_eq!(world.not_ok("k").await, [(0, 3, "down".to_owned())]);
     let error = world.repair("k", &RepairOptions::default()).await.unwrap_err();
-    assert_eq!(error.reaction, Reaction::Unavailable, "there is room for nothing: {error}");
+    assert_eq!(error.reaction, Reaction::Unavailable, "no node is free: {error}");
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_fills_a_rack_by_hand_is_warned() {
+async fn a_repair_that_crowds_a_rack_warns() {
     // Three nodes in each of three racks, two of them with blocks.
     let world = World::new(9, 3).await;
     world.put("k", &data(1 << 20, 17)).await.unwrap();
@@ -183,7 +183,7 @@ async fn a_repair_goes_on_when_a_helper_dies() {
     let mut done = None;
     while let Some(event) = repair.next().await.unwrap() {
         match event.event.unwrap() {
-            // The plan is made and about to be opened.
+            // The plan exists and is about to be opened.
             Event::Plan(_) => world.kill(helper),
             Event::Done(last) => done = Some(last),
             Event::Progress(_) => {}
@@ -206,7 +206,7 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
         let (mut helper, mut missing, mut done) = (None, None, None);
         while let Some(event) = repair.next().await.unwrap() {
             match event.event.unwrap() {
-                // The plans that follow are those that go around it.
+                // The plans that follow avoid the lost helper.
                 Event::Plan(plan) if helper.is_none() => {
                     let binding = weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap().plan.binding;
                     helper = Some(binding.parties[usize::from(binding.blocks[1].vertex)]);
@@ -226,7 +226,7 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
                 Event::Done(last) => done = Some(last),
             }
         }
-        let (missing, done) = (missing.expect("it went on"), done.unwrap());
+        let (missing, done) = (missing.expect("the repair was resumed"), done.unwrap());
         assert!(done.resumed >= 1 && missing < 4 << 20, "{scheme}: {missing} positions were missing");
         assert_eq!(world.get("k", "").await.unwrap().0, bytes);
         let Some(Party::Node(helper)) = helper else { panic!("a client helps") };
@@ -234,20 +234,20 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
             assert!(world.block_files(node).len() <= 2, "n{node}: {:?}", world.block_files(node));
         }
         world.start_agent(helper.0).await;
-        world.until("all are back", async |world| world.up().await.len() == 9).await;
+        world.until("all nodes are up again", async |world| world.up().await.len() == 9).await;
     }
 }
 
-/// All that the others see of it is that it does not answer them; all that it sees is that they do not come. With as many helpers
-/// as the code needs and not one more, each one that is blamed for it would make the repair impossible.
+/// The helpers only see that the new home does not answer; the new home only sees that no helper connects. There are exactly as many
+/// helpers as the code needs, so the repair is impossible if one of them is blamed.
 #[tokio::test(start_paused = true)]
-async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpers() {
+async fn a_new_home_that_its_helpers_cannot_reach_is_replaced_and_not_its_helpers() {
     let mut world = World::new(8, 4).await;
     let bytes = data(2 << 20, 9);
     world.put("k", &bytes).await.unwrap();
     let lost = [world.holder("k", 0).await, world.holder("k", 1).await];
     lost.iter().for_each(|node| world.kill(*node));
-    world.until("two are down", async |world| world.up().await.len() == 6).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 6).await;
     for scheme in ["pipeline", "conventional", "ppr"] {
         let unreachable = world.explained_target("k", 0).await;
         world.cut_off(unreachable).await;
@@ -255,15 +255,15 @@ async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpe
         let done = world.repair("k", &options).await.unwrap();
         assert!(done.blocks[0].node != unreachable && done.resumed <= 2, "{scheme}: {done:?}");
         world.reach_all();
-        // The others are as good as before.
+        // The helpers are not excluded.
         assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     }
 }
 
-/// Its disk takes a slice in four seconds, which is longer than it takes to say that nothing moves: it is waited for. Who is asked to stop
-/// says what has arrived by then.
+/// The new home's disk needs four seconds for a slice, which is longer than a stall, so the other nodes report that they wait for it. A node
+/// that is asked to stop replies with what has arrived.
 #[tokio::test(start_paused = true)]
-async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answers() {
+async fn a_slow_new_home_that_answers_keeps_what_has_arrived() {
     let mut world = World::with(8, 4, |config| config.stall_ms = 5_000).await;
     let (bytes, block_len) = (data(32 << 20, 26), 8 << 20);
     let options = PutOptions { code: "rs(4,2)".into(), block_len, ..PutOptions::default() };
@@ -282,32 +282,32 @@ async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answe
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), second).await.expect("nobody notices that it stands still");
+    tokio::time::timeout(Duration::from_secs(20), second).await.expect("the slow node was not noticed");
     let wants = |plan: usize| plans[plan].job.wants.iter().map(|want| (want.party, want.span.len())).collect::<Vec<_>>();
     assert_eq!(wants(0), [(Party::Node(NodeId(slow)), block_len)]);
     let [(party, len)] = wants(1)[..] else { panic!("{:?}", wants(1)) };
-    assert!(party == Party::Node(NodeId(slow)) && len < block_len, "what had arrived is lost: {party}, {len}");
+    assert!(party == Party::Node(NodeId(slow)) && len < block_len, "the data that had arrived are lost: {party}, {len}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stripe_that_lost_a_receiver_half_way_is_mended() {
-    // On a loaded machine more than one receiver may be late, and the stripe is then sent again, which is right as well.
+async fn a_stripe_that_lost_a_receiver_half_way_is_repaired() {
+    // On a loaded machine more than one receiver may be late. The stripe is then sent again, which is correct, too.
     for _ in 0..4 {
         if lose_a_receiver_half_way().await {
             return;
         }
     }
-    panic!("the stripe was sent again each time, and never mended");
+    panic!("the stripe was sent again each time, and never repaired");
 }
 
-/// Puts an object while one of those who receive it dies. Whether its block was rebuilt, and not all sent again.
+/// Puts an object while one receiver crashes. Returns true if its block was rebuilt, false if the stripe was sent again.
 async fn lose_a_receiver_half_way() -> bool {
     let mut world = World::new(8, 4).await;
     let bytes = data(8 << 20, 8);
     let (client, _) = world.slow_client().await;
     let options = PutOptions { code: "rs(4,2)".into(), block_len: 2 << 20, cell_len: 256 << 10, ..PutOptions::default() };
     let killing = async {
-        // Somebody who has begun to receive.
+        // A node that has begun to receive.
         let receives = |world: &World, node: &u32| find_temporary(&world.node_dir(*node));
         for _ in 0..500 {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -317,7 +317,7 @@ async fn lose_a_receiver_half_way() -> bool {
                 return node;
             }
         }
-        panic!("nobody receives anything");
+        panic!("no node receives anything");
     };
     let (put, killed) = tokio::join!(client.put("b", "k", bytes.as_slice(), &options), killing);
     put.unwrap();
@@ -341,7 +341,7 @@ fn find_temporary(dir: &std::path::Path) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
+async fn calls_for_one_stripe_run_one_at_a_time() {
     let world = World::new(6, 6).await;
     let mut bare = world.bare_client().await;
     let (bucket, key, code) = ("b".to_owned(), "k".to_owned(), "rs(4,2)".to_owned());
@@ -356,8 +356,8 @@ async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
         let end = api::EndStripeRequest { upload, number: 0, plan, put_key, ..api::EndStripeRequest::default() };
         weft_proto::from_status(&bare.clone().end_stripe(end).await.unwrap_err()).message
     };
-    // Nobody sends anything: the end waits for the agents for as long as a stall takes, and whoever begins the stripe again
-    // meanwhile waits for the end.
+    // No data are sent, so the call that ends the stripe waits for the agents for the length of a stall. A call that begins the stripe
+    // again waits for that one.
     let first = begin_stripe().await;
     let again = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -365,7 +365,7 @@ async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
     };
     let (ended, second) = tokio::join!(end_stripe(first), again);
     assert!(ended.contains("too few blocks"), "{ended}");
-    // What was begun last is under way: the end of what was before it has not taken it away.
+    // The last attempt is under way: the end of the previous attempt did not cancel it.
     assert_ne!(first, second);
     let ended = end_stripe(second).await;
     assert!(ended.contains("too few blocks"), "{ended}");

@@ -1,4 +1,4 @@
-//! An agent that stores nothing: it answers what a test wants, and remembers what it was asked.
+//! An agent that stores nothing. Tests set its answers, and it records the calls.
 
 use crate::world::World;
 use std::{
@@ -18,7 +18,7 @@ pub(crate) struct FakeAgent {
     _tasks: JoinSet<()>,
 }
 
-/// What it was asked, and what it answers.
+/// The calls it received, and its answers.
 #[derive(Default)]
 pub(crate) struct Asked(Mutex<Told>);
 
@@ -39,9 +39,9 @@ pub(crate) struct Told {
     pub(crate) hangs: bool,
     /// What it was asked to remove, call by call.
     pub(crate) removals: Vec<v1::RemoveRequest>,
-    /// Blocks of which it does not say that they are gone.
+    /// Blocks whose removal it does not confirm.
     pub(crate) keeps: BTreeSet<BlockId>,
-    /// Blocks of which it says so without being asked.
+    /// Blocks whose removal it confirms without being asked.
     pub(crate) says_gone: Vec<BlockId>,
 }
 
@@ -137,7 +137,7 @@ impl v1::agent_server::Agent for Service {
             let event = Some(v1::task_event::Event::Started(v1::TaskStarted::default()));
             events.try_send(Ok(v1::TaskEvent { event })).unwrap();
         }
-        // It goes on until nobody listens any more.
+        // The stream ends when its receiver is dropped.
         tokio::spawn(async move { events.closed().await });
         Ok(Response::new(ReceiverStream::new(stream)))
     }

@@ -1,4 +1,4 @@
-//! Puts that are given up, and what agents and the metadata have of them afterwards.
+//! Puts that are given up, and what remains of them on agents and in the metadata.
 
 use crate::{fake_agent::FakeAgent, world::World};
 use weft_client::api;
@@ -25,7 +25,7 @@ fn stripe((upload, put_key): (u64, u64), number: u64) -> api::PutStripeRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_asked_to_open_it() {
+async fn a_request_to_remove_a_block_says_how_long_it_may_still_be_opened() {
     let (attempts, call_ms) = (30, 700);
     let world = World::with(0, 1, |config| {
         (config.open_attempts_max, config.call_timeout_ms, config.stall_ms) = (attempts, call_ms, 800);
@@ -37,15 +37,17 @@ async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_
     let (upload, put_key) = begin(&mut bare).await;
     let mut putting = bare.clone();
     let putting = tokio::spawn(async move { putting.put_stripe(stripe((upload, put_key), 0)).await });
-    world.until("both are asked", async |_| agents.iter().all(|agent| agent.asked().opens > 1)).await;
+    world.until("both agents are asked", async |_| agents.iter().all(|agent| agent.asked().opens > 1)).await;
     bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
-    world.until("both are to remove", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty())).await;
+    world
+        .until("both agents are told to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
+        .await;
     for agent in &agents {
         let told = agent.asked();
         assert!(told.removals[0].opening_ms >= u64::from(attempts) * call_ms, "{:?}", told.removals[0]);
         assert_eq!(told.removed()[0].len(), 1);
     }
-    // The put's stripe is still being opened, and comes to its end where there is no put.
+    // The put's stripe is still being opened, and fails because the put no longer exists.
     assert!(!putting.is_finished(), "it was given up in the middle");
     agents.iter().for_each(|agent| agent.asked().busy = false);
     let error = from_status(&putting.await.unwrap().unwrap_err());
@@ -53,7 +55,7 @@ async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_call_opens_and_starts_a_task_where_no_agent_dials_another() {
+async fn one_call_opens_and_starts_a_task_if_no_agent_connects_to_another() {
     let world = World::new(0, 1).await;
     let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
     let mut bare = world.bare_client().await;
@@ -76,7 +78,7 @@ async fn one_call_opens_and_starts_a_task_where_no_agent_dials_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_who_has_its_key_goes_on_with_a_put() {
+async fn only_a_client_with_the_key_can_continue_a_put() {
     let world = World::new(2, 1).await;
     let mut bare = world.bare_client().await;
     let (upload, put_key) = begin(&mut bare).await;
@@ -114,7 +116,7 @@ async fn only_who_has_its_key_goes_on_with_a_put() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
+async fn garbage_is_forgotten_block_by_block_and_only_when_its_node_confirms() {
     let world = World::with(0, 1, |config| (config.stall_ms, config.call_timeout_ms) = (600, 550)).await;
     let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
     let (one, two) = (&agents[0], &agents[1]);
@@ -123,30 +125,32 @@ async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
     for number in 0..2 {
         bare.put_stripe(stripe((upload, put_key), number)).await.unwrap();
     }
-    // Until it is known what it will be asked, it lets go of nothing.
+    // The agent keeps all blocks until the test knows which ones it must remove.
     let any = |stripe: u64, index| BlockId { stripe: weft_types::StripeId(stripe), index, copy: 0, generation: 1 };
     let all: Vec<BlockId> = (1..=2).flat_map(|stripe| [any(stripe, 0), any(stripe, 1)]).collect();
     one.asked().keeps.extend(&all);
     bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
-    world.until("both are to remove", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty())).await;
+    world
+        .until("both agents are told to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
+        .await;
     let blocks = one.asked().removed()[0].clone();
     assert_eq!(blocks.len(), 2);
-    // What the other one says of blocks that are not its own, and that it was not asked, is not believed.
+    // The other agent confirms blocks that are not its own and that it was not told to remove: the coordinator ignores that.
     two.asked().says_gone = blocks.clone();
     let asked = one.asked().removals.len();
-    world.until("it is asked again", async |_| one.asked().removals.len() > asked + 1).await;
+    world.until("the first agent is asked again", async |_| one.asked().removals.len() > asked + 1).await;
     assert!(one.asked().removed().iter().all(|asked| *asked == blocks), "{:?}", one.asked().removed());
-    assert_eq!(two.asked().removals.len(), 1, "it has said that they are gone");
+    assert_eq!(two.asked().removals.len(), 1, "this agent has confirmed its removals");
 
     one.asked().keeps.remove(&blocks[0]);
-    world.until("one is gone", async |_| one.asked().removed().last().unwrap().len() == 1).await;
+    world.until("one block is removed", async |_| one.asked().removed().last().unwrap().len() == 1).await;
     assert_eq!(one.asked().removed().last().unwrap(), &blocks[1..]);
     one.asked().keeps.clear();
     let asked = one.asked().removals.len();
-    world.until("the other one is gone", async |_| one.asked().removals.len() > asked).await;
+    world.until("the other block is removed", async |_| one.asked().removals.len() > asked).await;
     let asked = one.asked().removals.len();
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
-    assert!(one.asked().removals.len() <= asked + 1, "it is asked for what is gone");
+    assert!(one.asked().removals.len() <= asked + 1, "the agent is asked to remove a removed block");
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,16 +166,16 @@ async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
     let end = |plan| api::EndStripeRequest { upload, plan, put_key, ..api::EndStripeRequest::default() };
     let late = from_status(&bare.end_stripe(end(plans[0])).await.unwrap_err());
     assert!(late.reaction == Reaction::Replan && late.message.contains("by another plan"), "{late}");
-    // The one that sends it is still under way: nothing was sent.
+    // The plan that sends the stripe is still under way, and has sent nothing.
     let nothing = from_status(&bare.end_stripe(end(plans[1])).await.unwrap_err());
     assert!(nothing.message.contains("too few blocks"), "{nothing}");
     let ended = from_status(&bare.end_stripe(end(plans[1])).await.unwrap_err());
     assert!(ended.message.contains("no longer being sent"), "{ended}");
 }
 
-/// Nobody sends anything: all that agents see is that no writer comes, and the stripe goes to the same nodes again.
+/// No data are sent, so agents only see that no writer connects, and the stripe goes to the same nodes again.
 #[tokio::test(start_paused = true)]
-async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ever() {
+async fn a_retried_call_names_the_same_blocks_to_send_again_until_the_put_ends() {
     let change = |config: &mut weft_coordinator::CoordinatorConfig| {
         (config.stall_ms, config.call_timeout_ms, config.resumes_max) = (600, 550, 2);
     };
@@ -189,20 +193,20 @@ async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ev
     let third = plan_of(bare.end_stripe(end(second)).await.unwrap().into_inner().again);
     let old = from_status(&bare.end_stripe(end(first)).await.unwrap_err());
     assert!(old.reaction == Reaction::Replan && old.message.contains("by another plan"), "{old}");
-    assert_eq!(world.allocations(), 2 + 2, "each block, and the data twice more");
+    assert_eq!(world.allocations(), 2 + 2, "each block, and the data blocks two more times");
     let given_up = from_status(&bare.end_stripe(end(third)).await.unwrap_err());
     assert!(given_up.reaction == Reaction::Replan && given_up.message.contains("too few blocks"), "{given_up}");
 
-    // A coordinator that is gone between two plans takes what it knew with it: all is sent again.
+    // A coordinator that crashes between two plans loses their state, so all blocks are sent again.
     let first = plan_of(bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner().task);
     let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);
     world.restart_coordinator().await;
-    world.until("both are back", async |world| world.up().await.len() == 2).await;
+    world.until("both nodes are up again", async |world| world.up().await.len() == 2).await;
     let mut bare = world.bare_client().await;
     let gone = from_status(&bare.end_stripe(end(second)).await.unwrap_err());
     assert!(gone.reaction == Reaction::Replan && gone.message.contains("send it again"), "{gone}");
     plan_of(bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner().task);
-    assert_eq!(world.allocations(), 2, "what the plans before had is given up");
+    assert_eq!(world.allocations(), 2, "allocations of earlier plans are given up");
     bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
     world.until("nothing is left", async |world| world.allocations() == 0 && world.block_count(1..=2) == 0).await;
 }

@@ -1,4 +1,4 @@
-//! How jobs end: when that cannot be written, and when somebody cancels them while their last stripes are under way.
+//! How jobs end if their state cannot be written, or if they are cancelled while their last stripes are under way.
 
 use crate::world::{World, data};
 use rusqlite::Connection;
@@ -16,7 +16,7 @@ impl World {
         self.client.job(job).await.unwrap()
     }
 
-    /// The metadata, beside the coordinator's own connection to them.
+    /// A second connection to the metadata, besides the coordinator's.
     fn metadata(&self) -> Connection {
         let connection = Connection::open(self.metadata_file()).unwrap();
         connection.busy_timeout(Duration::from_secs(5)).unwrap();
@@ -24,7 +24,7 @@ impl World {
     }
 }
 
-/// Blocks: (in all, done, left).
+/// Blocks: (total, done, left).
 fn amounts(job: &Job) -> (u64, u64, u64) {
     let blocks = |amount: &Option<weft_client::api::JobAmount>| amount.map_or(0, |amount| amount.blocks);
     (blocks(&job.total), blocks(&job.done), blocks(&job.left))
@@ -39,39 +39,39 @@ async fn a_job_whose_state_cannot_be_written_goes_on_until_it_can() {
     let lost = world.holder("k0", 0).await;
     let held = world.block_files(lost).len() as u64;
     world.kill(lost);
-    world.until("one is down", async |world| world.up().await.len() == 6).await;
+    world.until("one node is down", async |world| world.up().await.len() == 6).await;
     let metadata = world.metadata();
     let full = "CREATE TRIGGER full BEFORE UPDATE OF state ON jobs WHEN NEW.state IN ('done', 'paused')
                 BEGIN SELECT RAISE(ABORT, 'there is no space'); END";
     metadata.execute_batch(full).unwrap();
     let job = world.client.repair_node(NodeId(lost), &RepairNodeOptions::default()).await.unwrap().id;
-    world.until("all is done", async |world| amounts(&world.client.job(job).await.unwrap()) == (held, held, 0)).await;
+    world.until("all blocks are rebuilt", async |world| amounts(&world.client.job(job).await.unwrap()) == (held, held, 0)).await;
     let error = world.client.change_job(job, JobChange::Pause).await.unwrap_err();
     assert!(error.message.contains("no space"), "{error}");
-    // It has tried to write its end more than once by now.
+    // By now the job has tried more than once to write its end.
     tokio::time::sleep(Duration::from_millis(600)).await;
-    assert_eq!(world.client.job(job).await.unwrap().state, "running", "what is not written has not happened");
+    assert_eq!(world.client.job(job).await.unwrap().state, "running", "an end that is not written does not count");
     metadata.execute_batch("DROP TRIGGER full").unwrap();
     let ended = world.ended(job).await;
     assert_eq!((ended.state.as_str(), amounts(&ended)), ("done", (held, held, 0)), "{}", ended.last_error);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_is_cancelled_writes_what_came_of_the_stripes_that_were_under_way() {
+async fn a_cancelled_job_writes_the_results_of_stripes_under_way() {
     let mut world = World::new(3, 1).await;
     let options = PutOptions { code: "rs(2,1)".into(), block_len: 4 << 20, ..PutOptions::default() };
     let bytes = data(16 << 20, 31);
     world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
     world.start_agent(4).await;
-    world.until("it is up", async |world| world.up().await.contains(&4)).await;
+    world.until("the node is up", async |world| world.up().await.contains(&4)).await;
     world.kill(1);
-    world.until("one is down", async |world| world.up().await == [2, 3, 4]).await;
+    world.until("one node is down", async |world| world.up().await == [2, 3, 4]).await;
     world.slow_down_agents().await;
-    // At first there is another stripe, with which it does not begin any more; then there is none.
+    // In the first round another stripe remains, which the job does not begin; in the second none remains.
     for (concurrency, amounts_then) in [(1, (2, 1, 0)), (2, (1, 1, 0))] {
         let options = RepairNodeOptions { concurrency, scheme: "pipeline".into(), ..RepairNodeOptions::default() };
         let job = world.client.repair_node(NodeId(1), &options).await.unwrap().id;
-        world.until("it has begun", async |world| world.client.job(job).await.unwrap().stripes_under_way == 1).await;
+        world.until("the stripe has begun", async |world| world.client.job(job).await.unwrap().stripes_under_way == 1).await;
         let told = world.client.change_job(job, JobChange::Cancel).await.unwrap();
         assert_eq!((told.state.as_str(), told.stripes_under_way, amounts(&told).1), ("cancelled", 1, 0));
         let metadata = world.metadata();
@@ -83,7 +83,7 @@ async fn a_job_that_is_cancelled_writes_what_came_of_the_stripes_that_were_under
         world.restart_coordinator().await;
         let ended = world.client.job(job).await.unwrap();
         assert_eq!((ended.state.as_str(), ended.stripes_under_way, amounts(&ended)), ("cancelled", 0, amounts_then));
-        world.until("all are back", async |world| world.up().await == [2, 3, 4]).await;
+        world.until("all nodes are up again", async |world| world.up().await == [2, 3, 4]).await;
     }
     assert_eq!(world.not_ok("k").await, []);
     assert!(world.get("k", "").await.unwrap().0 == bytes);

@@ -1,4 +1,4 @@
-//! What links carry, as the coordinator has it measured.
+//! Measured link speeds.
 
 use crate::world::World;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use weft_agent::Throttle;
 use weft_client::api;
 use weft_types::{ByteSize, NodeId, Reaction, Result};
 
-/// What became of each link: (from, to, bytes a second, or why not).
+/// The result for each link: (from, to, bytes a second or the reason of the failure).
 type Probed = Vec<(u32, u32, Result<f64, String>)>;
 
 async fn probe(world: &World, from: &[NodeId], to: &[NodeId]) -> Result<Probed> {
@@ -27,11 +27,11 @@ async fn probe(world: &World, from: &[NodeId], to: &[NodeId]) -> Result<Probed> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_straggler_shows_and_a_dead_node_is_told() {
+async fn a_straggler_is_visible_and_a_dead_node_is_reported() {
     let mut world = World::with(4, 2, |config| config.link_probe_interval_ms = 0).await;
     let rate = 1 << 20;
     world.throttle(2, Throttle { network_bytes_per_s: Some(ByteSize(rate)), ..Throttle::default() }).await;
-    assert_eq!(world.client.links().await.unwrap().links, [], "nobody has asked for it");
+    assert_eq!(world.client.links().await.unwrap().links, [], "no probe has run yet");
 
     let probed = probe(&world, &[], &[]).await.unwrap();
     assert_eq!(probed.len(), 12);
@@ -51,7 +51,7 @@ async fn a_straggler_shows_and_a_dead_node_is_told() {
     let error = probe(&world, &[NodeId(1)], &[NodeId(1)]).await.unwrap_err();
     assert_eq!(error.reaction, Reaction::InvalidInput, "{error}");
 
-    // Dead, and not known to be.
+    // The node is dead, but still counts as up.
     world.kill(3);
     let begin = Instant::now();
     let probed = probe(&world, &[NodeId(1)], &[NodeId(3)]).await;
@@ -61,11 +61,11 @@ async fn a_straggler_shows_and_a_dead_node_is_told() {
         Err(error) => error.to_string(),
     };
     assert!(message.contains("node-03"), "{message}");
-    world.until("it is down", async |world| world.up().await.len() == 3).await;
+    world.until("the node is down", async |world| world.up().await.len() == 3).await;
     let error = probe(&world, &[NodeId(1)], &[NodeId(3)]).await.unwrap_err();
     assert_eq!((error.reaction, error.message.as_str()), (Reaction::Unavailable, "node-03 is down"));
-    assert_eq!(probe(&world, &[], &[]).await.unwrap().len(), 6, "of all, those that are up");
-    assert_eq!(world.client.links().await.unwrap().links.len(), 12, "what was known is known still");
+    assert_eq!(probe(&world, &[], &[]).await.unwrap().len(), 6, "only links between nodes that are up");
+    assert_eq!(world.client.links().await.unwrap().links.len(), 12, "earlier measurements are kept");
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,7 +75,7 @@ async fn idle_nodes_are_measured_now_and_then() {
     world.restart_coordinator().await;
     world.until("and again", async |world| world.client.links().await.unwrap().links.len() == 6).await;
     world
-        .until("and again and again", async |world| {
+        .until("all links are measured again", async |world| {
             world.client.links().await.unwrap().links.iter().all(|link| link.age_ms < 400)
         })
         .await;

@@ -1,11 +1,11 @@
-//! Blocks on disks that the metadata does not know: set aside, and nothing else is.
+//! Blocks on disks that the metadata does not know are quarantined, and no others.
 
 use crate::world::{World, data};
 use std::{fs, path::PathBuf};
 use tokio::io::AsyncWriteExt;
 use weft_client::PutOptions;
 
-/// A block's two files, kept somewhere else.
+/// Copies of a block's two files.
 struct Kept {
     files: [PathBuf; 2],
     copies: [Vec<u8>; 2],
@@ -18,7 +18,7 @@ impl Kept {
         Self { copies: files.clone().map(|file| fs::read(file).unwrap()), files }
     }
 
-    /// Puts it where it was: the payload last, as whoever writes a block does.
+    /// Restores the block: the payload last, as in every write of a block.
     fn put_back(&self) {
         for (file, copy) in self.files.iter().zip(&self.copies).rev() {
             fs::write(file, copy).unwrap();
@@ -33,7 +33,7 @@ async fn quarantined(world: &World) -> Vec<(u32, u64, u64)> {
     some.map(|(node, disk)| (node, disk.quarantined_blocks, disk.quarantined_bytes)).collect()
 }
 
-/// Puts an object, removes it, and gives one of its nodes a block of it back.
+/// Puts an object, removes it, and restores one of its blocks on a node.
 async fn orphan(world: &World) -> (u32, Kept) {
     world.put("old", &data(2 << 20, 1)).await.unwrap();
     let node = world.holder("old", 0).await;
@@ -44,7 +44,7 @@ async fn orphan(world: &World) -> (u32, Kept) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_metadata_does_not_know_is_set_aside_and_what_is_under_way_is_not() {
+async fn unknown_blocks_are_quarantined_and_blocks_being_written_are_not() {
     let world = World::with(7, 4, |config| config.orphan_check_interval_ms = 300).await;
     let (node, kept) = orphan(&world).await;
     let bytes = data(5 << 20, 2);
@@ -54,9 +54,9 @@ async fn what_the_metadata_does_not_know_is_set_aside_and_what_is_under_way_is_n
     let orphaned = async {
         // Two stripes have ended, and one is under way.
         writer.write_all(&bytes[..(4 << 20) + 1000]).await.unwrap();
-        world.until("two stripes are there", async |world| world.block_count(1..=7) >= 12).await;
+        world.until("two stripes are stored", async |world| world.block_count(1..=7) >= 12).await;
         kept.put_back();
-        world.until("it is set aside", async |world| !quarantined(world).await.is_empty()).await;
+        world.until("the block is in quarantine", async |world| !quarantined(world).await.is_empty()).await;
         assert_eq!(quarantined(&world).await, [(node, 1, kept.copies[0].len() as u64)]);
         assert!(kept.files.iter().all(|file| !file.exists()));
         kept.put_back();
@@ -74,21 +74,23 @@ async fn what_the_metadata_does_not_know_is_set_aside_and_what_is_under_way_is_n
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_comes_back_is_compared_once() {
-    // A node that a loaded machine keeps silent is not to register anew.
+    // A node that is silent because the machine is loaded must not register again.
     let mut world = World::with(7, 4, |config| config.down_after_ms = 20_000).await;
     let (node, kept) = orphan(&world).await;
     world.put("k", &data(1 << 20, 3)).await.unwrap();
-    // By then the nodes that have just registered have had their turn.
+    // By then the coordinator has compared the nodes that have just registered.
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     kept.put_back();
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
-    assert_eq!(quarantined(&world).await, [], "its hour has not come");
+    assert_eq!(quarantined(&world).await, [], "the node was compared too early");
     world.kill(node);
     world.start_agent(node).await;
-    world.until("it is set aside", async |world| !quarantined(world).await.is_empty()).await;
+    world.until("the block is in quarantine", async |world| !quarantined(world).await.is_empty()).await;
     assert_eq!(world.block_count(1..=7), 6);
-    // What lies there is told of after a restart, too.
+    // The quarantine is reported after a restart, too.
     world.kill(node);
     world.start_agent(node).await;
-    world.until("it is told of", async |world| quarantined(world).await == [(node, 1, kept.copies[0].len() as u64)]).await;
+    world
+        .until("the quarantine is reported", async |world| quarantined(world).await == [(node, 1, kept.copies[0].len() as u64)])
+        .await;
 }

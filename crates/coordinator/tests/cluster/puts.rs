@@ -1,4 +1,4 @@
-//! Puts over several levels whose receivers die, stand still or store something else, and what becomes of them.
+//! Puts over several levels in which receivers crash, hang or store wrong bytes.
 
 use crate::{
     fake_agent::FakeAgent,
@@ -19,12 +19,12 @@ use weft_types::{BlockId, ByteSize, Reaction, Result, crc32c};
 
 pub(crate) const BLOCK_LEN: usize = 2 << 20;
 
-/// A put by a client that takes its time.
+/// A put by a slow client.
 pub(crate) struct Put {
     pub(crate) client: Client,
     pub(crate) bucket: &'static str,
     pub(crate) sent_bytes: Arc<AtomicU64>,
-    /// Whose receivers are struck.
+    /// The copy whose receivers fail.
     pub(crate) copy: u8,
     pub(crate) options: PutOptions,
     pub(crate) k: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Put {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What is done to whoever receives a block.
+/// What happens to a node that receives a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Strike {
     Kill,
@@ -56,7 +56,7 @@ impl Put {
         Self { client, bucket: "b", sent_bytes, copy: 0, options, k, stripes, bytes }
     }
 
-    /// As from a pipe. In the middle of the last stripe something is done to those who receive these blocks; tells to whom.
+    /// Puts data of unknown size. In the middle of the last stripe, the receivers of `blocks` fail. Returns their nodes.
     pub(crate) async fn run(&self, world: &mut World, blocks: &[u8], strike: Strike) -> (Result<api::ObjectReply>, Vec<u32>) {
         let putting = self.client.put(self.bucket, "k", self.bytes.as_slice(), &self.options);
         let striking = async {
@@ -70,10 +70,10 @@ impl Put {
             receivers
         };
         let both = async { tokio::join!(putting, striking) };
-        tokio::time::timeout(Duration::from_secs(60), both).await.expect("a put takes for ever")
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("the put did not end")
     }
 
-    /// Who is in the middle of receiving these blocks of the last stripe.
+    /// The nodes that are receiving these blocks of the last stripe.
     pub(crate) async fn receivers(&self, world: &World, blocks: &[u8]) -> Vec<u32> {
         let mut stripes = BTreeSet::new();
         for _ in 0..4000 {
@@ -85,19 +85,19 @@ impl Put {
             let of = |index: &u8| written.iter().find(|(block, _)| block.index == *index && is_of_last(block));
             let found: Vec<u32> = blocks.iter().filter_map(of).map(|(_, node)| *node).collect();
             if is_last && found.len() == blocks.len() {
-                // Everybody has told by then that something moves.
+                // By then all nodes have reported progress.
                 tokio::time::sleep(Duration::from_millis(400)).await;
                 return found;
             }
         }
-        panic!("nobody receives anything");
+        panic!("no node receives anything");
     }
 
-    /// It can be read, and every block is where it should be, whole and right. Nothing is left of whatever else there was.
+    /// Checks that the object can be read, that all its blocks are intact and on different nodes, and that no other files are left.
     pub(crate) async fn is_right(&self, world: &World, without: &[u32]) {
         let mut bytes = Vec::new();
         world.client.get(self.bucket, "k", &mut bytes, &GetOptions::default()).await.unwrap();
-        assert!(bytes == self.bytes, "something else came back");
+        assert!(bytes == self.bytes, "the object was read back changed");
         let stat = world.client.stat(self.bucket, "k").await.unwrap();
         assert_eq!(stat.stripes.len(), self.stripes);
         for (number, stripe) in stat.stripes.iter().enumerate() {
@@ -117,21 +117,21 @@ impl Put {
         assert_eq!(world.allocations(), 0);
     }
 
-    /// What the client has sent beyond what the object has, in blocks, rounded.
+    /// What the client sent in excess of the object's data, in blocks, rounded.
     fn sent_again(&self) -> f64 {
         let sent = self.sent_bytes.load(Ordering::Relaxed) as f64;
         (sent - self.bytes.len() as f64) / BLOCK_LEN as f64
     }
 }
 
-/// Puts an object while those who receive some blocks die.
+/// Puts an object while the receivers of some blocks crash.
 async fn put_through(world: &mut World, code: &str, stripes: usize, blocks: &[u8]) {
     let put = Put::new(world, code, stripes).await;
     let (stored, hit) = put.run(world, blocks, Strike::Kill).await;
     stored.unwrap_or_else(|error| panic!("{code} without {blocks:?}: {error}"));
     put.is_right(world, &hit).await;
     let lost = blocks.iter().filter(|index| usize::from(**index) < put.k).count();
-    // What was lost had been sent in part; what the rest needed was rebuilt of what was there.
+    // Lost blocks had been sent in part. What other blocks needed of them was rebuilt from blocks on live nodes.
     assert!(put.sent_again() < lost as f64 + 0.1, "{code} without {blocks:?}: {} blocks were sent again", put.sent_again());
     let stat = world.stat("k").await;
     for block in &stat.stripes[stripes - 1].blocks[..put.k] {
@@ -140,13 +140,13 @@ async fn put_through(world: &mut World, code: &str, stripes: usize, blocks: &[u8
     }
     for node in hit {
         world.start_agent(node).await;
-        world.until("it is back", async |world| world.up().await.contains(&node)).await;
+        world.until("the node is up again", async |world| world.up().await.contains(&node)).await;
     }
     let count = stat.stripes.iter().map(|stripe| stripe.blocks.len()).sum::<usize>();
-    world.until("what is not needed is gone", async |world| world.block_count(1..=99) == count).await;
+    world.until("unneeded blocks are removed", async |world| world.block_count(1..=99) == count).await;
 }
 
-/// All others can store their blocks, also those that were to be made of the one that is lost.
+/// All other nodes can store their blocks, including blocks computed from the lost one.
 #[tokio::test(start_paused = true)]
 async fn without_a_node_to_spare_a_put_that_may_lack_a_block_is_acknowledged() {
     let mut world = World::new(6, 6).await;
@@ -162,12 +162,12 @@ async fn without_a_node_to_spare_a_put_that_may_lack_a_block_is_acknowledged() {
     assert!(states[0] != "ok" && states[1..].iter().all(|state| state == "ok"), "{states:?}");
     let mut got = Vec::new();
     world.client.get("t", "k", &mut got, &weft_client::GetOptions::default()).await.unwrap();
-    assert!(got == put.bytes, "something else came back");
+    assert!(got == put.bytes, "the object was read back changed");
 }
 
-/// A data block's receiver takes all parities with it that are made of it.
+/// If the receiver of a data block crashes, all parities computed from that block are lost too.
 #[tokio::test(start_paused = true)]
-async fn what_receivers_that_die_had_is_sent_again_and_the_rest_is_made_of_it() {
+async fn blocks_of_crashed_receivers_are_sent_again_and_the_rest_is_computed() {
     let mut world = World::new(11, 11).await;
     let cases: [(&str, &[u8]); 9] = [
         ("rs(4,4)", &[1]),
@@ -185,9 +185,9 @@ async fn what_receivers_that_die_had_is_sent_again_and_the_rest_is_made_of_it() 
     }
 }
 
-/// What may be missing is rebuilt later: only what nothing can be made of any more is sent again.
+/// A block that may be missing is rebuilt later. Only blocks that cannot be rebuilt are sent again.
 #[tokio::test(start_paused = true)]
-async fn what_a_policy_lets_be_missing_is_not_waited_for() {
+async fn a_put_does_not_wait_for_blocks_that_its_policy_lets_be_missing() {
     let mut world = World::new(7, 7).await;
     let (name, code, failure_domain, ack) = ("quick".into(), "rs(4,2)".into(), "node".into(), "tolerate=2".into());
     let (block_len, cell_len) = (BLOCK_LEN as u64, 64 << 10);
@@ -198,9 +198,9 @@ async fn what_a_policy_lets_be_missing_is_not_waited_for() {
     let (stored, hit) = put.run(&mut world, &[0], Strike::Kill).await;
     stored.unwrap();
     assert!(put.sent_again() < 1.1, "{} blocks were sent again", put.sent_again());
-    // Nobody has to ask for it.
+    // Repair is automatic.
     world
-        .until("the rest is rebuilt", async |world| {
+        .until("the missing block is rebuilt", async |world| {
             let stat = world.client.stat("quick", "k").await.unwrap();
             stat.incomplete.is_empty() && stat.stripes[0].blocks.iter().all(|block| block.state == "ok")
         })
@@ -212,9 +212,9 @@ async fn what_a_policy_lets_be_missing_is_not_waited_for() {
     assert!(bytes == put.bytes && world.allocations() == 0);
 }
 
-/// Where one copy of a block is lost, another is there, and nothing is sent again; where all are, it is sent once.
+/// If one copy of a block is lost, another exists, and nothing is sent again. If all copies are lost, the block is sent once.
 #[tokio::test(start_paused = true)]
-async fn copies_whose_receivers_die_are_made_of_others() {
+async fn copies_of_crashed_receivers_are_made_from_other_copies() {
     let mut world = World::new(13, 13).await;
     let policy = api::Policy { name: "hot".into(), code: "rs(4,2)".into(), replicas: 2, ..api::Policy::default() };
     world.client.create_policy(policy).await.unwrap();
@@ -231,15 +231,15 @@ async fn copies_whose_receivers_die_are_made_of_others() {
         assert_eq!(stat.stripes[0].copies.len(), 4, "{scheme} without copy {copy} of {blocks:?}");
         for node in hit {
             world.start_agent(node).await;
-            world.until("it is back", async |world| world.up().await.contains(&node)).await;
+            world.until("the node is up again", async |world| world.up().await.contains(&node)).await;
         }
-        world.until("what is not needed is gone", async |world| world.block_count(1..=13) == 6 + 4).await;
+        world.until("unneeded blocks are removed", async |world| world.block_count(1..=13) == 6 + 4).await;
     }
 }
 
-/// Where blocks may come later, copies may, too: of every block there is one, and the others are made.
+/// If blocks may follow the acknowledgement, copies may, too: each block has one copy, and the others are made from it.
 #[tokio::test(start_paused = true)]
-async fn copies_come_after_the_acknowledgement_where_a_policy_lets_blocks() {
+async fn copies_may_follow_the_acknowledgement_if_blocks_may() {
     for (scheme, copy, strike) in [("direct", 1, Strike::Kill), ("direct", 0, Strike::Stop), ("mist", 1, Strike::Stop)] {
         let mut world = World::new(11, 11).await;
         let (name, code, ack) = ("hot".into(), "rs(4,2)".into(), "tolerate=1".into());
@@ -250,7 +250,7 @@ async fn copies_come_after_the_acknowledgement_where_a_policy_lets_blocks() {
         let (stored, hit) = put.run(&mut world, &[2], strike).await;
         stored.unwrap_or_else(|error| panic!("{scheme} without copy {copy}: {error}"));
         world
-            .until("all copies are there", async |world| {
+            .until("all copies exist", async |world| {
                 let stripe = world.client.stat("hot", "k").await.unwrap().stripes.remove(0);
                 stripe.blocks.iter().chain(&stripe.copies).all(|block| block.state == "ok" && !hit.contains(&block.node))
             })
@@ -261,15 +261,15 @@ async fn copies_come_after_the_acknowledgement_where_a_policy_lets_blocks() {
 
 #[tokio::test(start_paused = true)]
 async fn a_later_stripe_of_a_pipe_loses_a_receiver_with_one_node_to_spare() {
-    // Whoever waited in vain for the one that died must not be left out: there is nobody else.
+    // The nodes that waited in vain for the crashed one must stay in the plan: there are no other nodes.
     let mut world = World::new(9, 9).await;
     put_through(&mut world, "rs(4,4)", 3, &[2]).await;
 }
 
-/// Everybody waits for one that stands still, and the writer for everybody. There is one node to spare: who only waited must get a block
-/// of the stripe when it is sent again.
+/// All nodes wait for one that hangs, and the writer waits for all nodes. Only one node is spare, so nodes that only waited must get a
+/// block when the stripe is sent again.
 #[tokio::test(start_paused = true)]
-async fn one_that_stands_still_is_found_long_before_the_links_give_up() {
+async fn a_node_that_hangs_is_found_long_before_the_links_time_out() {
     for (code, n, blocks) in [("rs(4,4)", 8, [1]), ("rs(4,4)", 8, [6]), ("rs(4,2)", 6, [2]), ("lrc(4,2,2)", 8, [4])] {
         let mut world = World::with(n + 1, n + 1, |config| {
             (config.stall_ms, config.suspect_ms, config.down_after_ms) = (40_000, 60_000, 60_000);
@@ -284,9 +284,9 @@ async fn one_that_stands_still_is_found_long_before_the_links_give_up() {
     }
 }
 
-/// The only node to which it could go does not answer; another one comes while it is asked.
+/// The only spare node does not answer. Another node registers while the coordinator waits for the answer.
 #[tokio::test(start_paused = true)]
-async fn what_is_sent_again_goes_elsewhere_if_who_was_to_get_it_does_not_answer() {
+async fn a_block_that_is_sent_again_goes_elsewhere_if_its_new_node_does_not_answer() {
     let mut world = World::new(6, 6).await;
     let mut put = Put::new(&world, "rs(4,2)", 1).await;
     put.options.block_len = 4 * BLOCK_LEN as u64;
@@ -296,9 +296,9 @@ async fn what_is_sent_again_goes_elsewhere_if_who_was_to_get_it_does_not_answer(
         let hit = put.receivers(&world, &[1]).await[0];
         let fake = FakeAgent::start(&world, "fake").await;
         fake.asked().hangs = true;
-        world.until("it is up", async |world| world.up().await.contains(&7)).await;
+        world.until("the node is up", async |world| world.up().await.contains(&7)).await;
         world.kill(hit);
-        world.until("it is asked", async |_| fake.asked().opens > 0).await;
+        world.until("the node is asked", async |_| fake.asked().opens > 0).await;
         world.start_agent(8).await;
         hit
     };
@@ -308,9 +308,9 @@ async fn what_is_sent_again_goes_elsewhere_if_who_was_to_get_it_does_not_answer(
     assert!(put.sent_again() < 4.4, "{} of four parts of a block were sent again", put.sent_again());
 }
 
-/// One block was stored wrongly and is made anew; of the others there is one more than that takes.
+/// One block was stored wrongly and is rebuilt. One more helper than needed is available.
 #[tokio::test(start_paused = true)]
-async fn a_block_is_made_anew_although_a_helper_dies() {
+async fn a_wrong_block_is_rebuilt_although_a_helper_dies() {
     let mut world = World::new(8, 8).await;
     world.slow_down_agents().await;
     let mut put = Put::new(&world, "rs(4,2)", 1).await;
@@ -327,44 +327,45 @@ async fn a_block_is_made_anew_although_a_helper_dies() {
             holders.extend(written.into_iter().map(|(block, node)| (block.index, node)));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Something has moved by then.
+        // By then some data have moved.
         tokio::time::sleep(Duration::from_millis(200)).await;
         world.kill(holders[&0]);
     };
     tokio::join!(putting, striking).0.unwrap();
-    assert!(world.get("k", "").await.unwrap().0 == put.bytes, "something else came back");
+    assert!(world.get("k", "").await.unwrap().0 == put.bytes, "the object was read back changed");
     let stat = world.stat("k").await;
-    let anew = &stat.stripes[0].blocks[5];
-    assert!(anew.state == "ok" && anew.generation > 1 && stat.stripes[0].blocks[1].generation == 1, "{stat:?}");
+    let rebuilt = &stat.stripes[0].blocks[5];
+    assert!(rebuilt.state == "ok" && rebuilt.generation > 1 && stat.stripes[0].blocks[1].generation == 1, "{stat:?}");
     // All six blocks come from the writer, once.
     assert!(put.sent_again() < 2.1, "{} blocks were sent again", put.sent_again() - 2.0);
 }
 
-/// By predictions some nodes make blocks of many others, for which one of them lacks memory. It stores nothing either: a block may lack.
+/// By the prediction, some nodes compute blocks from many others, for which one of them lacks memory. That node stores nothing either:
+/// the policy lets one block be missing.
 #[tokio::test(start_paused = true)]
 async fn a_put_remembers_that_a_node_lacks_memory_for_the_scheme_that_was_predicted() {
     let mut world = World::new(0, 6).await;
     for node in 1..=5 {
         world.start_agent(node).await;
-        world.until("it is up", async |world| world.up().await.contains(&node)).await;
+        world.until("the node is up", async |world| world.up().await.contains(&node)).await;
     }
     let fake = FakeAgent::start(&world, "fake").await;
-    world.until("it is up", async |world| world.up().await.contains(&6)).await;
+    world.until("the node is up", async |world| world.up().await.contains(&6)).await;
     let options = PutOptions { code: "rs(4,2)".into(), block_len: 256 << 10, scheme: "auto".into(), ..PutOptions::default() };
     let outside = world.outside_client().await;
     let begun = outside.explain_put("b", "k", 1 << 20, &options).await.unwrap();
     let saved = weft_plan::from_json(std::str::from_utf8(&begun.plan).unwrap()).unwrap();
-    assert_ne!(saved.considered[0].scheme, "direct", "there is nothing to fall back from");
+    assert_ne!(saved.considered[0].scheme, "direct", "the test needs a scheme other than direct");
     fake.asked().refuses_linked = true;
     let bytes = data(3 << 20, 33);
     let options = PutOptions { ack: "tolerate=1".into(), ..options };
     let stored = outside.put("b", "k", bytes.as_slice(), &options).await.unwrap();
     assert_eq!((stored.stripe_count, fake.asked().refused), (3, 1));
-    assert!(world.get("k", "").await.unwrap().0 == bytes, "something else came back");
+    assert!(world.get("k", "").await.unwrap().0 == bytes, "the object was read back changed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_too_few_nodes_left_a_put_fails_and_nothing_is_seen_of_it() {
+async fn with_too_few_nodes_left_a_put_fails_and_leaves_nothing_behind() {
     let mut world = World::new(8, 8).await;
     let put = Put::new(&world, "rs(4,4)", 1).await;
     let (stored, hit) = put.run(&mut world, &[1], Strike::Kill).await;
@@ -377,26 +378,26 @@ async fn with_too_few_nodes_left_a_put_fails_and_nothing_is_seen_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_stored_otherwise_than_the_writer_had_it_is_found_and_made_anew() {
+async fn blocks_that_differ_from_the_writers_data_are_found_and_rebuilt() {
     let world = World::new(10, 10).await;
     // A data block, a parity, and both.
     for lies in [vec![1], vec![5], vec![0, 4]] {
         world.lies.lock().unwrap().extend(&lies);
         let put = Put::new(&world, "rs(4,2)", 1).await;
         put.client.put("b", "k", put.bytes.as_slice(), &put.options).await.unwrap();
-        assert!(world.lies.lock().unwrap().is_empty(), "nobody lied");
+        assert!(world.lies.lock().unwrap().is_empty(), "no disk stored wrong bytes");
         put.is_right(&world, &[]).await;
         assert!(put.sent_again() < 0.1, "{} blocks were sent again", put.sent_again());
         let stat = world.stat("k").await;
-        let anew: Vec<u8> = stat.stripes[0].blocks.iter().filter(|it| it.generation > 1).map(|it| it.index as u8).collect();
-        assert_eq!(anew, lies);
-        world.until("what is not needed is gone", async |world| world.block_count(1..=10) == 6).await;
+        let rebuilt: Vec<u8> = stat.stripes[0].blocks.iter().filter(|it| it.generation > 1).map(|it| it.index as u8).collect();
+        assert_eq!(rebuilt, lies);
+        world.until("unneeded blocks are removed", async |world| world.block_count(1..=10) == 6).await;
     }
 }
 
-/// Receivers of data only pass them on; those of parities compute.
+/// Receivers of data blocks only pass them on; receivers of parities compute.
 #[tokio::test(start_paused = true)]
-async fn nodes_that_code_slowly_get_the_blocks_that_take_the_least_work() {
+async fn nodes_that_code_slowly_get_the_blocks_with_the_least_work() {
     let mut world = World::new(6, 6).await;
     let slow = [2, 5];
     for node in 1..=6 {

@@ -36,10 +36,10 @@ async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
     }
     for node in [7, 8] {
         world.start_agent(node).await;
-        world.until("it is up", async |world| world.up().await.contains(&node)).await;
+        world.until("the node is up", async |world| world.up().await.contains(&node)).await;
     }
     world.kill(1);
-    world.until("one is down", async |world| world.up().await.len() == 7).await;
+    world.until("one node is down", async |world| world.up().await.len() == 7).await;
     world.complain("k0", 7).await;
     let to = vec![NodeId(7), NodeId(8)];
     let job = world.client.repair_node(NodeId(1), &RepairNodeOptions { to, ..RepairNodeOptions::default() }).await.unwrap();
@@ -110,49 +110,49 @@ async fn a_task_that_can_never_be_taken_is_told_as_such() {
     world.put("k", &data(1 << 20, 23)).await.unwrap();
     let fake = FakeAgent::start(&world, "fake").await;
     fake.asked().refuses = true;
-    world.until("it is up", async |world| world.up().await.contains(&7)).await;
+    world.until("the node is up", async |world| world.up().await.contains(&7)).await;
     let error = world.repair("k", &block(0, Some(7))).await.unwrap_err();
     assert!(error.reaction == Reaction::InvalidInput && error.message.contains("more memory than there is"), "{error}");
-    assert_eq!(fake.asked().opens, 1, "another plan would ask for as much");
+    assert_eq!(fake.asked().opens, 1, "another plan would need as much memory");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_spoiled_what_was_rebuilt_is_left_out_the_next_time() {
+async fn a_node_that_stored_wrong_bytes_is_left_out_the_next_time() {
     let mut world = World::with(8, 8, |config| config.suspect_ms = 600_000).await;
     let bytes = data(1 << 20, 24);
     world.put("k", &bytes).await.unwrap();
     let lost = world.holder("k", 3).await;
     world.kill(lost);
-    world.until("one is down", async |world| world.up().await.len() == 7).await;
+    world.until("one node is down", async |world| world.up().await.len() == 7).await;
     let first = world.explained_target("k", 3).await;
     world.lies.lock().unwrap().insert(3);
     let error = world.repair("k", &RepairOptions::default()).await.unwrap_err();
     assert!(error.reaction == Reaction::Corrupt && error.message.contains("does not match its recorded checksums"), "{error}");
     let next = world.explained_target("k", 3).await;
-    assert_ne!(next, first, "it goes to the same disk again");
+    assert_ne!(next, first, "the block goes to the same disk again");
     world.repair("k", &RepairOptions::default()).await.unwrap();
     assert_eq!((world.holder("k", 3).await, world.not_ok("k").await), (next, vec![]));
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
-/// Two blocks of a stripe are rebuilt by one plan, and somebody else brings one of them to another node meanwhile.
+/// One plan rebuilds two blocks of a stripe, while another repair rebuilds one of them on another node.
 #[tokio::test(start_paused = true)]
-async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_rebuilt() {
+async fn a_repair_commits_the_blocks_that_no_other_repair_has_rebuilt() {
     let mut world = World::new(6, 1).await;
     let bytes = data(1 << 20, 25);
     world.put("k", &bytes).await.unwrap();
     for node in 7..=9 {
         world.start_agent(node).await;
-        world.until("it is up", async |world| world.up().await.contains(&node)).await;
+        world.until("the node is up", async |world| world.up().await.contains(&node)).await;
     }
-    // As slow as that, it is the last of all.
+    // At this speed it ends last.
     world.throttle(8, Throttle { disk_bytes_per_s: Some(ByteSize(96 << 10)), ..Throttle::default() }).await;
     let both = RepairOptions { blocks: vec![1, 2], to: vec![NodeId(7), NodeId(8)], ..RepairOptions::default() };
     let mut repair = world.client.repair("b", "k", &both).await.unwrap();
     let first = repair.next().await.unwrap().unwrap().event.unwrap();
-    assert!(matches!(&first, Event::Plan(plan) if plan.plan.is_empty()), "no JSON that was not asked for: {first:?}");
+    assert!(matches!(&first, Event::Plan(plan) if plan.plan.is_empty()), "the plan's JSON was not requested: {first:?}");
     let other = world.repair("k", &block(1, Some(9))).await.unwrap();
-    assert_eq!((other.blocks.len(), other.blocks[0].generation), (1, 3), "the other one was faster");
+    assert_eq!((other.blocks.len(), other.blocks[0].generation), (1, 3), "the other repair was faster");
     let mut done = None;
     while let Some(event) = repair.next().await.unwrap() {
         if let Some(Event::Done(last)) = event.event {
@@ -165,12 +165,12 @@ async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_
     assert_eq!((world.holder("k", 1).await, world.holder("k", 2).await), (9, 8));
     assert_eq!(world.not_ok("k").await, []);
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
-    world.until("what nobody needs is gone", async |world| world.block_count(1..=9) == 6).await;
+    world.until("unneeded blocks are removed", async |world| world.block_count(1..=9) == 6).await;
     assert_eq!(world.block_files(7).len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_disk_was_waited_for_helps_only_where_nobody_else_can() {
+async fn a_node_with_a_slow_disk_helps_only_if_no_other_node_can() {
     let mut world = World::new(5, 5).await;
     let options = PutOptions { code: "rs(2,2)".into(), block_len: 4 << 20, ..PutOptions::default() };
     let bytes = data(8 << 20, 29);
@@ -182,11 +182,11 @@ async fn whose_disk_was_waited_for_helps_only_where_nobody_else_can() {
     let before = helpers(&world).await;
     let Some(Party::Node(NodeId(slow))) = before.first().copied() else { panic!("{before:?}") };
     world.throttle(slow, Throttle { disk_bytes_per_s: Some(ByteSize(2 << 20)), ..Throttle::default() }).await;
-    assert_eq!(helpers(&world).await, before, "of a disk that nobody has waited for nobody knows anything");
+    assert_eq!(helpers(&world).await, before, "the disk has not delayed a plan, so it is not known to be slow");
     world.repair("k", &block(0, None)).await.unwrap();
     let after = helpers(&world).await;
     assert!(after.len() == 2 && !after.contains(&Party::Node(NodeId(slow))), "n{slow} of {after:?}");
-    // It comes back another one.
+    // After a restart the node counts as healthy.
     world.throttle(slow, Throttle::default()).await;
     let again = helpers(&world).await;
     assert!(again.contains(&Party::Node(NodeId(slow))), "n{slow} of {again:?}");

@@ -1,4 +1,4 @@
-//! The coordinator dies and comes back; puts are left behind.
+//! The coordinator crashes and restarts; puts are left unfinished.
 
 use crate::world::{SimulatedClock, World, data, seams};
 use weft_client::api;
@@ -14,7 +14,7 @@ async fn a_coordinator_that_comes_back_knows_everything_that_was_acknowledged() 
     let (epoch, cluster) = (world.coordinator().epoch(), world.coordinator().cluster());
     world.restart_coordinator().await;
     assert_eq!((world.coordinator().epoch(), world.coordinator().cluster()), (epoch + 1, cluster));
-    // Agents come back by themselves; who asks too early is told to try again, and does.
+    // Agents reconnect by themselves. A client that calls too early is told to retry, and does.
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     world.until("all nodes are back", async |world| world.up().await.len() == 7).await;
     world.put("k", &data(1 << 20, 2)).await.unwrap();
@@ -36,11 +36,11 @@ async fn a_put_that_dies_half_way_leaves_nothing_behind() {
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin("k")).await.unwrap().into_inner();
     let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000, options: None, put_key };
     assert!(bare.put_stripe(stripe.clone()).await.unwrap().into_inner().task.is_some());
-    // Asked again, it is placed anew, and the first attempt is given up.
+    // A second call places the stripe again, and the first attempt is given up.
     assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
     let incomplete = bare.commit_put(api::CommitPutRequest { upload, size: 100_000, put_key }).await.unwrap_err();
     assert!(incomplete.message().contains("has not ended"), "{incomplete}");
-    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound, "nothing of it can be seen");
+    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound, "the object is visible");
 
     world.restart_coordinator().await;
     let mut bare = world.bare_client().await;

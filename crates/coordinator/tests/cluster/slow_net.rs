@@ -1,4 +1,4 @@
-//! Networks on which what is sent takes its time, so that there is time to kill somebody, or never arrives.
+//! Networks that are slow, so that a test can kill a node during a transfer, or on which data never arrive.
 
 use async_trait::async_trait;
 use std::{
@@ -25,7 +25,7 @@ use weft_proto::{
 /// A network on which the connecting end sends [`BYTES`] every [`PAUSE`].
 pub(crate) struct SlowNet {
     net: MemoryNet,
-    /// All that was sent.
+    /// All bytes that were sent.
     pub(crate) sent_bytes: Arc<AtomicU64>,
 }
 
@@ -55,7 +55,7 @@ impl Net for SlowNet {
 /// Addresses at which no connection arrives.
 pub(crate) type CutOff = Arc<Mutex<BTreeSet<String>>>;
 
-/// A network on which connections to some addresses never come about, and nothing says so.
+/// A network on which connections to some addresses hang without an error.
 pub(crate) struct CutNet {
     pub(crate) net: MemoryNet,
     pub(crate) cut_off: CutOff,
@@ -75,7 +75,7 @@ impl Net for CutNet {
     }
 }
 
-/// The network of a node that may be stopped: until it goes on nothing moves at its ends of all connections, and nobody is told.
+/// The network of a node that can be stopped: until it resumes, its ends of all connections move no data and report no error.
 pub(crate) struct StoppableNet {
     pub(crate) net: Arc<dyn Net>,
     pub(crate) stopped: Arc<AtomicBool>,
@@ -116,7 +116,7 @@ struct Stoppable {
 }
 
 impl Stoppable {
-    /// Who is stopped looks every now and then whether it still is.
+    /// A stopped node checks from time to time whether it may resume.
     fn go_on(&self, cx: &Context<'_>) -> Poll<()> {
         if !self.stopped.load(Ordering::Relaxed) {
             return Poll::Ready(());

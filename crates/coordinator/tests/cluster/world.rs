@@ -1,5 +1,5 @@
-//! A coordinator, agents and a client in one process, on real disks, with a network in memory and on simulated time: it goes on at once
-//! when nobody has anything to do, so that no test waits, and none depends on how fast the machine is.
+//! A coordinator, agents and a client in one process, on real disks, with a network in memory and on simulated time. Time
+//! advances when all tasks are idle, so no test waits or depends on the speed of the machine.
 
 use crate::{
     lying_disks::{DiskBytes, Lies, LyingDisks, Spoils},
@@ -24,7 +24,7 @@ use weft_proto::{MemoryNet, Security};
 use weft_store::Sidecar;
 use weft_types::{ByteSize, Clock, Error, NodeId, Party, Result};
 
-/// Nobody waits for longer than this.
+/// The longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A cluster.
@@ -39,23 +39,23 @@ pub(crate) struct World {
     seed: u64,
     slow_agents: bool,
     throttles: BTreeMap<u32, Throttle>,
-    /// Where no agent's connection arrives.
+    /// Addresses that agents cannot reach.
     cut_off: CutOff,
-    /// Who stands still, by a word from a test.
+    /// Nodes that a test has stopped.
     stopped: BTreeMap<u32, Arc<AtomicBool>>,
-    /// Blocks that will be stored otherwise than they come.
+    /// Blocks that nodes store with wrong bytes.
     pub(crate) lies: Lies,
-    /// Blocks that nodes spoil when they have read them.
+    /// Blocks that nodes corrupt after reading them.
     pub(crate) spoils: Spoils,
-    /// How large each disk is.
+    /// The size of each disk.
     pub(crate) disk_bytes: DiskBytes,
-    /// What agents that are started from now on take on.
+    /// The limits of agents that are started from now on.
     pub(crate) limits: Limits,
     pub(crate) client: Client,
 }
 
 impl World {
-    /// So many nodes in so many racks, all of them up, and a bucket `b`.
+    /// A cluster with this many nodes and racks, all nodes up, and a bucket `b`.
     pub(crate) async fn new(nodes: u32, racks: u32) -> Self {
         Self::with(nodes, racks, |_| {}).await
     }
@@ -76,7 +76,7 @@ impl World {
             call_timeout_ms: 1_500,
             failure_grace_ms: 500,
             disk_reserve: ByteSize(0),
-            // Whatever else is on the machine's own disk.
+            // Independent of the free space of the machine's own disk.
             conversion_free_percent: 0,
             conversion_restart_ms: 2_000,
             ..CoordinatorConfig::default()
@@ -114,7 +114,7 @@ impl World {
         world
     }
 
-    /// Starts, or starts again, an agent; its directory stays its own.
+    /// Starts or restarts an agent; it keeps its directory.
     pub(crate) async fn start_agent(&mut self, node: u32) {
         let mut seams = weft_agent::Seams::real(u64::from(node), Arc::new(StripeConverter));
         let net: Arc<dyn weft_proto::Net> = if self.slow_agents {
@@ -123,7 +123,7 @@ impl World {
             Arc::new(CutNet { net: self.net.clone(), cut_off: Arc::clone(&self.cut_off) })
         };
         let stopped = Arc::new(AtomicBool::new(false));
-        // What was stopped and is gone by now could not let go of its disks.
+        // An agent that was killed while stopped could not close its disks.
         if let Some(before) = self.stopped.insert(node, Arc::clone(&stopped)) {
             before.store(false, Ordering::Relaxed);
         }
@@ -131,7 +131,7 @@ impl World {
         (seams.clock, seams.disk_mode) = (Arc::new(self.clock), DiskMode::Inline);
         let (lies, spoils, disk_bytes) = (Arc::clone(&self.lies), Arc::clone(&self.spoils), Arc::clone(&self.disk_bytes));
         seams.disks = Arc::new(LyingDisks { lies, spoils, disk_bytes });
-        // Whoever was killed holds its disks for a moment more.
+        // A killed agent holds its disks for a moment.
         for _ in 0..500 {
             if let Ok(agent) = Agent::start(self.agent_config(node), seams.clone()).await {
                 self.agents.insert(node, agent);
@@ -170,28 +170,28 @@ impl World {
         self.restart_agents().await;
     }
 
-    /// All agents are started again, as they shall be by now.
+    /// Restarts all agents with the current limits and networks.
     pub(crate) async fn restart_agents(&mut self) {
         for node in self.agents.keys().copied().collect::<Vec<_>>() {
             self.kill(node);
             self.start_agent(node).await;
         }
         let nodes = self.agents.len();
-        // Those that were killed are up for a moment more; those that came back are up for good.
+        // Killed nodes still count as up for a moment.
         tokio::time::sleep(Duration::from_millis(self.config.down_after_ms)).await;
-        self.until("all are back", async |world| world.up().await.len() == nodes).await;
+        self.until("all nodes are up again", async |world| world.up().await.len() == nodes).await;
     }
 
-    /// A node is started again with a throttle.
+    /// Restarts a node with a throttle.
     pub(crate) async fn throttle(&mut self, node: u32, throttle: Throttle) {
         self.throttles.insert(node, throttle);
         self.kill(node);
-        self.until("it is down", async |world| !world.up().await.contains(&node)).await;
+        self.until("the node is down", async |world| !world.up().await.contains(&node)).await;
         self.start_agent(node).await;
-        self.until("it is up again", async |world| world.up().await.contains(&node)).await;
+        self.until("the node is up again", async |world| world.up().await.contains(&node)).await;
     }
 
-    /// From now on no other agent reaches a node with data; the coordinator does.
+    /// From now on other agents cannot connect to a node's data address; the coordinator can call it.
     pub(crate) async fn cut_off(&self, node: u32) {
         let status = self.client.status().await.unwrap();
         let address = status.nodes.into_iter().find(|it| it.id == node).unwrap().data_address;
@@ -203,7 +203,7 @@ impl World {
         self.cut_off.lock().unwrap().clear();
     }
 
-    /// A client on another machine than the agents', for all that the coordinator can see.
+    /// A client that the coordinator takes to be on another machine than the agents.
     pub(crate) async fn outside_client(&self) -> Client {
         let config = client_config(&self.net.host("127.0.0.2"), &self.config.listen);
         Client::connect(config).await.unwrap()
@@ -217,17 +217,17 @@ impl World {
         (Client::connect(config).await.unwrap(), sent_bytes)
     }
 
-    /// A node stands still from now on: it takes nothing, says nothing, and its connections stay.
+    /// Stops a node: it receives and sends nothing, and its connections stay open.
     pub(crate) fn stop(&self, node: u32) {
         self.stopped[&node].store(true, Ordering::Relaxed);
     }
 
-    /// It goes on.
+    /// Resumes a stopped node.
     pub(crate) fn go_on(&self, node: u32) {
         self.stopped[&node].store(false, Ordering::Relaxed);
     }
 
-    /// The blocks that are being written, and by whom.
+    /// The blocks that are being written, and the nodes that write them.
     pub(crate) fn being_written(&self) -> BTreeMap<weft_types::BlockId, u32> {
         let disks = |node: u32| self.disk_dirs(node).map(|disk| disk.join("tmp"));
         let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -236,7 +236,7 @@ impl World {
         self.agents.keys().copied().flat_map(blocks).collect()
     }
 
-    /// What the metadata have of blocks that are on their way.
+    /// The number of blocks that the metadata records as allocated.
     pub(crate) fn allocations(&self) -> u64 {
         self.rows("allocations")
     }
@@ -247,16 +247,16 @@ impl World {
         file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
     }
 
-    /// An agent is gone from one moment to the next.
+    /// Kills an agent.
     pub(crate) fn kill(&mut self, node: u32) {
         drop(self.agents.remove(&node));
     }
 
-    /// The coordinator is gone from one moment to the next, and another takes its place.
+    /// Kills the coordinator and starts another in its place.
     pub(crate) async fn restart_coordinator(&mut self) {
         drop(self.coordinator.take());
         self.seed += 1;
-        // Its port is free a moment after it is gone.
+        // Its port becomes free a moment later.
         for _ in 0..200 {
             match Coordinator::start(self.config.clone(), seams(&self.net, self.clock, self.seed)).await {
                 Ok(coordinator) => {
@@ -270,7 +270,7 @@ impl World {
         panic!("the coordinator does not come back");
     }
 
-    /// Where the metadata lie.
+    /// The path of the metadata.
     pub(crate) fn metadata_file(&self) -> PathBuf {
         self.config.dir.join("metadata.sqlite")
     }
@@ -327,7 +327,7 @@ impl World {
         .await
     }
 
-    /// The node to which a repair of a block of an object's first stripe would bring it.
+    /// The node on which a repair would rebuild a block of an object's first stripe.
     pub(crate) async fn explained_target(&self, key: &str, index: u8) -> u32 {
         match self.explained(key, index).await.job.wants[0].party {
             Party::Node(node) => node.0,
@@ -373,7 +373,7 @@ impl World {
         found
     }
 
-    /// The payload of a block on a node, wherever it lies there.
+    /// The payload file of a block on a node.
     pub(crate) fn block_file(&self, node: u32, stripe: u64, (index, copy): (u8, u8), generation: u32) -> PathBuf {
         let block = weft_types::BlockId { stripe: weft_types::StripeId(stripe), index, copy, generation };
         let is_it = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy() == block.to_string());
@@ -393,7 +393,7 @@ impl World {
         std::fs::write(&file, payload).unwrap();
     }
 
-    /// Changes a byte of a block, and all that its disk knows of it accordingly.
+    /// Changes a byte of a block, and the checksums on the disk to match.
     pub(crate) async fn forge(&self, key: &str, index: usize, byte: usize) {
         self.flip(key, index, byte).await;
         let payload = self.payload(key, index).await;
@@ -409,7 +409,7 @@ impl World {
         nodes.map(|node| self.block_files(node).len()).sum()
     }
 
-    /// A client of the control plane that makes no share of any plan.
+    /// A client of the control plane that takes no part in plans.
     pub(crate) async fn bare_client(&self) -> api::weft_client::WeftClient<tonic::transport::Channel> {
         let net = Arc::new(self.net.clone());
         let expected = weft_proto::Peer::Coordinator;
@@ -426,7 +426,7 @@ impl World {
     }
 }
 
-/// Bytes that repeat nowhere.
+/// Bytes without repetition.
 pub(crate) fn data(len: usize, seed: u64) -> Vec<u8> {
     use rand::{RngCore, SeedableRng};
     let mut bytes = vec![0; len];
@@ -452,12 +452,12 @@ fn find_blocks(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What a coordinator takes from outside.
+/// The coordinator's clock, network and randomness.
 pub(crate) fn seams(net: &MemoryNet, clock: SimulatedClock, seed: u64) -> Seams {
     Seams { net: Arc::new(net.clone()), clock: Arc::new(clock), seed, meta_mode: MetaMode::Inline }
 }
 
-/// Shows the time that tokio shows, from some day on.
+/// Tokio's time, counted from a fixed date.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SimulatedClock(Instant);
 
