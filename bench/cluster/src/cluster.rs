@@ -1,4 +1,4 @@
-//! A cluster of weft, started and spoken to by its command line, as anybody does.
+//! A weft cluster, started and used through its command line, as operators do.
 
 use crate::{Result, Run, cpu};
 use serde_json::Value;

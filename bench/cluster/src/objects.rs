@@ -96,7 +96,7 @@ pub fn make_data(path: &Path) -> Result<()> {
 }
 
 /// Uses as much memory as a turn may need, and frees it. In a virtual machine the first use of a page costs far more than any
-/// later one: without this, whoever comes after somebody who has freed pages would be the faster for it.
+/// later one: without this, a turn would be faster if an earlier one had freed pages.
 pub fn touch_memory() {
     let mut memory = vec![0_u8; FRESH_BYTES];
     memory.chunks_mut(PAGE_LEN).for_each(|page| page[0] = 1);

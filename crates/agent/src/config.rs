@@ -130,19 +130,19 @@ pub struct Limits {
     pub partial_blocks_max: u32,
     /// How long such a block is kept.
     pub partial_block_ms: u64,
-    /// Of what a person or a committed transaction gave up, the part of a disk's bytes that may be freed within an hour, percent. 100:
+    /// Percentage of a disk's bytes that may be freed within an hour, of blocks that a person or a committed transaction gave up. 100:
     /// all of them. The rest follows in the next hours.
     pub freed_percent_per_hour: u32,
-    /// Bytes of a disk that may be freed within an hour whatever their part of it is.
+    /// Bytes of a disk that may be freed within an hour regardless of that percentage.
     pub freed_bytes_per_hour: ByteSize,
-    /// Blocks of one disk that may be taken away within a day although nobody expects it (moved to the quarantine, or deleted there by
-    /// their age), whatever their part of it is.
+    /// Unexpected removals of blocks from one disk within a day (moves to quarantine, and deletions from it by age) that are allowed
+    /// regardless of the percentage.
     pub removed_blocks_per_day: u32,
-    /// Beyond these, the part of a disk's blocks that may be taken away so within a day, percent. 100: all of them.
+    /// Beyond these, the percentage of a disk's blocks that may be removed unexpectedly within a day. 100: all of them.
     pub removed_percent_per_day: u32,
-    /// A block that nobody expects is kept in quarantine for this long, and deleted then, milliseconds.
+    /// Time that an unexpected block stays in quarantine before it is deleted, milliseconds.
     pub quarantine_ms: u64,
-    /// Where less of a disk is free, percent, the oldest such blocks go before their time, as fast as other blocks are freed.
+    /// If less than this percentage of a disk is free, its oldest unexpected blocks are deleted early, within the hourly limit.
     pub quarantine_free_percent: u32,
 }
 

@@ -40,7 +40,7 @@ struct Disk {
 /// What opening a block gave.
 type Opened = Result<Arc<dyn BlockReader>>;
 
-/// What a disk says of a block.
+/// The state of a block on a disk.
 enum Look {
     There(Arc<dyn BlockReader>),
     /// The block is there and damaged.
@@ -50,13 +50,13 @@ enum Look {
     Unknown(Error),
 }
 
-/// Why a block is in quarantine that is garbage for no reason that is known.
-const NO_REASON: &str = "it is garbage in the metadata, which do not say why";
+/// Why a block is in quarantine if it is garbage without a known reason.
+const NO_REASON: &str = "it is garbage in the metadata, without a known reason";
 
-/// As long a block is taken to be whose length cannot be read: the usual length.
+/// The assumed length of a block whose length cannot be read: the usual block length.
 const UNREADABLE_BYTES: u64 = 64 << 20;
 
-/// Blocks that are listed at once.
+/// The most blocks in one listing.
 const LISTED_BLOCKS_MAX: usize = 10_000;
 
 impl Disks {
@@ -165,8 +165,8 @@ impl Disks {
         &self.0[number].line
     }
 
-    /// Removes those of `blocks` that are there, or takes them out of service where it is not known why they are garbage. What becomes of
-    /// one of them does not touch the others. For as long as `opening` a task may come that would still write one.
+    /// Removes those of `blocks` that exist, or quarantines them if the reason is unknown. A failure of one does not affect the others.
+    /// Tasks that would still write one of them may arrive for the duration `opening`; they are refused.
     pub(crate) fn remove(
         &self,
         blocks: &[BlockId],
@@ -178,7 +178,7 @@ impl Disks {
         let mut removal = Removal::default();
         for id in blocks {
             let remove = || if reason.is_meant() { self.remove_one(*id, bounds) } else { self.set_aside(*id, NO_REASON, bounds) };
-            // What is being written comes first: looked for on the disks before, it could be committed between the two looks.
+            // Partial blocks first: otherwise a block could be committed after the look at the disks and be missed.
             match partials.give_up(*id, opening).and_then(|()| remove()) {
                 Ok(was_there) => {
                     if was_there {
@@ -202,7 +202,7 @@ impl Disks {
         Ok(self.0[number].take_away(Counted::Freed, bytes, bounds, remove)?.is_some())
     }
 
-    /// Takes a block out of service, for as long as the quarantine lasts. Returns whether it was there.
+    /// Moves a block to quarantine. Returns whether it existed.
     fn set_aside(&self, id: BlockId, why: &str, bounds: &Bounds<'_>) -> Result<bool> {
         let Some((number, _)) = self.find_there(id)? else { return Ok(false) };
         let quarantine = |store: &Arc<dyn BlockStore>| store.quarantine(id, why, Some(bounds.now_ms)).map(Some);
@@ -256,7 +256,7 @@ impl Disks {
 }
 
 impl Disk {
-    /// Runs `work`, which takes a block off the disk, if the day's limit allows it. `work` returns `None` if the block
+    /// Runs `work`, which takes a block off the disk, if its quota allows it. `work` returns `None` if the block
     /// was not there.
     fn take_away<T>(
         &self,

@@ -36,16 +36,16 @@ pub(crate) struct Bounds<'a> {
 /// What a quota counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// Bytes within an hour, of blocks that a person or a committed transaction gave up, or that go for want of space.
+    /// Bytes freed within an hour: blocks that a person or a committed transaction gave up, and blocks deleted for lack of space.
     Freed,
-    /// Blocks within a day that are taken away although nobody expects it: moved to the quarantine, or deleted there.
+    /// Unexpected removals of blocks within a day: moves to quarantine, and deletions from it.
     Unexpected,
 }
 
-/// Counts what is taken away of one disk within an hour or a day.
+/// Counts what is removed from one disk within an hour or a day.
 ///
-/// The count is in the agent's state file before a block is gone. Within a process the time is measured by a clock that nobody
-/// sets; over a restart by the wall clock, and never as longer than the hour or day.
+/// The agent's state file records the count before a block is removed. Within a process, a monotonic clock measures the time; across
+/// a restart, the wall clock does. The remaining time never exceeds one hour or day.
 pub(crate) struct Quota {
     counted: Counted,
     window: Mutex<Option<Window>>,
@@ -54,16 +54,16 @@ pub(crate) struct Quota {
 struct Window {
     ends: Instant,
     used: u64,
-    /// As much is noted: some ahead, so that not each block has to wait for the state file.
+    /// The recorded count. It runs ahead of `used`, so that most blocks do not wait for the state file.
     noted: u64,
-    /// Of all that was there when it was asked for; until more than the floor is used nobody asks.
+    /// The percentage of the disk's content, computed when the floor was used up; `None` before that.
     allowed: Option<u64>,
 }
 
-/// As much of the floor is noted ahead: so much of its rights a restart can cost.
+/// This part of the floor is recorded ahead of its use. A restart loses at most this much of the quota.
 const NOTED_AHEAD_DIVISOR: u64 = 16;
 
-/// What a block takes of its disk: whole pages of payload, and a page for its sidecar. Small blocks count for what they are there.
+/// The bytes that a block takes on its disk: whole pages of payload, and a page for its sidecar.
 pub(crate) fn bytes_on_disk(block_len: u64) -> u64 {
     block_len.next_multiple_of(PAGE_LEN).saturating_add(PAGE_LEN)
 }
@@ -76,7 +76,7 @@ impl Counted {
         }
     }
 
-    /// What may go in any case, and the part of all that may, percent.
+    /// The amount that may always be removed, and the percentage of the disk's content that may be removed.
     fn bound(self, limits: &Limits) -> (u64, u32) {
         match self {
             Self::Freed => (limits.freed_bytes_per_hour.0, limits.freed_percent_per_hour),
@@ -98,8 +98,8 @@ impl Counted {
                  (limits.freed_percent_per_hour)"
             ),
             Self::Unexpected => format!(
-                "{used} blocks of the disk that nobody expects have been taken away within a day: a person must decide whether more is \
-                 meant, and run `weft node garbage release` or raise limits.removed_percent_per_day; otherwise it goes on tomorrow"
+                "{used} unexpected blocks of the disk have been removed within a day: a person must decide whether to remove more, and run \
+                 `weft node garbage release` or raise limits.removed_percent_per_day; otherwise removal continues tomorrow"
             ),
         };
         Error::new(Reaction::Unavailable, message)
@@ -107,7 +107,7 @@ impl Counted {
 }
 
 impl Quota {
-    /// Goes on with what was noted before a restart.
+    /// Continues with the count recorded before a restart.
     pub(crate) fn new(counted: Counted, mut known: Memory, disk: &str, now_ms: u64, now: Instant) -> Self {
         let window = |noted: Used| Window {
             ends: now + Duration::from_millis(noted.until_ms.saturating_sub(now_ms)).min(counted.within()),
@@ -118,7 +118,7 @@ impl Quota {
         Self { counted, window: Mutex::new(counted.noted(&mut known).remove(disk).map(window)) }
     }
 
-    /// Takes the right to remove one block from the disk `disk`; `count_blocks` counts the disk's blocks. May block.
+    /// Takes the right to remove `amount` from the disk `disk`. `all` returns the size of the disk's content. May block.
     pub(crate) fn take(
         &self,
         amount: u64,
@@ -238,7 +238,7 @@ mod tests {
             (2 * DAY_MS - 1000, Duration::ZERO, 0),
             (2 * DAY_MS - 1000, Duration::from_secs(1), 30),
             (3 * DAY_MS, Duration::ZERO, 30),
-            // Set back: nobody knows how long ago it was.
+            // The clock was set back: the elapsed time is unknown.
             (5, DAY - Duration::from_secs(1), 0),
             (5, DAY, 30),
         ] {
@@ -303,7 +303,7 @@ mod tests {
         freed += free_all(&quota, &bounds, now, MIB, disk_bytes);
         // Each of the starts before noted up to 2 MiB ahead.
         assert!((90 * MIB..=100 * MIB).contains(&freed), "{freed} bytes");
-        // The day's count of blocks is another.
+        // The daily count of blocks is separate.
         Quota::new(Counted::Unexpected, state.get(), "d", 0, now).take(1, "d", &bounds, now, |_| Ok(0)).unwrap();
 
         for (now_ms, later_ms, left) in [

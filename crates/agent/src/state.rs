@@ -40,18 +40,18 @@ pub(crate) struct Memory {
     pub(crate) high_water: u64,
     /// The ids of its disks, by path: a disk that no longer opens can still be named.
     pub(crate) disks: BTreeMap<String, String>,
-    /// The blocks of each disk, by its id, that were taken away within a day although nobody expected it.
+    /// The unexpected removals of blocks within a day, by disk id.
     pub(crate) removed: BTreeMap<String, Used>,
-    /// The bytes of each disk, by its id, that were freed within an hour.
+    /// The bytes freed within an hour, by disk id.
     pub(crate) freed: BTreeMap<String, Used>,
 }
 
-/// How much of a bound is used up.
+/// How much of a limit is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Used {
     /// When the day or hour ends, milliseconds since 1970.
     pub(crate) until_ms: u64,
-    /// Blocks or bytes, or some more: they are noted before they are removed.
+    /// Blocks or bytes. May exceed what was removed: the count is recorded ahead.
     pub(crate) amount: u64,
 }
 
@@ -206,7 +206,7 @@ fn decode_used(value: &str, all: &mut BTreeMap<String, Used>) -> Option<()> {
     Some(())
 }
 
-/// Going on without it could mean to obey a coordinator that was replaced.
+/// Without its state, the agent could obey a coordinator that was replaced.
 fn damaged(path: &Path) -> Error {
     Error::fatal(format!("{} is damaged: restore a copy, or remove the file and let the agent register again", path.display()))
 }

@@ -1,4 +1,4 @@
-//! What nobody needs and still takes space on nodes: a client lists it, and lets go of it.
+//! Lists and releases garbage: blocks that no object needs and that still take space on nodes.
 
 use crate::Client;
 use weft_proto::v1::{ListGarbageReply, ListGarbageRequest, ReleaseGarbageReply, ReleaseGarbageRequest};
@@ -19,8 +19,8 @@ impl Client {
         self.shared().calls.ask(request, |mut client, request| async move { client.list_garbage(request).await }).await
     }
 
-    /// Deletes some of what lies in a node's quarantine because nobody expects it: to be called until nothing is left. With `unexpected`,
-    /// garbage in the metadata of which no reason is known is removed like any other from now on, too.
+    /// Deletes some unexpected blocks from a node's quarantine; call it until none are left. With `unexpected`, garbage in the metadata
+    /// without a known reason is from now on removed like other garbage, too.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {

@@ -211,7 +211,7 @@ impl Spool {
     }
 }
 
-/// A file that nobody else can open, not even for a moment.
+/// A file without a name: no other process can ever open it.
 fn without_name(dir: &Path) -> Result<File, Errno> {
     let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR).map(File::from)

@@ -1,18 +1,18 @@
-//! When nodes are asked to remove what nobody needs, and how often a person is told that some of it is still there.
+//! When nodes are asked to remove garbage, and how often the log reports garbage that remains.
 
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::NodeId;
 
-/// A node whose bound is used up is asked again after this time.
+/// A node whose quota is used up is asked again after this time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// A person is told once of each node in this time.
+/// The log reports each node at most once in this time.
 const TELL_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// When each node is asked next, and when a person is told of it next. `R`: names a registration.
+/// When each node is asked next, and when the log reports it next. `R` identifies a registration.
 #[derive(Debug)]
 pub struct Removals<R> {
-    /// By node, and whether what it removes is meant: these are bounded apart. A node that has registered since may have other bounds.
+    /// By node, and whether the removal is intended: the two have separate quotas. A new registration may bring other limits.
     waiting: BTreeMap<(NodeId, bool), (R, Time)>,
     told: BTreeMap<NodeId, Time>,
 }
@@ -24,17 +24,17 @@ impl<R> Default for Removals<R> {
 }
 
 impl<R: PartialEq> Removals<R> {
-    /// Whether a node that is registered so is to be asked now to remove what is meant to go, or what is not.
+    /// Whether to ask a node now to remove intended (`meant`) or unexpected garbage.
     pub fn is_due(&self, node: NodeId, meant: bool, registration: &R, now: Time) -> bool {
         self.waiting.get(&(node, meant)).is_none_or(|(of, due)| of != registration || *due <= now)
     }
 
-    /// A node was asked for all of that, and some of it waits until more may be removed.
+    /// Records that a node keeps some garbage until its quota allows more.
     pub fn waits(&mut self, node: NodeId, meant: bool, registration: R, now: Time) {
         self.waiting.insert((node, meant), (registration, now + ASK_AGAIN_AFTER));
     }
 
-    /// Whether a person is to be told now that a node keeps some; then it counts as done.
+    /// Whether the log must report now that a node keeps garbage. If so, the report counts as made.
     pub fn tells(&mut self, node: NodeId, now: Time) -> bool {
         let is_due = self.told.get(&node).is_none_or(|due| *due <= now);
         if is_due {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_waits_is_asked_once_a_minute_and_told_of_once_an_hour() {
+    fn a_waiting_node_is_asked_once_a_minute_and_reported_once_an_hour() {
         let (node, at) = (NodeId(1), |second| Time::after(Duration::from_secs(second)));
         let mut removals = Removals::default();
         let mut counts = (0, 0);
@@ -60,7 +60,7 @@ mod tests {
                 removals.waits(node, true, 7, at(second));
             }
             counts.1 += usize::from(removals.tells(node, at(second)));
-            // Others are asked each time, what is unexpected is bounded apart, and a node that registers again may have other bounds.
+            // Other nodes, unexpected garbage and a new registration are not delayed.
             let due = |node, meant, registration| removals.is_due(node, meant, &registration, at(second));
             assert!(due(NodeId(2), true, 7) && due(node, false, 7) && due(node, true, 8));
         }

@@ -1,4 +1,4 @@
-//! What nobody needs and still takes space: told to clients, and let go of when a person says so.
+//! Lists garbage for clients, and releases it when a person requests it.
 
 use crate::{members::Session, shared::Shared};
 use futures::future::join_all;
@@ -8,9 +8,9 @@ use weft_meta::GarbageTotal;
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{DiskRecord, Error, GarbageReason, NodeId, Result};
 
-/// Blocks that one call deletes, at most: it has to end within a call's time.
+/// The most blocks that one call deletes, so that it finishes within its deadline.
 const BLOCKS_PER_CALL: u32 = 64;
-/// What blocks in quarantine are that only a person deletes, by hand.
+/// The reason shown for damaged blocks in quarantine: only a person deletes them, by hand.
 const DAMAGED: &str = "damaged";
 
 /// Garbage in the metadata and in the quarantine of the nodes that are up, by disk and reason; of one node, or of all.
@@ -56,11 +56,11 @@ pub(crate) async fn release_some(shared: &Shared, asked: &v1::ReleaseGarbageRequ
     (reply.freed_blocks, reply.freed_bytes, reply.kept) = (released.freed_blocks, released.freed_bytes, released.kept);
     reply.left_blocks = released.disks.iter().map(|disk| disk.blocks).sum();
     let (blocks, bytes, in_metadata) = (reply.freed_blocks, reply.freed_bytes, reply.released_blocks);
-    tracing::info!(node = %shared.members.name(node), blocks, bytes, in_metadata, "a person has released garbage");
+    tracing::info!(node = %shared.members.name(node), blocks, bytes, in_metadata, "garbage was released by request");
     Ok(reply)
 }
 
-/// What a node has in quarantine, after it has deleted so many blocks of it.
+/// Deletes at most `blocks_max` blocks of a node's quarantine. Returns what is left.
 async fn release(shared: &Shared, node: NodeId, blocks_max: u32) -> Result<v1::ReleaseQuarantineReply> {
     let is_up = shared.members.view().nodes.get(&node).is_some_and(|node| node.up);
     let Some(Session { channel, .. }) = shared.members.session(node).filter(|_| is_up) else {
@@ -78,7 +78,7 @@ async fn release(shared: &Shared, node: NodeId, blocks_max: u32) -> Result<v1::R
     match tokio::time::timeout(shared.call_timeout(), call).await {
         Ok(Ok(reply)) => Ok(reply.into_inner()),
         Ok(Err(status)) if status.code() == tonic::Code::Unimplemented => {
-            Err(Error::unavailable(format!("the agent of {} is of an earlier version", shared.members.name(node))))
+            Err(Error::unavailable(format!("the agent of {} runs an earlier version", shared.members.name(node))))
         }
         Ok(Err(status)) => Err(from_status(&status)),
         Err(_) => Err(Error::retry("no answer in time")),
@@ -104,7 +104,7 @@ fn in_metadata(total: &GarbageTotal, disk: Option<&DiskRecord>) -> v1::Garbage {
     }
 }
 
-/// What a disk has in quarantine: what goes by itself, and what does not.
+/// A disk's quarantine: blocks that are deleted automatically, and damaged ones.
 fn in_quarantine(node: NodeId, told: &v1::QuarantinedDisk, disk: Option<&DiskRecord>) -> Vec<v1::Garbage> {
     let unexpected = v1::Garbage {
         quarantined: true,

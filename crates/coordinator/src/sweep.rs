@@ -17,16 +17,16 @@ const BLOCKS_PER_CALL: usize = 64;
 /// The most blocks of one node in one sweep; the rest waits for the next sweep.
 const BLOCKS_PER_SWEEP: u32 = 16_384;
 
-/// What names a node's registration.
+/// Identifies a node's registration.
 type Registration = [u8; 8];
 
-/// What a node keeps of what it was to remove.
+/// The blocks that a node was asked to remove and still has.
 #[derive(Default)]
 struct Kept {
     blocks: usize,
-    /// Of them, those that wait until more of their disk may be freed.
+    /// Those that wait for their disk's quota.
     waiting: usize,
-    /// Of the first of them.
+    /// The node's reason for the first of them.
     why: String,
 }
 
@@ -76,7 +76,7 @@ async fn give_up_puts(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Asks all nodes to remove what is meant to go, or what is not: agents bound these apart.
+/// Asks all nodes to remove intended or unexpected garbage: agents limit the two separately.
 async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registration>, meant: bool, now_ms: u64) {
     let now = shared.started.now();
     let up = shared.members.view().nodes.into_values().filter(|node| node.up).map(|node| node.id);
@@ -98,14 +98,14 @@ async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registratio
 fn tell(node: &str, meant: bool, kept: Result<Kept>) {
     match kept {
         Ok(Kept { blocks, waiting, why }) if meant && blocks == waiting => {
-            tracing::info!(node, blocks, why, "garbage waits for the hourly bound of its disk");
+            tracing::info!(node, blocks, why, "garbage waits for the hourly limit of its disk");
         }
         Ok(Kept { blocks, why, .. }) => tracing::warn!(node, blocks, why, "cannot remove garbage"),
         Err(error) => tracing::warn!(node, %error, "cannot remove garbage"),
     }
 }
 
-/// Forgets what the node has really removed. What it keeps, as on a disk that has failed, stays garbage and holds up nothing else.
+/// Forgets the blocks that the node has removed. Blocks that it keeps, for example on a failed disk, stay garbage and delay no others.
 async fn remove_garbage(shared: &Shared, node: NodeId, meant: bool, now_ms: u64) -> Result<Kept> {
     let mut kept = Kept::default();
     for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant() == meant) {

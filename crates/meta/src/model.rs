@@ -263,16 +263,16 @@ pub struct GarbageBlock {
     pub home: Home,
     /// Why.
     pub reason: GarbageReason,
-    /// Its length; none: it is not known, as of a block that may not have come.
+    /// Its length; `None` if unknown, for example of a block that may never have arrived.
     pub bytes: Option<u64>,
-    /// From when on, milliseconds since 1970.
+    /// When its node may remove it, milliseconds since 1970.
     pub not_before_ms: u64,
 }
 
 /// The garbage of one disk that has one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GarbageTotal {
-    /// Where it is, if it is anywhere.
+    /// The disk, if the blocks were written at all.
     pub home: Home,
     /// Why.
     pub reason: GarbageReason,
@@ -282,8 +282,8 @@ pub struct GarbageTotal {
     pub bytes: u64,
     /// Those of unknown length.
     pub unmeasured_blocks: u64,
-    /// From when on the first may be removed, milliseconds since 1970.
+    /// When the first may be removed, milliseconds since 1970.
     pub first_ms: u64,
-    /// From when on the last may be.
+    /// When the last may be removed, milliseconds since 1970.
     pub last_ms: u64,
 }

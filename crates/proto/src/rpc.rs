@@ -29,7 +29,7 @@ use weft_types::{Error, Reaction, Result};
 
 /// The largest message of the control plane, bytes.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Conversions that one agent does at once: what other tasks need shall have room beside them.
+/// Conversions that one agent does at once: this leaves room for other tasks.
 pub const CONVERSIONS_PER_AGENT_MAX: u32 = 4;
 /// The deadline of EndStripe, within which blocks that nodes have lost are rebuilt.
 pub const END_STRIPE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -57,7 +57,7 @@ pub fn caller<T>(request: &Request<T>) -> Caller {
     known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
 }
 
-/// The number of the caller's delegation; `None`: it calls on its own account. What is not a number is nobody's.
+/// The number of the caller's delegation; `None`: it calls on its own account. A value that is not a number is no delegation.
 pub fn delegation<T>(request: &Request<T>) -> Option<u64> {
     let header = request.metadata().get(DELEGATION)?;
     Some(header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0))

@@ -214,7 +214,7 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
     Ok(certificates)
 }
 
-/// Refuses a private key that others than its owner may read: they would be whoever it says.
+/// Refuses a private key that other users may read: they could use its identity.
 pub(crate) fn require_private(key: &Path) -> Result<()> {
     let mode = std::fs::metadata(key).map_err(|error| unusable(key, error))?.permissions().mode() & 0o777;
     if mode & 0o077 == 0 {

@@ -1,27 +1,27 @@
 //! Why a block is garbage.
 
-/// Why no object needs a block any more. A listing tells it, so that a person knows which space comes back and why.
+/// Why no object needs a block any more. Listings show it, so that an operator knows which space is freed and why.
 ///
-/// Copies that were dropped count as removed, and what a conversion has taken the place of as replaced: a listing needs no more.
+/// Dropped copies count as removed, and blocks that a conversion replaced count as replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GarbageReason {
     /// A person has removed its object, or dropped this copy.
     Removed,
-    /// A committed put or conversion has taken the place of its object.
+    /// A committed put or conversion has replaced its object.
     Replaced,
-    /// A committed repair has taken its place.
+    /// A committed repair has replaced it.
     Repaired,
-    /// It was allocated, and what it was for did not come to its end.
+    /// It was allocated for a put, repair or conversion that did not complete.
     GivenUp,
-    /// No reason was written down: it became garbage under an earlier version.
+    /// No reason is recorded: it became garbage under an earlier version.
     Unexpected,
 }
 
 impl GarbageReason {
-    /// All of them: what is meant comes first.
+    /// All reasons, the intended ones first.
     pub const ALL: [Self; 5] = [Self::Removed, Self::Replaced, Self::Repaired, Self::GivenUp, Self::Unexpected];
 
-    /// What it is called.
+    /// The reason's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Removed => "removed",
@@ -32,13 +32,13 @@ impl GarbageReason {
         }
     }
 
-    /// The reason of that name. A name that is not known, and none, is no reason that anybody could rely on.
+    /// The reason with this name. An unknown or empty name gives `Unexpected`.
     pub fn by_name(name: &str) -> Self {
         Self::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Self::Unexpected)
     }
 
-    /// Whether a person or a committed transaction wanted it: such blocks are freed at once. So are allocations that were given up: they
-    /// are in no stripe and never were, their generations are never given again, and the transaction that gave them up said so.
+    /// Whether a person or a committed transaction intended the removal: such blocks are freed at once. Allocations that were given up
+    /// are included: they never belonged to a stripe, and their generations are never reused.
     pub const fn is_meant(self) -> bool {
         !matches!(self, Self::Unexpected)
     }

@@ -1,5 +1,5 @@
-//! What lies in the quarantine of a node's disks because nobody expects it, and when it goes: at its age, where a disk is short of space,
-//! or because a person says so. Blocks that were found damaged stay until a person deletes them by hand.
+//! Deletes unexpected blocks from the quarantine of a node's disks: when they reach their age, when a disk is short of space, or when a
+//! person releases them. Damaged blocks stay until a person deletes them by hand.
 
 use super::{Disk, Disks};
 use crate::{
@@ -10,19 +10,19 @@ use weft_proto::v1;
 use weft_store::{BlockStore, QuarantinePlace};
 use weft_types::{Error, Reaction, Result};
 
-/// What a release has done, and what is left.
+/// The result of a release, and what is left.
 #[derive(Default)]
 pub(crate) struct Released {
     pub(crate) freed_blocks: u64,
     pub(crate) freed_bytes: u64,
-    /// Of disks that can be used.
+    /// What is left on each usable disk.
     pub(crate) disks: Vec<v1::QuarantinedDisk>,
-    /// Why what was to be deleted is still there.
+    /// Why blocks could not be deleted.
     pub(crate) kept: Vec<Error>,
 }
 
 impl Disks {
-    /// Deletes what has been in quarantine for long enough, as far as a day allows.
+    /// Deletes blocks whose time in quarantine is over, within the daily limit.
     pub(crate) fn clear_quarantine(&self, bounds: &Bounds<'_>) {
         let before_ms = bounds.now_ms.saturating_sub(bounds.limits.quarantine_ms);
         for disk in &self.0 {
@@ -30,7 +30,7 @@ impl Disks {
         }
     }
 
-    /// Deletes the oldest of what lies in quarantine where a disk is short of space, as far as an hour allows.
+    /// Deletes the oldest quarantined blocks of disks that are short of space, within the hourly limit.
     pub(crate) fn relieve(&self, bounds: &Bounds<'_>) {
         for disk in &self.0 {
             let Ok(store) = &disk.store else { continue };
@@ -41,7 +41,7 @@ impl Disks {
         }
     }
 
-    /// Deletes so many blocks of the quarantine, the oldest of each disk first: a person said so, and nothing bounds it. Tells what is left.
+    /// Deletes at most `blocks_max` quarantined blocks, the oldest of each disk first. A person requested it, so no quota applies.
     pub(crate) fn release_quarantine(&self, blocks_max: usize, limits: &Limits) -> Released {
         let mut released = Released::default();
         for disk in &self.0 {
@@ -56,7 +56,7 @@ impl Disks {
 }
 
 impl Disk {
-    /// Deletes what nobody expects, the oldest first, for as long as `goes` says so of the next one and of its time.
+    /// Deletes unexpected blocks, the oldest first, while `goes` returns true for the time of the next block.
     fn delete_oldest(
         &self,
         counted: Counted,
@@ -91,7 +91,7 @@ impl Disk {
             };
             if released.freed_blocks < blocks_max as u64 {
                 store.delete_quarantined(&name)?;
-                tracing::info!(disk = %self.path.display(), place = name, "deleted from the quarantine, as a person said");
+                tracing::info!(disk = %self.path.display(), place = name, "deleted from the quarantine by request");
                 released.freed_blocks += 1;
                 released.freed_bytes = released.freed_bytes.saturating_add(bytes);
                 continue;
@@ -104,7 +104,7 @@ impl Disk {
         Ok(left)
     }
 
-    /// That a bound is used up is as it should be: it goes on when there is more.
+    /// A quota that is used up is normal: clearing continues in the next period.
     fn log_of_clearing(&self, cleared: Result<()>) {
         match cleared.map_err(|error| self.named(error)) {
             Ok(()) => {}
@@ -114,7 +114,7 @@ impl Disk {
     }
 }
 
-/// Whether less of a disk is free than should be.
+/// Whether a disk has less free space than `quarantine_free_percent`.
 fn is_short(store: &dyn BlockStore, limits: &Limits) -> Result<bool> {
     let capacity = store.capacity()?;
     let wanted = capacity.total_bytes.saturating_mul(limits.quarantine_free_percent.into()) / 100;

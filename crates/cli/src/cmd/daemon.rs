@@ -138,7 +138,7 @@ pub(super) fn coordinator_config(file: Option<&Path>) -> Result<CoordinatorConfi
     settings::read(file, "WEFT_COORDINATOR_", std::env::vars_os(), &sample_coordinator(), settings::coordinator_paths)
 }
 
-/// The first thing that a daemon does: who started it can find it from then on. What it makes is nobody else's to read.
+/// Runs first, so that the process that started the daemon can find it. Files that the daemon creates are private to its user.
 fn hold(pid_file: Option<PathBuf>) -> Result<Option<File>> {
     umask(Mode::RWXG | Mode::RWXO);
     pid_file.map(|path| PidFile::new(path).take()).transpose()

@@ -1,4 +1,4 @@
-//! `weft node garbage`: what nobody needs and still takes space on nodes.
+//! `weft node garbage`: blocks that no object needs and that still take space on nodes.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -22,7 +22,7 @@ enum Command {
 /// List garbage by disk and reason
 ///
 /// What a person or a job removed or replaced, what a repair has rebuilt elsewhere and what a put or repair gave up is freed by itself, up
-/// to a quarter of a disk's bytes an hour (limits.freed_percent_per_hour of the agent). Blocks that nobody expects are moved to the
+/// to a quarter of a disk's bytes an hour (limits.freed_percent_per_hour of the agent). Unexpected blocks are moved to the
 /// quarantine of their disk, at most 1024 a day or a quarter of the disk's blocks, and stay there for 7 days (limits.quarantine_ms), until
 /// the disk is short of space (limits.quarantine_free_percent), or until they are released. Blocks that were found damaged stay until a
 /// person deletes them by hand.
@@ -41,8 +41,8 @@ struct Ls {
 
 /// Free the quarantine of a node at once
 ///
-/// What lies there because nobody expects it is deleted for good. Look before, if the metadata were restored from an older copy: blocks of
-/// objects that are newer than the copy are unexpected, too.
+/// The unexpected blocks there are deleted for good. If the metadata was restored from an older copy, list them first: blocks of objects
+/// that are newer than the copy are unexpected, too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -56,8 +56,8 @@ EXIT CODES
 struct Release {
     /// The node, by name or number
     node: String,
-    /// Also garbage in the metadata of which no reason is known, as of what was removed under an earlier version: it is freed as what a
-    /// person removes
+    /// Also release garbage in the metadata that has no known reason, such as blocks removed under an earlier version: it is freed like
+    /// blocks of removed objects
     #[arg(long)]
     unexpected: bool,
     /// Do it: without it, only tell what would be freed
@@ -93,7 +93,7 @@ struct Entry {
     last_ms: Option<u64>,
 }
 
-/// What a release has done.
+/// The result of a release.
 #[derive(Debug, Default, Serialize)]
 struct Released {
     node: String,
@@ -164,7 +164,7 @@ impl Released {
             self.freed_blocks += some.freed_blocks;
             self.freed_bytes = self.freed_bytes.saturating_add(some.freed_bytes);
             self.released_blocks += some.released_blocks;
-            // What comes meanwhile is not waited for, nor what cannot be deleted.
+            // Blocks that arrive meanwhile, and blocks that cannot be deleted, are not waited for.
             if some.left_blocks == 0 || some.freed_blocks == 0 {
                 return if some.kept.is_empty() { Ok(self) } else { Err(Error::fatal(some.kept)) };
             }

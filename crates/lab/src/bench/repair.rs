@@ -91,7 +91,7 @@ impl Subject {
         seed: u64,
         quiet: bool,
     ) -> Result<Self> {
-        // Nobody's else: the cluster may be in use.
+        // A name of this run's own: the cluster may be in use.
         let (kind, run) = (kind(code, block_len), seed::seed()?);
         let key = format!("repair-{run:016x}/{kind}");
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;

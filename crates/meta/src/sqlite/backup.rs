@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// How often, and how far apart, a database that is busy is tried.
+/// How often, and at which interval, to try a busy database.
 const TRIES_MAX: u32 = 50;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -41,12 +41,12 @@ pub fn backup(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
     Ok(copied)
 }
 
-/// The file under its first name. Dropped, it is removed.
+/// The copy under its temporary name. Dropping it removes the file.
 struct Unfinished(PathBuf);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // It has its name already, or it is of no use.
+        // Fails after the rename; before it, the copy is incomplete.
         let _removed = fs::remove_file(&self.0);
     }
 }
@@ -58,7 +58,7 @@ fn copy(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
     // The caller makes all of it durable at once.
     copy.pragma_update(None, "synchronous", "OFF")?;
     copy_pages(&source, &mut copy)?;
-    // One file, without a log beside it.
+    // The copy is a single file, without a write-ahead log.
     copy.pragma_update(None, "journal_mode", "DELETE")?;
     let found: String = copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if found != "ok" {
@@ -68,7 +68,7 @@ fn copy(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
     Ok((cluster::get(&tx)?, cluster::totals(&tx)?))
 }
 
-/// In one step: a state that is read in several begins anew whenever the database changes.
+/// Copies in one step: a copy in several steps restarts whenever the database changes.
 fn copy_pages(source: &Connection, copy: &mut Connection) -> Result<()> {
     let backup = Backup::new(source, copy)?;
     for _ in 0..TRIES_MAX {
