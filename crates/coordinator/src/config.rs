@@ -299,7 +299,9 @@ mod tests {
         assert_eq!(toml::from_str::<CoordinatorConfig>(&toml::to_string(&limits).unwrap()).unwrap(), limits);
         assert!(toml::from_str::<CoordinatorConfig>("limits.repair_pct = 50").unwrap_err().to_string().contains("repair_pct"));
         let limits = ClassLimits { repair_percent: Some(0), ..limits.limits };
-        assert!(wrong(CoordinatorConfig { limits, ..config.clone() }).contains("limits.repair_percent is 0: it must be 1 to 100"));
+        assert!(
+            wrong(CoordinatorConfig { limits, ..config.clone() }).contains("limits.repair_percent is 0: it must be 1 to 100")
+        );
         assert!(wrong(CoordinatorConfig { scheme: "pigeon".into(), ..config.clone() }).contains("pigeon"));
         assert!(wrong(CoordinatorConfig { sweep_interval_ms: 0, ..config }).contains("sweep_interval_ms must be greater"));
     }

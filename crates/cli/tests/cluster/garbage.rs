@@ -113,7 +113,7 @@ fn what_waits_for_the_next_hour_is_told_of_once() {
     let cluster = Setup::nodes(2).with(&nothing).up();
     cluster.put("one", &bytes(3_000, 1), &["--code", "rs(1,1)"]).ok();
     cluster.weft(["rm", "one"]).ok();
-    let told = || cluster.log("coordinator").matches("garbage waits for the hourly bound").count();
+    let told = || cluster.log("coordinator").matches("garbage waits for the hourly limit").count();
     wait_for("both nodes to be told of", || told() >= 2);
     cluster.put("two", &bytes(3_000, 2), &["--code", "rs(1,1)"]).ok();
     cluster.weft(["rm", "two"]).ok();

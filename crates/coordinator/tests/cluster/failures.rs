@@ -260,8 +260,8 @@ async fn a_new_home_that_its_helpers_cannot_reach_is_replaced_and_not_its_helper
     }
 }
 
-/// The new home's disk needs four seconds for a slice, which is longer than a stall, so the other nodes report that they wait for it. A node
-/// that is asked to stop replies with what has arrived.
+/// The new home's disk needs four seconds for a slice, longer than a stall, so the other nodes report that they wait for it. A node that is
+/// asked to stop replies with what has arrived.
 #[tokio::test(start_paused = true)]
 async fn a_slow_new_home_that_answers_keeps_what_has_arrived() {
     let mut world = World::with(8, 4, |config| config.stall_ms = 5_000).await;

@@ -175,7 +175,7 @@ async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
 
 /// No data are sent, so agents only see that no writer connects, and the stripe goes to the same nodes again.
 #[tokio::test(start_paused = true)]
-async fn a_retried_call_names_the_same_blocks_to_send_again_until_the_put_ends() {
+async fn a_retried_call_names_the_same_blocks_to_send_again_a_bounded_number_of_times() {
     let change = |config: &mut weft_coordinator::CoordinatorConfig| {
         (config.stall_ms, config.call_timeout_ms, config.resumes_max) = (600, 550, 2);
     };

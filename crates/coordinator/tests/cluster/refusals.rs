@@ -17,11 +17,7 @@ async fn clients_are_told_what_would_be_right() {
     };
     let cases = [
         (put("nobody", "k", "", 0, 0).await, Reaction::NotFound, "weft bucket create nobody"),
-        (
-            put("b", "k", "rs(10,4)", 0, 0).await,
-            Reaction::InvalidInput,
-            "14 different nodes, and 5 of 5 nodes are up",
-        ),
+        (put("b", "k", "rs(10,4)", 0, 0).await, Reaction::InvalidInput, "14 different nodes, and 5 of 5 nodes are up"),
         (put("b", "k", "", 0, 0).await, Reaction::InvalidInput, "9 different nodes"),
         (put("b", "k", "rs(3,2)", 1000, 300).await, Reaction::InvalidInput, "a block of 1000 is not a multiple of 4KiB"),
         (put("b", "k", "rs(3,2)", 20 << 10, 8 << 10).await, Reaction::InvalidInput, "does not divide"),
