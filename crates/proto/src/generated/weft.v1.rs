@@ -506,10 +506,10 @@ pub struct RemoveRequest {
     /// postcard of BlockId
     #[prost(bytes = "vec", repeated, tag = "4")]
     pub blocks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// for so long a task that stores one of them may still come, and is refused
+    /// a task that would store one of them may arrive within this time, and is refused
     #[prost(uint64, tag = "5")]
     pub opening_ms: u64,
-    /// why all of them are garbage: removed, replaced, repaired, given-up; else nobody expects it, and they are quarantined
+    /// why all of them are garbage: removed, replaced, repaired, given-up; else they are unexpected, and quarantined
     #[prost(string, tag = "6")]
     pub reason: ::prost::alloc::string::String,
 }
@@ -527,7 +527,7 @@ pub struct RemoveReply {
     /// that were there
     #[prost(uint32, tag = "4")]
     pub quarantined: u32,
-    /// of those that are kept: as much of their disk was freed, or taken out of service, as may be for now
+    /// of those that are kept: they wait for their disk's quota
     #[prost(uint32, tag = "5")]
     pub waiting: u32,
 }
@@ -594,7 +594,7 @@ pub struct ReleaseQuarantineReply {
     #[prost(string, tag = "4")]
     pub kept: ::prost::alloc::string::String,
 }
-/// Blocks in a disk's quarantine that nobody expects. Others, which were found damaged, only a person deletes, by hand.
+/// Unexpected blocks in a disk's quarantine. Damaged blocks are counted apart: only a person deletes them, by hand.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QuarantinedDisk {
     /// its id
