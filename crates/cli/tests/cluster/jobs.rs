@@ -86,7 +86,7 @@ fn a_lost_node_is_rebuilt_with_any_helpers_and_every_block_is_accounted_for() {
     cluster.weft(["repair", "node", &nodes[0], "--to", "nobody"]).refused(3, &["'nobody'"]);
     cluster.weft(["repair", "node", &nodes[0], "--force", "--select", "best"]).refused(2, &["lru, random, index"]);
     cluster.weft(["repair", "node", &nodes[0], "--force", "--to", &nodes[0]]).refused(2, &["cannot go to the node itself"]);
-    cluster.weft(["repair", "node", &nodes[0], "--scheme", "direct"]).refused(2, &["'direct' copies", "has lost"]);
+    cluster.weft(["repair", "node", &nodes[0], "--scheme", "direct"]).refused(2, &["'direct' only copies", "are lost"]);
     cluster.weft(["job", "show", "7"]).refused(3, &["there is no job 7", "weft job ls"]);
     assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job has begun");
 

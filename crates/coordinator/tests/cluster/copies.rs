@@ -249,7 +249,7 @@ async fn copies_stay_while_parity_is_down_and_are_dropped_if_only_their_own_node
         let away = copies_of(&world, key, 0).await.remove(copy).node;
         take_down(&mut world, away).await;
         let left = repair(&world, key, &RepairOptions::default()).await.unwrap_err();
-        assert!(left.message.contains("2 copies of 2 data blocks and 1 parity blocks need 5 nodes; 4 are up"), "{left}");
+        assert!(left.message.contains("2 copies of 2 data blocks and 1 parity blocks need 5 nodes, but 4 are up"), "{left}");
         assert_eq!(world.client.cool("hot", key).await.unwrap().blocks, 2);
         assert_eq!(copies_of(&world, key, 0).await[0].copy as usize, 1 - copy);
         assert_eq!(get(&world, key, &bytes).await, [], "the node held no needed block");

@@ -170,10 +170,10 @@ async fn a_repair_goes_as_it_is_asked_to() {
         assert_eq!(world.get("k", "").await.unwrap().0, bytes, "{options:?}");
     }
     for (options, says) in [
-        (RepairOptions { select: "worst".into(), ..one() }, "selected by 'worst'"),
+        (RepairOptions { select: "worst".into(), ..one() }, "'worst' does not select helpers"),
         (RepairOptions { paths: 99, ..one() }, "99 paths are too many"),
         (RepairOptions { slice_len: Some(AutoSize::bytes(1000)), ..one() }, "multiple of 4KiB"),
-        (RepairOptions { scheme: "ppr".into(), paths: 2, ..one() }, "'ppr' has one path"),
+        (RepairOptions { scheme: "ppr".into(), paths: 2, ..one() }, "'ppr' supports only one path"),
     ] {
         let error = world.repair("k", &options).await.unwrap_err();
         assert!(error.reaction == weft_types::Reaction::InvalidInput && error.message.contains(says), "{error}");
@@ -182,6 +182,6 @@ async fn a_repair_goes_as_it_is_asked_to() {
     world.kill(holder);
     world.until("it is down", async |world| !world.up().await.contains(&holder)).await;
     let error = world.repair("k", &RepairOptions { scheme: "direct".into(), ..one() }).await.unwrap_err();
-    assert!(error.message.contains("'direct' copies blocks that are there"), "{error}");
+    assert!(error.message.contains("'direct' only copies existing blocks"), "{error}");
     world.repair("k", &one()).await.unwrap();
 }

@@ -87,7 +87,7 @@ async fn agents_that_do_not_belong_are_sent_away() {
         (wrong(&|r| r.name = "no name!".into()), "is not a valid name for a node"),
         (wrong(&|r| r.name = "node-01".into()), "is already up"),
         (wrong(&|r| r.node = 55), "never registered"),
-        (wrong(&|r| r.rack = String::new()), "name for a rack"),
+        (wrong(&|r| r.rack = String::new()), "name of a rack"),
         (wrong(&|r| (r.incarnation, r.highest_epoch) = (status.incarnation.clone(), 99)), "old copy"),
     ];
     for (request, part) in cases {
