@@ -5,7 +5,7 @@ use futures::future::join_all;
 use std::collections::BTreeMap;
 use weft_control::members::MemberStatus;
 use weft_meta::GarbageTotal;
-use weft_proto::{from_status, rpc, v1};
+use weft_proto::{rpc, v1};
 use weft_types::{DiskRecord, Error, GarbageReason, NodeId, Result};
 
 /// The most blocks that one call deletes, so that it finishes within its deadline.
@@ -74,15 +74,7 @@ async fn release(shared: &Shared, node: NodeId, blocks_max: u32) -> Result<v1::R
         blocks_max,
     };
     let mut agent = rpc::agent_client(channel);
-    let call = agent.release_quarantine(rpc::with_deadline(request, shared.call_timeout()));
-    match tokio::time::timeout(shared.call_timeout(), call).await {
-        Ok(Ok(reply)) => Ok(reply.into_inner()),
-        Ok(Err(status)) if status.code() == tonic::Code::Unimplemented => {
-            Err(Error::unavailable(format!("the agent of {} runs an earlier version", shared.members.name(node))))
-        }
-        Ok(Err(status)) => Err(from_status(&status)),
-        Err(_) => Err(Error::retry("no answer in time")),
-    }
+    shared.answer(agent.release_quarantine(rpc::with_deadline(request, shared.call_timeout()))).await
 }
 
 fn require_node(members: &[MemberStatus], node: NodeId) -> Result<()> {

@@ -9,7 +9,7 @@
 use crate::{members::Session, shared::Shared};
 use std::{sync::Arc, time::Duration};
 use weft_control::{orphans::Turns, walk::Walk};
-use weft_proto::{from_status, rpc, v1};
+use weft_proto::{rpc, v1};
 use weft_types::{BlockId, Error, NodeId, Result};
 
 /// How often due nodes are looked for.
@@ -51,7 +51,7 @@ async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()>
         while let Some(after) = walk.next() {
             let request = v1::ListBlocksRequest { after, limit: BLOCKS_PER_PAGE, disk: disk.id.to_string() };
             let mut agent = rpc::agent_client(session.channel.clone());
-            let page = answer(shared, agent.list_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
+            let page = shared.answer(agent.list_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
             let decoded = page.blocks.iter().map(|id| postcard::from_bytes(id)).collect::<Result<Vec<BlockId>, _>>();
             let blocks = decoded.map_err(|error| Error::invalid(format!("cannot decode a listed block's id: {error}")))?;
             let orphans = shared.meta.orphans(node, blocks).await.map_err(|error| shared.meta_error(error))?;
@@ -78,19 +78,11 @@ async fn set_aside(shared: &Shared, session: &Session, orphans: &[BlockId]) -> R
         blocks,
     };
     let mut agent = rpc::agent_client(session.channel.clone());
-    let reply = answer(shared, agent.quarantine(rpc::with_deadline(request, shared.call_timeout()))).await?;
+    let reply = shared.answer(agent.quarantine(rpc::with_deadline(request, shared.call_timeout()))).await?;
     let first = orphans.first().map(ToString::to_string).unwrap_or_default();
     tracing::warn!(
         node = %session.record.name, unknown = orphans.len(), %first, quarantined = reply.moved,
         "moved blocks that the metadata does not know to the node's quarantine, where they are kept for some days"
     );
     if reply.kept.is_empty() { Ok(()) } else { Err(Error::retry(reply.kept)) }
-}
-
-async fn answer<T>(shared: &Shared, call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T> {
-    match tokio::time::timeout(shared.call_timeout(), call).await {
-        Ok(Ok(reply)) => Ok(reply.into_inner()),
-        Ok(Err(status)) => Err(from_status(&status)),
-        Err(_) => Err(Error::retry("no answer in time")),
-    }
 }

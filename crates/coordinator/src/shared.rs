@@ -15,7 +15,7 @@ use weft_codes::SharedCode;
 use weft_control::{known::Known, links::Links, retries::Retries, run::stall_after, stragglers::Stragglers};
 use weft_meta::{ClusterRecord, Meta, MetaError};
 use weft_plan::Precedence;
-use weft_proto::{Net, Security};
+use weft_proto::{Net, Security, from_status};
 use weft_schemes::Run;
 use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, PutKey, Result, StripeId};
 
@@ -138,6 +138,15 @@ impl Shared {
     /// The deadline of a call to an agent.
     pub(crate) fn call_timeout(&self) -> Duration {
         Duration::from_millis(self.config.call_timeout_ms)
+    }
+
+    /// The answer of a call to an agent, within the deadline.
+    pub(crate) async fn answer<T>(&self, call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T> {
+        match tokio::time::timeout(self.call_timeout(), call).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => Err(from_status(&status)),
+            Err(_) => Err(Error::retry("no answer in time")),
+        }
     }
 
     /// Logs and converts the error of a failed transaction. If another coordinator leads, stops this one.

@@ -7,7 +7,7 @@ use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
 use weft_control::{garbage::Removals, put::upload};
-use weft_proto::{from_status, rpc, v1};
+use weft_proto::{rpc, v1};
 use weft_types::{BlockId, Error, GarbageReason, NodeId, Result};
 
 /// The most puts that one sweep aborts.
@@ -144,15 +144,8 @@ async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId], reason: Garba
         reason: reason.name().to_owned(),
     };
     let mut agent = rpc::agent_client(session.channel);
-    let call = agent.remove(rpc::with_deadline(request, shared.call_timeout()));
-    match tokio::time::timeout(shared.call_timeout(), call).await {
-        Ok(Ok(reply)) => {
-            let reply = reply.into_inner();
-            let (removed, quarantined) = (reply.removed, reply.quarantined);
-            tracing::debug!(node = %session.record.name, reason = reason.name(), removed, quarantined, "garbage was removed");
-            Ok(reply)
-        }
-        Ok(Err(status)) => Err(from_status(&status)),
-        Err(_) => Err(Error::retry("no answer in time")),
-    }
+    let reply = shared.answer(agent.remove(rpc::with_deadline(request, shared.call_timeout()))).await?;
+    let (removed, quarantined) = (reply.removed, reply.quarantined);
+    tracing::debug!(node = %session.record.name, reason = reason.name(), removed, quarantined, "removed garbage");
+    Ok(reply)
 }

@@ -312,7 +312,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     }
 
     /// Waits for the next Hello. There is no time limit until its first byte, because a kept connection may be idle for
-    /// long. A peer with another protocol version is told so.
+    /// long. A peer with another protocol version gets an error that says so.
     pub async fn read_hello(&mut self) -> Result<Hello, FrameError> {
         if self.ahead.is_empty() {
             self.ahead.reserve(HEADER_LEN);

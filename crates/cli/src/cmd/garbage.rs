@@ -51,7 +51,7 @@ EXAMPLE
   weft node garbage release node-03 --unexpected --yes
 
 EXIT CODES
-  0 done, or there is nothing   1 some of it could not be deleted   2 not confirmed: what would be freed is told   \
+  0 done, or there is nothing   1 some of it could not be deleted   2 not confirmed: prints what it would free   \
   3 no such node, or no cluster   4 the node is down, or no coordinator")]
 struct Release {
     /// The node, by name or number

@@ -20,7 +20,7 @@ use weft_types::{Error, Result};
 
 /// A started process must write its pid file within this time.
 const START_MAX: Duration = Duration::from_secs(20);
-/// The option that names the pid file: a process is told from its command line.
+/// The option that names the pid file; it identifies a process by its command line.
 const PID_FILE: &str = "--pid-file";
 const START_POLL: Duration = Duration::from_millis(2);
 const END_POLL: Duration = Duration::from_millis(20);

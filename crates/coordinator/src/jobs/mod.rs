@@ -2,7 +2,7 @@
 //! resumes them.
 //!
 //! The metadata holds a job's work and progress; the running part is here. A job's state is written before its worker
-//! is told. So wherever a coordinator dies, the next one follows the last request.
+//! hears of it. So wherever a coordinator dies, the next one follows the last request.
 
 pub(crate) mod control;
 pub(crate) mod conversion;

@@ -14,7 +14,7 @@ async fn a_coordinator_that_comes_back_knows_everything_that_was_acknowledged() 
     let (epoch, cluster) = (world.coordinator().epoch(), world.coordinator().cluster());
     world.restart_coordinator().await;
     assert_eq!((world.coordinator().epoch(), world.coordinator().cluster()), (epoch + 1, cluster));
-    // Agents reconnect by themselves. A client that calls too early is told to retry, and does.
+    // Agents reconnect by themselves. A client that calls too early gets the answer to retry, and does.
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     world.until("all nodes are back", async |world| world.up().await.len() == 7).await;
     world.put("k", &data(1 << 20, 2)).await.unwrap();

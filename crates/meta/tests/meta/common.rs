@@ -188,7 +188,7 @@ pub(crate) async fn garbage_of(meta: &dyn Meta, node: NodeId, now_ms: u64) -> Ve
     all
 }
 
-/// What is told of all garbage is the sum of it.
+/// The totals are the sums of the listed garbage.
 async fn check_totals(meta: &dyn Meta, model: &Model) {
     let mut totals: BTreeMap<(Home, GarbageReason), GarbageTotal> = BTreeMap::new();
     for GarbageBlock { home, reason, bytes, not_before_ms, .. } in model.garbage.values().copied() {

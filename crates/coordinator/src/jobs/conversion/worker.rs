@@ -220,11 +220,8 @@ impl Work<'_> {
             put_key: order.upload.new.key.0,
         };
         let mut agent = rpc::agent_client(session.channel);
-        // The stream has no deadline: it takes as long as it needs.
-        match timeout(shared.call_timeout(), agent.convert_stripe(tonic::Request::new(request))).await {
-            Ok(answer) => answer.map(|answer| answer.into_inner()).map_err(|status| from_status(&status)),
-            Err(_) => Err(Error::retry("no answer in time")),
-        }
+        // Only the stream's beginning has a deadline: the conversion takes as long as it needs.
+        shared.answer(agent.convert_stripe(tonic::Request::new(request))).await
     }
 }
 
