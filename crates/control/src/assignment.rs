@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(
             auto(1),
             (vec!["mist".to_owned()], 4.0),
-            "the data that the writer sends is all: its own node computes its parity from it"
+            "the writer sends only the data: the node on its machine computes the parity"
         );
         let (schemes, busiest) = auto(2);
         assert!(schemes == ["mist", "mist"] && busiest <= 6.0, "{schemes:?} {busiest}");

@@ -35,7 +35,7 @@ async fn lost_blocks_are_rebuilt_by_every_scheme_to_files_and_pipes() {
             for scheme in ["conventional", "ppr", "pipeline"] {
                 let options = GetOptions { scheme: scheme.into(), ..GetOptions::default() };
                 let (got, bytes) = get(&world, &options).await.unwrap();
-                assert!(bytes == data, "{scheme} brought something else");
+                assert!(bytes == data, "{scheme} returned other bytes");
                 assert!(!got.rebuilt.is_empty() && got.errors.is_empty(), "{:?}", got.errors);
                 world.client.get_file("b", "k", &path, &options).await.unwrap();
                 assert!(std::fs::read(&path).unwrap() == data);
@@ -46,7 +46,7 @@ async fn lost_blocks_are_rebuilt_by_every_scheme_to_files_and_pipes() {
         assert_eq!(error.object.as_deref(), Some("b/k"), "{error}");
         std::fs::remove_file(&path).unwrap();
         assert!(world.client.get_file("b", "k", &path, &GetOptions::default()).await.is_err());
-        assert_eq!(world.files(), Vec::<String>::new(), "a get that failed left something");
+        assert_eq!(world.files(), Vec::<String>::new(), "a failed get left a file");
     }
 }
 
@@ -121,7 +121,7 @@ async fn no_byte_that_is_wrong_is_handed_out() {
     }
 }
 
-/// A wrong byte of block 0, and its node.
+/// Whether the error names block 0 as corrupt, and its node.
 fn is_named(error: &weft_types::Error) -> bool {
     let (block, party) = (error.block.map(|block| block.index), error.party);
     (error.reaction, block, party) == (Reaction::Corrupt, Some(0), Some(Party::Node(NodeId(1))))
@@ -142,7 +142,7 @@ async fn parts_of_units_are_checked() {
             // A node, or the network, changes a byte.
             world.agents.faults.lock().unwrap().lying.insert(NodeId(1), 1);
             let (got, bytes) = get(&world, &options).await.unwrap();
-            assert!(bytes == part, "{range:?}: a wrong byte was handed out");
+            assert!(bytes == part, "{range:?}: a wrong byte was returned");
             let lies = world.agents.faults.lock().unwrap().lying[&NodeId(1)];
             // Without page checksums, a unit that arrives in part is not checked.
             assert!(tells_no_pages || lies == 0 && got.errors.iter().any(is_named), "{range:?}: {got:?}");
@@ -189,7 +189,7 @@ async fn an_object_that_is_replaced_is_read_from_its_new_start_or_not_at_all() {
     assert!(error.message.contains("was replaced during the read"), "{error}");
     assert!(!bytes.is_empty() && new.starts_with(&bytes), "two objects were mixed");
 
-    // Removed for good.
+    // The object is removed and not replaced.
     let (world, _) = stored(64 << 10).await;
     replaced_after(&world, 1);
     let error = world.client.get_file("b", "k", world.dir.path().join("out"), &GetOptions::default()).await.unwrap_err();

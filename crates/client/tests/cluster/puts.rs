@@ -40,8 +40,8 @@ async fn what_was_put_comes_back() {
             let file = world.client.put_file("b", "file", &path, &options).await.unwrap();
             assert_eq!((piped.size, file.size), (len as u64, len as u64));
             assert_eq!(piped.stripe_count, (len as u64).div_ceil(4 * block_len));
-            assert!(get(&world, "piped").await == data && get(&world, "file").await == data, "{len} bytes came back otherwise");
-            assert_eq!(world.files(), ["data"], "something was left behind");
+            assert!(get(&world, "piped").await == data && get(&world, "file").await == data, "{len} bytes were read back changed");
+            assert_eq!(world.files(), ["data"], "a file was left behind");
         }
         assert_eq!(world.coordinator.state.lock().unwrap().aborted, Vec::<u64>::new());
     }
@@ -65,7 +65,7 @@ async fn a_receiver_that_dies_is_replaced_and_progress_ends_at_the_total() {
     assert!(get(&world, "k").await == data);
 }
 
-/// Holds back everything until then.
+/// Holds back all data until this time.
 struct HeldBack(Instant);
 
 #[async_trait]
@@ -97,7 +97,7 @@ async fn who_is_held_back_at_its_uplink_blames_no_receiver() {
 async fn what_is_done_is_done_also_if_its_answer_is_lost() {
     let world = World::insecure().await;
     let data = random_bytes(200_000, 9);
-    // One stripe: the answer to its end is lost once, then that to the commit too.
+    // One stripe, and one lost answer.
     world.coordinator.state.lock().unwrap().answers_lost = 1;
     world.client.put("b", "k", &data[..], &options(64 << 10, 4096)).await.unwrap();
     assert!(get(&world, "k").await == data);

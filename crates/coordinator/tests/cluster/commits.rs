@@ -10,7 +10,7 @@ fn options() -> PutOptions {
     PutOptions { code: "rs(4,2)".into(), block_len: BLOCK_LEN, ..PutOptions::default() }
 }
 
-/// A put of so many full stripes; 0: of unknown size.
+/// A put of this many full stripes; 0: of unknown size.
 fn begin(stripes: u64) -> api::BeginPutRequest {
     api::BeginPutRequest {
         bucket: "b".into(),
@@ -35,7 +35,7 @@ fn garbage(world: &World) -> u64 {
 async fn a_put_of_one_stripe_takes_two_durable_changes_and_a_larger_one_little_more_than_one_a_stripe() {
     let world = World::new(8, 4).await;
     let file = tempfile::NamedTempFile::new().unwrap();
-    // From a file its size is known.
+    // The size of a file is known.
     for (stripes, commits_max) in [(1, 2), (2, 4), (20, 2 + 20 + 1), (33, 2 + 33 + 2)] {
         let bytes = data(stripes * STRIPE_LEN - 5, 1);
         std::fs::write(file.path(), &bytes).unwrap();
@@ -45,7 +45,7 @@ async fn a_put_of_one_stripe_takes_two_durable_changes_and_a_larger_one_little_m
         assert!(count <= commits_max, "{count} changes for {stripes} stripes");
         assert_eq!(world.get("file", "").await.unwrap().0, bytes);
     }
-    // From a pipe it is not, and the last stripe is shorter than it was allocated: 1, 2, 4, 8, 16 at a time.
+    // The size of a pipe is not known: stripes are allocated 1, 2, 4, 8, 16 at a time, and the last is shorter than allocated.
     let bytes = data(20 * STRIPE_LEN - 5, 2);
     let before = commits(&world).await;
     world.client.put("b", "pipe", bytes.as_slice(), &options()).await.unwrap();
@@ -61,7 +61,7 @@ async fn stripes_that_were_allocated_and_never_opened_cost_no_call_of_an_agent()
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin(40)).await.unwrap().into_inner();
     bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
     assert_eq!(garbage(&world), 0);
-    // A pipe that ends behind its third stripe has seven allocated.
+    // A put from a pipe that ends after three stripes has allocated seven.
     world.client.put("b", "pipe", data(3 * STRIPE_LEN + 5, 2).as_slice(), &options()).await.unwrap();
     assert_eq!(garbage(&world), 0);
 }
@@ -77,7 +77,7 @@ async fn a_stripe_that_was_allocated_ahead_goes_elsewhere_once_a_node_of_it_is_d
     for number in 0..2 {
         let stripe = api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None, put_key };
         assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
-        assert_eq!(garbage(&world), 0, "it was opened where it could not be");
+        assert_eq!(garbage(&world), 0, "the stripe was first sent to nodes that are down");
     }
     bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
 }

@@ -141,7 +141,7 @@ async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
         (1..=4).flat_map(|node| world.disk_dirs(node)).map(|disk| DISK_BYTES.saturating_sub(bytes_in(&disk))).collect()
     };
     let before = free(&world);
-    // Slow enough for nodes to report their free space meanwhile.
+    // The conversion is slow enough for nodes to report their free space during it.
     let options = ConvertOptions { concurrency: 1, bytes_per_s: 512 << 10 };
     let job = world.client.convert("b", "", "cold", &options).await.unwrap().id;
     world.until_told(job, "waits for space: ").await;

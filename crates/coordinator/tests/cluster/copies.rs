@@ -12,7 +12,7 @@ use weft_types::{BlockId, ByteSize, NodeId, Reaction, Result, StripeId};
 
 const BLOCK_LEN: u64 = 512 << 10;
 
-/// Nodes in three racks, and a bucket `hot` whose data have so many copies, as rs(2,1).
+/// A cluster of nodes in three racks, with a bucket `hot` of rs(2,1) and this many copies of the data.
 async fn world(nodes: u32, replicas: u32) -> World {
     let world = World::new(nodes, 3).await;
     let policy = api::Policy {
@@ -33,7 +33,7 @@ async fn put(world: &World, key: &str, bytes: &[u8], scheme: &str) -> Result<api
     world.client.put("hot", key, bytes, &options).await
 }
 
-/// Reads an object; which of its blocks were rebuilt for that.
+/// Reads an object. Returns the blocks that were rebuilt for the read.
 async fn get(world: &World, key: &str, bytes: &[u8]) -> Vec<BlockId> {
     let mut out = Vec::new();
     let got = world.client.get("hot", key, &mut out, &GetOptions::default()).await.unwrap();
@@ -82,7 +82,7 @@ async fn is_whole(world: &World, key: &str, copies: usize) {
         };
         for block in all {
             assert_eq!((block.state.as_str(), payload(block).len() as u64), ("ok", block.len), "{block:?}");
-            assert!(payload(block) == payload(&stripe.blocks[block.index as usize]), "{block:?} is not what it is a copy of");
+            assert!(payload(block) == payload(&stripe.blocks[block.index as usize]), "{block:?} differs from the first copy");
         }
     }
 }

@@ -43,7 +43,7 @@ async fn bytes_that_a_node_corrupts_after_reading_are_read_around_and_the_node_i
         };
         assert!(got.errors.iter().any(is_named) && got.rebuilt.len() == 1, "{key}: {got:?}");
 
-        // By then the node is asked again.
+        // After this time, reads use the node again.
         tokio::time::sleep(Duration::from_secs(60)).await;
         // If a frame has a wrong checksum, reads avoid its sender.
         let got = spoiled(Spoiled::Memory).await;
@@ -88,9 +88,9 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
         assert_eq!(world.not_ok("k").await, []);
         let stat = world.stat("k").await;
         assert!((0..6).all(|index| ranges(&stat, index).is_empty()));
-        // Reads avoid a node that was blamed meanwhile until the blame expires.
+        // A failure during the test may have put blame on a node: reads avoid it until the blame expires.
         world
-            .until("all of it is read as it is", async |world| {
+            .until("all blocks are read directly", async |world| {
                 let (read, got) = world.get("k", "").await.unwrap();
                 assert!(read == bytes, "{:?}", got.errors);
                 got.errors.is_empty() && got.rebuilt.is_empty()

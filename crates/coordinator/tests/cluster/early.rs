@@ -148,7 +148,7 @@ async fn data_that_are_acknowledged_early_survive_a_crash_of_all_nodes_and_are_c
     world.until("unneeded blocks are removed", async |world| world.block_count(1..=6) == 6).await;
 }
 
-/// Its connections stay open, and their buffers hold the data that were sent to it.
+/// The hung node's connections stay open, and their buffers hold the data that were sent to it.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_hung_and_resumes_completes_its_block_itself() {
     let mut world = patient_world(6, 20_000, 60_000).await;
@@ -283,7 +283,7 @@ async fn a_put_that_is_given_up_receives_no_more_blocks() {
     world.until("nothing is left", async |world| world.block_count(1..=6) == 0 && world.allocations() == 0).await;
 }
 
-/// Giving up a committed put, or committing it again, does no harm.
+/// Giving up a committed put, or committing it again, changes nothing.
 #[tokio::test(start_paused = true)]
 async fn a_committed_put_is_not_given_up() {
     let mut world = World::new(6, 6).await;

@@ -40,7 +40,7 @@ async fn a_request_to_remove_a_block_says_how_long_it_may_still_be_opened() {
     world.until("both agents are asked", async |_| agents.iter().all(|agent| agent.asked().opens > 1)).await;
     bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
     world
-        .until("both agents are told to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
+        .until("both agents are asked to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
         .await;
     for agent in &agents {
         let told = agent.asked();
@@ -100,7 +100,7 @@ async fn only_a_client_with_the_key_can_continue_a_put() {
     let is_about_the_key = |error: &Error| error.message.contains("not the key of put");
     for wrong in [0, other, put_key ^ 1 << 63] {
         for (call, error) in refused(wrong).await {
-            let error = error.unwrap_or_else(|| panic!("{call} was let in"));
+            let error = error.unwrap_or_else(|| panic!("{call} was accepted"));
             assert!(is_about_the_key(&error) && error.reaction == Reaction::InvalidInput, "{call}: {error}");
             assert!(!error.message.contains(&put_key.to_string()), "{error}");
         }
@@ -131,11 +131,11 @@ async fn garbage_is_forgotten_block_by_block_and_only_when_its_node_confirms() {
     one.asked().keeps.extend(&all);
     bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
     world
-        .until("both agents are told to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
+        .until("both agents are asked to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
         .await;
     let blocks = one.asked().removed()[0].clone();
     assert_eq!(blocks.len(), 2);
-    // The other agent confirms blocks that are not its own and that it was not told to remove: the coordinator ignores that.
+    // The other agent confirms blocks that are not its own and that it was not asked to remove: the coordinator ignores that.
     two.asked().says_gone = blocks.clone();
     let asked = one.asked().removals.len();
     world.until("the first agent is asked again", async |_| one.asked().removals.len() > asked + 1).await;

@@ -1,5 +1,5 @@
-//! Disks that keep something else than they are given, once, and do not know it; nodes that spoil what was read well; and disks that are
-//! tiny.
+//! Disks that store other bytes than they were given, without an error; nodes that change bytes which were read correctly; and disks of
+//! a chosen size.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,25 +13,25 @@ use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, QuarantinePlace, Quarantined, Receipt};
 use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span, crc32c};
 
-/// The indices of blocks of which the next that is written is wrong.
+/// The indices of blocks whose next write stores wrong bytes.
 pub(crate) type Lies = Arc<Mutex<BTreeSet<u8>>>;
 
-/// The indices of blocks of which every read is wrong.
+/// The indices of blocks whose every read returns wrong bytes.
 pub(crate) type Spoils = Arc<Mutex<BTreeMap<u8, Spoiled>>>;
 
 /// Where a byte changes after its page was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoiled {
-    /// In what is read: the node takes it to be right, and sums it up so.
+    /// During the read: the node sends the wrong byte with a checksum that matches it.
     Read,
-    /// In memory, later: it is sent with the checksum of what was read.
+    /// In memory, after the read: the node sends the wrong byte with the checksum of the right one.
     Memory,
 }
 
-/// Bytes of a disk; 0: it is as large as it is.
+/// The size of a disk in bytes; 0: the size of the real disk.
 pub(crate) type DiskBytes = Arc<AtomicU64>;
 
-/// Local directories that lie.
+/// Local directories as disks that return wrong bytes and report a chosen size.
 pub(crate) struct LyingDisks {
     pub(crate) lies: Lies,
     pub(crate) spoils: Spoils,
@@ -140,14 +140,14 @@ impl BlockWriter for LyingWriter {
     }
 }
 
-/// What it reads is as it was written, and what it gives is not.
+/// Reads the bytes that were written, and returns other ones.
 struct SpoilingReader {
     reader: Arc<dyn BlockReader>,
     spoils: Spoils,
 }
 
 impl SpoilingReader {
-    /// The checksum that the bytes are given with.
+    /// Changes a byte of a spoiled block. Returns the checksum that accompanies the bytes.
     fn spoil(&self, bytes: &mut [u8], checksum: u32) -> u32 {
         let spoiled = self.spoils.lock().unwrap().get(&self.meta().id.index).copied();
         if let (Some(_), Some(first)) = (spoiled, bytes.first_mut()) {

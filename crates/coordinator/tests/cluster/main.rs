@@ -1,4 +1,4 @@
-//! A whole cluster on loopback: what a client asks of the coordinator, and what becomes of it on the nodes.
+//! A whole cluster in one process: clients' requests to the coordinator, and their effects on the nodes.
 
 mod commits;
 mod conversions;
@@ -47,7 +47,7 @@ async fn what_is_put_is_there_and_what_is_removed_leaves_nothing() {
         }
         assert!(stripe.blocks.iter().all(|block| block.checksums.len() as u64 == block.len.div_ceil(1 << 20)));
     }
-    // Of the ten bytes there is one data block.
+    // The object of ten bytes has one data block and two parity blocks.
     assert_eq!(world.block_count(1..=7), 3 * 6 + 3);
 
     let other = data(3 << 20, 3);
@@ -96,7 +96,7 @@ async fn slices_are_as_long_as_they_are_asked_for_also_of_several_sub_blocks() {
     let options = PutOptions { code: "butterfly(4)".into(), block_len: cell_len, cell_len, ..PutOptions::default() };
     world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
     let holder = NodeId(world.holder("k", 1).await);
-    // Eight sub-blocks: a MiB of all of them is what the setting comes to.
+    // A block has eight sub-blocks: by default, a slice is one MiB over all of them.
     for (asked, positions) in [(0, 128 << 10), (64 << 10, 8 << 10)] {
         let slice_len = (asked > 0).then(|| AutoSize::bytes(asked));
         let of_block = RepairOptions { slice_len, explain: true, ..world::block(1, None) };
@@ -109,7 +109,7 @@ async fn slices_are_as_long_as_they_are_asked_for_also_of_several_sub_blocks() {
             let event = plans.next().await.unwrap().unwrap().event.unwrap();
             let weft_client::api::repair_event::Event::Plan(plan) = event else { panic!("not a plan: {event:?}") };
             let saved = weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap();
-            assert_eq!(saved.plan.binding.slice_len, positions, "{asked} bytes asked for");
+            assert_eq!(saved.plan.binding.slice_len, positions, "{asked} bytes were requested");
         }
     }
     let options = RepairOptions { slice_len: Some(AutoSize::bytes(64 << 10)), ..world::block(1, None) };
@@ -122,7 +122,8 @@ async fn a_put_tells_what_was_moved_for_it() {
     let world = World::new(6, 3).await;
     let (stripes, block_len) = (3, 64 << 10);
     let bytes = data(stripes * 4 * block_len, 7);
-    // Four blocks from the writer, and what two others are made of: by one of them both, or by each its own.
+    // With mist, the writer sends the four data blocks, and nodes send the inputs of the two parity blocks. One node computes both parity
+    // blocks, or each node its own.
     for (scheme, from_writer, from_agents) in [("direct", 6, 0..=0), ("mist", 4, 5..=8)] {
         let (code, scheme) = ("rs(4,2)".into(), scheme.into());
         let len = block_len as u64;
@@ -138,7 +139,7 @@ async fn a_put_tells_what_was_moved_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_explained_is_what_is_done() {
-    // What nodes have on their disks does not change in between: neither what is counted, nor how full the machine's disk is.
+    // The number of blocks on the nodes and the free space of their disks must not change between the explanation and the repair.
     let mut world = World::with(12, 3, |config| config.sweep_interval_ms = 60_000).await;
     world.disk_bytes.store(1 << 40, std::sync::atomic::Ordering::Relaxed);
     world.restart_agents().await;
@@ -180,7 +181,7 @@ async fn a_repair_goes_as_it_is_asked_to() {
     }
     let holder = world.holder("k", 1).await;
     world.kill(holder);
-    world.until("it is down", async |world| !world.up().await.contains(&holder)).await;
+    world.until("the node is down", async |world| !world.up().await.contains(&holder)).await;
     let error = world.repair("k", &RepairOptions { scheme: "direct".into(), ..one() }).await.unwrap_err();
     assert!(error.message.contains("'direct' only copies existing blocks"), "{error}");
     world.repair("k", &one()).await.unwrap();

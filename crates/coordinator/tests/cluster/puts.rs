@@ -117,7 +117,7 @@ impl Put {
         assert_eq!(world.allocations(), 0);
     }
 
-    /// What the client sent in excess of the object's data, in blocks, rounded.
+    /// The data that the client sent in addition to the object's size, in blocks.
     fn sent_again(&self) -> f64 {
         let sent = self.sent_bytes.load(Ordering::Relaxed) as f64;
         (sent - self.bytes.len() as f64) / BLOCK_LEN as f64
@@ -131,7 +131,7 @@ async fn put_through(world: &mut World, code: &str, stripes: usize, blocks: &[u8
     stored.unwrap_or_else(|error| panic!("{code} without {blocks:?}: {error}"));
     put.is_right(world, &hit).await;
     let lost = blocks.iter().filter(|index| usize::from(**index) < put.k).count();
-    // Lost blocks had been sent in part. What other blocks needed of them was rebuilt from blocks on live nodes.
+    // The lost blocks had been sent in part. The parts that other blocks need were rebuilt from blocks on live nodes.
     assert!(put.sent_again() < lost as f64 + 0.1, "{code} without {blocks:?}: {} blocks were sent again", put.sent_again());
     let stat = world.stat("k").await;
     for block in &stat.stripes[stripes - 1].blocks[..put.k] {
@@ -261,7 +261,7 @@ async fn copies_may_follow_the_acknowledgement_if_blocks_may() {
 
 #[tokio::test(start_paused = true)]
 async fn a_later_stripe_of_a_pipe_loses_a_receiver_with_one_node_to_spare() {
-    // The nodes that waited in vain for the crashed one must stay in the plan: there are no other nodes.
+    // The nodes that waited for the crashed one must stay in the plan: there are no other nodes.
     let mut world = World::new(9, 9).await;
     put_through(&mut world, "rs(4,4)", 3, &[2]).await;
 }

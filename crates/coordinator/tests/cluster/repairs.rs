@@ -1,4 +1,4 @@
-//! Repairs that meet others, or nodes that cannot take them.
+//! Repairs beside other repairs, and nodes that cannot store a rebuilt block.
 
 use crate::{
     fake_agent::FakeAgent,
@@ -13,7 +13,7 @@ use weft_client::{
 use weft_types::{ByteSize, Error, NodeId, Party, Reaction};
 
 impl World {
-    /// A reader of an object complains of a node, which is suspect then.
+    /// Reports a node's failure as a reader of an object would. The node is suspect from then on.
     async fn complain(&self, key: &str, node: u32) {
         let error = Error::replan("it does not answer").party(Party::Node(NodeId(node)));
         let request = ReadStripeRequest {
@@ -57,14 +57,14 @@ async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
 async fn two_jobs_with_one_spare_node_bring_it_one_block_of_a_stripe() {
     let mut world = World::new(7, 7).await;
     let bytes = data(1 << 20, 21);
-    // All of them on the same six nodes, and so that one is spare.
+    // All objects are on the same six nodes, so one node is spare.
     world.put("k0", &bytes).await.unwrap();
     let lost = [world.holder("k0", 0).await, world.holder("k0", 3).await];
     for key in 1..12 {
         world.put(&format!("k{key}"), &bytes).await.unwrap();
     }
     lost.iter().for_each(|node| world.kill(*node));
-    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 5).await;
     let repair = async |node| world.client.repair_node(NodeId(node), &RepairNodeOptions::default()).await.unwrap().id;
     let (one, two) = tokio::join!(repair(lost[0]), repair(lost[1]));
     let (one, two) = (world.ended(one).await, world.ended(two).await);
@@ -80,7 +80,7 @@ async fn two_jobs_with_one_spare_node_bring_it_one_block_of_a_stripe() {
         assert_eq!(world.get(&key, "").await.unwrap().0, bytes);
     }
     let left = |job: &Job| job.left.as_ref().map_or(0, |left| left.blocks);
-    assert_eq!(left(&one) + left(&two), lost_still, "what could not be rebuilt is told: {one:?} {two:?}");
+    assert_eq!(left(&one) + left(&two), lost_still, "the jobs report the blocks that are still lost: {one:?} {two:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +90,7 @@ async fn two_repairs_of_an_object_end_and_say_what_is_left() {
     world.put("k", &bytes).await.unwrap();
     let lost = [world.holder("k", 0).await, world.holder("k", 3).await];
     lost.iter().for_each(|node| world.kill(*node));
-    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 5).await;
     let repair = async |index| {
         let options = RepairOptions { blocks: vec![index], ..RepairOptions::default() };
         world.repair("k", &options).await
@@ -145,7 +145,7 @@ async fn a_repair_commits_the_blocks_that_no_other_repair_has_rebuilt() {
         world.start_agent(node).await;
         world.until("the node is up", async |world| world.up().await.contains(&node)).await;
     }
-    // At this speed it ends last.
+    // At this speed, node 8 finishes last.
     world.throttle(8, Throttle { disk_bytes_per_s: Some(ByteSize(96 << 10)), ..Throttle::default() }).await;
     let both = RepairOptions { blocks: vec![1, 2], to: vec![NodeId(7), NodeId(8)], ..RepairOptions::default() };
     let mut repair = world.client.repair("b", "k", &both).await.unwrap();

@@ -1,4 +1,4 @@
-//! Objects so small that some data blocks of their stripe have no bytes: these are stored nowhere, and never lost.
+//! Objects so small that some data blocks of their stripe have no bytes: these blocks are not stored, and cannot be lost.
 
 use crate::world::{World, block, data};
 use weft_client::{ConvertOptions, PutOptions, RepairNodeOptions, RepairOptions, api};
@@ -23,7 +23,7 @@ async fn a_small_object_has_blocks_where_it_has_bytes_and_parity() {
             assert!(world.get("k", scheme).await.unwrap().0 == bytes);
         }
         assert_eq!(world.not_ok("k").await, []);
-        world.until("the old ones are gone", async |world| world.block_count(1..=6) == indexes.len()).await;
+        world.until("the old blocks are gone", async |world| world.block_count(1..=6) == indexes.len()).await;
     }
 }
 
@@ -35,11 +35,11 @@ async fn it_is_read_and_repaired_as_long_as_one_block_of_it_is_there() {
     let homes = blocks(&world, "k").await;
     let asked = world.repair("k", &block(2, None)).await.unwrap_err();
     assert!(asked.reaction == Reaction::InvalidInput && asked.message.contains("is empty"), "{asked}");
-    // Its data block and a parity block: of the other one all can be had.
+    // The data block and a parity block are lost: the other parity block suffices for everything.
     for (_, node) in &homes[..2] {
         world.kill(*node);
     }
-    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 5).await;
     for scheme in ["conventional", "ppr", "pipeline"] {
         let (read, got) = world.get("k", scheme).await.unwrap();
         assert!(read == bytes && got.rebuilt.len() == 1, "{scheme}");
@@ -47,7 +47,7 @@ async fn it_is_read_and_repaired_as_long_as_one_block_of_it_is_there() {
     let done = world.repair("k", &RepairOptions::default()).await.unwrap();
     assert_eq!(done.blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [0, 4]);
     assert_eq!((world.not_ok("k").await, world.get("k", "").await.unwrap().0), (vec![], bytes));
-    assert_eq!(done.traffic.map(|traffic| traffic.sent_bytes), Some(2 * 1000), "one helper sent what both are made of");
+    assert_eq!(done.traffic.map(|traffic| traffic.sent_bytes), Some(2 * 1000), "one helper suffices for both blocks");
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,7 +58,7 @@ async fn the_repair_of_a_node_leaves_nothing_of_small_objects() {
     }
     let lost = world.block_count(3..=3) as u64;
     world.kill(3);
-    world.until("it is down", async |world| world.up().await.len() == 6).await;
+    world.until("the node is down", async |world| world.up().await.len() == 6).await;
     let job = world.client.repair_node(NodeId(3), &RepairNodeOptions::default()).await.unwrap();
     let ended = world.ended(job.id).await;
     assert_eq!((ended.state.as_str(), ended.done.map(|done| done.blocks)), ("done", Some(lost)), "{}", ended.last_error);
@@ -87,11 +87,11 @@ async fn it_is_converted_heated_and_cooled_and_has_copies_of_what_has_bytes() {
     assert_eq!(world.stat("k").await.code, "lrc(4,2,2)");
     let homes = blocks(&world, "k").await;
     assert!(homes.len() == 5 && world.get("k", "").await.unwrap().0 == bytes);
-    // One of its parity blocks is made of data blocks without bytes alone.
+    // One of its parity blocks depends only on data blocks without bytes.
     for (_, node) in &homes[1..3] {
         world.kill(*node);
     }
-    world.until("two are down", async |world| world.up().await.len() == 10).await;
+    world.until("two nodes are down", async |world| world.up().await.len() == 10).await;
     for scheme in ["conventional", "ppr", "pipeline", "cyclic"] {
         let explained = RepairOptions { scheme: scheme.into(), explain: true, ..RepairOptions::default() };
         world.repair("k", &explained).await.unwrap();

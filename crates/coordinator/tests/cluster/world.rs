@@ -203,7 +203,7 @@ impl World {
         self.cut_off.lock().unwrap().clear();
     }
 
-    /// A client that the coordinator takes to be on another machine than the agents.
+    /// A client whose address is on another machine than the agents.
     pub(crate) async fn outside_client(&self) -> Client {
         let config = client_config(&self.net.host("127.0.0.2"), &self.config.listen);
         Client::connect(config).await.unwrap()

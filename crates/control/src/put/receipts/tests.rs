@@ -7,7 +7,7 @@ fn node(id: u32) -> Party {
     Party::Node(NodeId(id))
 }
 
-/// A report on failed nodes: whom each blamed, and whom it waited for.
+/// A report on failed nodes: the party that each blamed, and the parties that it waited for.
 fn report(nodes: &[(u32, Party, &[Party])]) -> Report {
     let mut report = Report::new(nodes.iter().map(|(id, ..)| NodeId(*id)));
     for (id, party, waits) in nodes {
