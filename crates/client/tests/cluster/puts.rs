@@ -40,7 +40,7 @@ async fn what_was_put_comes_back() {
             let file = world.client.put_file("b", "file", &path, &options).await.unwrap();
             assert_eq!((piped.size, file.size), (len as u64, len as u64));
             assert_eq!(piped.stripe_count, (len as u64).div_ceil(4 * block_len));
-            assert!(get(&world, "piped").await == data && get(&world, "file").await == data, "{len} bytes were read back changed");
+            assert!(get(&world, "piped").await == data && get(&world, "file").await == data, "{len} bytes came back changed");
             assert_eq!(world.files(), ["data"], "a file was left behind");
         }
         assert_eq!(world.coordinator.state.lock().unwrap().aborted, Vec::<u64>::new());
