@@ -1,4 +1,4 @@
-//! Invariants that must hold after any scenario. The checks know only what clients were told.
+//! Invariants that must hold after any scenario. The checks know only the answers that clients got.
 
 use crate::{Failure, cluster::CLUSTER};
 use std::{
@@ -10,7 +10,7 @@ use weft_client::{Client, GetOptions, api::ObjectReply};
 use weft_store::{BlockStore, LocalStore, NewDisk, verify};
 use weft_types::{BlockId, Reaction, StripeId};
 
-/// What clients were told, by key.
+/// The answers that clients got, by key.
 #[derive(Debug, Clone, Default)]
 pub struct Acknowledged {
     /// Objects that are durable.
@@ -59,7 +59,7 @@ pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) 
         let mut bytes = Vec::new();
         match client.get(bucket, key, &mut bytes, &GetOptions::default()).await {
             Ok(_) if known.allows(key, &bytes) => {}
-            Ok(_) => return Err(Failure(format!("{bucket}/{key} is visible, but no client was told that it was stored"))),
+            Ok(_) => return Err(Failure(format!("{bucket}/{key} is visible, but its put was not acknowledged"))),
             Err(error) if error.reaction == Reaction::NotFound => {}
             Err(error) => return Err(Failure(format!("{bucket}/{key} is visible but cannot be read: {error}"))),
         }
@@ -98,7 +98,7 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSe
         }
         if let Some(orphan) = store.quarantine_places()?.iter().find(|place| place.since_ms.is_some()) {
             let orphan = &orphan.name;
-            return Err(Failure(format!("{}: {orphan} was set aside as if nobody expected it", place(dir))));
+            return Err(Failure(format!("{}: {orphan} was quarantined as an orphan", place(dir))));
         }
         check_files(dir, &store)?;
     }

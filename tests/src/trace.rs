@@ -61,12 +61,12 @@ impl Trace {
         inner.lines.push(line);
     }
 
-    /// Notes `DIR` from now on where `text` is meant: a directory whose name is drawn anew for each run.
+    /// Replaces `text` by `DIR` in all later lines: a directory whose name differs between runs.
     pub fn redact(&self, text: String) {
         self.lock().redacted = Some(text);
     }
 
-    /// Runs `work` and notes nothing of it.
+    /// Runs `work` without recording its events.
     pub fn muted<T>(&self, work: impl FnOnce() -> T) -> T {
         self.lock().muted = true;
         let done = work();
@@ -74,12 +74,12 @@ impl Trace {
         done
     }
 
-    /// Says how late it is, for what happens outside of all hosts.
+    /// Sets the time of events that happen outside of all hosts.
     pub fn set_now(&self, now: Duration) {
         self.lock().now = now;
     }
 
-    /// Runs `work` with all that weft logs noted as well.
+    /// Runs `work` and records all that weft logs meanwhile.
     pub fn capture<T>(&self, work: impl FnOnce() -> T) -> T {
         let targets = Targets::new().with_target("turmoil", LevelFilter::INFO).with_targets(
             ["weft_agent", "weft_client", "weft_coordinator", "weft_meta", "weft_proto", "weft_store"]
@@ -99,17 +99,17 @@ impl Trace {
         short_hex(hash)
     }
 
-    /// The same of all but log lines: it stays as it was when only the words of the log change.
+    /// The hash without log lines: it does not change if only the wording of the log changes.
     pub fn hash_without_log(&self) -> String {
         short_hex(self.lock().deeds.clone())
     }
 
-    /// How many lines it has.
+    /// The number of lines.
     pub fn len(&self) -> usize {
         self.lock().lines.len()
     }
 
-    /// Whether nothing has happened yet.
+    /// Whether no event is recorded yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -130,7 +130,7 @@ impl Trace {
         inner.lines[inner.lines.len().saturating_sub(lines_max)..].join("\n")
     }
 
-    /// Where two traces begin to differ, for a person; `None`: nowhere.
+    /// The first difference between two traces, as text for a person; `None` if they are equal.
     pub fn difference(&self, other: &Trace) -> Option<String> {
         let (ours, theirs) = (self.lock().lines.clone(), other.lock().lines.clone());
         let at = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))?;
@@ -138,10 +138,10 @@ impl Trace {
             let end = (at + CONTEXT_LINES).min(lines.len());
             lines.get(at.saturating_sub(CONTEXT_LINES)..end).unwrap_or_default().join("\n")
         };
-        Some(format!("line {} differs; in the one run:\n{}\nin the other:\n{}", at + 1, show(&ours), show(&theirs)))
+        Some(format!("line {} differs; in the first run:\n{}\nin the second:\n{}", at + 1, show(&ours), show(&theirs)))
     }
 
-    /// A panic elsewhere leaves the lines as good as they were.
+    /// A poisoned lock is safe to use: a panic elsewhere does not damage the lines.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,7 +154,7 @@ fn short_hex(hash: Sha256) -> String {
     })
 }
 
-/// Notes what is logged. The host is the span that the simulation runs it in.
+/// Records log events. The simulation runs each host in a span, which names the event's host.
 struct Logged {
     trace: Trace,
 }

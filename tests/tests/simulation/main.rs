@@ -1,29 +1,32 @@
 //! A whole cluster under faults, once for each seed.
 //!
-//! **The fault budget.** Objects are coded by `rs(4,2)` over eight agents in four racks: a stripe survives the loss of any two
-//! of its blocks. At any moment
-//! - at most one agent is dead: its process is killed or its machine loses its power, at a random time, also in the middle of a
-//!   put; it comes back with the disks it had;
-//! - at most one other agent is apart from some of its peers, and sometimes from clients: what is sent is lost, or held up; the
-//!   coordinator and that agent still hear each other. Or, in every second seed, its disks are bad instead: some reads fail, bits
-//!   flip, on the way to the disk and where they lie, and syncs fail, with which the disk fails until the agent starts anew. That
-//!   begins at a random time of the first puts, and ends when all others are well; what is spoiled by then stays spoiled until a
-//!   repair replaces it. An agent holds one block of a stripe, so that this, too, is one loss;
-//! - the coordinator is killed at a random time of a put, repair or conversion, and comes back with its disk, within a few seconds;
+//! **The fault budget.** Objects use `rs(4,2)` over eight agents in four racks: a stripe survives the loss of any two of its
+//! blocks. At any moment
+//! - at most one agent is dead: its process is killed or its machine loses power, at a random time, also in the middle of a
+//!   put. It comes back with its disks;
+//! - at most one other agent is cut off from some of its peers, and sometimes from clients: messages between them are lost or
+//!   held up, but the coordinator and that agent still reach each other. In about half of the seeds, the agent's disks fail
+//!   instead: some reads fail, bits flip on the way to the disk and on the disk, and syncs fail; a disk whose sync failed is
+//!   unusable until the agent restarts. These faults begin at a random time of the first puts, and end when all other agents
+//!   are up. Spoiled blocks stay spoiled until a repair replaces them. An agent holds at most one block of a stripe, so this is
+//!   one loss, too;
+//! - the coordinator is killed at a random time of a put, repair or conversion, and restarts with its disk within a few seconds;
 //! - a client is killed in the middle of a put.
 //!
-//! Messages are delayed, but neither doubled nor damaged: the tests of the wire do that. Nobody looks for spoiled blocks that
-//! nobody reads: a parity block may stay spoiled to the end, and only such as were spoiled on purpose.
+//! Messages are delayed, but neither duplicated nor damaged: the tests of the wire cover that. Blocks that are not read are not
+//! checked: a parity block may stay spoiled to the end, but only if an injected fault spoiled it.
 //!
-//! **What must hold** is in the crate's `checks`: what was acknowledged can be read, byte for byte, at every time; what was not
-//! acknowledged is not seen; no agent's tasks use more memory than they may; once all is quiet, the disks hold the blocks that
-//! the metadata names and nothing else; and however often disks are compared with the metadata meanwhile, nothing is set aside.
+//! **What must hold** is in the crate's `checks`. Acknowledged objects can be read at any time, byte for byte. Objects that were
+//! not acknowledged are not visible, unless the outcome of their put is unknown. No agent's tasks exceed their memory budget.
+//! Once the cluster is quiet, the disks hold exactly the blocks that the metadata names. Comparing disks with the metadata, which
+//! happens many times meanwhile, quarantines no block.
 //!
-//! With copies it is the same, by `rs(2,2)` and two copies of the data: as many blocks of a stripe, of which any two may be lost. Objects
-//! are cooled down and heated up on the way.
+//! Runs with copies use `rs(2,2)` and two copies of the data: a stripe has six blocks, too, of which any two may be lost. These
+//! runs also cool objects down and heat them up.
 //!
-//! `WEFT_SIM_SEED=7` runs one seed, `WEFT_SIM_SEEDS=200` that many. `WEFT_SIM_HASHES=FILE` appends a line for each run: its seed, whether
-//! data have copies, and the hash of its trace without log lines. A change that shall change nothing leaves these lines as they were.
+//! `WEFT_SIM_SEED=7` runs one seed, `WEFT_SIM_SEEDS=200` runs 200. `WEFT_SIM_HASHES=FILE` appends a line for each run: its seed,
+//! whether data have copies, and the hash of its trace without log lines. A change that must not affect behaviour must leave
+//! these lines unchanged.
 
 mod network;
 
@@ -62,9 +65,9 @@ const HOT_DATA_BLOCKS: u32 = 2;
 const BLOCK_LEN: u64 = 128 << 10;
 const CELL_LEN: u64 = 16 << 10;
 const SCHEMES: [&str; 3] = ["conventional", "ppr", "pipeline"];
-/// Seeds that a run without further words goes through.
+/// The number of seeds if the environment sets none.
 const SEEDS: u64 = 12;
-/// The same of a run with copies.
+/// The same for runs with copies.
 const SEEDS_WITH_COPIES: u64 = 4;
 /// Threads that run seeds, each its own simulation.
 const THREADS: usize = 2;
@@ -74,18 +77,18 @@ fn what_was_acknowledged_survives() {
     let seeds = seeds(SEEDS);
     let (rebuilt, repaired, befell) = all_survive(seeds.clone(), false);
     let enough = seeds.end - seeds.start >= 8;
-    assert!(!enough || (rebuilt > 0 && repaired > 0), "nothing was ever lost");
-    assert!(!enough || befell.len() == 4, "not everything befell a disk: {befell:?}");
+    assert!(!enough || (rebuilt > 0 && repaired > 0), "no block was ever lost");
+    assert!(!enough || befell.len() == 4, "not every kind of disk fault happened: {befell:?}");
 }
 
 #[test]
 fn what_was_acknowledged_with_copies_survives() {
     let seeds = seeds(SEEDS_WITH_COPIES);
     let (_, repaired, _) = all_survive(seeds.clone(), true);
-    assert!(seeds.end - seeds.start < 4 || repaired > 0, "nothing was ever lost");
+    assert!(seeds.end - seeds.start < 4 || repaired > 0, "no block was ever lost");
 }
 
-/// How many blocks were rebuilt for readers, and on disks; and what befell the disks.
+/// Returns how many blocks were rebuilt for readers and on disks, and how often each kind of disk fault happened.
 fn all_survive(seeds: std::ops::Range<u64>, hot: bool) -> (usize, usize, BTreeMap<Ailment, usize>) {
     let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let (rebuilt, repaired) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -126,12 +129,12 @@ fn a_seed_leaves_one_trace() {
         let hot = seed % 2 == 1;
         let (first, second) = (run_to_the_end(seed, hot).0, run_to_the_end(seed, hot).0);
         let difference = first.difference(&second).unwrap_or_default();
-        assert!(difference.is_empty(), "{}\nseed {seed} leaves two traces: {difference}", replay(seed));
-        assert!(first.len() > 1_000, "a trace of {} lines says nothing", first.len());
+        assert!(difference.is_empty(), "{}\ntwo runs of seed {seed} have different traces: {difference}", replay(seed));
+        assert!(first.len() > 1_000, "a trace of {} lines is too short to compare", first.len());
     }
 }
 
-/// Whether a stripe of the hot code, or of one without copies, has so many further copies of each data block.
+/// Whether a stripe has `of_each` further copies of each data block. Its code is the hot code, or one without copies.
 fn has_copies(stripe: &Stripe, of_each: usize) -> bool {
     let data = stripe.blocks.iter().filter(|block| block.index < HOT_DATA_BLOCKS).count();
     stripe.copies.len() == of_each * data
@@ -139,7 +142,7 @@ fn has_copies(stripe: &Stripe, of_each: usize) -> bool {
 
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number =
-        |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")));
+        |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is not a number")));
     match (number("WEFT_SIM_SEED"), number("WEFT_SIM_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, Some(seeds)) => 0..seeds,
@@ -154,7 +157,7 @@ fn replay(seed: u64) -> String {
 fn told(failed: &[(u64, Failure)]) -> String {
     let tell = |(seed, failure): &(u64, Failure)| {
         let trace = trace_file(*seed);
-        format!("seed {seed}: {failure}\n  its trace: {}\n  again:     {}\n", trace.display(), replay(*seed))
+        format!("seed {seed}: {failure}\n  trace:  {}\n  replay: {}\n", trace.display(), replay(*seed))
     };
     failed.iter().map(tell).collect()
 }
@@ -163,7 +166,7 @@ fn trace_file(seed: u64) -> std::path::PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("simulation-{seed}.trace"))
 }
 
-/// Runs a seed; the trace of one that failed is kept in a file.
+/// Runs a seed. If it fails, writes its trace to a file.
 fn run_to_the_end(seed: u64, hot: bool) -> (Trace, Result<Left, Failure>) {
     let trace = Trace::default();
     let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, hot, &trace))));
@@ -220,7 +223,7 @@ fn run(seed: u64, hot: bool, trace: &Trace) -> Result<Left, Failure> {
     Ok(Left { befell: sickness.befell(), ..left })
 }
 
-/// What a story leaves.
+/// The results of a story.
 #[derive(Default)]
 struct Left {
     objects: Vec<ObjectReply>,
@@ -229,7 +232,7 @@ struct Left {
     befell: BTreeMap<Ailment, usize>,
 }
 
-/// What befalls one cluster, and what its client does meanwhile.
+/// The faults of one cluster, and what its client does during them.
 struct Story {
     client: Client,
     hand: Hand,
@@ -339,7 +342,7 @@ impl Story {
         Ok(())
     }
 
-    /// Where everything lies at last.
+    /// The objects, and where their blocks are, at the end.
     async fn placed(&self) -> Result<Vec<ObjectReply>, Failure> {
         let mut objects = Vec::new();
         for key in self.known.objects.keys() {
@@ -348,7 +351,7 @@ impl Story {
         Ok(objects)
     }
 
-    /// Waits until the coordinator thinks that so many agents are up.
+    /// Waits until this many agents are up, according to the coordinator.
     async fn until_up(&self, agents: usize) -> Result<(), Failure> {
         for _ in 0..300 {
             if let Ok(status) = self.client.status().await
@@ -358,10 +361,10 @@ impl Story {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        Err(Failure(format!("there are never {agents} agents up")))
+        Err(Failure(format!("the number of agents that are up did not become {agents}")))
     }
 
-    /// Whatever happens, a put ends well as long as nothing more happens than the budget has.
+    /// Puts an object. As long as the faults stay within the budget, the put succeeds, possibly after retries.
     async fn put(&mut self, key: &str) -> Result<(), Failure> {
         let longest = 3 * 4 * BLOCK_LEN as usize;
         let len = *[0, 1, 4096, self.rng.random_range(0..longest), self.rng.random_range(0..longest)]
@@ -390,7 +393,7 @@ impl Story {
         Err(Failure(format!("{key} cannot be put")))
     }
 
-    /// Drops an object's copies and makes them again, whatever happens to the coordinator meanwhile.
+    /// Drops an object's copies and makes them again, although the coordinator dies meanwhile.
     async fn cool_and_heat(&mut self, key: &str) -> Result<(), Failure> {
         self.coordinator_dies();
         for heat in [None, Some(2)] {
@@ -427,14 +430,15 @@ impl Story {
         Ok(())
     }
 
-    /// Converts all objects, while others read and write, until that is done: they have the code, and so many further copies of each data block.
+    /// Converts all objects during reads and writes. At the end, all objects have the code, and `copies` further copies of
+    /// each data block.
     async fn convert(&mut self, policy: &str, code: &str, copies: usize) -> Result<(), Failure> {
         for _ in 0..6 {
             let begun = self.client.convert(BUCKET, "", policy, &ConvertOptions::default()).await;
             self.put("object-2").await?;
             check_readable(&self.client, BUCKET, &self.known, "").await?;
             let jobs = self.client.jobs().await?;
-            // An answer may have been lost.
+            // The answer to the call may have been lost.
             let job = jobs.iter().rev().find(|job| begun.as_ref().map_or(job.state == "running", |begun| begun.id == job.id));
             let Some(job) = job else { continue };
             let ended = self.client.wait_for_job(job.id, |_| {}).await?;
@@ -447,20 +451,20 @@ impl Story {
             }
             match (ended.state.as_str(), others) {
                 ("done", 0) => return Ok(()),
-                // What was put may have come after the job had ended.
-                ("done", 2..) => return Err(Failure(format!("{others} objects are not converted by a job that is done"))),
+                // The put may have been committed after the end of the job.
+                ("done", 2..) => return Err(Failure(format!("the job is done, but {others} objects are not converted"))),
                 _ => tokio::time::sleep(Duration::from_secs(2)).await,
             }
         }
-        Err(Failure(format!("nothing can be converted to {policy}")))
+        Err(Failure(format!("the objects cannot be converted to {policy}")))
     }
 
-    /// Reads and repairs until nothing is found any more: what helps to repair may be found to be spoiled itself.
+    /// Reads and repairs until no more damage is found: a repair may find that its helpers are spoiled, too.
     async fn mend(&mut self) -> Result<(), Failure> {
         for _ in 0..6 {
             let repaired = self.repaired;
             check_readable(&self.client, BUCKET, &self.known, "").await?;
-            // Until it has been told what was found.
+            // Give the coordinator time to receive the reports on spoiled blocks.
             tokio::time::sleep(Duration::from_secs(2)).await;
             self.until_up(AGENTS as usize).await?;
             self.repair_all().await?;
@@ -468,7 +472,7 @@ impl Story {
                 return Ok(());
             }
         }
-        Err(Failure("there is no end of repairs".into()))
+        Err(Failure("each round of repairs finds more damage".into()))
     }
 
     async fn repair_all(&mut self) -> Result<(), Failure> {
@@ -477,7 +481,7 @@ impl Story {
             let mut attempts = 0;
             while let Err(error) = self.repair(&key).await {
                 attempts += 1;
-                // The coordinator may die meanwhile.
+                // The coordinator may die during a repair.
                 if attempts == 10 {
                     return Err(Failure(format!("{key} cannot be repaired: {error}")));
                 }
@@ -496,7 +500,7 @@ impl Story {
         done.map(|_: usize| ())
     }
 
-    /// What is asked for of an object is rebuilt, all of it; tells how many blocks.
+    /// Repairs an object as requested; fails if a block is left. Returns the number of rebuilt blocks.
     async fn rebuild(&self, key: &str, options: &RepairOptions) -> Result<usize, weft_types::Error> {
         let mut repair = self.client.repair(BUCKET, key, options).await?;
         let mut blocks = 0;
@@ -511,7 +515,7 @@ impl Story {
         Ok(blocks)
     }
 
-    /// Cuts an agent off some of its peers; tells which.
+    /// Cuts an agent off from some of its peers. Returns the pairs.
     fn separate(&mut self, apart: &str, dead: &str) -> Vec<String> {
         let mut peers: Vec<String> = (1..=AGENTS).map(agent_name).filter(|peer| peer != apart && peer != dead).collect();
         peers.push("client".into());
@@ -537,7 +541,7 @@ impl Story {
         self.hand.after(dies + is_away, Deed::Start("coordinator".into()));
     }
 
-    /// Lets something happen at a random moment of the next so many milliseconds.
+    /// Schedules an event at a random moment of the next `ms` milliseconds.
     fn within(&mut self, ms: u64, deed: Deed) {
         let delay = self.moment(ms);
         self.hand.after(delay, deed);
@@ -568,7 +572,7 @@ fn some_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A put whose reader stops and never ends: nobody can ever be told that it is stored.
+/// A put whose data stop and never end: it must never be acknowledged.
 async fn put_without_end(client: Client, hot: bool, bytes: Vec<u8>) -> Result<(), Failure> {
     loop {
         let put = client.put(BUCKET, "never", Endless { bytes: bytes.clone(), at: 0 }, &options(hot)).await;

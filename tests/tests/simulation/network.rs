@@ -1,5 +1,5 @@
-//! The wire on the simulated network: calls and links work there, end when a host crashes or is cut off, work again
-//! afterwards, and do all that in the same order for the same seed.
+//! Calls and links on the simulated network. They end when a host crashes or is cut off, and work again afterwards. The
+//! same seed gives the same events in the same order.
 
 use std::{error::Error, sync::Arc, time::Duration};
 use tonic::{Request, Response, Status};
@@ -26,7 +26,7 @@ struct Members;
 #[tonic::async_trait]
 impl Membership for Members {
     async fn register(&self, _: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
-        Err(Status::unimplemented("nobody asks"))
+        Err(Status::unimplemented("not used by this test"))
     }
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatReply>, Status> {
@@ -52,7 +52,7 @@ async fn receive_all(mut incoming: Incoming, trace: Trace) {
     }
 }
 
-/// Goes on until the connection breaks.
+/// Receives links until the connection breaks.
 async fn receive_links(mut frames: FrameStream, trace: &Trace) -> Result<(), weft_types::Error> {
     loop {
         let hello = frames.read_hello().await?;
@@ -63,7 +63,7 @@ async fn receive_links(mut frames: FrameStream, trace: &Trace) -> Result<(), wef
             all.extend_from_slice(&receiver.receive(slice).await?);
         }
         receiver.end().await?;
-        assert_eq!(all, payload(hello.link), "link {} brought other bytes", hello.link);
+        assert_eq!(all, payload(hello.link), "link {} delivered other bytes", hello.link);
         trace.event("server", format_args!("link {} brought {:08x}", hello.link, crc32c(&all)));
         frames = receiver.into_frames().ok_or_else(|| weft_types::Error::fatal("a link that ended well keeps its connection"))?;
     }
@@ -99,7 +99,7 @@ async fn send_link(pool: &Pool, link: u32) -> Result<(), weft_types::Error> {
     Ok(())
 }
 
-/// Sends links and makes calls until the simulation has run for `run_for`, and notes how each went.
+/// Sends links and makes calls until the simulation has run for `run_for`, and records the outcome of each.
 async fn call(net: Arc<dyn Net>, trace: Trace, run_for: Duration) -> Result<(), Box<dyn Error>> {
     let limits = PoolLimits { answer_timeout: STALL, ..PoolLimits::default() };
     let pool = Pool::new(Arc::clone(&net), Security::Insecure, limits);
@@ -124,7 +124,7 @@ async fn call(net: Arc<dyn Net>, trace: Trace, run_for: Duration) -> Result<(), 
     Ok(())
 }
 
-/// What is done to the network while it is in use, at which millisecond.
+/// A change to the network during its use, and the millisecond at which it happens.
 type Happening = (u64, fn(&mut Sim<'_>, &Network, &Trace));
 
 fn run(seed: u64, run_for: Duration, happenings: &[Happening]) -> Trace {
@@ -153,7 +153,7 @@ fn run(seed: u64, run_for: Duration, happenings: &[Happening]) -> Trace {
     trace
 }
 
-/// How the client's links and calls went between two moments.
+/// The number of the client's links and calls between two times that succeeded, or that failed.
 fn outcomes(trace: &Trace, from_ms: u64, to_ms: u64, good: bool) -> usize {
     let in_time =
         |line: &&str| line.trim_start().split(' ').next().is_some_and(|ms| (from_ms..to_ms).contains(&ms.parse().unwrap()));
@@ -173,7 +173,7 @@ fn calls_and_links_run_and_the_seed_says_in_what_order() {
     let trace = run(1, run_for, &[]);
     assert!(outcomes(&trace, 0, 3_000, true) >= 20 && outcomes(&trace, 0, 3_000, false) == 0, "{}", trace.tail(40));
     assert_eq!(run(1, run_for, &[]).difference(&trace), None);
-    assert_ne!(run(2, run_for, &[]).hash(), trace.hash(), "the seed changes nothing");
+    assert_ne!(run(2, run_for, &[]).hash(), trace.hash(), "the seed has no effect");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_crash_ends_what_is_under_way_and_nothing_that_comes_after() {
         [(1_000, |sim, network, trace| network.crash(sim, "server", trace)), (2_000, |sim, _, _| sim.bounce("server"))];
     for seed in 0..8 {
         let trace = run(seed, Duration::from_secs(12), &happenings);
-        // A host that is not there is silent: what dials it waits until it is back, or for the connection's timeout.
+        // A crashed host is silent: a connection attempt waits until the host is back, or for the timeout.
         assert!(outcomes(&trace, 1_000, 2_100, false) > 0, "{}", trace.text());
         assert_eq!(outcomes(&trace, 1_050, 2_000, true), 0, "{}", trace.text());
         assert!(outcomes(&trace, 9_000, 12_000, true) > 0 && outcomes(&trace, 9_000, 12_000, false) == 0, "{}", trace.tail(100));
@@ -200,7 +200,7 @@ fn a_cut_is_noticed_and_survived() {
         let trace = run(seed, Duration::from_secs(30), &happenings);
         assert_eq!(outcomes(&trace, 1_050, 9_000, true), 0, "{}", trace.text());
         assert!(outcomes(&trace, 1_050, 9_000, false) >= 2, "{}", trace.text());
-        // A channel whose connection was swallowed needs its keep-alive to find out.
+        // Only its keep-alive tells a channel that its connection was cut.
         assert!(
             outcomes(&trace, 25_000, 30_000, true) > 0 && outcomes(&trace, 25_000, 30_000, false) == 0,
             "{}",
