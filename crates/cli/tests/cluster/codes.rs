@@ -138,7 +138,7 @@ fn every_scheme_rebuilds_the_same_bytes_of_every_code() {
             cluster.weft(["repair", "object", &object.key, "--block", &block, "--scheme", scheme]).ok();
             for (block, (generation, bytes)) in these().iter().zip(&before) {
                 assert!(block.generation > *generation, "{} {scheme}: {block:?}", object.spec);
-                assert!(payload(block) == *bytes, "{} {scheme}: {block:?} is not what it was", object.spec);
+                assert!(payload(block) == *bytes, "{} {scheme}: {block:?} was rebuilt with other bytes", object.spec);
             }
         }
         object.is_well(&cluster, &[]);

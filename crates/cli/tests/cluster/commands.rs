@@ -142,7 +142,7 @@ fn lost_blocks_are_read_around_and_rebuilt_by_every_scheme() {
     let sizes = ["--code", "rs(4,3)", "--block-size", "1MiB", "--cell-size", "64KiB"];
     let explained = cluster.weft([&["put", &file, "default/data", "--explain", "--json"][..], &sizes].concat()).ok();
     proves(&cluster, explained.text());
-    assert_eq!(cluster.json(&["ls", "default"]), serde_json::json!([]), "--explain did something");
+    assert_eq!(cluster.json(&["ls", "default"]), serde_json::json!([]), "--explain stored an object");
     cluster.weft([&["put", &file, "default/data"][..], &sizes].concat()).ok();
     let schemes = ["conventional", "ppr", "pipeline"];
 
@@ -234,7 +234,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_written() {
     cluster.weft(["policy", "create", "wide", "--code", "rs(3,2)", "--ack", "tolerate=3"]).refused(2, &["tolerates 2"]);
     cluster.weft(["repair", "object", "default/nothing"]).refused(3, &["nothing"]);
     assert_eq!(cluster.json(&["ls", "default"]), serde_json::json!([]));
-    assert!(cluster.files().is_empty(), "something was written");
+    assert!(cluster.files().is_empty(), "a block was written");
 }
 
 #[test]
@@ -288,6 +288,6 @@ fn a_demo_leaves_nothing_behind() {
     assert_eq!((&report["same"], report["reads"].as_array().unwrap().len()), (&true.into(), 4));
     let predicted = |at: usize| report["reads"][at]["part_on_gigabit_seconds"].as_f64().unwrap();
     assert!(predicted(1) > 9.0 * predicted(0) && predicted(3) < 1.5 * predicted(0), "{report}");
-    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0, "the demo left something behind");
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0, "the demo left files behind");
     weft(["demo", "--file", "/dev/null"]).refused(2, &["too small"]);
 }

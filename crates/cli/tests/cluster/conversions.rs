@@ -1,16 +1,16 @@
-//! Conversions: replicas become coded data and are replicas again, while coordinators and agents come and go and others read and write.
+//! Conversions from replicas to coded data and back, while coordinators and agents restart and clients read and write.
 
 use crate::harness::{Cluster, Running, Setup, bytes, is_alive, wait_for};
 use serde_json::Value;
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
 use tokio::time::Instant;
 
-/// Blocks of a stripe of each policy, and bytes of its data.
+/// For each policy, the number of blocks of a stripe and the bytes of its data.
 const TRIPLE: (usize, usize) = (3, 256 << 10);
 const COLD: (usize, usize) = (6, 512 << 10);
-/// A stripe is read and written with at most 1.25 MiB on the network, and at least half as much: with so much, one or two are converted.
+/// The conversion of a stripe moves at most 1.25 MiB over the network, and at least half as much: these bytes suffice for one or two.
 const PASSED: usize = 3 << 19;
-/// At least five seconds of polls.
+/// The number of polls between two grants: at least five seconds.
 const POLLS_PER_GRANT: usize = 1000;
 
 /// A cluster with a bucket of replicas.
@@ -46,7 +46,7 @@ impl World {
         self.contents.iter().for_each(|(key, content)| drop(self.cluster.expect(key, content, &[])));
     }
 
-    /// All objects are in this code, whole, and nothing else is on the disks or will be.
+    /// Checks that all objects have this code and are whole, and waits until the disks hold nothing else.
     fn is(&self, code: &str, (blocks, stripe_len): (usize, usize)) {
         let mut expected = 0;
         for (key, content) in &self.contents {
@@ -64,7 +64,7 @@ impl World {
         let listed = || self.cluster.json(&["node", "ls"]);
         let counted = |nodes: Value| nodes.as_array().unwrap().iter().map(|node| node["blocks"].as_u64().unwrap()).sum::<u64>();
         wait_for("the metadata to have no other blocks", || counted(listed()) == expected as u64);
-        // Payloads and sidecars.
+        // Each block has a payload and a sidecar.
         wait_for("the old blocks to be removed", || self.cluster.files().len() == 2 * expected);
     }
 
@@ -76,36 +76,36 @@ impl World {
         self.cluster.json(&["job", "show", &id.to_string()])
     }
 
-    /// Waits for the end of a job that must have converted all.
+    /// Waits for the end of a job, which must have converted all objects.
     fn done(&self, id: u64) -> Value {
         let job = self.cluster.json(&["job", "wait", &id.to_string()]);
         assert_eq!((&job["state"], &job["left"]["objects"], &job["done"]), (&"done".into(), &0.into(), &job["total"]), "{job}");
         job
     }
 
-    /// Waits until so many stripes have ended.
+    /// Waits until the coordinator has converted this many stripes.
     fn wait_for_stripes(&self, job: u64, stripes: u64) {
         let mut polls = 0;
         wait_for("the middle of a conversion", || {
             polls += 1;
             if polls % POLLS_PER_GRANT == 0 {
-                // On a busy machine a retry may have used up what was let pass.
+                // On a busy machine, a retry may have used up the bytes that the gate let pass.
                 self.cluster.links.let_pass(PASSED);
             }
             self.cluster.log("coordinator").matches("converted a stripe").count() as u64 >= stripes
         });
-        assert_eq!(self.job(job)["state"], "running", "the gate holds up what is left");
+        assert_eq!(self.job(job)["state"], "running", "the gate holds up the other stripes");
     }
 
     /// Pauses a job and waits for the stripe that the gate holds up.
     fn pause(&self, job: u64) -> Value {
         self.cluster.weft(["job", "pause", &job.to_string()]).ok();
         self.cluster.links.let_all_pass();
-        wait_for("what is under way to end", || self.job(job)["stripes_under_way"] == 0);
+        wait_for("the stripes under way to end", || self.job(job)["stripes_under_way"] == 0);
         self.job(job)
     }
 
-    /// Who is writing a stripe now.
+    /// An agent that has started to convert a stripe.
     fn worker(&self, except: &[String]) -> String {
         let mut found = None;
         wait_for("an agent that converts", || {
@@ -134,7 +134,7 @@ fn replicas_become_coded_data_and_are_replicas_again() {
     refused("hot/", "cold", 2, &["has no key"]);
     cluster.weft(["policy", "create", "wide", "--code", "rs(7,2)"]).ok();
     refused("hot", "wide", 6, &["rs(7,2)", "9", "8"]);
-    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job has begun");
+    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job was created");
 
     // One object: the bucket keeps its policy.
     let before = cluster.stat("hot/3000001");
@@ -245,7 +245,7 @@ fn reads_continue_during_a_conversion_and_concurrent_writes_win() {
     world.put(key, bytes(600_000, 99), &["--code", "rs(4,2)", "--block-size", "128KiB", "--cell-size", "64KiB"]);
     world.cluster.weft(["job", "resume", "2"]).ok();
     world.done(2);
-    assert_eq!(world.cluster.stat(key)["code"], "replication(3)", "an object that was put meanwhile is converted in its turn");
+    assert_eq!(world.cluster.stat(key)["code"], "replication(3)", "an object that was put during the job is converted, too");
     world.reads_well();
 }
 
@@ -276,7 +276,7 @@ fn a_conversion_outlives_coordinators_and_waits_while_it_is_paused() {
     assert_eq!(cluster.log("coordinator").matches("resuming a job").count(), 2);
     world.is("rs(4,2)", COLD);
 
-    // Cancelled in its middle, an object stays as it was.
+    // If a job is cancelled in the middle of an object, the object does not change.
     cluster.links.let_pass(0);
     world.convert("hot", "triple", &["--concurrency", "1"]).end().ok();
     wait_for("a stripe", || world.job(2)["stripes_under_way"].as_u64() > Some(0));

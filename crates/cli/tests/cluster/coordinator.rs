@@ -64,12 +64,12 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
             }
             told
         });
-        // Whatever happens here, the other thread must end.
+        // The other thread must end even if this one panics.
         let _stopped = StopAtEnd(&stop);
         let mut random = StdRng::seed_from_u64(11);
         for _ in 0..KILLS {
             let before = stored.load(Ordering::Relaxed);
-            wait_for("puts to go on", || stored.load(Ordering::Relaxed) > before);
+            wait_for("puts to continue", || stored.load(Ordering::Relaxed) > before);
             thread::sleep(Duration::from_millis(random.random_range(50..900)));
             cluster.kill("coordinator");
             thread::sleep(Duration::from_millis(random.random_range(0..300)));
@@ -92,7 +92,7 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
         // A put whose answer was lost can still have been committed, as a whole.
         let found = fs::read(&out).unwrap();
         let candidates = acknowledged.iter().chain(&tried);
-        assert!(candidates.into_iter().any(|seed| found == content(*seed)), "{key} is none of {acknowledged:?}, {tried:?}");
+        assert!(candidates.into_iter().any(|seed| found == content(*seed)), "{key} has none of {acknowledged:?}, {tried:?}");
     }
 }
 

@@ -27,7 +27,7 @@ fn is_whole(cluster: &Cluster, key: &str, copies: usize) {
     for copy in &others {
         let first = blocks.iter().find(|block| (block.stripe, block.index) == (copy.stripe, copy.index)).unwrap();
         let read = |block| fs::read(cluster.payload(block)).unwrap();
-        assert!(read(copy) == read(first), "{copy:?} is not what it is a copy of");
+        assert!(read(copy) == read(first), "{copy:?} differs from the first copy");
     }
 }
 
@@ -43,11 +43,11 @@ fn an_object_is_hot_loses_nodes_cools_down_and_is_heated_again() {
     let stat = cluster.weft(["stat", "hot/mist"]).ok();
     assert!(stat.text().contains("0 copy 1"), "{}", stat.text());
 
-    // Losing the node of a data block costs a reader nothing, and a repair reads one block.
+    // If the node of a data block is down, reads use the other copy, and a repair reads one block.
     let lost = cluster.blocks("hot/mist")[0].node.clone();
     cluster.take_down(&[&lost]);
     for (key, content) in [("hot/direct", &two_stripes[..]), ("hot/mist", one_stripe)] {
-        assert_eq!(texts(&cluster.expect(key, content, &[])["rebuilt"]), "", "the other copy of what {key} has there is as good");
+        assert_eq!(texts(&cluster.expect(key, content, &[])["rebuilt"]), "", "{key}: a block with two copies was rebuilt");
     }
     let explained = cluster.json(&["repair", "object", "hot/mist", "--explain"]);
     let read = explained["plan"]["binding"]["blocks"].as_array().expect("what is read");

@@ -51,7 +51,7 @@ fn damage_on_a_disk_is_found_named_read_around_and_mended() {
         assert_eq!((after.state.as_str(), after.generation), ("ok", victim.generation + 1), "{key}");
         assert!(fs::read(cluster.payload(&after)).unwrap() == block_of(&content, victim.index), "{key}");
         assert_eq!(texts(&cluster.expect(key, &content, &[])["rebuilt"]), "", "{key}");
-        wait_for("what was bad to be removed", || !is_on(&cluster, &victim));
+        wait_for("the corrupt block to be removed", || !is_on(&cluster, &victim));
     }
 }
 
@@ -65,7 +65,7 @@ fn wrong_bytes_with_the_right_page_checksums_are_never_handed_out_or_kept() {
         cluster.put(key, &content, &CODING).ok();
         let blocks = cluster.blocks(key);
         forge(&cluster.payload(&blocks[forged]));
-        // With one more lost block there is a way around it, with two there is none.
+        // The object survives one more lost block, but not two.
         cluster.take_down(&[blocks[0].node.as_str()]);
         for scheme in ["conventional", "ppr", "pipeline"] {
             let got = cluster.expect(key, &content, &["--scheme", scheme]);
@@ -78,13 +78,13 @@ fn wrong_bytes_with_the_right_page_checksums_are_never_handed_out_or_kept() {
         for scheme in ["conventional", "ppr", "pipeline"] {
             let out = cluster.file("out");
             cluster.weft(["get", key, path(&out), "--scheme", scheme]).refused(4, &lost);
-            assert!(!out.exists(), "wrong bytes were handed out");
+            assert!(!out.exists(), "wrong bytes were returned");
         }
         cluster.weft(["repair", "object", key, "--block", "0", "--scheme", "pipeline"]).refused(4, &lost);
         let after = cluster.blocks(key);
         assert_eq!((after[0].generation, after[0].state.as_str()), (1, "down"), "a wrong block was committed");
         assert_eq!(after[forged].state, "corrupt");
-        wait_for("nothing of it to be kept", || cluster.files().len() == before.len());
+        wait_for("the blocks of the failed repair to be removed", || cluster.files().len() == before.len());
         cluster.up().ok();
         assert_eq!(cluster.weft(["repair", "object", key, "--json"]).ok().json()["blocks"][0]["index"], forged);
         cluster.expect(key, &content, &[]);
@@ -107,7 +107,7 @@ fn sidecar(payload: &Path) -> PathBuf {
     payload.with_file_name(format!("{}.meta", payload.file_name().unwrap().to_str().unwrap()))
 }
 
-/// Changes a byte and every checksum of it on the disk.
+/// Changes a byte of a block, and all its checksums on the disk to match.
 fn forge(payload: &Path) {
     flip(payload, 70_000);
     let pages = fs::read(payload).unwrap().chunks(4096).map(crc32c).collect();

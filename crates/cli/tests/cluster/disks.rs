@@ -7,7 +7,7 @@ const MIB: usize = 1 << 20;
 const CODING: [&str; 6] = ["--code", "rs(2,1)", "--block-size", "4MiB", "--cell-size", "1MiB"];
 const NO_RESERVE: (&str, &str) = ("WEFT_COORDINATOR_DISK_RESERVE", "0");
 
-/// Replaces the disks of nodes by small ones of that many bytes and files; None if the machine does not allow it.
+/// Replaces disks by small ones, each given by node, bytes and files. Returns `None` if the machine does not allow it.
 fn small_disks(cluster: &mut Cluster, disks: &[(&str, usize, u32)]) -> Option<Vec<PathBuf>> {
     let nodes: Vec<&str> = disks.iter().map(|(node, _, _)| *node).collect();
     cluster.take_down(&nodes);
@@ -15,7 +15,7 @@ fn small_disks(cluster: &mut Cluster, disks: &[(&str, usize, u32)]) -> Option<Ve
     for (node, size, files) in disks {
         let disk = cluster.dir().join("nodes").join(node).join("disk-0");
         if let Err(why) = cluster.mount(&disk, *size, *files) {
-            eprintln!("skipped: a full disk needs one of its own, which root can mount: {why}");
+            eprintln!("skipped: small disks cannot be mounted, which needs root: {why}");
             return None;
         }
         mounted.push(disk);
@@ -25,11 +25,11 @@ fn small_disks(cluster: &mut Cluster, disks: &[(&str, usize, u32)]) -> Option<Ve
     Some(mounted)
 }
 
-/// Leaves that many bytes free on a disk, and waits until the coordinator knows.
+/// Fills a disk up to `left` free bytes, and waits until the coordinator knows.
 fn fill_up(cluster: &Cluster, disk: &std::path::Path, left: u64) {
     let filler = disk.join("filler");
     let free = || rustix::fs::statvfs(disk).map(|stat| stat.f_bavail * stat.f_frsize).expect("a disk");
-    let size = free().checked_sub(left).expect("it is not that full") as usize;
+    let size = free().checked_sub(left).expect("more space is free") as usize;
     fs::write(filler, vec![1; size]).expect("there is room");
     assert_eq!(free(), left);
     wait_for_free(cluster, disk, |bytes| bytes == left);
@@ -37,7 +37,7 @@ fn fill_up(cluster: &Cluster, disk: &std::path::Path, left: u64) {
 
 /// Waits until the coordinator knows the free space of a disk.
 fn wait_for_free(cluster: &Cluster, disk: &std::path::Path, holds: impl Fn(u64) -> bool) {
-    wait_for("the coordinator to know", || {
+    wait_for("the coordinator to know the free space", || {
         let nodes = cluster.weft(["node", "ls", "--json"]).ok().json();
         let mut disks = nodes.as_array().expect("nodes").iter().flat_map(|node| node["disks"].as_array().expect("disks"));
         disks.any(|it| it["path"] == path(disk) && it["free_bytes"].as_u64().is_some_and(&holds))
@@ -49,7 +49,7 @@ fn a_disk_that_fills_up_during_a_put_is_gone_around() {
     let mut cluster = Setup { racks: 1, ..Setup::nodes(4) }.with(&[NO_RESERVE]).up();
     let disks = [("node-01", 16, 0), ("node-02", 6, 0), ("node-03", 16, 0), ("node-04", 16, 0)];
     let Some(disks) = small_disks(&mut cluster, &disks.map(|(node, size, files)| (node, size * MIB, files))) else { return };
-    // The disk is the emptiest by far: it has room for a block, but not for its sidecar.
+    // The disk has the largest share of free space: it has room for a block, but not for its sidecar.
     fill_up(&cluster, &disks[1], 4 * MIB as u64);
     for disk in [&disks[0], &disks[2], &disks[3]] {
         fill_up(&cluster, disk, 9 * MIB as u64);
@@ -57,10 +57,10 @@ fn a_disk_that_fills_up_during_a_put_is_gone_around() {
     let content = bytes(8 * MIB, 1);
     put_around(&cluster, "key", &content);
 
-    // With free space again, it is a disk like any other.
+    // Once it has free space again, the disk gets blocks like any other.
     fs::remove_file(disks[1].join("filler")).expect("it was there");
     let content = bytes(MIB, 9);
-    wait_for("a block to go there", || {
+    wait_for("a block on node-02", || {
         // The other disks are nearly full, and overwritten blocks are removed with a delay: sometimes there is no room.
         let put = cluster.put("more", &content, &CODING);
         put.status.success() && cluster.blocks("more").iter().any(|block| block.node == "node-02")
@@ -81,7 +81,7 @@ fn a_disk_that_takes_no_more_files_is_gone_around() {
     }
 }
 
-/// Puts an object of which node-02 gets nothing, although the put tried.
+/// Puts an object. The put tries the full disk of node-02, then stores all blocks on other nodes.
 fn put_around(cluster: &Cluster, key: &str, content: &[u8]) {
     cluster.put(key, content, &CODING).ok();
     let blocks = cluster.blocks(key);
@@ -92,7 +92,7 @@ fn put_around(cluster: &Cluster, key: &str, content: &[u8]) {
         "no put tried the full disk: {}",
         cluster.log("coordinator")
     );
-    wait_for("what was begun to be gone", || cluster.files_of("node-02").is_empty());
+    wait_for("the unfinished blocks to be removed", || cluster.files_of("node-02").is_empty());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_put_that_has_nowhere_else_to_go_names_the_node_and_the_disk_that_is_full() 
     cluster.put("kept", &kept, &CODING).ok();
     let Some(disks) = small_disks(&mut cluster, &[("node-03", 16 * MIB, 0)]) else { return };
     let disk = &disks[0];
-    // The write finds the disk full, and no other node is left; or the disk has no room when the put begins.
+    // Either the write finds the disk full and no other node is left, or the disk has no room when the put begins.
     for (left, code) in [(4 * MIB as u64, 6), (8192, 7)] {
         fill_up(&cluster, disk, left);
         let before = cluster.files().len();
@@ -111,7 +111,7 @@ fn a_put_that_has_nowhere_else_to_go_names_the_node_and_the_disk_that_is_full() 
         for said in ["node-03", path(disk), "new"] {
             assert!(refused.stderr.contains(said), "'{said}' is missing with {left} bytes left: {}", refused.stderr);
         }
-        wait_for("what was sent to be gone", || cluster.files().len() == before);
+        wait_for("the blocks of the failed put to be removed", || cluster.files().len() == before);
         fs::remove_file(disk.join("filler")).expect("it was there");
     }
     wait_for_free(&cluster, disk, |bytes| bytes > 4 * MIB as u64);
@@ -132,7 +132,7 @@ fn blocks_in_quarantine_are_counted() {
     let files = [sidecar, payload].map(|file| (fs::read(&file).expect("a file"), file));
     cluster.put("new", &content, &CODING).ok();
     cluster.weft(["rm", "old"]).ok();
-    wait_for("the old blocks to be gone", || cluster.files().len() == 2 * cluster.blocks("new").len());
+    wait_for("the old blocks to be removed", || cluster.files().len() == 2 * cluster.blocks("new").len());
     for (copy, file) in &files {
         fs::write(file, copy).expect("there is room");
     }
@@ -141,7 +141,7 @@ fn blocks_in_quarantine_are_counted() {
         let node = nodes.as_array().expect("nodes").iter().find(|node| node["name"] == *block.node).cloned().expect("the node");
         (node["disks"][0]["quarantined_blocks"].as_u64(), node["disks"][0]["quarantined_bytes"].as_u64())
     };
-    wait_for("the block that nobody knows to be set aside", || quarantined().0 == Some(1));
+    wait_for("the unknown block to be quarantined", || quarantined().0 == Some(1));
     assert_eq!(quarantined().1, Some(files[1].0.len() as u64));
     let table = String::from_utf8(cluster.weft(["node", "ls"]).ok().stdout).expect("text");
     let row = table.lines().find(|row| row.contains(&block.node)).expect("the node's row");

@@ -1,4 +1,4 @@
-//! Space after a removal: it comes back by itself, and what nobody expects is seen and released.
+//! Space after a removal: expected garbage is freed automatically; unexpected garbage is quarantined, listed, and released on request.
 
 use crate::harness::{Cluster, Setup, bytes, wait_for};
 use serde_json::Value;
@@ -7,9 +7,9 @@ use tokio::task::JoinSet;
 use weft_client::{Client, ClientConfig, PutOptions};
 use weft_proto::{Peer, Security, certs::CertificateFiles};
 
-/// More on each disk than may be taken away of one within a day if nobody expects it.
+/// More blocks on each disk than may be removed from it within a day if the removal is unexpected.
 const OBJECTS: usize = 1_100;
-/// Of them, so many are put and removed at the same time.
+/// The number of objects that are put or removed at the same time.
 const AT_ONCE: usize = 8;
 
 async fn client(cluster: &Cluster) -> Client {
@@ -19,7 +19,7 @@ async fn client(cluster: &Cluster) -> Client {
     Client::connect(ClientConfig::new([coordinator], Security::load(&files).unwrap())).await.unwrap()
 }
 
-/// Does it for all objects.
+/// Runs `work` for all objects.
 async fn for_all<F: Future<Output = weft_types::Result<()>> + Send + 'static>(work: impl Fn(String) -> F) {
     let mut under_way: JoinSet<weft_types::Result<()>> = JoinSet::new();
     for number in 0..OBJECTS {
@@ -33,7 +33,7 @@ async fn for_all<F: Future<Output = weft_types::Result<()>> + Send + 'static>(wo
     }
 }
 
-/// Of all that is listed: the places and reasons, how many blocks, and how many bytes.
+/// Of all listed garbage: the places and reasons, the number of blocks, and the number of bytes.
 fn listed(garbage: &Value) -> (Vec<(String, String)>, u64, u64) {
     let all = garbage["garbage"].as_array().unwrap();
     let text = |entry: &Value, name: &str| entry[name].as_str().unwrap().to_owned();
@@ -58,7 +58,7 @@ fn the_space_of_many_small_objects_comes_back_at_once() {
             }
         })
         .await;
-        assert_eq!(cluster.files().len(), 2 * 2 * OBJECTS, "a payload and a sidecar of each block");
+        assert_eq!(cluster.files().len(), 2 * 2 * OBJECTS, "each block has a payload and a sidecar");
         for_all(|key| {
             let client = Arc::clone(&client);
             async move { client.remove("default", &key).await }
@@ -68,12 +68,12 @@ fn the_space_of_many_small_objects_comes_back_at_once() {
     });
     let (kinds, blocks, bytes) = listed(&cluster.json(&["node", "garbage", "ls"]));
     assert_eq!((kinds, bytes), (vec![("metadata".to_owned(), "removed".to_owned())], 1_000 * blocks));
-    wait_for("all of it to be freed", || cluster.files().is_empty());
+    wait_for("all blocks to be freed", || cluster.files().is_empty());
     assert!(cluster.weft(["node", "garbage", "ls"]).ok().text().contains("there is no garbage"));
     let nodes = cluster.json(&["node", "ls"]);
     let waiting: u64 = nodes.as_array().unwrap().iter().map(|node| node["garbage_blocks"].as_u64().unwrap()).sum();
     assert_eq!(waiting, 0);
-    assert!(!cluster.log("coordinator").contains("blocks that nobody needs"), "there is nothing to tell");
+    assert!(!cluster.log("coordinator").contains("blocks that nobody needs"), "the log reports expected garbage");
 }
 
 #[test]
@@ -84,11 +84,11 @@ fn what_nobody_expects_is_shown_and_released_when_a_person_says_so() {
         cluster.files_of("node-01").into_iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect();
     assert_eq!(kept.len(), 2);
     cluster.weft(["rm", "old"]).ok();
-    wait_for("it to be removed", || cluster.files().is_empty());
+    wait_for("the blocks to be removed", || cluster.files().is_empty());
     kept.iter().for_each(|(file, content)| fs::write(file, content).unwrap());
     let list = || listed(&cluster.json(&["node", "garbage", "ls", "node-01"]));
     let there = (vec![("quarantine".to_owned(), "unexpected".to_owned())], 1, 3_000);
-    wait_for("it to be set aside", || list() == there);
+    wait_for("the restored block to be quarantined", || list() == there);
     assert!(listed(&cluster.json(&["node", "garbage", "ls", "node-02"])).0.is_empty());
     let text = cluster.weft(["node", "garbage", "ls"]).ok();
     assert!(text.text().contains("unexpected") && text.text().contains(" days"), "{}", text.text());
@@ -114,7 +114,7 @@ fn what_waits_for_the_next_hour_is_told_of_once() {
     cluster.put("one", &bytes(3_000, 1), &["--code", "rs(1,1)"]).ok();
     cluster.weft(["rm", "one"]).ok();
     let told = || cluster.log("coordinator").matches("garbage waits for the hourly limit").count();
-    wait_for("both nodes to be told of", || told() >= 2);
+    wait_for("both nodes to be named in the log", || told() >= 2);
     cluster.put("two", &bytes(3_000, 2), &["--code", "rs(1,1)"]).ok();
     cluster.weft(["rm", "two"]).ok();
     let removed = || listed(&cluster.json(&["node", "garbage", "ls"])).1;

@@ -34,7 +34,7 @@ const QUICK: &[(&str, &str)] = &[
     ("WEFT_COORDINATOR_STALL_MS", "5500"),
     ("WEFT_COORDINATOR_FAILURE_GRACE_MS", "1000"),
     ("WEFT_COORDINATOR_DISK_RESERVE", "1MiB"),
-    // Whatever else is on the machine's disk.
+    // Conversions must not depend on the free space of the machine's disk.
     ("WEFT_COORDINATOR_CONVERSION_FREE_PERCENT", "0"),
     ("WEFT_COORDINATOR_CONVERSION_RESTART_MS", "4000"),
 ];
@@ -319,7 +319,7 @@ impl Cluster {
     pub(crate) fn kill(&self, name: &str) {
         let pid = self.pid(name);
         send_signal(pid, "KILL");
-        wait_for(&format!("{name} to be gone"), || !is_alive(pid));
+        wait_for(&format!("{name} to end"), || !is_alive(pid));
     }
 
     /// Kills an agent and waits until the coordinator knows.
@@ -413,7 +413,7 @@ impl Running {
         self.child.try_wait().expect("it is our child").is_none()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the command has ended.
     pub(crate) fn end(mut self) -> Ended {
         drop(self.child.stdin.take());
         let begin = now();
@@ -427,13 +427,13 @@ impl Running {
         let text =
             |reader: Option<thread::JoinHandle<Vec<u8>>>| reader.map(|it| it.join().expect("it reads")).unwrap_or_default();
         let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
-        Ended { status, stdout, stderr: String::from_utf8(stderr).expect("what weft says is UTF-8") }
+        Ended { status, stdout, stderr: String::from_utf8(stderr).expect("what weft prints is UTF-8") }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended, or must end.
+        // A command that still runs must end.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
@@ -503,7 +503,7 @@ pub(crate) fn weft_command() -> Command {
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = now();
     while !is_so() {
-        assert!(begin.elapsed() < WAIT_MAX, "waited in vain for {what}");
+        assert!(begin.elapsed() < WAIT_MAX, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

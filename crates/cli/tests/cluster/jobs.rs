@@ -5,8 +5,8 @@ use serde_json::Value;
 use std::{collections::BTreeMap, process::Stdio};
 
 const KEYS: [&str; 2] = ["a", "b"];
-/// What a chain of rs(2,1) moves for a block of 4 MiB, from helper to helper to requestor, and half of it: the next chain stops in its
-/// middle.
+/// The bytes that a chain of rs(2,1) moves for a block of 4 MiB, from helper to helper to requestor, and half as many: the next chain
+/// stops in its middle.
 const A_CHAIN_AND_A_HALF: usize = 12 << 20;
 
 /// A cluster with two objects of several stripes each.
@@ -41,7 +41,7 @@ impl World {
         self.holdings().iter().filter(|((holder, _), _)| holder == node).map(|(_, count)| count).sum()
     }
 
-    /// The node holds nothing, all other blocks are good, and reads return what was written.
+    /// Checks that the node holds nothing, all blocks are intact, and reads return what was written.
     fn is_rebuilt(&self, node: &str) {
         let holdings = self.holdings();
         assert!(holdings.keys().all(|(holder, state)| holder != node && state == "ok"), "{holdings:?}");
@@ -88,7 +88,7 @@ fn a_lost_node_is_rebuilt_with_any_helpers_and_every_block_is_accounted_for() {
     cluster.weft(["repair", "node", &nodes[0], "--force", "--to", &nodes[0]]).refused(2, &["cannot go to the node itself"]);
     cluster.weft(["repair", "node", &nodes[0], "--scheme", "direct"]).refused(2, &["'direct' only copies", "are lost"]);
     cluster.weft(["job", "show", "7"]).refused(3, &["there is no job 7", "weft job ls"]);
-    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job has begun");
+    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job was created");
 
     for (number, select) in ["lru", "random", "index"].into_iter().enumerate() {
         let lost = &nodes[number];
@@ -119,7 +119,7 @@ fn a_lost_node_is_rebuilt_with_any_helpers_and_every_block_is_accounted_for() {
     let job = cluster.json(&["repair", "node", forced, "--force"]);
     assert_eq!(amounts(&job), [held, held, 0], "{job}");
     world.is_rebuilt(forced);
-    wait_for("the blocks that were replaced to be gone", || cluster.files_of(forced).is_empty());
+    wait_for("the replaced blocks to be removed", || cluster.files_of(forced).is_empty());
     assert_eq!(cluster.json(&["job", "ls"]).as_array().unwrap().len(), 5);
 }
 
@@ -157,12 +157,12 @@ fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
     let shown = cluster.weft(["job", "show", "1"]).ok();
     assert_eq!(shown.text().matches("gave up: default/").count() as u64, full, "{}", shown.text());
     let [first, second] = [0, 1].map(|at| world.held_by(to[at]) - before[at]);
-    assert_eq!(first + second, held - full, "something went elsewhere");
+    assert_eq!(first + second, held - full, "a block went to another node");
     assert!(first.abs_diff(second) <= 1 + held / 2 && first > 0 && second > 0, "{first} and {second}");
     cluster.weft(["repair", "node", lost]).ok();
     world.is_rebuilt(lost);
 
-    // Of stripes that have lost more than the code tolerates nothing is rebuilt; of all others it is.
+    // Stripes that have lost more blocks than the code tolerates are not rebuilt; all others are.
     let gone = [nodes[3].as_str(), nodes[4].as_str()];
     let blocks: Vec<_> = KEYS.iter().flat_map(|key| cluster.blocks(key)).collect();
     let has = |stripe: u64, node: &str| blocks.iter().any(|block| block.stripe == stripe && block.node == node);
@@ -190,12 +190,12 @@ fn a_job_outlives_coordinators_and_stays_paused_if_it_was() {
     cluster.weft(["repair", "node", &lost]).refused(2, &["job 1 does this already"]);
     cluster.weft(["job", "pause", "1"]).ok();
     cluster.links.let_all_pass();
-    wait_for("what is under way to end", || world.job(1)["stripes_under_way"] == 0);
+    wait_for("the stripes under way to end", || world.job(1)["stripes_under_way"] == 0);
     let paused = world.job(1);
     let [total, done, _] = amounts(&paused);
     assert!(paused["state"] == "paused" && total == held && (1..held - 2).contains(&done), "{paused}");
 
-    // The node's agent comes back with the coordinator, and its disk does not: the blocks are as lost as before.
+    // The node's agent comes back with the coordinator, but without its disk: the blocks are still lost.
     let disk = cluster.dir().join("nodes").join(&lost).join("disk-0");
     std::fs::rename(disk, cluster.file("taken-out")).unwrap();
     cluster.kill("coordinator");
@@ -241,7 +241,7 @@ fn who_breaks_off_the_waiting_leaves_the_job_and_who_cancels_keeps_what_was_done
     cluster.weft(["job", "pause", "1"]).refused(2, &["job 1 is cancelled"]);
 
     let rest = cluster.json(&["repair", "node", &lost]);
-    assert_eq!(amounts(&rest), [held - done, held - done, 0], "what was done stays done");
+    assert_eq!(amounts(&rest), [held - done, held - done, 0], "the blocks that the cancelled job rebuilt are kept");
     let states: Vec<String> =
         cluster.json(&["job", "ls"]).as_array().unwrap().iter().map(|job| job["state"].to_string()).collect();
     assert_eq!(states, ["\"cancelled\"", "\"done\""]);
@@ -274,7 +274,7 @@ fn a_requestor_that_dies_in_the_middle_is_replaced() {
     let lost = &nodes[0];
     let held = world.held_by(lost);
     cluster.take_down(&[lost]);
-    // The chain is held up before all is at its end.
+    // The gate stops the chain before the requestor has the whole block.
     cluster.links.let_pass(6 << 20);
     let running = world.begin(lost, &["--json"]);
     let mut requestor = None;

@@ -19,7 +19,7 @@ fn a_directory_that_was_moved_or_copied_is_a_cluster_of_its_own() {
     let elsewhere = cluster.file("elsewhere");
     fs::rename(cluster.dir(), &elsewhere).unwrap();
     weft(["cluster", "up", "--dir", path(&elsewhere)]).ok();
-    assert!(!cluster.dir().exists(), "something was created at its old place");
+    assert!(!cluster.dir().exists(), "a file was created in the old place");
     weft(["cluster", "down", "--dir", path(&elsewhere)]).ok();
     fs::rename(&elsewhere, cluster.dir()).unwrap();
     cluster.up().ok();

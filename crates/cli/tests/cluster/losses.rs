@@ -47,7 +47,7 @@ fn up_to_m_losses_are_read_and_rebuilt_by_every_scheme_and_one_more_is_named() {
     assert_eq!((&error["error"]["kind"], &error["error"]["exit_code"]), (&"unavailable".into(), &4.into()));
     // The rest can still be read.
     cluster.expect("data", &content[4 << 20..], &["--range", &format!("{}-", 4 << 20)]);
-    // Nothing is lost for good.
+    // Once the nodes are back, everything can be read.
     cluster.up().ok();
     cluster.expect("data", &content, &[]);
 }

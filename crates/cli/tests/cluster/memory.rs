@@ -29,7 +29,7 @@ fn a_large_block_in_a_chain_costs_each_agent_little_memory() {
     }
     println!("KiB above idle: {costs:?}");
     assert!(costs.values().all(|cost| *cost < LIMIT_KIB), "KiB above idle: {costs:?}");
-    // The chain used four of them.
+    // The chain used four nodes.
     assert!(costs.values().filter(|cost| **cost > 0).count() >= 4, "{costs:?}");
     cluster.expect("large", &content, &[]);
 }

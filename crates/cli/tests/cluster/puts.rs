@@ -1,4 +1,4 @@
-//! Puts that die, and puts that go on although a node does.
+//! Puts whose client dies, and puts that continue although a node dies or hangs.
 
 use crate::harness::{Cluster, Setup, bytes, path, send_signal, wait_for};
 use std::{collections::BTreeSet, io::Write as _, process::Stdio, time::Duration};
@@ -15,7 +15,7 @@ fn a_put_that_dies_half_way_leaves_nothing() {
     cluster.put("kept", &kept, &CODING).ok();
     let before: BTreeSet<_> = cluster.files().into_iter().collect();
 
-    // One over a visible object between two stripes, one under a new name while a stripe is on its way.
+    // One put overwrites a visible object and dies between two stripes; one has a new name and dies in the middle of a stripe.
     let mut over = cluster.start(["put", "-", "kept"].iter().chain(&CODING), Stdio::piped());
     let pipe = over.child().stdin.as_mut().expect("a pipe");
     pipe.write_all(&bytes(3 * STRIPE + 1000, 2)).expect("it reads on");
@@ -45,7 +45,7 @@ fn a_put_goes_on_without_a_node_that_dies_or_stands_still() {
     for (key, signal) in [("killed", "KILL"), ("stopped", "STOP")] {
         let content = bytes(48 << 20, 4);
         let file = cluster.write("data", &content);
-        // Half of the first stripe.
+        // The gate lets half of the first stripe pass.
         cluster.links.let_pass(12 * MIB);
         let put = cluster.start(
             ["put", path(&file), key, "--code", "rs(4,2)", "--block-size", "4MiB", "--cell-size", "256KiB"],
@@ -62,7 +62,7 @@ fn a_put_goes_on_without_a_node_that_dies_or_stands_still() {
             assert!(block.node != victim && block.state == "ok", "{block:?}");
             assert_eq!(cluster.payload(block).metadata().expect("it is there").len(), 4 << 20, "{block:?}");
         }
-        // It is as good as any other stripe: m more losses do no harm.
+        // The stripe has full redundancy: it survives m losses.
         let stripe: Vec<&str> = blocks[..2].iter().map(|block| block.node.as_str()).collect();
         cluster.take_down(&stripe);
         cluster.expect(key, &content, &[]);
@@ -89,7 +89,7 @@ fn a_put_whose_data_is_slow_to_come_outlives_its_lease() {
 
 #[test]
 fn a_put_that_is_interrupted_is_aborted_at_once() {
-    // The lease is ten minutes: only the client's own word can end the put sooner.
+    // The lease is ten minutes: only the client's abort can end the put sooner.
     let cluster = Setup::nodes(6).up();
     let mut put = cluster.start(["put", "-", "data", "--json"].iter().chain(&CODING), Stdio::piped());
     put.child().stdin.as_mut().expect("a pipe").write_all(&bytes(4 * STRIPE, 6)).expect("it reads on");
@@ -100,13 +100,13 @@ fn a_put_that_is_interrupted_is_aborted_at_once() {
     let ended = put.end().refused(130, &["interrupted"]);
     let told: serde_json::Value = serde_json::from_str(&ended.stderr).expect("one object");
     assert_eq!((&told["error"]["kind"], &told["error"]["exit_code"]), (&"interrupted".into(), &130.into()));
-    wait_for("all of it to be removed", || cluster.files().is_empty());
+    wait_for("all blocks to be removed", || cluster.files().is_empty());
 }
 
-/// A node that has got more than a MiB of its block. The gate holds up the rest.
+/// A node that has received more than a MiB of its block. The gate holds up the rest.
 fn node_in_the_middle(cluster: &Cluster) -> String {
     let mut found = None;
-    wait_for("a node to have received something", || {
+    wait_for("a node to have received a MiB", || {
         found = cluster.nodes().into_iter().find(|node| cluster.has_written(node, 1 << 20));
         found.is_some()
     });
@@ -115,7 +115,7 @@ fn node_in_the_middle(cluster: &Cluster) -> String {
 
 #[test]
 fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed() {
-    // Links and settling plans would wait for half a minute; there is no node to spare.
+    // A stall takes half a minute, so the put must not wait for it. No node is spare.
     let stall = [("WEFT_COORDINATOR_STALL_MS", "30000"), ("WEFT_COORDINATOR_SUSPECT_MS", "60000")];
     let cluster = Setup::nodes(6).gated().with(&stall).up();
     let content = bytes(64 << 20, 7);
@@ -133,19 +133,19 @@ fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed()
     let left = &stored["incomplete"]["blocks"];
     assert_eq!(left.as_array().map(Vec::len), Some(1), "{stored}");
 
-    // Everybody dies, and the one that stands still does not come back yet.
+    // All processes are killed, including the stopped node's, and start again.
     let nodes = cluster.nodes();
     nodes.iter().map(String::as_str).chain(["coordinator"]).for_each(|name| cluster.kill(name));
     cluster.up().ok();
     let stat = cluster.stat("data");
     assert!(stat["complete"] == true || stat["incomplete"][0]["blocks"] == *left, "{stat}");
     cluster.expect("data", &content, &[]);
-    wait_for("it to be complete", || cluster.stat("data")["complete"] == true);
+    wait_for("the object to be complete", || cluster.stat("data")["complete"] == true);
     let blocks = cluster.blocks("data");
     assert!(blocks.iter().all(|block| block.state == "ok"), "{blocks:?}");
     let text = String::from_utf8(cluster.weft(["stat", "data"]).ok().stdout).expect("text");
     assert!(!text.contains("not stored yet"), "{text}");
-    // It is as good as any other object: m losses do no harm.
+    // The object has full redundancy: it survives m losses.
     let two: Vec<&str> = blocks[..2].iter().map(|block| block.node.as_str()).collect();
     cluster.take_down(&two);
     cluster.expect("data", &content, &[]);
@@ -171,6 +171,6 @@ fn what_is_on_its_way_is_told() {
     let text = String::from_utf8(cluster.weft(["stat", "quick/data"]).ok().stdout).expect("text");
     assert!(text.contains("0 of 1 stripes are complete; not stored yet: block "), "{text}");
     cluster.signal(&victim, "CONT");
-    wait_for("it to be complete", || cluster.stat("quick/data")["complete"] == true);
+    wait_for("the object to be complete", || cluster.stat("quick/data")["complete"] == true);
     cluster.expect("quick/data", &content, &[]);
 }

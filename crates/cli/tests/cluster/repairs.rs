@@ -12,7 +12,7 @@ struct Repair {
     cluster: Cluster,
     content: Vec<u8>,
     blocks: Vec<Block>,
-    /// Nodes without a block of it.
+    /// Nodes without a block of the object.
     free: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Repair {
 
     /// Begins to rebuild block 0 at `to`, and waits until a part of it has arrived. The gate stops the rest.
     fn repair_half(&self, to: &str) -> Running {
-        // Three helpers, and the end of the chain, receive something.
+        // Three helpers and the target receive a part.
         self.cluster.links.let_pass(BLOCK as usize);
         let repair = self.repair(&["--to", to]);
         wait_for("the middle of a repair", || self.cluster.has_written(to, BLOCK / 8));
@@ -60,25 +60,25 @@ impl Repair {
         let rebuilt = self.cluster.blocks("data")[0].clone();
         assert_eq!(rebuilt.state, "ok");
         let expected: Vec<u8> = self.content.chunks(1 << 20).step_by(4).flatten().copied().collect();
-        assert!(fs::read(self.cluster.payload(&rebuilt)).unwrap() == expected, "the rebuilt block is not what was lost");
+        assert!(fs::read(self.cluster.payload(&rebuilt)).unwrap() == expected, "the rebuilt block differs from the lost one");
         self.cluster.expect("data", &self.content, &[]);
     }
 }
 
-/// The repair continued, and bytes that had arrived were not moved again.
+/// Checks that the repair resumed, and wrote no bytes twice.
 fn resumed(ended: Ended) {
     let told = ended.ok().json();
     assert!(told["resumed"].as_u64() >= Some(1), "{told}");
     let messages = texts(&told["messages"]);
     let missing = messages.split("resuming with the ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
-    assert!((1..BLOCK).contains(&missing.expect("it says what is missing")), "{told}");
-    assert_eq!(told["bytes_written"].as_u64(), Some(BLOCK), "something was written twice: {told}");
+    assert!((1..BLOCK).contains(&missing.expect("the number of missing positions")), "{told}");
+    assert_eq!(told["bytes_written"].as_u64(), Some(BLOCK), "bytes were written twice: {told}");
 }
 
 #[test]
 fn a_chain_goes_on_around_a_helper_that_was_killed_or_stands_still() {
     let mut repair = Repair::new(8);
-    // The first of the chain, one in the middle, and the last.
+    // The first helper of the chain, one in the middle, and the last.
     for (signal, place) in ["KILL", "STOP"].into_iter().flat_map(|signal| [0, 2, 3].map(|place| (signal, place))) {
         let to = repair.free[0].clone();
         let helpers = repair.helpers(&to);

@@ -28,7 +28,7 @@ fn every_size_comes_back_whole_and_in_parts_even_after_all_were_killed() {
     let disks = |node: &str| {
         (0..2).filter(|disk| files_below(&cluster.dir().join(format!("nodes/{node}/disk-{disk}/blocks"))) > 0).count()
     };
-    assert!(cluster.nodes().iter().all(|node| disks(node) == 2), "a disk has nothing");
+    assert!(cluster.nodes().iter().all(|node| disks(node) == 2), "a disk has no blocks");
 
     let everybody: Vec<String> = cluster.nodes().into_iter().chain(["coordinator".to_owned()]).collect();
     everybody.iter().for_each(|name| cluster.kill(name));
@@ -59,7 +59,7 @@ fn every_size_comes_back_whole_and_in_parts_even_after_all_were_killed() {
     let out = cluster.file("out");
     for (key, range) in [(key.as_str(), format!("{large}-{large}")), (&key, "7-6".into()), ("file-0", "0-0".into())] {
         cluster.weft(["get", key, path(&out), "--range", &range]).refused(2, &["range"]);
-        assert!(!out.exists(), "something was written for {range}");
+        assert!(!out.exists(), "a file was written for {range}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What does not belong to the cluster: other clusters' disks and certificates, other versions, garbage.
+//! Disks and certificates of other clusters, other versions, and bytes that are not TLS: all are refused.
 
 use crate::harness::{Cluster, Running, Setup, bytes, path, weft_command};
 use std::{
@@ -42,7 +42,7 @@ fn a_disk_of_another_cluster_is_refused() {
     let said = ended.stderr.lines().last().unwrap_or_default();
     let cluster_of = |cluster: &Cluster| setting(cluster, "cluster");
     assert!(said.contains(&cluster_of(&ours)) && said.contains(&cluster_of(&theirs)) && said.contains(path(&disk)), "{said}");
-    assert_eq!(fs::read(disk.join("disk")).unwrap(), label, "it was written to");
+    assert_eq!(fs::read(disk.join("disk")).unwrap(), label, "the disk was written to");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn only_certificates_of_the_cluster_are_accepted_and_garbage_is_harmless() {
         command.args(["node", "ls", "--cluster", &address]).args(options);
         Running::start(command, Stdio::null()).end()
     };
-    // It trusts our authority but we do not trust its; or neither trusts the other.
+    // The peer trusts our authority but we do not trust its authority; or neither side trusts the other.
     let mixed = cluster.file("mixed");
     fs::create_dir(&mixed).unwrap();
     let certificates = |cluster: &Cluster| cluster.dir().join("certificates");
@@ -188,7 +188,7 @@ fn is_refused(port: &str, authority: &std::path::Path, theirs: PathBuf) {
             met = true;
             let _cut = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
             let answer = tokio::time::timeout(Duration::from_secs(20), stream.read_u8()).await.expect("an end");
-            assert!(answer.is_err(), "{port} talks to a stranger");
+            assert!(answer.is_err(), "{port} accepts a peer of another authority");
         }
         assert!(met, "there was no answer at {port}");
     });
