@@ -84,7 +84,7 @@ mod tests {
         let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
         let nodes: Vec<(Party, f64)> = (0..8).map(|id| (Party::Node(NodeId(id)), 0.0)).collect();
         let hosts: BTreeMap<Party, String> = nodes.iter().map(|(node, _)| (*node, node.to_string())).collect();
-        // The writer's machine, and whose lines it uses.
+        // The writer's host, whose lines the writer uses.
         let host = |number: u32| if outside { "outside".to_owned() } else { nodes[number as usize].0.to_string() };
         let mut all = Network::uniform(1e8);
         all.hosts = hosts.clone();

@@ -1,8 +1,8 @@
 //! Every parser of bytes from outside, as a function of bytes that panics if something is wrong: for the fuzzer in
 //! `fuzz/`, and for the test of this crate, which runs them on the seeds and a bounded number of mutations.
 //!
-//! Checksums would keep a fuzzer from the code behind them. So where there is one, the first byte says whether it is
-//! corrected before the rest is parsed.
+//! Random bytes rarely have a valid checksum, so a fuzzer would not reach the code behind the check. Where there is a
+//! checksum, the first byte of the input says whether it is corrected before the rest is parsed.
 
 mod seeds;
 
@@ -177,7 +177,7 @@ fn seal_frames(mut bytes: &mut [u8]) {
 /// An encoded frame.
 async fn written(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut stream = FrameStream::new(Cursor::new(Vec::new()));
-    stream.write_frame(header, payload).await.expect("memory takes it");
+    stream.write_frame(header, payload).await.expect("a write to memory");
     stream.into_inner().into_inner()
 }
 

@@ -29,7 +29,7 @@ pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
 
 const SPECS: [&str; 6] = [CODE, " RS ( 10 , 4 ) ", "RS-6-3-1024k", "rs(1,1)", "RS-10-4-4k", "rs(200,55)"];
 
-/// The input in which `bytes` follow the byte that says whether they are sealed.
+/// An input: the byte that says whether checksums are corrected, then `bytes`.
 fn behind(first: u8, bytes: Vec<u8>) -> Vec<u8> {
     [vec![first], bytes].concat()
 }

@@ -82,7 +82,7 @@ impl Object {
     }
 }
 
-/// The `count` nodes whose loss leaves most of these objects with a stripe that has lost as much as it tolerates.
+/// The `count` nodes whose loss brings the most objects to the limit: a stripe has lost as many blocks as it tolerates.
 fn worst(cluster: &Cluster, objects: &[&Object], count: u64) -> Vec<String> {
     let nodes = cluster.nodes();
     let blocks: Vec<Vec<Block>> = objects.iter().map(|object| cluster.blocks(&object.key)).collect();

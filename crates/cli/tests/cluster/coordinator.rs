@@ -76,7 +76,7 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
             cluster.up().ok();
         }
         stop.store(true, Ordering::Relaxed);
-        told = puts.join().expect("puts go on");
+        told = puts.join().expect("the thread of the puts");
     });
 
     let nodes = cluster.nodes();

@@ -332,7 +332,7 @@ impl Cluster {
     /// changes nothing.
     pub(crate) fn mount(&mut self, dir: &Path, size: usize, files: u32) -> Result<(), String> {
         let content = self.file(&format!("before-{}", self.mounts.len()));
-        fs::rename(dir, &content).expect("it is a directory of ours");
+        fs::rename(dir, &content).expect("a directory of the cluster");
         fs::create_dir(dir).expect("its place is free");
         let options = format!("size={size},nr_inodes={files},mode=0700");
         let mounted = run("mount", &["-t", "tmpfs", "-o", &options, "weft-test", path(dir)]);

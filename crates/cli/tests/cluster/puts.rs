@@ -18,7 +18,7 @@ fn a_put_that_dies_half_way_leaves_nothing() {
     // One put overwrites a visible object and dies between two stripes; one has a new name and dies in the middle of a stripe.
     let mut over = cluster.start(["put", "-", "kept"].iter().chain(&CODING), Stdio::piped());
     let pipe = over.child().stdin.as_mut().expect("a pipe");
-    pipe.write_all(&bytes(3 * STRIPE + 1000, 2)).expect("it reads on");
+    pipe.write_all(&bytes(3 * STRIPE + 1000, 2)).expect("the put reads on");
     wait_for("two stripes to be stored", || cluster.files().len() >= before.len() + 2 * 6 * 2);
     let file = cluster.write("new", &bytes(64 * STRIPE, 3));
     cluster.links.let_pass(12 * MIB);
@@ -80,9 +80,9 @@ fn a_put_whose_data_is_slow_to_come_outlives_its_lease() {
     let content = bytes(4 * STRIPE, 5);
     let mut put = cluster.start(["put", "-", "data"].iter().chain(&CODING), Stdio::piped());
     let pipe = put.child().stdin.as_mut().expect("a pipe");
-    pipe.write_all(&content[..2 * STRIPE]).expect("it reads on");
+    pipe.write_all(&content[..2 * STRIPE]).expect("the put reads on");
     std::thread::sleep(Duration::from_millis(4000));
-    pipe.write_all(&content[2 * STRIPE..]).expect("it reads on");
+    pipe.write_all(&content[2 * STRIPE..]).expect("the put reads on");
     put.end().ok();
     cluster.expect("data", &content, &[]);
 }
@@ -92,7 +92,7 @@ fn a_put_that_is_interrupted_is_aborted_at_once() {
     // The lease is ten minutes: only the client's abort can end the put sooner.
     let cluster = Setup::nodes(6).up();
     let mut put = cluster.start(["put", "-", "data", "--json"].iter().chain(&CODING), Stdio::piped());
-    put.child().stdin.as_mut().expect("a pipe").write_all(&bytes(4 * STRIPE, 6)).expect("it reads on");
+    put.child().stdin.as_mut().expect("a pipe").write_all(&bytes(4 * STRIPE, 6)).expect("the put reads on");
     wait_for("a stripe to be stored", || cluster.files().len() >= 2 * 6);
     send_signal(put.child().id(), "INT");
     // Its standard input stays open, and the command does not wait for it.

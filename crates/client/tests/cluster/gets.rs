@@ -264,11 +264,11 @@ async fn another_cluster_and_an_unreachable_one_are_refused() {
     let Err(error) = Client::connect(config).await else { panic!("another cluster was accepted") };
     assert!(error.message.contains(&ClusterId(5).to_string()), "{error}");
     let Err(error) = Client::connect(ClientConfig::new(Vec::<String>::new(), security.clone())).await else {
-        panic!("no coordinator was there")
+        panic!("connected without a coordinator")
     };
     assert_eq!(error.reaction, Reaction::InvalidInput);
     let Err(error) = Client::connect(ClientConfig::new(["127.0.0.1:1"], security)).await else {
-        panic!("no coordinator was there")
+        panic!("connected without a coordinator")
     };
     assert!(error.message.contains("127.0.0.1:1"), "{error}");
 }

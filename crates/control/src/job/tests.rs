@@ -334,7 +334,7 @@ impl Played {
                 assert!((RETRY_FIRST..=RETRY_LAST).contains(&pause));
                 Event::Woken
             }
-            (Some(other), _) => panic!("{other:?} asks for no answer"),
+            (Some(other), _) => panic!("{other:?} needs no answer"),
         };
         self.has_failed |= match &event {
             Event::Begun(Err(error)) | Event::Counted(Err(error)) | Event::Passed(Err(error)) => {

@@ -144,7 +144,7 @@ impl Played {
                 ("send", Event::Started(Ok(())))
             }
             Action::Commit { blocks, checksums, .. } => ("commit", self.committed(blocks, &checksums)),
-            other => panic!("{other:?} asks for no answer"),
+            other => panic!("{other:?} needs no answer"),
         };
         self.on(event);
         what
@@ -534,7 +534,7 @@ proptest! {
                 Action::Allocate { .. } => Event::Allocated(Err(error)),
                 Action::Send(_) => Event::Started(Err(error)),
                 Action::Commit { .. } => Event::Committed(Err(error)),
-                other => panic!("{other:?} asks for no answer"),
+                other => panic!("{other:?} needs no answer"),
             };
             played.asked = None;
             played.on(event);

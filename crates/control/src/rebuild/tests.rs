@@ -103,7 +103,7 @@ impl Played {
             Action::Run(planned) => ("run", Event::Ran(Ok(self.all_done(&planned)))),
             Action::LookUp => ("look up", Event::LookedUp(Some(self.machine.request().stripe.clone()))),
             Action::Commit { new, .. } => ("commit", self.committed(new.block)),
-            other => panic!("{other:?} asks for no answer"),
+            other => panic!("{other:?} needs no answer"),
         };
         self.on(event);
         what

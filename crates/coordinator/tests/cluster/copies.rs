@@ -336,7 +336,7 @@ async fn copies_stay_until_late_parity_has_arrived() {
     assert!(refused.reaction == Reaction::Unavailable && refused.message.contains(&says), "{refused}");
     assert_eq!(world.stat("k").await.stripes[0].copies.len(), 2);
     world.go_on(hit[0]);
-    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    world.until("the object is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
     assert_eq!(world.client.cool("b", "k").await.unwrap().blocks, 2);
     put.is_right(&world, &[]).await;
 }
@@ -361,7 +361,7 @@ async fn a_copy_that_is_still_being_sent_is_not_dropped() {
         while let Err(refused) = world.client.cool("b", key).await {
             if refused.message.contains("still sending copies of stripe 0") {
                 assert_eq!(world.stat(key).await.stripes[0].copies.len(), 2);
-                world.until("it is complete", async |world| world.stat(key).await.incomplete.is_empty()).await;
+                world.until("the object is complete", async |world| world.stat(key).await.incomplete.is_empty()).await;
                 assert_eq!(world.client.cool("b", key).await.unwrap().blocks, 2);
                 return;
             }

@@ -73,7 +73,7 @@ async fn idle_nodes_are_measured_now_and_then() {
     let mut world = World::with(3, 1, |config| config.link_probe_interval_ms = 300).await;
     world.until("all links are measured", async |world| world.client.links().await.unwrap().links.len() == 6).await;
     world.restart_coordinator().await;
-    world.until("and again", async |world| world.client.links().await.unwrap().links.len() == 6).await;
+    world.until("the links are known", async |world| world.client.links().await.unwrap().links.len() == 6).await;
     world
         .until("all links are measured again", async |world| {
             world.client.links().await.unwrap().links.iter().all(|link| link.age_ms < 400)

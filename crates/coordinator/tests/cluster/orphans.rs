@@ -60,7 +60,7 @@ async fn unknown_blocks_are_quarantined_and_blocks_being_written_are_not() {
         assert_eq!(quarantined(&world).await, [(node, 1, kept.copies[0].len() as u64)]);
         assert!(kept.files.iter().all(|file| !file.exists()));
         kept.put_back();
-        world.until("once more", async |world| quarantined(world).await.iter().any(|(_, blocks, _)| *blocks == 2)).await;
+        world.until("both are set aside", async |world| quarantined(world).await.iter().any(|(_, blocks, _)| *blocks == 2)).await;
         writer.write_all(&bytes[(4 << 20) + 1000..]).await.unwrap();
         drop(writer);
     };
