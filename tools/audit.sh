@@ -40,7 +40,7 @@ install_deny() {
 write_database() {
     rm -rf "$2"
     mkdir -p "$2/.git" "$2/crates"
-    # cargo-deny takes the database for as old as this file, and asks for no more of the repository.
+    # cargo-deny takes this file's age for the database's, and needs nothing else of the repository.
     touch "$2/.git/FETCH_HEAD"
     awk -F '\t' -v root="$2/crates" '
         function array(list) {

@@ -1,8 +1,9 @@
 # Finds files of one crate that import each other in a circle: awk -v root=crates/x/src -v max=8 -f tools/circles.awk
 # FILES
 #
-# Prints one line for each circle of more than `max` files. A file imports another when it names a path into its module, by `crate::`,
-# `super::` or `self::`, also in groups, or into a module of its own by that module's name. What a path names in the crate's root is no import: that is the crate's face. Tests are left out.
+# Prints one line for each circle of more than `max` files. A file imports another when it names a path into its module, by
+# `crate::`, `super::` or `self::`, also in groups, or into a module of its own by that module's name. A path to an item of the
+# crate's root is no import, because the root is the crate's interface. Tests are left out.
 
 function module_of(file, path) {
     path = substr(file, length(root) + 2)
@@ -51,7 +52,7 @@ function parent(module) {
     return sub(/::[^:]*$/, "", module) ? module : ""
 }
 
-# Where a path that begins with crate, self or super begins, and the rest of it in `rest`.
+# The module where a path starts that begins with `word` (crate, self or super) in module `from`.
 function base(from, word) {
     return word == "crate" ? "" : word == "self" ? from : parent(from)
 }
@@ -63,7 +64,7 @@ function scan(from, text, word, rest, tail, end, depth, c, prefix) {
         gsub(/[^a-z]/, "", word)
         prefix = base(from, word)
         while (text ~ /^super::/) { prefix = parent(prefix); text = substr(text, 8) }
-        # As far as the path goes, with the group at its end.
+        # The whole path, with the group at its end.
         match(text, /^[A-Za-z0-9_:]*/)
         rest = substr(text, 1, RLENGTH)
         tail = substr(text, RLENGTH + 1)
@@ -107,7 +108,7 @@ function visit(node, to, pair, size, names, member) {
 
 FNR == 1 { is_for_tests = 0 }
 FNR == 1 { module = module_of(FILENAME); if (module != "") file_of[module] = FILENAME; in_tests = 0 }
-# Tests are a module at the end of a file; any other test-only item of one line is left out by itself.
+# Tests are a module at the end of a file; other test-only items of one line are left out individually.
 is_for_tests { is_for_tests = 0; if (/^(pub(\([a-z]*\))? )?mod [a-z_]+ \{/) in_tests = 1; if (/;$/) next }
 /^#\[cfg\(test\)\]/ { is_for_tests = 1; next }
 !in_tests { line = $0; sub(/(^|[ \t])\/\/.*/, "", line); text_of[module] = text_of[module] line "\n" }

@@ -1,4 +1,4 @@
-//! Finds out which ISA-L the bindings bundle, so that the table can say what it was measured against.
+//! Finds the version of ISA-L that the bindings bundle, for the table.
 
 use std::{env, error::Error, fs, path::Path, process::Command};
 
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn isal_version() -> Result<String, Box<dyn Error>> {
     let cargo = env::var("CARGO")?;
-    // Only this target's packages are surely there: others' were never fetched.
+    // Only this target's packages are certain to exist: those of other targets may not have been fetched.
     let (target, metadata) = (env::var("TARGET")?, ["metadata", "--format-version=1", "--locked", "--offline"]);
     let output = Command::new(cargo).args(metadata).args(["--filter-platform", &target]).output()?;
     if !output.status.success() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that ISA-L, which the bindings bundle as source, can be built: installs Debian's packages when we may (root, or
-# sudo without a password), else prints the one line to run.
+# Installs the requirements for building ISA-L, which the bindings bundle as source, from Debian's packages if permitted (root,
+# or sudo without a password). Otherwise prints the one line to run.
 set -euo pipefail
 
 PACKAGES=(autoconf automake libclang-dev libtool make nasm)

@@ -37,7 +37,7 @@ func run(words []string) error {
 	if count, known := arguments[command]; !known || len(words) != count {
 		return fmt.Errorf("%s with %d arguments is not a command", command, len(words))
 	}
-	// The credentials of a server that was given none. It listens on loopback only.
+	// The default credentials of a server. It listens on loopback only.
 	credential := credentials.NewStaticV4("minioadmin", "minioadmin", "")
 	client, err := minio.New(address, &minio.Options{Creds: credential, Region: "us-east-1"})
 	if err != nil {
@@ -48,7 +48,7 @@ func run(words []string) error {
 	case "make-bucket":
 		return client.MakeBucket(ctx, bucket, minio.MakeBucketOptions{})
 	case "put":
-		// Without a SHA-256 of the payload, which takes longer than all the rest.
+		// No SHA-256 of the payload: it takes longer than everything else.
 		options := minio.PutObjectOptions{DisableContentSha256: true}
 		_, err := client.FPutObject(ctx, bucket, words[1], words[0], options)
 		return err

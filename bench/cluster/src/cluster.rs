@@ -15,37 +15,37 @@ use std::{
 /// The coordinator's name among the processes.
 const COORDINATOR: &str = "coordinator";
 const POLL: Duration = Duration::from_millis(1);
-/// Memory is looked at once in so many polls: each look costs as much as a poll.
+/// The number of polls for each reading of the memory, because a reading costs as much as a poll.
 const POLLS_PER_LOOK: usize = 8;
 const DOWN_POLL: Duration = Duration::from_millis(200);
 const DOWN_POLLS: usize = 100;
 
-/// A running cluster; dropped, it is stopped.
+/// A running cluster. Dropping it stops it.
 pub struct Cluster<'a> {
     run: &'a Run,
     dir: PathBuf,
     pids: BTreeMap<String, u32>,
 }
 
-/// A command that was run.
+/// The result of a command.
 pub struct Done {
     pub output: String,
     pub seconds: f64,
-    /// Of the command itself.
+    /// CPU time of the command itself.
     pub cpu_seconds: f64,
-    /// Its memory at most, as last seen before it ended.
+    /// Its peak memory, as last read before it ended.
     pub peak_bytes: u64,
 }
 
 impl<'a> Cluster<'a> {
-    /// Starts one named `name` of `nodes` agents; `settings` are of its coordinator.
+    /// Starts a cluster named `name` of `nodes` agents, with these settings of its coordinator.
     pub fn up(run: &'a Run, name: &str, nodes: u32, insecure: bool, settings: &[(&str, String)]) -> Result<Self> {
         let mut cluster = Self { run, dir: run.dir.join(name), pids: BTreeMap::new() };
         let (dir, nodes, racks) = (cluster.dir.display().to_string(), nodes.to_string(), nodes.min(4).to_string());
         let mut command = Command::new(&run.weft);
         command.args(["cluster", "up", "--dir", &dir, "--nodes", &nodes, "--racks", &racks, "--json"]);
         command.args(insecure.then_some("--insecure"));
-        // What it starts inherits the environment.
+        // The processes that it starts inherit the environment.
         command.envs(settings.iter().map(|(name, value)| (format!("WEFT_COORDINATOR_{name}"), value)));
         run.finish(command)?;
         for entry in fs::read_dir(cluster.dir.join("run"))? {
@@ -91,17 +91,17 @@ impl<'a> Cluster<'a> {
         Err(format!("{name} was killed, and the coordinator does not notice").into())
     }
 
-    /// As [`weft`](Self::weft), and what it prints is JSON.
+    /// Like [`weft`](Self::weft), with JSON output.
     pub fn ask(&self, words: &[&str]) -> Result<Value> {
         Ok(serde_json::from_str(&self.weft(&[words, &["--json"]].concat())?.output)?)
     }
 
-    /// CPU seconds of one of its processes so far.
+    /// CPU seconds that one of its processes has used so far.
     pub fn cpu_of(&self, name: &str) -> Result<f64> {
         cpu::of(*self.pids.get(name).ok_or_else(|| format!("{name} does not run"))?)
     }
 
-    /// CPU seconds of all its agents and of its coordinator so far.
+    /// CPU seconds that its agents and its coordinator have used so far.
     pub fn cpu(&self) -> Result<f64> {
         self.pids.keys().map(|name| self.cpu_of(name)).sum()
     }
@@ -115,7 +115,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// A number, or text that ends with one.
+/// The number in a value: a number, or text that ends with one.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.trim_start_matches(|it: char| !it.is_ascii_digit()).parse().ok())
 }
@@ -132,13 +132,13 @@ impl Drop for Cluster<'_> {
 }
 
 impl Run {
-    /// Runs a command to its end, which must be a good one, and come in time.
+    /// Runs a command, which must succeed within the time limit.
     pub fn finish(&self, mut command: Command) -> Result<Done> {
         let cpu_before = cpu::of_children()?;
         let begin = Instant::now();
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut stdout = child.stdout.take();
-        // A full pipe must not stop it.
+        // A full pipe must not block it.
         let reading = thread::spawn(move || {
             let mut output = String::new();
             stdout.as_mut().map_or(Ok(0), |pipe| pipe.read_to_string(&mut output)).map(|_| output)
@@ -149,7 +149,7 @@ impl Run {
         Ok(Done { output, seconds, cpu_seconds: cpu::of_children()? - cpu_before, peak_bytes })
     }
 
-    /// Tells the most memory that the child was seen to use.
+    /// Also returns the most memory that the child was seen to use.
     fn wait(&self, child: &mut Child, command: &Command) -> Result<u64> {
         let mut peak_bytes = 0;
         for poll in 0_usize.. {

@@ -1,5 +1,5 @@
-//! What puts and gets are compared with: a process that copies parts of a file over loopback connections, one thread at each
-//! end of each, and does nothing else with them.
+//! The copier that puts and gets are compared with: a process that only copies parts of a file over loopback connections, with one
+//! thread at each end of each connection.
 
 use crate::Result;
 use std::{
@@ -12,23 +12,23 @@ use std::{
     thread,
 };
 
-/// The word by which this binary becomes the copier.
+/// The argument that makes this binary the copier.
 pub const COMMAND: &str = "copy";
 
-/// As weft's slices of reads and writes.
+/// Equal to weft's slices of reads and writes.
 const SLICE_BYTES: usize = 256 << 10;
 
-/// What becomes of the bytes at the other end.
+/// What the other end does with the bytes.
 enum Sink {
     Nothing,
-    /// A file of its own for each connection, fsynced.
+    /// Writes them to a separate file for each connection, and fsyncs it.
     Files,
-    /// Its place in one file, fsynced at the end.
+    /// Writes them to their place in one file, which is fsynced at the end.
     OneFile(Arc<File>),
 }
 
-/// The process itself: `copy FILE PARTS CONNECTIONS nothing|files|one-file DIR`. Each connection carries one of as many parts as
-/// FILE is said to have; with more connections than parts, some are carried twice.
+/// The process itself: `copy FILE PARTS CONNECTIONS nothing|files|one-file DIR`. Each connection carries one of the PARTS parts
+/// of FILE; with more connections than parts, some parts are carried twice.
 pub fn run(words: &[String]) -> Result<()> {
     let [file, parts, connections, sink, dir] = words else { return Err("usage: copy FILE PARTS CONNECTIONS SINK DIR".into()) };
     let (parts, connections): (u64, u64) = (parts.parse()?, connections.parse()?);

@@ -3,7 +3,7 @@
 use crate::Result;
 use std::fs;
 
-/// Linux tells times in hundredths of a second, whatever its own ticks are.
+/// Linux reports times in hundredths of a second, independent of its own ticks.
 const TICKS_PER_S: f64 = 100.0;
 /// Fields of /proc/PID/stat after the name, counted from 0.
 const USER: usize = 11;
@@ -19,7 +19,7 @@ pub fn of_children() -> Result<f64> {
     seconds("self", CHILDREN_USER)
 }
 
-/// The most memory that a running process has had so far. None: it has ended.
+/// The peak memory of a running process so far; `None` if it has ended.
 pub fn peak_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib =
@@ -27,7 +27,7 @@ pub fn peak_bytes(pid: u32) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The sum of a field and the next: user time and system time.
+/// The sum of a field and the next one: user time and system time.
 fn seconds(process: &str, field: usize) -> Result<f64> {
     let path = format!("/proc/{process}/stat");
     let stat = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;

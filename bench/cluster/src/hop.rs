@@ -1,5 +1,5 @@
 //! One hop of a repair chain: an agent that receives, reads its own block from the disk's cache, combines and sends; in CPU
-//! seconds for each GiB that goes through it, beside a relay that only copies from socket to socket.
+//! seconds for each GiB that passes through it, beside a relay that only copies from socket to socket.
 
 use crate::{Result, Run, cluster::Cluster, median, relay, report::Hop};
 use serde_json::Value;
@@ -8,17 +8,17 @@ use std::{fs::File, io::Write as _};
 const MIB: usize = 1 << 20;
 const SLICE_LENS: [usize; 3] = [32 << 10, 64 << 10, 256 << 10];
 const BLOCK_LEN: usize = 128 * MIB;
-/// Repairs that make one turn.
+/// The number of repairs in one turn.
 const REPAIRS: usize = 4;
 const RELAYED_BYTES: usize = 1 << 30;
-/// A chain of two helpers and the node that gets the block: the second helper is the hop.
+/// The nodes of a chain: two helpers, of which the second is the hop, and the node that gets the block.
 const CODE: &str = "rs(2,1)";
 const NODES: u32 = 4;
 /// The parity block.
 const LOST: &str = "2";
 const OBJECT: &str = "measured/hop";
 
-/// A cluster whose repairs have slices of one length.
+/// A cluster whose repairs use one slice length.
 struct Chain<'a> {
     cluster: Cluster<'a>,
     insecure: bool,
@@ -63,7 +63,7 @@ pub fn measure(run: &Run) -> Result<Vec<Hop>> {
 impl<'a> Chain<'a> {
     fn new(run: &'a Run, data: &str, slice_len: usize, insecure: bool) -> Result<Self> {
         let name = format!("hop-{slice_len}-{}", security(insecure));
-        // What was rebuilt before is removed soon: many repairs make much of it.
+        // Earlier rebuilt blocks are removed soon, because many repairs produce much garbage.
         let settings = [
             ("REPAIR_SLICE_LEN", format!("{}KiB", slice_len >> 10)),
             ("GARBAGE_GRACE_MS", "1000".to_owned()),
@@ -77,7 +77,7 @@ impl<'a> Chain<'a> {
         let number = middle_of(&plan).ok_or("the plan has no agent between two others")?;
         let middle = cluster.agents()?.remove(&number).ok_or_else(|| format!("agent {number} has no name"))?;
         let mut chain = Self { cluster, insecure, slice_len, middle, cpu_seconds_per_gib: Vec::new() };
-        // The first one fills caches and pools.
+        // The first repair fills caches and pools.
         chain.repair()?;
         Ok(chain)
     }
@@ -94,7 +94,7 @@ impl<'a> Chain<'a> {
 
     fn repair(&mut self) -> Result<()> {
         let done = self.cluster.ask(&["repair", "object", OBJECT, "--block", LOST, "--scheme", "pipeline"])?;
-        // Twice through the chain: from the first helper to the second, and from there to the new home.
+        // The block passes two links: from the first helper to the second, and from there to the new home.
         match done["bytes_moved"].as_u64() {
             Some(moved) if moved == 2 * BLOCK_LEN as u64 => Ok(()),
             moved => Err(format!("a repair moved {moved:?} bytes, not twice a block").into()),

@@ -1,10 +1,10 @@
 //! Measures a cluster of weft on this machine beside plain sockets, interleaved in one run: the CPU time of one hop of a repair
 //! chain beside a relay that only copies, and puts and gets beside copying the same bytes over as many connections.
 //!
-//! Machines differ, and this one may be busy: the ratios are what counts. Every figure is the median over rounds in which all
+//! Machines differ, and this one may be busy, so the ratios count. Every figure is the median over rounds in which all
 //! contestants take turns.
 
-// It is real time that is measured here.
+// This program measures real time.
 #![allow(clippy::disallowed_methods)]
 
 mod cluster;
@@ -24,13 +24,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Whatever goes wrong ends the run.
+/// Any error ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const ROUNDS_DEFAULT: usize = 3;
-/// All of it ends within this time, if only with an error.
+/// The run ends within this time, with an error if necessary.
 const TIME_MAX: Duration = Duration::from_secs(270);
-/// Beside MinIO there are three contestants and more to do.
+/// The comparison with MinIO has three contestants and takes longer.
 const BESIDE_TIME_MAX: Duration = Duration::from_secs(900);
 
 const HELP: &str = "usage: weft-measure [--json] [--rounds N] [--only TEXT]
@@ -53,10 +53,10 @@ struct Options {
     only: String,
 }
 
-/// What every part of the run needs to know.
+/// The settings that every part of the run uses.
 pub struct Run {
     pub weft: PathBuf,
-    /// Ours alone, and gone afterwards.
+    /// A directory for this run only, removed afterwards.
     pub dir: PathBuf,
     pub rounds: usize,
     pub deadline: Instant,
@@ -64,7 +64,7 @@ pub struct Run {
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
-    // This same binary is also the processes that weft is compared with.
+    // This binary is also the relay and the copier that weft is compared with.
     let ended = match words.first().map(String::as_str) {
         Some(relay::COMMAND) => relay::run(&words[1..]),
         Some(copy::COMMAND) => copy::run(&words[1..]),
@@ -88,7 +88,7 @@ fn measure(words: Vec<String>) -> Result<()> {
     let run = Run::new(options.rounds, time_max)?;
     let hops = if "hop".contains(&options.only) { hop::measure(&run)? } else { Vec::new() };
     let objects = if "objects".contains(&options.only) { objects::measure(&run)? } else { Vec::new() };
-    // Needs MinIO: only if it is named.
+    // Needs MinIO, so it runs only on request.
     let minio = if options.only == "minio" { minio::measure(&run)? } else { Vec::new() };
     let report = Report { machine: Machine::here(), rounds: options.rounds, hops, objects, minio };
     if options.json {
@@ -138,7 +138,7 @@ impl Drop for Run {
     }
 }
 
-/// The middle one.
+/// The median.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

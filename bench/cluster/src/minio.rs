@@ -1,7 +1,6 @@
 //! Puts and gets of 1 GiB beside MinIO, both with four data and two parity blocks on this machine: six agents, six drives.
 //!
-//! Contestants take turns in every round, and the order of turns is another one in every other round. One command is one process on both
-//! sides.
+//! Contestants take turns in every round, and the order of turns alternates between rounds. One command is one process on both sides.
 
 use crate::{Result, Run, cluster::Cluster, cpu, median, objects, report::Beside};
 use std::{
@@ -17,14 +16,14 @@ const DRIVES: usize = 6;
 const ADDRESS: &str = "127.0.0.1:19871";
 const SMALL_BYTES: usize = 4096;
 const SMALL_READS: usize = 200;
-/// Written again in every round, so that all of it stays in the page cache.
+/// The key of the large object. Every round overwrites it, so all of it stays in the page cache.
 const OBJECT: &str = "large";
 const SMALL: &str = "small";
-/// What one contestant does, in this order; then a node or drive is taken away, and the gets are repeated.
+/// The jobs of one contestant, in this order. Then a node or drive is removed, and the gets are repeated.
 const GETS: [(&str, bool); 2] = [("get, discarded", false), ("get, to a file", true)];
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// A server with its client, and the figures so far.
+/// A server with its client, and its figures so far.
 struct Contestant<'a> {
     way: &'static str,
     server: Server<'a>,
@@ -36,7 +35,7 @@ enum Server<'a> {
     Minio(Minio<'a>),
 }
 
-/// A MinIO server; dropped, it is stopped.
+/// A MinIO server. Dropping it stops it.
 struct Minio<'a> {
     run: &'a Run,
     client: PathBuf,
@@ -52,7 +51,7 @@ struct Figure {
     client_bytes: u64,
 }
 
-/// Measures all contestants. MinIO and its client are where WEFT_MINIO and WEFT_MINIO_CLIENT say.
+/// Measures all contestants. WEFT_MINIO and WEFT_MINIO_CLIENT name MinIO and its client.
 pub fn measure(run: &Run) -> Result<Vec<Beside>> {
     let binary = |name| env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("{name} is not set: use `make bench-minio`"));
     let (server, client) = (binary("WEFT_MINIO")?, binary("WEFT_MINIO_CLIENT")?);
@@ -138,7 +137,7 @@ impl<'a> Contestant<'a> {
         Ok(())
     }
 
-    /// One after another in one process. The two percentiles stand as rows of their own.
+    /// Reads in sequence in one process. Each of the two percentiles has its own row.
     fn small_reads(&mut self) -> Result<()> {
         let (p50, p99) = self.server.small_reads()?;
         self.figure("4 KiB read, p50").seconds.push(p50 / 1e3);
@@ -179,7 +178,7 @@ impl Server<'_> {
         }
     }
 
-    /// Median and 99th percentile in milliseconds.
+    /// The median and the 99th percentile in milliseconds.
     fn small_reads(&self) -> Result<(f64, f64)> {
         match self {
             Self::Weft(cluster) => {
@@ -200,7 +199,7 @@ impl Server<'_> {
         }
     }
 
-    /// CPU seconds of all its processes so far.
+    /// CPU seconds that all its processes have used so far.
     fn cpu(&self) -> Result<f64> {
         match self {
             Self::Weft(cluster) => cluster.cpu(),
@@ -208,7 +207,7 @@ impl Server<'_> {
         }
     }
 
-    /// Takes a node or a drive away.
+    /// Removes a node or a drive.
     fn lose_one(&mut self) -> Result<()> {
         match self {
             Self::Weft(cluster) => cluster.lose_agent(),
@@ -224,7 +223,7 @@ impl<'a> Minio<'a> {
         drives.iter().try_for_each(fs::create_dir_all)?;
         let mut command = Command::new(server);
         command.args(["server", "--quiet", "--address", ADDRESS]).args(&drives);
-        // Drives that are directories of one file system are accepted only for tests.
+        // MinIO accepts directories of one file system as drives only for tests.
         command.envs([("MINIO_CI_CD", "1"), ("MINIO_STORAGE_CLASS_STANDARD", "EC:2"), ("MINIO_BROWSER", "off")]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let minio = Self { run, client, dir, child };

@@ -78,8 +78,8 @@ fn put_and_get(
     Ok(fs::remove_file(back)?)
 }
 
-/// Pseudo-random bytes, so that nothing on the way finds them easy; in the page cache afterwards, and on the disk, so that
-/// writing them back does not disturb.
+/// Writes pseudo-random bytes, which cannot be compressed. Afterwards they are in the page cache and on the disk, so no
+/// writeback disturbs the measurement.
 pub fn make_data(path: &Path) -> Result<()> {
     let mut file = File::create(path)?;
     let (mut state, mut bytes) = (0x9e37_79b9_7f4a_7c15_u64, vec![0; MIB]);
@@ -121,7 +121,7 @@ impl Contestant {
     }
 }
 
-/// The rows of one job. Ratios are to the copy that makes its bytes durable, as weft does.
+/// The rows of one job. Ratios are relative to the copy that makes its bytes durable, as weft does.
 fn rows(job: &str, all: &[Contestant]) -> Vec<Object> {
     let of_job: Vec<&Contestant> = all.iter().filter(|contestant| contestant.job == job).collect();
     let durable = of_job.iter().find(|contestant| contestant.way.ends_with("fsynced"));

@@ -1,4 +1,4 @@
-//! The bare relay that a hop is compared with: a process with one thread that reads from one socket and writes to another.
+//! The plain relay that a hop is compared with: a process with one thread that reads from one socket and writes to another.
 
 use crate::{Result, Run, cpu};
 use std::{
@@ -10,13 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The word by which this binary becomes the relay.
+/// The argument that makes this binary the relay.
 pub const COMMAND: &str = "relay";
 
 /// A relay that is silent for this long has failed.
 const STALL: Duration = Duration::from_secs(20);
 
-/// The process itself: `relay SLICE_LEN`. It prints its port; the first who connects is read, the second written to.
+/// The process itself: `relay SLICE_LEN`. It prints its port, reads from the first connection and writes to the second.
 pub fn run(words: &[String]) -> Result<()> {
     let [slice_len] = words else { return Err("usage: relay SLICE_LEN".into()) };
     let mut slice = vec![0; slice_len.parse()?];

@@ -24,27 +24,27 @@ pub struct Hop {
     pub tls: bool,
     pub slice_len: usize,
     pub hop_cpu_s_per_gib: f64,
-    /// Of a relay that only copies, without TLS.
+    /// CPU time of a relay that only copies, without TLS.
     pub relay_cpu_s_per_gib: f64,
     pub ratio: f64,
 }
 
-/// A put or a get, or what it is compared with.
+/// A put, a get, or the copy that it is compared with.
 #[derive(Serialize)]
 pub struct Object {
     pub job: &'static str,
     pub way: &'static str,
     pub seconds: f64,
-    /// Of the object, not of what is moved for it.
+    /// Relative to the object's bytes, not to the moved bytes.
     pub mib_per_s: f64,
-    /// Of all processes together.
+    /// The sum over all processes.
     pub cpu_seconds: f64,
-    /// To the copy whose files are fsynced.
+    /// Relative to the copy whose files are fsynced.
     pub time_ratio: f64,
     pub cpu_ratio: f64,
 }
 
-/// What one contestant took for a job, beside MinIO.
+/// The figures of one contestant for a job, beside MinIO.
 #[derive(Serialize)]
 pub struct Beside {
     pub job: String,
@@ -52,7 +52,7 @@ pub struct Beside {
     pub seconds: f64,
     /// Median of the ratios of each round to MinIO's time in that round.
     pub time_ratio: f64,
-    /// NaN in rows of percentiles, as is all that follows.
+    /// NaN in rows of percentiles, like all following fields.
     pub client_cpu_s: f64,
     pub server_cpu_s: f64,
     pub client_peak_mib: f64,

@@ -1,6 +1,6 @@
 //! One large buffer, cut into the blocks of many stripes.
 
-/// Between blocks: strides that are powers of two make blocks contend for the same lines of the caches.
+/// Padding between blocks: with strides that are powers of two, blocks would contend for the same cache lines.
 const PAD_BYTES: usize = 5 * 64;
 const LINE_BYTES: usize = 64;
 
@@ -16,7 +16,7 @@ pub struct Stripe<'a> {
 }
 
 impl Arena {
-    /// Filled with bytes that do not repeat, so that every page is there.
+    /// An arena filled with bytes that do not repeat, so every page is mapped.
     pub fn new(len: usize) -> Self {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut bytes = Vec::with_capacity(len);
@@ -30,18 +30,18 @@ impl Arena {
         Self { bytes, start }
     }
 
-    /// Room for so many blocks.
+    /// An arena for this many blocks.
     pub fn for_blocks(count: usize, block_len: usize) -> Self {
         Self::new(count * (block_len + PAD_BYTES) + LINE_BYTES)
     }
 
-    /// As many blocks as there is room for.
+    /// As many blocks as fit.
     pub fn blocks(&mut self, block_len: usize) -> Vec<&mut [u8]> {
         let stride = block_len + PAD_BYTES;
         self.bytes[self.start..].chunks_exact_mut(stride).map(|block| &mut block[..block_len]).collect()
     }
 
-    /// Stripes of k data and m parity blocks: as many as there is room for, and at most `count_max`.
+    /// Stripes of k data and m parity blocks: as many as fit, and at most `count_max`.
     pub fn stripes(&mut self, k: usize, m: usize, block_len: usize, count_max: usize) -> Vec<Stripe<'_>> {
         let stride = block_len + PAD_BYTES;
         let stripes = self.bytes[self.start..].chunks_exact_mut((k + m) * stride).take(count_max);

@@ -1,7 +1,7 @@
-//! Every code at work: encoding, decoding what it tolerates to lose, and rebuilding one block.
+//! Measures every code: encoding, decoding as many lost blocks as it tolerates, and rebuilding one block.
 //!
-//! A stripe of one cell a block stays where it is, so that what fits into the caches is there. The references take their turns
-//! in the same rounds: rs(10,4) of the same cell by weft and by ISA-L, and a copy and a sum of two buffers of the code's own
+//! All runs use the same stripe of one cell a block, so a stripe that fits into the caches stays there. The references take turns
+//! in the same rounds: rs(10,4) with the same cell by weft and by ISA-L, and a copy and a sum of two buffers of the size of the code's
 //! working set.
 
 use crate::{
@@ -14,33 +14,33 @@ use crate::{
 use serde::Serialize;
 use std::{error::Error, hint::black_box, time::Instant};
 
-/// What all are compared with.
+/// The code that all others are compared with.
 const REFERENCE: &str = "rs(10,4)";
 
-/// Bytes of a cell; more, where a code's sub-blocks would be shorter than they may be.
+/// Bytes of a cell; larger if a code's sub-blocks would be too short.
 pub const CELL_LENS: [usize; 2] = [64 * KIB, MIB];
 
-/// A sub-block is a page at least.
+/// A sub-block is at least a page.
 const SUB_BLOCK_BYTES_MIN: usize = 4 * KIB;
 
-/// Sub-blocks are whole lines of the caches.
+/// Sub-blocks are whole cache lines.
 const LINE_BYTES: usize = 64;
 
-/// Figures in GiB/s: of data for encoding and decoding, of the block for rebuilding.
+/// Figures in GiB/s: of the data for encoding and decoding, of the rebuilt block for repair.
 #[derive(Serialize, Clone, Copy)]
 pub struct Speeds {
     pub encode: f64,
-    /// With as many lost blocks as the code tolerates, the first ones.
+    /// The first blocks are lost, as many as the code tolerates.
     pub decode: f64,
-    /// Of block 0 by the code's first recipe: what the helpers compute, and what is combined.
+    /// Block 0 is rebuilt by the code's first recipe; includes the helpers' work and the combination.
     pub repair: f64,
 }
 
-/// How many sums of two sub-blocks it takes, where nothing else is done.
+/// The number of sums of two sub-blocks, for work that consists of sums only.
 #[derive(Serialize)]
 pub struct Xors {
     pub encode: usize,
-    /// The time that encoding took, to the time of as many sums at the speed of `xor`.
+    /// The ratio of the encoding time to the time of as many sums at the speed of `xor`.
     pub encode_ratio: f64,
     pub repair: usize,
     pub repair_ratio: f64,
@@ -52,11 +52,11 @@ pub struct CodeRow {
     pub alpha: usize,
     pub cell_len: usize,
     pub speeds: Speeds,
-    /// The reference's of weft, with the same cell and in the same rounds.
+    /// The reference by weft, with the same cell and in the same rounds.
     pub rs_10_4: Speeds,
-    /// The reference's encoding by ISA-L.
+    /// Encoding of the reference by ISA-L.
     pub isal_rs_10_4: f64,
-    /// Bytes copied, and bytes of sums of two, over buffers of the code's working set.
+    /// Bytes copied, and bytes of sums of two buffers; buffers of the size of the code's working set.
     pub memcpy: f64,
     pub xor: f64,
     pub xors: Option<Xors>,
@@ -84,7 +84,7 @@ const TURNS: [Turn; 9] = [
     Turn::Xor,
 ];
 
-/// What takes part in a row.
+/// The subjects and buffers of a row.
 struct Bout {
     own: Subject,
     rs: Subject,
@@ -94,12 +94,12 @@ struct Bout {
     summed: Arena,
 }
 
-/// What is measured: of every family, the sizes that its own file names.
+/// The measured codes: the sizes that the file of each family lists.
 pub fn specs() -> impl Iterator<Item = &'static str> {
     weft_codes::FAMILIES.iter().flat_map(|family| family.measured).copied()
 }
 
-/// The cells in which a code is measured: those said, but of sub-blocks that are whole pages.
+/// The cell lengths for a code: [`CELL_LENS`], enlarged for sub-blocks of at least a page and of whole cache lines.
 pub fn cell_lens(spec: &str) -> Result<Vec<usize>, Box<dyn Error>> {
     let alpha = weft_codes::parse(spec)?.alpha();
     let mut lens = CELL_LENS.map(|said| said.max(alpha * SUB_BLOCK_BYTES_MIN).next_multiple_of(alpha * LINE_BYTES)).to_vec();
@@ -114,7 +114,7 @@ pub fn measure(spec: &str, cell_len: usize, rounds: usize) -> Result<CodeRow, Bo
     for _ in 0..rounds {
         for (turn, seconds) in TURNS.into_iter().zip(&mut seconds) {
             let repeats = (TURN_BYTES / bout.touched(turn)).max(1);
-            // What the one before has driven out of the caches comes back.
+            // An untimed run refills the caches after the previous contestant.
             bout.run(turn);
             let start = Instant::now();
             (0..repeats).for_each(|_| bout.run(turn));
@@ -136,7 +136,7 @@ impl Bout {
         Ok(Self { own, rs, isal, isal_arena, copied, summed })
     }
 
-    /// Bytes that a turn's figure counts.
+    /// The bytes that a turn's figure is based on.
     fn counted(&self, turn: Turn) -> usize {
         let of = |subject: &Subject, task: Task| if task == Task::Repair { subject.cell_len } else { subject.data_len() };
         match turn {
@@ -148,7 +148,7 @@ impl Bout {
         }
     }
 
-    /// Bytes that a turn goes over, about: turns are so short that a busy scheduler seldom cuts in.
+    /// The approximate number of bytes that a turn touches: turns are so short that the scheduler seldom interrupts them.
     fn touched(&self, turn: Turn) -> usize {
         match turn {
             Turn::Own(_) => self.own.data_len(),
@@ -157,7 +157,7 @@ impl Bout {
         }
     }
 
-    /// One of so many parts of the code's working set.
+    /// The length of one of `parts` parts of the code's working set.
     fn part_len(&self, parts: usize) -> usize {
         self.own.code.n() * self.own.cell_len / parts
     }
@@ -186,7 +186,7 @@ impl Bout {
         }
     }
 
-    /// From the seconds of the turns, in their order.
+    /// A row from the seconds of the turns, in the order of [`TURNS`].
     fn row(&self, seconds: [f64; TURNS.len()]) -> CodeRow {
         let at = |place: usize| self.counted(TURNS[place]) as f64 / (1u64 << 30) as f64 / seconds[place];
         let speeds = |first: usize| Speeds { encode: at(first), decode: at(first + 1), repair: at(first + 2) };

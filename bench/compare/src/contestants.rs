@@ -1,11 +1,11 @@
-//! What is compared, and who takes part.
+//! The compared jobs and the contestants.
 
 use crate::arena::Stripe;
 use erasure_isa_l_sys::{ec_encode_data, ec_init_tables};
 use std::{hint::black_box, ptr};
 use weft_gf::{Combination, Kernel, Matrix, SparseMatrix, field};
 
-/// Most data, and most parity blocks of a job.
+/// The maximum number of data blocks, and of parity blocks, of a job.
 const BLOCKS_MAX: usize = 12;
 
 /// A matrix to apply.
@@ -38,10 +38,10 @@ impl Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contestant {
     Weft,
-    /// Outputs are written past the caches.
+    /// Outputs bypass the caches.
     WeftStreaming,
     IsaL,
-    /// Each data block is copied over a parity block: reads what encoding reads, and writes as much.
+    /// Copies each data block over a parity block: reads and writes as much as encoding.
     Memcpy,
     /// The data blocks are read and nothing is written.
     Read,
@@ -51,7 +51,7 @@ impl Contestant {
     pub const ALL: [Self; 5] = [Self::Weft, Self::WeftStreaming, Self::IsaL, Self::Memcpy, Self::Read];
 }
 
-/// A job, made ready for all contestants.
+/// A job, prepared for all contestants.
 pub struct Encoder {
     pub job: Job,
     weft: Combination,
@@ -103,7 +103,7 @@ impl Encoder {
         }
     }
 
-    /// Whether all give the bytes that the oracle gives.
+    /// Checks that all contestants produce the oracle's bytes.
     pub fn check(&self, stripe: &mut Stripe<'_>) -> Result<(), String> {
         let block_len = stripe.data[0].len();
         let mut wanted = vec![vec![0; block_len]; self.job.m()];
@@ -119,7 +119,7 @@ impl Encoder {
     }
 }
 
-/// `sum = a ^ b`, byte by byte of slices of one length, as fast as the machine does it.
+/// `sum = a ^ b` for slices of equal length, as fast as the machine can.
 pub fn xor(a: &[u8], b: &[u8], sum: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
@@ -135,7 +135,7 @@ unsafe fn xor_avx512(a: &[u8], b: &[u8], sum: &mut [u8]) {
     xor_words(a, b, sum);
 }
 
-/// Compilers make wide loads of it.
+/// Compilers turn this into wide loads.
 #[inline(always)]
 fn xor_words(a: &[u8], b: &[u8], sum: &mut [u8]) {
     let (a, b) = (a.as_chunks::<512>().0, b.as_chunks::<512>().0);
@@ -146,7 +146,7 @@ fn xor_words(a: &[u8], b: &[u8], sum: &mut [u8]) {
     }
 }
 
-/// Reads all words; what comes out does not matter, but must not be left out.
+/// Reads all words. The result does not matter, but the compiler must not remove the reads.
 fn read(block: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
@@ -162,7 +162,7 @@ unsafe fn read_avx512(block: &[u8]) {
     black_box(sum(block));
 }
 
-/// Compilers make wide loads and independent sums of it.
+/// Compilers turn this into wide loads and independent sums.
 #[inline(always)]
 fn sum(block: &[u8]) -> u64 {
     let mut sums = [0u64; 64];

@@ -1,10 +1,10 @@
 //! Compares weft's kernel with ISA-L, interleaved in one run and checked byte by byte, beside memory copies and the limits of
 //! the machine's memory.
 //!
-//! Machines differ, and this one may be busy: the ratio to ISA-L is what counts. Every figure is the median over rounds in
+//! Machines differ, and this one may be busy, so the ratio to ISA-L counts. Every figure is the median over rounds in
 //! which all contestants take turns.
 
-// It is real time that is measured here.
+// This program measures real time.
 #![allow(clippy::disallowed_methods)]
 
 mod arena;
@@ -24,12 +24,12 @@ const MIB: usize = 1 << 20;
 
 /// Bytes of a block.
 const BLOCK_LENS: [usize; 4] = [4 * KIB, 32 * KIB, 64 * KIB, MIB];
-/// What cold runs rotate through: far more than any cache holds.
+/// The memory that cold runs rotate through: far more than any cache holds.
 const COLD_BYTES: usize = 1200 * MIB;
-/// Data that one contestant works on before the next takes its turn: so little that a busy scheduler seldom cuts in.
+/// The data that one contestant processes in a turn: so little that the scheduler seldom interrupts it.
 const TURN_BYTES: usize = 8 * MIB;
 const ROUNDS_DEFAULT: usize = 101;
-/// There are many codes.
+/// Fewer than for jobs, because there are many codes.
 const CODES_ROUNDS_DEFAULT: usize = 31;
 
 const HELP: &str = "usage: weft-compare [--json] [--rounds N] [--only TEXT]
@@ -122,7 +122,7 @@ fn measure(encoder: &Encoder, stripes: &mut [Stripe<'_>], block_len: usize, warm
     let data_len = encoder.job.k() * block_len;
     let repeats = (TURN_BYTES / data_len).max(1);
     let mut seconds = [const { Vec::new() }; Contestant::ALL.len()];
-    // Turns go on where the one before ended: a stripe comes again only after all others.
+    // Each turn continues where the previous one ended, so a stripe is used again only after all others.
     let mut next = 0;
     for _ in 0..rounds {
         for (contestant, seconds) in Contestant::ALL.into_iter().zip(&mut seconds) {

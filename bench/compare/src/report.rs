@@ -8,7 +8,7 @@ use weft_gf::Kernel;
 #[derive(Serialize)]
 pub struct Report {
     pub machine: Machine,
-    /// The version of ISA-L that is linked.
+    /// The version of the linked ISA-L.
     pub isal: &'static str,
     pub rounds: usize,
     pub rows: Vec<Row>,
@@ -23,7 +23,7 @@ pub struct Machine {
     kernel: String,
 }
 
-/// Figures in GiB of data a second.
+/// Figures in GiB of data per second.
 #[derive(Serialize)]
 pub struct Row {
     job: String,
@@ -34,7 +34,7 @@ pub struct Row {
     isal: f64,
     memcpy: f64,
     read: f64,
-    /// Of the better of weft's two, the one a caller would choose here, to ISA-L.
+    /// The ratio of weft's better kernel mode, which a caller would choose here, to ISA-L.
     ratio: f64,
 }
 
@@ -53,7 +53,7 @@ impl Machine {
 }
 
 impl Row {
-    /// From figures in the contestants' order.
+    /// A row from figures in the contestants' order.
     pub fn new(job: &str, block_len: usize, warm: bool, figures: [f64; 5]) -> Self {
         let [weft, weft_streaming, isal, memcpy, read] = figures;
         let ratio = weft.max(weft_streaming) / isal;

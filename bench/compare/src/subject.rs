@@ -1,44 +1,44 @@
-//! A code made ready: what it encodes, decodes and rebuilds of one stripe, by the maps and recipes that a cluster runs.
+//! A prepared code: encodes, decodes and rebuilds blocks of one stripe, by the maps and recipes that a cluster runs.
 
 use crate::arena::Arena;
 use std::{error::Error, ops::Range};
 use weft_codes::{Ask, Code, Recipe, SharedCode, SubBlock};
 use weft_gf::{Combination, Kernel, SparseMatrix};
 
-/// A code, with a stripe of one cell a block.
+/// A code with a stripe of one cell a block.
 pub struct Subject {
     pub code: SharedCode,
     pub cell_len: usize,
-    /// The parity blocks from the data.
+    /// Computes the parity blocks from the data.
     pub encode: Work,
-    /// The first blocks, as many as may be lost, from the others.
+    /// Computes the first blocks, as many as may be lost, from the others.
     pub decode: Work,
-    /// Block 0 from the others.
+    /// Computes block 0 from the others.
     pub repair: Work,
-    /// The stripe, and after it room for what comes out and for what helpers send.
+    /// The stripe, followed by room for the results and for the helpers' sub-blocks.
     arena: Arena,
 }
 
-/// Blocks from other blocks: what helpers compute first, and what is made of it.
+/// The computation of blocks from others: first the helpers' part, then the combination.
 pub struct Work {
     helpers: Vec<Helper>,
     inputs: Vec<Input>,
     combine: Combination,
-    /// The blocks that come out.
+    /// The computed blocks.
     blocks: Vec<usize>,
-    /// Sums of two sub-blocks that all of it takes, if it takes nothing else.
+    /// The total number of sums of two sub-blocks, if the work consists of sums only.
     pub xors: Option<usize>,
 }
 
-/// A helper that sends something else than what it reads.
+/// A helper that does not send exactly what it reads.
 struct Helper {
     reads: Vec<Place>,
     compute: Combination,
-    /// What it sends: rows of the space for that.
+    /// The rows of the helpers' room that it sends.
     sends: Range<usize>,
 }
 
-/// Of a sub-block: its block, and which it is there.
+/// The place of a sub-block: its block, and its number in the block.
 type Place = (usize, usize);
 
 enum Input {
@@ -46,7 +46,7 @@ enum Input {
     Sent(usize),
 }
 
-/// What a subject is asked to do.
+/// The work that a subject can do.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Task {
     Encode,
@@ -55,7 +55,7 @@ pub enum Task {
 }
 
 impl Subject {
-    /// With a stripe of bytes that do not repeat, whose parity is what the oracle says; everything is checked against it.
+    /// Prepares a stripe of bytes that do not repeat, with the oracle's parity, and checks all work against it.
     pub fn new(spec: &str, cell_len: usize) -> Result<Self, Box<dyn Error>> {
         let code = weft_codes::parse(spec)?;
         let (encode, decode) = (Work::encode(code.as_ref()), Work::recover(code.as_ref(), code.tolerance())?);
@@ -68,7 +68,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Bytes of data of the stripe.
+    /// The bytes of the stripe's data.
     pub fn data_len(&self) -> usize {
         self.code.k() * self.cell_len
     }
@@ -85,7 +85,7 @@ impl Subject {
         work.run(stripe, spare, *cell_len / code.alpha());
     }
 
-    /// The parity blocks, by the generator's own rows and the plainest kernel that is not hopelessly slow.
+    /// Computes the parity blocks from the generator's rows, with the simplest kernel that is not too slow.
     fn write_parity(&mut self) {
         let (code, sub_len) = (&self.code, self.cell_len / self.code.alpha());
         let parity: Vec<usize> = (code.k() * code.alpha()..code.n() * code.alpha()).collect();
@@ -123,7 +123,7 @@ impl Work {
         Self { helpers: Vec::new(), inputs, combine: Combination::factored(&map), blocks, xors: xors(map.steps()) }
     }
 
-    /// The first `lost` blocks from all others, by the code's first recipe.
+    /// The recovery of the first `lost` blocks from all others, by the code's first recipe.
     fn recover(code: &dyn Code, lost: usize) -> Result<Self, Box<dyn Error>> {
         let sub_block = |index, s| SubBlock { index: index as u8, sub_block: s as u16 };
         let wanted = (0..lost).flat_map(|index| (0..code.alpha()).map(move |s| sub_block(index, s))).collect();
@@ -151,12 +151,12 @@ impl Work {
         Self { helpers, inputs, combine: Combination::factored(&recipe.combine), blocks, xors: sums }
     }
 
-    /// Sub-blocks that helpers compute.
+    /// The number of sub-blocks that helpers compute.
     fn sent(&self) -> usize {
         self.helpers.last().map_or(0, |helper| helper.sends.end)
     }
 
-    /// What comes out goes to the first of the spare blocks, what helpers compute to the last.
+    /// Results go to the first spare blocks, the helpers' sub-blocks to the last ones.
     fn run(&self, stripe: &[&mut [u8]], spare: &mut [&mut [u8]], sub_len: usize) {
         let (out, room) = spare.split_at_mut(self.blocks.len());
         let read = |(block, s): Place| &stripe[block][s * sub_len..(s + 1) * sub_len];
@@ -178,7 +178,7 @@ impl Work {
     }
 }
 
-/// Sums of two that a map takes, if it has no products: one less than it has terms, in every row.
+/// The number of sums of two in a map without products: in each row, one less than its terms.
 fn xors(map: &SparseMatrix) -> Option<usize> {
     let sums = (0..map.rows()).map(|row| map.row(row).len().saturating_sub(1)).sum();
     map.terms().iter().all(|term| term.2 == 1).then_some(sums)

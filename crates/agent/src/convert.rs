@@ -187,6 +187,6 @@ mod tests {
         }
         assert_eq!(memory_bytes_each(&limits(4096), 4), 32 * MIB);
         let few = Limits { repair_percent: 10, ..limits(256) };
-        assert_eq!(super::at_once(&few) as u64, 256 * MIB * 10 / 100 * 3 / 4 / (4 * MIB), "of what repairs may use");
+        assert_eq!(super::at_once(&few) as u64, 256 * MIB * 10 / 100 * 3 / 4 / (4 * MIB), "of the repairs' memory");
     }
 }

@@ -298,7 +298,7 @@ mod tests {
             begin.elapsed().as_secs_f64()
         };
         line.bound_class(Class::Repair, Some(ByteSize(1 << 20)));
-        assert!((3.7..4.1).contains(&seconds(&repair).await), "the bytes of four seconds");
+        assert!((3.7..4.1).contains(&seconds(&repair).await), "repairs do not keep their own rate");
         let mut waits = Box::pin(repair.pass(4 << 20));
         assert!(waits.as_mut().now_or_never().is_none() && repair.hold.is_held_back() && repair.is_bounded());
         assert!(seconds(&reader).await < 0.1 && seconds(&scrub).await < 0.5);
@@ -321,7 +321,7 @@ mod tests {
         let all = join_all([repair.turn(), other.turn()]).await;
         let mut third = Box::pin(repair.turn());
         assert!(third.as_mut().now_or_never().is_none());
-        assert!(!repair.hold.is_held_back(), "it waits only for its own class");
+        assert!(!repair.hold.is_held_back(), "a wait for its own class counts as held back");
         drop(all);
         third.await.passed(1);
         assert!(line.lock().waiting.is_empty());

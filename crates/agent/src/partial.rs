@@ -306,7 +306,7 @@ mod tests {
         let (store, partials) = (disk(dir.path()), partials(2, 0));
         let begin = |stripe| partials.claim(PlanId(stripe), 0, store.as_ref(), &meta(stripe, 1));
         let (first, second) = (begin(1).ok().unwrap(), begin(2).ok().unwrap());
-        assert_eq!(begin(3).err().unwrap().reaction, Reaction::Retry, "both are in use");
+        assert_eq!(begin(3).err().unwrap().reaction, Reaction::Retry, "a block in use was dropped");
         first.write_at(0, &[1]).unwrap();
         drop((first, second));
         assert_eq!(partials.lock().len(), 1, "a block of which nothing arrived is not kept");

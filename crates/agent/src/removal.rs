@@ -186,7 +186,7 @@ mod tests {
         Quota::new(counted, Memory::default(), "d", 5000, now)
     }
 
-    /// Takes rights for one block until there are none left; tells how many there were.
+    /// Takes rights to remove one block until none is left; returns their number.
     fn take_all(quota: &Quota, bounds: &Bounds<'_>, now: Instant, there: usize) -> usize {
         let take = |taken: &usize| quota.take(1, "d", bounds, now, |used| Ok((there - taken) as u64 + used));
         (0..there).take_while(|taken| take(taken).is_ok()).count()
@@ -201,7 +201,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(take_all(&fresh(Counted::Unexpected, now), &bounds, now, 40), 10, "the floor");
         let large = fresh(Counted::Unexpected, now);
-        assert_eq!(take_all(&large, &bounds, now, 1000), 200, "a fifth of all that were there");
+        assert_eq!(take_all(&large, &bounds, now, 1000), 200, "not a fifth of all blocks");
         let refused = large.take(1, "d", &bounds, now, |used| Ok(800 + used)).unwrap_err();
         assert!(refused.message.contains("removed_percent_per_day"), "{refused}");
         large.give_back(1);
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Takes rights for blocks of that length until there are none left; tells how many bytes they have.
+    /// Takes rights to free blocks of this length until none is left; returns their bytes.
     fn free_all(quota: &Quota, bounds: &Bounds<'_>, now: Instant, len: u64, disk_bytes: u64) -> u64 {
         (0..10_000).take_while(|_| quota.take(len, "d", bounds, now, |_| Ok(disk_bytes)).is_ok()).count() as u64 * len
     }
@@ -269,7 +269,7 @@ mod tests {
             let refused = large.take(MIB, "d", &bounds, hour(number), |_| Ok(1 << 30)).unwrap_err();
             assert!(refused.reaction == Reaction::Unavailable && refused.message.contains("freed_percent_per_hour"), "{refused}");
         }
-        // A small disk has its floor, and no block is too large for it.
+        // On a small disk the minimum in bytes applies, and even one larger block is allowed.
         assert_eq!(free_all(&fresh(Counted::Freed, now), &bounds, now, MIB, 100 * MIB), 64 * MIB);
         assert_eq!(free_all(&fresh(Counted::Freed, now), &bounds, now, 50 * MIB, 100 * MIB), 100 * MIB);
         let none = Limits { freed_bytes_per_hour: ByteSize(0), ..limits.clone() };
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(free_all(&fresh(Counted::Freed, now), &bounds, now, 50 * MIB, 40 * MIB), 50 * MIB);
         let nothing = Limits { freed_percent_per_hour: 0, ..none.clone() };
         assert_eq!(free_all(&fresh(Counted::Freed, now), &Bounds { limits: &nothing, ..bounds }, now, 1, 1 << 30), 0);
-        // Of many small blocks, what they take counts.
+        // For small blocks, the space on the disk counts.
         assert_eq!((bytes_on_disk(0), bytes_on_disk(1), bytes_on_disk(MIB)), (4096, 8192, MIB + 4096));
     }
 
@@ -301,7 +301,7 @@ mod tests {
         let (state, quota) = start(DAY_MS + 5);
         let bounds = Bounds { limits: &limits, state: &state, now_ms: DAY_MS + 5 };
         freed += free_all(&quota, &bounds, now, MIB, disk_bytes);
-        // Each of the starts before noted up to 2 MiB ahead.
+        // Each earlier start had recorded up to 2 MiB ahead.
         assert!((90 * MIB..=100 * MIB).contains(&freed), "{freed} bytes");
         // The daily count of blocks is separate.
         Quota::new(Counted::Unexpected, state.get(), "d", 0, now).take(1, "d", &bounds, now, |_| Ok(0)).unwrap();

@@ -108,7 +108,7 @@ mod tests {
         assert!(refused.message.starts_with("waits for space"), "{refused}");
         let third = spools.take(&disks, 40, kept).unwrap();
         drop((first, third));
-        assert_eq!(spools.take(&disks, 100, kept).unwrap().dir(), Path::new("a/tmp"), "to the byte");
+        assert_eq!(spools.take(&disks, 100, kept).unwrap().dir(), Path::new("a/tmp"), "room that fits exactly was refused");
         spools.take(&[disk("a", 5)], 0, kept).unwrap();
         assert!(spools.take(&disks[2..], 0, kept).unwrap_err().message.contains("none of the node's disks"));
     }

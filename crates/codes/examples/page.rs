@@ -116,7 +116,7 @@ fn rows(report: &Value) -> Result<Vec<Row>, Box<dyn Error>> {
 mod tests {
     use super::*;
 
-    /// The page's own rows and machine.
+    /// The rows and the machine of a page.
     fn read_back(page: &str) -> (String, Vec<Row>) {
         let machine = page.lines().find_map(|line| line.strip_prefix(MACHINE_START)).unwrap().to_owned();
         let row = |line: &str| {
@@ -142,7 +142,7 @@ mod tests {
     fn every_family_is_explained_and_in_the_table() {
         let (_, rows) = read_back(include_str!("../../../docs/codes.md"));
         for family in FAMILIES {
-            assert!(!family.advice.is_empty() && !family.measured.is_empty(), "no advice on {}, or no sizes of it", family.name);
+            assert!(!family.advice.is_empty() && !family.measured.is_empty(), "{} lacks advice or sizes", family.name);
         }
         let measured: Vec<&str> = FAMILIES.iter().flat_map(|family| family.measured).copied().collect();
         let shown: Vec<&str> = rows.iter().map(|row| row.spec.as_str()).collect();

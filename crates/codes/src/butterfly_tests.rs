@@ -70,7 +70,7 @@ fn some_sub_blocks_take_less() {
             let recipes = code.recipes(&ask).unwrap();
             assert!(recipes.iter().all(|recipe| is_right(&code, &ask, recipe)));
             if lost != code.butterfly() {
-                assert_eq!((recipes[0].sub_blocks_read(), recipes[0].sub_blocks_sent()), (5, 5), "a row of what is left");
+                assert_eq!((recipes[0].sub_blocks_read(), recipes[0].sub_blocks_sent()), (5, 5), "not one row of the rest");
             }
         }
     }
@@ -87,7 +87,7 @@ fn the_rows_are_as_cheap_where_the_other_data_are_read_anyway() {
         more.map(|helper| (helper.index, helper.compute.rows())).collect::<Vec<_>>()
     };
     assert_eq!(recipes.iter().map(more).collect::<Vec<_>>(), [vec![(6, 16), (7, 16)], vec![(6, 32)]]);
-    // Where they are wanted themselves, the rows take fewer helpers and are the first.
+    // If the blocks are wanted themselves, the recipe by rows needs fewer helpers and comes first.
     let whole = (0..6).flat_map(|index| whole(&code, index)).collect();
     let ask = Ask { wanted: whole, read_anyway: Vec::new(), ..ask };
     let recipes = code.recipes(&ask).unwrap();

@@ -228,18 +228,18 @@ mod tests {
         let all: Vec<u8> = (1..=9).collect();
         assert_eq!(chosen(&choices, &all, &[]).unwrap(), [1, 2, 3, 6]);
         assert_eq!(chosen(&choices, &all, &[7, 8]).unwrap(), [4, 5, 7, 8, 9], "three extra reads are better than four");
-        assert_eq!(chosen(&[ways(&[&[1], &[2]])], &[2, 1], &[]).unwrap(), [2], "the preferred of equal ones");
+        assert_eq!(chosen(&[ways(&[&[1], &[2]])], &[2, 1], &[]).unwrap(), [2], "of equal choices, the preferred one");
         assert_eq!(chosen(&[ways(&[&[1]]), Vec::new()], &all, &[]), None, "one has no way");
     }
 
     #[test]
     fn many_combinations_are_improved_step_by_step() {
-        // Each can be computed from two blocks of its own, or from the two that all share.
+        // Each choice needs two blocks of its own, or the two blocks that all choices share.
         let choices: Vec<_> = (1..=15).map(|own| ways(&[&[own, own + 1], &[0, 19]])).collect();
         let all: Vec<u8> = (0..20).collect();
         assert!(choices.iter().map(Vec::len).product::<usize>() > COMBINATIONS_MAX);
         assert_eq!(chosen(&choices, &all, &[]).unwrap(), [0, 19]);
         assert_eq!(chosen(&[choices.as_slice(), &[Vec::new()]].concat(), &all, &[]), None, "one has no way");
-        assert_eq!(chosen(&choices, &all, &(1..19).collect::<Vec<_>>()).unwrap().len(), 16, "nothing that is not read anyway");
+        assert_eq!(chosen(&choices, &all, &(1..19).collect::<Vec<_>>()).unwrap().len(), 16, "not only blocks read anyway");
     }
 }

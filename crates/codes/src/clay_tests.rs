@@ -17,7 +17,7 @@ fn small_ones_and_some_larger_ones_conform() {
     }
 }
 
-/// The definition: in each layer the uncoupled rows of the generator are a word of the layer's code.
+/// By definition, the uncoupled rows of the generator in each layer are a codeword of the layer's code.
 #[test]
 fn every_layer_is_a_word() {
     for (k, m, d) in [(4, 2, 5), (5, 3, 6), (5, 3, 7), (3, 4, 4), (3, 4, 5), (3, 5, 6), (4, 6, 6)] {
@@ -72,7 +72,7 @@ fn helpers_outside_the_section_are_chosen_by_preference() {
     assert_eq!(helpers(&ask), [7, 5, 6, 1, 4], "decoded");
     ask.available = vec![2, 7, 5, 6, 1];
     assert_eq!(helpers(&ask), [2, 7, 5, 6, 1], "decoded");
-    // Decoding takes no more than is read anyway.
+    // Decoding needs only blocks that are read anyway.
     ask.available = vec![7, 5, 6, 1, 4, 0, 2];
     ask.read_anyway = vec![0, 1, 2, 4, 6];
     assert_eq!(helpers(&ask), [0, 1, 2, 4, 6]);
@@ -93,7 +93,7 @@ fn some_sub_blocks_take_less() {
     }
 }
 
-/// α = 1,024: what would be a dense matrix of 4,096 × 16,384 takes some hundred thousand products.
+/// α = 1,024: instead of a dense matrix of 4,096 × 16,384, encoding takes some hundred thousand products.
 #[test]
 fn large_ones_are_sparse() {
     let code = Clay::new(16, 4, 19);

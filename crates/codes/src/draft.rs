@@ -112,7 +112,7 @@ pub(crate) mod test_support {
         (0..code.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block })
     }
 
-    /// A question for whole blocks, from all others.
+    /// A request for whole blocks from all others.
     pub(crate) fn ask(code: &dyn Code, lost: &[u8]) -> Ask {
         Ask {
             wanted: lost.iter().flat_map(|index| whole(code, *index)).collect(),
@@ -121,7 +121,7 @@ pub(crate) mod test_support {
         }
     }
 
-    /// Whether a recipe is right, by algebra.
+    /// Whether a recipe computes the wanted rows of the generator.
     pub(crate) fn is_right(code: &dyn Code, ask: &Ask, recipe: &Recipe) -> bool {
         let row = |index: u8, sub_block: u16| usize::from(index) * code.alpha() + usize::from(sub_block);
         let sent = recipe.helpers.iter().map(|helper| {

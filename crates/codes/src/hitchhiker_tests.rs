@@ -40,9 +40,9 @@ fn other_parities_take_the_place_of_a_lost_one() {
     for spec in ["hitchhiker-xor(10,4)", "hitchhiker-xor+(10,4)"] {
         let code = parse(spec).unwrap();
         let both = [(4, A), (4, B)];
-        assert_eq!(moved(code.as_ref(), &both, &[4, 11], &[]), 13, "{spec}: a parity that is not needed");
+        assert_eq!(moved(code.as_ref(), &both, &[4, 11], &[]), 13, "{spec}: the lost parity is not needed");
         assert_eq!(moved(code.as_ref(), &both, &[4, 10], &[]), 16, "{spec}: b comes from parity 1 without its group");
-        assert_eq!(moved(code.as_ref(), &both, &[4, 12], &[]), 20, "{spec}: no parity carries it any more");
+        assert_eq!(moved(code.as_ref(), &both, &[4, 12], &[]), 20, "{spec}: the only parity that carries it is lost");
         assert_eq!(moved(code.as_ref(), &[(4, A)], &[4], &[]), 10, "{spec}: one sub-block is plain Reed-Solomon");
         assert_eq!(moved(code.as_ref(), &[(4, B)], &[4], &[]), 10, "{spec}");
         assert_eq!(moved(code.as_ref(), &both, &[4], &[0, 1, 2, 3, 5, 6, 7, 8, 9]), 2, "{spec}: all other data is read anyway");
@@ -50,7 +50,7 @@ fn other_parities_take_the_place_of_a_lost_one() {
     let plus = parse("hitchhiker-xor+(10,4)").unwrap();
     let last = [(9, A), (9, B)];
     assert_eq!(moved(plus.as_ref(), &last, &[9, 12], &[]), 15, "a group's sum is read block by block");
-    assert_eq!(moved(plus.as_ref(), &last, &[9, 11], &[]), 20, "parity 1 is the one that it needs");
+    assert_eq!(moved(plus.as_ref(), &last, &[9, 11], &[]), 20, "the recipe needs parity 1");
 }
 
 #[test]

@@ -172,8 +172,8 @@ mod tests {
         assert_eq!(helpers(&[0], &[1, 2, 3, 4, 5, 6], &[]), [1, 3]);
         assert_eq!(helpers(&[0], &[6, 5, 4, 3, 2, 1], &[]), [6, 5]);
         assert_eq!(helpers(&[0], &[1, 2, 3, 4, 5, 6], &[4]), [4, 2]);
-        assert_eq!(helpers(&[0], &[1, 2, 6], &[]), [1, 2, 6], "no pair is left");
-        assert_eq!(helpers(&[0, 1, 3], &[2, 4, 5, 6], &[]).len(), 3, "k suffice for any number");
+        assert_eq!(helpers(&[0], &[1, 2, 6], &[]), [1, 2, 6], "no pair remains");
+        assert_eq!(helpers(&[0, 1, 3], &[2, 4, 5, 6], &[]).len(), 3, "k helpers suffice for any number of lost blocks");
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn repair_stays_local_where_it_can_and_reads_what_is_read_anyway() {
     assert_eq!(helpers(&[0, 7], &[7, 0], &[]), [1, 2, 3, 4, 5, 6], "two groups");
     assert_eq!(helpers(&[0], &[0, 1], &[]).len(), 6, "the group alone is not enough");
     assert_eq!(helpers(&[0], &[0, 6], &[]).len(), 6);
-    assert_eq!(helpers(&[0], &[0], &[1, 2, 3, 4, 5, 8]), [1, 2, 3, 4, 5, 8], "a global parity that is read anyway");
+    assert_eq!(helpers(&[0], &[0], &[1, 2, 3, 4, 5, 8]), [1, 2, 3, 4, 5, 8], "the global parity is read anyway");
     assert_eq!(helpers(&[0], &[0], &[3, 4, 5]), [1, 2, 6]);
 }
 
@@ -90,7 +90,7 @@ fn subgroups_share_only_zero() {
         for group in 0..l {
             for sum in sums(group) {
                 assert_ne!(sum, 0);
-                assert_eq!(*owner[usize::from(sum)].get_or_insert(group), group, "l = {l}: {sum} is of two groups");
+                assert_eq!(*owner[usize::from(sum)].get_or_insert(group), group, "l = {l}: {sum} belongs to two groups");
             }
         }
     }

@@ -26,7 +26,7 @@ fn any_d_helpers_send_one_sub_block_each() {
     let recipes = code.recipes(&ask).unwrap();
     let helpers = |recipe: &Recipe| recipe.helpers.iter().map(|helper| helper.index).collect::<Vec<_>>();
     assert_eq!(recipes.iter().map(helpers).collect::<Vec<_>>(), [&ask.available[..8], &ask.available[..4]]);
-    assert_eq!((recipes[0].sub_blocks_sent(), recipes[0].sub_blocks_read()), (8, 8 * 5), "8/5 of a block, from 8 that are read");
+    assert_eq!((recipes[0].sub_blocks_sent(), recipes[0].sub_blocks_read()), (8, 8 * 5), "8/5 of a block, from 8 blocks read");
     assert!(recipes.iter().all(|recipe| is_right(code, &ask, recipe)));
     // A wanted block is sent unchanged, and nothing more.
     ask.wanted.extend(whole(code, 9));
@@ -38,7 +38,7 @@ fn any_d_helpers_send_one_sub_block_each() {
     ask.read_anyway = vec![0, 1, 2];
     let recipe = &code.recipes(&ask).unwrap()[0];
     assert_eq!(helpers(recipe), [9, 0, 1, 2]);
-    // Seven are too few.
+    // Seven helpers are too few.
     ask.available.truncate(7);
     ask.read_anyway.clear();
     let recipes = code.recipes(&ask).unwrap();

@@ -55,16 +55,16 @@ fn a_data_block_is_rebuilt_from_less_than_k_blocks() {
 #[test]
 fn what_is_read_anyway_chooses_the_equation() {
     let code = parse("rotated-rs(6,3)").unwrap();
-    assert_eq!(ask(code.as_ref(), &[(0, 0)], &[0], &[]).0, 6, "one row: one equation, whichever");
-    // With the rest of the data read anyway, a parity's row is all that is missing.
+    assert_eq!(ask(code.as_ref(), &[(0, 0)], &[0], &[]).0, 6, "one row needs one equation");
+    // If the rest of the data is read anyway, only a parity's row is missing.
     assert_eq!(ask(code.as_ref(), &[(0, 0)], &[0], &[1, 2, 3, 4, 5]).0, 1);
     assert_eq!(ask(code.as_ref(), &[(0, 0), (0, 1)], &[0], &[1, 2, 3, 4, 5]).0, 2);
     let (moved, helpers) = ask(code.as_ref(), &[(0, 1)], &[0], &[1, 2, 3, 4, 5, 8]);
     assert_eq!((moved, helpers.contains(&8)), (0, true));
-    // Parities 0 and 1 share reads, and so the third may be lost; 1 and 2 do not.
+    // Parities 0 and 1 share reads, so losing parity 2 costs nothing; parities 1 and 2 share none.
     assert_eq!(ask(code.as_ref(), &[(0, 0), (0, 1)], &[0, 8], &[]).0, 8);
     assert_eq!(ask(code.as_ref(), &[(0, 0), (0, 1)], &[0, 6], &[]).0, 10);
-    // Two lost data blocks: no equation has all the rest, and k blocks are read, or what is needed of them.
+    // With two lost data blocks, no single equation suffices: the needed parts of k blocks are read.
     assert!(ask(code.as_ref(), &[(0, 0)], &[0, 1], &[]).0 <= 12);
 }
 

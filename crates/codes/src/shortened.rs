@@ -198,7 +198,7 @@ mod tests {
         for spec in ["shortened(rs(6,3)", "shortened(shortened(rs(6,3),4),2)", "shortened(rs(6),1)", "shortened()"] {
             assert!(parse_of_plan(spec).is_err(), "{spec}");
         }
-        assert!(parse("shortened(rs(6,3),2)").is_err(), "it is not a code for policies");
+        assert!(parse("shortened(rs(6,3),2)").is_err(), "a policy could use a shortened code");
         assert_eq!(parse_of_plan("rs(6,3)").unwrap().spec(), "rs(6,3)");
     }
 }

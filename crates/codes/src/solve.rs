@@ -159,7 +159,7 @@ mod tests {
     fn what_cannot_be_had_is_named() {
         let code = parse("rs(4,3)").unwrap();
         let error = recipe(code.as_ref(), &ask(&[5, 0, 5, 2], &[6, 1, 2, 3, 1], &[])).map(|_| ());
-        assert_eq!(error, Ok(()), "four blocks suffice");
+        assert_eq!(error, Ok(()), "four blocks must suffice");
         let error = recipe(code.as_ref(), &ask(&[5, 0, 5, 2], &[6, 1, 2], &[])).unwrap_err();
         assert_eq!((error.lost.as_slice(), error.available.as_slice()), (&[0, 5][..], &[1, 2, 6][..]));
         assert_eq!(error.to_string(), "rs(4,3): blocks [0, 5] cannot be recovered from blocks [1, 2, 6]");

@@ -109,7 +109,7 @@ mod tests {
         cache.put(5, (), 11);
         cache.put(1, (), 1);
         assert_eq!([1, 3, 4, 5].map(has), [true, true, true, false]);
-        assert!(cache.get(&1, |()| false).is_none(), "another value for the same key");
+        assert!(cache.get(&1, |()| false).is_none(), "a rejected value was returned");
         assert_eq!(cache.counts(), Counts { hits: 7, misses: 3 });
     }
 }

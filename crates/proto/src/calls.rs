@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// A message of which nothing ever comes.
+    /// A message that never arrives.
     struct Never;
 
     impl http_body::Body for Never {
@@ -326,13 +326,13 @@ mod tests {
                     .map(|answer| Status::from_header_map(answer.unwrap_or_else(|never| match never {}).headers()).unwrap())
             }
         };
-        let refused = call("/weft.v1.Membership/Register", Peer::Client).await.expect("the message is waited for");
+        let refused = call("/weft.v1.Membership/Register", Peer::Client).await.expect("the refusal waited for the message");
         assert!(refused.message().contains("a client is not an agent"), "{refused}");
         assert!(call("/weft.v1.Membership/Register", Peer::Anonymous).await.is_some());
         assert_eq!(call("/weft.v1.Weft/Status", Peer::Client).await.unwrap().code(), tonic::Code::Unimplemented);
         assert!(
             call("/weft.v1.Membership/Register", Peer::Agent("a".into())).await.is_none(),
-            "it was answered without its message"
+            "the call was answered without its message"
         );
     }
 }

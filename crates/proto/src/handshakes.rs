@@ -65,7 +65,7 @@ fn source(address: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Begins one handshake for each address, numbered from 0; what gave way to the last of them.
+    /// Begins one handshake for each address, numbered from 0. Returns the handshake that the last one displaced.
     fn last_of(addresses: impl IntoIterator<Item = String>) -> Option<usize> {
         let mut handshakes = Handshakes::default();
         addresses.into_iter().enumerate().map(|(number, address)| handshakes.begin(number, &address)).last().flatten()
@@ -81,13 +81,13 @@ mod tests {
         let many = |count| (0..count).map(|host| format!("10.{}.{}.1:7", host / 256, host % 256));
         let six = |last: usize| (0..last).map(|host| format!("[fd00::{host:x}]:7"));
         let table = [
-            ("as many as a host may have", last_of(from("a", share)), None),
-            ("one more: its own oldest", last_of(from("a", share + 1)), Some(0)),
-            ("of another host", last_of(from("a", share).chain(from("b", 1))), None),
-            ("its own, not the oldest of all", last_of(from("b", 1).chain(from("a", share + 1))), Some(1)),
+            ("the maximum of one host", last_of(from("a", share)), None),
+            ("one more displaces the host's oldest", last_of(from("a", share + 1)), Some(0)),
+            ("one of another host", last_of(from("a", share).chain(from("b", 1))), None),
+            ("the host's oldest, not the oldest of all", last_of(from("b", 1).chain(from("a", share + 1))), Some(1)),
             ("a full listener", last_of(many(all)), None),
-            ("one more: the oldest", last_of(many(all + 1)), Some(0)),
-            ("the oldest of the busiest", last_of(many(all - 2).chain(from("a", 2)).chain(from("b", 1))), Some(all - 2)),
+            ("one more displaces the oldest", last_of(many(all + 1)), Some(0)),
+            ("the oldest of the busiest host", last_of(many(all - 2).chain(from("a", 2)).chain(from("b", 1))), Some(all - 2)),
             ("IPv6 by site", last_of(six(share + 1)), Some(0)),
             ("IPv4 in IPv6", last_of(from("10.0.0.1", share).chain(from("[::ffff:10.0.0.1]", 1))), Some(0)),
         ];

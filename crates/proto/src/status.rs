@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_broken_connection_is_no_answer() {
         let broken = Status::from_error("stream closed because of a broken pipe".into());
-        assert_eq!(from_status(&broken).reaction, Reaction::Retry, "the call may be repeated");
+        assert_eq!(from_status(&broken).reaction, Reaction::Retry, "a broken call must be repeatable");
         assert_eq!(from_status(&Status::unknown("the peer cannot go on")).reaction, Reaction::Fatal);
     }
 

@@ -241,7 +241,7 @@ fn what_was_set_aside_keeps_its_time_over_a_restart_and_goes_with_all_that_belon
     let place = |stripe| dir.path().join(format!("quarantine/s{stripe}-b000-c0-g1.1"));
     assert_eq!(fs::read_to_string(place(1).join("since-ms")).unwrap(), "1700000000000\n");
     store.quarantine(three, "nobody expects it", Some(1_600_000_000_000)).unwrap();
-    // A time that cannot be read is none.
+    // An unreadable time counts as no time.
     fs::write(place(2).join("since-ms"), "soon").unwrap();
     let there = |stripe, since_ms| QuarantinePlace { name: format!("s{stripe}-b000-c0-g1.1"), since_ms, bytes: 5000 };
     let old = store.quarantine_places().unwrap();

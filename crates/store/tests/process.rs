@@ -34,7 +34,7 @@ fn again(test: &str, dir: &Path, wrapper: &[&str]) -> Command {
 fn a_killed_writer_leaves_what_it_acknowledged() {
     if let Some(dir) = std::env::var_os(DIR) {
         let store = LocalStore::open(Path::new(&dir), CLUSTER, NEW).unwrap();
-        // More stripes than it has time for.
+        // More stripes than the process has time to write.
         for stripe in 1..100_000 {
             put(&store, stripe, 300_000).unwrap();
             println!("acknowledged {stripe}");

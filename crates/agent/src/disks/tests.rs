@@ -1,4 +1,4 @@
-//! Disks that fail, are away, and from which blocks are taken.
+//! Disks that fail or are missing, and the removal of blocks from disks.
 
 use super::*;
 use crate::{Limits, LocalDisks, state::StateFile};
@@ -41,7 +41,7 @@ async fn a_block_that_is_being_written_is_kept_and_holds_up_no_other() {
     let other = put(&disks, 0, 2);
     assert_eq!(remove(&disks, &partials, &[meta.id, other]), (1, vec![other], vec![Reaction::Retry]));
     claim.commit(None).unwrap().unwrap();
-    // Committed and not let go of: the word that it is gone would leave it there for ever.
+    // The block is committed but still claimed: if it were reported as gone, it would stay there for ever.
     assert_eq!(remove(&disks, &partials, &[meta.id]), (0, vec![], vec![Reaction::Retry]));
     drop(claim);
     assert_eq!(remove(&disks, &partials, &[meta.id]), (1, vec![meta.id], vec![]));
@@ -60,7 +60,7 @@ async fn what_may_be_on_a_disk_that_cannot_be_used_is_neither_missing_nor_gone()
     std::fs::create_dir(&paths[0]).unwrap();
 
     let disks = open(&paths, &known);
-    assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "the place of a disk that is not mounted was made a disk");
+    assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "the mount point of an unmounted disk was formatted");
     assert_eq!((disks.report()[0].failed, &disks.ids()), (true, &known));
     assert_eq!(disks.open_block(there).err().unwrap().reaction, Reaction::Replan);
     assert!(disks.open_block(here).is_ok());
@@ -163,7 +163,7 @@ async fn what_was_given_up_is_freed_by_its_bytes_and_what_is_unexpected_is_set_a
     let reason = std::fs::read_to_string(filled.dir.path().join("a/quarantine/s1-b000-c0-g1.1/reason")).unwrap();
     assert!(reason.contains("without a known reason"), "{reason}");
 
-    // Each takes two pages and one for its sidecar; the last one may exceed the bound.
+    // Each block takes two pages, and one for its sidecar; the last block may exceed the bound.
     let bytes = Limits { freed_bytes_per_hour: ByteSize(7 * 12_288 + 1), freed_percent_per_hour: 0, ..Limits::default() };
     let removal = filled.remove(GarbageReason::Removed, &bytes);
     assert_eq!((removal.removed, removal.gone.len(), filled.left()), (8, 3 + 8, (9, 3)));
@@ -183,14 +183,14 @@ async fn a_quarantine_goes_where_a_disk_is_short_of_space_or_a_person_says_so() 
         filled.left().1
     };
     assert_eq!(relieve(&limits), 21, "no disk is short of space");
-    // No disk is ever so free.
+    // No disk can have this much free space.
     let short = Limits {
         quarantine_free_percent: 101,
         freed_bytes_per_hour: ByteSize(5 * 12_288),
         freed_percent_per_hour: 0,
         ..limits.clone()
     };
-    assert_eq!((relieve(&short), relieve(&short)), (16, 16), "no faster than other blocks are freed");
+    assert_eq!((relieve(&short), relieve(&short)), (16, 16), "quarantined blocks were freed faster than others");
 
     let told = filled.disks.release_quarantine(0, &limits);
     let day_ms = 24 * 60 * 60 * 1000;
@@ -206,5 +206,5 @@ async fn a_quarantine_goes_where_a_disk_is_short_of_space_or_a_person_says_so() 
     assert_eq!((released.freed_blocks, released.freed_bytes, released.disks.as_slice()), (10, 50_000, &left(5)[..]));
     let released = filled.disks.release_quarantine(10, &limits);
     assert_eq!((released.freed_blocks, released.disks.as_slice()), (5, &left(0)[..]));
-    assert_eq!(filled.left(), (0, 1), "what was found damaged stays");
+    assert_eq!(filled.left(), (0, 1), "the damaged block was deleted");
 }

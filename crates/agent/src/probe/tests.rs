@@ -76,5 +76,5 @@ async fn what_each_slice_costs_is_told_apart_from_what_its_bytes_cost() {
 fn a_probe_is_bounded_in_bytes() {
     let bytes: u64 = slices().map(Span::len).sum();
     assert_eq!(bytes, 2304 << 10);
-    assert_eq!(slices().last().map(|slice| slice.end), Some(bytes), "the slices follow one another");
+    assert_eq!(slices().last().map(|slice| slice.end), Some(bytes), "the slices do not cover all bytes");
 }

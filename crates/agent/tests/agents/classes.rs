@@ -81,7 +81,7 @@ async fn the_clusters_limits_hold_where_they_are_lower_and_as_long_as_they_are_t
         assert!(if no_lower == percent(0) { used <= 40 } else { used >= 50 }, "{no_lower:?}: {used} %");
     }
 
-    // And what they send.
+    // The same for the bytes that they send.
     let rate = |repair_bytes_per_s| Some(ClassLimits { repair_bytes_per_s, ..ClassLimits::default() });
     let seconds = async |plan: Plan| {
         let begin = Instant::now();
@@ -90,13 +90,13 @@ async fn the_clusters_limits_hold_where_they_are_lower_and_as_long_as_they_are_t
         begin.elapsed().as_secs_f64()
     };
     cluster.coordinator.limit(rate(Some(MIB / 4))).await;
-    assert!((3.0..5.0).contains(&seconds(repair(&stripe, 900)).await), "a MiB at a quarter of it a second");
+    assert!((3.0..5.0).contains(&seconds(repair(&stripe, 900)).await), "1 MiB at 256 KiB a second");
     assert!(seconds(read(&stripe, MIB)).await < 1.0);
     cluster.coordinator.limit(None).await;
     assert!(seconds(repair(&stripe, 901)).await < 1.0);
 }
 
-/// The class that a repair gives way to is known at the node itself, without any wait for a peer.
+/// A node knows by itself the class that a repair gives way to, without waiting for a peer.
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_gives_way_says_so_and_goes_on_when_readers_have_left() {
     for (what, throttle) in bounds() {
@@ -134,14 +134,14 @@ async fn a_repair_that_gives_way_says_so_and_goes_on_when_readers_have_left() {
 
 /// The rate of a limited disk or uplink of node 1, bytes a second.
 const RATE: u64 = 32 * MIB;
-/// The number of repairs that read at node 1 all the time.
+/// The number of repairs that read continuously at node 1.
 const REPAIRS: u32 = 8;
 /// The pause between two reads, so that each one meets running repairs.
 const PAUSE: Duration = Duration::from_millis(40);
 /// The most that repairs send or read in one turn.
 const FRAME_BYTES: u64 = 256 << 10;
 
-/// On simulated time, in which only rate limits take time. So a read waits for nothing but other tasks' bytes.
+/// On simulated time, in which only rate limits take time. So a read waits only for other tasks' bytes.
 #[tokio::test(start_paused = true)]
 async fn reads_wait_for_two_frames_of_the_repairs_that_saturate_a_disk_or_an_uplink() {
     for (what, throttle) in bounds() {

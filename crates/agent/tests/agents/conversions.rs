@@ -29,7 +29,7 @@ struct Given {
     asked: ConvertStripeRequest,
     limits: ConversionLimits,
     spool_dir: PathBuf,
-    /// Alive as long as the conversion is.
+    /// Lives as long as the conversion.
     alive: Weak<()>,
 }
 

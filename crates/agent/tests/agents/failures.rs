@@ -28,7 +28,7 @@ async fn a_repair_goes_on_around_a_helper_that_was_killed() {
     let opened = cluster.open(&plan, &stripe).await.unwrap();
     let mut running = cluster.start_all(&opened).await;
 
-    // All stages stand still and report whom they wait for. Node 3 waits only for its disk.
+    // All stages stall and report the peer that they wait for. Node 3 waits only for its disk.
     let waits_for = |node| {
         let progress = cluster.coordinator.progress(node);
         let waiting = progress.map(|progress| progress.waiting).unwrap_or_default();

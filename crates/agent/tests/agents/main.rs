@@ -1,4 +1,4 @@
-//! Real agents on loopback and real disks, with a coordinator that does only what a test tells it to.
+//! Real agents on loopback and real disks, with a coordinator that acts only on a test's command.
 
 mod classes;
 mod cluster;

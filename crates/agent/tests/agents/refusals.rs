@@ -246,7 +246,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     let blocks: Vec<BlockId> = stripes.iter().map(|stripe| stripe.block(0, 1)).collect();
     let remove = async |change: fn(&mut RemoveRequest), blocks: &[BlockId]| {
         let blocks = blocks.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
-        // No reason: nobody expects it.
+        // Without a reason, the blocks count as unexpected.
         let incarnation = "first".into();
         let mut request = RemoveRequest { epoch: 1, incarnation, high_water: 70, blocks, ..RemoveRequest::default() };
         change(&mut request);
@@ -311,7 +311,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     let after = cluster.call(ONE).await.remove(request.clone()).await.unwrap().into_inner();
     assert!(after.quarantined == 0 && after.kept.contains("a person must decide"), "{after:?}");
 
-    // What was given up is bounded by its bytes, and what is in quarantine goes on a person's word.
+    // Only a bound on bytes limits the removal of blocks with a reason. An operator can release the quarantine.
     let all = blocks[7..].iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
     let request = RemoveRequest { blocks: all, reason: "replaced".into(), ..request };
     let after = cluster.call(ONE).await.remove(request.clone()).await.unwrap().into_inner();

@@ -10,8 +10,8 @@
 //! | `data`, `data_blob` | the name of the data's seed, and the data: SHA-256 of `seed:0`, `seed:1`, … concatenated and cut to length |
 //! | `generator` or `generator_sha256` | the rows of the generator, nα of kα coefficients |
 //! | `blocks` | the n blocks |
-//! | `repairs` | of one lost block: the helpers, the most that they read and move, and the block (`expect`) |
-//! | `decodes` | of several: whether they can be recovered, and which k of the others suffice (`survivors_used`) |
+//! | `repairs` | for one lost block: the helpers, the most bytes that they read and move, and the block (`expect`) |
+//! | `decodes` | for several lost blocks: whether they can be recovered, and which k others suffice (`survivors_used`) |
 //! | `pairs` | for each block, the pairs of others whose sum it is |
 //! | `undecodable` | all unrecoverable patterns of up to m blocks, for codes that are not MDS |
 //! | `update` | how blocks change when one of them does |
@@ -146,7 +146,7 @@ impl<'a> Golden<'a> {
         }
     }
 
-    /// Given by the generator and by `encode`.
+    /// Both the generator and `encode` must give these blocks.
     fn blocks(&self) {
         let golden = list(&self.record["blocks"]);
         assert_eq!(golden.len(), self.code.n(), "{}", self.spec);
@@ -157,7 +157,7 @@ impl<'a> Golden<'a> {
         assert!(times(&self.code.encode(), data) == parity, "{}: encode", self.spec);
     }
 
-    /// From exactly the helpers in the record, and from all available blocks.
+    /// Repairs from exactly the helpers in the record, and from all available blocks.
     fn repairs(&self) {
         let repairs = list(&self.record["repairs"]);
         assert!(!repairs.is_empty());

@@ -1,4 +1,4 @@
-//! Compares every code with an independent model, and asks it arbitrary questions.
+//! Compares every code with an independent model, and sends it arbitrary requests.
 
 mod golden;
 mod outside;

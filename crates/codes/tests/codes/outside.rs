@@ -1,4 +1,4 @@
-//! Specs and questions from outside get an answer or a refusal, and never a panic.
+//! Specs and requests from outside get an answer or a refusal, and never cause a panic.
 
 use proptest::prelude::*;
 use weft_codes::{Ask, FAMILIES, SubBlock, parse};

@@ -55,7 +55,7 @@ fn check(matrix: &SparseMatrix, len: usize, seed: u64) {
         let before: Vec<Vec<u8>> = (0..matrix.rows()).map(|_| bytes.vec(len)).collect();
         let expected = expected(matrix, &sources, &before, how);
         for kernel in Kernel::available() {
-            // Half of the time all outputs have the same alignment, so that streaming is used.
+            // For half of the seeds all outputs have the same alignment, so streaming is used.
             let offset = |r: usize| if seed.is_multiple_of(2) { 3 } else { offsets[matrix.cols() + r] };
             let mut buffers: Vec<Vec<u8>> = (0..matrix.rows()).map(|_| vec![0xa5; 64 + 67 + len + 64]).collect();
             let starts: Vec<usize> =

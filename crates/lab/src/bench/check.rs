@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_send_is_put_beside_the_bound_of_its_own_way() {
         let check = |seconds, bound_s| Some(LinkCheck { seconds, bound_s, cpu_idle: 0.5, bytes: 128 << 20 });
-        // One direction carries a third of the other.
+        // One direction has a third of the other's rate.
         let (there, back) = (check(3.03, 3.0), check(1.01, 1.0));
         for (one, other) in [(there, back), (back, there), (None, back), (there, None)] {
             let best = LinkCheck::better(one, other).unwrap();
@@ -134,6 +134,6 @@ mod tests {
         assert!(LinkCheck::better(check(3.3, 3.0), check(1.2, 1.0)).unwrap().error().unwrap().message.contains("+10.0 % off"));
         let too_quick = LinkCheck::better(check(0.9, 1.0), back).unwrap();
         assert!(too_quick.error().is_some());
-        assert!(LinkCheck { bytes: 1 << 20, ..too_quick }.error().is_none(), "an eighth of it can pass at once");
+        assert!(LinkCheck { bytes: 1 << 20, ..too_quick }.error().is_none(), "an eighth of it passes as a burst");
     }
 }

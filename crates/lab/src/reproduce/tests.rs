@@ -24,7 +24,7 @@ fn point(x: Option<&str>, scheme: &str, median_s: f64, bound_s: Option<f64>) -> 
     Point { x: x.map(ToOwned::to_owned), rate_mib_s: None, outcome }
 }
 
-/// Figure 6a, with numbers that are easy to compute with.
+/// Figure 6a, with simple numbers.
 fn report() -> (&'static Figure, Report) {
     let figure = ecpipe::PAPER.figure("6a").unwrap();
     let mut results = vec![
@@ -187,7 +187,7 @@ fn rates_are_shown_as_the_axis_has_them() {
     let row = text.lines().skip_while(|line| *line != "rebuilt, MiB per second").find(|line| line.starts_with("16 ")).unwrap();
     let rates: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(rates, ["16", "12.0", "15.0", "24.0", "30.0"]);
-    // The longest run has the least rate, and the links allow the most.
+    // The longest run has the lowest rate, and the link bound is the highest.
     let svg = chart::Chart::of(&ecpipe::PAPER, figure, &report).svg().unwrap();
     assert!(svg.contains("\nrebuilt, MiB per second\n") && svg.contains("\n60\n"), "{svg}");
 }
@@ -219,7 +219,7 @@ fn charts_hold_every_series_and_are_the_same_each_time() {
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut pixels).unwrap();
     assert_eq!((info.width, info.height, info.color_type), (1600, 1000, png::ColorType::Rgb));
-    // It is white, and something is drawn on it.
+    // The background is white, and something is drawn on it.
     let white = pixels.iter().filter(|byte| **byte == 255).count();
     assert!(white > pixels.len() * 7 / 10 && white < pixels.len() * 99 / 100, "{white} of {}", pixels.len());
 }

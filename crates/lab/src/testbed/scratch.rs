@@ -49,7 +49,7 @@ mod tests {
     fn only_what_a_benchmark_made_is_removed() {
         let scratch = make().unwrap();
         let place = scratch.parent().unwrap();
-        // A directory of a user with such a name, and a copy elsewhere.
+        // A user's directory with such a name, a copy elsewhere, and a directory with another name.
         let own = place.join(format!("{PREFIX}{:016x}", seed().unwrap()));
         let elsewhere = tempfile::tempdir().unwrap();
         let copy = elsewhere.path().join(scratch.file_name().unwrap());

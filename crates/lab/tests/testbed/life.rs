@@ -92,7 +92,7 @@ fn settings_without_an_option_stay_unchanged() {
     let up = json(&run("up", &links));
     assert_eq!((&up["check"], &up["unchecked"]), (&Value::Null, &"the check needs four nodes".into()));
     let config = fs::read_to_string(root.path().join("bed/coordinator/coordinator.toml")).unwrap();
-    assert!(config.contains("link_age_max_ms = 9223372036854775807"), "what was measured of a link is forgotten: {config}");
+    assert!(config.contains("link_age_max_ms = 9223372036854775807"), "measurements of links expire: {config}");
 
     let is = |settings: &Value, link: &str, outside: Value, limits: &[&str]| {
         let fields = ["nodes", "link", "outside_link", "limits"].map(|field| settings[field].clone());
@@ -120,19 +120,19 @@ fn a_check_puts_each_way_beside_what_it_carries() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("bed");
     let dir = dir.to_str().unwrap();
-    // Whichever two nodes it uses, one direction is faster than the other.
+    // For any two nodes, one direction is faster than the other.
     let limits = ["*:node-01=20mbit", "*:node-02=35mbit", "*:node-03=60mbit", "*:node-04=100mbit"];
     let up = ["--json", "testbed", "up", "--nodes", "4", "--link", "100mbit", "--dir", dir];
     let up = weft(&[&up[..], &limits.map(|limit| ["--limit", limit]).concat()].concat());
     let report: Value = serde_json::from_slice(&up.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&up.stderr)));
     assert!(weft(&["testbed", "down", "--dir", dir]).status.success());
     let of = |field: &str| report["check"][field].as_f64().unwrap();
-    // The machine may make it slower than expected; relative to the bound of the other direction it would be far off.
+    // A busy machine may be slower than expected, but the ratio to the other direction's bound would be far off.
     assert!((0.9..1.5).contains(&(of("seconds") / of("bound_s"))), "{report}");
     assert!((0.0..=1.0).contains(&of("cpu_idle")), "{report}");
 }
 
-/// The state of a process; None: it has ended.
+/// The state of a process; `None` if it has ended.
 fn state(pid: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next().filter(|state| !"ZX".contains(*state))
@@ -158,7 +158,7 @@ fn daemons_without_their_directory_are_stopped_and_no_other_process() {
     let mut persons = Command::new(weft_path()).args(sleep).spawn().unwrap();
     let begun = Instant::now();
     while !pids(&format!("{prefix}out")).contains(&persons.id().to_string()) {
-        assert!(begun.elapsed() < END_MAX, "it is not in the testbed's network");
+        assert!(begun.elapsed() < END_MAX, "the process is not in the testbed's network");
         std::thread::sleep(Duration::from_millis(20));
     }
     fs::remove_dir_all(&dir).unwrap();
@@ -187,7 +187,7 @@ impl Benchmark {
         command.args(&program[1..]).args(args).args(["--runs", runs]).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("run 2 of")), "it never came to its second run");
+        assert!(lines.any(|line| line.unwrap().contains("run 2 of")), "the benchmark never reached its second run");
         std::thread::spawn(move || lines.for_each(drop));
         // It holds the lock of its directory.
         let open = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
@@ -208,7 +208,7 @@ impl Benchmark {
             std::thread::sleep(Duration::from_millis(20));
         }
         self.child.kill().unwrap();
-        panic!("it did not end");
+        panic!("the process did not end");
     }
 
     fn is_gone(&self) -> bool {

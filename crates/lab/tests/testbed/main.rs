@@ -60,7 +60,7 @@ fn namespaces() -> BTreeSet<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect()
 }
 
-/// The prefix of a testbed's namespaces. Other programs may have testbeds too: this one is registered with its directory.
+/// The prefix of a testbed's namespaces. Other programs may have testbeds too, so it looks for this one's directory.
 fn prefix(dir: &str) -> String {
     let entries = std::fs::read_dir("/run/weft-testbeds").unwrap().map(|entry| entry.unwrap());
     let entry = entries.into_iter().find(|entry| std::fs::read_to_string(entry.path()).unwrap().trim_end() == dir).unwrap();
@@ -112,7 +112,7 @@ fn a_line_that_a_rack_shares_is_found_and_planned_with() {
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         said.lines().find(|line| line.contains("chosen")).unwrap_or(&said).trim().to_owned()
     };
-    assert!(chosen().starts_with("mist"), "nothing has been measured: {}", chosen());
+    assert!(chosen().starts_with("mist"), "without measurements, mist is expected: {}", chosen());
     assert!(run(&["link", "probe"]).status.success());
     let known = json(&run(&["--json", "link", "ls"]));
     for rack in ["rack-1", "rack-2"] {
@@ -136,7 +136,7 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("bed");
     let dir = dir.to_str().unwrap();
-    // No check here: other tests slow down the machine's links.
+    // No check here, because other tests slow down the machine's links.
     let up = json(&weft(&["--json", "testbed", "up", "--nodes", "4", "--link", "100mbit", "--no-check", "--dir", dir]));
     assert_eq!(up["settings"]["link"], "100mbit");
     let prefix = prefix(dir);
@@ -164,7 +164,7 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     assert!(!json(&weft(&["--json", "testbed", "ls"])).as_array().unwrap().iter().any(|it| it.as_str() == Some(dir)));
 }
 
-/// Does something in a namespace; its sockets stay there afterwards.
+/// Runs a function in a namespace; its sockets stay there afterwards.
 fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     let entered = || {
         let namespace = std::fs::File::open(format!("/run/netns/{namespace}")).unwrap();
@@ -174,7 +174,7 @@ fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(entered).join().unwrap())
 }
 
-/// The bytes per second from a node to each of these at the same time, after the first second.
+/// The bytes per second that a node sends to each of these concurrently, after the first second.
 fn received_at_once(from: &str, to: &[String]) -> Vec<f64> {
     let connect = |to: &String| {
         let shown = Command::new("ip").args(["-n", to, "-4", "-o", "addr", "show", "dev", "eth0"]).output().unwrap();
@@ -228,7 +228,7 @@ fn peers_with_rates_of_their_own_share_what_their_sender_has() {
     let mbit = |bytes_per_s: f64| bytes_per_s * 8e-6 * 1514.0 / 1448.0;
     assert!((14.0..20.6).contains(&mbit(alone)), "{alone} bytes/s to one");
     assert!((17.0..24.7).contains(&mbit(both.iter().sum())), "{both:?} bytes/s to two");
-    assert!(both.iter().all(|one| mbit(*one) > 7.0), "one takes it all: {both:?} bytes/s");
+    assert!(both.iter().all(|one| mbit(*one) > 7.0), "one connection takes the whole link: {both:?} bytes/s");
 }
 
 #[test]
@@ -250,8 +250,8 @@ fn a_benchmark_has_the_one_form() {
         }
         assert!((0.0..=1.0).contains(&result["cpu_idle"].as_f64().unwrap()), "{result}");
         assert_eq!(result["runs"], 1);
-        // Nothing is faster than its links, except for bursts: 128 KiB at each end of a link, of 1 MiB here. The machine decides how much
-        // slower it is.
+        // No run is faster than its links, except for bursts of 128 KiB at each end of a link, for 1 MiB here. How much slower it is
+        // depends on the machine.
         assert!(result["median_s"].as_f64().unwrap() > 0.97 * 0.75 * result["bound_s"].as_f64().unwrap(), "{result}");
     }
     let moved = |name: usize| report["results"][name]["bytes_moved"].as_u64().unwrap();
@@ -280,7 +280,7 @@ fn what_fails_half_way_is_measured_in_the_same_form() {
         let (name, resumed) = (result["scheme"].as_str().unwrap(), result["resumed"].as_u64().unwrap());
         match name {
             "undisturbed" => assert_eq!(resumed, 0),
-            // Bytes that a helper has given to the system still arrive, and for such a small block these may be all.
+            // Bytes that a helper has already passed to the kernel still arrive; for such a small block these may be all.
             "helper 1 killed" | "helper 1 stalls" => {}
             _ => assert!(resumed > 0, "{result}"),
         }
@@ -311,17 +311,17 @@ fn puts_are_measured_from_outside_and_from_nodes_and_are_gone_afterwards() {
     assert_eq!(
         moved,
         [3, 4, 4],
-        "MiB: direct three blocks; else two from the writer, and from their nodes what the third is made of"
+        "MiB: direct moves three blocks; mist moves two from the writer, and two between nodes for the third"
     );
     for result in results {
         let bound_s = result["bound_s"].as_f64().unwrap();
         // 2 MiB of data, of which TCP carries 1448 bytes in each 1514.
         let expected = f64::from(2 << 20) * 8.0 / 100e6 * 1514.0 / 1448.0;
         assert!((bound_s / expected - 1.0).abs() < 0.01, "{bound_s}");
-        // Except for bursts: 128 KiB at each end of a link, of which the writer has one.
+        // Bursts can be faster: 128 KiB at each end of a link, and the writer has one link.
         assert!(result["median_s"].as_f64().unwrap() > 0.85 * bound_s, "{result}");
     }
-    // From outside it would take much longer now.
+    // Over the outside link it would take much longer now.
     let slow = ["--link", "100mbit", "--outside-link", "2mbit"];
     assert!(weft(&[&["testbed", "shape", "--dir", bed][..], &slow].concat()).status.success());
     let report = bench(&["--schemes", "direct", "--runs", "1", "--writers", "2"]);
@@ -329,13 +329,13 @@ fn puts_are_measured_from_outside_and_from_nodes_and_are_gone_afterwards() {
     assert_eq!((direct["bytes_moved"].as_u64().unwrap() >> 20, direct["ratio"].as_f64()), (6, Some(1.0)));
     assert!(direct["median_s"].as_f64().unwrap() < 0.5 * direct["bound_s"].as_f64().unwrap(), "{direct}");
 
-    // Nothing stays in memory.
+    // The benchmark leaves no objects behind.
     let listed = weft(&["testbed", "run", "--dir", bed, "--", "weft", "--json", "ls", "bench"]);
     assert_eq!(json(&listed).as_array().map(Vec::len), Some(0), "{}", String::from_utf8_lossy(&listed.stdout));
     assert!(weft(&["testbed", "down", "--dir", bed]).status.success());
 }
 
-/// Nodes can send for one writer what they cannot send for eight: so auto uses mist for one writer and direct for eight.
+/// The nodes' uplinks suffice for one writer but not for eight, so auto uses mist for one writer and direct for eight.
 #[test]
 fn writers_that_begin_at_once_keep_out_of_each_others_way() {
     let _alone = alone();
@@ -362,7 +362,7 @@ fn writers_that_begin_at_once_keep_out_of_each_others_way() {
         let of = |at: usize, what: &str| report["results"][at][what].as_f64().unwrap();
         let (moved, seconds) = (of(1, "bytes_moved") / of(0, "bytes_moved"), of(1, "median_s") / of(0, "median_s"));
         assert_eq!(moved > 1.5, quicker, "{writers}: {report}");
-        // By mist it would be 0.57 for one, and 2.7 for eight.
+        // With mist the ratio would be 0.57 for one writer and 2.7 for eight.
         assert!(seconds < if quicker { 0.8 } else { 1.5 }, "{writers}: {report}");
     }
 }

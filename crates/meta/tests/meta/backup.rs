@@ -19,7 +19,7 @@ async fn a_copy_is_one_state_of_a_database_in_use() {
     for number in 0..100 {
         meta.create_bucket(epoch, &name(number), None, 1).await.unwrap();
     }
-    // While a leader goes on writing.
+    // A leader continues to write during the backup.
     let (source, target) = (from.clone(), to.clone());
     let copying = std::thread::spawn(move || backup(&source, &target));
     let mut written = 100;
@@ -35,7 +35,7 @@ async fn a_copy_is_one_state_of_a_database_in_use() {
     let copied = buckets(&to).await;
     assert!((100..=written as usize).contains(&copied.len()), "{}", copied.len());
     assert_eq!(copied, (0..copied.len() as u32).map(name).collect::<Vec<_>>());
-    assert_eq!(open(&to).become_leader().await.unwrap().0, epoch.0 + 1, "the copy cannot be gone on with");
+    assert_eq!(open(&to).become_leader().await.unwrap().0, epoch.0 + 1, "the copy cannot be used as a database");
     meta.create_bucket(epoch, "after", None, 1).await.unwrap();
 }
 
@@ -50,7 +50,7 @@ async fn what_cannot_be_copied_is_named_and_nothing_is_left() {
     assert_eq!(fs::read(&to).unwrap(), b"kept");
     fs::remove_file(&to).unwrap();
 
-    // A page that is not what it was.
+    // A page is damaged.
     let mut bytes = fs::read(&from).unwrap();
     let end = bytes.len();
     bytes[4096..end].fill(0xff);

@@ -179,7 +179,7 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
     model
 }
 
-/// What a node may remove by then, for whatever reason.
+/// The blocks that a node may remove at that time, for any reason.
 pub(crate) async fn garbage_of(meta: &dyn Meta, node: NodeId, now_ms: u64) -> Vec<GarbageBlock> {
     let mut all = Vec::new();
     for reason in GarbageReason::ALL {

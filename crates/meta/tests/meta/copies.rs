@@ -11,7 +11,7 @@ use weft_types::{
     UploadId,
 };
 
-/// Makes of a database of schema 10 one of schema 9, which does not say why a block is garbage.
+/// Turns a database of schema 10 into one of schema 9, which has no reasons for garbage.
 pub(crate) const BACK_TO_SCHEMA_9: &str = "
     DROP INDEX garbage_by_time;
     ALTER TABLE garbage DROP COLUMN reason;
@@ -19,7 +19,7 @@ pub(crate) const BACK_TO_SCHEMA_9: &str = "
     CREATE INDEX garbage_by_time ON garbage (node, not_before_ms);
     UPDATE schema_version SET version = 9;";
 
-/// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe, and no keys.
+/// Turns a database of schema 9 into one of schema 8, which has one count of updates for a stripe, and no keys.
 pub(crate) const BACK_TO_SCHEMA_8: &str = "
     ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE stripes DROP COLUMN counts;
@@ -167,14 +167,14 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     meta.mark_block(epoch, block(id, 1, 0, 1), BlockState::Missing).await.unwrap();
     let keep = vec![block(id, 0, 0, 1), block(id, 1, 1, 1), block(id, 2, 0, 1)];
     let newer = keep.iter().map(|it| BlockId { generation: 2, ..*it }).collect();
-    assert!(matches!(meta.drop_copies(epoch, id, newer, 1).await, Err(MetaError::Conflict(_))), "it is not current");
+    assert!(matches!(meta.drop_copies(epoch, id, newer, 1).await, Err(MetaError::Conflict(_))), "the generation is not current");
     assert!(
         matches!(meta.drop_copies(epoch, id, keep[..2].to_vec(), 1).await, Err(MetaError::Conflict(_))),
         "a block would be lost"
     );
     // A choice made before the first copy was known to be gone would drop the only good one.
     let earlier = vec![block(id, 0, 0, 1), block(id, 1, 0, 1), block(id, 2, 0, 1)];
-    assert!(matches!(meta.drop_copies(epoch, id, earlier, 1).await, Err(MetaError::Conflict(_))), "a bad one would be kept");
+    assert!(matches!(meta.drop_copies(epoch, id, earlier, 1).await, Err(MetaError::Conflict(_))), "a missing copy would be kept");
     // A repair of a copy that was dropped during the repair comes too late.
     let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
     let late = meta.allocate_repair(epoch, new(1, 0, 6)).await.unwrap();
@@ -192,7 +192,7 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     assert_eq!(back, block(id, 0, 1, 2));
     let given_up = meta.allocate_repair(epoch, new(0, 2, 6)).await.unwrap();
     meta.abort_repair(epoch, given_up, 1).await.unwrap();
-    assert!(matches!(meta.commit_repair(epoch, back, 1, vec![1], 1).await, Err(MetaError::Conflict(_))), "it replaces nothing");
+    assert!(matches!(meta.commit_repair(epoch, back, 1, vec![1], 1).await, Err(MetaError::Conflict(_))), "nothing to replace");
     let stripe = meta.commit_repair(epoch, back, 0, vec![1], 1).await.unwrap();
     let counts = stripe.all().filter(|(index, _)| *index == 0).map(|(_, it)| it.generation_high_water);
     assert_eq!(counts.collect::<Vec<_>>(), [3, 3], "one count for all copies");
@@ -213,13 +213,13 @@ async fn copies_stay_while_a_block_that_has_none_is_not_good() {
     let keep = vec![block(id, 0, 0, 1), block(id, 1, 1, 1), parity];
     let refused = async || meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap_err().to_string();
     let (coming, says) = (refused().await, format!("block {parity} would be the only copy, but it is not good"));
-    assert!(coming.contains(&says), "it has not arrived yet: {coming}");
+    assert!(coming.contains(&says), "the block has not arrived yet: {coming}");
     assert!(meta.mark_block(epoch, parity, BlockState::Ok).await.unwrap());
     assert!(meta.mark_corrupt(epoch, parity, vec![Span::new(0, 4096)]).await.unwrap());
-    assert!(refused().await.contains(&says), "some of its bytes are lost");
+    assert!(refused().await.contains(&says), "some of the block's bytes are corrupt");
     let before = meta.stripe(id).await.unwrap();
     assert_eq!((before.copies.len(), garbage_of(&meta, NodeId(4), 9).await.len()), (2, 0));
-    // Nothing would be dropped where nothing is left to drop.
+    // With no copies left, the call drops nothing and succeeds.
     let rebuilt = NewRepair { stripe: id, index: 2, copy: 0, home: home(6), upload: None, expires_ms: 1000 };
     let rebuilt = meta.allocate_repair(epoch, rebuilt).await.unwrap();
     meta.commit_repair(epoch, rebuilt, 1, vec![3], 1).await.unwrap();

@@ -1,4 +1,4 @@
-//! Stripes that end without some of their blocks: the blocks are rebuilt, before or after the put's commit.
+//! Stripes that end without some of their blocks. The blocks are rebuilt before or after the put's commit.
 
 use crate::{
     commit_at,

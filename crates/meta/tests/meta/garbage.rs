@@ -1,4 +1,4 @@
-//! Why blocks are garbage, and how much of them there is.
+//! The reasons for garbage, and its amount.
 
 use crate::{
     commit_at,
@@ -14,7 +14,7 @@ fn name() -> ObjectName {
     ObjectName { bucket: "b".into(), key: "k".into() }
 }
 
-/// The reasons and known lengths of all that nodes may remove.
+/// The reasons and known lengths of all blocks that nodes may remove.
 async fn reasons(meta: &SqliteMeta) -> BTreeSet<(GarbageReason, Option<u64>)> {
     let mut all = BTreeSet::new();
     for node in 1..=7 {
@@ -36,7 +36,7 @@ async fn each_block_says_why_it_is_garbage() {
     let (_dir, meta, epoch) = fresh().await;
     let first = put(&meta, epoch).await;
     assert_eq!(reasons(&meta).await, BTreeSet::new());
-    // A repair, and one that does not end.
+    // A repair that is given up, and one that is committed.
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let repair = |node| NewRepair { stripe: first.id, index: 2, copy: 0, home: home(node), upload: None, expires_ms: 5 };
     let given_up = meta.allocate_repair(epoch, repair(6)).await.unwrap();
@@ -56,7 +56,7 @@ async fn each_block_says_why_it_is_garbage() {
     put(&meta, epoch).await;
     assert_eq!(reasons(&meta).await, [(GarbageReason::Replaced, MIB)].into());
     forget_all(&meta, epoch).await;
-    // Of a put that is given up, blocks that are whole are known to be.
+    // If a put is given up, the lengths of its complete blocks are known.
     let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
     end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
     meta.abort_put(epoch, upload, leftovers_at(1)).await.unwrap();
@@ -82,16 +82,16 @@ async fn what_schema_9_called_garbage_is_unexpected_until_a_person_releases_it()
     let home = Home { node: NodeId(1), disk: DiskNumber(1) };
     let (reason, blocks, bytes) = (GarbageReason::Unexpected, 1, 0);
     assert_eq!(totals[0], GarbageTotal { home, reason, blocks, bytes, unmeasured_blocks: 1, first_ms: 4, last_ms: 4 });
-    // What is removed from now on has its reason, beside it.
+    // Blocks that are removed from now on have their own reason.
     let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
     end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
     meta.commit_put(epoch, upload, commit_at(2 << 20, 4)).await.unwrap();
     meta.remove_object(epoch, &name(), 4).await.unwrap();
     let of = async |node, reason| meta.garbage(NodeId(node), reason, 4, 9).await.unwrap().len();
     assert_eq!((of(1, GarbageReason::Removed).await, of(1, GarbageReason::Unexpected).await), (1, 1));
-    assert_eq!(meta.garbage(NodeId(1), GarbageReason::Removed, 3, 9).await.unwrap(), [], "its time has not come");
+    assert_eq!(meta.garbage(NodeId(1), GarbageReason::Removed, 3, 9).await.unwrap(), [], "its grace period has not ended");
     assert_eq!(meta.release_garbage(epoch, NodeId(1)).await.unwrap(), 1);
     assert_eq!((of(1, GarbageReason::Removed).await, of(1, GarbageReason::Unexpected).await), (2, 0));
-    assert_eq!(of(2, GarbageReason::Unexpected).await, 1, "another node's stays");
+    assert_eq!(of(2, GarbageReason::Unexpected).await, 1, "the garbage of another node was released");
     assert_eq!(meta.release_garbage(epoch, NodeId(1)).await.unwrap(), 0);
 }

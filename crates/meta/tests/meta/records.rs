@@ -101,7 +101,7 @@ async fn a_newer_schema_is_refused_by_name() {
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
 }
 
-/// The way on with an old copy, as the operators' page has it: no number that was given after the copy was made is given again.
+/// The operators' page explains how to continue from an old copy: no number that was assigned after the copy is assigned again.
 #[tokio::test]
 async fn the_operators_statement_for_an_old_copy_raises_all_numbers() {
     let (dir, meta, epoch) = fresh().await;
@@ -306,7 +306,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let first = ask(0, 4).await.unwrap();
     conflict(ask(1, 4).await.unwrap_err(), "n4, because block 0 of it is on its way");
     assert_eq!(ask(0, 4).await.unwrap().generation, 3, "the same block may be allocated twice");
-    ask(1, 2).await.expect("its own node may get it again");
+    ask(1, 2).await.expect("the block's own node may be allocated again");
     meta.abort_repair(epoch, first, 1).await.unwrap();
     meta.abort_repair(epoch, BlockId { generation: 3, ..first }, 1).await.unwrap();
     let other = ask(1, 4).await.expect("the allocation was given up");

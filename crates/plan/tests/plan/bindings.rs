@@ -1,4 +1,4 @@
-//! Bindings and jobs that are wrong are refused, in any order and in any number of pieces.
+//! Wrong bindings and jobs are refused, in any order and in any number of pieces.
 
 use crate::common::{CLIENT, TestCode, World, direct_job, node, update_job};
 use crate::wrong::{accepted, chain, refused};

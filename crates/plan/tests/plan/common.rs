@@ -8,7 +8,7 @@ use weft_plan::{
 };
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Seq, Span, StripeId};
 
-/// A linear code, made in the test.
+/// A linear code that the test constructs.
 #[derive(Debug)]
 pub(crate) struct TestCode {
     pub(crate) spec: String,
@@ -27,7 +27,7 @@ impl TestCode {
         Self::new(format!("rs({k},{m})"), k, m, 1, dense)
     }
 
-    /// Random parities over α sub-blocks: a Cauchy matrix of that size, so that any k blocks are enough.
+    /// Random parities over α sub-blocks: a Cauchy matrix of that size, so any k blocks suffice.
     pub(crate) fn vector(k: usize, m: usize, alpha: usize) -> Self {
         let (rows, cols) = ((k + m) * alpha, k * alpha);
         let dense = Matrix::from_fn(rows, cols, |r, c| if r < cols { u8::from(r == c) } else { inv(r as u8 ^ c as u8).unwrap() });
@@ -48,13 +48,13 @@ impl TestCode {
         (0..self.alpha as u16).collect()
     }
 
-    /// The generator's rows of blocks.
+    /// The generator's rows for these blocks.
     pub(crate) fn rows(&self, blocks: &[u8]) -> Matrix {
         let rows: Vec<usize> = blocks.iter().flat_map(|b| (0..self.alpha).map(|s| usize::from(*b) * self.alpha + s)).collect();
         self.dense.select_rows(&rows)
     }
 
-    /// What each helper's block (all of its sub-blocks) is multiplied with to give the lost blocks.
+    /// For each helper, the matrix that multiplies its block (all sub-blocks); the sum of the products is the lost blocks.
     pub(crate) fn shares(&self, lost: &[u8], helpers: &[u8]) -> Vec<Matrix> {
         let solution = self.rows(helpers).solve_left(&self.rows(lost)).expect("recoverable");
         let of = |h: usize| solution.select_cols(&(h * self.alpha..(h + 1) * self.alpha).collect::<Vec<_>>());
@@ -82,7 +82,7 @@ pub(crate) struct World {
     pub(crate) code: TestCode,
     pub(crate) layout: Layout,
     pub(crate) slice_len: u64,
-    /// Bytes that the data has; blocks beyond are short.
+    /// The bytes of the data; blocks beyond its end are short.
     pub(crate) data: Vec<Vec<u8>>,
     pub(crate) blocks: Vec<Vec<u8>>,
 }
@@ -102,7 +102,7 @@ impl World {
         Span::new(0, self.layout.positions())
     }
 
-    /// The blocks of a stripe, from the definition.
+    /// The blocks of a stripe, by definition.
     pub(crate) fn encode(&self, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let alpha = self.code.alpha;
         let place = |sub: usize, x: u64| {
@@ -143,7 +143,7 @@ impl World {
         Job { holds: self.holds(lost), inputs: vec![], changed: vec![], wants }
     }
 
-    /// All that is held, for [`weft_plan::eval()`].
+    /// All held blocks, for [`weft_plan::eval()`].
     pub(crate) fn memory(&self, job: &Job) -> Memory {
         let blocks = job.holds.iter().map(|hold| ((hold.party, hold.block), self.blocks[usize::from(hold.block.index)].clone()));
         Memory { blocks: blocks.collect(), ..Memory::default() }
@@ -154,14 +154,14 @@ impl World {
     }
 }
 
-/// Puts a plan together; parties become vertices as they turn up.
+/// Builds a plan; parties become vertices in the order of their first use.
 pub(crate) struct Build<'a> {
     pub(crate) world: &'a World,
     pub(crate) parties: Vec<Party>,
     pub(crate) lanes: Vec<(Span, Lane)>,
 }
 
-/// A lane that is put together.
+/// A lane under construction.
 pub(crate) struct LaneBuild {
     pub(crate) span: Span,
     pub(crate) lane: Lane,
@@ -180,7 +180,7 @@ impl Build<'_> {
         LaneBuild { span, lane: Lane { first, step, window: 4, stages: vec![].into(), links: vec![].into() } }
     }
 
-    /// Adds a stage. Every second one computes its rows as temporaries and copies them: a proof must see through it.
+    /// Adds a stage. Every second stage computes its rows as temporaries and copies them; the proof must allow this.
     pub(crate) fn stage(&mut self, lane: &mut LaneBuild, party: Party, sources: Vec<Source>, matrix: &Matrix, sinks: Vec<Sink>) {
         let rows = matrix.rows();
         let matrix = match lane.lane.stages.len() % 2 {
@@ -216,7 +216,7 @@ impl Build<'_> {
         lane.lane.stages.push(Stage { vertex, sources, matrix: matrix.into(), sinks });
     }
 
-    /// Binds generation 1 of everything that is read or patched, generation 2 of everything that is stored.
+    /// Binds generation 1 of every block that is read or patched, and generation 2 of every block that is stored.
     pub(crate) fn plan(mut self) -> Plan {
         let (mut blocks, mut stores) = (Vec::new(), Vec::new());
         let len = self.world.layout.block_len;
@@ -339,7 +339,7 @@ impl Build<'_> {
         self.lanes.push((lane.span, lane.lane));
     }
 
-    /// New bytes of sub-block 0 of a data block: its node makes the delta, and it goes through the parities one by one.
+    /// New bytes of sub-block 0 of a data block: its node computes the delta, which passes through the parities one by one.
     pub(crate) fn update(&mut self, span: Span, index: u8) {
         let code = &self.world.code;
         let column = usize::from(index) * code.alpha;

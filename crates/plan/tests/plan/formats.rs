@@ -1,4 +1,4 @@
-//! Plans on disk and on the wire, and what is shown of them to people.
+//! Plans on disk and on the wire, and how they are printed.
 
 use crate::common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn plans_of_the_first_format_are_read() {
         let text = to_json(&plan, &job, &[]).unwrap();
         let mut saved: serde_json::Value = serde_json::from_str(&text).unwrap();
         saved["weft_plan"] = 1.into();
-        // It had each lane's positions in the lane.
+        // That format had each lane's positions in the lane.
         let spans = saved["plan"]["binding"].as_object_mut().unwrap().remove("spans").unwrap();
         let lanes = saved["plan"]["shape"]["lanes"].as_array_mut().unwrap();
         lanes.iter_mut().zip(spans.as_array().unwrap()).for_each(|(lane, span)| lane["span"] = span.clone());
@@ -94,7 +94,7 @@ fn plans_and_tasks_read_back() {
             let older = text.replacen("\"plan\": {", "\"plan\": {\"deadline_ms\": null, ", 1);
             assert!(older.contains("deadline_ms"), "{text}");
             assert_eq!(from_json(&older).unwrap().plan, plan);
-            // And one number for all updates.
+            // They also have one number for all updates.
             let with_count = |count: u64| {
                 let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
                 older["plan"]["binding"]["seq"] = count.into();
@@ -104,7 +104,7 @@ fn plans_and_tasks_read_back() {
             assert!(with_count(1).unwrap_err().to_string().contains("a plan with 1 updates does not say which"));
             let updated = Plan { binding: Binding { seq: Seq::new(3, vec![0, 7]), ..plan.binding.clone() }, ..plan.clone() };
             assert_eq!(from_json(&to_json(&updated, &job, &[]).unwrap()).unwrap().plan, updated);
-            // And no priority.
+            // They have no priority.
             let older = text.replacen(",\n    \"priority\": 0", "", 1);
             assert!(!older.contains("priority"), "{text}");
             assert_eq!(from_json(&older).unwrap().plan, plan);
@@ -211,7 +211,7 @@ fn a_party_gets_its_own_share() {
     let expected =
         [(0, false, world.at(1)), (1, true, world.at(3)), (1 << 16, false, world.at(1)), (1 << 16 | 1, true, world.at(3))];
     assert_eq!(ends, expected);
-    // Three ports a lane, of one sub-block each; five slices of five positions at each; and a temporary with its padding.
+    // Each lane has three ports of one sub-block, five slices of five positions at each, and a temporary with padding.
     assert_eq!(task.memory_bytes(), 2 * (3 * 5 * 5 + 5 + 64));
     let requestor = plan.binding.parties.iter().position(|party| *party == node(90)).unwrap();
     let task = cut(&plan, requestor as u16);
@@ -229,7 +229,7 @@ fn memory_has_room_for_cells_that_small_slices_are_cut_from() {
     let tasks = (0..plan.binding.parties.len() as u16).map(|vertex| cut(&plan, vertex));
     let mut task = tasks.max_by_key(reads).unwrap();
     let stages = reads(&task);
-    assert!(stages > 0, "somebody reads several sub-blocks");
+    assert!(stages > 0, "no stage reads several sub-blocks");
     for lane in &mut task.lanes {
         (lane.span, lane.window) = (Span::new(0, 1 << 20), 1);
         for source in lane.stages.iter_mut().flat_map(|stage| &mut stage.sources) {
@@ -243,7 +243,7 @@ fn memory_has_room_for_cells_that_small_slices_are_cut_from() {
         task.layout = Layout { block_len: 3 << 30, cell_len: 3 * sub_len, alpha: 3 };
         task.memory_bytes()
     };
-    // A slice of the whole sub-block, or a large part of it, is read by itself; a small part comes out of the cell.
+    // A slice of the whole sub-block, or a large part of it, is read separately; a small part is cut from the cell.
     let kib = 1 << 10;
     assert_eq!(bytes(256 * kib, 16 * kib) - bytes(16 * kib, 16 * kib), stages * 3 * 256 * kib);
     assert_eq!(bytes(256 * kib, 64 * kib), bytes(64 * kib, 64 * kib));

@@ -3,7 +3,7 @@
 use crate::common::{CLIENT, TestCode, World, node};
 use weft_plan::{Busy, Moved, Network, Plan, WantKind, cost, moved, predict};
 
-/// Seconds, where one block over one link takes one.
+/// The time in seconds if one block over one link takes one second.
 fn time(world: &World, plan: &Plan) -> f64 {
     predict(plan, &Network::uniform(world.layout.block_len as f64)).unwrap()
 }
@@ -57,14 +57,14 @@ fn a_chain_takes_one_block_and_a_slice_for_each_further_hop() {
         let mut build = world.build();
         build.chain(world.span(), 0, 1, &helpers(k), &[TARGET]);
         let mut plan = build.plan();
-        // Long blocks need no bytes here.
+        // This test needs no bytes, so blocks can be long.
         plan.binding.layout = weft_types::Layout::new(slices * 4, slices * 4, 1).unwrap();
         plan.binding.spans[0].end = slices * 4;
         let seconds = predict(&plan, &Network::uniform((slices * 4) as f64)).unwrap();
         near(seconds, 1.0 + (k as f64 - 1.0) / slices as f64, &format!("chain of {k}, {slices} slices"));
         let cost = cost(&plan).unwrap();
         assert_eq!(cost.hops as usize, k);
-        // Shorter bound blocks are read as far as they go; every link carries one block.
+        // Shorter blocks are read to their end; every link carries one block.
         assert!(cost.parties.iter().all(|share| share.up_bytes <= slices * 4 && share.down_bytes <= slices * 4));
         assert_eq!(cost.moved_bytes(), k as u64 * slices * 4);
     }
@@ -104,7 +104,7 @@ fn the_slowest_line_decides() {
     near(predict(&plan, &network).unwrap(), 2.0 * (1.0 + 3.0 / 64.0), "overhead as long as a slice");
     network.down_bytes_per_s.insert(CLIENT, 0.0);
     assert_eq!(predict(&plan, &network), Ok(f64::INFINITY));
-    // Many slow senders fill one fast receiver's line together.
+    // Together, many slow senders fill one fast receiver's line.
     let mut build = world.build();
     build.star(world.span(), &[1, 2, 3, 4], TARGET);
     let mut network = Network::uniform(block);
@@ -145,14 +145,14 @@ fn lines_are_shared_on_a_machine_and_with_what_others_move() {
     let target = TARGET.1;
     let one = Moved { up_bytes: 0.0, down_bytes: block_len };
     let waited_for = |moved| Busy { waited_for: moved, ..Busy::default() };
-    near(seconds(&|network| network.busy = [(target, waited_for(one))].into()), 2.0, "another block comes in there");
+    near(seconds(&|network| network.busy = [(target, waited_for(one))].into()), 2.0, "another block arrives there");
     let many = Moved { up_bytes: 0.0, down_bytes: 100.0 * block_len };
-    near(seconds(&|network| network.busy = [(target, waited_for(many))].into()), 101.0, "all of it is waited for");
+    near(seconds(&|network| network.busy = [(target, waited_for(many))].into()), 101.0, "all of it comes first");
     let background = Busy { background: vec![many, Moved { down_bytes: block_len / 2.0, ..many }], ..Busy::default() };
-    near(seconds(&|network| network.busy = [(target, background.clone())].into()), 2.5, "what goes on for long has its share");
+    near(seconds(&|network| network.busy = [(target, background.clone())].into()), 2.5, "long background work has its share");
     let up = Moved { up_bytes: 5.0 * block_len, down_bytes: 0.0 };
-    near(seconds(&|network| network.busy = [(target, waited_for(up))].into()), 1.0 + fill, "what it sends is in nobody's way");
-    // The chain's first two on one machine: their link is none, and what the second sends goes over the first one's line.
+    near(seconds(&|network| network.busy = [(target, waited_for(up))].into()), 1.0 + fill, "what it sends delays nothing");
+    // The chain's first two nodes share a machine: their link uses no line, and the second node sends over the first one's line.
     let lane = &plan.shape.lanes[0];
     let party = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
     let is_first = |link: &&weft_plan::Link| lane.links.iter().all(|other| other.to != link.from);
@@ -166,12 +166,12 @@ fn lines_are_shared_on_a_machine_and_with_what_others_move() {
         together(network);
         network.busy.insert(network.line_of(second), waited_for(Moved { up_bytes: block_len, down_bytes: 0.0 }));
     };
-    near(seconds(&busy), 2.0, "what the other on the machine sends");
+    near(seconds(&busy), 2.0, "the other node on the machine is sending");
     let lines = moved(&plan, &{
         let mut network = Network::uniform(block_len);
         together(&mut network);
         network
     })
     .unwrap();
-    assert_eq!(lines.values().map(|moved| moved.up_bytes).sum::<f64>(), 2.0 * block_len, "two of three links are links");
+    assert_eq!(lines.values().map(|moved| moved.up_bytes).sum::<f64>(), 2.0 * block_len, "two of three links use a line");
 }

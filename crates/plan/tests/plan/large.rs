@@ -1,4 +1,4 @@
-//! Large plans: bounded time, for what is right and for what somebody made up.
+//! Large plans are verified in bounded time, whether they are right or malicious.
 
 use crate::common::{self, CLIENT, TestCode, World, identity, sink};
 use weft_plan::{Network, Plan, Rule, Sink, Source, WantKind, cost, explain, predict, verify};
@@ -22,14 +22,14 @@ fn a_tebibyte_in_pages_is_proved_at_once() {
     let seconds = predict(&plan, &Network::uniform((1u64 << 40) as f64)).unwrap();
     assert!((1.0..1.2).contains(&seconds), "{seconds}");
     assert!(explain(&plan, None).unwrap().lines().count() < 200);
-    // One lane less, and nobody can say without a walk over 200 million slices.
+    // With one lane less, only a walk over 200 million slices could decide.
     let mut less = plan;
     less.shape.lanes.pop();
     less.binding.spans.pop();
     assert_eq!(verify(&less, world.code.view(), &job).unwrap_err().rule, Rule::Limits);
 }
 
-/// Dense matrices over 64 sub-blocks, from and to many.
+/// Dense matrices over 64 sub-blocks, between many parties.
 #[test]
 fn many_sub_blocks_are_proved() {
     let world = World::new(TestCode::vector(3, 1, 60), 1, 4, 4, 1);
@@ -48,7 +48,7 @@ fn many_sub_blocks_are_proved() {
     assert!(refusal.to_string().starts_with("lane 0 stage 1 (n3): a coefficient of this stage is wrong"), "{refusal}");
 }
 
-/// Lanes, stages and widths beyond all measure.
+/// Too many lanes and stages, and widths that are too large.
 #[test]
 fn what_is_too_large_is_refused_at_once() {
     let world = World::new(TestCode::rs(4, 2), 1, 64, 4, 1);
@@ -73,7 +73,7 @@ fn what_is_too_large_is_refused_at_once() {
     let mut wide = plan(1);
     wide.shape.lanes[0].stages[4].sinks = vec![Sink::Check { width: u32::MAX }];
     says(&wide, "sub-blocks on its ports and links, and temporaries; at most");
-    // A small file that would multiply for hours: a link as wide as can be between stages that do nothing.
+    // A small file that would cost hours of multiplication: a link of the maximum width between stages that do nothing.
     let mut build = world.build();
     let mut lane = build.lane(Span::new(0, 64), 0, 1);
     let width = 60_000;
@@ -85,7 +85,7 @@ fn what_is_too_large_is_refused_at_once() {
     build.stage(&mut lane, CLIENT, vec![Source::Link(b)], &identity(1), vec![sink(WantKind::Output, 0, vec![0])]);
     build.lanes.push((lane.span, lane.lane));
     says(&build.plan(), "what is delivered as block 0");
-    // A small file whose culprit would take hundreds of gigabytes to find: many wide links, and one wrong coefficient.
+    // A small file whose wrong stage would take hundreds of gigabytes to find: many wide links, and one wrong coefficient.
     let mut build = world.build();
     let mut lane = build.lane(Span::new(0, 64), 0, 1);
     let width = 65_535;

@@ -1,4 +1,4 @@
-//! Plans: what is proved right of them, what they cost, and how they are told.
+//! Plans: verification, cost, and their formats.
 
 mod bindings;
 mod common;

@@ -1,4 +1,4 @@
-//! Wrong plans are refused, and the message names the stage where that can be told.
+//! Wrong plans are refused, and the message names the wrong stage if it can be determined.
 
 use crate::common::{CLIENT, TestCode, World, direct_job, identity, node, scrub_job, sink, sparse, update_job};
 use proptest::prelude::*;
@@ -49,11 +49,11 @@ fn a_wrong_coefficient_names_its_stage() {
     let mut wrong = plan.clone();
     set(&mut wrong.shape.lanes[0].stages[3].matrix, 0, 1, 5);
     refused(&world, &wrong, &job, Rule::Algebra, "lane 0 stage 3 (n5): a coefficient of this stage is wrong");
-    // What comes over the link is scaled: the sender could have done it too.
+    // The data from the link is scaled: the sender could be wrong instead.
     let mut wrong = plan.clone();
     set(&mut wrong.shape.lanes[0].stages[3].matrix, 0, 0, 5);
     refused(&world, &wrong, &job, Rule::Algebra, "lane 0 stage 2 (n4) or lane 0 stage 3 (n5): a coefficient of one of");
-    // Two wrong coefficients are nobody's alone.
+    // Two wrong coefficients cannot be attributed to one stage.
     set(&mut wrong.shape.lanes[0].stages[1].matrix, 0, 1, 9);
     let refusal = refused(&world, &wrong, &job, Rule::Algebra, "what is stored as block 2, at lane 0 stage 6 (n90), is not that");
     assert_eq!(refusal.places, []);
@@ -155,7 +155,7 @@ fn stored_blocks_are_new() {
     let mut long = plan.clone();
     long.binding.stores[0].len = 40;
     refused(&world, &long, &job, Rule::Binding, "has 40 bytes, the layout only 39");
-    // To move a block that is still there is right, under a new generation.
+    // An existing block may be moved, under a new generation.
     let mut build = world.build();
     let mut lane = build.lane(world.span(), 0, 1);
     let link = lane.link(1);
@@ -248,7 +248,7 @@ fn a_stripe_is_never_mixed() {
     let mut build = world.build();
     build.update(span, 2);
     let (plan, job) = (build.plan(), update_job(&world, span, 2));
-    // The last parity is forgotten, by the plan and by the job.
+    // The plan, and then the job too, omits the last parity.
     let mut short = plan.clone();
     let lane = &mut short.shape.lanes[0];
     lane.stages.pop();
@@ -260,20 +260,20 @@ fn a_stripe_is_never_mixed() {
     let mut forgot = job.clone();
     forgot.wants.pop();
     refused(&world, &short, &forgot, Rule::Mixed, "block 8 at n9 would keep its old value for positions 0..39");
-    // Only where it is held.
+    // The old value counts only where a node holds it.
     forgot.holds.last_mut().unwrap().span = Span::new(7, 7);
     accepted(&world, &short, &forgot);
-    // More blocks without the new data than may be lost.
+    // More blocks lack the new data than may be lost.
     forgot.holds.retain(|hold| ![0, 1, 3].contains(&hold.block.index));
     refused(&world, &short, &forgot, Rule::Tolerance, "4 blocks would be lost from position 0; rs(6,3) tolerates 3");
     // A change that ends within a lane.
     let mut partly = job.clone();
     partly.changed[0].span.end = 20;
     refused(&world, &plan, &partly, Rule::Straddles, "lane 0: only positions 0..20 of block 2 change");
-    // Where nothing changes the delta is nothing, and so is the patch.
+    // Where nothing changes, the delta is zero, and so is the patch.
     partly.changed.clear();
     accepted(&world, &plan, &partly);
-    // Stored from the old data only, while the stripe changes.
+    // A block is stored from the old data only, while the stripe changes.
     let mut build = world.build();
     let mut lane = build.lane(span, 0, 1);
     let block = Source::Block { index: 2, sub_blocks: vec![0] };
@@ -312,7 +312,7 @@ fn updates_of_degraded_stripes_and_whole_overwrites_are_right() {
     job.wants.remove(0);
     job.holds.retain(|hold| hold.block.index != 2);
     accepted(&world, &plan, &job);
-    // With the data block there, the very same plan would leave it old.
+    // If the data block exists, the same plan would leave it with its old value.
     job.holds = world.holds(&[]);
     refused(&world, &plan, &job, Rule::Mixed, "block 2 at n3 would keep its old value");
 
@@ -325,7 +325,7 @@ fn updates_of_degraded_stripes_and_whole_overwrites_are_right() {
     job.changed = (0..6).map(|index| Change { index, sub_block: 0, span }).collect();
     accepted(&world, &plan, &job);
 
-    // New parities from new and old data together.
+    // New parities from both new and old data.
     let mut build = world.build();
     let mut lane = build.lane(span, 0, 1);
     let links: Vec<Vec<u16>> = (0..6).map(|i| (0..if i == 0 { 4 } else { 3 }).map(|_| lane.link(1)).collect()).collect();
@@ -357,7 +357,7 @@ fn updates_of_degraded_stripes_and_whole_overwrites_are_right() {
 #[test]
 fn requestors_may_help_and_readers_may_be_served_besides() {
     let world = world();
-    // The reader holds block 0 itself, and is the chain's end.
+    // The reader holds block 0 and is the end of the chain.
     let helpers = [1, 3, 4, 5, 6, 0];
     let shares = world.code.shares(&[2], &helpers);
     let mut build = world.build();
@@ -381,7 +381,7 @@ fn requestors_may_help_and_readers_may_be_served_besides() {
     eval(&plan, &mut memory).unwrap();
     assert_eq!(memory.out[&(WantKind::Output, world.at(0), 2)], world.blocks[2]);
 
-    // Read repair: what is stored is also delivered.
+    // Read repair: the stored block is also delivered.
     let (mut plan, mut job) = chain(&world, WantKind::Store);
     let lane = &mut plan.shape.lanes[0];
     plan.binding.parties.push(CLIENT);
@@ -409,13 +409,13 @@ fn a_scrub_must_prove_something() {
         stage.matrix = SparseMatrix::zero(stage.matrix.rows(), stage.matrix.cols()).into();
     }
     refused(&world, &zeros, &job, Rule::Check, "rows depend on each other");
-    // A stage in the middle drops what came before it.
+    // A stage in the middle drops the sum that it receives.
     let mut drops = plan.clone();
     let stage = &mut drops.shape.lanes[0].stages[4];
     let terms = stage.matrix.steps().terms().iter().filter(|term| term.1 == 3).map(|t| (t.0 as usize, 3, t.2));
     stage.matrix = SparseMatrix::new(3, 4, terms).unwrap().into();
     refused(&world, &drops, &job, Rule::Algebra, "what is checked to be zero");
-    // One row, of which block 8 is no part.
+    // One row that does not include block 8.
     let mut one_row = plan.clone();
     let lane = &mut one_row.shape.lanes[0];
     lane.stages[9].matrix = SparseMatrix::new(1, 3, [(0, 0, 1)]).unwrap().into();
@@ -426,7 +426,7 @@ fn a_scrub_must_prove_something() {
     refused(&world, &one_row, &job, Rule::Tiling, "row 1 of the check at n90 does not come out");
 }
 
-/// What one change of a right plan is, and in which stage.
+/// A change of a right plan, and its stage.
 #[derive(Debug, Clone, Copy)]
 enum Spoil {
     Coefficient(u8),
@@ -468,7 +468,7 @@ fn right(world: &World, shape: usize) -> (Plan, Job) {
     (build.plan(), job)
 }
 
-/// Whether a plan gives what its job wants on these bytes.
+/// Whether a plan produces what its job wants from these bytes.
 fn bytes_are_right(world: &World, plan: &Plan, job: &Job, seed: u8) -> bool {
     let mut data = world.data.clone();
     for change in &job.changed {
@@ -577,7 +577,7 @@ proptest! {
     }
 }
 
-/// What a binding or a job may get wrong, the shape being as it was.
+/// Makes a binding or a job wrong, without changing the shape.
 fn misbind(plan: &mut Plan, job: &mut Job, what: usize, at: proptest::sample::Index) {
     let binding = &mut plan.binding;
     match what {
@@ -644,13 +644,13 @@ fn a_proof_is_of_one_generator_and_only_so_many_are_remembered() {
     let verify = |plan: &Plan, view| proofs.verify(plan, view, &job).map_err(|refusal| refusal.rule);
     assert_eq!((verify(&plan, world.code.view()), verify(&plan, world.code.view())), (Ok(()), Ok(())));
     assert_eq!(proofs.counts(), Counts { hits: 1, misses: 1 });
-    // By the same name another code.
+    // Another code with the same name.
     let other = TestCode::vector(world.code.k, world.code.n - world.code.k, 2).sparse;
     let rows: Vec<usize> = (0..world.code.n).map(|index| if index < world.code.k { index * 2 } else { index * 2 + 1 }).collect();
     let columns: Vec<usize> = (0..world.code.k).map(|index| index * 2).collect();
     let generator = other.select_rows(&rows).select_cols(&columns);
     assert_eq!(verify(&plan, CodeView { generator: &generator, ..world.code.view() }), Err(Rule::Algebra));
-    // Two shapes are remembered, and the one that was used last stays.
+    // The cache keeps two shapes, and drops the least recently used one.
     let window = |window: u32| {
         let mut plan = plan.clone();
         plan.shape.lanes[0].window = window;

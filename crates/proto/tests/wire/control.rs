@@ -139,14 +139,14 @@ async fn an_agent_cannot_take_all_connections() {
             Ok(channel) => held.push(channel),
             Err(error) => break error,
         }
-        assert!(held.len() < 100, "it takes as many as it likes");
+        assert!(held.len() < 100, "one agent can open any number of connections");
     };
     assert_eq!(refused.reaction, Reaction::Retry, "{refused}");
     registered(&other, &running.address).await.unwrap();
-    // The server hears of the end of a connection a little later.
+    // The server notices the end of a connection a little later.
     held.pop();
     let again = async { while registered(&greedy, &running.address).await.is_err() {} };
-    tokio::time::timeout(Duration::from_secs(10), again).await.expect("what it let go is not free");
+    tokio::time::timeout(Duration::from_secs(10), again).await.expect("the closed connection still counts");
 }
 
 /// A network that counts the connections over it.

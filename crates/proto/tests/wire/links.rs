@@ -99,7 +99,7 @@ async fn small_slices_go_together_and_no_later_than_they_are_flushed() {
     let counting = |inner| FrameStream::new(Counting { inner, reads: Arc::clone(&reads), writes: Arc::clone(&writes) });
     let mut sender = LinkSender::new(counting(ours), 9, 1, STALL);
     let mut receiver = LinkReceiver::new(counting(theirs), 9, 1, STALL);
-    // Two large slices, which are sent by themselves, in order.
+    // Two large slices, each sent separately, in order.
     let large = |number: u64| number == 20 || number == 21;
     let slice = |number: u64| Span::new(number << 16, (number << 16) + if large(number) { 40_000 } else { 1000 });
     for number in 0..50 {

@@ -117,7 +117,7 @@ async fn one_who_opens_many_connections_and_says_nothing_holds_up_nobody() {
         silent.push(intruder.connect("10.0.0.1:7400").await.unwrap());
     }
     let (client, expected) = (cluster.security(&Peer::Client), agent("a"));
-    // A client of the intruder's own machine gets in, too.
+    // A client on the intruder's machine can connect, too.
     for host in ["10.0.0.7", "10.0.0.66"] {
         let net = network.host(host);
         let meet = async { tokio::join!(client.dial(&net, "10.0.0.1:7400", &expected), incoming.next()) };
@@ -125,7 +125,7 @@ async fn one_who_opens_many_connections_and_says_nothing_holds_up_nobody() {
             tokio::time::timeout(Duration::from_secs(1), meet).await.expect("the handshake waits for the silent connections");
         assert!(dialled.is_ok() && accepted.unwrap().address.starts_with(host));
     }
-    // The listener closes those that did not have to give way after two seconds.
+    // After two seconds the listener closes the remaining silent connections.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     for stream in &mut silent {
         let read = tokio::time::timeout(Duration::from_millis(1), stream.read_u8()).await;

@@ -1,5 +1,5 @@
-//! Dissemination by *mist*: the topologies of an independent model, what the paper says of traffic and time, and the right bytes for
-//! every code.
+//! Dissemination by *mist*: topologies match an independent model, traffic and time match the paper, and every code gets the right
+//! bytes.
 
 use crate::world::{World, block, holder, spare};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn number(value: &Value) -> usize {
     value.as_u64().unwrap() as usize
 }
 
-/// Units are whole numbers, or fractions `a/b`.
+/// Units are integers, or fractions `a/b`.
 fn units(value: &Value) -> f64 {
     let text = value.as_str().unwrap();
     match text.split_once('/') {
@@ -37,7 +37,7 @@ fn topology(spec: &str, reserve: Option<usize>) -> Topology {
     Topology::of_code(parse(spec).unwrap().as_ref(), reserve)
 }
 
-/// Blocks that are sent, all together.
+/// The number of blocks that all nodes send together.
 fn sent(spec: &str, topology: &Topology) -> f64 {
     topology.sub_blocks_sent() as f64 / parse(spec).unwrap().alpha() as f64
 }
@@ -51,7 +51,7 @@ fn from_writer(topology: &Topology) -> usize {
     topology.receivers.iter().filter(|receiver| receiver.upstream == Upstream::Writer).count()
 }
 
-/// All blocks are new, and go to nodes of their own.
+/// All blocks are new, and each goes to its own node.
 fn job(world: &World, writer: Party) -> (Job, Vec<(Party, BlockId)>) {
     let inputs = (0..world.code.k() as u8).map(|index| Input { party: writer, index }).collect();
     let wants = (0..world.n()).map(|index| world.want(WantKind::Store, holder(index), index)).collect();
@@ -65,7 +65,7 @@ fn write(world: &World, job: &Job, stores: &[(Party, BlockId)], scheme: Scheme<'
     plan
 }
 
-/// What is proved of one is known of the other.
+/// The proof of one plan also covers the other.
 #[test]
 fn writes_to_nodes_of_other_numbers_have_one_shape() {
     for (spec, block_len) in [("rs(4,2)", 64), ("clay(4,2)", 64)] {
@@ -84,7 +84,7 @@ fn writes_to_nodes_of_other_numbers_have_one_shape() {
     }
 }
 
-/// What a plan moves, in blocks of a world in which all are whole.
+/// The traffic of a plan, in blocks; all blocks of the world are full.
 fn moved(world: &World, plan: &Plan) -> f64 {
     cost(plan).unwrap().moved_bytes() as f64 / world.stripe.layout.block_len as f64
 }
@@ -93,7 +93,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-9
 }
 
-/// Levels, totals and the most that anybody sends are those of an independent model, and so is what plans cost.
+/// Levels, totals, the most that a node sends, and the plans' costs equal those of an independent model.
 #[test]
 fn topologies_are_those_of_the_model() {
     let vectors = vectors();
@@ -112,7 +112,7 @@ fn topologies_are_those_of_the_model() {
         if vector["buildable"].as_bool().unwrap() {
             specs.push((spec, Some(x), vector));
         } else {
-            assert_eq!(topology(&spec, Some(x)).levels(), [4, 4, 4], "{spec}: the general one");
+            assert_eq!(topology(&spec, Some(x)).levels(), [4, 4, 4], "{spec}: not the general topology");
             refused += 1;
         }
     }
@@ -133,7 +133,7 @@ fn topologies_are_those_of_the_model() {
         let plan = write(&world, &job, &stores, Scheme::Write(&Mist { reserve }));
         assert!(close(moved(&world, &plan), total), "{spec}: {} blocks moved", moved(&world, &plan));
         let sends = cost(&plan).unwrap().of(CLIENT).unwrap().up_bytes / world.stripe.layout.block_len;
-        assert_eq!(sends as usize, world.code.k(), "{spec}: the writer sends the data, and no more");
+        assert_eq!(sends as usize, world.code.k(), "{spec}: the writer sends exactly the data");
     }
 }
 
@@ -152,11 +152,11 @@ fn twelve_blocks_of_four_move_what_the_paper_says() {
     assert_eq!(less(moved("lrc(4,2,6)", MIST)), 4.2);
     let paper = Scheme::Write(&Mist { reserve: Some(2) });
     assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), paper))), [0.0, 15.0, 21.4]);
-    // With x = 3 there is only one on the second level: the paper's bounds leave that out.
+    // With x = 3 there is only one node on the second level, which the paper's bounds do not cover.
     assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), MIST))), [12.5, 15.0, 21.4]);
 }
 
-/// Narrow repairs are taken where they move less, and only there.
+/// Narrow repairs are chosen only if they move less.
 #[test]
 fn the_cheaper_topology_is_taken() {
     let (spec, general) = ("msr(5,25,d=8)", sent("rs(5,25)", &topology("rs(5,25)", None)));
@@ -193,7 +193,7 @@ fn pairs_suffice_for_self_repairing_codes() {
     }
 }
 
-/// Sixty-four MiB in slices of 256 KiB take hardly longer than the data need on the writer's line (figure 9).
+/// 64 MiB in slices of 256 KiB take little longer than the data needs on the writer's line (figure 9).
 #[test]
 fn it_takes_as_long_as_the_data_on_the_writers_line() {
     let (block_len, slice_len) = (16 << 20, 256 << 10);
@@ -233,7 +233,7 @@ fn it_takes_as_long_as_the_data_on_the_writers_line() {
     }
 }
 
-/// Where receivers' lines are the slow ones, the writer sends to all; of equally quick ways that which moves less is taken.
+/// If the receivers' lines are slow, the writer sends to all; of equally fast ways, the one that moves less is chosen.
 #[test]
 fn the_quicker_scheme_is_taken_and_of_equal_ones_the_direct() {
     let mut world = World::whole("rs(4,4)", 4096);
@@ -269,7 +269,7 @@ fn copies_stand_above_what_they_are_copies_of() {
     let code = parse("rs(2,6)").unwrap();
     let blocks: Vec<(u8, u8)> = (0..8).map(|index| (index, 0)).chain([(0, 1), (1, 1)]).collect();
     assert_eq!(Topology::new(code.as_ref(), &blocks, None).levels(), [2, 2, 2, 4]);
-    // The generations must differ where copies do not.
+    // Blocks with equal copy numbers must differ in their generations.
     stores.last_mut().unwrap().1.copy = 0;
     let spec = world.code.spec();
     let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 8), MIST).unwrap();
@@ -277,7 +277,7 @@ fn copies_stand_above_what_they_are_copies_of() {
     assert!(refusal.to_string().contains("would be stored at two places"), "{refusal}");
 }
 
-/// A writer needs to have only what is needed.
+/// A writer must provide only the data blocks that the plan needs.
 #[test]
 fn what_is_not_needed_need_not_be_put_in() {
     let world = World::whole("lrc(4,2,2)", 12);
@@ -288,7 +288,7 @@ fn what_is_not_needed_need_not_be_put_in() {
     let plan = write(&world, &job, &stores, MIST);
     let up = |party: Party| cost(&plan).unwrap().of(party).unwrap().up_bytes / 12;
     assert_eq!([CLIENT, holder(0), holder(1), holder(4)].map(up), [2, 1, 1, 0]);
-    // Without the data's homes the writer makes the parity.
+    // If the data is not stored, the writer computes the parity.
     job.wants.retain(|want| want.index == 4);
     let plan = write(&world, &job, &stores, MIST);
     assert_eq!((moved(&world, &plan), plan.binding.parties.len()), (1.0, 2));
@@ -316,19 +316,19 @@ fn a_spoiled_plan_is_refused() {
         let terms = matrix.terms().iter().enumerate().map(|(at, (r, c, v))| (*r as usize, *c as usize, v ^ u8::from(at == 7)));
         stage.matrix = SparseMatrix::new(rows, cols, terms.collect::<Vec<_>>()).unwrap().into();
     });
-    assert_eq!(wrong, Rule::Algebra, "one coefficient of what a receiver makes for another");
+    assert_eq!(wrong, Rule::Algebra, "one wrong coefficient in what a receiver computes for another");
     let crossed = refuse(&|plan| plan.shape.lanes[0].stages.iter_mut().find(computes).unwrap().sources.swap(0, 1));
-    assert_eq!(crossed, Rule::Algebra, "two links that are crossed");
+    assert_eq!(crossed, Rule::Algebra, "two swapped links");
     let dropped = refuse(&|plan| {
         let relays = |stage: &&mut weft_plan::Stage| matches!(stage.sinks[..], [Sink::Store { .. }, Sink::Link(_), ..]);
         let stage = plan.shape.lanes[0].stages.iter_mut().find(relays).unwrap();
         stage.sinks.remove(0);
         stage.matrix = stage.matrix.select_rows(&(1..stage.matrix.rows()).collect::<Vec<_>>());
     });
-    assert_eq!(dropped, Rule::Tiling, "a block that is passed on, and not stored");
+    assert_eq!(dropped, Rule::Tiling, "a block is passed on but not stored");
 }
 
-/// §5: the hardest work is the fastest node's.
+/// §5: the fastest node gets the most work.
 #[test]
 fn nodes_are_assigned_as_by_the_model() {
     let unknown = Candidate::UNKNOWN;
@@ -343,7 +343,7 @@ fn nodes_are_assigned_as_by_the_model() {
         let expected: Vec<usize> = of("position_to_server").into_iter().map(|server| server - 1).collect();
         assert_eq!(assign(code.as_ref(), AUTO, &candidates, &Racks::default()).unwrap(), expected);
     }
-    // rs(4,2): four receivers send two blocks each, the others none, and receive four.
+    // rs(4,2): four receivers send two blocks each; the other two send none and receive four.
     let code = parse("rs(4,2)").unwrap();
     let with = |up: &[f64], down: &[f64]| -> Vec<usize> {
         let both = up.iter().zip(down);
@@ -352,17 +352,17 @@ fn nodes_are_assigned_as_by_the_model() {
     };
     let mut narrow_up = with(&[1.0, 9.0, 9.0, 1.0, 9.0, 9.0], &[9.0; 6]).split_off(4);
     narrow_up.sort_unstable();
-    assert_eq!(narrow_up, [0, 3], "a narrow line up is for who sends nothing");
+    assert_eq!(narrow_up, [0, 3], "nodes with slow uplinks send nothing");
     let mut narrow_down = with(&[9.0; 6], &[1.0, 9.0, 1.0, 1.0, 9.0, 1.0]).split_off(4);
     narrow_down.sort_unstable();
-    assert_eq!(narrow_down, [1, 4], "a narrow line down is for who receives one block");
+    assert_eq!(narrow_down, [1, 4], "nodes with slow downlinks receive one block");
     let few = assign(code.as_ref(), "mist", &[unknown; 5], &Racks::default()).unwrap_err();
     assert_eq!(few.message, "rs(4,2) has 6 blocks, but 5 nodes were given for them");
     let unlike: Vec<Candidate> = (0..6).map(|up| Candidate { up_bytes_per_s: f64::from(up), ..unknown }).collect();
-    assert_eq!(assign(code.as_ref(), "direct", &unlike, &Racks::default()).unwrap(), [0, 1, 2, 3, 4, 5], "as they were placed");
+    assert_eq!(assign(code.as_ref(), "direct", &unlike, &Racks::default()).unwrap(), [0, 1, 2, 3, 4, 5], "the placement is kept");
 }
 
-/// What goes from rack to rack where nodes stand in these racks, the writer in one of them or in none.
+/// The traffic between racks for nodes in these racks; the writer is in one of them or in none.
 fn crossing(spec: &str, racks: &[usize], writer: Option<usize>, assigned: &[usize]) -> f64 {
     let edges = TOPOLOGIES.edges(parse(spec).unwrap().as_ref());
     let rack = |at: usize| Some(racks[assigned[at]]);
@@ -400,12 +400,12 @@ fn as_little_as_can_be_goes_from_rack_to_rack() {
         println!("{spec}: at most {worst:.3} of the least, {:.3} of what chance gives", sum / sum_of_all);
         assert!(worst <= 1.15, "{spec}: {worst}");
     }
-    // Six nodes in two racks, of which one has a slow line out: who sends stands in the other, as far as there is room.
+    // Six nodes in two racks, one of which has a slow uplink: senders are in the other, as far as there is room.
     let of = [0, 1, 0, 1, 0, 1];
     let slow = Racks { writer: Some(1), lines: vec![(1.0, 100.0), (100.0, 100.0)] };
     let got = assigned("rs(3,3)", &of, &slow);
     assert!(got[..3].iter().all(|at| of[*at] == 1), "{got:?}");
-    // Who is slow stays where it has least to do, whatever its rack.
+    // A slow node gets the least work, whatever its rack.
     let candidates: Vec<Candidate> = (0..6)
         .map(|at| Candidate { rack: Some(at % 2), products_per_s: if at == 1 { 1.0 } else { 9.0 }, ..Candidate::UNKNOWN })
         .collect();
@@ -452,7 +452,7 @@ const SPECS: &[&str] = &[
     "hsrc(20,5)",
 ];
 
-/// Those, and of every family of codes the smallest that it names itself.
+/// These, and the smallest code that each family lists for measurement.
 fn specs() -> Vec<&'static str> {
     let size = |spec: &&&str| {
         let code = parse(spec).unwrap();
@@ -462,7 +462,7 @@ fn specs() -> Vec<&'static str> {
     SPECS.iter().chain(smallest).copied().collect()
 }
 
-/// Whatever the code: the writer sends k blocks, nobody else more, and the plan moves what the topology says.
+/// For any code, the writer sends k blocks, no node sends more, and the plan moves what the topology says.
 #[test]
 fn every_plan_moves_what_its_topology_says() {
     for spec in specs() {
@@ -479,8 +479,8 @@ fn every_plan_moves_what_its_topology_says() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whoever writes, whatever of the stripe is wanted, and however often: everybody stores the right bytes, and nobody sends more
-    /// than k blocks.
+    /// For any writer, any wanted blocks and any number of copies, every node stores the right bytes, and no party sends more than k
+    /// blocks.
     #[test]
     fn whatever_is_disseminated_is_right(seed: u64, spec in prop::sample::select(specs()), reserve in proptest::option::of(0usize..5)) {
         let mut world = World::of(spec, seed);

@@ -1,4 +1,4 @@
-//! Schemes: the plans that they answer with, on networks of all kinds.
+//! Schemes: the plans that they make, on networks of all kinds.
 
 mod disseminate;
 mod paths;

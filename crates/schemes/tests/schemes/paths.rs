@@ -1,5 +1,4 @@
-//! Path selection: never worse than any path there is, on the paper's measurements, on an independent model's weights, and on random
-//! ones.
+//! Path selection finds the best path, on the paper's measurements, on an independent model's weights, and on random ones.
 
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -10,7 +9,7 @@ fn vectors() -> Value {
     serde_json::from_str(include_str!("data/topo_ecpipe.json")).unwrap()
 }
 
-/// Weights between candidates by a function of two places, and of one and the requestor.
+/// Weights: `link` gives those between two candidates, `end` those between a candidate and the requestor.
 fn weights(count: usize, link: impl Fn(usize, usize) -> f64, end: impl Fn(usize) -> f64) -> Weights {
     let mut weights = Weights::new(count);
     for from in 0..count {
@@ -29,19 +28,19 @@ fn random_weights(random: &mut StdRng, count: usize, mut draw: impl FnMut(&mut S
     weights
 }
 
-/// The continents of Table 1: nodes of which some stand in each region; a weight is the inverse of a bandwidth in Mb/s.
+/// The continents of Table 1, with one node in each of `regions`; a weight is the inverse of a bandwidth in Mb/s.
 fn continent(name: &str, requestor: usize, regions: &[usize]) -> Weights {
     let table = &vectors()["table1"][name]["bandwidth_mbps"];
     let weight = |from: usize, to: usize| table[from][to].as_f64().unwrap().recip();
     weights(regions.len(), |from, to| weight(regions[from], regions[to]), |from| weight(regions[from], requestor))
 }
 
-/// Of 16 helpers in four regions, without one of those in `lost_in`.
+/// The regions of 16 helpers, four in each of four regions, less one in `lost_in`.
 fn sixteen(lost_in: Option<usize>) -> Vec<usize> {
     (0..4).flat_map(|region| std::iter::repeat_n(region, if lost_in == Some(region) { 3 } else { 4 })).collect()
 }
 
-/// A route is of so many different candidates, and as heavy as it says.
+/// Checks that a route has this many distinct candidates and the weight that it declares.
 fn check(weights: &Weights, route: &Route, helpers: usize) {
     let mut members = route.order.clone();
     members.sort_unstable();
@@ -64,7 +63,7 @@ fn cycle(weights: &Weights, helpers: usize) -> Route {
     route
 }
 
-/// What the cyclic version uses of the links of these: each sends to the next one, and all but the last but one to the requestor.
+/// The greatest weight in a cycle: each candidate sends to the next, and all but the last but one send to the requestor.
 fn rotated(weights: &Weights, order: &[usize]) -> f64 {
     let count = order.len();
     let links = (0..count).map(|at| weights.link(order[at], order[(at + 1) % count]));
@@ -72,7 +71,7 @@ fn rotated(weights: &Weights, order: &[usize]) -> f64 {
     links.chain(ends).fold(0.0, f64::max)
 }
 
-/// The least weight of all orders of all selections.
+/// The least weight over all orders of all selections.
 fn brute_force(weights: &Weights, helpers: usize, of: &dyn Fn(&Weights, &[usize]) -> f64) -> f64 {
     fn extend(weights: &Weights, helpers: usize, of: &dyn Fn(&Weights, &[usize]) -> f64, order: &mut Vec<usize>) -> f64 {
         if order.len() == helpers {
@@ -143,20 +142,20 @@ fn of_equal_links_those_come_who_are_preferred_in_their_order() {
 #[test]
 fn racks_are_crossed_as_seldom_as_can_be() {
     let mut equal = weights(9, |_, _| 1.0, |_| 1.0);
-    // The requestor stands in rack 0; three of each rack.
+    // Three candidates in each rack; the requestor is in rack 0.
     let racks: Vec<Option<usize>> = (0..9).map(|at| Some(at % 3)).chain([Some(0)]).collect();
     equal.set_racks(&racks);
-    // Rack 0 is home: three of it next to the requestor, and three of another one before them.
+    // The requestor is in rack 0: its three candidates come last, after three of another rack.
     let route = path(&equal, 6);
     assert_eq!((route.order.clone(), equal.crossings(&route.order)), (vec![1, 4, 7, 0, 3, 6], 1));
     let route = path(&equal, 9);
     assert_eq!((route.order.clone(), equal.crossings(&route.order)), (vec![1, 4, 7, 2, 5, 8, 0, 3, 6], 2));
-    // A slow link within a rack is gone around, and a rack is left only for that.
+    // The path avoids a slow link within a rack, and leaves a rack only for that.
     equal.set_link(1, 4, 2.0);
     equal.set_link(4, 1, 2.0);
     let route = path(&equal, 9);
     assert_eq!((route.weight, equal.crossings(&route.order)), (1.0, 2), "{route:?}");
-    // With more candidates than the table has room for.
+    // More candidates than the table has room for.
     let mut many = weights(60, |_, _| 1.0, |_| 1.0);
     many.set_racks(&(0..60).map(|at| Some(at % 6)).chain([Some(0)]).collect::<Vec<_>>());
     let route = path(&many, 30);
@@ -171,7 +170,7 @@ fn a_straggler_helps_only_where_nobody_else_is_left() {
     assert_eq!(path(&slow, 6).weight, 50.0);
     assert_eq!(cycle(&slow, 5).weight, 1.0);
     let dead = weights(4, |_, _| f64::INFINITY, |_| f64::NAN);
-    assert_eq!(path(&dead, 3).weight, f64::INFINITY, "a chain that never ends is one all the same");
+    assert_eq!(path(&dead, 3).weight, f64::INFINITY, "a chain with a dead link still has a route");
 }
 
 #[test]
@@ -185,12 +184,12 @@ fn more_candidates_than_the_table_has_room_for_are_searched_in_bounded_time_and_
             let as_they_come: Vec<usize> = (0..helpers).collect();
             assert!(route.weight < weights.chain(&as_they_come));
             proved += usize::from(route.exact);
-            // Nobody's but one's links to the requestor are slow: there is a cycle without them or with one.
+            // Few candidates have slow links to the requestor: a cycle can avoid them or use one.
             let slow = self::weights(count, |from, to| weights.link(from, to), |from| if from % 7 == 0 { 9.0 } else { 0.0 });
             assert!(cycle(&slow, helpers).weight < 1.0);
         }
     }
-    assert!(proved < 8, "nothing that is hard was tried");
+    assert!(proved < 8, "no hard case was tried");
 }
 
 proptest! {

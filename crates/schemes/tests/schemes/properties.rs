@@ -1,4 +1,4 @@
-//! Any code, any layout, any failure, any scheme: the plan is proved right, and the bytes that come out are the right ones.
+//! For any code, layout, failure and scheme, the plan is verified and produces the right bytes.
 
 use crate::world::{World, block, holder, spare};
 use proptest::prelude::*;
@@ -9,13 +9,13 @@ use weft_types::{BlockId, Party, Span};
 
 const CLIENT: Party = Party::Client(9);
 
-/// A random failure that can be recovered: lost blocks, and holes in others, so that nowhere more than m are missing.
+/// A random recoverable failure: lost blocks and holes in others, with at most m blocks missing at any position.
 fn failure(world: &mut World) -> (Vec<u8>, Vec<Hold>) {
     let (n, m) = (world.n(), world.code.m());
     let all = world.shuffled((0..n).collect());
     let lost = all[..world.random.random_range(1..=m)].to_vec();
     let mut holds = world.holds_without(&lost);
-    // Each position may miss m blocks: as many holes may cross there as blocks are left to lose.
+    // Each position may miss m blocks, so lost blocks and overlapping holes together are at most m.
     let mut depth = vec![lost.len(); world.positions() as usize];
     for _ in 0..world.random.random_range(0..4) {
         let hole = world.random_span();
@@ -31,7 +31,7 @@ fn failure(world: &mut World) -> (Vec<u8>, Vec<Hold>) {
     (lost, holds)
 }
 
-/// Blocks stored anew on spare nodes, whole or what is left of them, in random sub-ranges.
+/// Rebuilt blocks on spare nodes: whole or random sub-ranges, less what an interrupted plan has stored.
 fn stores(world: &mut World, lost: &[u8]) -> (Vec<Want>, Vec<(Party, BlockId)>) {
     let some = world.random.random_range(0..=lost.len());
     let mut wants = Vec::new();
@@ -68,7 +68,7 @@ fn outputs(world: &mut World) -> Vec<Want> {
     wants
 }
 
-/// Puts a world's nodes in racks with links of all kinds between them, and has their helpers selected somehow.
+/// Puts a world's nodes in racks with links of all kinds between them, and chooses a random selection of helpers.
 fn somewhere(world: &mut World, scheme: Scheme<'_>) {
     let parties: Vec<Party> = (0..world.n()).flat_map(|index| [holder(index), spare(index)]).chain([CLIENT]).collect();
     let rate = |random: &mut rand::rngs::StdRng| [0.0, 1.0, 2.0, 10.0, f64::INFINITY][random.random_range(0..5)];
@@ -91,7 +91,7 @@ fn somewhere(world: &mut World, scheme: Scheme<'_>) {
     }
 }
 
-/// Any scheme that answers such jobs.
+/// Any scheme that plans jobs of this kind.
 fn nth(kind: Kind) -> impl Strategy<Value = Scheme<'static>> {
     (0..answering(kind).count()).prop_map(move |at| answering(kind).nth(at).unwrap())
 }
@@ -129,8 +129,8 @@ proptest! {
         world.prove(&plan, &job);
     }
 
-    /// A write that goes on around a node that failed: what is stored already is there, the writer still has the data, and
-    /// what is missing goes to somebody else.
+    /// A write continues after a node failed: the stored blocks exist, the writer still has the data, and the missing blocks
+    /// go to other nodes.
     #[test]
     fn a_write_goes_on(seed: u64, scheme in nth(Kind::Write)) {
         let mut world = World::random(seed);

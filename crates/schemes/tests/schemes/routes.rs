@@ -1,4 +1,4 @@
-//! Where repairs go on networks whose links are not alike: who helps, in which order, over how many paths, and how long it takes.
+//! Routes of repairs on networks with different links: the helpers, their order, the number of paths, and the time.
 
 use crate::world::{World, block, holder, node, spare};
 use weft_plan::{ChosenPath, Considered, Job, Network, Plan, Source, WantKind, predict};
@@ -7,14 +7,14 @@ use weft_types::{Party, Span};
 
 const BLOCK_LEN: u64 = 1 << 12;
 
-/// Block 0 of a stripe is lost and stored on a spare node.
+/// These blocks of a stripe are lost, and each is stored on a spare node.
 fn lost(world: &World, lost: &[u8]) -> (Job, Vec<(Party, weft_types::BlockId)>) {
     let wants = lost.iter().map(|index| world.want(WantKind::Store, spare(*index), *index)).collect();
     let stores = lost.iter().map(|index| (spare(*index), block(*index, 2))).collect();
     (Job { holds: world.holds_without(lost), wants, ..Job::default() }, stores)
 }
 
-/// The plan that is chosen and proved, and among which.
+/// The chosen and verified plan, and the considered alternatives.
 fn choose(world: &World, indexes: &[u8], slice_len: u64, scheme: &str) -> (Plan, Vec<Considered>) {
     let (job, stores) = lost(world, indexes);
     let (plan, considered) = weft_schemes::choose(&world.request(&job, &stores, &[], slice_len), scheme).unwrap();
@@ -23,7 +23,7 @@ fn choose(world: &World, indexes: &[u8], slice_len: u64, scheme: &str) -> (Plan,
     (plan, considered)
 }
 
-/// Who reads blocks, lane by lane, each first in its chain.
+/// The parties that read blocks, lane by lane, in the order of each chain.
 fn chains(plan: &Plan) -> Vec<Vec<Party>> {
     let reads = |stage: &&weft_plan::Stage| stage.sources.iter().any(|source| matches!(source, Source::Block { .. }));
     let party = |stage: &weft_plan::Stage| plan.binding.parties[usize::from(stage.vertex)];
@@ -41,18 +41,18 @@ fn a_straggler_is_left_out_or_stands_where_it_does_the_least_harm() {
     }
     world.select = Select::AsPreferred;
     let (_, considered) = choose(&world, &[0], 64, "pipeline");
-    assert!(considered[0].seconds > 100.0, "whoever prefers a straggler gets it");
+    assert!(considered[0].seconds > 100.0, "the preferred straggler is not used");
     assert_eq!(considered[0].paths[0].exact, None);
     world.select = Select::Ordered;
     let (plan, considered) = choose(&world, &[0], 64, "pipeline");
-    assert!(chains(&plan)[0].contains(&holder(2)) && considered[0].seconds > 100.0, "the first four, whoever they are");
+    assert!(chains(&plan)[0].contains(&holder(2)) && considered[0].seconds > 100.0, "not the first four");
 }
 
 #[test]
 fn slow_pairs_are_gone_around_and_what_was_found_is_told() {
     let mut world = World::whole("rs(4,2)", BLOCK_LEN);
     let rate = BLOCK_LEN as f64;
-    // In the order of the holds each link but one is slow; backwards all are quick.
+    // In the order of the holds, all links but one are slow; in reverse order, all are fast.
     for at in 1u32..=6 {
         world.network.pair_bytes_per_s.insert((node(at), node(at + 1)), rate / 8.0);
     }
@@ -68,7 +68,7 @@ fn slow_pairs_are_gone_around_and_what_was_found_is_told() {
     assert_eq!((considered[0].paths[0].bytes_per_s, considered[0].paths[0].exact), (rate / 8.0, None));
     world.select = Select::Random { seed: 5 };
     let drawn = |world: &World| chains(&choose(world, &[0], 64, "pipeline").0);
-    assert_eq!(drawn(&world), drawn(&world), "the same seed draws the same");
+    assert_eq!(drawn(&world), drawn(&world), "the same seed gives another selection");
     let first = drawn(&world);
     assert!((6..20).any(|seed| {
         world.select = Select::Random { seed };
@@ -87,7 +87,7 @@ fn a_codes_own_helpers_are_ordered_where_it_wants_others() {
     let mut helpers = chains(&plan)[0].clone();
     assert_ne!(helpers, local, "another order");
     helpers.sort_unstable();
-    assert_eq!(helpers, local, "of the same helpers");
+    assert_eq!(helpers, local, "other helpers were chosen");
     assert_eq!(considered[0].paths[0].bytes_per_s, BLOCK_LEN as f64);
 }
 
@@ -128,7 +128,7 @@ fn where_the_way_to_the_requestor_is_slow_the_cyclic_version_is_chosen() {
     assert_eq!((considered[0].scheme.as_str(), plan.shape.lanes.len()), ("cyclic", 5));
     let pipeline = considered.iter().find(|other| other.scheme == "pipeline").unwrap().seconds;
     assert!((considered[0].seconds, pipeline) < (2.2, 10.0) && pipeline / considered[0].seconds > 4.0, "{considered:?}");
-    // Of equal links the one chain is as good, and simpler.
+    // With equal links, one chain is as fast, and simpler.
     world.network = Network::uniform(BLOCK_LEN as f64);
     assert_eq!(choose(&world, &[0], 16, AUTO).1[0].scheme, "pipeline");
 }
@@ -145,7 +145,7 @@ fn who_delivers_the_slowest_does_not_in_the_cyclic_version() {
 #[test]
 fn the_slow_way_of_who_delivers_nothing_is_no_reason_for_slow_links_between_helpers() {
     let (mut world, rate) = (World::whole("rs(4,1)", BLOCK_LEN), BLOCK_LEN as f64);
-    // All that are left must help. One way around is quick.
+    // All remaining nodes must help. One order is fast.
     let all = [1, 2, 3, 4].map(holder);
     let ring = [1, 3, 2, 4, 1].map(holder);
     for (from, to) in all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to))) {
@@ -156,7 +156,7 @@ fn the_slow_way_of_who_delivers_nothing_is_no_reason_for_slow_links_between_help
     let (_, considered) = choose(&world, &[0], 64, "cyclic");
     let ChosenPath { bottleneck, bytes_per_s, exact, .. } = &considered[0].paths[0];
     assert!(considered[0].seconds < 1.2, "{}", considered[0].seconds);
-    assert_eq!((*bytes_per_s, *exact), (rate, Some(true)), "{bottleneck:?}: a link that nobody uses is not told");
+    assert_eq!((*bytes_per_s, *exact), (rate, Some(true)), "{bottleneck:?}: an unused link was reported");
 }
 
 #[test]
@@ -165,12 +165,12 @@ fn the_requestors_own_line_is_told_where_it_is_the_slowest() {
     world.network.down_bytes_per_s.insert(spare(0), rate / 2.0);
     let (_, considered) = choose(&world, &[0], 64, "cyclic");
     let ChosenPath { bottleneck, bytes_per_s, .. } = &considered[0].paths[0];
-    assert_eq!((bottleneck.1, *bytes_per_s), (spare(0), rate / 2.0), "all its chains together get no more");
+    assert_eq!((bottleneck.1, *bytes_per_s), (spare(0), rate / 2.0), "all its chains share the link");
 }
 
 #[test]
 fn several_paths_are_taken_where_they_are_quicker_and_only_there() {
-    // Between nodes there are only slow pairs; everybody's own line carries much more.
+    // All pairs of nodes are slow; the line of each node carries much more.
     let mut world = World::whole("rs(3,6)", BLOCK_LEN);
     let all: Vec<Party> = (0..9).map(holder).chain([spare(0)]).collect();
     for (from, to) in all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to))) {
@@ -185,11 +185,11 @@ fn several_paths_are_taken_where_they_are_quicker_and_only_there() {
     let mut helpers: Vec<Party> = chains(&plan)[..2].concat();
     helpers.sort_unstable();
     helpers.dedup();
-    assert_eq!(helpers.len(), 6, "there are enough helpers: nobody stands in two chains");
+    assert_eq!(helpers.len(), 6, "there are enough helpers, but one is in two chains");
 
     world.network = Network::uniform(BLOCK_LEN as f64);
     let (_, considered) = choose(&world, &[0], 16, "pipeline");
-    assert_eq!(considered.len(), 1, "what the requestor receives is all that counts");
+    assert_eq!(considered.len(), 1, "only the requestor's downlink counts");
     assert_eq!(considered[0].paths.len(), 1);
 }
 
@@ -197,7 +197,7 @@ fn several_paths_are_taken_where_they_are_quicker_and_only_there() {
 fn a_path_gets_as_much_as_it_carries() {
     let mut world = World::whole("rs(2,2)", 400);
     world.paths = Paths::Count(2);
-    // Three helpers, of whom every path needs two: one link to the requestor carries three times as much as the others.
+    // Every path needs two of three helpers. One link to the requestor is three times as fast as the others.
     for (at, rate) in [(1, 300.0), (2, 100.0), (3, 100.0)] {
         world.network.pair_bytes_per_s.insert((holder(at), spare(0)), rate);
     }
@@ -209,7 +209,7 @@ fn a_path_gets_as_much_as_it_carries() {
     let links = |at: usize| considered[0].paths[at].parties.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>();
     assert!(links(0).iter().all(|link| !links(1).contains(link)), "{:?}", considered[0].paths);
 
-    // Fewer slices than paths.
+    // There are fewer slices than paths.
     let (plan, _) = choose(&world, &[0], 400, "pipeline");
     assert_eq!(plan.shape.lanes.len(), 1);
     world.paths = Paths::Count(2);
@@ -227,7 +227,7 @@ fn a_path_gets_as_much_as_it_carries() {
 #[test]
 fn paths_share_a_racks_line_and_there_are_no_more_than_there_are_links() {
     let mut world = World::whole("rs(1,3)", 600);
-    // Two copies stand in one rack, whose line carries twice what a link carries by which the third one comes.
+    // Two copies are in one rack, whose line is twice as fast as the link to the third copy.
     world.network.link_bytes_per_s = 1e6;
     world.network.racks.extend([1, 2].map(|at| (holder(at), "a".to_owned())));
     world.network.rack_up_bytes_per_s.insert("a".to_owned(), 400.0);
@@ -240,7 +240,7 @@ fn paths_share_a_racks_line_and_there_are_no_more_than_there_are_links() {
 
     world.paths = Paths::Count(16);
     let (plan, considered) = choose(&world, &[0], 4, "pipeline");
-    assert_eq!((plan.shape.lanes.len(), considered[0].paths.len()), (3, 3), "nobody sends to the requestor twice");
+    assert_eq!((plan.shape.lanes.len(), considered[0].paths.len()), (3, 3), "a node sends to the requestor twice");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
         Job { holds: world.holds_without(&[0]), wants: vec![world.want(WantKind::Store, spare(3), 3)], ..Job::default() };
     let plan = world.repair(&job, &stores, &[], 64, direct);
     assert_eq!((plan.shape.lanes.len(), plan.shape.lanes[0].links.len(), chains(&plan)), (1, 1, vec![vec![holder(3)]]));
-    assert!((predict(&plan, &world.network).unwrap() - 1.0).abs() < 1e-9, "as long as a block takes over one link");
+    assert!((predict(&plan, &world.network).unwrap() - 1.0).abs() < 1e-9, "not the time of one block over one link");
     job.holds.retain(|hold| hold.block.index != 3);
     let error = weft_schemes::plan(&world.request(&job, &stores, &[], 64), direct).unwrap_err();
     assert_eq!(
@@ -265,18 +265,18 @@ fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
 
 #[test]
 fn of_several_lost_blocks_what_is_quicker_is_chosen() {
-    // One chain carries the sums of all to one requestor or to several; with as many lost as helpers there are, no chain is needed.
+    // One chain carries the sums of all lost blocks to one or more requestors. With as many lost blocks as helpers, no chain is needed.
     let world = World::whole("rs(6,3)", BLOCK_LEN);
     let (_, considered) = choose(&world, &[0, 4], 16, AUTO);
     assert_ne!(considered[0].scheme, "conventional", "{considered:?}");
     let (plan, _) = choose(&world, &[0, 4], 16, "pipeline");
     let widths: Vec<u32> = plan.shape.lanes[0].links.iter().map(|link| link.width).collect();
-    assert_eq!(widths, [2, 2, 2, 2, 2, 1, 1], "k−1 hops for both, and one to each requestor");
+    assert_eq!(widths, [2, 2, 2, 2, 2, 1, 1], "not k−1 hops for both blocks and one to each requestor");
     let world = World::whole("rs(2,3)", BLOCK_LEN);
     let (_, considered) = choose(&world, &[0, 1, 3], 16, AUTO);
     assert_eq!(considered[0].scheme, "conventional", "{considered:?}");
     assert!(considered.iter().any(|other| other.scheme == "pipeline" && other.seconds > considered[0].seconds));
-    // All of them for one requestor.
+    // One requestor wants all of them.
     let world = World::whole("rs(6,3)", BLOCK_LEN);
     let wants = [0, 4].map(|index| world.want(WantKind::Store, spare(0), index)).to_vec();
     let stores = [0, 4].map(|index| (spare(0), block(index, 2)));

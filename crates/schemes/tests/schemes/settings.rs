@@ -1,4 +1,4 @@
-//! Schemes of one name and different settings are different schemes, also to what is remembered.
+//! Schemes with one name and different settings are different schemes, also for the cache.
 
 use crate::world::{World, block, spare};
 use weft_codes::Recipe;
@@ -9,7 +9,7 @@ use weft_schemes::{
 };
 use weft_types::Result;
 
-/// Every helper sends to the requestor: with links of that rank, by the recipe of that number.
+/// Every helper sends to the requestor, over links of this rank, by the recipe of this number.
 #[derive(Debug)]
 struct Ranked {
     rank: u32,

@@ -1,4 +1,4 @@
-//! What plans look like and cost: the closed forms of the papers, and the cases that a person would draw.
+//! Shapes and costs of plans: the closed forms of the papers, and simple cases.
 
 use crate::world::{World, block, holder, spare};
 use weft_plan::{Change, Hold, Input, Job, Network, Plan, Sink, Source, Want, WantKind, cost, predict};
@@ -24,7 +24,7 @@ fn hops(plan: &Plan) -> u32 {
     cost(plan).unwrap().hops
 }
 
-/// How long it takes, in plain reads of a block: every line carries one block in a second.
+/// The predicted time, in units of a plain read of a block: every line carries one block a second.
 fn reads(plan: &Plan) -> f64 {
     predict(plan, &Network::uniform(BLOCK_LEN as f64)).unwrap()
 }
@@ -58,7 +58,7 @@ fn one_block_costs_what_the_papers_say() {
 
             let ppr = repair_one(&world, &[lost], "ppr");
             assert_eq!(hops(&ppr), rounds, "k = {k}");
-            assert!(worst_traffic(&ppr) <= (1.0, f64::from(rounds)), "nobody gives twice, nobody takes twice in a round");
+            assert!(worst_traffic(&ppr) <= (1.0, f64::from(rounds)), "a node sends or receives twice in a round");
 
             let pipeline = repair_one(&world, &[lost], "pipeline");
             assert_eq!((hops(&pipeline), worst_traffic(&pipeline)), (k as u32, (1.0, 1.0)));
@@ -183,7 +183,7 @@ fn a_hole_is_gone_around_and_only_there() {
 
     let prefer = [2, 3, 4].map(holder);
     let plan = world.repair(&job, &stores, &prefer, 8, by_name(Kind::Repair, "pipeline").unwrap());
-    assert_eq!(plan.shape.lanes.len(), 1, "a hole in a block that nobody reads does not matter");
+    assert_eq!(plan.shape.lanes.len(), 1, "a hole in an unused block split the lane");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn the_writer_sends_every_block_to_its_node() {
 
     let one = Job { wants: vec![world.want(WantKind::Store, holder(2), 2)], ..job.clone() };
     let plan = weft_schemes::plan(&world.request(&one, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap();
-    assert_eq!(plan.shape.lanes[0].stages[0].sources.len(), 1, "only the data that is needed is put in");
+    assert_eq!(plan.shape.lanes[0].stages[0].sources.len(), 1, "the writer sends data that is not needed");
 
     let mut part = job.clone();
     part.inputs.remove(3);
@@ -352,7 +352,7 @@ fn a_block_with_a_hole_helps_beside_one_that_is_full_of_them() {
     job.holds.extend(with_hole(&whole[2], 1007));
     job.holds.push(whole[3].clone());
     let plan = world.repair(&job, &stores, &[], 8, by_name(Kind::Repair, "pipeline").unwrap());
-    assert_eq!(plan.shape.lanes.len(), 5, "the same two helpers wherever they can, others around two holes");
+    assert_eq!(plan.shape.lanes.len(), 5, "not the same two helpers except around two holes");
 }
 
 #[test]
@@ -364,8 +364,8 @@ fn more_pieces_than_a_plan_can_have_are_refused() {
     assert!(error.message.contains("form 600 separate pieces: at most 512"), "{error}");
 }
 
-/// What a read of some data blocks with one lost moves to the reader, and what it reads from disks, in sub-blocks beyond those of
-/// the run that are there.
+/// The extra cost of reading a run of data blocks of which one is lost: the sub-blocks moved to the reader and read from disks, less
+/// those of the run's existing blocks.
 fn extra(world: &World, run: std::ops::Range<u8>, lost: u8, scheme: &str) -> (usize, usize) {
     let sub_len = world.stripe.layout.sub_len() as usize;
     let there = (run.len() - 1) * world.code.alpha();
@@ -376,7 +376,7 @@ fn extra(world: &World, run: std::ops::Range<u8>, lost: u8, scheme: &str) -> (us
     (received as usize / sub_len - there, cost.read_bytes() as usize / sub_len - there)
 }
 
-/// What the code promises for that: what its recipe sends and reads of blocks that are not in the run, in sub-blocks.
+/// The cost that the code promises: the sub-blocks that its recipe sends and reads from blocks outside the run.
 fn promised(world: &World, run: std::ops::Range<u8>, lost: u8) -> (usize, usize) {
     let wanted = world.all_sub_blocks().into_iter().map(|sub_block| weft_codes::SubBlock { index: lost, sub_block }).collect();
     let available = (0..world.n()).filter(|index| *index != lost).collect();
@@ -403,13 +403,13 @@ fn a_read_of_a_run_with_one_block_lost_takes_little_more_than_the_run() {
         let world = World::whole(spec, 192);
         let (k, alpha) = (world.code.k() as u8, world.code.alpha());
         for lost in 0..k {
-            assert_eq!(extra(&world, 0..k, lost, "conventional"), (alpha, alpha), "{spec}: of all, {lost} lost: one block more");
+            assert_eq!(extra(&world, 0..k, lost, "conventional"), (alpha, alpha), "{spec}: {lost} lost, one more block is read");
             for run in (0..=lost).flat_map(|from| (lost + 1..=k).map(move |to| from..to)) {
                 let (moved, read) = extra(&world, run.clone(), lost, "conventional");
                 let promised = promised(&world, run.clone(), lost);
                 let told = format!("{spec}: of {run:?}, {lost} lost: moved and read {:?}", (moved, read));
                 assert!(moved <= promised.0 && read <= promised.1, "{told}; promised were {promised:?}");
-                assert!(moved <= extra(&world, lost..lost + 1, lost, "conventional").0, "{told}; more than alone");
+                assert!(moved <= extra(&world, lost..lost + 1, lost, "conventional").0, "{told}; more than for this block alone");
                 // A chain's sum is as long as the block.
                 assert_eq!(extra(&world, run.clone(), lost, "pipeline").0, alpha, "{told} by a chain");
             }
@@ -417,7 +417,7 @@ fn a_read_of_a_run_with_one_block_lost_takes_little_more_than_the_run() {
     }
 }
 
-/// Rotated Reed-Solomon is made for this: of two neighbours one of which is lost, less is read than k blocks more.
+/// Rotated Reed-Solomon is made for this: reading two neighbours, one of them lost, reads fewer than k further blocks.
 #[test]
 fn codes_for_degraded_reads_of_runs_keep_their_promise() {
     for (spec, run, lost, moved) in [
@@ -433,8 +433,8 @@ fn codes_for_degraded_reads_of_runs_keep_their_promise() {
     }
 }
 
-/// A chain and a tree do not send what is read along, but what is read anyway is in memory: it helps rather than what is not, even
-/// if that is preferred.
+/// A chain and a tree send no other wanted blocks. But a block that is read for the reader is in memory, so it helps before a
+/// preferred block that is not.
 #[test]
 fn what_is_read_anyway_helps_first() {
     for spec in ["rs(4,2)", "rotated-rs(4,2)", "hitchhiker-xor(4,2)", "butterfly(4)", "msr(3,3)", "clay(4,2)"] {
@@ -445,7 +445,7 @@ fn what_is_read_anyway_helps_first() {
             let wants = (0..k).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
             let job = Job { holds: world.holds_without(&[lost]), wants, ..Job::default() };
             let plan = world.repair(&job, &[], &prefer, 8, scheme);
-            // Chains that take turns all read the same.
+            // All chains that take turns read the same blocks.
             let lanes = plan.shape.lanes.iter().filter(|lane| lane.first == 0);
             let sources = lanes.flat_map(|lane| &lane.stages).flat_map(|stage| &stage.sources);
             let parities = sources.filter_map(|source| match source {

@@ -1,9 +1,9 @@
-//! The slice's length against an independent model of the paper's formulas.
+//! The slice length, compared with an independent model of the paper's formulas.
 
 use serde_json::Value;
 use weft_schemes::{best_slice, slice_size};
 
-/// Eq. (9): seconds.
+/// Eq. (9): the time in seconds.
 fn seconds(len: u64, slice: u64, links: &[f64], overhead: f64) -> f64 {
     let one = |link: f64| (overhead + slice as f64) / link;
     let slowest = links.iter().copied().fold(f64::INFINITY, f64::min);
@@ -23,7 +23,7 @@ fn the_models_slices_come_out() {
         assert_eq!(slice as f64, number("c_eq14"), "{case}");
         let takes = seconds(len, slice, &links, overhead);
         assert!((takes - number("T_eq9_at_c14")).abs() < 1e-6, "{takes}: {case}");
-        // Whole numbers of slices come out a little better: small blocks of few slices the more so.
+        // An integer number of slices is a little better, most of all for small blocks with few slices.
         assert!(takes < number("T_eq9_best") * 1.02, "{takes}: {case}");
     }
     let rows = vectors["table2"]["rows"].as_array().unwrap();
@@ -37,13 +37,13 @@ fn the_models_slices_come_out() {
 #[test]
 fn slices_of_chains_are_whole_pages_within_bounds() {
     let (block, gigabit) = (64 << 20, [125e6; 10]);
-    assert_eq!(slice_size(block, &gigabit, 0.0), 4096, "what costs nothing is done often");
+    assert_eq!(slice_size(block, &gigabit, 0.0), 4096, "without overhead, slices are as short as possible");
     assert_eq!(slice_size(block, &gigabit, 1.0), 1 << 20);
-    assert_eq!(slice_size(block, &gigabit[..1], 20e-6), 1 << 20, "over one link slices are of no use");
+    assert_eq!(slice_size(block, &gigabit[..1], 20e-6), 1 << 20, "one link needs no slices");
     let slice = slice_size(block, &gigabit, 20e-6);
     assert!(slice.is_multiple_of(4096) && (128 << 10..148 << 10).contains(&slice), "{slice}");
     assert!(slice_size(block, &gigabit, 80e-6) > slice && slice_size(block / 4, &gigabit, 20e-6) < slice);
-    assert_eq!(slice_size(5000, &gigabit, 1.0), 8192, "no more than the block's pages");
+    assert_eq!(slice_size(5000, &gigabit, 1.0), 8192, "a slice is no longer than the block's pages");
     assert_eq!(slice_size(block, &[], 20e-6), 1 << 20);
     assert_eq!(slice_size(block, &[0.0, 1e6], 20e-6) % 4096, 0);
 }

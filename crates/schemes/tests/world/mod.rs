@@ -1,4 +1,4 @@
-//! Stripes to plan for: a code, a layout, blocks with bytes in them on nodes, and what is left of them.
+//! Stripes to plan for: a code, a layout, blocks with random bytes on nodes, and the blocks that remain.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -10,10 +10,10 @@ use weft_plan::{Class, Hold, Job, Memory, Network, Plan, Want, WantKind, eval, v
 use weft_schemes::{Paths, Patterns, Request, Run, Scheme, Select};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId, StripeLayout};
 
-/// What all tests of a program have made.
+/// The patterns that all tests of a program share.
 static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns::new(1 << 20));
 
-/// A stripe that was written, with the whole contents of its blocks. Block i is held by node i+1.
+/// A written stripe, with the content of its blocks. Node i+1 holds block i.
 pub(crate) struct World {
     pub(crate) random: StdRng,
     pub(crate) code: SharedCode,
@@ -77,7 +77,7 @@ impl World {
         Span::new(0, self.positions())
     }
 
-    /// A range of positions, not empty.
+    /// A non-empty range of positions.
     pub(crate) fn random_span(&mut self) -> Span {
         let start = self.random.random_range(0..self.positions());
         Span::new(start, self.random.random_range(start + 1..=self.positions()))
@@ -87,7 +87,7 @@ impl World {
         (0..self.code.alpha() as u16).collect()
     }
 
-    /// All blocks but the lost ones, whole.
+    /// All blocks except the lost ones, in full.
     pub(crate) fn holds_without(&self, lost: &[u8]) -> Vec<Hold> {
         let left = (0..self.n()).filter(|index| !lost.contains(index));
         left.map(|index| Hold { party: holder(index), block: block(index, 1), span: self.whole_span() }).collect()
@@ -97,7 +97,7 @@ impl World {
         Want { kind, party, index, sub_blocks: self.all_sub_blocks(), span: self.whole_span() }
     }
 
-    /// The job's holds by what is really there.
+    /// The bytes of the job's holds.
     pub(crate) fn memory(&self, job: &Job) -> Memory {
         let mut memory = Memory::default();
         for hold in &job.holds {
@@ -123,7 +123,7 @@ impl World {
         Request { stores, prefer, network, select, paths, ..Request::new(self.code.as_ref(), self.stripe, job, run) }
     }
 
-    /// Verifies a plan (so that nothing comes out that nobody wants), runs it, and compares every byte that is wanted.
+    /// Verifies a plan (so it has no unwanted output), runs it, and compares every wanted byte.
     pub(crate) fn prove(&self, plan: &Plan, job: &Job) {
         let spec = self.code.spec();
         verify(plan, weft_schemes::code_view(self.code.as_ref(), &spec), job)
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Plans a repair, proves the plan, and gives it.
+    /// Plans a repair, verifies the plan, and returns it.
     pub(crate) fn repair(
         &self,
         job: &Job,
@@ -158,10 +158,10 @@ impl World {
     ) -> Plan {
         let request = self.request(job, stores, prefer, slice_len);
         let plan = weft_schemes::plan(&request, scheme).unwrap_or_else(|error| panic!("{error}\n{job:?}"));
-        assert_eq!(weft_schemes::plan(&request, scheme).as_ref(), Ok(&plan), "the same question has the same answer");
-        // What was remembered is of other nodes, orders and positions.
+        assert_eq!(weft_schemes::plan(&request, scheme).as_ref(), Ok(&plan), "the same request gave another plan");
+        // The cached plans are for other nodes, orders and positions.
         let known = Request { patterns: Some(&PATTERNS), ..request };
-        assert_eq!(weft_schemes::plan(&known, scheme).as_ref(), Ok(&plan), "with and without what is remembered");
+        assert_eq!(weft_schemes::plan(&known, scheme).as_ref(), Ok(&plan), "the cache changed the plan");
         self.prove(&plan, job);
         plan
     }
@@ -176,7 +176,7 @@ pub(crate) fn node(number: u32) -> Party {
     Party::Node(NodeId(number))
 }
 
-/// Who holds a block after the write.
+/// The node that holds a block after the write.
 pub(crate) fn holder(index: u8) -> Party {
     node(u32::from(index) + 1)
 }
@@ -221,7 +221,7 @@ fn encode(code: &dyn Code, layout: Layout, blocks: &mut [Vec<u8>]) {
     }
 }
 
-/// A linear code of α sub-blocks, all of them mixed: what schemes must not assume away.
+/// A linear code of α sub-blocks that mixes all of them: schemes must not assume simpler codes.
 #[derive(Debug)]
 struct Dense {
     k: usize,

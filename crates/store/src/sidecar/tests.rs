@@ -86,7 +86,7 @@ proptest! {
         prop_assert!(Sidecar::decode(&bytes).is_err());
     }
 
-    /// The same after a valid magic, version and checksum, which lets the bytes reach the decoder proper.
+    /// The same after a valid magic, version and checksum, so the bytes reach the decoder itself.
     #[test]
     fn any_sealed_bytes_are_only_refused(head: [u32; 3], body: Vec<u8>) {
         for version in [FIRST_VERSION, SIDECAR_VERSION] {

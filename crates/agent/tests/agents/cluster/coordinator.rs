@@ -1,4 +1,4 @@
-//! A coordinator that keeps the members and otherwise does only what a test tells it to.
+//! A coordinator that records its members and otherwise acts only on a test's command.
 
 use super::{CLUSTER, Stripe};
 use std::{
@@ -21,7 +21,7 @@ use weft_proto::{
 };
 use weft_types::{Error, NodeId, Party};
 
-/// A coordinator that keeps the members.
+/// A coordinator that records its members.
 pub(crate) struct Coordinator {
     net: Arc<dyn Net>,
     pub(crate) address: String,
@@ -47,7 +47,7 @@ pub(crate) struct Member {
     pub(crate) key: LinkKey,
     pub(crate) registrations: u32,
     pub(crate) heartbeats: u32,
-    /// As last reported.
+    /// The last report.
     pub(crate) disks: Vec<Disk>,
 }
 

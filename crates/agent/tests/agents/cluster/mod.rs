@@ -1,5 +1,5 @@
-//! Agents on real disks and real loopback sockets (or on simulated time), and a coordinator that opens and starts what
-//! a test tells it to.
+//! Agents on real disks and real loopback sockets (or on simulated time), and a coordinator that opens and starts
+//! the plans that a test passes to it.
 
 mod client;
 mod coordinator;
