@@ -1,4 +1,4 @@
-//! Limits removals from a disk, so that no mistake can empty it within a day.
+//! Limits removals from a disk, so that a mistake is noticed before the disk is empty.
 
 use crate::{
     Limits,

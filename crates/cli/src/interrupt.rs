@@ -27,12 +27,12 @@ impl Signals {
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hangup })
     }
 
-    /// Waits for a signal.
-    pub async fn received(&mut self) {
+    /// Waits for a signal; returns its name.
+    pub async fn received(&mut self) -> &'static str {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            Some(_) = async { self.hangup.as_mut()?.recv().await } => {}
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+            Some(_) = async { self.hangup.as_mut()?.recv().await } => "SIGHUP",
         }
     }
 

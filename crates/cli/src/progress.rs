@@ -1,14 +1,14 @@
 //! Progress of long work: on a terminal, a bar with bytes, rate and remaining time; in a pipe, a plain line now and then.
 
-use crate::output::human_rate;
-use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use crate::{
+    eta::{Estimate, Work},
+    output::human_rate,
+};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use std::{
     fmt,
     io::IsTerminal as _,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -24,11 +24,20 @@ pub struct Progress(Arc<State>);
 #[derive(Debug)]
 struct State {
     what: String,
-    done: AtomicU64,
-    /// 0: unknown.
-    total: AtomicU64,
+    count: Shared,
     started: Instant,
     shown: Shown,
+}
+
+/// What is done; shared with the bar.
+#[derive(Debug, Clone)]
+struct Shared(Arc<Mutex<Count>>);
+
+#[derive(Debug)]
+struct Count {
+    done: Work,
+    total: Work,
+    estimate: Estimate,
 }
 
 #[derive(Debug)]
@@ -40,31 +49,54 @@ enum Shown {
 }
 
 impl Progress {
-    /// Starts to show `what`, for example `encoding`. A total of 0 is unknown. Shows nothing if `quiet`.
+    /// Starts to show `what`, for example `encoding`. A total of 0 bytes is unknown. Shows nothing if `quiet`.
     pub fn new(what: &str, total: u64, quiet: bool) -> Self {
-        let started = Instant::now();
+        Self::start(what, Work::default(), Work { items: 0, bytes: total }, quiet)
+    }
+
+    /// Starts to show work of items and bytes, some of which was done before.
+    pub fn resume(what: &str, done: Work, quiet: bool) -> Self {
+        Self::start(what, done, Work::default(), quiet)
+    }
+
+    fn start(what: &str, done: Work, total: Work, quiet: bool) -> Self {
+        let (started, count) = (Instant::now(), Shared::new(done, total));
         let shown = match () {
             () if quiet => Shown::Nothing,
-            () if std::io::stderr().is_terminal() => Shown::Bar(bar(what, total)),
+            () if std::io::stderr().is_terminal() => Shown::Bar(bar(what, total.bytes, &count)),
             () => Shown::Lines(Mutex::new(started)),
         };
-        let (done, total) = (AtomicU64::new(0), AtomicU64::new(total));
-        Self(Arc::new(State { what: what.to_owned(), done, total, started, shown }))
+        Self(Arc::new(State { what: what.to_owned(), count, started, shown }))
     }
 
     /// Adds bytes that are done.
     pub fn add(&self, bytes: u64) {
-        self.show(self.0.done.fetch_add(bytes, Relaxed).saturating_add(bytes));
+        let done = {
+            let mut count = self.0.count.lock();
+            count.done.bytes = count.done.bytes.saturating_add(bytes);
+            count.done
+        };
+        self.show(done);
     }
 
     /// Sets the bytes that are done, and their total if it is known.
     pub fn set(&self, done: u64, total: Option<u64>) {
-        self.0.done.store(done, Relaxed);
-        if let Some(total) = total.filter(|total| self.0.total.swap(*total, Relaxed) != *total)
+        self.set_work(Work { items: 0, bytes: done }, total.map(|bytes| Work { items: 0, bytes }));
+    }
+
+    /// Sets the items and bytes that are done, and their total if it is known.
+    pub fn set_work(&self, done: Work, total: Option<Work>) {
+        let is_new = {
+            let mut count = self.0.count.lock();
+            count.done = done;
+            count.estimate.observe(done, self.seconds());
+            total.is_some_and(|total| std::mem::replace(&mut count.total, total).bytes != total.bytes)
+        };
+        if let Some(total) = total.filter(|_| is_new)
             && let Shown::Bar(bar) = &self.0.shown
         {
-            bar.set_length(total);
-            bar.set_style(style(true));
+            bar.set_length(total.bytes);
+            bar.set_style(style(true, &self.0.count));
         }
         self.show(done);
     }
@@ -82,37 +114,53 @@ impl Progress {
         self.seconds()
     }
 
-    fn show(&self, done: u64) {
+    fn show(&self, done: Work) {
         match &self.0.shown {
-            Shown::Bar(bar) => bar.set_position(done),
+            Shown::Bar(bar) => bar.set_position(done.bytes),
             Shown::Lines(said) => {
                 let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
                 if said.elapsed() >= PLAIN_INTERVAL {
                     *said = Instant::now();
-                    eprintln!("{}", self.line(done, self.seconds()));
+                    eprintln!("{}", self.line(self.seconds()));
                 }
             }
             Shown::Nothing => {}
         }
     }
 
-    fn line(&self, done: u64, seconds: f64) -> String {
-        let total = self.0.total.load(Relaxed);
-        let what = &self.0.what;
-        let far = match total {
-            0 => human_bytes(done).to_string(),
-            _ => format!("{} of {}", human_bytes(done), human_bytes(total)),
+    fn line(&self, seconds: f64) -> String {
+        let (what, count) = (&self.0.what, self.0.count.lock());
+        let done = human_bytes(count.done.bytes);
+        let far = match count.total.bytes {
+            0 => done.to_string(),
+            total => format!("{done} of {}", human_bytes(total)),
         };
-        // No rate is known yet.
-        if done == 0 {
-            return format!("{what}: {far}");
-        }
-        let rate = human_rate(done, seconds);
-        if total == 0 {
-            return format!("{what}: {far}, {rate}");
-        }
-        let left = total.saturating_sub(done) as f64 * seconds / done as f64;
-        format!("{what}: {far}, {rate}, {left:.0} s left")
+        let rate = count.rate(seconds).map(|rate| format!(", {rate}")).unwrap_or_default();
+        let left = count.left(seconds).map(|left| format!(", {left:.0} s left")).unwrap_or_default();
+        format!("{what}: {far}{rate}{left}")
+    }
+}
+
+impl Shared {
+    fn new(done: Work, total: Work) -> Self {
+        Self(Arc::new(Mutex::new(Count { done, total, estimate: Estimate::new(done) })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Count> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Count {
+    /// None before anything has moved.
+    fn rate(&self, seconds: f64) -> Option<String> {
+        let moved = self.estimate.bytes(self.done);
+        (moved > 0).then(|| human_rate(moved, seconds))
+    }
+
+    /// The seconds that the rest takes, if its size is known and something has moved.
+    fn left(&self, seconds: f64) -> Option<f64> {
+        if self.total.bytes == 0 { None } else { self.estimate.left(self.done, self.total, seconds) }
     }
 }
 
@@ -125,34 +173,39 @@ impl Drop for State {
     }
 }
 
-fn bar(what: &str, total: u64) -> ProgressBar {
+fn bar(what: &str, total: u64, count: &Shared) -> ProgressBar {
     let bar = if total == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(total) };
-    bar.set_style(style(total > 0));
+    bar.set_style(style(total > 0, count));
     bar.set_message(what.to_owned());
     bar
 }
 
-fn style(total_is_known: bool) -> ProgressStyle {
+fn style(total_is_known: bool, count: &Shared) -> ProgressStyle {
     let template = match total_is_known {
         true => "{msg:>10} [{bar:32}] {binary_bytes}/{binary_total_bytes}{rate}{left}",
         false => "{msg:>10} {spinner} {binary_bytes}{rate}",
     };
     // The templates are constants; if one were wrong, a plain bar would do.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let rate = once_moved(|state| format!(" {}/s", BinaryBytes(state.per_sec() as u64)));
-    let left = once_moved(|state| format!(", {:#} left", HumanDuration(state.eta())));
+    let rate = part(count, |count, seconds| count.rate(seconds).map(|rate| format!(" {rate}")));
+    let left = part(count, |count, seconds| {
+        // Longer than any work takes.
+        let left = Duration::try_from_secs_f64(count.left(seconds)?).unwrap_or(Duration::MAX);
+        Some(format!(", {:#} left", HumanDuration(left)))
+    });
     style.progress_chars("=> ").with_key("rate", rate).with_key("left", left)
 }
 
 /// A part of a bar that stays empty until something has moved: before that there is no rate.
-fn once_moved(
-    say: impl Fn(&ProgressState) -> String + Clone + Send + Sync + 'static,
+fn part(
+    count: &Shared,
+    say: impl Fn(&Count, f64) -> Option<String> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&ProgressState, &mut dyn fmt::Write) + Clone + Send + Sync + 'static {
+    let count = count.clone();
     move |state, line| {
-        if state.pos() > 0 {
-            // Writing to a string cannot fail.
-            let _written = line.write_str(&say(state));
-        }
+        let said = say(&count.lock(), state.elapsed().as_secs_f64());
+        // Writing to a string cannot fail.
+        let _written = line.write_str(&said.unwrap_or_default());
     }
 }
 
@@ -203,27 +256,29 @@ mod tests {
     fn plain_lines_say_how_far_and_how_long() {
         let progress = Progress::new("sending", 0, true);
         progress.set(2 << 20, None);
-        assert_eq!(progress.line(2 << 20, 2.0), "sending: 2.0 MiB, 1.0 MiB/s");
+        assert_eq!(progress.line(2.0), "sending: 2.0 MiB, 1.0 MiB/s");
         progress.set(2 << 20, Some(8 << 20));
-        assert_eq!(progress.line(2 << 20, 2.0), "sending: 2.0 MiB of 8.0 MiB, 1.0 MiB/s, 6 s left");
+        assert_eq!(progress.line(2.0), "sending: 2.0 MiB of 8.0 MiB, 1.0 MiB/s, 6 s left");
         progress.add(6 << 20);
-        assert_eq!(progress.line(8 << 20, 4.0), "sending: 8.0 MiB of 8.0 MiB, 2.0 MiB/s, 0 s left");
+        assert_eq!(progress.line(4.0), "sending: 8.0 MiB of 8.0 MiB, 2.0 MiB/s, 0 s left");
     }
 
     #[test]
     fn no_rate_is_shown_before_anything_has_moved() {
         let progress = Progress::new("sending", 0, true);
-        assert_eq!(progress.line(0, 7.0), "sending: 0 B");
+        assert_eq!(progress.line(7.0), "sending: 0 B");
         progress.set(0, Some(8 << 20));
-        assert_eq!(progress.line(0, 7.0), "sending: 0 B of 8.0 MiB");
+        assert_eq!(progress.line(7.0), "sending: 0 B of 8.0 MiB");
 
         for total in [0, 8 << 20] {
             let screen = Screen::default();
-            let bar = bar("sending", total);
+            let count = Shared::new(Work::default(), Work { items: 0, bytes: total });
+            let bar = bar("sending", total, &count);
             bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(screen.clone())));
             bar.tick();
             let before = screen.0.lock().unwrap().clone();
             assert!(before.contains("sending") && before.ends_with(if total > 0 { "0 B/8.00 MiB" } else { "0 B" }), "{before}");
+            count.lock().done.bytes = 2 << 20;
             bar.set_position(2 << 20);
             bar.tick();
             let moved = screen.0.lock().unwrap().clone();

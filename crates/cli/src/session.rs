@@ -63,7 +63,9 @@ impl Session {
         }
         let nodes = self.client.status().await?.nodes;
         let find = |said: &str| {
-            let found = nodes.iter().find(|node| node.name == said || NodeId(node.id).to_string() == said);
+            // A name comes before an id, because a node's name may look like another node's id.
+            let named = nodes.iter().find(|node| node.name == said);
+            let found = named.or_else(|| nodes.iter().find(|node| NodeId(node.id).to_string() == said));
             found
                 .map(|node| NodeId(node.id))
                 .ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists all nodes")))

@@ -6,7 +6,7 @@ use weft_types::NodeId;
 
 /// A node whose quota is used up is asked again after this time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The log reports each node at most once in this time.
+/// The log reports each kind of garbage of a node at most once in this time.
 const TELL_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// When each node is asked next, and when the log reports it next. `R` identifies a registration.
@@ -14,7 +14,8 @@ const TELL_EVERY: Duration = Duration::from_secs(60 * 60);
 pub struct Removals<R> {
     /// By node, and whether the removal is intended: the two have separate quotas. A new registration may bring other limits.
     waiting: BTreeMap<(NodeId, bool), (R, Time)>,
-    told: BTreeMap<NodeId, Time>,
+    /// Keyed like `waiting`, so that expected garbage never hides a warning about unexpected garbage.
+    told: BTreeMap<(NodeId, bool), Time>,
 }
 
 impl<R> Default for Removals<R> {
@@ -35,10 +36,10 @@ impl<R: PartialEq> Removals<R> {
     }
 
     /// Whether the log must report now that a node keeps garbage. If so, the report counts as made.
-    pub fn tells(&mut self, node: NodeId, now: Time) -> bool {
-        let is_due = self.told.get(&node).is_none_or(|due| *due <= now);
+    pub fn tells(&mut self, node: NodeId, meant: bool, now: Time) -> bool {
+        let is_due = self.told.get(&(node, meant)).is_none_or(|due| *due <= now);
         if is_due {
-            self.told.insert(node, now + TELL_EVERY);
+            self.told.insert((node, meant), now + TELL_EVERY);
         }
         is_due
     }
@@ -59,12 +60,14 @@ mod tests {
                 counts.0 += 1;
                 removals.waits(node, true, 7, at(second));
             }
-            counts.1 += usize::from(removals.tells(node, at(second)));
+            counts.1 += usize::from(removals.tells(node, true, at(second)));
             // Other nodes, unexpected garbage and a new registration are not delayed.
             let due = |node, meant, registration| removals.is_due(node, meant, &registration, at(second));
             assert!(due(NodeId(2), true, 7) && due(node, false, 7) && due(node, true, 8));
         }
         assert_eq!(counts, (180, 3));
-        assert!(removals.tells(NodeId(2), at(3 * 3_600 - 5)), "each node has its own hour");
+        let last = at(3 * 3_600 - 5);
+        assert!(removals.tells(NodeId(2), true, last), "each node has its own hour");
+        assert!(removals.tells(node, false, last), "expected garbage hides a warning about unexpected garbage");
     }
 }

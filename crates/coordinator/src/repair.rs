@@ -13,7 +13,9 @@ use tonic::Status;
 use weft_control::{
     options::RepairOptions,
     planning,
-    rebuild::{Destination, Lost, Request, lacking_copies, leaves_others, lost_blocks, moved_bytes, named_block},
+    rebuild::{
+        Destination, Lost, Request, lacking_copies, leaves_others, lost_blocks, moved_bytes, named_block, room_for_copies,
+    },
 };
 use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
@@ -94,7 +96,7 @@ impl<'a> Repair<'a> {
         let begun = Instant::now();
         self.shared.until_nodes_are_back().await;
         let mut done = v1::RepairDone { traffic: Some(v1::TaskTraffic::default()), ..v1::RepairDone::default() };
-        self.total_bytes = self.count_bytes().await?;
+        self.total_bytes = self.count_bytes().await.map_err(|error| error.object(&self.object.name))?;
         let (mut stripes, mut first_left) = (self.stripes(), None);
         while let Some(stripe) = stripes.next().await? {
             match self.stripe(&stripe, &mut done).await.map_err(|error| error.object(&self.object.name)) {
@@ -116,10 +118,15 @@ impl<'a> Repair<'a> {
         Stripes::of_object(self.shared, self.object.version, 0)
     }
 
+    /// The bytes of all lost blocks. Fails if there are too few nodes for the requested copies.
     async fn count_bytes(&self) -> Result<u64> {
         let (mut stripes, mut bytes) = (self.stripes(), 0u64);
+        let m = self.shared.code(&self.object.code)?.m();
         while let Some(stripe) = stripes.next().await? {
             let lost = self.lost(&stripe);
+            if let Some(replicas) = self.replicas {
+                room_for_copies(&stripe, &lost, &self.shared.members.view(), (m, replicas))?;
+            }
             bytes = bytes.saturating_add(lost.iter().map(|lost| stripe.layout.block_len(lost.index.into())).sum());
         }
         Ok(bytes)

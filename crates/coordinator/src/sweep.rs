@@ -89,7 +89,7 @@ async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registratio
         }
         match kept {
             Ok(kept) if kept.blocks == 0 => {}
-            kept if removals.tells(node, now) => tell(&shared.members.name(node), meant, kept),
+            kept if removals.tells(node, meant, now) => tell(&shared.members.name(node), meant, kept),
             _ => {}
         }
     }
@@ -105,7 +105,8 @@ fn tell(node: &str, meant: bool, kept: Result<Kept>) {
     }
 }
 
-/// Forgets the blocks that the node has removed. Blocks that it keeps, for example on a failed disk, stay garbage and delay no others.
+/// Forgets the blocks that the node has removed. Blocks that it keeps, for example on a failed disk, stay garbage. They delay others only
+/// if they are as many as a sweep takes.
 async fn remove_garbage(shared: &Shared, node: NodeId, meant: bool, now_ms: u64) -> Result<Kept> {
     let mut kept = Kept::default();
     for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant() == meant) {

@@ -106,6 +106,13 @@ impl Error {
         self
     }
 
+    /// What is missing is space, if `disk_was_full` and no other node could take the bytes instead.
+    #[must_use]
+    pub fn for_lack_of_space(self, disk_was_full: bool) -> Self {
+        let elsewhere = matches!(self.reaction, Reaction::Retry | Reaction::Replan | Reaction::Unavailable);
+        if disk_was_full && elsewhere { self.cause(Cause::NoSpace) } else { self }
+    }
+
     /// Names the object, unless one is named already.
     #[must_use]
     pub fn object(mut self, object: impl fmt::Display) -> Self {

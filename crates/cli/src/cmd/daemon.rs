@@ -107,7 +107,12 @@ impl RunCoordinator {
             let mut coordinator = Coordinator::start(config, seams).await?;
             tokio::select! {
                 ended = coordinator.ended() => ended,
-                () = signals.received() => coordinator.shutdown().await,
+                signal = signals.received() => {
+                    tracing::info!("the coordinator stops on {signal}");
+                    coordinator.shutdown().await?;
+                    tracing::info!("the coordinator has stopped");
+                    Ok(())
+                }
             }
         })
     }
@@ -125,10 +130,13 @@ impl RunAgent {
             let agent = Agent::start(config, seams).await?;
             let stopper = agent.stopper();
             tokio::spawn(async move {
-                signals.received().await;
+                let signal = signals.received().await;
+                tracing::info!("the agent stops on {signal}");
                 stopper.stop();
             });
-            agent.run().await
+            agent.run().await?;
+            tracing::info!("the agent has stopped");
+            Ok(())
         })
     }
 }

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::{cell::Cell, time::Duration};
 use weft_cli::{
+    eta::Work,
     exit::Exit,
     interrupt,
     names::with_names,
@@ -245,20 +246,21 @@ fn wait(id: u64, options: &target::Options, output: Output) -> Result<Exit> {
 
 /// Waits for a job and shows its progress.
 pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Result<Report> {
-    let mut progress = Progress::new("working", 0, output.json);
+    let mut progress = Progress::new("working", 0, true);
     let (mut state, mut kind, mut is_warned) = (String::new(), String::new(), false);
     let look = |job: &api::Job| {
         let warning = long(job).filter(|_| !is_warned && !output.json);
         is_warned |= warning.is_some();
         output.warn(warning.as_slice());
+        let [total, done, left] = [&job.total, &job.done, &job.left].map(work);
+        let done = Work { bytes: done.bytes.saturating_add(job.moving_bytes), ..done };
         if kind.is_empty() {
             kind.clone_from(&job.kind);
             let doing = if kind == CONVERT { "converting" } else { "repairing" };
-            progress = Progress::new(doing, 0, output.json);
+            progress = Progress::resume(doing, done, output.json);
         }
-        let [total, done, left] =
-            [&job.total, &job.done, &job.left].map(|amount| amount.as_ref().map_or(0, |amount| amount.bytes));
-        progress.set(done.saturating_add(job.moving_bytes), Some(total.saturating_sub(left)).filter(|total| *total > 0));
+        let tried = Work { items: total.items.saturating_sub(left.items), bytes: total.bytes.saturating_sub(left.bytes) };
+        progress.set_work(done, Some(tried).filter(|tried| tried.bytes > 0));
         if state != job.state && job.state == "paused" && !output.json {
             eprintln!("job {id} is paused: resume it with `weft job resume {id}`");
         }
@@ -267,6 +269,10 @@ pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Resul
     let job = session.client.wait_for_job(id, look).await?;
     progress.finish();
     Ok(Report::new(job, &session.nodes().await))
+}
+
+fn work(amount: &Option<api::JobAmount>) -> Work {
+    amount.as_ref().map_or(Work::default(), |amount| Work { items: amount.blocks, bytes: amount.bytes })
 }
 
 /// The result of an ended job: printed, or an error.
@@ -313,9 +319,9 @@ pub(super) fn goes_on<T>(waited: Result<T>, job: &Cell<Option<u64>>) -> Result<T
 
 /// A warning if the rate limit of a running conversion makes it take very long.
 fn long(job: &api::Job) -> Option<String> {
-    let bytes = |amount: &Option<api::JobAmount>| amount.as_ref().map_or(0, |amount| amount.bytes);
     let rate = job.convert.as_ref().map(|what| what.bytes_per_s).filter(|rate| *rate > 0)?;
-    let rest = bytes(&job.total).saturating_sub(bytes(&job.done)).saturating_sub(bytes(&job.left));
+    let [total, done, left] = [&job.total, &job.done, &job.left].map(|amount| work(amount).bytes);
+    let rest = total.saturating_sub(done).saturating_sub(left);
     let seconds = rest as f64 / rate as f64;
     let days = seconds / LONG_S;
     let time = if days < 730.0 { format!("{days:.0} days") } else { format!("{:.0} years", days / 365.25) };
@@ -478,23 +484,4 @@ fn plural(count: u64) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_conversion_that_takes_days_says_so() {
-        let amount = |bytes| Some(api::JobAmount { blocks: 1, bytes });
-        let job = |state: &str, bytes_per_s, total, done| api::Job {
-            id: 3,
-            state: state.to_owned(),
-            total: amount(total),
-            done: amount(done),
-            convert: Some(api::ConvertRequest { bytes_per_s, ..api::ConvertRequest::default() }),
-            ..api::Job::default()
-        };
-        let says = |job: &api::Job| long(job).unwrap_or_default();
-        assert_eq!(says(&job("running", 1, 86_400 * 10, 0)), "job 3 converts 843.8 KiB at 1 B/s: that can take about 10 days");
-        let quick = [job("running", 1, 1 << 40, (1 << 40) - 9), job("running", 0, 1 << 40, 0), job("done", 1, 1 << 40, 0)];
-        assert!(quick.iter().all(|job| long(job).is_none()));
-    }
-}
+mod tests;

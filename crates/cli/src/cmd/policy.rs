@@ -11,6 +11,9 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::api;
 use weft_types::{ByteSize, Error, Result};
 
+/// The most buckets that the answer to a new default names.
+const KEPT_NAMED: usize = 4;
+
 /// Manage storage policies: code, sizes, placement; each bucket uses one
 #[derive(Debug, Args)]
 pub(super) struct Policy {
@@ -106,10 +109,14 @@ struct Rm {
 }
 
 /// Choose the default policy of new buckets
+///
+/// Each bucket that exists keeps its policy, the one that `weft cluster up` creates too. `weft policy convert BUCKET --to POLICY` gives
+/// a bucket another policy and rewrites its objects.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft policy default wide
+  weft policy convert default --to wide
 
 EXIT CODES
   0 done   3 no such policy, or no cluster   4 no coordinator")]
@@ -155,10 +162,14 @@ impl Policy {
             Command::Convert(convert) => return convert.run(options, output),
             Command::Create(create) => {
                 let policy = create.policy()?;
-                let made = Session::with(options, async |session| session.client.create_policy(policy).await)?;
+                let (made, kept) = Session::with(options, async |session| {
+                    let made = session.client.create_policy(policy).await?;
+                    let kept = if made.is_default { keep_theirs(session, &made.name).await? } else { Vec::new() };
+                    Ok((made, kept))
+                })?;
                 let mut report = Report::from(made);
                 report.warnings.extend(short_sub_blocks(&report.code, report.cell_size));
-                output.result_with(&report, &report.warnings, shown)?;
+                output.result_with(&report, &report.warnings, |it| format!("{}{}", shown(it), kept_text(&kept, &it.name)))?;
             }
             Command::Ls(Ls {}) => {
                 let policies = Session::with(options, async |session| session.client.policies().await)?;
@@ -187,12 +198,44 @@ impl Policy {
                 output.result(&serde_json::json!({ "removed": name }), |_| format!("removed {name}"))?;
             }
             Command::Default(SetDefault { name }) => {
-                Session::with(options, async |session| session.client.set_default_policy(&name).await)?;
-                output.result(&serde_json::json!({ "default": name }), |_| format!("{name} is the default policy"))?;
+                let kept = Session::with(options, async |session| {
+                    session.client.set_default_policy(&name).await?;
+                    keep_theirs(session, &name).await
+                })?;
+                let report = serde_json::json!({ "default": name, "other_buckets": kept });
+                let text = || format!("{name} is the default policy: new buckets use it{}", kept_text(&kept, &name));
+                output.result(&report, |_| text())?;
             }
         }
         Ok(Exit::Ok)
     }
+}
+
+/// A bucket that keeps its policy when the default changes.
+#[derive(Debug, Serialize)]
+struct Kept {
+    bucket: String,
+    policy: String,
+}
+
+/// The buckets that use another policy than the new default.
+async fn keep_theirs(session: &Session, default: &str) -> Result<Vec<Kept>> {
+    let buckets = session.client.buckets().await?.into_iter().filter(|bucket| bucket.policy != default);
+    Ok(buckets.map(|it| Kept { bucket: it.name, policy: it.policy }).collect())
+}
+
+/// Lines that say which buckets keep their policy, and how to change that.
+fn kept_text(kept: &[Kept], default: &str) -> String {
+    let Some(first) = kept.first() else { return String::new() };
+    let mut named: Vec<String> = kept.iter().take(KEPT_NAMED).map(|it| format!("{} ({})", it.bucket, it.policy)).collect();
+    if kept.len() > KEPT_NAMED {
+        named.push(format!("{} more", kept.len() - KEPT_NAMED));
+    }
+    let (named, bucket) = (named.join(", "), &first.bucket);
+    format!(
+        "\nbuckets that keep their policy: {named}\n`weft policy convert {bucket} --to {default}` gives a bucket the new policy and rewrites \
+         its objects"
+    )
 }
 
 impl Create {

@@ -136,8 +136,8 @@ impl Report {
         self
     }
 
-    /// The error that names the blocks that are still lost, if any.
-    pub(super) fn still_lost(&self) -> Option<Error> {
+    /// The error that says why blocks are missing still, if any: `one` or `many` say what they are.
+    pub(super) fn missing(&self, one: &str, many: &str) -> Option<Error> {
         let mut reasons: Vec<&str> = Vec::new();
         for left in &self.left {
             if !reasons.contains(&left.reason.as_str()) {
@@ -145,8 +145,8 @@ impl Report {
             }
         }
         let count = self.left.len();
-        let blocks = if count == 1 { "block is" } else { "blocks are" };
-        (count > 0).then(|| Error::unavailable(format!("{count} {blocks} still lost: {}", reasons.join("; "))))
+        let blocks = if count == 1 { one } else { many };
+        (count > 0).then(|| Error::unavailable(format!("{count} {blocks}: {}", reasons.join("; "))))
     }
 }
 
@@ -182,13 +182,14 @@ impl Repair {
         if report.left.is_empty() || output.json || !report.blocks.is_empty() {
             output.result_with(&report, &report.warnings, text)?;
         }
-        report.still_lost().map_or(Ok(Exit::Ok), |error| Err(error.object(object)))
+        let missing = report.missing("block is still lost", "blocks are still lost");
+        missing.map_or(Ok(Exit::Ok), |error| Err(error.object(object)))
     }
 }
 
 /// Repairs an object and shows the progress.
 pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: &RepairOptions, quiet: bool) -> Result<Report> {
-    let progress = Progress::new("repairing", 0, quiet);
+    let progress = Progress::new(if options.heat.is_some() { "copying" } else { "repairing" }, 0, quiet);
     let mut repair = session.client.repair(bucket, key, options).await?;
     let mut report = Report::default();
     let mut is_done = false;

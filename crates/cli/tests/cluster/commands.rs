@@ -250,6 +250,23 @@ fn policies_are_what_buckets_carry() {
     assert_eq!((&stored["code"], &stored["block_size"]), (&"rs(3,2)".into(), &65_536.into()));
     cluster.expect("b/data", &content, &[]);
     cluster.weft(["policy", "rm", "thin"]).refused(2, &["thin"]);
+    // A new default is for new buckets; the answer says which buckets keep theirs, and how to change that.
+    let says = "thin is the default policy: new buckets use it\nbuckets that keep their policy: default (default)\n\
+                `weft policy convert default --to thin` gives";
+    let told = cluster.weft(["policy", "default", "thin"]).ok();
+    assert!(told.text().starts_with(says), "{}", told.text());
+    cluster.weft(["bucket", "create", "new"]).ok();
+    let policy_of = |name: &str| {
+        let buckets = cluster.json(&["bucket", "ls"]);
+        buckets.as_array().unwrap().iter().find(|it| it["name"] == name).unwrap()["policy"].clone()
+    };
+    assert_eq!([policy_of("new"), policy_of("default")], ["thin", "default"]);
+    cluster.weft(["policy", "convert", "default", "--to", "thin", "--wait"]).ok();
+    assert_eq!(policy_of("default"), "thin");
+    assert_eq!(cluster.json(&["policy", "default", "thin"])["other_buckets"], serde_json::json!([]));
+    let wide = ["policy", "create", "wide", "--code", "rs(4,2)", "--default"];
+    let told = cluster.weft(wide).ok();
+    assert!(told.text().contains("keep their policy: b (thin), default (thin), new (thin)"), "{}", told.text());
     cluster.weft(["policy", "default", "thin"]).ok();
     let policies = cluster.json(&["policy", "ls"]);
     let default: Vec<&Value> = policies.as_array().unwrap().iter().filter(|policy| policy["default"] == true).collect();

@@ -1,6 +1,6 @@
 //! A coordinator that is killed at random moments.
 
-use crate::harness::{Setup, bytes, path, wait_for};
+use crate::harness::{Setup, bytes, is_alive, path, wait_for};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -35,6 +35,23 @@ fn a_copy_of_the_metadata_that_was_made_under_way_takes_its_place() {
     fs::rename(&copy, dir.join("metadata.sqlite")).unwrap();
     cluster.up().ok();
     cluster.expect("kept", &content, &[]);
+}
+
+#[test]
+fn daemons_log_that_they_stop_on_a_signal_and_that_they_have_stopped() {
+    let cluster = Setup::nodes(2).up();
+    for (name, daemon, signal) in
+        [("node-01", "agent", "INT"), ("node-02", "agent", "TERM"), ("coordinator", "coordinator", "TERM")]
+    {
+        let pid = cluster.pid(name);
+        cluster.signal(name, signal);
+        wait_for(&format!("{name} to end"), || !is_alive(pid));
+        let log = cluster.log(name);
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(" INFO weft::")).collect();
+        let ends = [format!("the {daemon} stops on SIG{signal}"), format!("the {daemon} has stopped")];
+        let last: Vec<bool> = lines.iter().rev().take(2).rev().zip(&ends).map(|(line, end)| line.ends_with(end)).collect();
+        assert_eq!(last, [true; 2], "{name}: {log}");
+    }
 }
 
 #[test]

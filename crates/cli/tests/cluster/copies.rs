@@ -76,6 +76,10 @@ fn an_object_is_hot_loses_nodes_cools_down_and_is_heated_again() {
     cluster.expect("hot/direct", &two_stripes, &[]);
     cluster.weft(["policy", "heat", "hot/nothing"]).refused(3, &["nothing"]);
     cluster.weft(["policy", "cool", "hot/nothing"]).refused(3, &["nothing"]);
+    // More copies than nodes can hold: nothing is copied, and nothing is called lost.
+    let (before, says) = (cluster.files().len(), ["hot/direct: 3 copies of 3 data blocks", "need 11 nodes", "at most 2 copies"]);
+    let refused = cluster.weft(["policy", "heat", "hot/direct", "--replicas", "3"]).refused(6, &says);
+    assert!(!refused.stderr.contains("lost") && cluster.files().len() == before, "{}", refused.stderr);
     cluster.put("data", one_stripe, &["--code", "rs(3,2)"]).ok();
     cluster.weft(["policy", "heat", "data"]).refused(2, &["default/data", "default keeps only one copy"]);
 }
@@ -121,7 +125,7 @@ fn what_is_not_whole_is_not_cooled_and_a_rack_too_full_is_warned_of() {
     let says = ["hot/one: block 2 of stripe 0", &parity, "its node is down", "weft repair object hot/one"];
     cluster.weft(["policy", "cool", "hot/one"]).refused(4, &says);
     assert_eq!(cluster.copies("hot/one").len(), 2);
-    let says = ["3 copies of 2 data blocks and 1 parity blocks need 7 nodes, but 4 are up"];
+    let says = ["hot/one: 3 copies of 2 data blocks and 1 parity block need 7 nodes, and 4 of 5 nodes are up"];
     cluster.weft(["policy", "heat", "hot/one", "--replicas", "3"]).refused(6, &says);
     cluster.up().ok();
     cluster.wait_for_state(&[&parity], "up");

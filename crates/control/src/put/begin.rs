@@ -8,7 +8,7 @@ use crate::{
     view::{DiskView, View},
 };
 use std::collections::BTreeSet;
-use weft_types::{Error, Home, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
+use weft_types::{Cause, Error, Home, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
 
 /// An event.
 #[derive(Debug)]
@@ -48,6 +48,8 @@ pub struct StripeBegin {
     ahead: Option<StripeRecord>,
     /// Nodes that could not take part.
     avoid: BTreeSet<NodeId>,
+    /// Whether a disk of these nodes was full.
+    disk_was_full: bool,
     state: State,
 }
 
@@ -63,7 +65,7 @@ impl StripeBegin {
     /// A stripe of this layout.
     pub fn new(request: Request, layout: StripeLayout, options: WriteOptions) -> Self {
         let (ahead, following, avoid) = (None, Vec::new(), BTreeSet::new());
-        Self { request, layout, following, options, ahead, avoid, state: State::Begin }
+        Self { request, layout, following, options, ahead, avoid, disk_was_full: false, state: State::Begin }
     }
 
     /// Uses an earlier allocation: the stripe is sent to these homes if their nodes are still good.
@@ -131,7 +133,7 @@ impl StripeBegin {
                 self.state = State::Allocating;
                 actions.push(Action::Allocate(placed));
             }
-            Err(error) => actions.extend(self.end(Err(error))),
+            Err(error) => actions.extend(self.end(Err(error.for_lack_of_space(self.disk_was_full)))),
         }
         actions
     }
@@ -151,6 +153,7 @@ impl StripeBegin {
             // A node could not be reached: the stripe goes to other nodes, as a new stripe.
             (Reaction::Replan, Some(Party::Node(node))) if self.avoid.len() < self.request.resumes_max as usize => {
                 self.avoid.insert(node);
+                self.disk_was_full |= error.cause == Some(Cause::NoSpace);
                 self.place(vec![Action::Warn(format!("choosing other nodes for a stripe: {error}"))], site)
             }
             _ => self.end(Err(error)),

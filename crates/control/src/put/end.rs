@@ -218,12 +218,12 @@ impl StripeEnd {
         }
         // An operator can fix the reason for which they had to be rebuilt.
         let message = format!("{}; {}", self.sent.reasons(), error.message);
-        self.end(Err(Error { message, ..error }));
+        self.end(Err(Error { message, ..error }.for_lack_of_space(self.sent.disk_was_full)));
     }
 
     fn not_copied(&mut self, error: Error, view: &View) {
         if !self.has_lost_more(view) {
-            return self.end(Err(error));
+            return self.end(Err(error.for_lack_of_space(self.sent.disk_was_full)));
         }
         self.actions.push(Action::Warn(format!("cannot create copies of blocks: {error}")));
         let number = self.sent.stripe.number;
@@ -255,7 +255,8 @@ impl StripeEnd {
         let broken = self.report.nodes.iter().filter(|(_, node)| matches!(node.end, Some(End::Broken(_) | End::GivenUp)));
         self.actions.extend(broken.map(|(node, _)| Action::Suspect(*node)));
         let given_up = format!("too few blocks of stripe {} were stored: {}", self.sent.stripe.number, self.sent.reasons());
-        self.end(Err(Error::replan(message(&given_up)).object(&self.request.object)));
+        let error = Error::replan(message(&given_up)).object(&self.request.object);
+        self.end(Err(error.for_lack_of_space(self.sent.disk_was_full)));
     }
 
     /// Records that the stripe has ended, and which of its blocks are missing for now.

@@ -19,6 +19,8 @@ pub struct SentStripe {
     pub(super) checksums: Vec<Option<Vec<u32>>>,
     /// Which blocks were not stored, and why.
     pub(super) missing: BTreeMap<u8, String>,
+    /// Whether a disk was full when a block arrived.
+    pub(super) disk_was_full: bool,
     /// Nodes that failed.
     pub(super) failed: BTreeSet<NodeId>,
     /// How often data was sent again.
@@ -34,6 +36,7 @@ impl SentStripe {
             // Those of an empty block are known.
             checksums: (0..stripe.layout.n()).map(|index| (stripe.layout.block_len(index) == 0).then(Vec::new)).collect(),
             missing: BTreeMap::new(),
+            disk_was_full: false,
             failed: BTreeSet::new(),
             resent: 0,
             blocks: stripe.blocks.keys().copied().collect(),
@@ -79,6 +82,7 @@ impl SentStripe {
     /// a stored copy are missing.
     pub fn after(&self, report: &Report, view: &View) -> Self {
         let mut after = self.clone();
+        after.disk_was_full |= report.lacks_space();
         note_stored(&mut after.stripe, &self.checksums, report);
         for (index, why) in received(&after.stripe, &self.blocks, &self.checksums, report, view) {
             match why {

@@ -22,12 +22,15 @@ pub(super) struct Avoided {
     pub(super) disputes: BTreeMap<NodeId, u32>,
     /// How often blamed helpers have been tried again.
     pub(super) second_chances: u32,
+    /// Whether the disk of a failed node was full.
+    pub(super) disk_was_full: bool,
 }
 
 impl Avoided {
     /// Learns from a failed plan, during which these blocks were arriving. `knows_bad_blocks`: everything that the
     /// culprit is blamed for is now recorded of its blocks.
     pub(super) fn learn(&mut self, report: &Report, arriving: &[Arriving], knows_bad_blocks: bool) {
+        self.disk_was_full |= report.lacks_space();
         let Some(Blame { node, accuser }) = report.blame else { return };
         let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
         let Some(accuser) = accuser else {

@@ -1,6 +1,6 @@
 //! The homes of rebuilt blocks.
 
-use super::{Lost, Request};
+use super::{Lost, Request, object::too_few_for_copies};
 use crate::{
     placement::{self, NOTHING, Placed},
     view::View,
@@ -196,7 +196,12 @@ impl Request {
         placement::place(view, &ask, &mut rng)
             .or_else(|_| placement::place(view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
             .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
-            .map_err(|error| if copies < 2 { error } else { self.too_few_for_copies(view, count + held.len(), copies, error) })
+            .map_err(|error| match count + held.len() {
+                needed if copies > 1 && view.up_count() < needed => {
+                    too_few_for_copies(&self.stripe, self.code.m(), copies, needed, view)
+                }
+                _ => error,
+            })
             .map_err(|error| view.lacking_nodes(error).object(&self.object))
             .map_err(|error| match others.is_empty() {
                 true => error,
@@ -210,18 +215,6 @@ impl Request {
         let all: BTreeSet<(u8, u8)> = there.chain(self.lost.iter().map(|lost| (lost.index, lost.copy))).collect();
         let of = |at: u8| all.iter().filter(|(index, _)| *index == at).count();
         self.stripe.blocks.keys().copied().map(of).max().and_then(|most| u8::try_from(most).ok()).unwrap_or(1)
-    }
-
-    /// The error if there are too few nodes for all copies with any code.
-    fn too_few_for_copies(&self, view: &View, needed: usize, copies: u8, error: Error) -> Error {
-        let (k, m, up) = (self.stripe.dimension(), self.code.m(), view.up_count());
-        if up >= needed {
-            return error;
-        }
-        let message = format!(
-            "{copies} copies of {k} data blocks and {m} parity blocks need {needed} nodes, but {up} are up: add nodes or request fewer copies"
-        );
-        Error { message, ..error }.cause(Cause::TooFewNodes)
     }
 
     /// The nodes that are not requestors, if requestors are given.

@@ -11,7 +11,7 @@ use crate::{
     view::View,
 };
 use std::collections::{BTreeSet, VecDeque};
-use weft_types::{BlockId, Error, Home, NodeId, Party, Reaction, Result};
+use weft_types::{BlockId, Cause, Error, Home, NodeId, Party, Reaction, Result};
 
 /// How many homes are tried for a block while other rebuilds bring blocks of the stripe there.
 pub(super) const HOMES_MAX: usize = 4;
@@ -385,6 +385,7 @@ impl Rebuild {
                 // The next plan avoids a bad block, but not its node.
                 if !error.block.is_some_and(|block| is_known_bad(stripe, block)) {
                     self.avoided.failed.insert(node);
+                    self.avoided.disk_was_full |= error.cause == Some(Cause::NoSpace);
                 }
                 error
             }
@@ -462,7 +463,7 @@ impl Rebuild {
     }
 
     fn end(&mut self, result: Result<Rebuilt>) {
-        self.actions.push(Action::End(result));
+        self.actions.push(Action::End(result.map_err(|error| error.for_lack_of_space(self.avoided.disk_was_full))));
         self.state = State::Ended;
     }
 

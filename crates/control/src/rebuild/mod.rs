@@ -25,7 +25,7 @@ mod reading;
 pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks, moved_bytes};
 pub use homes::{BlocksGiven, Destination};
 pub use machine::Rebuild;
-pub use object::{lacking_copies, leaves_others, named_block};
+pub use object::{lacking_copies, leaves_others, named_block, room_for_copies};
 pub use reading::PlanRequest;
 
 use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::Report, view::View};

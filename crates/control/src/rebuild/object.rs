@@ -2,8 +2,9 @@
 //! a failed stripe.
 
 use super::Lost;
+use crate::view::View;
 use weft_codes::SharedCode;
-use weft_types::{Error, REPLICAS_MAX, Reaction, Result, StripeRecord};
+use weft_types::{Cause, Error, NodeId, REPLICAS_MAX, Reaction, Result, StripeRecord};
 
 /// The index of a named block, if the stripes have it. `first`: the first stripe; no other one has more blocks.
 pub fn named_block(code: &SharedCode, first: Option<&StripeRecord>, index: u32) -> Result<u8> {
@@ -33,10 +34,37 @@ pub fn lacking_copies(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) 
     lost
 }
 
+/// Fails if fewer nodes are up than a stripe with its missing copies (`lost`) needs, before any of them is made.
+pub fn room_for_copies(stripe: &StripeRecord, lost: &[Lost], view: &View, (m, replicas): (usize, u8)) -> Result<()> {
+    let is_lost = |index: u8, copy: u8| lost.iter().any(|lost| (lost.index, lost.copy) == (index, copy));
+    let kept = stripe.all().filter(|(index, placed)| !is_lost(*index, placed.copy)).map(|(_, placed)| placed.home.node);
+    let kept: Vec<NodeId> = kept.collect();
+    let free = view.nodes.values().filter(|node| node.up && !kept.contains(&node.id)).count();
+    match lost.len() <= free {
+        true => Ok(()),
+        false => Err(view.lacking_nodes(too_few_for_copies(stripe, m, replicas, kept.len() + lost.len(), view))),
+    }
+}
+
+/// The error of a stripe that needs more nodes for its copies than are up.
+pub(super) fn too_few_for_copies(stripe: &StripeRecord, m: usize, copies: u8, needed: usize, view: &View) -> Error {
+    let (k, nodes, up) = (stripe.dimension(), view.nodes.len(), view.up_count());
+    let fewer = match up.saturating_sub(m) / k.max(1) {
+        0 | 1 => String::new(),
+        most => format!(", or request at most {most} copies"),
+    };
+    let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let (data, parity) = (plural(k, "data block"), plural(m, "parity block"));
+    Error::unavailable(format!(
+        "{copies} copies of {data} and {parity} need {needed} nodes, and {up} of {nodes} nodes are up: start or add nodes{fewer}"
+    ))
+    .cause(Cause::TooFewNodes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{home, stripe};
+    use crate::fixtures::{home, stripe, view};
     use weft_types::PlacedBlock;
 
     #[test]
@@ -57,6 +85,25 @@ mod tests {
         let errors =
             [Error::unavailable("lost"), Error::replan("changed"), Error::retry("busy"), Error::invalid("no such scheme")];
         assert_eq!(errors.each_ref().map(leaves_others), [true, true, false, false]);
+    }
+
+    #[test]
+    fn more_copies_than_nodes_are_refused_before_the_first_one_is_made() {
+        let stripe = stripe();
+        let room = |view: &View, replicas| {
+            let lost = lacking_copies(&stripe, Vec::new(), replicas);
+            room_for_copies(&stripe, &lost, view, (2, replicas)).map_err(|error| (error.cause, error.message))
+        };
+        // Four data and two parity blocks: each further copy of the data takes four more nodes.
+        assert_eq!([1, 2].map(|replicas| room(&view(10, &[]), replicas)), [Ok(()), Ok(())]);
+        let (cause, message) = room(&view(10, &[]), 3).unwrap_err();
+        assert_eq!(cause, Some(Cause::TooFewNodes));
+        let says = "3 copies of 4 data blocks and 2 parity blocks need 14 nodes, and 10 of 10 nodes are up: start or add nodes, or \
+                    request at most 2 copies";
+        assert_eq!(message, says);
+        let (_, message) = room(&view(10, &[10]), 2).unwrap_err();
+        assert!(message.contains("need 10 nodes, and 9 of 10 nodes are up") && message.ends_with("add nodes"), "{message}");
+        assert_eq!(room(&view(11, &[10]), 2), Ok(()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::findings::Finding;
 use std::collections::BTreeMap;
-use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Span, StageTimes, TaskTraffic};
+use weft_types::{BlockId, BlockState, Cause, Error, NodeId, Party, Reaction, Span, StageTimes, TaskTraffic};
 
 /// The node to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +119,11 @@ impl Report {
     /// Whether any task failed.
     pub fn any_failed(&self) -> bool {
         self.failed_nodes().next().is_some()
+    }
+
+    /// Whether a disk was full.
+    pub fn lacks_space(&self) -> bool {
+        self.nodes.values().flat_map(NodeReport::errors).any(|error| error.cause == Some(Cause::NoSpace))
     }
 
     /// The nodes whose tasks failed.

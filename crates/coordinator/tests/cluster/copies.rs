@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use weft_agent::Throttle;
 use weft_client::{GetOptions, PutOptions, RepairOptions, api};
 use weft_coordinator::CoordinatorConfig;
-use weft_types::{BlockId, ByteSize, NodeId, Reaction, Result, StripeId};
+use weft_types::{BlockId, ByteSize, Cause, NodeId, Reaction, Result, StripeId};
 
 const BLOCK_LEN: u64 = 512 << 10;
 
@@ -211,11 +211,11 @@ async fn an_object_is_cooled_and_heated_again() {
     world.until("all nodes are up again", async |world| world.up().await.len() == 9).await;
     is_whole(&world, "k", 2).await;
     assert_eq!(get(&world, "k", &bytes).await, []);
-    // Too few nodes: as many copies as fit, and the rest is named.
-    let done = repair(&world, "k", &heat(6)).await.unwrap();
-    assert!(done.blocks.len() == 3 * 2 && done.left.len() == 3 * 4, "{done:?}");
-    let says = "6 copies of 2 data blocks and 1 parity blocks need 13 nodes, but 9 are up";
-    assert!(done.left[0].reason.contains(says), "{:?}", done.left[0]);
+    // Too few nodes for all copies: none is made.
+    let refused = repair(&world, "k", &heat(6)).await.unwrap_err();
+    let says = "6 copies of 2 data blocks and 1 parity block need 13 nodes, and 9 of 9 nodes are up";
+    assert!(refused.cause == Some(Cause::TooFewNodes) && refused.message.contains(says), "{refused}");
+    is_whole(&world, "k", 2).await;
     world.client.remove("hot", "k").await.unwrap();
     world.until("nothing is left", async |world| world.block_count(1..=9) == 0).await;
 }
@@ -249,7 +249,10 @@ async fn copies_stay_while_parity_is_down_and_are_dropped_if_only_their_own_node
         let away = copies_of(&world, key, 0).await.remove(copy).node;
         take_down(&mut world, away).await;
         let left = repair(&world, key, &RepairOptions::default()).await.unwrap_err();
-        assert!(left.message.contains("2 copies of 2 data blocks and 1 parity blocks need 5 nodes, but 4 are up"), "{left}");
+        assert!(
+            left.message.contains("2 copies of 2 data blocks and 1 parity block need 5 nodes, and 4 of 5 nodes are up"),
+            "{left}"
+        );
         assert_eq!(world.client.cool("hot", key).await.unwrap().blocks, 2);
         assert_eq!(copies_of(&world, key, 0).await[0].copy as usize, 1 - copy);
         assert_eq!(get(&world, key, &bytes).await, [], "the node held no needed block");
