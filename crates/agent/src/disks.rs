@@ -319,6 +319,7 @@ impl Disk {
             failed,
             quarantined_blocks: quarantined.blocks,
             quarantined_bytes: quarantined.bytes,
+            blocks: 0,
         }
     }
 }

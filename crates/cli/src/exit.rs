@@ -22,6 +22,10 @@ pub enum Exit {
     TooFewNodes = 6,
     /// Disks are full.
     NoSpace = 7,
+    /// The cluster is degraded: all data can be read, but something is to be done.
+    Degraded = 8,
+    /// The cluster is at risk: all data can be read, but some does not survive a further loss.
+    AtRisk = 9,
     /// Interrupted by a signal.
     Interrupted = 130,
 }
@@ -37,6 +41,8 @@ EXIT CODES
   5  corrupt, or refused by a check: stored bytes are not what was recorded, or a plan is not proved right
   6  too few nodes: the cluster has fewer nodes than the code needs, or too few of them are up and can take a block
   7  no space: disks of nodes, or a disk of this machine, are full
+  8  degraded (only from `weft status` and `weft cluster status`): all data can be read, but something is to be done
+  9  at risk (likewise): all data can be read, but some does not survive the loss of a further block
   130  interrupted by ctrl-C, SIGTERM or SIGHUP: unfinished work is undone, but jobs continue
 
 Errors are one line on stderr, `weft: …`. With --json, they are one JSON object on stderr:

@@ -11,7 +11,7 @@ use weft_engine::Buffers;
 use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
-        Bucket, Empty, ListObjectsRequest, ListPoliciesRequest, Name, ObjectEntry, ObjectName, ObjectReply, Policy,
+        Bucket, Empty, HealthReply, ListObjectsRequest, ListPoliciesRequest, Name, ObjectEntry, ObjectName, ObjectReply, Policy,
         StatObjectRequest, StatusReply, StatusRequest,
     },
 };
@@ -126,6 +126,18 @@ impl Client {
     /// ```
     pub async fn status(&self) -> Result<StatusReply> {
         self.shared.calls.ask(StatusRequest {}, |mut client, request| async move { client.status(request).await }).await
+    }
+
+    /// Whether the cluster is healthy, and why not.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let health = client.health().await?;
+    /// println!("{}: {}", health.level, health.reasons.join("; "));
+    /// # Ok(()) }
+    /// ```
+    pub async fn health(&self) -> Result<HealthReply> {
+        self.shared.calls.ask(Empty {}, |mut client, request| async move { client.health(request).await }).await
     }
 
     /// An object: its stripes, the locations of their blocks, and their checksums.
@@ -301,6 +313,7 @@ impl Shared {
                 Some(mut object) => {
                     object.stripes.extend(page.stripes);
                     object.incomplete.extend(page.incomplete);
+                    object.unreadable.extend(page.unreadable);
                     object
                 }
             };

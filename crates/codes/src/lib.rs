@@ -30,6 +30,7 @@ mod xor;
 pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBlock, shares};
 pub use hash::generator_hash;
 pub use info::{BlockInfo, CodeInfo, info};
+pub use mds::combinations;
 pub use registry::{FAMILIES, Family};
 pub use shortened::{parse_of_plan, shortened};
 pub use spec::{Arguments, SpecError, parse, parse_policy};

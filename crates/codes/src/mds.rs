@@ -41,7 +41,7 @@ pub(crate) fn singular_minor(parity: &Matrix) -> Option<Minor> {
 }
 
 /// All ways to choose `size` of 0..n, ascending, in lexicographic order.
-pub(crate) fn combinations(n: usize, size: usize) -> impl Iterator<Item = Vec<usize>> {
+pub fn combinations(n: usize, size: usize) -> impl Iterator<Item = Vec<usize>> {
     let mut next = (size <= n).then(|| (0..size).collect::<Vec<_>>());
     std::iter::from_fn(move || {
         let current = next.take()?;

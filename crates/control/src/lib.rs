@@ -18,6 +18,7 @@
 //! | [`links`], [`in_flight`] | the capacity of links; what running plans still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault when nodes blame each other |
 //! | [`findings`], [`orphans`] | what is recorded of blocks that their nodes report as bad; when a node's blocks are compared |
+//! | [`health`] | whether the cluster is healthy, and why not; how many further losses each stripe survives |
 //! | [`walk`] | which page of the metadata is read next |
 //! | [`run`] | what the agents of a plan have reported, when it stalls, and which node is to blame |
 
@@ -30,6 +31,7 @@ pub mod findings;
 #[cfg(test)]
 mod fixtures;
 pub mod garbage;
+pub mod health;
 pub mod helpers;
 pub mod in_flight;
 pub mod job;

@@ -381,9 +381,14 @@ fn holds(stripe: &StripeRecord, available: &[u8]) -> Vec<Hold> {
 
 /// The positions at which a block is corrupt: whole pages of its sub-blocks, the unit of checking.
 fn holes(stripe: &StripeRecord, index: u8) -> Vec<Span> {
+    holes_of(stripe, stripe.corrupt_bytes(index))
+}
+
+/// The same for these corrupt bytes of a block.
+pub(crate) fn holes_of(stripe: &StripeRecord, corrupt: &[Span]) -> Vec<Span> {
     let coded = stripe.layout.coded_span();
     let pages = |span: Span| Span::new(span.start / PAGE_LEN * PAGE_LEN, span.end.next_multiple_of(PAGE_LEN)).intersect(coded);
-    let corrupt = stripe.corrupt_bytes(index).iter().flat_map(|bytes| stripe.layout.layout.positions_of(*bytes));
+    let corrupt = corrupt.iter().flat_map(|bytes| stripe.layout.layout.positions_of(*bytes));
     Span::normalize(corrupt.map(pages).collect())
 }
 

@@ -24,27 +24,44 @@ pub fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: &[u8]) 
     planning::unrecoverable(code, stripe, &stored, &wanted).is_none()
 }
 
+/// A stripe whose data cannot be read now.
+#[derive(Debug, Clone)]
+pub struct Unreadable {
+    /// Blocks that cannot be read, ascending.
+    pub blocks: Vec<u8>,
+    /// Why not.
+    pub why: Error,
+    /// Whether it could not be read if all nodes were up either.
+    pub is_lost: bool,
+}
+
 /// Why a stripe cannot be acknowledged; `None` if it can.
 pub fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
-    let error = too_many_lost(code, stripe.clone(), view)?;
-    let mut all_back = view.clone();
-    all_back.nodes.values_mut().for_each(|node| node.up = true);
-    let (reaction, why) = match too_many_lost(code, stripe, &all_back) {
-        None => (Reaction::Retry, "because nodes are down whose blocks are needed to read it"),
-        Some(_) => (error.reaction, "because too many blocks were lost since it was sent"),
+    let Unreadable { why: error, is_lost, .. } = unreadable_now(code, stripe, view)?;
+    let (reaction, why) = match is_lost {
+        false => (Reaction::Retry, "because nodes are down whose blocks are needed to read it"),
+        true => (error.reaction, "because too many blocks were lost since it was sent"),
     };
     Some(Error { reaction, message: format!("the stripe cannot be acknowledged, {why}: {}", error.message), ..error })
 }
 
-/// Why a stripe's data cannot be read from the blocks that are available now; `None` if it can.
-fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
+/// Why a stripe's data cannot be read now; `None` if it can.
+pub fn unreadable_now(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Unreadable> {
+    let (blocks, why) = too_many_lost(code, stripe.clone(), view)?;
+    let mut all_back = view.clone();
+    all_back.nodes.values_mut().for_each(|node| node.up = true);
+    Some(Unreadable { blocks, why, is_lost: too_many_lost(code, stripe, &all_back).is_some() })
+}
+
+/// The blocks that are absent if a stripe's data cannot be read from those that are available now, and why; `None` if it can.
+fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<(Vec<u8>, Error)> {
     let stripe = view.serving(stripe, |_, _| false, |_| 0);
     let readable = planning::readable(&stripe, view);
     let available: Vec<u8> = readable.good.into_iter().chain(readable.suspect).collect();
     let data: Vec<_> = (0..stripe.dimension() as u8).map(|index| (index, stripe.layout.coded_span())).collect();
     let absent = planning::unrecoverable(code, &stripe, &available, &data)?;
     let lost = planning::why_absent(&stripe, &absent, &readable.lost, "it cannot be read");
-    Some(planning::too_many_lost(code, &stripe, &lost, view))
+    Some((absent, planning::too_many_lost(code, &stripe, &lost, view)))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::{
     completion,
     config::{self, CoordinatorConfig},
     delegations::Delegations,
+    health::{self, state::Health},
     in_flight::InFlight,
     jobs::{self, control::Jobs},
     links,
@@ -104,6 +105,7 @@ impl Coordinator {
             reads: Reads::default(),
             jobs: Jobs::default(),
             delegations: Delegations::default(),
+            health: Health::default(),
             started,
             stop: stop.clone(),
             known: Known::new(proof_key(seams.seed)),
@@ -119,6 +121,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), completion::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), health::run(Arc::clone(&shared))));
         jobs::go_on(&shared).await?;
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))

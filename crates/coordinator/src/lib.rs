@@ -32,6 +32,7 @@ mod coordinator;
 mod copies;
 mod delegations;
 mod garbage;
+mod health;
 mod in_flight;
 mod jobs;
 mod links;

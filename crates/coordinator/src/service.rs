@@ -3,7 +3,7 @@
 use crate::{
     copies,
     delegations::{Delegation, Who},
-    garbage, jobs, links, puts, read, repair,
+    garbage, health, jobs, links, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -139,6 +139,10 @@ impl v1::weft_server::Weft for WeftService {
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         answer(show::status(&self.shared).await)
+    }
+
+    async fn health(&self, _: Request<v1::Empty>) -> Result<Response<v1::HealthReply>, Status> {
+        answer(health::reply(&self.shared).await)
     }
 
     async fn create_policy(&self, request: Request<v1::Policy>) -> Result<Response<v1::Policy>, Status> {

@@ -44,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) reads: crate::read::under_way::Reads,
     pub(crate) jobs: crate::jobs::control::Jobs,
     pub(crate) delegations: crate::delegations::Delegations,
+    pub(crate) health: crate::health::state::Health,
     pub(crate) started: Started,
     /// Becomes true when the coordinator must stop.
     pub(crate) stop: watch::Sender<bool>,

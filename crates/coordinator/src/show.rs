@@ -1,15 +1,22 @@
 //! Answers: records as messages.
 
-use crate::{pages::Stripes, shared::Shared};
+use crate::{compute::compute, pages::Stripes, shared::Shared};
 use std::collections::BTreeMap;
-use weft_control::members::MemberStatus;
-use weft_control::view::View;
+use weft_codes::SharedCode;
+use weft_control::{
+    health::{BadBlocks, Condition, FurtherLosses},
+    members::MemberStatus,
+    recovery::unreadable_now,
+    view::View,
+};
 use weft_meta::{BucketRecord, GarbageTotal, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
 use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, StripeRecord};
 
 /// The most blocks in one answer: more would not fit in a message.
 const BLOCKS_MAX: usize = 32 << 10;
+/// The most stripes in one answer of which it says why they cannot be read.
+const REASONS_MAX: usize = 16;
 /// The most checksums in one answer; those of a single stripe with more are left out.
 const CHECKSUMS_MAX: usize = 1 << 20;
 
@@ -75,6 +82,7 @@ pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
         stripe_count: object.stripes,
         incomplete: Vec::new(),
         incomplete_count: 0,
+        unreadable: Vec::new(),
         written: object.written.0,
     }
 }
@@ -98,12 +106,24 @@ fn incomplete(shared: &Shared, stripe: &StripeRecord) -> v1::IncompleteStripe {
     v1::IncompleteStripe { number: stripe.number, blocks, why: shared.completion().why(&stripe.id) }
 }
 
+/// A stripe that cannot be read.
+fn unreadable(stripe: &StripeRecord, code: &SharedCode, view: &View, with_reason: bool) -> Option<v1::UnreadableStripe> {
+    let found = unreadable_now(code, stripe.clone(), view)?;
+    Some(v1::UnreadableStripe {
+        number: stripe.number,
+        blocks: found.blocks.into_iter().map(u32::from).collect(),
+        why: if with_reason { found.why.message } else { String::new() },
+        lost: found.is_lost,
+    })
+}
+
 /// An object with its stripes from `from` on: at least that one, at most `stripes_max` (0: no limit), and no more than
 /// fit in one answer.
 pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64, stripes_max: u32) -> Result<v1::ObjectReply> {
     let view = shared.members.view();
     let version = record.version;
     let stripes_max = if stripes_max == 0 { usize::MAX } else { stripes_max as usize };
+    let (code, mut further) = (shared.code(&record.code)?, FurtherLosses::default());
     let mut reply = object(record);
     let (mut stripes, mut blocks, mut checksums) = (Stripes::of_object(shared, version, from), 0usize, 0usize);
     while let Some(record) = stripes.next().await? {
@@ -117,6 +137,11 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
         }
         if record.incomplete {
             reply.incomplete.push(incomplete(shared, &record));
+        }
+        let bad = BadBlocks::of(&record, &view);
+        if !bad.is_none() && compute(|| Condition::of(&record, bad, &code, &view, &mut further)).now.is_none() {
+            let with_reason = reply.unreadable.len() < REASONS_MAX;
+            reply.unreadable.extend(compute(|| unreadable(&record, &code, &view, with_reason)));
         }
         reply.stripes.push(stripe(&record, &view, own_checksums <= CHECKSUMS_MAX)?);
     }
@@ -143,6 +168,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
             failed: disk.failed,
             quarantined_blocks: state.quarantined.blocks,
             quarantined_bytes: state.quarantined.bytes,
+            blocks: blocks.get(&disk.number).copied().unwrap_or(0),
         }
     };
     v1::Node {
@@ -180,13 +206,13 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
         data_bytes: totals.data_bytes,
         insecure: shared.security.is_insecure(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        warnings: warnings(shared, &statuses),
+        warnings: warnings(shared, &statuses, &blocks),
         commits: shared.meta.commits(),
         fsyncs: statuses.iter().fold(0, |sum, status| status.fsyncs.saturating_add(sum)),
     })
 }
 
-fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
+fn warnings(shared: &Shared, statuses: &[MemberStatus], blocks: &BTreeMap<DiskNumber, u64>) -> Vec<String> {
     let mut warnings = Vec::new();
     if shared.security.is_insecure() {
         warnings.push("insecure = true: anyone who can reach a port may do everything".to_owned());
@@ -197,7 +223,11 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
         warnings.push(format!("{count} of {all} nodes are down: {names}"));
     }
     for status in statuses {
-        let failed = status.record.disks.iter().filter(|disk| disk.failed).map(|disk| &*disk.path).collect::<Vec<_>>();
+        let text = |disk: &weft_types::DiskRecord| match blocks.get(&disk.number) {
+            None | Some(0) => disk.path.to_string(),
+            Some(left) => format!("{} ({left} of its blocks were not rebuilt)", disk.path),
+        };
+        let failed: Vec<String> = status.record.disks.iter().filter(|disk| disk.failed).map(text).collect();
         if !failed.is_empty() {
             warnings.push(format!("disks of {} failed: {}", status.record.name, failed.join(", ")));
         }

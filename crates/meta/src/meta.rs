@@ -19,8 +19,13 @@ pub trait Meta: Send + Sync {
     async fn become_leader(&self) -> Result<Epoch>;
     /// The number of durable transactions that changed something, since this was opened.
     fn commits(&self) -> u64;
-    /// The totals of objects, stripes and bytes.
+    /// The totals of objects, stripes and bytes. They are kept, not counted for each call.
     async fn totals(&self) -> Result<Totals>;
+    /// The same for each code that an object has, by the code's spec.
+    async fn totals_by_code(&self) -> Result<Vec<(String, Totals)>>;
+    /// Takes at most `limit` stripes that were written or dropped since this was opened and belong, or belonged, to an object. Each
+    /// change is returned once.
+    async fn changed_stripes(&self, limit: u32) -> Result<Vec<StripeId>>;
 
     /// Registers a node that is new or restarted. A node's number and name are bound to each other for good. Disks that
     /// it had and no longer lists are marked failed.
@@ -68,6 +73,10 @@ pub trait Meta: Send + Sync {
     async fn stripes_on(&self, home: Home, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>>;
     /// The stripes of an object's version, by number, from `from` on.
     async fn stripes(&self, version: UploadId, from: u64, limit: u32) -> Result<Page<StripeRecord>>;
+    /// The stripes of all objects, in order, after `after`.
+    async fn object_stripes(&self, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>>;
+    /// Those of these stripes that still exist.
+    async fn find_stripes(&self, stripes: Vec<StripeId>) -> Result<Vec<StripeRecord>>;
     /// A stripe.
     async fn stripe(&self, stripe: StripeId) -> Result<StripeRecord>;
 

@@ -57,14 +57,15 @@ struct Up {
     disks_per_node: Option<u32>,
 }
 
-/// Show which nodes are up and how much is stored
+/// Show which nodes are up and how much is stored; `weft status` shows whether data is at risk
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft cluster status
 
 EXIT CODES
-  0 every node is up   3 no cluster   4 the coordinator or a node is down")]
+  0 every node is up, and no failed disk held blocks that were not rebuilt   3 no cluster   4 the coordinator or a node is down   \
+  8 every node is up, but a failed disk held blocks that were not rebuilt")]
 struct Status {
     /// Directory of the cluster; also --cluster or WEFT_CLUSTER
     #[arg(long, value_name = "DIR")]
@@ -176,7 +177,11 @@ impl Status {
         };
         let report = Report::from(Session::with(&options, async |session| session.client.status().await)?);
         output.result_with(&report, &report.warnings, status::text)?;
-        Ok(if report.all_up() { Exit::Ok } else { Exit::Unavailable })
+        Ok(match (report.all_up(), report.lacks_blocks()) {
+            (false, _) => Exit::Unavailable,
+            (true, true) => Exit::Degraded,
+            (true, false) => Exit::Ok,
+        })
     }
 }
 

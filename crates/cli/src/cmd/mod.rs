@@ -10,6 +10,7 @@ mod daemon;
 mod demo;
 mod explain;
 mod garbage;
+mod health;
 mod heat;
 mod job;
 mod lab;
@@ -54,6 +55,7 @@ struct Weft {
 #[derive(Debug, Subcommand)]
 enum Command {
     Cluster(cluster::Cluster),
+    Status(health::Status),
     Put(transfer::Put),
     Get(transfer::Get),
     Ls(object::Ls),
@@ -90,6 +92,7 @@ pub(crate) fn main() -> Exit {
     let output = Output { json };
     let done = match command {
         Command::Cluster(it) => it.run(&target, output),
+        Command::Status(it) => it.run(&target, output),
         Command::Put(it) => it.run(&target, output),
         Command::Get(it) => it.run(&target, output),
         Command::Ls(it) => it.run(&target, output),

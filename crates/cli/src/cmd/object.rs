@@ -22,15 +22,16 @@ pub(super) struct Ls {
     prefix: Option<String>,
 }
 
-/// Show an object's stripes and the location of each block
+/// Show an object's stripes, the location of each block, and whether it can be read now
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft stat photos/cat.jpg
   weft stat photos/cat.jpg --json | jq '.stripes[0].blocks[3].node'
+  weft stat photos/cat.jpg --json | jq '.readable, .unreadable'
 
 EXIT CODES
-  0 done   3 no such object, or no cluster   4 no coordinator")]
+  0 shown, even if the object cannot be read   3 no such object, or no cluster   4 no coordinator")]
 pub(super) struct Stat {
     /// Object: BUCKET/KEY
     object: ObjectName,
@@ -61,6 +62,9 @@ struct Entry {
 /// Most incomplete stripes that are named.
 const INCOMPLETE_SHOWN: usize = 8;
 
+/// Most stripes that cannot be read and are named.
+const UNREADABLE_SHOWN: usize = 4;
+
 /// An object and its stripes.
 #[derive(Debug, Serialize)]
 pub(super) struct Object {
@@ -77,6 +81,10 @@ pub(super) struct Object {
     complete: bool,
     /// The stripes that lack blocks.
     incomplete: Vec<Incomplete>,
+    /// Whether all of it can be read now.
+    readable: bool,
+    /// The stripes that cannot be read now.
+    unreadable: Vec<Unreadable>,
     warnings: Vec<String>,
 }
 
@@ -89,6 +97,25 @@ pub(super) struct Incomplete {
     pub(super) blocks: Vec<u32>,
     /// Why the last attempt to rebuild them failed; empty: none has failed.
     why: String,
+}
+
+/// A stripe that cannot be read now.
+#[derive(Debug, Serialize)]
+struct Unreadable {
+    /// Its number in the object, from 0.
+    stripe: u64,
+    /// The blocks that cannot be read.
+    blocks: Vec<u32>,
+    /// Why; said of the first such stripes only.
+    why: String,
+    /// Whether it could not be read if all nodes were up either.
+    lost: bool,
+}
+
+impl From<api::UnreadableStripe> for Unreadable {
+    fn from(it: api::UnreadableStripe) -> Self {
+        Self { stripe: it.number, blocks: it.blocks, why: it.why, lost: it.lost }
+    }
 }
 
 impl From<api::IncompleteStripe> for Incomplete {
@@ -150,6 +177,8 @@ impl Object {
             stripes: it.stripes.into_iter().map(|stripe| Stripe::new(stripe, nodes)).collect(),
             complete: it.incomplete.is_empty(),
             incomplete: it.incomplete.into_iter().map(Incomplete::from).collect(),
+            readable: it.unreadable.is_empty(),
+            unreadable: it.unreadable.into_iter().map(Unreadable::from).collect(),
             warnings: it.warnings,
         }
     }
@@ -250,6 +279,28 @@ fn state(it: &Block) -> String {
     if ranges.is_empty() { it.state.clone() } else { format!("{} at bytes {}", it.state, ranges.join(", ")) }
 }
 
+/// Which stripes cannot be read, and why; empty if all can.
+fn unreadable_text(it: &Object) -> String {
+    let (all, count) = (it.stripes.len(), it.unreadable.len());
+    if count == 0 {
+        return String::new();
+    }
+    let lost = it.unreadable.iter().filter(|stripe| stripe.lost).count();
+    let when = match (lost, count - lost) {
+        (0, _) => "until nodes that are down return".to_owned(),
+        (_, 0) => "unless lost blocks come back".to_owned(),
+        (_, waiting) => format!("{waiting} until nodes that are down return, {lost} unless lost blocks come back"),
+    };
+    let mut text = format!("cannot be read now: {count} of {all} stripes, {when}\n");
+    for stripe in it.unreadable.iter().filter(|stripe| !stripe.why.is_empty()).take(UNREADABLE_SHOWN) {
+        let _ = writeln!(text, "  {}", stripe.why);
+    }
+    if count > UNREADABLE_SHOWN {
+        let _ = writeln!(text, "  and {} more stripes", count - UNREADABLE_SHOWN);
+    }
+    text
+}
+
 fn text(it: &Object) -> String {
     let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
     let mut text = String::new();
@@ -267,6 +318,7 @@ fn text(it: &Object) -> String {
         }
         let _ = writeln!(text, "{} of {all} stripes are complete; not stored yet: {}", all - rest, shown.join(", "));
     }
+    text += &unreadable_text(it);
     for stripe in &it.stripes {
         let updates: u64 = stripe.seq.iter().sum();
         let _ = writeln!(text, "\nstripe {} from byte {}, {} updates", stripe.id, stripe.offset, updates);

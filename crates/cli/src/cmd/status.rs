@@ -54,6 +54,8 @@ struct Disk {
     failed: bool,
     quarantined_blocks: u64,
     quarantined_bytes: u64,
+    /// Of stripes.
+    blocks: u64,
 }
 
 impl From<api::StatusReply> for Report {
@@ -84,6 +86,7 @@ impl From<api::Node> for Node {
             failed: it.failed,
             quarantined_blocks: it.quarantined_blocks,
             quarantined_bytes: it.quarantined_bytes,
+            blocks: it.blocks,
         };
         Self {
             id: NodeId(it.id).to_string(),
@@ -108,6 +111,11 @@ impl Report {
     /// Whether every node is up.
     pub(super) fn all_up(&self) -> bool {
         self.nodes.iter().all(|node| node.state == "up")
+    }
+
+    /// Whether a failed disk held blocks that were not rebuilt.
+    pub(super) fn lacks_blocks(&self) -> bool {
+        self.nodes.iter().flat_map(|node| &node.disks).any(|disk| disk.failed && disk.blocks > 0)
     }
 }
 

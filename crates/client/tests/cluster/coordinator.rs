@@ -342,6 +342,10 @@ impl Weft for Coordinator {
         answer(Ok(StatusReply { cluster: CLUSTER.to_string(), ..StatusReply::default() }))
     }
 
+    async fn health(&self, _: Request<Empty>) -> Answer<HealthReply> {
+        answer(Ok(HealthReply::default()))
+    }
+
     async fn begin_put(&self, request: Request<BeginPutRequest>) -> Answer<BeginPutReply> {
         let request = request.into_inner();
         if request.bucket == "none" {

@@ -78,6 +78,11 @@ impl Writer {
         group.into_iter().for_each(|change| change.answer(committed.clone()));
     }
 
+    /// Uses the connection outside of any transaction of [`commit_waiting`](Self::commit_waiting).
+    pub(super) fn with_connection<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
+        work(&self.connection.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The number of committed changes that changed something.
     pub(super) fn commits(&self) -> u64 {
         self.commits.load(Relaxed)

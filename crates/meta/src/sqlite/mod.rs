@@ -7,6 +7,7 @@
 mod backup;
 mod blocks;
 mod cluster;
+mod feed;
 mod garbage;
 mod group;
 mod jobs;
@@ -71,6 +72,7 @@ impl SqliteMeta {
         writer.pragma_update(None, "foreign_keys", true)?;
         schema::migrate(&mut writer)?;
         schema::create_cluster(&mut writer, new)?;
+        feed::record(&writer)?;
         let reader = connect(path)?;
         reader.pragma_update(None, "query_only", true)?;
         Ok(Self { writer: Arc::new(Writer::new(writer)), reader: Arc::new(Mutex::new(reader)), mode })
@@ -116,6 +118,16 @@ impl SqliteMeta {
         answer.await.unwrap_or_else(|_| Err(MetaError::Storage("a transaction was aborted".into())))
     }
 
+    /// A query of the writing connection, which alone knows what [`feed`] records.
+    async fn recorded<T, F>(&self, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        let writer = Arc::clone(&self.writer);
+        self.run(move || writer.with_connection(query)).await.unwrap_or_else(Err)
+    }
+
     async fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         match self.mode {
             MetaMode::Inline => Ok(run()),
@@ -149,7 +161,20 @@ impl Meta for SqliteMeta {
     }
 
     async fn totals(&self) -> Result<Totals> {
-        self.read(cluster::totals).await
+        let add = |sum: Totals, (_, of): (String, Totals)| Totals {
+            objects: sum.objects + of.objects,
+            stripes: sum.stripes + of.stripes,
+            data_bytes: sum.data_bytes + of.data_bytes,
+        };
+        Ok(self.totals_by_code().await?.into_iter().fold(Totals::default(), add))
+    }
+
+    async fn totals_by_code(&self) -> Result<Vec<(String, Totals)>> {
+        self.recorded(feed::totals_by_code).await
+    }
+
+    async fn changed_stripes(&self, limit: u32) -> Result<Vec<StripeId>> {
+        self.recorded(move |writer| feed::take_changed(writer, limit)).await
     }
 
     async fn register_node(&self, epoch: Epoch, node: NewNode) -> Result<NodeRecord> {
@@ -242,6 +267,14 @@ impl Meta for SqliteMeta {
 
     async fn stripes_on(&self, home: Home, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
         self.read(move |tx| rows::stripes_on(tx, home, after, limit)).await
+    }
+
+    async fn object_stripes(&self, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
+        self.read(move |tx| rows::of_objects(tx, after, limit)).await
+    }
+
+    async fn find_stripes(&self, stripes: Vec<StripeId>) -> Result<Vec<StripeRecord>> {
+        self.read(move |tx| stripes.into_iter().filter_map(|id| rows::find_stripe(tx, id).transpose()).collect()).await
     }
 
     async fn stripe(&self, stripe: StripeId) -> Result<StripeRecord> {

@@ -56,6 +56,15 @@ pub(super) fn stripes_on(tx: &Transaction<'_>, home: Home, after: Option<StripeI
     Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
 }
 
+/// The stripes of all objects, in order, after `after`.
+pub(super) fn of_objects(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
+    let sql = format!("SELECT {STRIPE} FROM stripes WHERE id > ?1 AND object IS NOT NULL ORDER BY id LIMIT ?2");
+    let mut statement = tx.prepare_cached(&sql)?;
+    let packed = statement.query_map((after.map_or(0, |after| after.0), u64::from(limit) + 1), packed_row)?;
+    let packed = packed.collect::<Result<Vec<_>, _>>()?;
+    Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
+}
+
 /// The incomplete stripes, in order, after `after`.
 pub(super) fn incomplete(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
     // CROSS JOIN fixes the order: there are far more stripes than incomplete ones.

@@ -3,8 +3,9 @@
 use crate::common::{Model, apply, draw, dump, open, prepare};
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
-use weft_meta::{Meta, MetaError};
-use weft_types::Epoch;
+use std::collections::BTreeMap;
+use weft_meta::{Meta, MetaError, SqliteMeta};
+use weft_types::{Epoch, Owner, StripeId, StripeRecord};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
@@ -22,6 +23,7 @@ async fn run(seed: u64) {
     let mut epoch = prepare(&meta).await;
     let mut model = Model { epoch: epoch.0, ..Model::default() };
     let mut random = StdRng::seed_from_u64(seed);
+    let mut followed = Followed::all(&meta).await;
     for step in 0..150 {
         let op = draw(&model, &mut random);
         let expected = model.clone().apply(&op);
@@ -38,13 +40,49 @@ async fn run(seed: u64) {
         }
         if step % 10 == 9 {
             assert_eq!(dump(&meta).await, model.visible(), "after step {step}: {op:?}");
+            followed.catch_up(&meta).await;
+            assert_eq!(followed, Followed::all(&meta).await, "after step {step}: {op:?}");
         }
         if step == 75 {
             drop(meta);
             meta = open(&path);
+            followed = Followed::all(&meta).await;
         }
     }
     let totals = meta.totals().await.unwrap();
     let objects = model.objects.values();
     assert_eq!((totals.objects, totals.data_bytes), (model.objects.len() as u64, objects.map(|object| object.size).sum()));
+}
+
+/// The stripes of all objects, as one knows them who follows the changes.
+#[derive(Debug, PartialEq, Eq)]
+struct Followed(BTreeMap<StripeId, StripeRecord>);
+
+impl Followed {
+    /// Read as a whole. The totals must agree.
+    async fn all(meta: &SqliteMeta) -> Self {
+        let (mut all, mut after, mut more) = (BTreeMap::new(), None, true);
+        while more {
+            let page = meta.object_stripes(after, 3).await.unwrap();
+            assert!(page.items.iter().all(|stripe| matches!(stripe.owner, Owner::Object(_))));
+            (after, more) = (page.items.last().map(|stripe| stripe.id), page.more);
+            all.extend(page.items.into_iter().map(|stripe| (stripe.id, stripe)));
+        }
+        let by_code = meta.totals_by_code().await.unwrap();
+        assert_eq!(by_code.iter().map(|(_, of)| of.stripes).sum::<u64>(), all.len() as u64);
+        assert_eq!(meta.totals().await.unwrap().stripes, all.len() as u64);
+        Self(all)
+    }
+
+    async fn catch_up(&mut self, meta: &SqliteMeta) {
+        loop {
+            let changed = meta.changed_stripes(2).await.unwrap();
+            if changed.is_empty() {
+                return;
+            }
+            changed.iter().for_each(|id| drop(self.0.remove(id)));
+            let found = meta.find_stripes(changed).await.unwrap();
+            self.0.extend(found.into_iter().map(|stripe| (stripe.id, stripe)));
+        }
+    }
 }

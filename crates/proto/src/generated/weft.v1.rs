@@ -24,6 +24,9 @@ pub struct Disk {
     pub quarantined_blocks: u64,
     #[prost(uint64, tag = "7")]
     pub quarantined_bytes: u64,
+    /// of stripes; only in StatusReply
+    #[prost(uint64, tag = "8")]
+    pub blocks: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterRequest {
@@ -788,6 +791,129 @@ pub struct StatusReply {
     pub fsyncs: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HealthReply {
+    /// healthy, degraded, at-risk, unavailable
+    #[prost(string, tag = "1")]
+    pub level: ::prost::alloc::string::String,
+    /// why it is not healthy, the worst first
+    #[prost(string, repeated, tag = "2")]
+    pub reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// not all stripes have been counted since the coordinator started, or since a disk came or went
+    #[prost(bool, tag = "3")]
+    pub counting: bool,
+    #[prost(uint64, tag = "4")]
+    pub objects: u64,
+    #[prost(uint64, tag = "5")]
+    pub stripes: u64,
+    #[prost(uint64, tag = "6")]
+    pub data_bytes: u64,
+    /// all stripes, those that survive least first
+    #[prost(message, repeated, tag = "7")]
+    pub bearings: ::prost::alloc::vec::Vec<Bearing>,
+    #[prost(uint64, tag = "8")]
+    pub stripes_with_bad_blocks: u64,
+    #[prost(uint64, tag = "9")]
+    pub unreadable_stripes: u64,
+    /// of those: could not be read if all nodes were up either
+    #[prost(uint64, tag = "10")]
+    pub lost_stripes: u64,
+    /// the first
+    #[prost(message, repeated, tag = "11")]
+    pub unreadable_objects: ::prost::alloc::vec::Vec<ObjectName>,
+    #[prost(message, optional, tag = "12")]
+    pub bad_blocks: ::core::option::Option<BadBlocks>,
+    #[prost(uint32, tag = "13")]
+    pub nodes: u32,
+    #[prost(message, repeated, tag = "14")]
+    pub down_nodes: ::prost::alloc::vec::Vec<DownNode>,
+    #[prost(message, repeated, tag = "15")]
+    pub failed_disks: ::prost::alloc::vec::Vec<FailedDisk>,
+    /// of the disks that can be used
+    #[prost(uint64, tag = "16")]
+    pub total_bytes: u64,
+    #[prost(uint64, tag = "17")]
+    pub free_bytes: u64,
+    /// of new data, under the default policy
+    #[prost(uint64, tag = "18")]
+    pub fits_bytes: u64,
+    /// the default one
+    #[prost(string, tag = "19")]
+    pub policy: ::prost::alloc::string::String,
+    /// its code
+    #[prost(string, tag = "20")]
+    pub code: ::prost::alloc::string::String,
+    /// in the metadata, that nodes still have to remove
+    #[prost(uint64, tag = "21")]
+    pub garbage_blocks: u64,
+    /// of those of known length
+    #[prost(uint64, tag = "22")]
+    pub garbage_bytes: u64,
+    #[prost(uint64, tag = "23")]
+    pub quarantined_blocks: u64,
+    #[prost(uint64, tag = "24")]
+    pub quarantined_bytes: u64,
+    /// running or paused
+    #[prost(message, repeated, tag = "25")]
+    pub jobs: ::prost::alloc::vec::Vec<Job>,
+    #[prost(bool, tag = "26")]
+    pub insecure: bool,
+    #[prost(string, tag = "27")]
+    pub cluster: ::prost::alloc::string::String,
+}
+/// Stripes of one code that survive equally many further losses.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Bearing {
+    #[prost(string, tag = "1")]
+    pub code: ::prost::alloc::string::String,
+    /// of blocks, whichever they are; absent: the stripes cannot be read
+    #[prost(uint32, optional, tag = "2")]
+    pub further_losses: ::core::option::Option<u32>,
+    #[prost(uint64, tag = "3")]
+    pub stripes: u64,
+}
+/// Blocks that cannot be read, each counted once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BadBlocks {
+    #[prost(uint64, tag = "1")]
+    pub corrupt: u64,
+    #[prost(uint64, tag = "2")]
+    pub missing: u64,
+    /// their put was acknowledged without them
+    #[prost(uint64, tag = "3")]
+    pub coming: u64,
+    #[prost(uint64, tag = "4")]
+    pub on_failed_disks: u64,
+    #[prost(uint64, tag = "5")]
+    pub on_down_nodes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DownNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// since its last heartbeat, or since the coordinator started
+    #[prost(uint64, tag = "3")]
+    pub silent_ms: u64,
+    #[prost(uint64, tag = "4")]
+    pub blocks: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailedDisk {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub path: ::prost::alloc::string::String,
+    /// of stripes, that it held and that were not rebuilt
+    #[prost(uint64, tag = "5")]
+    pub blocks: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Node {
     #[prost(uint32, tag = "1")]
     pub id: u32,
@@ -965,6 +1091,9 @@ pub struct ObjectReply {
     /// of the whole object; only in the answer to CommitPut
     #[prost(uint64, tag = "15")]
     pub incomplete_count: u64,
+    /// among the stripes of this page
+    #[prost(message, repeated, tag = "16")]
+    pub unreadable: ::prost::alloc::vec::Vec<UnreadableStripe>,
     /// differs from version if the object was converted; versions with the same value have the same bytes
     #[prost(uint64, tag = "20")]
     pub written: u64,
@@ -981,6 +1110,21 @@ pub struct IncompleteStripe {
     /// why the last attempt to rebuild them failed; empty: none has failed
     #[prost(string, tag = "3")]
     pub why: ::prost::alloc::string::String,
+}
+/// A stripe that cannot be read now.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnreadableStripe {
+    /// in the object, from 0
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// those that cannot be read
+    #[prost(uint32, repeated, tag = "2")]
+    pub blocks: ::prost::alloc::vec::Vec<u32>,
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+    /// it could not be read if all nodes were up either
+    #[prost(bool, tag = "4")]
+    pub lost: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Stripe {
@@ -2993,6 +3137,25 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Status"));
             self.inner.unary(req, path, codec).await
         }
+        /// Whether the cluster is healthy, and why not. Costs little, also in a large cluster.
+        pub async fn health(
+            &mut self,
+            request: impl tonic::IntoRequest<super::Empty>,
+        ) -> std::result::Result<tonic::Response<super::HealthReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/Health");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Health"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn create_policy(
             &mut self,
             request: impl tonic::IntoRequest<super::Policy>,
@@ -3617,6 +3780,11 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::StatusRequest>,
         ) -> std::result::Result<tonic::Response<super::StatusReply>, tonic::Status>;
+        /// Whether the cluster is healthy, and why not. Costs little, also in a large cluster.
+        async fn health(
+            &self,
+            request: tonic::Request<super::Empty>,
+        ) -> std::result::Result<tonic::Response<super::HealthReply>, tonic::Status>;
         async fn create_policy(
             &self,
             request: tonic::Request<super::Policy>,
@@ -3897,6 +4065,49 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = StatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/Health" => {
+                    #[allow(non_camel_case_types)]
+                    struct HealthSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::Empty>
+                    for HealthSvc<T> {
+                        type Response = super::HealthReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::Empty>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::health(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HealthSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,0 +1,273 @@
+//! `weft status`: whether the cluster is healthy, why not, and how much space is left, on one screen.
+
+use super::job;
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
+use weft_client::api;
+use weft_types::{NodeId, Result, human_bytes};
+
+/// Show whether the cluster is healthy, why not, how many further losses data survives, and how much space is left
+///
+/// A stripe counts with all blocks that cannot be read now: lost ones, and those of nodes that are down. The coordinator keeps the
+/// counts, so the command is cheap enough for a monitor that asks every few seconds.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft status
+  weft status --json | jq -r '.level, .reasons[]'
+  weft status >/dev/null || echo \"weft needs attention: exit code $?\"
+
+EXIT CODES
+  0 healthy   3 no cluster   4 some data cannot be read now, or the coordinator does not answer   \
+  8 degraded: all data can be read, but a node is down, blocks are lost, or stripes are still being counted   \
+  9 at risk: all data can be read, but some does not survive the loss of a further block")]
+pub(super) struct Status {}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// healthy, degraded, at-risk or unavailable.
+    level: String,
+    /// Why it is not healthy, the worst first.
+    reasons: Vec<String>,
+    /// Whether stripes are still being counted: numbers of stripes and blocks are too low.
+    counting: bool,
+    cluster: String,
+    insecure: bool,
+    objects: u64,
+    data_bytes: u64,
+    stripes: Stripes,
+    bad_blocks: BadBlocks,
+    /// Of objects that cannot be read: the first.
+    unreadable_objects: Vec<String>,
+    nodes: u32,
+    down_nodes: Vec<DownNode>,
+    failed_disks: Vec<FailedDisk>,
+    space: Space,
+    garbage_blocks: u64,
+    garbage_bytes: u64,
+    quarantined_blocks: u64,
+    quarantined_bytes: u64,
+    /// Those that are running or paused.
+    jobs: Vec<job::Report>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stripes {
+    total: u64,
+    with_bad_blocks: u64,
+    /// That cannot be read now.
+    unreadable: u64,
+    /// Those of them that could not be read if all nodes were up either.
+    lost: u64,
+    by_further_losses: Vec<Bearing>,
+}
+
+#[derive(Debug, Serialize)]
+struct Bearing {
+    code: String,
+    /// The losses of further blocks that each survives, whichever they are; null: they cannot be read.
+    further_losses: Option<u32>,
+    stripes: u64,
+}
+
+/// Blocks that cannot be read, each counted once.
+#[derive(Debug, Serialize)]
+struct BadBlocks {
+    corrupt: u64,
+    missing: u64,
+    coming: u64,
+    on_failed_disks: u64,
+    on_down_nodes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct DownNode {
+    id: String,
+    name: String,
+    silent_ms: u64,
+    blocks: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct FailedDisk {
+    node: String,
+    id: String,
+    path: String,
+    /// That it held and that were not rebuilt elsewhere.
+    blocks: u64,
+}
+
+/// The space of disks that can be used.
+#[derive(Debug, Serialize)]
+struct Space {
+    total_bytes: u64,
+    used_bytes: u64,
+    free_bytes: u64,
+    /// Of new data, under the default policy.
+    fits_bytes: u64,
+    policy: String,
+    code: String,
+}
+
+impl Report {
+    fn new(it: api::HealthReply, nodes: &[api::Node]) -> Self {
+        let bearing = |it: api::Bearing| Bearing { code: it.code, further_losses: it.further_losses, stripes: it.stripes };
+        let down = |it: api::DownNode| DownNode {
+            id: NodeId(it.node).to_string(),
+            name: it.name,
+            silent_ms: it.silent_ms,
+            blocks: it.blocks,
+        };
+        let failed = |it: api::FailedDisk| FailedDisk { node: it.name, id: it.id, path: it.path, blocks: it.blocks };
+        let bad = it.bad_blocks.unwrap_or_default();
+        Self {
+            level: it.level,
+            reasons: it.reasons,
+            counting: it.counting,
+            cluster: it.cluster,
+            insecure: it.insecure,
+            objects: it.objects,
+            data_bytes: it.data_bytes,
+            stripes: Stripes {
+                total: it.stripes,
+                with_bad_blocks: it.stripes_with_bad_blocks,
+                unreadable: it.unreadable_stripes,
+                lost: it.lost_stripes,
+                by_further_losses: it.bearings.into_iter().map(bearing).collect(),
+            },
+            bad_blocks: BadBlocks {
+                corrupt: bad.corrupt,
+                missing: bad.missing,
+                coming: bad.coming,
+                on_failed_disks: bad.on_failed_disks,
+                on_down_nodes: bad.on_down_nodes,
+            },
+            unreadable_objects: it.unreadable_objects.into_iter().map(|it| format!("{}/{}", it.bucket, it.key)).collect(),
+            nodes: it.nodes,
+            down_nodes: it.down_nodes.into_iter().map(down).collect(),
+            failed_disks: it.failed_disks.into_iter().map(failed).collect(),
+            space: Space {
+                total_bytes: it.total_bytes,
+                used_bytes: it.total_bytes.saturating_sub(it.free_bytes),
+                free_bytes: it.free_bytes,
+                fits_bytes: it.fits_bytes,
+                policy: it.policy,
+                code: it.code,
+            },
+            garbage_blocks: it.garbage_blocks,
+            garbage_bytes: it.garbage_bytes,
+            quarantined_blocks: it.quarantined_blocks,
+            quarantined_bytes: it.quarantined_bytes,
+            jobs: it.jobs.into_iter().map(|it| job::Report::new(it, nodes)).collect(),
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self.level.as_str() {
+            "healthy" => Exit::Ok,
+            "degraded" => Exit::Degraded,
+            "at-risk" => Exit::AtRisk,
+            _ => Exit::Unavailable,
+        }
+    }
+
+    /// The level, for a person.
+    fn headline(&self) -> &str {
+        match self.level.as_str() {
+            "at-risk" => "at risk",
+            "unavailable" => "data unavailable",
+            level => level,
+        }
+    }
+}
+
+impl Status {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let report = Session::with(options, async |session| {
+            let health = session.client.health().await?;
+            // Jobs contain ids of nodes, for which people want names.
+            let nodes = if health.jobs.is_empty() { Vec::new() } else { session.nodes().await };
+            Ok(Report::new(health, &nodes))
+        })?;
+        output.result(&report, text)?;
+        Ok(report.exit())
+    }
+}
+
+fn text(it: &Report) -> String {
+    let mut text = it.headline().to_owned();
+    match it.reasons.as_slice() {
+        [] => {}
+        [only] => text += &format!(": {only}"),
+        reasons => reasons.iter().for_each(|reason| text += &format!("\n  {reason}")),
+    }
+    text += "\n\n";
+    let (up, stripes) = (u64::from(it.nodes).saturating_sub(it.down_nodes.len() as u64), it.stripes.total);
+    let insecure = if it.insecure { " (insecure)" } else { "" };
+    let _ = writeln!(text, "cluster {}{insecure}: {up} of {} nodes are up", it.cluster, it.nodes);
+    let _ = writeln!(text, "{} objects with {} of data in {stripes} stripes", it.objects, human_bytes(it.data_bytes));
+    text += &losses_text(it);
+    text += &damage_text(it);
+    text += "\n";
+    text += &space_text(it);
+    it.jobs.iter().for_each(|job| text += &format!("{}\n", job.line()));
+    text
+}
+
+/// How many further losses stripes survive.
+fn losses_text(it: &Report) -> String {
+    if it.stripes.by_further_losses.is_empty() {
+        return String::new();
+    }
+    let further = |it: &Bearing| match it.further_losses {
+        Some(losses) => format!("{losses} further losses").replace("1 further losses", "1 further loss"),
+        None => "cannot be read".to_owned(),
+    };
+    let row = |it: &Bearing| [further(it), it.code.clone(), it.stripes.to_string()];
+    format!("\n{}\n", table(["survive any", "code", "stripes"], &[2], it.stripes.by_further_losses.iter().map(row)))
+}
+
+/// What cannot be read, and where it was.
+fn damage_text(it: &Report) -> String {
+    let mut text = String::new();
+    if !it.unreadable_objects.is_empty() {
+        let more = if it.unreadable_objects.len() < 10 { "" } else { ", …" };
+        let _ = writeln!(text, "\nobjects that cannot be read: {}{more}", it.unreadable_objects.join(", "));
+    }
+    for node in &it.down_nodes {
+        let _ = writeln!(text, "\n{} is down, silent for {}; it holds {} blocks", node.name, time(node.silent_ms), node.blocks);
+    }
+    for disk in &it.failed_disks {
+        let left = if disk.blocks == 0 {
+            "nothing is left to rebuild".to_owned()
+        } else {
+            format!("{} blocks were not rebuilt", disk.blocks)
+        };
+        let _ = writeln!(text, "\ndisk {} of {} failed or is gone; {left}", disk.path, disk.node);
+    }
+    text
+}
+
+fn space_text(it: &Report) -> String {
+    let Space { total_bytes, used_bytes, free_bytes, fits_bytes, policy, code } = &it.space;
+    let [total, used, free, fits] = [total_bytes, used_bytes, free_bytes, fits_bytes].map(|bytes| human_bytes(*bytes));
+    let mut text = format!("space: {used} of {total} used, {free} free; {fits} of new data fit in {code} (policy {policy})\n");
+    let amount = |blocks: u64, bytes: u64| {
+        if blocks == 0 { "none".to_owned() } else { format!("{blocks} blocks ({})", human_bytes(bytes)) }
+    };
+    let garbage = amount(it.garbage_blocks, it.garbage_bytes);
+    let _ = writeln!(text, "garbage: {garbage}; quarantined: {}", amount(it.quarantined_blocks, it.quarantined_bytes));
+    text
+}
+
+/// A time for a person.
+fn time(milliseconds: u64) -> String {
+    match milliseconds / 1_000 {
+        seconds @ 0..=119 => format!("{seconds} s"),
+        seconds @ 120..=7_199 => format!("{} min", seconds / 60),
+        seconds @ 7_200..=172_799 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}

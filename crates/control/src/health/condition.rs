@@ -1,0 +1,156 @@
+//! The condition of one stripe: its blocks that cannot be read, why, and how many further losses it survives.
+
+use super::FurtherLosses;
+use crate::{planning::holes_of, view::View};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use weft_codes::SharedCode;
+use weft_types::{BlockState, Home, PlacedBlock, Span, StripeRecord};
+
+/// Blocks that cannot be read, each counted once, by the reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BadBlocks {
+    /// Corrupt, wholly or in part.
+    pub corrupt: u64,
+    /// Missing.
+    pub missing: u64,
+    /// Missing because their put was acknowledged without them: they are on their way.
+    pub coming: u64,
+    /// On a disk that failed or that its node no longer has.
+    pub failed: u64,
+    /// On a node that is down.
+    pub away: u64,
+}
+
+/// The condition of a stripe with bad blocks. Stripes with the same condition share one value.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Condition {
+    /// Its code's spec.
+    pub code: Arc<str>,
+    /// The further losses of blocks that it survives now; `None`: it cannot be read.
+    pub now: Option<usize>,
+    /// The same if every node that is down returned with all its blocks.
+    pub with_all_nodes: Option<usize>,
+    /// Its bad blocks; at least one.
+    pub blocks: BadBlocks,
+}
+
+/// Whether what lies on a disk can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Yes.
+    Here,
+    /// Not while its node is down.
+    Away,
+    /// Never again, as far as known.
+    Gone,
+}
+
+/// What of a block can be read.
+enum Part {
+    All,
+    /// All but these positions.
+    Except(Vec<Span>),
+    None,
+}
+
+impl Reach {
+    pub(super) fn of(view: &View, home: Home) -> Self {
+        match (view.node(home.node), view.disk(home)) {
+            (Some(node), Some(disk)) if !disk.failed => {
+                if node.up {
+                    Self::Here
+                } else {
+                    Self::Away
+                }
+            }
+            _ => Self::Gone,
+        }
+    }
+}
+
+impl BadBlocks {
+    /// The bad blocks of a stripe, including copies.
+    pub fn of(stripe: &StripeRecord, view: &View) -> Self {
+        let mut bad = Self::default();
+        for (_, placed) in stripe.all() {
+            match (placed.state, Reach::of(view, placed.home)) {
+                (BlockState::Corrupt, _) => bad.corrupt += 1,
+                (BlockState::Missing, _) if stripe.incomplete => bad.coming += 1,
+                (BlockState::Missing, _) => bad.missing += 1,
+                (BlockState::Ok, Reach::Gone) => bad.failed += 1,
+                (BlockState::Ok, Reach::Away) => bad.away += 1,
+                (BlockState::Ok, Reach::Here) => {}
+            }
+        }
+        bad
+    }
+
+    /// Whether there are none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The sum of these, `times` times, and others.
+    pub(super) fn plus(self, other: Self, times: u64) -> Self {
+        Self {
+            corrupt: self.corrupt + other.corrupt * times,
+            missing: self.missing + other.missing * times,
+            coming: self.coming + other.coming * times,
+            failed: self.failed + other.failed * times,
+            away: self.away + other.away * times,
+        }
+    }
+}
+
+impl Condition {
+    /// The condition of a stripe with these bad blocks.
+    pub fn of(stripe: &StripeRecord, blocks: BadBlocks, code: &SharedCode, view: &View, further: &mut FurtherLosses) -> Self {
+        let now = least(stripe, code, further, |home| Reach::of(view, home) == Reach::Here);
+        let with_all_nodes = match blocks.away {
+            0 => now,
+            _ => least(stripe, code, further, |home| Reach::of(view, home) != Reach::Gone),
+        };
+        Self { code: code.spec().into(), now, with_all_nodes, blocks }
+    }
+}
+
+/// The further losses that a stripe survives at the positions where it survives fewest. A block counts as lost if no copy of it can be
+/// read; further copies do not raise the number.
+fn least(stripe: &StripeRecord, code: &SharedCode, further: &mut FurtherLosses, is_here: impl Fn(Home) -> bool) -> Option<usize> {
+    let parts: BTreeMap<u8, Part> = stripe.blocks.keys().map(|index| (*index, best_part(stripe, *index, &is_here))).collect();
+    let holes = || parts.values().filter_map(|part| if let Part::Except(holes) = part { Some(holes) } else { None }).flatten();
+    // The set of lost blocks changes only where a hole begins or ends. Where one ends, it becomes smaller.
+    let starts: BTreeSet<Option<u64>> = holes().map(|hole| Some(hole.start)).chain([None]).collect();
+    let lost_at = |position: Option<u64>| -> Vec<u8> {
+        let is_lost = |part: &Part| match part {
+            Part::All => false,
+            Part::Except(holes) => position.is_some_and(|at| holes.iter().any(|hole| hole.start <= at && at < hole.end)),
+            Part::None => true,
+        };
+        parts.iter().filter(|(_, part)| is_lost(part)).map(|(index, _)| *index).collect()
+    };
+    let sets: BTreeSet<Vec<u8>> = starts.into_iter().map(lost_at).collect();
+    sets.iter().map(|lost| further.of(code, stripe.dimension(), lost)).min().flatten()
+}
+
+/// What can be read of the best copy of a block.
+fn best_part(stripe: &StripeRecord, index: u8, is_here: impl Fn(Home) -> bool) -> Part {
+    let part = |placed: &PlacedBlock| match placed.state {
+        BlockState::Ok => Part::All,
+        BlockState::Missing => Part::None,
+        BlockState::Corrupt => match holes_of(stripe, stripe.corrupt_of(index, placed.copy)) {
+            holes if holes.is_empty() => Part::None,
+            holes => Part::Except(holes),
+        },
+    };
+    let copies = stripe.all().filter(|(at, placed)| *at == index && is_here(placed.home)).map(|(_, placed)| part(placed));
+    let bad_positions = |part: &Part| match part {
+        Part::All => 0,
+        Part::Except(holes) => holes.iter().map(|hole| hole.len()).sum(),
+        Part::None => u64::MAX,
+    };
+    copies.min_by_key(bad_positions).unwrap_or(Part::None)
+}

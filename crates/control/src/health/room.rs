@@ -1,0 +1,48 @@
+//! How much data the free space takes.
+
+use crate::view::View;
+
+/// The bytes of new data that fit in a code of k data blocks and n blocks in all, if nodes are the only unit of placement: a node takes
+/// one block of a stripe. `reserve_bytes` of each disk stay free; nodes that are down and failed disks take nothing.
+pub fn fits_bytes(view: &View, k: usize, n: usize, reserve_bytes: u64) -> u64 {
+    let free = view.nodes.values().filter(|node| node.up).map(|node| {
+        let usable = node.disks.iter().filter(|disk| !disk.failed);
+        usable.map(|disk| disk.free_bytes.saturating_sub(reserve_bytes)).fold(0, u64::saturating_add)
+    });
+    let free: Vec<u128> = free.map(u128::from).collect();
+    // With this many bytes in each of n blocks, no node takes more than that.
+    let fits = |each: u128| free.iter().map(|free| each.min(*free)).sum::<u128>() >= each * n as u128;
+    let (mut fit, mut beyond) = (0, free.iter().sum::<u128>() / n.max(1) as u128 + 1);
+    while beyond - fit > 1 {
+        let middle = fit + (beyond - fit) / 2;
+        if fits(middle) { fit = middle } else { beyond = middle }
+    }
+    u64::try_from(fit * k as u128).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+    use weft_types::NodeId;
+
+    #[test]
+    fn a_node_takes_one_block_of_a_stripe_so_its_free_space_counts_no_further_than_that_of_others() {
+        let with = |free: &[u64], down: &[u32]| {
+            let mut view = fixtures::view(free.len() as u32, down);
+            for (node, free) in view.nodes.values_mut().zip(free) {
+                node.disks[0].free_bytes = *free;
+            }
+            view
+        };
+        assert_eq!(fits_bytes(&with(&[100; 6], &[]), 4, 6, 0), 400);
+        assert_eq!(fits_bytes(&with(&[100; 6], &[]), 4, 6, 10), 360);
+        assert_eq!(fits_bytes(&with(&[100; 12], &[]), 4, 6, 0), 800);
+        assert_eq!(fits_bytes(&with(&[100; 6], &[3]), 4, 6, 0), 0, "too few nodes");
+        assert_eq!(fits_bytes(&with(&[50, 50, 50, 9_000], &[]), 2, 3, 0), 2 * 75, "75 on the large one, 75 on two others each");
+        assert_eq!(fits_bytes(&View::default(), 4, 6, 0), 0);
+        let mut failed = with(&[100; 7], &[]);
+        failed.nodes.get_mut(&NodeId(7)).unwrap().disks[0].failed = true;
+        assert_eq!(fits_bytes(&failed, 4, 6, 0), 400);
+    }
+}

@@ -1,0 +1,268 @@
+//! Conditions of stripes, tallies after any order of events, and verdicts.
+
+use super::*;
+use crate::{
+    fixtures::{BLOCK_LEN, home, stripe, view},
+    view::View,
+};
+use proptest::prelude::*;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use weft_codes::{SharedCode, parse};
+use weft_types::{BlockState, Home, NodeId, PlacedBlock, Span, StripeId, StripeRecord};
+
+const PAGE: u64 = 4096;
+
+fn code() -> SharedCode {
+    parse("rs(4,2)").unwrap()
+}
+
+/// The condition of a stripe of rs(4,2).
+fn condition(stripe: &StripeRecord, view: &View) -> Option<Condition> {
+    let bad = BadBlocks::of(stripe, view);
+    (!bad.is_none()).then(|| Condition::of(stripe, bad, &code(), view, &mut FurtherLosses::default()))
+}
+
+/// What a stripe survives now, and with all nodes.
+fn survives(stripe: &StripeRecord, view: &View) -> (Option<usize>, Option<usize>) {
+    condition(stripe, view).map_or((Some(2), Some(2)), |it| (it.now, it.with_all_nodes))
+}
+
+fn mark(stripe: &mut StripeRecord, index: u8, state: BlockState) {
+    stripe.find_mut(index, 0).unwrap().state = state;
+}
+
+#[test]
+fn blocks_of_nodes_that_are_down_count_as_lost_now_and_others_for_good() {
+    let mut stripe = stripe();
+    assert_eq!(condition(&stripe, &view(6, &[])), None);
+    assert_eq!(survives(&stripe, &view(6, &[1])), (Some(1), Some(2)));
+    assert_eq!(survives(&stripe, &view(6, &[1, 2, 3])), (None, Some(2)));
+    mark(&mut stripe, 5, BlockState::Missing);
+    assert_eq!(survives(&stripe, &view(6, &[])), (Some(1), Some(1)));
+    assert_eq!(survives(&stripe, &view(6, &[1])), (Some(0), Some(1)));
+    assert_eq!(survives(&stripe, &view(6, &[6])), (Some(1), Some(1)), "it is lost already");
+    let mut failed = view(6, &[2]);
+    failed.nodes.get_mut(&NodeId(1)).unwrap().disks[0].failed = true;
+    assert_eq!(survives(&stripe, &failed), (None, Some(0)));
+    let blocks = condition(&stripe, &failed).unwrap().blocks;
+    assert_eq!(blocks, BadBlocks { missing: 1, failed: 1, away: 1, ..BadBlocks::default() });
+    stripe.incomplete = true;
+    assert_eq!(condition(&stripe, &view(6, &[])).unwrap().blocks, BadBlocks { coming: 1, ..BadBlocks::default() });
+    failed.nodes.remove(&NodeId(3));
+    assert_eq!(survives(&stripe, &failed), (None, None), "a disk that is not known is gone");
+}
+
+#[test]
+fn corrupt_bytes_count_only_where_they_are_and_a_copy_stands_in_for_its_block() {
+    let mut stripe = stripe();
+    for (index, page) in [(0, 1), (1, 3), (2, 5)] {
+        mark(&mut stripe, index, BlockState::Corrupt);
+        stripe.corrupt.insert((index, 0), vec![Span::new(page * PAGE + 7, page * PAGE + 9)]);
+    }
+    assert_eq!(survives(&stripe, &view(6, &[])), (Some(1), Some(1)), "at different pages");
+    assert_eq!(survives(&stripe, &view(6, &[4, 5])), (None, Some(1)));
+    stripe.corrupt.insert((1, 0), vec![Span::new(PAGE, PAGE + 1), Span::new(5 * PAGE, BLOCK_LEN)]);
+    assert_eq!(survives(&stripe, &view(6, &[])), (Some(0), Some(0)), "two at the same page");
+    stripe.corrupt.remove(&(0, 0));
+    stripe.corrupt.remove(&(2, 0));
+    assert_eq!(survives(&stripe, &view(6, &[])), (None, None), "two as a whole, and one in part");
+
+    let mut copied = crate::fixtures::stripe();
+    copied.copies.push((0, PlacedBlock { copy: 1, home: home(7), ..copied.blocks[&0] }));
+    mark(&mut copied, 0, BlockState::Missing);
+    let found = condition(&copied, &view(7, &[])).unwrap();
+    assert_eq!((found.now, found.blocks.missing), (Some(2), 1));
+    assert_eq!(survives(&copied, &view(7, &[7])), (Some(1), Some(2)));
+}
+
+#[test]
+fn a_stripe_with_little_data_survives_what_its_few_blocks_do() {
+    let mut short = stripe();
+    short.layout.data_len = 100;
+    short.blocks.retain(|index, _| *index == 0 || *index >= 4);
+    assert_eq!(survives(&short, &view(6, &[1])), (Some(1), Some(2)));
+    assert_eq!(survives(&short, &view(6, &[1, 5])), (Some(0), Some(2)));
+    assert_eq!(survives(&short, &view(6, &[2, 3])), (Some(2), Some(2)), "it has no blocks there");
+}
+
+/// A cluster's metadata and nodes, and a tally that follows them as the coordinator does: a page at a time.
+#[derive(Default)]
+struct Followed {
+    stripes: BTreeMap<StripeId, StripeRecord>,
+    changed: BTreeSet<StripeId>,
+    view: View,
+    survey: Survey,
+    tally: Tally,
+    further: FurtherLosses,
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Add { first: u32 },
+    Remove { nth: usize },
+    Mark { nth: usize, index: u8, state: BlockState },
+    Move { nth: usize, index: u8, node: u32 },
+    Node { node: u32, up: bool },
+    Disk { node: u32, failed: bool },
+    Look,
+}
+
+const NODES: u32 = 9;
+
+fn events() -> impl Strategy<Value = Event> {
+    let state = prop_oneof![Just(BlockState::Ok), Just(BlockState::Corrupt), Just(BlockState::Missing)];
+    prop_oneof![
+        2 => (1..=NODES).prop_map(|first| Event::Add { first }),
+        1 => (0..9usize).prop_map(|nth| Event::Remove { nth }),
+        3 => (0..9usize, 0..6u8, state).prop_map(|(nth, index, state)| Event::Mark { nth, index, state }),
+        2 => (0..9usize, 0..6u8, 1..=NODES).prop_map(|(nth, index, node)| Event::Move { nth, index, node }),
+        3 => (1..=NODES, any::<bool>()).prop_map(|(node, up)| Event::Node { node, up }),
+        2 => (1..=NODES, any::<bool>()).prop_map(|(node, failed)| Event::Disk { node, failed }),
+        6 => Just(Event::Look),
+    ]
+}
+
+impl Followed {
+    fn judged(&mut self, id: StripeId) -> Option<Condition> {
+        let (stripe, view) = (self.stripes.get(&id)?, self.survey.view());
+        let bad = BadBlocks::of(stripe, &view);
+        (!bad.is_none()).then(|| Condition::of(stripe, bad, &code(), &view, &mut self.further))
+    }
+
+    /// One round. Returns whether there was anything to do.
+    fn look(&mut self) -> bool {
+        self.survey.look(self.view.clone());
+        if let Some(id) = self.changed.pop_first() {
+            let judged = self.judged(id);
+            self.tally.set(id, judged);
+            return true;
+        }
+        let Some(step) = self.survey.next() else { return false };
+        let is_on = |stripe: &StripeRecord, at: Home| stripe.all().any(|(_, placed)| placed.home == at);
+        let (after, disk) = match step {
+            Step::All(after) => (after, None),
+            Step::Disk(disk, after) => (after, Some(disk)),
+        };
+        let follows =
+            |stripe: &&StripeRecord| after.is_none_or(|after| stripe.id > after) && disk.is_none_or(|disk| is_on(stripe, disk));
+        let mut page: Vec<StripeRecord> = self.stripes.values().filter(follows).take(3).cloned().collect();
+        let more = page.len() > 2;
+        page.truncate(2);
+        for stripe in &page {
+            let judged = self.judged(stripe.id);
+            self.tally.set(stripe.id, judged);
+        }
+        self.survey.came(step, &page, more);
+        true
+    }
+
+    fn happen(&mut self, event: Event) {
+        let nth = |nth: usize| (!self.stripes.is_empty()).then(|| *self.stripes.keys().nth(nth % self.stripes.len()).unwrap());
+        let touched = match event {
+            Event::Add { first } => {
+                let id = StripeId(self.stripes.keys().last().map_or(1, |last| last.0 + 1));
+                let mut added = StripeRecord { id, ..stripe() };
+                for (index, placed) in added.all_mut() {
+                    placed.home = home((first + u32::from(index)) % NODES + 1);
+                }
+                self.stripes.insert(id, added);
+                Some(id)
+            }
+            Event::Remove { nth: at } => nth(at).inspect(|id| drop(self.stripes.remove(id))),
+            Event::Mark { nth: at, index, state } => nth(at).inspect(|id| mark(self.stripes.get_mut(id).unwrap(), index, state)),
+            Event::Move { nth: at, index, node } => {
+                nth(at).inspect(|id| self.stripes.get_mut(id).unwrap().find_mut(index, 0).unwrap().home = home(node))
+            }
+            Event::Node { node, up } => {
+                self.view.nodes.get_mut(&NodeId(node)).unwrap().up = up;
+                None
+            }
+            Event::Disk { node, failed } => {
+                self.view.nodes.get_mut(&NodeId(node)).unwrap().disks[0].failed = failed;
+                None
+            }
+            Event::Look => {
+                self.look();
+                None
+            }
+        };
+        self.changed.extend(touched);
+    }
+}
+
+proptest! {
+    #[test]
+    fn after_any_order_of_events_the_tally_is_what_a_full_count_says(
+        before in proptest::collection::vec(events(), 0..12),
+        after in proptest::collection::vec(events(), 0..60),
+    ) {
+        let mut followed = Followed { view: view(NODES, &[]), ..Followed::default() };
+        for event in before.into_iter().filter(|event| !matches!(event, Event::Look)) {
+            followed.happen(event);
+        }
+        // What there is when the coordinator starts is found by the survey alone.
+        followed.changed.clear();
+        prop_assert!(followed.survey.is_counting());
+        for event in after {
+            followed.happen(event);
+        }
+        while followed.look() {}
+        prop_assert!(!followed.survey.is_counting());
+
+        let mut counted = Tally::default();
+        for stripe in followed.stripes.values() {
+            counted.set(stripe.id, condition(stripe, &followed.view));
+        }
+        let all = [(code().spec(), followed.stripes.len() as u64, 2)];
+        prop_assert_eq!(followed.tally.counts(&all), counted.counts(&all));
+        prop_assert_eq!(followed.tally.unreadable(99), counted.unreadable(99));
+        let counts = counted.counts(&all);
+        prop_assert_eq!(counts.bearings.iter().map(|it| it.stripes).sum::<u64>(), followed.stripes.len() as u64);
+    }
+}
+
+#[test]
+fn a_verdict_names_the_worst_first_and_forgets_what_is_mended() {
+    let mut tally = Tally::default();
+    let all = [("rs(4,2)".to_owned(), 10, 2)];
+    let signs = |tally: &Tally| Signs { counts: tally.counts(&all), nodes: 6, ..Signs::default() };
+    let set = |tally: &mut Tally, id: u64, lost: &[u8], down: &[u32]| {
+        let mut record = StripeRecord { id: StripeId(id), ..stripe() };
+        lost.iter().for_each(|index| mark(&mut record, *index, BlockState::Missing));
+        tally.set(record.id, condition(&record, &view(6, down)));
+    };
+    assert_eq!(signs(&tally).verdict(), Verdict { level: Level::Healthy, reasons: Vec::new() });
+    set(&mut tally, 1, &[0], &[]);
+    let found = signs(&tally);
+    assert_eq!(found.verdict().reasons, ["blocks of 1 stripe cannot be read: 1 missing"]);
+    let bearing = |further, stripes| Bearing { code: "rs(4,2)".into(), further, stripes };
+    assert_eq!(found.counts.bearings, [bearing(Some(1), 1), bearing(Some(2), 9)]);
+    set(&mut tally, 2, &[0, 1], &[]);
+    assert_eq!(signs(&tally).verdict().level, Level::AtRisk);
+    set(&mut tally, 3, &[0, 1], &[3]);
+    set(&mut tally, 4, &[0, 1, 2], &[]);
+    let down = DownNode { name: "node-03".into(), silent_for: Duration::from_secs(9), blocks: 7 };
+    let verdict = Signs { down: vec![down], counting: true, ..signs(&tally) }.verdict();
+    assert_eq!(verdict.level, Level::Unavailable);
+    assert_eq!(
+        verdict.reasons,
+        [
+            "2 stripes cannot be read: too many blocks of 1 are lost, the others need nodes that are down",
+            "1 stripe does not survive a further loss",
+            "blocks of 4 stripes cannot be read: 8 missing, 1 on nodes that are down",
+            "1 of 6 nodes is down: node-03",
+            "stripes are still being counted",
+        ]
+    );
+    (1..=4).for_each(|id| tally.set(StripeId(id), None));
+    assert_eq!(signs(&tally).verdict().level, Level::Healthy);
+
+    let disk = |blocks| FailedDisk { node: "node-01".into(), path: "/srv/a".into(), blocks };
+    let replaced = Signs { failed: vec![disk(0)], ..signs(&tally) };
+    assert_eq!(replaced.verdict().level, Level::Healthy, "nothing is left to do about it");
+    let failed = Signs { failed: vec![disk(4)], ..signs(&tally) };
+    assert_eq!(failed.verdict().reasons, ["failed disks held blocks that were not rebuilt: /srv/a of node-01"]);
+}

@@ -1,0 +1,153 @@
+//! Whether the cluster is healthy, and why not.
+
+use super::Counts;
+use std::time::Duration;
+
+/// The most names in one reason.
+const NAMES_MAX: usize = 8;
+
+/// How healthy a cluster is, from good to bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// All stripes are whole, all nodes are up.
+    Healthy,
+    /// Data can be read and survives further losses, but something is to be done.
+    Degraded,
+    /// Some data does not survive a further loss.
+    AtRisk,
+    /// Some data cannot be read now.
+    Unavailable,
+}
+
+impl Level {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Degraded => "degraded",
+            Self::AtRisk => "at-risk",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// A node that is down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownNode {
+    /// Its name.
+    pub name: String,
+    /// How long it has been silent.
+    pub silent_for: Duration,
+    /// Blocks of stripes that it holds, as far as known.
+    pub blocks: u64,
+}
+
+/// A disk that failed, or that its node no longer has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedDisk {
+    /// Its node's name.
+    pub node: String,
+    /// Its directory.
+    pub path: String,
+    /// Blocks of stripes that it held and that were not rebuilt elsewhere.
+    pub blocks: u64,
+}
+
+/// What a verdict is based on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Signs {
+    /// The tally.
+    pub counts: Counts,
+    /// Whether the tally is not up to date.
+    pub counting: bool,
+    /// The number of all nodes.
+    pub nodes: usize,
+    /// The nodes that are down.
+    pub down: Vec<DownNode>,
+    /// Failed disks.
+    pub failed: Vec<FailedDisk>,
+}
+
+/// A verdict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The level.
+    pub level: Level,
+    /// Why it is not healthy, the worst first.
+    pub reasons: Vec<String>,
+}
+
+impl Signs {
+    /// The verdict. A failed disk without blocks, such as one that was replaced, is no reason.
+    pub fn verdict(&self) -> Verdict {
+        let signs = [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed(), self.counting()];
+        let found: Vec<(Level, String)> = signs.into_iter().flatten().collect();
+        Verdict {
+            level: found.iter().map(|(level, _)| *level).max().unwrap_or(Level::Healthy),
+            reasons: found.into_iter().map(|(_, reason)| reason).collect(),
+        }
+    }
+
+    fn unreadable(&self) -> Option<(Level, String)> {
+        let Counts { unreadable, lost, .. } = self.counts;
+        let why = match (unreadable, unreadable.saturating_sub(lost)) {
+            (0, _) => return None,
+            (_, 0) => "too many of their blocks are lost".to_owned(),
+            (all, waiting) if all == waiting => "too many of their nodes are down".to_owned(),
+            _ => format!("too many blocks of {lost} are lost, the others need nodes that are down"),
+        };
+        Some((Level::Unavailable, format!("{} cannot be read: {why}", stripes(unreadable))))
+    }
+
+    fn at_risk(&self) -> Option<(Level, String)> {
+        let count = self.counts.at_risk;
+        let verb = if count == 1 { "does" } else { "do" };
+        (count > 0).then(|| (Level::AtRisk, format!("{} {verb} not survive a further loss", stripes(count))))
+    }
+
+    fn bad_blocks(&self) -> Option<(Level, String)> {
+        let blocks = self.counts.blocks;
+        let by_reason = [
+            (blocks.corrupt, "corrupt"),
+            (blocks.missing, "missing"),
+            (blocks.failed, "on failed disks"),
+            (blocks.away, "on nodes that are down"),
+            (blocks.coming, "still on their way"),
+        ];
+        let parts: Vec<String> =
+            by_reason.iter().filter(|(count, _)| *count > 0).map(|(count, of)| format!("{count} {of}")).collect();
+        let (count, parts) = (self.counts.with_bad_blocks, parts.join(", "));
+        (count > 0).then(|| (Level::Degraded, format!("blocks of {} cannot be read: {parts}", stripes(count))))
+    }
+
+    fn down(&self) -> Option<(Level, String)> {
+        let names = names(self.down.iter().map(|node| node.name.clone()));
+        let verb = if self.down.len() == 1 { "is" } else { "are" };
+        let reason = || format!("{} of {} nodes {verb} down: {names}", self.down.len(), self.nodes);
+        (!self.down.is_empty()).then(|| (Level::Degraded, reason()))
+    }
+
+    fn failed(&self) -> Option<(Level, String)> {
+        let live: Vec<&FailedDisk> = self.failed.iter().filter(|disk| disk.blocks > 0).collect();
+        let names = names(live.iter().map(|disk| format!("{} of {}", disk.path, disk.node)));
+        let reason = || format!("failed disks held blocks that were not rebuilt: {names}");
+        (!live.is_empty()).then(|| (Level::Degraded, reason()))
+    }
+
+    fn counting(&self) -> Option<(Level, String)> {
+        self.counting.then(|| (Level::Degraded, "stripes are still being counted".to_owned()))
+    }
+}
+
+fn stripes(count: u64) -> String {
+    format!("{count} stripe{}", if count == 1 { "" } else { "s" })
+}
+
+fn names(all: impl ExactSizeIterator<Item = String>) -> String {
+    let more = all.len().saturating_sub(NAMES_MAX);
+    let mut shown: Vec<String> = all.take(NAMES_MAX).collect();
+    if more > 0 {
+        shown.push(format!("and {more} more"));
+    }
+    shown.join(", ")
+}

@@ -1,0 +1,158 @@
+//! The answer to `weft status`.
+
+use crate::{jobs, shared::Shared};
+use std::{collections::BTreeSet, sync::Arc};
+use weft_control::{
+    health::{BadBlocks, Bearing, DownNode, FailedDisk, Signs, fits_bytes},
+    members::MemberStatus,
+};
+use weft_meta::{MetaError, PolicyRecord, Totals};
+use weft_proto::v1;
+use weft_types::{Home, JobState, Owner, Result, StripeId, UploadId};
+
+/// The most objects that cannot be read and are named.
+const OBJECTS_NAMED: usize = 10;
+/// The most stripes whose objects are looked up for that.
+const STRIPES_LOOKED_UP: usize = 256;
+
+/// Whether the cluster is healthy, and why not.
+pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
+    let by_code = shared.meta.totals_by_code().await.map_err(|error| shared.meta_error(error))?;
+    let statuses = shared.members.statuses();
+    let failed = failed_disks(shared, &statuses).await?;
+    let (signs, unreadable) = signs(shared, &by_code, &statuses, &failed)?;
+    let (verdict, counts) = (signs.verdict(), &signs.counts);
+    let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
+    let policy = policies.into_iter().find(|policy| policy.is_default);
+    let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
+    let quarantined = || statuses.iter().flat_map(|status| status.disks.values()).map(|disk| disk.quarantined);
+    let has_ended = |job: &v1::Job| JobState::by_name(&job.state).is_none_or(JobState::has_ended);
+    let mut reply = v1::HealthReply {
+        level: verdict.level.name().to_owned(),
+        reasons: verdict.reasons,
+        counting: signs.counting,
+        objects: by_code.iter().map(|(_, of)| of.objects).sum(),
+        stripes: by_code.iter().map(|(_, of)| of.stripes).sum(),
+        data_bytes: by_code.iter().map(|(_, of)| of.data_bytes).sum(),
+        bearings: counts.bearings.iter().map(bearing).collect(),
+        stripes_with_bad_blocks: counts.with_bad_blocks,
+        unreadable_stripes: counts.unreadable,
+        lost_stripes: counts.lost,
+        unreadable_objects: objects_of(shared, unreadable).await?,
+        bad_blocks: Some(bad_blocks(counts.blocks)),
+        nodes: u32::try_from(statuses.len()).unwrap_or(u32::MAX),
+        down_nodes: statuses.iter().filter(|status| !status.up).map(down_node).collect(),
+        failed_disks: failed,
+        garbage_blocks: garbage.iter().map(|of| of.blocks).sum(),
+        garbage_bytes: garbage.iter().map(|of| of.bytes).sum(),
+        quarantined_blocks: quarantined().map(|of| of.blocks).sum(),
+        quarantined_bytes: quarantined().map(|of| of.bytes).sum(),
+        jobs: jobs::list(shared).await?.jobs.into_iter().filter(|job| !has_ended(job)).collect(),
+        insecure: shared.security.is_insecure(),
+        cluster: shared.cluster.id.to_string(),
+        ..v1::HealthReply::default()
+    };
+    add_space(shared, policy, &mut reply)?;
+    Ok(reply)
+}
+
+/// What the verdict is based on, and stripes that cannot be read.
+fn signs(
+    shared: &Shared,
+    by_code: &[(String, Totals)],
+    statuses: &[MemberStatus],
+    failed: &[v1::FailedDisk],
+) -> Result<(Signs, Vec<StripeId>)> {
+    let all = by_code.iter().map(|(code, of)| Ok((code.clone(), of.stripes, shared.code(code)?.tolerance())));
+    let all = all.collect::<Result<Vec<_>>>()?;
+    let down = statuses.iter().filter(|status| !status.up).map(|status| DownNode {
+        name: status.record.name.to_string(),
+        silent_for: status.silent_for,
+        blocks: blocks_of(status),
+    });
+    let failed = failed.iter().map(|it| FailedDisk { node: it.name.clone(), path: it.path.clone(), blocks: it.blocks });
+    let state = shared.health.lock();
+    let signs = Signs {
+        counts: state.tally.counts(&all),
+        counting: state.survey.is_counting(),
+        nodes: statuses.len(),
+        down: down.collect(),
+        failed: failed.collect(),
+    };
+    Ok((signs, state.tally.unreadable(STRIPES_LOOKED_UP)))
+}
+
+/// All failed disks. What is left on each is looked up: the count of its blocks may be some seconds old.
+async fn failed_disks(shared: &Shared, statuses: &[MemberStatus]) -> Result<Vec<v1::FailedDisk>> {
+    let mut failed = Vec::new();
+    for status in statuses {
+        for disk in status.record.disks.iter().filter(|disk| disk.failed) {
+            let home = Home { node: status.record.id, disk: disk.number };
+            let left = shared.meta.blocks_on(home, None, 1).await.map_err(|error| shared.meta_error(error))?;
+            let counted = status.disks.get(&disk.number).map_or(0, |disk| disk.blocks);
+            failed.push(v1::FailedDisk {
+                node: status.record.id.0,
+                name: status.record.name.to_string(),
+                id: disk.id.to_string(),
+                path: disk.path.to_string(),
+                blocks: if left.items.is_empty() { 0 } else { counted.max(1) },
+            });
+        }
+    }
+    Ok(failed)
+}
+
+/// The names of the objects that these stripes belong to.
+async fn objects_of(shared: &Shared, stripes: Vec<StripeId>) -> Result<Vec<v1::ObjectName>> {
+    let stripes = shared.meta.find_stripes(stripes).await.map_err(|error| shared.meta_error(error))?;
+    let version = |owner: Owner| if let Owner::Object(version) = owner { Some(version) } else { None };
+    let versions: BTreeSet<UploadId> = stripes.iter().filter_map(|stripe| version(stripe.owner)).collect();
+    let mut names = Vec::new();
+    for version in versions.into_iter().take(OBJECTS_NAMED) {
+        match shared.meta.object_of(version).await {
+            Ok(object) => names.push(v1::ObjectName { bucket: object.name.bucket, key: object.name.key }),
+            // It was removed a moment ago.
+            Err(MetaError::NotFound(_)) => {}
+            Err(error) => return Err(shared.meta_error(error)),
+        }
+    }
+    Ok(names)
+}
+
+/// The space of the disks that can be used, and what fits there.
+fn add_space(shared: &Shared, policy: Option<PolicyRecord>, reply: &mut v1::HealthReply) -> Result<()> {
+    let view = shared.members.view();
+    for disk in view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks).filter(|disk| !disk.failed) {
+        reply.total_bytes = reply.total_bytes.saturating_add(disk.total_bytes);
+        reply.free_bytes = reply.free_bytes.saturating_add(disk.free_bytes);
+    }
+    if let Some(policy) = policy {
+        let code = shared.code(&policy.code)?;
+        reply.fits_bytes = fits_bytes(&view, code.k(), code.n(), shared.config.disk_reserve.0);
+        (reply.policy, reply.code) = (policy.name, policy.code);
+    }
+    Ok(())
+}
+
+fn blocks_of(status: &MemberStatus) -> u64 {
+    status.disks.values().map(|disk| disk.blocks).sum()
+}
+
+fn down_node(status: &MemberStatus) -> v1::DownNode {
+    v1::DownNode {
+        node: status.record.id.0,
+        name: status.record.name.to_string(),
+        silent_ms: u64::try_from(status.silent_for.as_millis()).unwrap_or(u64::MAX),
+        blocks: blocks_of(status),
+    }
+}
+
+fn bearing(it: &Bearing) -> v1::Bearing {
+    let further_losses = it.further.map(|further| u32::try_from(further).unwrap_or(u32::MAX));
+    v1::Bearing { code: it.code.clone(), further_losses, stripes: it.stripes }
+}
+
+fn bad_blocks(it: BadBlocks) -> v1::BadBlocks {
+    let BadBlocks { corrupt, missing, coming, failed, away } = it;
+    v1::BadBlocks { corrupt, missing, coming, on_failed_disks: failed, on_down_nodes: away }
+}

@@ -1,0 +1,21 @@
+//! The tally of stripes with bad blocks, and how far it has come.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use weft_control::health::{Survey, Tally};
+
+/// What one task keeps and answers are made of.
+#[derive(Debug, Default)]
+pub(crate) struct Health(Mutex<State>);
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) survey: Survey,
+    pub(crate) tally: Tally,
+}
+
+impl Health {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock is safe to use: each change is one call.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,54 @@
+//! What changed since the database was opened: the stripes of objects that were written or dropped, and the totals of each code.
+//!
+//! Temporary triggers on the writing connection keep both, in the transaction of the change itself: no method can forget them, and
+//! what is rolled back leaves no trace. They live in memory and end with the connection, so the schema has no part in them.
+//! The list is no larger than the changes that wait for its reader: a transaction that drops an object holds far more of it in memory.
+
+use crate::{MetaError, Result, Totals};
+use rusqlite::Connection;
+use weft_types::StripeId;
+
+const FEED: &str = "
+CREATE TEMP TABLE changed_stripes (id INTEGER PRIMARY KEY);
+CREATE TEMP TRIGGER stripe_changed AFTER UPDATE ON main.stripes WHEN new.object IS NOT NULL
+BEGIN INSERT OR IGNORE INTO changed_stripes VALUES (new.id); END;
+CREATE TEMP TRIGGER stripe_dropped AFTER DELETE ON main.stripes WHEN old.object IS NOT NULL
+BEGIN INSERT OR IGNORE INTO changed_stripes VALUES (old.id); END;
+
+CREATE TEMP TABLE code_totals (code TEXT PRIMARY KEY, objects INTEGER, stripes INTEGER, bytes INTEGER);
+INSERT INTO code_totals SELECT code, count(*), sum(stripes), sum(size) FROM main.objects GROUP BY code;
+CREATE TEMP TRIGGER object_added AFTER INSERT ON main.objects
+BEGIN
+    INSERT INTO code_totals VALUES (new.code, 1, new.stripes, new.size) ON CONFLICT (code) DO UPDATE
+    SET objects = objects + 1, stripes = stripes + excluded.stripes, bytes = bytes + excluded.bytes;
+END;
+CREATE TEMP TRIGGER object_dropped AFTER DELETE ON main.objects
+BEGIN
+    UPDATE code_totals SET objects = objects - 1, stripes = stripes - old.stripes, bytes = bytes - old.size WHERE code = old.code;
+END;";
+
+/// Begins to record changes. Counts the objects once.
+pub(super) fn record(writer: &Connection) -> Result<()> {
+    writer.pragma_update(None, "temp_store", "MEMORY")?;
+    Ok(writer.execute_batch(FEED)?)
+}
+
+/// Takes at most `limit` stripes that changed.
+pub(super) fn take_changed(writer: &Connection, limit: u32) -> Result<Vec<StripeId>> {
+    // Most calls find nothing: a query is cheaper than a transaction.
+    let mut first = writer.prepare_cached("SELECT id FROM changed_stripes ORDER BY id LIMIT ?1")?;
+    let changed = first.query_map([limit], |row| Ok(StripeId(row.get(0)?)))?.collect::<Result<Vec<_>, _>>()?;
+    if let Some(last) = changed.last() {
+        writer.prepare_cached("DELETE FROM changed_stripes WHERE id <= ?1")?.execute([last.0])?;
+    }
+    Ok(changed)
+}
+
+/// The totals of the objects of each code, by its spec.
+pub(super) fn totals_by_code(writer: &Connection) -> Result<Vec<(String, Totals)>> {
+    let sql = "SELECT code, objects, stripes, bytes FROM code_totals WHERE objects > 0 ORDER BY code";
+    let mut statement = writer.prepare_cached(sql)?;
+    let totals = statement
+        .query_map([], |row| Ok((row.get(0)?, Totals { objects: row.get(1)?, stripes: row.get(2)?, data_bytes: row.get(3)? })))?;
+    totals.collect::<Result<_, _>>().map_err(MetaError::from)
+}
