@@ -253,7 +253,9 @@ fn damage_text(it: &Report) -> String {
 fn space_text(it: &Report) -> String {
     let Space { total_bytes, used_bytes, free_bytes, fits_bytes, policy, code } = &it.space;
     let [total, used, free, fits] = [total_bytes, used_bytes, free_bytes, fits_bytes].map(|bytes| human_bytes(*bytes));
-    let mut text = format!("space: {used} of {total} used, {free} free; {fits} of new data fit in {code} (policy {policy})\n");
+    let why = if *fits_bytes == 0 { ": too few nodes are up, or disks are full" } else { "" };
+    let mut text =
+        format!("space: {used} of {total} used, {free} free; {fits} of new data fit in {code} (policy {policy}){why}\n");
     let amount = |blocks: u64, bytes: u64| {
         if blocks == 0 { "none".to_owned() } else { format!("{blocks} blocks ({})", human_bytes(bytes)) }
     };

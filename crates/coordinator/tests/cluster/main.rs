@@ -9,6 +9,7 @@ mod failures;
 mod fake_agent;
 mod garbage;
 mod given_up;
+mod health;
 mod jobs;
 mod links;
 mod lying_disks;
