@@ -10,6 +10,7 @@ mod corruption;
 mod disks;
 mod garbage;
 mod harness;
+mod health;
 mod jobs;
 mod links;
 mod local;
