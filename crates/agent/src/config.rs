@@ -76,7 +76,7 @@ pub struct Throttle {
     /// Bytes that enter the arithmetic. Bytes that are only forwarded do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coding_bytes_per_s: Option<ByteSize>,
-    /// Bytes sent to agents and clients.
+    /// Bytes sent to agents and clients. As many are received for repairs and scrubs; the data of puts does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_bytes_per_s: Option<ByteSize>,
 }

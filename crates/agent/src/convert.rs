@@ -8,7 +8,7 @@
 use crate::{
     Limits,
     admission::capacity,
-    line::Passage,
+    line::BothWays,
     node::Node,
     spool::{KeptFree, SpoolRoom},
 };
@@ -121,7 +121,7 @@ async fn tell(events: &mpsc::Sender<Result<ConvertEvent, Status>>, done_bytes: &
     }
 }
 
-/// The conversion uses the agent's own certificate, random numbers, network and uplink, and no more memory than it was
+/// The conversion uses the agent's own certificate, random numbers and network and no more memory than it was
 /// given.
 fn conversion(
     node: &Node,
@@ -137,7 +137,7 @@ fn conversion(
         coordinators: node.config.coordinators.clone(),
         security: node.security.clone(),
         net: Arc::clone(&node.seams.net),
-        uplink: Arc::new(Passage::new(&node.throttles.uplink, PRECEDENCE)),
+        node_link: Arc::new(BothWays::new(&node.throttles, PRECEDENCE)),
         seed: node.draw(|random| random.random()),
         disk_mode: node.seams.disk_mode,
         spool_dir: spool.dir(),

@@ -1,7 +1,7 @@
-//! Resources that tasks of all classes share: a disk, the uplink, or a rate limit. Foreground tasks pass at once; lower
+//! Resources that tasks of all classes share: a disk, the uplink, the downlink, or a rate limit. Foreground tasks pass at once; lower
 //! classes take turns. [`weft_engine::classes::Turns`] decides whose turn it is; here tasks wait for it.
 
-use crate::throttle::Bucket;
+use crate::throttle::{Bucket, Throttles};
 use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use weft_engine::{
     classes::{FRAME_BYTES_MAX, Ticket, Turns, frame_bytes},
 };
 use weft_plan::{Class, Precedence};
-use weft_proto::Uplink;
+use weft_proto::NodeLink;
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
 /// How often a waiting task checks whether another class holds it back, so that its reports stay true.
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The least time that a frame is charged when a buffer may have absorbed it.
 const FRAME_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// A disk, the uplink, or a rate limit.
+/// A disk, the uplink, the downlink, or a rate limit.
 #[derive(Debug)]
 pub(crate) struct Line {
     queue: Mutex<Queue>,
@@ -216,20 +216,54 @@ impl Passage {
         self.line.pay(bytes).await;
     }
 
+    /// Passes `bytes` that a link has received, if a rate limit applies: lower classes wait, and meanwhile count as held
+    /// back, because the peer is not the cause. Foreground never waits, because its bytes have used the link already; lower
+    /// classes give way to it.
+    pub(crate) async fn received(&self, bytes: u64) {
+        if !self.is_bounded() {
+            return;
+        }
+        if self.of.class == Class::Foreground {
+            self.turn().await.passed(bytes);
+        } else {
+            let _held_back = self.hold.begin();
+            self.pass(bytes).await;
+        }
+    }
+
     /// Whether a rate limit applies.
     pub(crate) fn is_bounded(&self) -> bool {
         self.line.rate.is_some() || self.line.of_class(self.of.class).is_some()
     }
 }
 
+/// The way of a conversion's slices through the node's uplink and downlink.
+pub(crate) struct BothWays {
+    uplink: Passage,
+    downlink: Passage,
+}
+
+impl BothWays {
+    pub(crate) fn new(throttles: &Throttles, of: Precedence) -> Self {
+        let hold = Hold::default();
+        let [uplink, downlink] =
+            [&throttles.uplink, &throttles.downlink].map(|line| Passage::new(line, of).of_port(hold.clone()));
+        Self { uplink, downlink }
+    }
+}
+
 #[async_trait]
-impl Uplink for Passage {
-    async fn pass(&self, bytes: u64) {
-        Self::pass(self, bytes).await;
+impl NodeLink for BothWays {
+    async fn send(&self, bytes: u64) {
+        self.uplink.pass(bytes).await;
+    }
+
+    async fn received(&self, bytes: u64) {
+        self.downlink.received(bytes).await;
     }
 
     fn is_held_back(&self) -> bool {
-        self.hold.is_held_back()
+        self.uplink.hold.is_held_back()
     }
 }
 
@@ -305,6 +339,25 @@ mod tests {
         drop(waits);
         line.bound_class(Class::Repair, None);
         assert!(seconds(&repair).await < 0.5 && !repair.is_bounded());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn received_bytes_wait_in_lower_classes_only_and_only_where_a_limit_applies() {
+        let seconds = async |passage: &Passage| {
+            let begin = Instant::now();
+            passage.received(4 << 20).await;
+            begin.elapsed().as_secs_f64()
+        };
+        let classes = |line: &Arc<Line>| [Class::Foreground, Class::Repair].map(|class| passage(line, class));
+        let [write, repair] = classes(&Line::new(None));
+        assert_eq!((seconds(&write).await, seconds(&repair).await), (0.0, 0.0));
+        let [write, repair] = classes(&Line::new(Some(ByteSize(1 << 20))));
+        assert!(seconds(&write).await < 0.1);
+        let mut waits = Box::pin(repair.received(4 << 20));
+        assert!(waits.as_mut().now_or_never().is_none() && repair.hold.is_held_back());
+        drop(waits);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!((3.7..4.1).contains(&seconds(&repair).await) && !repair.hold.is_held_back());
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,8 +23,8 @@ pub(crate) struct Unconnected {
     /// The length of the queue, in slices.
     pub(crate) window: usize,
     pub(crate) traffic: Arc<Traffic>,
-    /// Sent slices pass the uplink.
-    pub(crate) uplink: Passage,
+    /// The node's uplink if the link sends, its downlink if it receives.
+    pub(crate) line: Passage,
 }
 
 /// How an end of a link gets its connection.
@@ -51,8 +51,9 @@ impl Unconnected {
     /// The receiving end.
     pub(crate) fn source(self, slices: Slices) -> Box<dyn SliceSource> {
         let (sender, queue) = mpsc::channel(self.window.max(1));
+        let hold = self.line.hold.clone();
         tokio::spawn(receive_all(self, slices, sender));
-        Box::new(LinkSource(queue))
+        Box::new(LinkSource { queue, hold })
     }
 
     /// The sending end.
@@ -60,7 +61,7 @@ impl Unconnected {
         let room = Arc::new(Semaphore::new(self.window.max(1)));
         let (sender, queue) = mpsc::unbounded_channel();
         let (wanted, unwanted) = oneshot::channel();
-        let hold = self.uplink.hold.clone();
+        let hold = self.line.hold.clone();
         let pump = tokio::spawn(send_all(self, queue, unwanted));
         Box::new(LinkSink { room, sender, pump: Some(pump), hold, _wanted: wanted })
     }
@@ -162,21 +163,30 @@ async fn receive(receiver: &mut LinkReceiver, link: &Unconnected, slices: Slices
         let room = queue.reserve().await.map_err(|_| broken_off())?;
         let rows = receiver.receive(slice).await.map_err(place)?;
         link.traffic.received.add(rows.len() as u64);
+        // Until then nothing more is read, so the sender stops when the buffers between the two are full.
+        link.line.received(rows.len() as u64).await;
         room.send(Ok(Some(rows)));
     }
     receiver.end().await.map_err(place)
 }
 
-struct LinkSource(mpsc::Receiver<Received>);
+struct LinkSource {
+    queue: mpsc::Receiver<Received>,
+    hold: Hold,
+}
 
 impl LinkSource {
     async fn take(&mut self) -> Received {
-        self.0.recv().await.unwrap_or_else(|| Err(Error::fatal("the task that receives from the link has ended")))
+        self.queue.recv().await.unwrap_or_else(|| Err(Error::fatal("the task that receives from the link has ended")))
     }
 }
 
 #[async_trait]
 impl SliceSource for LinkSource {
+    fn hold(&self) -> Option<Hold> {
+        Some(self.hold.clone())
+    }
+
     async fn next(&mut self, _: Span) -> Result<Rows> {
         self.take().await?.ok_or_else(|| Error::replan("the peer ended the link before its last slice"))
     }
@@ -213,7 +223,7 @@ async fn send_all(
         match queue.recv().await {
             Some(Outgoing::Slice(slice, rows, _room)) => {
                 // Small slices that are already queued are sent together with it.
-                let send = send_slice(&mut sender, &link.uplink, slice, &rows, || queue.is_empty());
+                let send = send_slice(&mut sender, &link.line, slice, &rows, || queue.is_empty());
                 tokio::select! {
                     biased;
                     sent = send => sent.map_err(place)?,

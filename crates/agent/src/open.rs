@@ -232,9 +232,11 @@ impl LinkEnds<'_> {
                 }
             };
             let window = windows.get(&link.lane).map_or(1, |window| *window as usize);
-            let uplink = Passage::new(&self.node.throttles.uplink, self.task.precedence());
+            let throttles = &self.node.throttles;
+            let line = if link.sends { &throttles.uplink } else { &throttles.downlink };
+            let line = Passage::new(line, self.task.precedence());
             let (link, traffic) = (link.clone(), Arc::clone(self.traffic));
-            links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic, uplink });
+            links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic, line });
         }
         Ok((links, guests))
     }

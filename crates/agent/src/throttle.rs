@@ -82,12 +82,13 @@ impl Drop for Due<'_> {
     }
 }
 
-/// The rate limits that all tasks of a node share, and the uplink, limited or not.
+/// The rate limits that all tasks of a node share, and the uplink and the downlink, limited or not.
 #[derive(Debug, Clone)]
 pub(crate) struct Throttles {
     disk: Option<Arc<Line>>,
     coding: Option<Arc<Line>>,
     pub(crate) uplink: Arc<Line>,
+    pub(crate) downlink: Arc<Line>,
 }
 
 impl Throttles {
@@ -97,13 +98,16 @@ impl Throttles {
             disk: line(said.disk_bytes_per_s),
             coding: line(said.coding_bytes_per_s),
             uplink: Line::new(said.network_bytes_per_s),
+            downlink: Line::new(said.network_bytes_per_s),
         }
     }
 
-    /// Applies the cluster's limits on what lower classes send.
+    /// Applies the cluster's limits on what lower classes send, and on what they receive.
     pub(crate) fn keep_within(&self, cluster: &ClassLimits) {
-        self.uplink.bound_class(Class::Repair, cluster.repair_bytes_per_s);
-        self.uplink.bound_class(Class::Scrub, cluster.scrub_bytes_per_s);
+        for line in [&self.uplink, &self.downlink] {
+            line.bound_class(Class::Repair, cluster.repair_bytes_per_s);
+            line.bound_class(Class::Scrub, cluster.scrub_bytes_per_s);
+        }
     }
 
     /// Wraps a source of a stage. `from_disk`: the source is a disk. `combined`: the stage combines its input and does

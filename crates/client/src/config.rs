@@ -1,7 +1,7 @@
 //! The configuration of a client.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use weft_proto::{DiskMode, Net, PoolLimits, Security, TcpNet, Uplink, rpc::END_STRIPE_TIMEOUT};
+use weft_proto::{DiskMode, Net, NodeLink, PoolLimits, Security, TcpNet, rpc::END_STRIPE_TIMEOUT};
 use weft_types::ClusterId;
 
 /// The configuration of a client: which cluster to use, and how.
@@ -32,8 +32,8 @@ pub struct ClientConfig {
     pub limits: Limits,
     /// The delegation that an agent shows when it calls in the coordinator's name: see [`StripeConverter`](crate::StripeConverter).
     pub delegation: Option<u64>,
-    /// Throttle for everything that the client sends: an agent's conversions have a lower priority than its other work.
-    pub uplink: Option<Arc<dyn Uplink>>,
+    /// Throttle for everything that the client sends and receives: an agent's conversions have a lower priority than its other work.
+    pub node_link: Option<Arc<dyn NodeLink>>,
 }
 
 /// Resource limits and timeouts of a client.
@@ -72,7 +72,7 @@ impl ClientConfig {
             spool_dir: std::env::temp_dir(),
             limits: Limits::default(),
             delegation: None,
-            uplink: None,
+            node_link: None,
         }
     }
 }

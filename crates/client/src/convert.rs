@@ -31,11 +31,11 @@ const PIPE_BYTES: usize = 1 << 20;
 #[async_trait]
 impl Converter for StripeConverter {
     async fn convert(&self, conversion: Conversion) -> Result<()> {
-        let Conversion { asked, cluster, coordinators, security, net, uplink, seed, disk_mode, spool_dir, limits, progress } =
+        let Conversion { asked, cluster, coordinators, security, net, node_link, seed, disk_mode, spool_dir, limits, progress } =
             conversion;
-        let (limits, delegation, uplink) = (client_limits(&limits), Some(asked.delegation), Some(uplink));
+        let (limits, delegation, node_link) = (client_limits(&limits), Some(asked.delegation), Some(node_link));
         let config =
-            ClientConfig { coordinators, security, cluster, net, seed, disk_mode, spool_dir, limits, delegation, uplink };
+            ClientConfig { coordinators, security, cluster, net, seed, disk_mode, spool_dir, limits, delegation, node_link };
         let client = Client::connect(config).await?;
         let converted = convert(client.shared(), &asked, &ProgressFn::new(move |it| progress(it.done_bytes))).await;
         client.close().await;

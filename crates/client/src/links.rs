@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use weft_engine::{SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
 use weft_plan::{Slices, TaskLane, TaskLink};
 use weft_proto::{
-    Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Peer, Pool, SliceMemory, Uplink, v1::LinkPeer,
+    Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, NodeLink, Peer, Pool, SliceMemory, v1::LinkPeer,
 };
 use weft_types::{ClusterId, Error, Party, PlanId, Result, Rows, Span};
 
@@ -22,8 +22,8 @@ pub(crate) struct Dialing<'a> {
     pub(crate) link: &'a TaskLink,
     pub(crate) peer: &'a LinkPeer,
     pub(crate) stall: Duration,
-    /// Throttle for what is sent.
-    pub(crate) uplink: Option<&'a Arc<dyn Uplink>>,
+    /// Throttle for what is sent and received.
+    pub(crate) node_link: Option<&'a Arc<dyn NodeLink>>,
 }
 
 /// The sending end.
@@ -64,7 +64,7 @@ impl Dialing<'_> {
         let (frames, home) = self.open(Direction::Push).await?;
         let sender = LinkSender::new(frames, self.link.id(), self.link.width, self.patience(Direction::Push));
         let (queue, outgoing) = mpsc::channel(window(lane));
-        Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, self.uplink.cloned(), home)) })
+        Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, self.node_link.cloned(), home)) })
     }
 
     /// Opens a link on which this client receives.
@@ -72,7 +72,7 @@ impl Dialing<'_> {
         let (frames, home) = self.open(Direction::Pull).await?;
         let receiver = LinkReceiver::new(frames, self.link.id(), self.link.width, self.stall).with_memory(self.slices);
         let (incoming, queue) = mpsc::channel(window(lane));
-        let receiving = Owned::start(receive_all(receiver, lane.slices(slice_len), incoming, home));
+        let receiving = Owned::start(receive_all(receiver, lane.slices(slice_len), incoming, self.node_link.cloned(), home));
         Ok(LinkSource { queue, receiving })
     }
 
@@ -115,13 +115,13 @@ pub(crate) fn window(lane: &TaskLane) -> usize {
 async fn send_all(
     mut sender: LinkSender,
     mut outgoing: mpsc::Receiver<Outgoing>,
-    uplink: Option<Arc<dyn Uplink>>,
+    node_link: Option<Arc<dyn NodeLink>>,
     home: Home,
 ) -> Result<()> {
     loop {
         match outgoing.recv().await {
-            Some(Outgoing::Slice(slice, rows)) => match &uplink {
-                Some(uplink) => send_by(uplink.as_ref(), &mut sender, slice, &rows).await?,
+            Some(Outgoing::Slice(slice, rows)) => match &node_link {
+                Some(link) => send_by(link.as_ref(), &mut sender, slice, &rows).await?,
                 None => {
                     sender.feed(slice, &rows).await?;
                     sender.flush().await?;
@@ -142,19 +142,28 @@ async fn send_all(
 }
 
 /// Sends a slice frame by frame, each in its turn. The wait for a turn does not count against the peer's patience.
-async fn send_by(uplink: &dyn Uplink, sender: &mut LinkSender, slice: Span, rows: &[u8]) -> Result<()> {
+async fn send_by(link: &dyn NodeLink, sender: &mut LinkSender, slice: Span, rows: &[u8]) -> Result<()> {
     let mut frames = rows.chunks(FRAME_BYTES_MAX as usize).peekable();
     while let Some(frame) = frames.next() {
-        uplink.pass(frame.len() as u64).await;
+        link.send(frame.len() as u64).await;
         sender.feed_frame(slice, frame, frames.peek().is_some()).await?;
         sender.flush().await?;
     }
     Ok(())
 }
 
-async fn receive_all(mut receiver: LinkReceiver, slices: Slices, incoming: mpsc::Sender<(Span, Rows)>, home: Home) -> Result<()> {
+async fn receive_all(
+    mut receiver: LinkReceiver,
+    slices: Slices,
+    incoming: mpsc::Sender<(Span, Rows)>,
+    node_link: Option<Arc<dyn NodeLink>>,
+    home: Home,
+) -> Result<()> {
     for slice in slices {
         let rows = receiver.receive(slice).await?;
+        if let Some(link) = &node_link {
+            link.received(rows.len() as u64).await;
+        }
         if incoming.send((slice, rows)).await.is_err() {
             let error = Error::replan("the receiving task was cancelled");
             receiver.fail(&error).await;

@@ -127,8 +127,8 @@ impl ClientPorts<'_> {
         };
         let (plan, party) = (self.open.task.plan, self.open.task.party);
         let Shared { pool, slices, cluster, config, .. } = self.shared.as_ref();
-        let (stall, uplink) = (self.open.stall, config.uplink.as_ref());
-        Ok(Dialing { pool, slices, cluster: *cluster, plan, party, link, peer, stall, uplink })
+        let (stall, node_link) = (self.open.stall, config.node_link.as_ref());
+        Ok(Dialing { pool, slices, cluster: *cluster, plan, party, link, peer, stall, node_link })
     }
 }
 

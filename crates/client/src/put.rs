@@ -460,7 +460,7 @@ impl Put {
         loop {
             outgoing.stands_still().await;
             // The put waits for other work of its own node: no receiver is to blame.
-            let is_held_back = self.shared.config.uplink.as_ref().is_some_and(|uplink| uplink.is_held_back());
+            let is_held_back = self.shared.config.node_link.as_ref().is_some_and(|link| link.is_held_back());
             let (waits_for, put_key) = (if is_held_back { Vec::new() } else { outgoing.waits_for() }, self.key.0);
             let request = KeepPutRequest { upload: self.upload, number, plan: plan.0, waits_for, put_key };
             let kept = self.shared.calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await;

@@ -15,11 +15,13 @@ pub trait Converter: Send + Sync {
     async fn convert(&self, conversion: Conversion) -> Result<()>;
 }
 
-/// A node's uplink, on which a conversion gives way to the node's other work.
+/// A node's network link, on which a conversion gives way to the node's other work.
 #[async_trait]
-pub trait Uplink: Send + Sync {
+pub trait NodeLink: Send + Sync {
     /// Waits for the conversion's turn to send `bytes`. The bytes must be ready: a turn never waits for a peer.
-    async fn pass(&self, bytes: u64);
+    async fn send(&self, bytes: u64);
+    /// Waits until `bytes` that were received are within the node's limits.
+    async fn received(&self, bytes: u64);
     /// Whether the node's other work holds the conversion back now, so that no peer is blamed for the delay.
     fn is_held_back(&self) -> bool;
 }
@@ -36,8 +38,8 @@ pub struct Conversion {
     pub security: Security,
     /// The network.
     pub net: Arc<dyn Net>,
-    /// Sent bytes pass it, one frame at a time.
-    pub uplink: Arc<dyn Uplink>,
+    /// Sent bytes pass it, one frame at a time; received bytes, one slice at a time.
+    pub node_link: Arc<dyn NodeLink>,
     /// The seed of all random numbers.
     pub seed: u64,
     /// On which threads disk calls run.

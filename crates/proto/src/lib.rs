@@ -31,7 +31,7 @@ pub mod task;
 pub mod token;
 mod version;
 
-pub use conversion::{Conversion, ConversionLimits, Converter, Uplink};
+pub use conversion::{Conversion, ConversionLimits, Converter, NodeLink};
 pub use disk_mode::DiskMode;
 pub use frame::{Direction, FrameError, FrameStream, Hello};
 pub use incoming::{Accepted, Incoming};

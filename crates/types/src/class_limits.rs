@@ -19,10 +19,10 @@ pub struct ClassLimits {
     /// What scrubs may use of the same; 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_percent: Option<u32>,
-    /// Bytes that repairs, moves and conversions of a node together send a second; 256 KiB or more.
+    /// Bytes that repairs, moves and conversions of a node together send a second, and as many that they receive; 256 KiB or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair_bytes_per_s: Option<ByteSize>,
-    /// Bytes that scrubs of a node send a second; 256 KiB or more.
+    /// Bytes that scrubs of a node send a second, and as many that they receive; 256 KiB or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_bytes_per_s: Option<ByteSize>,
 }

@@ -1,4 +1,4 @@
-//! Foreground before repair: at admission, at a disk and at an uplink.
+//! Foreground before repair: at admission, at a disk and at a link.
 
 use crate::cluster::{Client, Cluster, Options, Stripe, node, until};
 use futures::future::join_all;
@@ -130,6 +130,34 @@ async fn a_repair_that_gives_way_says_so_and_goes_on_when_readers_have_left() {
             assert!(matches!(end, Event::Done(_)), "{what}, {node}: {end:?}");
         }
     }
+}
+
+/// The destination alone has a limit here: what it receives for a repair takes its time, and it says that no peer is the cause. What it
+/// receives from a client does not wait.
+#[tokio::test(start_paused = true)]
+async fn a_node_bounds_what_it_receives_for_repairs() {
+    let throttles = BTreeMap::from([(3, Throttle { network_bytes_per_s: Some(ByteSize(MIB)), ..Throttle::default() })]);
+    let cluster = Cluster::start(Options { throttles, ..Options::agents(3) }.simulated()).await;
+    let stripe = Stripe::new(1, "rs(1,1)", 4 * MIB, 4 * MIB);
+    cluster.write(&stripe).await;
+    let opened = cluster.open(&repair(&stripe, 0), &stripe).await.unwrap();
+    let begin = Instant::now();
+    let running = cluster.start_all(&opened).await;
+    until("the destination is held back", async || {
+        let told = cluster.coordinator.progress(NodeId(3)).map(|told| told.waiting).unwrap_or_default();
+        told.iter().any(|wait| wait.held_back)
+    })
+    .await;
+    for (node, end) in running {
+        let end = end.await.unwrap().unwrap();
+        assert!(matches!(end, Event::Done(_)), "{node}: {end:?}");
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    assert!((3.5..6.0).contains(&seconds), "4 MiB at 1 MiB a second took {seconds} s");
+    // A put to that node: its blocks have the homes 1, 2 and 3.
+    let (written, begin) = (Stripe::new(2, "rs(2,1)", MIB, MIB), Instant::now());
+    cluster.write(&written).await;
+    assert!(begin.elapsed().as_secs_f64() < 0.5, "a put waited {:?}", begin.elapsed());
 }
 
 /// The rate of a limited disk or uplink of node 1, bytes a second.

@@ -8,7 +8,7 @@ use std::{
 };
 use tokio::{io::AsyncWriteExt, time::Instant};
 use weft_client::{Client, ClientConfig, GetOptions, Progress, ProgressFn, PutOptions, RepairOptions};
-use weft_proto::Uplink;
+use weft_proto::NodeLink;
 use weft_types::{NodeId, Reaction};
 
 fn options(block_len: u64, cell_len: u64) -> PutOptions {
@@ -69,11 +69,13 @@ async fn a_receiver_that_dies_is_replaced_and_progress_ends_at_the_total() {
 struct HeldBack(Instant);
 
 #[async_trait]
-impl Uplink for HeldBack {
-    async fn pass(&self, bytes: u64) {
+impl NodeLink for HeldBack {
+    async fn send(&self, bytes: u64) {
         assert!(bytes <= 256 << 10, "a frame of {bytes} bytes");
         tokio::time::sleep_until(self.0).await;
     }
+
+    async fn received(&self, _: u64) {}
 
     fn is_held_back(&self) -> bool {
         Instant::now() < self.0
@@ -84,8 +86,8 @@ impl Uplink for HeldBack {
 async fn who_is_held_back_at_its_uplink_blames_no_receiver() {
     let world = World::insecure().await;
     // Longer than a receiver may take to accept data, and than a transfer may stall.
-    let uplink: Arc<dyn Uplink> = Arc::new(HeldBack(Instant::now() + Duration::from_secs(4)));
-    let held_back = Client::connect(ClientConfig { uplink: Some(uplink), ..world.config.clone() }).await.unwrap();
+    let link: Arc<dyn NodeLink> = Arc::new(HeldBack(Instant::now() + Duration::from_secs(4)));
+    let held_back = Client::connect(ClientConfig { node_link: Some(link), ..world.config.clone() }).await.unwrap();
     let data = random_bytes(3 << 20, 11);
     held_back.put("b", "k", &data[..], &options(1 << 20, 1 << 20)).await.unwrap();
     assert!(get(&world, "k").await == data);

@@ -1,4 +1,4 @@
-//! Decides whose turn it is at a disk or an uplink.
+//! Decides whose turn it is at a disk or a link.
 //!
 //! Foreground tasks pass at once: they wait only for the disk or the line itself. At most [`TURNS_MAX`] frames of lower
 //! classes pass at a time, and none while an earlier class is busy there. So a foreground task waits for at most that
