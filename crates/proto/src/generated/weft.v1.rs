@@ -127,7 +127,7 @@ pub struct ClassLimits {
     pub repair_percent: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "2")]
     pub scrub_percent: ::core::option::Option<u32>,
-    /// the total that repairs, moves and conversions of a node send
+    /// the total that repairs, moves and conversions of a node send, and receive
     #[prost(uint64, optional, tag = "3")]
     pub repair_bytes_per_s: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "4")]
