@@ -3,8 +3,11 @@
 use weft_client::api;
 use weft_types::NodeId;
 
+/// What stands before names of buckets, policies and objects in messages.
+const CHOSEN_AFTER: [&str; 5] = ["bucket ", "policy ", "object ", "create ", "ls "];
+
 /// The text with names in place of the ids of nodes: `n5` becomes `node-01`. Ids that belong to a longer word, such as a path or the
-/// name of a block, stay.
+/// name of a block, stay. So do names that a person chose: in quotes, or behind a word that says what they name.
 pub fn with_names(text: &str, nodes: &[api::Node]) -> String {
     let is_part = |letter: char| letter.is_alphanumeric() || "-_/.".contains(letter);
     let mut named = String::with_capacity(text.len());
@@ -13,7 +16,9 @@ pub fn with_names(text: &str, nodes: &[api::Node]) -> String {
         let word = &rest[..rest.find(|letter| !is_part(letter)).unwrap_or(rest.len())];
         // A sentence can end with an id.
         let id = word.trim_end_matches('.');
-        let node = nodes.iter().find(|node| NodeId(node.id).to_string() == id);
+        let is_quoted = named.ends_with('\'') && rest[word.len()..].starts_with('\'');
+        let is_chosen = is_quoted || CHOSEN_AFTER.iter().any(|word| named.ends_with(word));
+        let node = nodes.iter().find(|node| !is_chosen && NodeId(node.id).to_string() == id);
         named.push_str(node.map_or(id, |node| &node.name));
         named.push_str(&word[id.len()..]);
         rest = &rest[word.len()..];
@@ -38,7 +43,9 @@ mod tests {
             "far: block s1-b003-c0-g1: node-01 and far say (node-03)."
         );
         assert_eq!(named("ä n3 → n1."), "ä node-03 → node-01.");
-        for other in ["n7, an3, n3x, 3 and node-n3", "n1/key photos/n1 n1.toml n01", "", "…"] {
+        assert_eq!(named("n1's bucket 'n1' is not at 'n3"), "node-01's bucket 'n1' is not at 'node-03");
+        let chosen = "there is no object n1 in the bucket n3: `weft ls n3` lists its objects";
+        for other in [chosen, "`weft bucket create n1` creates it", "n7, an3, n3x, 3 and node-n3", "n1/key photos/n1 n1.toml n01", "", "…"] {
             assert_eq!(named(other), other);
         }
     }

@@ -10,6 +10,7 @@ pub(crate) use answer::reply;
 
 use crate::{compute::compute, shared::Shared};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
 use weft_codes::SharedCode;
 use weft_control::{
     health::{BadBlocks, Condition, FurtherLosses, Step},
@@ -20,6 +21,8 @@ use weft_types::{Owner, Result, StripeId, StripeRecord, UploadId};
 
 /// How often changes are looked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// A failure that lasts is logged this often.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// Stripes that are looked at together.
 const STRIPES_PER_PAGE: u32 = 256;
 /// The pause between two pages, which leaves time for other work of the metadata.
@@ -41,11 +44,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     // Otherwise all stripes would count as unreadable, and be counted again a moment later.
     shared.until_nodes_are_back().await;
     let mut keeper = Keeper::default();
+    let mut warned_at: Option<Instant> = None;
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         look.tick().await;
-        if let Err(error) = keeper.catch_up(&shared).await {
+        if let Err(error) = keeper.catch_up(&shared).await
+            && warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL)
+        {
+            warned_at = Some(Instant::now());
             tracing::warn!(%error, "cannot count the stripes with bad blocks");
         }
     }

@@ -34,7 +34,7 @@ pub use records::{
 };
 pub use rows::Rows;
 pub use seq::Seq;
-pub use size::{AutoSize, ByteSize, human_bytes};
+pub use size::{AutoSize, ByteSize, counted, human_bytes};
 pub use work::{StageTimes, TaskTraffic};
 
 /// Bytes of a block that one page checksum covers. Reads of blocks are multiples of it.

@@ -112,9 +112,19 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// A number of things for display: `1 block`, `2 blocks`. The noun takes an s.
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nouns_agree_with_their_numbers() {
+        assert_eq!([0, 1, 2].map(|number| counted(number, "block")), ["0 blocks", "1 block", "2 blocks"]);
+    }
 
     #[test]
     fn sizes_read_and_print() {

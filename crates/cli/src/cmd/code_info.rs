@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
 use weft_cli::{exit::Exit, output::Output};
-use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Result, SUB_BLOCK_BYTES_GOOD, usual_cell_len};
+use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Result, SUB_BLOCK_BYTES_GOOD, counted, usual_cell_len};
 
 /// Show what a code costs, compared with Reed-Solomon of the same k and m; without SPEC, list all codes
 #[derive(Debug, Args)]
@@ -138,10 +138,6 @@ impl InfoReport {
     }
 }
 
-fn plural(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
 fn families_text(families: &[FamilyReport]) -> String {
     let family = |it: &FamilyReport| format!("{}\n  {}\n  spec: {}\n", it.name, it.summary, it.usage);
     let all: Vec<String> = families.iter().map(family).collect();
@@ -151,9 +147,16 @@ fn families_text(families: &[FamilyReport]) -> String {
 fn info_text(it: &InfoReport) -> String {
     let mut text = String::new();
     let rs = format!("rs({},{})", it.k, it.m);
-    let _ = writeln!(text, "{}: {} data and {} parity blocks, {} per cell", it.code, it.k, it.m, plural(it.alpha, "sub-block"));
+    let _ = writeln!(
+        text,
+        "{}: {} data and {} parity blocks, {} per cell",
+        it.code,
+        it.k,
+        it.m,
+        counted(it.alpha as u64, "sub-block")
+    );
     let _ = writeln!(text, "stores      {:.2} bytes per byte of data", it.overhead);
-    let _ = writeln!(text, "recovers    any {} lost (distance {})", plural(it.tolerance, "block"), it.distance);
+    let _ = writeln!(text, "recovers    any {} lost (distance {})", counted(it.tolerance as u64, "block"), it.distance);
     if !it.mds {
         let _ = write!(text, "            not any {}, unlike {rs}: the code is not MDS", it.m);
         let _ = match &it.fatal {
@@ -174,7 +177,7 @@ fn info_text(it: &InfoReport) -> String {
         let same = rest.iter().take_while(|block| cost(block) == cost(first)).count();
         let last = rest.get(same - 1).unwrap_or(first);
         let which = if same == 1 { format!("block {}", first.index) } else { format!("blocks {}-{}", first.index, last.index) };
-        let (helpers, read, moved) = (plural(first.helpers.len(), "helper"), first.blocks_read, first.blocks_moved);
+        let (helpers, read, moved) = (counted(first.helpers.len() as u64, "helper"), first.blocks_read, first.blocks_moved);
         let _ = writeln!(text, "  {which:<14} {helpers:<11} reads {read:>5.2}   moves {moved:>5.2}");
         rest = &rest[same..];
     }

@@ -115,7 +115,7 @@ impl Garbage {
                     Ok(Report::new(session.client.garbage(node).await?, &session.nodes().await))
                 })?;
                 let now_ms = SystemClock.now_ms();
-                output.result(&report, |report| text(report, now_ms))?;
+                output.result_with(&report, &report.warnings, |report| text(report, now_ms))?;
             }
             Command::Release(release) => {
                 let released = Session::with(options, async |session| release.run(session, output).await)?;
@@ -205,14 +205,10 @@ fn text(report: &Report, now_ms: u64) -> String {
         let (name, path, reason) = (it.name.clone(), it.path.clone(), it.reason.clone());
         [name, path, it.place.to_owned(), reason, it.blocks.to_string(), bytes, goes(it, now_ms)]
     };
-    let mut text = match report.garbage.is_empty() {
+    match report.garbage.is_empty() {
         true => "there is no garbage".to_owned(),
         false => table(["node", "disk", "in", "reason", "blocks", "bytes", "goes"], &[4, 5], report.garbage.iter().map(row)),
-    };
-    for warning in &report.warnings {
-        text += &format!("\nwarning: {warning}");
     }
-    text
 }
 
 /// When the first of it goes.

@@ -6,7 +6,10 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
-use weft_types::{NodeId, Result, human_bytes};
+use weft_types::{NodeId, Result, counted, human_bytes};
+
+/// The most nodes, and the most disks, that get a line of their own.
+const LINES_MAX: usize = 6;
 
 /// Show whether the cluster is healthy, why not, how many further losses data survives, and how much space is left
 ///
@@ -207,7 +210,13 @@ fn text(it: &Report) -> String {
     let (up, stripes) = (u64::from(it.nodes).saturating_sub(it.down_nodes.len() as u64), it.stripes.total);
     let insecure = if it.insecure { " (insecure)" } else { "" };
     let _ = writeln!(text, "cluster {}{insecure}: {up} of {} nodes are up", it.cluster, it.nodes);
-    let _ = writeln!(text, "{} objects with {} of data in {stripes} stripes", it.objects, human_bytes(it.data_bytes));
+    let _ = writeln!(
+        text,
+        "{} with {} of data in {}",
+        counted(it.objects, "object"),
+        human_bytes(it.data_bytes),
+        counted(stripes, "stripe")
+    );
     text += &losses_text(it);
     text += &damage_text(it);
     text += "\n";
@@ -222,7 +231,8 @@ fn losses_text(it: &Report) -> String {
         return String::new();
     }
     let further = |it: &Bearing| match it.further_losses {
-        Some(losses) => format!("{losses} further losses").replace("1 further losses", "1 further loss"),
+        Some(1) => "1 further loss".to_owned(),
+        Some(losses) => format!("{losses} further losses"),
         None => "cannot be read".to_owned(),
     };
     let row = |it: &Bearing| [further(it), it.code.clone(), it.stripes.to_string()];
@@ -236,16 +246,29 @@ fn damage_text(it: &Report) -> String {
         let more = if it.unreadable_objects.len() < 10 { "" } else { ", …" };
         let _ = writeln!(text, "\nobjects that cannot be read: {}{more}", it.unreadable_objects.join(", "));
     }
-    for node in &it.down_nodes {
-        let _ = writeln!(text, "\n{} is down, silent for {}; it holds {} blocks", node.name, time(node.silent_ms), node.blocks);
-    }
-    for disk in &it.failed_disks {
-        let left = if disk.blocks == 0 {
-            "nothing is left to rebuild".to_owned()
-        } else {
-            format!("{} blocks were not rebuilt", disk.blocks)
+    let down = |node: &DownNode| {
+        let (silent, blocks) = (time(node.silent_ms), counted(node.blocks, "block"));
+        format!("{} is down, silent for {silent}; it holds {blocks}", node.name)
+    };
+    text += &first_lines(&it.down_nodes, "node", down);
+    let failed = |disk: &FailedDisk| {
+        let left = match disk.blocks {
+            0 => "nothing is left to rebuild".to_owned(),
+            1 => "1 block was not rebuilt".to_owned(),
+            blocks => format!("{blocks} blocks were not rebuilt"),
         };
-        let _ = writeln!(text, "\ndisk {} of {} failed or is gone; {left}", disk.path, disk.node);
+        format!("disk {} of {} failed or is gone; {left}", disk.path, disk.node)
+    };
+    text += &first_lines(&it.failed_disks, "disk", failed);
+    text
+}
+
+/// A line for each of the first few, so that everything fits on one screen.
+fn first_lines<T>(all: &[T], noun: &str, line: impl Fn(&T) -> String) -> String {
+    let more = all.len().saturating_sub(LINES_MAX);
+    let mut text: String = all.iter().take(LINES_MAX).map(|it| format!("\n{}\n", line(it))).collect();
+    if more > 0 {
+        let _ = writeln!(text, "\nand {}: `weft cluster status` lists all", counted(more as u64, &format!("more {noun}")));
     }
     text
 }
@@ -257,7 +280,7 @@ fn space_text(it: &Report) -> String {
     let mut text =
         format!("space: {used} of {total} used, {free} free; {fits} of new data fit in {code} (policy {policy}){why}\n");
     let amount = |blocks: u64, bytes: u64| {
-        if blocks == 0 { "none".to_owned() } else { format!("{blocks} blocks ({})", human_bytes(bytes)) }
+        if blocks == 0 { "none".to_owned() } else { format!("{} ({})", counted(blocks, "block"), human_bytes(bytes)) }
     };
     let garbage = amount(it.garbage_blocks, it.garbage_bytes);
     let _ = writeln!(text, "garbage: {garbage}; quarantined: {}", amount(it.quarantined_blocks, it.quarantined_bytes));

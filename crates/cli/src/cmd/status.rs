@@ -3,7 +3,7 @@
 use serde::Serialize;
 use weft_cli::table::table;
 use weft_client::api;
-use weft_types::{NodeId, human_bytes};
+use weft_types::{NodeId, counted, human_bytes};
 
 /// A cluster at one moment.
 #[derive(Debug, Serialize)]
@@ -128,12 +128,13 @@ pub(super) fn summary(it: &Report) -> String {
     let disks: usize = it.nodes.iter().map(|node| node.disks.len()).sum();
     let mut text = format!("cluster {}{}\n", it.cluster, if it.insecure { " (insecure)" } else { "" });
     let (nodes, racks) = (it.nodes.len(), racks.len());
-    text += &format!("{up} of {nodes} nodes are up, in {}, with {}\n", count(racks, "rack"), count(disks, "disk"));
+    text +=
+        &format!("{up} of {nodes} nodes are up, in {}, with {}\n", counted(racks as u64, "rack"), counted(disks as u64, "disk"));
     text += &format!(
         "{} with {} of data in {}",
-        count(it.objects as usize, "object"),
+        counted(it.objects, "object"),
         human_bytes(it.data_bytes),
-        count(it.stripes as usize, "stripe")
+        counted(it.stripes, "stripe")
     );
     text
 }
@@ -170,8 +171,4 @@ fn quarantined(node: &Node) -> String {
 
 fn amount(blocks: u64, bytes: u64) -> String {
     if blocks == 0 { "0".to_owned() } else { format!("{blocks} ({})", human_bytes(bytes)) }
-}
-
-fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }

@@ -215,18 +215,16 @@ impl BenchRepair {
             let testbed = testbed.map(|testbed| testbed.settings().clone());
             let asked = Asked { code, block_size, slice_size, seed, lost, select, paths, probed, testbed };
             let report = Report { machine: Machine::this(), settings: asked, warnings: warnings(&results), results };
-            output.result(&report, |it| {
+            output.result_with(&report, &report.warnings, |it| {
                 let links = it.settings.testbed.as_ref().and_then(|testbed| testbed.link);
                 let links = links.map_or_else(String::new, |link| format!(", links of {link}"));
                 let (code, block) = (&it.settings.code, it.settings.block_size);
-                let warnings = it.warnings.iter().map(|warning| format!("\nwarning: {warning}"));
                 format!(
-                    "{} of {block} of {code}{links}; {} runs each\n{}\n{}{}",
+                    "{} of {block} of {code}{links}; {} runs each\n{}\n{}",
                     if self.lost == 1 { "one block".to_owned() } else { format!("{} blocks together", self.lost) },
                     self.runs,
                     bench::results(&it.results, DIRECT),
-                    it.machine,
-                    warnings.collect::<String>()
+                    it.machine
                 )
             })
         })?;
@@ -286,10 +284,9 @@ impl BenchFaults {
             let table = bench::results_with(&results, &undisturbed, ["link bound", "/ bound"], Some(("resumed", went_on)));
             let results = results.into_iter().zip(resumed).map(|(outcome, resumed)| Disturbed { outcome, resumed }).collect();
             let report = Report { machine: Machine::this(), settings: asked, warnings, results };
-            output.result(&report, |it| {
-                let warnings: String = it.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
+            output.result_with(&report, &report.warnings, |it| {
                 let Asked { block_size, code, .. } = &it.settings;
-                format!("one block of {block_size} of {code}, including detection\n{table}\n{}{warnings}", it.machine)
+                format!("one block of {block_size} of {code}, including detection\n{table}\n{}", it.machine)
             })
         })?;
         Ok(Exit::Ok)

@@ -130,7 +130,8 @@ impl BenchObjects {
             let Measured { phases, on_disk } = objects::measure(place, &work, &says).await?;
             let warnings = self.warnings(place.is_own);
             let report = Report { machine: Machine::this(), settings: asked, warnings, results: phases };
-            output.result(&Found { report, on_disk }, text)
+            let found = Found { report, on_disk };
+            output.result_with(&found, &found.report.warnings, text)
         })?;
         Ok(Exit::Ok)
     }
@@ -174,13 +175,12 @@ impl BenchObjects {
 fn text(Found { report: it, on_disk }: &Found) -> String {
     let Asked { size, count, clients, code, rounds, nodes, racks, insecure, .. } = &it.settings;
     let (rack_word, tls) = (if *racks == 1 { "rack" } else { "racks" }, if *insecure { "no TLS" } else { "TLS" });
-    let warnings: String = it.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
     let on_disk = on_disk.map_or_else(String::new, |it| {
         format!("on disk, per object: {:.1} files, {}\n", it.files_per_object, human_bytes(it.bytes_per_object as u64))
     });
     format!(
         "{count} objects of {size} as {code} by {clients} clients; {nodes} nodes in {racks} {rack_word}, {tls}; rounds: {rounds}\n\
-         {}\nCPU time, commits and fsyncs are per object\n{on_disk}{}{warnings}",
+         {}\nCPU time, commits and fsyncs are per object\n{on_disk}{}",
         phases(&it.results, *rounds > 1),
         it.machine
     )

@@ -145,7 +145,8 @@ impl BenchPut {
                 testbed,
             };
             let report = Report { machine: Machine::this(), settings: asked, warnings, results };
-            output.result(&Measured { report, stages }, |it| self.text(it))
+            let measured = Measured { report, stages };
+            output.result_with(&measured, &measured.report.warnings, |it| self.text(it))
         })?;
         Ok(Exit::Ok)
     }
@@ -209,11 +210,10 @@ impl BenchPut {
             1 => format!("one object of {size} from a node"),
             count => format!("{count} objects of {size} at once, each from a node"),
         };
-        let warnings: String = it.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
         let results = bench::results_beside(&it.results, DIRECT, ["bound", "/ bound"]);
         let (runs, machine) = (self.runs, &it.machine);
         let stages = if stages.is_empty() { String::new() } else { format!("\n{}\n", stages_table(stages)) };
-        format!("{what} as {code}, blocks of {block_size}{links}; {runs} runs each\n{results}\n{stages}{machine}{warnings}")
+        format!("{what} as {code}, blocks of {block_size}{links}; {runs} runs each\n{results}\n{stages}{machine}")
     }
 }
 
