@@ -45,7 +45,9 @@ mod tests {
         assert_eq!(named("ä n3 → n1."), "ä node-03 → node-01.");
         assert_eq!(named("n1's bucket 'n1' is not at 'n3"), "node-01's bucket 'n1' is not at 'node-03");
         let chosen = "there is no object n1 in the bucket n3: `weft ls n3` lists its objects";
-        for other in [chosen, "`weft bucket create n1` creates it", "n7, an3, n3x, 3 and node-n3", "n1/key photos/n1 n1.toml n01", "", "…"] {
+        for other in
+            [chosen, "`weft bucket create n1` creates it", "n7, an3, n3x, 3 and node-n3", "n1/key photos/n1 n1.toml n01", "", "…"]
+        {
             assert_eq!(named(other), other);
         }
     }

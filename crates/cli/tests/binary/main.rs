@@ -4,3 +4,4 @@ mod code;
 mod common;
 mod handover;
 mod plan;
+mod quoted;
