@@ -59,7 +59,7 @@ pub(super) fn commit(
     checksums: &[u32],
     not_before_ms: u64,
 ) -> Result<StripeRecord> {
-    let home = take_allocation(tx, block)?
+    let (home, _) = take_allocation(tx, block)?
         .ok_or_else(|| MetaError::Conflict(format!("block {block} is no longer allocated: its repair was given up")))?;
     let mut stripe = rows::find_stripe(tx, block.stripe)?
         .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed during the repair", block.stripe)))?;
@@ -134,7 +134,7 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
 
 pub(super) fn abort(tx: &Transaction<'_>, block: BlockId, not_before_ms: u64) -> Result<()> {
     match take_allocation(tx, block)? {
-        Some(home) => rows::give_up(tx, block, home, not_before_ms),
+        Some((home, epoch)) => rows::give_up(tx, (block, home, epoch), not_before_ms),
         None => Ok(()),
     }
 }
@@ -259,10 +259,11 @@ fn no_block(stripe: &StripeRecord, index: u8, copy: u8) -> MetaError {
     MetaError::Refused(message)
 }
 
-fn take_allocation(tx: &Transaction<'_>, block: BlockId) -> Result<Option<Home>> {
+/// Its home, and the epoch in which it was allocated.
+fn take_allocation(tx: &Transaction<'_>, block: BlockId) -> Result<Option<(Home, Epoch)>> {
     let sql = "DELETE FROM allocations WHERE stripe = ?1 AND idx = ?2 AND copy = ?3 AND generation = ?4
-               RETURNING stripe, idx, copy, generation, node, disk";
+               RETURNING stripe, idx, copy, generation, node, disk, epoch";
     let key = (block.stripe.0, block.index, block.copy, block.generation);
-    let taken = tx.query_row(sql, key, rows::block_and_home).optional()?;
-    Ok(taken.map(|(_, home)| home))
+    let taken = tx.query_row(sql, key, rows::allocated).optional()?;
+    Ok(taken.map(|(_, home, epoch)| (home, epoch)))
 }

@@ -1,14 +1,17 @@
-//! What changed since the database was opened: the stripes of objects that were written or dropped, and the totals of each code.
+//! What changed since the database was opened: the stripes of objects that were written or dropped, and the totals of each code. And
+//! what was there when it was opened.
 //!
 //! Temporary triggers on the writing connection keep both, in the transaction of the change itself: no method can forget them, and
 //! what is rolled back leaves no trace. They live in memory and end with the connection, so the schema has no part in them.
 //! The list is no larger than the changes that wait for its reader: a transaction that drops an object holds far more of it in memory.
 
 use crate::{MetaError, Result, Totals};
-use rusqlite::Connection;
-use weft_types::StripeId;
+use rusqlite::{Connection, Transaction};
+use weft_types::{Epoch, GarbageReason, StripeId};
 
 const FEED: &str = "
+CREATE TEMP TABLE opened AS SELECT epoch, stripes_high_water FROM main.cluster;
+
 CREATE TEMP TABLE changed_stripes (id INTEGER PRIMARY KEY);
 CREATE TEMP TRIGGER stripe_changed AFTER UPDATE ON main.stripes WHEN new.object IS NOT NULL
 BEGIN INSERT OR IGNORE INTO changed_stripes VALUES (new.id); END;
@@ -31,6 +34,27 @@ END;";
 pub(super) fn record(writer: &Connection) -> Result<()> {
     writer.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(writer.execute_batch(FEED)?)
+}
+
+/// Why a block that an earlier process may have allocated, in this epoch or for this stripe, is garbage if it is given up. The database may be
+/// an old copy: then the block may have become part of an object after the copy was made.
+pub(super) fn given_up(tx: &Transaction<'_>, allocated: Allocated) -> Result<GarbageReason> {
+    let mut opened = tx.prepare_cached("SELECT epoch, stripes_high_water FROM temp.opened")?;
+    let (epoch, stripes): (u64, u64) = opened.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let is_earlier = match allocated {
+        Allocated::In(at) => at.0 <= epoch,
+        Allocated::For(stripe) => stripe.0 <= stripes,
+    };
+    Ok(if is_earlier { GarbageReason::Unexpected } else { GarbageReason::GivenUp })
+}
+
+/// What is known of when a block was allocated.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Allocated {
+    /// In this epoch.
+    In(Epoch),
+    /// For the put of this stripe, when the stripe was new.
+    For(StripeId),
 }
 
 /// Takes at most `limit` stripes that changed.

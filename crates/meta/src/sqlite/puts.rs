@@ -102,7 +102,7 @@ fn allocate_stripe(
             let (number, upload) = (new.number, upload.id);
             return Err(MetaError::Conflict(format!("stripe {number} of put {upload} has already been written")));
         }
-        rows::drop_stripe(tx, earlier, GarbageReason::GivenUp, not_before_ms)?;
+        rows::give_up_stripe(tx, earlier, not_before_ms)?;
     }
     let id = StripeId(next_number(tx, Numbered::Stripe)?);
     let place =
@@ -174,7 +174,7 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, commit: &CommitPut) -> 
     let NewUpload { name, code, layout, replaces, .. } = get(tx, id)?.new;
     let (stripes, unneeded) = require_whole(tx, id, size)?;
     for stripe in unneeded {
-        rows::drop_stripe(tx, &stripe, GarbageReason::GivenUp, not_before_ms)?;
+        rows::give_up_stripe(tx, &stripe, not_before_ms)?;
     }
     let (mut written, mut created_ms) = (id, now_ms);
     let before = objects::find(tx, &name)?;
@@ -206,7 +206,7 @@ pub(super) fn abort(tx: &Transaction<'_>, id: UploadId, leftovers: &Leftovers) -
     get(tx, id)?;
     forget_unopened(tx, id, &leftovers.unopened)?;
     for stripe in rows::stripes_of(tx, Owner::Upload(id), 0, i64::MAX as u64)? {
-        rows::drop_stripe(tx, &stripe, GarbageReason::GivenUp, leftovers.garbage_not_before_ms)?;
+        rows::give_up_stripe(tx, &stripe, leftovers.garbage_not_before_ms)?;
     }
     tx.execute("DELETE FROM uploads WHERE id = ?1", [id.0])?;
     Ok(())

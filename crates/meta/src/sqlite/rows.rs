@@ -1,11 +1,15 @@
 //! Stripes as rows: reading, writing and dropping them, with their dependent rows.
 
-use super::garbage;
+use super::{
+    feed::{self, Allocated},
+    garbage,
+};
 use crate::{GarbageBlock, MetaError, Page, Result, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{
-    BlockId, BlockState, DiskNumber, GarbageReason, Home, NodeId, Owner, PlacedBlock, Seq, Span, StripeId, StripeRecord, UploadId,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, NodeId, Owner, PlacedBlock, Seq, Span, StripeId, StripeRecord,
+    UploadId,
 };
 
 const STRIPE: &str = "id, upload, object, number, ended, term, layout, placement, units, counts";
@@ -174,19 +178,25 @@ pub(super) fn drop_block(
     garbage::add(tx, &GarbageBlock { block, home: placed.home, reason, bytes, not_before_ms })
 }
 
-/// A block that was allocated, and of which it is not known how much has come, becomes garbage.
-pub(super) fn give_up(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_ms: u64) -> Result<()> {
-    garbage::add(tx, &GarbageBlock { block, home, reason: GarbageReason::GivenUp, bytes: None, not_before_ms })
+/// Drops a stripe of a put that does not complete, or of a part of a put that is sent again.
+pub(super) fn give_up_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_before_ms: u64) -> Result<()> {
+    drop_stripe(tx, stripe, feed::given_up(tx, Allocated::For(stripe.id))?, not_before_ms)
+}
+
+/// A block that was allocated in that epoch, and of which it is not known how much has arrived, becomes garbage.
+pub(super) fn give_up(tx: &Transaction<'_>, (block, home, epoch): (BlockId, Home, Epoch), not_before_ms: u64) -> Result<()> {
+    let reason = feed::given_up(tx, Allocated::In(epoch))?;
+    garbage::add(tx, &GarbageBlock { block, home, reason, bytes: None, not_before_ms })
 }
 
 /// Forgets what a put has allocated for a stripe; what is not among the blocks that it keeps becomes garbage.
 pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64, kept: &[BlockId]) -> Result<()> {
     let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL
-               RETURNING stripe, idx, copy, generation, node, disk";
+               RETURNING stripe, idx, copy, generation, node, disk, epoch";
     let mut statement = tx.prepare_cached(sql)?;
-    let released = statement.query_map([stripe.0], block_and_home)?.collect::<Result<Vec<_>, _>>()?;
-    for (block, home) in released.into_iter().filter(|(block, _)| !kept.contains(block)) {
-        give_up(tx, block, home, not_before_ms)?;
+    let released = statement.query_map([stripe.0], allocated)?.collect::<Result<Vec<_>, _>>()?;
+    for released in released.into_iter().filter(|(block, ..)| !kept.contains(block)) {
+        give_up(tx, released, not_before_ms)?;
     }
     Ok(())
 }
@@ -199,6 +209,12 @@ pub(super) fn block(row: &Row<'_>) -> rusqlite::Result<BlockId> {
 /// Reads `stripe, idx, copy, generation, node, disk`.
 pub(super) fn block_and_home(row: &Row<'_>) -> rusqlite::Result<(BlockId, Home)> {
     Ok((block(row)?, Home { node: NodeId(row.get(4)?), disk: DiskNumber(row.get(5)?) }))
+}
+
+/// Reads `stripe, idx, copy, generation, node, disk, epoch`.
+pub(super) fn allocated(row: &Row<'_>) -> rusqlite::Result<(BlockId, Home, Epoch)> {
+    let (block, home) = block_and_home(row)?;
+    Ok((block, home, Epoch(row.get(6)?)))
 }
 
 /// A stripe's row before its blobs are decoded.

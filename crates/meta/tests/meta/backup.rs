@@ -2,7 +2,7 @@
 
 use crate::common::open;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
-use weft_meta::{Meta, MetaError, backup};
+use weft_meta::{Meta, MetaError, Result, backup};
 use weft_types::ClusterId;
 
 async fn buckets(file: &Path) -> Vec<String> {
@@ -61,4 +61,57 @@ async fn what_cannot_be_copied_is_named_and_nothing_is_left() {
     );
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("copy")), "{left:?}");
+}
+
+/// What a directory has besides the database.
+fn others(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !name.starts_with("metadata.sqlite")).collect()
+}
+
+#[tokio::test]
+async fn of_two_backups_to_one_name_one_succeeds_and_its_copy_is_whole() {
+    for round in 0..8 {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["metadata.sqlite", "copy.sqlite"].map(|name| dir.path().join(name));
+        let meta = open(&from);
+        let epoch = meta.become_leader().await.unwrap();
+        meta.create_bucket(epoch, "b", None, 1).await.unwrap();
+        let begin = std::sync::Barrier::new(4);
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let both = [(); 4].map(|()| {
+                scope.spawn(|| {
+                    begin.wait();
+                    backup(&from, &to)
+                })
+            });
+            both.map(|one| one.join().unwrap()).into()
+        });
+        assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1, "round {round}: {done:?}");
+        let refused =
+            |done: &Result<_, MetaError>| matches!(done, Err(MetaError::Refused(message)) if message.contains("copy.sqlite"));
+        assert_eq!(done.iter().filter(|done| refused(done)).count(), 3, "round {round}: {done:?}");
+        assert_eq!(others(dir.path()), ["copy.sqlite"], "round {round}");
+        assert_eq!(buckets(&to).await, ["b"], "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn a_backup_writes_to_no_file_that_is_there_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to, victim, planted] =
+        ["metadata.sqlite", "copy.sqlite", "victim", ".copy.sqlite.new"].map(|name| dir.path().join(name));
+    drop(open(&from));
+    fs::write(&victim, "kept").unwrap();
+    std::os::unix::fs::symlink(&victim, &planted).unwrap();
+    backup(&from, &to).unwrap();
+    assert_eq!(fs::read(&victim).unwrap(), b"kept");
+    assert!(fs::symlink_metadata(&planted).unwrap().is_symlink(), "the backup removed a file that is not its own");
+    assert!(fs::symlink_metadata(&to).unwrap().is_file());
+    // A link to nothing has its name, too.
+    fs::remove_file(&to).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("nothing"), &to).unwrap();
+    assert!(matches!(backup(&from, &to), Err(MetaError::Refused(message)) if message.contains("copy.sqlite")));
+    assert!(!dir.path().join("nothing").exists());
+    assert_eq!(others(dir.path()).len(), 3);
 }

@@ -90,6 +90,8 @@ pub(crate) struct Model {
     pub(crate) stripes: BTreeMap<StripeId, StripeRecord>,
     pub(crate) allocations: BTreeMap<BlockId, Allocation>,
     pub(crate) garbage: BTreeMap<(NodeId, BlockId), GarbageBlock>,
+    /// The epoch and the last stripe when the database was opened.
+    pub(crate) opened: (u64, u64),
 }
 
 /// Runs an operation on the database, as the leader of `epoch`.
@@ -209,7 +211,21 @@ async fn check_totals(meta: &dyn Meta, model: &Model) {
 impl Model {
     /// Removes what `dump` cannot see.
     pub(crate) fn visible(&self) -> Self {
-        Self { uploads_high_water: 0, ..self.clone() }
+        Self { uploads_high_water: 0, opened: (0, 0), ..self.clone() }
+    }
+
+    /// The database is closed and opened again.
+    pub(crate) fn reopen(&mut self) {
+        self.opened = (self.epoch, self.stripes_high_water);
+    }
+
+    fn given_up(&self, is_earlier: bool) -> GarbageReason {
+        if is_earlier { GarbageReason::Unexpected } else { GarbageReason::GivenUp }
+    }
+
+    fn give_up_stripe(&mut self, stripe: &StripeRecord) {
+        let reason = self.given_up(stripe.id.0 <= self.opened.1);
+        self.drop_stripe(stripe, reason);
     }
 
     /// Runs an operation on the model; `None` if it must fail.
@@ -242,7 +258,9 @@ impl Model {
             Op::Abort(id, unopened) => {
                 self.forget_unopened(*id, unopened)?;
                 self.uploads.remove(id)?;
-                self.drop_stripes(Owner::Upload(*id), GarbageReason::GivenUp);
+                let own: Vec<StripeRecord> =
+                    self.stripes.values().filter(|stripe| stripe.owner == Owner::Upload(*id)).cloned().collect();
+                own.iter().for_each(|stripe| self.give_up_stripe(stripe));
             }
             Op::Remove(name) => {
                 let object = self.objects.remove(name)?;
@@ -253,7 +271,7 @@ impl Model {
             Op::DropCopies(stripe, keep) => self.drop_copies(*stripe, keep)?,
             Op::AbortRepair(block) => {
                 if let Some(allocation) = self.allocations.remove(block) {
-                    self.give_up(*block, allocation.home, LATER_MS);
+                    self.give_up(&allocation, LATER_MS);
                 }
             }
             Op::Expire(now_ms) => {
@@ -262,7 +280,7 @@ impl Model {
                 let expired: Vec<Allocation> = self.allocations.values().filter(|a| old(a)).copied().collect();
                 for allocation in expired {
                     self.allocations.remove(&allocation.block);
-                    self.give_up(allocation.block, allocation.home, allocation.expires_ms);
+                    self.give_up(&allocation, allocation.expires_ms);
                 }
             }
             Op::Mark(block, state) => {
@@ -298,7 +316,7 @@ impl Model {
         let earlier = self.stripes.values().find(|stripe| stripe.owner == owner && stripe.number == new.number).cloned();
         if let Some(earlier) = earlier {
             (!earlier.ended).then_some(())?;
-            self.drop_stripe(&earlier, GarbageReason::GivenUp);
+            self.give_up_stripe(&earlier);
         }
         self.stripes_high_water += 1;
         let id = StripeId(self.stripes_high_water);
@@ -373,7 +391,7 @@ impl Model {
             unneeded.extend((!is_needed).then(|| stripe.clone()));
             is_needed
         });
-        unneeded.iter().for_each(|stripe| self.drop_stripe(stripe, GarbageReason::GivenUp));
+        unneeded.iter().for_each(|stripe| self.give_up_stripe(stripe));
         let whole = own.iter().enumerate().all(|(at, stripe)| {
             stripe.number == at as u64 && stripe.ended && (at + 1 == own.len() || stripe.layout.data_len == STRIPE_LEN)
         });
@@ -523,7 +541,7 @@ impl Model {
         for allocation in released {
             self.allocations.remove(&allocation.block);
             if !kept.contains(&allocation.block) {
-                self.give_up(allocation.block, allocation.home, LATER_MS);
+                self.give_up(&allocation, LATER_MS);
             }
         }
     }
@@ -536,8 +554,10 @@ impl Model {
         self.garbage.entry((home.node, block)).or_insert(garbage);
     }
 
-    fn give_up(&mut self, block: BlockId, home: Home, not_before_ms: u64) {
-        let garbage = GarbageBlock { block, home, reason: GarbageReason::GivenUp, bytes: None, not_before_ms };
+    fn give_up(&mut self, allocation: &Allocation, not_before_ms: u64) {
+        let Allocation { block, home, epoch, .. } = *allocation;
+        let reason = self.given_up(epoch.0 <= self.opened.0);
+        let garbage = GarbageBlock { block, home, reason, bytes: None, not_before_ms };
         self.garbage.entry((home.node, block)).or_insert(garbage);
     }
 }

@@ -95,3 +95,40 @@ async fn what_schema_9_called_garbage_is_unexpected_until_a_person_releases_it()
     assert_eq!(of(2, GarbageReason::Unexpected).await, 1, "the garbage of another node was released");
     assert_eq!(meta.release_garbage(epoch, NodeId(1)).await.unwrap(), 0);
 }
+
+#[tokio::test]
+async fn what_an_earlier_epoch_allocated_is_unexpected_when_it_is_given_up() {
+    let (dir, meta, epoch) = fresh().await;
+    let first = put(&meta, epoch).await;
+    let (ended, stripe) = begun(&meta, epoch, 1, 0).await;
+    end(&meta, epoch, ended, &stripe, &[]).await.unwrap();
+    let (running, _) = begun(&meta, epoch, 1, 0).await;
+    let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+    let repair = |node| NewRepair { stripe: first.id, index: 2, copy: 0, home: home(node), upload: None, expires_ms: 5 };
+    let expiring = meta.allocate_repair(epoch, repair(6)).await.unwrap();
+    let aborted = meta.allocate_repair(epoch, repair(6)).await.unwrap();
+    drop(meta);
+
+    // The database is an old copy, or its coordinator has restarted: which of them, it cannot know.
+    let meta = open(&dir.path().join("metadata.sqlite"));
+    let epoch = meta.become_leader().await.unwrap();
+    meta.abort_repair(epoch, aborted, 1).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Unexpected, None)].into());
+    assert_eq!(meta.expire_repairs(epoch, 1).await.unwrap(), 1);
+    assert!(garbage_of(&meta, NodeId(6), 9).await.iter().any(|it| it.block == expiring && !it.reason.is_meant()));
+    forget_all(&meta, epoch).await;
+    meta.abort_put(epoch, running, leftovers_at(1)).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Unexpected, None)].into());
+    forget_all(&meta, epoch).await;
+    meta.abort_put(epoch, ended, leftovers_at(1)).await.unwrap();
+    assert_eq!(reasons(&meta).await, [(GarbageReason::Unexpected, Some(1 << 20))].into());
+    forget_all(&meta, epoch).await;
+    // What this epoch allocates is in no metadata but its own.
+    let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
+    end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
+    meta.abort_put(epoch, upload, leftovers_at(1)).await.unwrap();
+    let own = meta.allocate_repair(epoch, repair(6)).await.unwrap();
+    meta.abort_repair(epoch, own, 1).await.unwrap();
+    let given_up = [(GarbageReason::GivenUp, None), (GarbageReason::GivenUp, Some(1 << 20))];
+    assert_eq!(reasons(&meta).await, given_up.into());
+}

@@ -46,6 +46,7 @@ async fn run(seed: u64) {
         if step == 75 {
             drop(meta);
             meta = open(&path);
+            model.reopen();
             followed = Followed::all(&meta).await;
         }
     }
