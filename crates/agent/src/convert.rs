@@ -121,8 +121,7 @@ async fn tell(events: &mpsc::Sender<Result<ConvertEvent, Status>>, done_bytes: &
     }
 }
 
-/// The conversion uses the agent's own certificate, random numbers, network and uplink, and no more memory than it was
-/// given.
+/// The conversion uses the agent's own certificate, random numbers, network and uplink, and only the memory that it was given.
 fn conversion(
     node: &Node,
     asked: ConvertStripeRequest,

@@ -42,7 +42,7 @@ struct Queue {
     waiting: BTreeMap<Ticket, Arc<Notify>>,
 }
 
-/// The way of one port's slices through a line.
+/// Passes the slices of one port through a line.
 #[derive(Debug, Clone)]
 pub(crate) struct Passage {
     line: Arc<Line>,

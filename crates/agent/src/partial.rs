@@ -37,7 +37,7 @@ struct Entry {
 
 /// The most blocks that are remembered as given up.
 const GIVEN_UP_MAX: usize = 65_536;
-/// The longest time for which a block is remembered as given up, whatever the coordinator asks for.
+/// The longest time for which a block is remembered as given up, even if the coordinator requests a longer one.
 const GIVEN_UP_FOR_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// A block that is being written.

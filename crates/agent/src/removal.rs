@@ -1,4 +1,4 @@
-//! Limits removals from a disk, so that a mistake is noticed before the disk is empty.
+//! Limits removals from a disk, so that an operator notices a mistake before the disk is empty.
 
 use crate::{
     Limits,
@@ -15,11 +15,11 @@ use weft_types::{BlockId, Error, PAGE_LEN, Reaction, Result};
 /// The outcome of a request to remove blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Removal {
-    /// Those that were there, and are deleted.
+    /// Blocks that were stored and are now deleted.
     pub(crate) removed: u32,
-    /// Those that were there, and are in quarantine now.
+    /// Blocks that were stored and are now in quarantine.
     pub(crate) quarantined: u32,
-    /// Those that are certainly not in service on the node any more, or never were.
+    /// Blocks that are certainly not in service on the node now.
     pub(crate) gone: Vec<BlockId>,
     /// Why each of the other blocks is, or may be, still there.
     pub(crate) kept: Vec<Error>,
@@ -33,10 +33,10 @@ pub(crate) struct Bounds<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// What a quota counts.
+/// The unit of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// Bytes freed within an hour: blocks that a person or a committed transaction gave up, and blocks deleted for lack of space.
+    /// Bytes freed within an hour: blocks whose removal a user or a committed transaction intended, and blocks deleted for lack of space.
     Freed,
     /// Unexpected removals of blocks within a day: moves to quarantine, and deletions from it.
     Unexpected,
@@ -98,7 +98,7 @@ impl Counted {
                  (limits.freed_percent_per_hour)"
             ),
             Self::Unexpected => format!(
-                "{used} unexpected blocks of the disk have been removed within a day: a person must decide whether to remove more, and run \
+                "{used} unexpected blocks of the disk have been removed within a day: to remove more now, run \
                  `weft node garbage release` or raise limits.removed_percent_per_day; otherwise removal continues tomorrow"
             ),
         };

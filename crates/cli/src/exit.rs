@@ -22,9 +22,9 @@ pub enum Exit {
     TooFewNodes = 6,
     /// Disks are full.
     NoSpace = 7,
-    /// The cluster is degraded: all data can be read, but something is to be done.
+    /// The cluster is degraded: all data can be read, but a node, disk or block needs attention.
     Degraded = 8,
-    /// The cluster is at risk: all data can be read, but some does not survive a further loss.
+    /// The cluster is at risk: all data can be read, but some of it does not survive another loss.
     AtRisk = 9,
     /// Interrupted by a signal.
     Interrupted = 130,

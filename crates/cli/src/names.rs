@@ -3,8 +3,7 @@
 use weft_client::api;
 use weft_types::NodeId;
 
-/// The text with names in place of the ids of nodes: `n5` becomes `node-01`. Ids that belong to a longer word, such as a path or the
-/// name of a block, stay.
+/// Replaces node ids in a text by names: `n5` becomes `node-01`. Ids within a longer word, such as a path or a block's name, stay.
 pub fn with_names(text: &str, nodes: &[api::Node]) -> String {
     let is_part = |letter: char| letter.is_alphanumeric() || "-_/.".contains(letter);
     let mut named = String::with_capacity(text.len());

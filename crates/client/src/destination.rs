@@ -1,4 +1,4 @@
-//! What a path is before it is written to: a file that can be replaced, or something that must not be.
+//! Classifies the path of a get: a file that can be replaced, or a device or pipe, which must not be.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ pub enum Destination {
 const LINKS_MAX: usize = 40;
 
 impl Destination {
-    /// What `path` leads to. Directories and sockets are refused.
+    /// Classifies `path`. Directories and sockets are refused.
     pub fn of(path: &Path) -> Result<Self> {
         let shown = path.display();
         let failed = |error: std::io::Error| Error::invalid(format!("cannot write to {shown}: {error}"));

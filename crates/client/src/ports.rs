@@ -75,7 +75,7 @@ impl Drop for Waiting<'_> {
 
 /// Most memory of a slice of a client's share at each port, bytes: the coordinator's slices are far smaller.
 const SLICE_BYTES_MAX: u64 = 256 << 20;
-/// If no slice was sent for this long, the coordinator is asked whether it still waits for the receivers.
+/// If no slice was sent for this long, the client asks the coordinator whether it still waits for the receivers.
 const STANDSTILL: Duration = Duration::from_secs(1);
 /// Without news from the coordinator: a peer that moves nothing for this long has failed.
 const STALL: Duration = Duration::from_secs(30);

@@ -49,7 +49,7 @@ impl<'a> Wanted<'a> {
         Self { spooled_bytes: if data_len > SPOOLED_BEYOND_BYTES { data_len } else { 0 }, ..self }
     }
 
-    /// The warning about racks if none of these nodes gets a block either. Copies ignore racks.
+    /// The warning about racks if these nodes get no block either. Copies ignore racks.
     fn crowded(&self, view: &View, without: &BTreeSet<NodeId>) -> Option<String> {
         let (code, avoid) = (self.code.spec(), self.avoid | without);
         let ask = Ask {
@@ -104,9 +104,9 @@ impl KeptFree {
             full.iter().filter(|node| !self.has_room(node, bytes, |disk| disk.total_bytes)).map(|node| node.id).collect();
         let waits = |why: String| {
             Error::retry(format!(
-                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
-                 conversions leave to puts (conversion_free_percent), and {why}; removed blocks come free as \
-                 limits.freed_percent_per_hour of the agents lets them",
+                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free in addition to the {percent} % of a \
+                 disk that conversions leave to puts (conversion_free_percent), and {why}; the space of removed blocks becomes free \
+                 at the rate that limits.freed_percent_per_hour of the agents allows",
                 full.len()
             ))
         };

@@ -29,9 +29,9 @@ pub fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: &[u8]) 
 pub struct Unreadable {
     /// Blocks that cannot be read, ascending.
     pub blocks: Vec<u8>,
-    /// Why not.
+    /// The reason.
     pub why: Error,
-    /// Whether it could not be read if all nodes were up either.
+    /// Whether it cannot be read even if all nodes are up.
     pub is_lost: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct Unreadable {
 pub fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
     let Unreadable { why: error, is_lost, .. } = unreadable_now(code, stripe, view)?;
     let (reaction, why) = match is_lost {
-        false => (Reaction::Retry, "because nodes are down whose blocks are needed to read it"),
+        false => (Reaction::Retry, "because blocks that are needed to read it are on nodes that are down"),
         true => (error.reaction, "because too many blocks were lost since it was sent"),
     };
     Some(Error { reaction, message: format!("the stripe cannot be acknowledged, {why}: {}", error.message), ..error })

@@ -6,8 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 /// The first pause before a retry; each next pause is twice as long, up to a limit. The cause may last for hours.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(60);
-/// The most failures that are remembered. With so many, no new operation is tried, because it probably fails for the
-/// same cause.
+/// The most failures that are remembered. With that many, no new operation is tried, because it would probably fail for the same cause.
 const TRIED_MAX: usize = 65_536;
 
 /// Failed operations, by key.

@@ -1,5 +1,5 @@
-//! Delegations: work that agents do for the coordinator. An agent with a delegation may call as a client does, for that
-//! work only and as long as the coordinator waits for it; later calls are refused.
+//! Delegations: work that agents do for the coordinator. An agent with a delegation may make a client's calls for that work only, while the
+//! coordinator waits for it; later calls are refused.
 
 use std::{
     collections::BTreeMap,

@@ -37,7 +37,7 @@ pub(crate) struct Coding {
     pub(crate) layout: Layout,
 }
 
-/// Checks a name; `what` says of what.
+/// Checks a name; `what` is the kind of thing it names.
 pub(crate) fn name(what: &str, name: &str) -> Result<()> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());

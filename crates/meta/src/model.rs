@@ -261,7 +261,7 @@ pub struct GarbageBlock {
     pub block: BlockId,
     /// Where it is, if it was written at all.
     pub home: Home,
-    /// Why.
+    /// The reason.
     pub reason: GarbageReason,
     /// Its length; `None` if unknown, for example of a block that may never have arrived.
     pub bytes: Option<u64>,
@@ -269,18 +269,18 @@ pub struct GarbageBlock {
     pub not_before_ms: u64,
 }
 
-/// The garbage of one disk that has one reason.
+/// The garbage of one disk for one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GarbageTotal {
     /// The disk, if the blocks were written at all.
     pub home: Home,
-    /// Why.
+    /// The reason.
     pub reason: GarbageReason,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Of those of known length.
+    /// Bytes of the blocks whose length is known.
     pub bytes: u64,
-    /// Those of unknown length.
+    /// The number of blocks of unknown length.
     pub unmeasured_blocks: u64,
     /// When the first may be removed, milliseconds since 1970.
     pub first_ms: u64,

@@ -92,7 +92,7 @@ impl Net for TcpNet {
     }
 }
 
-/// The host of an address `host:port`, however the address is spelt.
+/// The host of an address `host:port`, in any notation.
 pub fn host(address: &str) -> String {
     match address.parse::<SocketAddr>() {
         Ok(address) => address.ip().to_canonical().to_string(),

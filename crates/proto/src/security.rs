@@ -58,7 +58,7 @@ pub enum Peer {
 
 /// How long a TLS handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// … and for the one who accepts, which holds a place for it.
+/// How long it may take at the accepting end, where it occupies one of a limited number of places.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const AGENT_SUFFIX: &str = ".agent.weft";
@@ -222,7 +222,7 @@ pub(crate) fn require_private(key: &Path) -> Result<()> {
     }
     let key = key.display();
     Err(Error::invalid(format!(
-        "cannot use {key}: others than its owner can read this private key (mode {mode:03o}): chmod 600 {key}"
+        "cannot use {key}: users other than its owner can read this private key (mode {mode:03o}): chmod 600 {key}"
     )))
 }
 

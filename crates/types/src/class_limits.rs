@@ -13,16 +13,16 @@ pub const CLASS_RATE_MIN: ByteSize = ByteSize(256 << 10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassLimits {
-    /// What repairs, moves and conversions together may use of a node's memory, connections and blocks of each disk; 1 to 100.
+    /// Share of a node's memory, connections and blocks of each disk that repairs, moves and conversions together may use; 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair_percent: Option<u32>,
-    /// What scrubs may use of the same; 1 to 100.
+    /// Share of the same resources that scrubs may use; 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_percent: Option<u32>,
-    /// Bytes that repairs, moves and conversions of a node together send a second; 256 KiB or more.
+    /// Bytes per second that repairs, moves and conversions of a node together may send; 256 KiB or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair_bytes_per_s: Option<ByteSize>,
-    /// Bytes that scrubs of a node send a second; 256 KiB or more.
+    /// Bytes per second that scrubs of a node may send; 256 KiB or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_bytes_per_s: Option<ByteSize>,
 }

@@ -162,7 +162,7 @@ async fn a_node_has_one_probe_at_a_time_and_waits_for_nobody_for_ever() {
         b.received(&cluster).await
     });
     assert_eq!(says(second, "busy: another probe").reaction, Reaction::Retry);
-    says(alone, "no probe came within");
+    says(alone, "no probe arrived within");
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
     b.run(&cluster).await.unwrap();
 

@@ -204,7 +204,7 @@ fn quoted(word: &str) -> String {
 pub(super) fn directory(said: Option<PathBuf>, options: &target::Options) -> Result<PathBuf> {
     if let Some(address) = options.cluster.as_ref().filter(|named| said.is_none() && target::is_address(named)) {
         return Err(Error::invalid(format!(
-            "this command starts and stops processes of this machine, and {address} is an address: pass the cluster's directory with \
+            "this command controls processes on this machine, but {address} is an address: pass the cluster's directory with \
              --dir DIR"
         )));
     }

@@ -134,7 +134,8 @@ impl Process {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let failed = |error: Errno| Error::fatal(format!("process {} cannot be signalled: {error}", self.pid));
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
-        // It stands for the process that has the number now, and for no later one: so what is looked at below is what is signalled.
+        // The descriptor refers to the process that has this pid now, so the process checked below is the one that gets the signal, even
+        // if the pid is reused.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::SRCH) => return Ok(()),
             opened => opened.map_err(failed)?,

@@ -3,8 +3,8 @@
 use crate::Time;
 use std::time::Duration;
 
-/// An agent is given up after this time without progress. The time allows for several stalls that are detected and
-/// resolved. An agent that has sent everything is given as long as any writer gets for the end of its stripe.
+/// An agent is given up after this time without progress. The time allows for several stalls that are detected and resolved. An agent that
+/// has sent everything has as much time as any writer for the end of its stripe.
 const STILL_MIN: Duration = Duration::from_secs(60);
 const STILL_STALLS: u32 = 6;
 

@@ -1,7 +1,7 @@
-//! An agent writes each stripe of a conversion: the one with the most of its data or, if that fails, another one. An
-//! agent that is busy or down has not failed: the job reports the wait, however long it is.
+//! An agent writes each stripe of a conversion: the one with the most of its data or, if that fails, another one. An agent that is busy or
+//! down has not failed: the stripe waits for it without a limit, and the job reports the wait.
 //!
-//! Events go in, actions come out ([`StripeWrite::on`]); the last action asks for the next event.
+//! Events go in, actions come out ([`StripeWrite::on`]); the next event answers the last action.
 
 use super::{
     PAUSE_FIRST, PAUSE_LAST, may_help, same,
@@ -67,7 +67,7 @@ pub enum Event {
 pub enum Action {
     /// Wait for space and for the stripe's turn; [`Event::HasRoom`] answers.
     WaitForRoom,
-    /// Let a node write the stripe; [`Event::Tried`] answers.
+    /// Delegate the stripe to a node; [`Event::Tried`] answers.
     Delegate(NodeId),
     /// Avoid a node for a while.
     Suspect(NodeId),
@@ -92,7 +92,7 @@ pub enum Action {
 #[derive(Debug)]
 pub struct StripeWrite {
     request: Request,
-    /// Nodes that were asked in this round.
+    /// Nodes that were tried in this round.
     tried: BTreeSet<NodeId>,
     is_first_round: bool,
     failures: u32,

@@ -14,7 +14,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// A number for a new possible wait.
+    /// A new number, for something that may have to wait.
     pub fn number(&mut self) -> u64 {
         self.last += 1;
         self.last

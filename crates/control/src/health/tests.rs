@@ -250,7 +250,7 @@ fn a_verdict_names_the_worst_first_and_forgets_what_is_mended() {
     assert_eq!(
         verdict.reasons,
         [
-            "2 stripes cannot be read: too many blocks of 1 are lost, the others need nodes that are down",
+            "2 stripes cannot be read: too many blocks of 1 are lost; the others need nodes that are down",
             "1 stripe does not survive a further loss",
             "blocks of 4 stripes cannot be read: 8 missing, 1 on nodes that are down",
             "1 of 6 nodes is down: node-03",

@@ -21,7 +21,7 @@ pub enum Event {
     Started(Result<()>),
 }
 
-/// An action. At most the last action of an event asks for an answer, which is the next event.
+/// An action. At most the last action of an event needs an answer, which is the next event.
 #[derive(Debug)]
 pub enum Action {
     /// Log a warning.

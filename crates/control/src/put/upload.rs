@@ -5,8 +5,8 @@ use super::Ahead;
 use std::{collections::BTreeMap, mem, time::Duration};
 use weft_types::{Epoch, Error, ObjectName, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
-/// A first stripe of up to this many bytes is started with its put, if the writer asks for it, because a round trip is
-/// much of its time. A larger one is planned a moment later, when concurrent puts are known.
+/// A first stripe of up to this many bytes is started with its put, if the writer requests it, because a round trip takes much of its time.
+/// A larger one is planned a moment later, when concurrent puts are known.
 const START_BYTES_MAX: u64 = 1 << 20;
 
 /// How often within a lease a writer that keeps a put renews it.
@@ -35,7 +35,7 @@ enum Stripe<S, A> {
     Ending,
 }
 
-/// What a put has learnt for its next stripes.
+/// What earlier stripes of a put have shown, for the next ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Learnt {
     held_up: u32,
@@ -43,7 +43,7 @@ pub struct Learnt {
     is_warned: bool,
 }
 
-/// A lesson for a put.
+/// Something that a put must take into account from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lesson {
     /// One of its plans was ended because a node delayed it.
@@ -120,7 +120,7 @@ impl<S, A: Clone> Upload<S, A> {
         &mut self.ahead
     }
 
-    /// Removes the stripes that were never opened, to give them up: none of them will be opened.
+    /// Removes and returns the stripes that were never opened, so that the caller can release them.
     pub fn take_unopened(&mut self) -> Vec<StripeId> {
         mem::replace(&mut self.ahead, Ahead::new(None)).take_all()
     }
@@ -237,8 +237,8 @@ pub fn ended_already(upload: UploadId, number: u64, found: Option<&StripeRecord>
     }
 }
 
-/// The error for a put that was committed, but whose blocks still on their way are unknown. The object is stored
-/// despite the error, so the writer must not abort the put.
+/// The error for a put that was committed, but whose blocks still on their way are unknown. The object is stored despite the error, so the
+/// writer must not abort the put.
 pub fn stored_all_the_same(object: &ObjectName, error: &Error) -> Error {
     let message = format!("the object is stored, but which of its blocks are still on their way is unknown: {}", error.message);
     Error::retry(message).object(object)

@@ -34,14 +34,14 @@ impl Avoided {
         let Some(Blame { node, accuser }) = report.blame else { return };
         let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
         let Some(accuser) = accuser else {
-            // It keeps helping with the blocks that it can read.
+            // The node still helps with its readable blocks.
             if !knows_bad_blocks {
                 self.failed.insert(node);
             }
             return;
         };
         if report.held_up.is_some() && stores(&node) {
-            // If it has reported in time what had arrived, it keeps its block, unless this happens again.
+            // If the node reported in time what had arrived, it keeps its block, unless this happens again.
             *self.disputes.entry(node).or_default() += 1;
             return;
         }
@@ -61,8 +61,8 @@ impl Avoided {
         };
     }
 
-    /// Tries blamed nodes again instead of giving up: by now, the node that is really gone may be known. Returns
-    /// whether another attempt is allowed.
+    /// Tries blamed nodes again instead of failing, because the real culprit may be known by now. Returns whether another attempt is
+    /// allowed.
     pub(super) fn second_chances(&mut self) -> bool {
         self.blamed.clear();
         self.second_chances += 1;

@@ -34,7 +34,7 @@ pub fn lacking_copies(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) 
     lost
 }
 
-/// Fails if fewer nodes are up than a stripe with its missing copies (`lost`) needs, before any of them is made.
+/// Fails before any copy is made if fewer nodes are up than a stripe with its missing copies (`lost`) needs.
 pub fn room_for_copies(stripe: &StripeRecord, lost: &[Lost], view: &View, (m, replicas): (usize, u8)) -> Result<()> {
     let is_lost = |index: u8, copy: u8| lost.iter().any(|lost| (lost.index, lost.copy) == (index, copy));
     let kept = stripe.all().filter(|(index, placed)| !is_lost(*index, placed.copy)).map(|(_, placed)| placed.home.node);

@@ -40,7 +40,7 @@ pub struct NodeReport {
     pub stages: Vec<StageTimes>,
     /// The corrupt bytes that it found in its own blocks.
     pub corrupt: BTreeMap<BlockId, Vec<Span>>,
-    /// Whom its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
+    /// The parties that its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
     pub waiting: Vec<(Party, u32)>,
     /// Whether, at its last report, one of its stages waited for tasks of an earlier class. This is no fault of the
     /// node.
@@ -76,7 +76,7 @@ pub enum TaskEvent {
     Progress {
         /// The bytes moved since the start.
         moved_bytes: u64,
-        /// Whom its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
+        /// The parties that its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
         waiting: Vec<(Party, u32)>,
         /// Whether a stage waits only for tasks of an earlier class at the node; such a wait is not in `waiting`.
         held_back: bool,

@@ -33,10 +33,8 @@ pub struct Demand {
 
 /// The resources that a node's tasks use together, checked against its capacity.
 ///
-/// A class never uses more than its limit. The reserve of a lower class ([`KEPT_PERCENT`], or its limit if that is
-/// lower) is used by no other class. Within its class's limit, a task of a later priority leaves a quarter to tasks of
-/// the first.
-/// other class. Of its class's limit, a task of a later priority leaves a quarter to those of the first.
+/// A class never uses more than its limit. The reserve of a lower class ([`KEPT_PERCENT`], or its limit if that is lower) is used by no
+/// other class. Within its class's limit, a task of a later priority leaves a quarter to tasks of the first.
 #[derive(Debug)]
 pub struct Admission {
     capacity: Capacity,

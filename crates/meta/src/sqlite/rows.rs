@@ -144,7 +144,7 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Resu
     Ok(())
 }
 
-/// Drops a stripe; its blocks, for that reason, and what its put still has allocated for it become garbage.
+/// Drops a stripe. Its blocks, and the blocks that its put has still allocated for it, become garbage with this reason.
 pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, reason: GarbageReason, not_before_ms: u64) -> Result<()> {
     if stripe.ended {
         for (index, block) in stripe.all() {
@@ -159,7 +159,7 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, reason: G
     Ok(())
 }
 
-/// A block of a stripe becomes garbage.
+/// Turns a block of a stripe into garbage.
 pub(super) fn drop_block(
     tx: &Transaction<'_>,
     stripe: &StripeRecord,
@@ -168,13 +168,13 @@ pub(super) fn drop_block(
     reason: GarbageReason,
     not_before_ms: u64,
 ) -> Result<()> {
-    // One that is missing may have come in part.
+    // A missing block may have been written in part, so its length is unknown.
     let bytes = (placed.state != BlockState::Missing).then(|| stripe.layout.block_len(index.into()));
     let block = stripe.id_of(index, placed);
     garbage::add(tx, &GarbageBlock { block, home: placed.home, reason, bytes, not_before_ms })
 }
 
-/// A block that was allocated, and of which it is not known how much has come, becomes garbage.
+/// Turns an allocated block into garbage. How much of it was written is unknown.
 pub(super) fn give_up(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_ms: u64) -> Result<()> {
     garbage::add(tx, &GarbageBlock { block, home, reason: GarbageReason::GivenUp, bytes: None, not_before_ms })
 }

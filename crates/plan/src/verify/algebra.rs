@@ -257,7 +257,7 @@ fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Ex
         let seen = free.variables.range((index, 0)..=(index, u16::MAX)).map(|(_, column)| *column);
         let columns: Vec<usize> = seen.collect();
         if columns.len() < code.alpha || checks.select_cols(&columns).rank() < code.alpha {
-            return refuse(format!("the check does not cover all of block {index}, which could be wrong without being noticed"));
+            return refuse(format!("the check does not cover all of block {index}, which could be wrong undetected"));
         }
     }
     Ok(())
