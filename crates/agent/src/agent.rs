@@ -223,7 +223,7 @@ mod tests {
     use weft_proto::{Net, TcpNet};
 
     #[tokio::test]
-    async fn an_address_that_nobody_can_dial_is_not_told_to_others() {
+    async fn an_unspecified_address_is_not_advertised() {
         let net = TcpNet::default();
         let anywhere = net.listen("0.0.0.0:0").await.unwrap();
         let error = advertised(&None, "data_advertise", anywhere.as_ref()).unwrap_err();

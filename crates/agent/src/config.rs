@@ -238,7 +238,7 @@ mod tests {
     "#;
 
     #[test]
-    fn a_file_reads_and_what_is_left_out_has_defaults() {
+    fn a_file_is_read_and_missing_settings_get_defaults() {
         let config: AgentConfig = toml::from_str(TEXT).unwrap();
         config.validate().unwrap();
         assert_eq!((config.rack.as_str(), config.limits.memory_budget), ("default", ByteSize(64 << 20)));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_would() {
+    fn invalid_settings_are_refused_and_valid_ones_named() {
         type Spoil = fn(&mut AgentConfig);
         let spoils: [(Spoil, &str); 9] = [
             (|c| c.name = "Node 7".into(), "node-07"),

@@ -175,7 +175,7 @@ mod tests {
     use weft_types::ByteSize;
 
     #[test]
-    fn conversions_leave_half_of_the_memory_to_others() {
+    fn conversions_leave_half_of_the_memory_to_other_tasks() {
         const MIB: u64 = 1 << 20;
         let limits = |mib: u64| Limits { memory_budget: ByteSize(mib * MIB), ..Limits::default() };
         let at_once = |mib: u64| at_once(&limits(mib));

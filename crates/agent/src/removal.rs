@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_small_requests_cannot_empty_a_disk_and_the_next_day_it_goes_on() {
+    async fn many_small_requests_cannot_empty_a_disk_and_removal_continues_the_next_day() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateFile::open(dir.path()).unwrap();
         let limits = Limits { removed_blocks_per_day: 10, removed_percent_per_day: 20, ..Limits::default() };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restart_gives_no_new_rights_and_a_clock_that_was_wrong_costs_a_day_at_most() {
+    async fn a_restart_does_not_reset_the_quota_and_a_wrong_clock_costs_at_most_a_day() {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { removed_blocks_per_day: 100, removed_percent_per_day: 10, ..Limits::default() };
         let now = Instant::now();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_freed_is_known_after_a_restart_also_with_a_clock_that_was_set_back() {
+    async fn freed_bytes_survive_a_restart_even_if_the_clock_was_set_back() {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { freed_bytes_per_hour: ByteSize(32 * MIB), ..Limits::default() };
         let now = Instant::now();

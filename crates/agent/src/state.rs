@@ -217,7 +217,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_is_saved_is_there_after_a_restart_and_damage_is_seen() {
+    fn saved_state_survives_a_restart_and_damage_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let file = StateFile::open(dir.path()).unwrap();
         assert_eq!(file.get(), Memory::default());

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn small_blocks_after_large_ones_and_large_ones_after_small_ones_are_foreseen() {
+    fn small_blocks_after_large_ones_and_the_reverse_are_predicted() {
         // Per byte, blocks of 4 KiB take 500 times as long as those of 64 MiB.
         let mixed: Vec<u64> = (0..200).map(|at| if at % 10 == 0 { 64 * MIB } else { 4 << 10 }).collect();
         let all = predictions(&mixed, COSTS);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_alone_predict_where_no_item_is_done_or_counted() {
+    fn bytes_alone_predict_if_no_item_is_finished_or_counted() {
         let estimate = Estimate::new(Work::default());
         let done = Work { items: 0, bytes: 2 * MIB };
         for items in [0, 5] {

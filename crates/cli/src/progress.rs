@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_lines_say_how_far_and_how_long() {
+    fn plain_lines_show_progress_and_remaining_time() {
         let progress = Progress::new("sending", 0, true);
         progress.set(2 << 20, None);
         assert_eq!(progress.line(2.0), "sending: 2.0 MiB, 1.0 MiB/s");

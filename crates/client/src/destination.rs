@@ -62,7 +62,7 @@ mod tests {
     use std::os::unix::{fs::symlink, net::UnixListener};
 
     #[test]
-    fn links_are_followed_and_what_is_no_file_is_told_from_one() {
+    fn links_are_followed_and_devices_are_distinguished_from_files() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
         fs::write(at("file"), "").unwrap();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_spool_never_has_a_name_and_is_its_owners_alone() {
+    async fn a_spool_never_has_a_name_and_only_its_owner_can_read_it() {
         let dir = tempfile::tempdir().unwrap();
         let changed = || std::fs::metadata(dir.path()).unwrap().modified().unwrap();
         let before = changed();

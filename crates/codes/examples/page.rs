@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_page_is_what_the_codes_say() {
+    fn the_committed_page_matches_the_codes() {
         let committed = include_str!("../../../docs/codes.md");
         let (machine, rows) = read_back(committed);
         for (ours, theirs) in page(&machine, &rows).unwrap().lines().zip(committed.lines()) {

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_with_the_range() {
+    fn values_out_of_range_are_refused_and_the_range_named() {
         for (spec, says) in [
             ("hsrc(7,0)", "from 1 to 8"),
             ("hsrc(300,9)", "from 1 to 8"),

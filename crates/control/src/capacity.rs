@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_leaves_a_share_of_each_disk_and_waits_where_too_many_have_less() {
+    fn a_conversion_leaves_a_share_of_each_disk_and_waits_if_too_few_nodes_have_more() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
         let wanted = two_of(&code);
         let without =
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_cannot_be_asked_or_has_a_block_already_has_no_room() {
+    fn a_node_that_is_unreachable_or_holds_a_block_has_no_room() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
         let wanted = two_of(&code);
         let (view, one) = (view(&[500, 500, 100], 1), NodeId(1));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_that_is_to_be_spooled_waits_for_a_disk_that_can_take_it() {
+    fn a_stripe_to_be_spooled_waits_for_a_disk_with_room() {
         let spool = |free: &[u64], bytes| KEPT.require_spool(&view(free, 1), bytes).map_err(|error| error.reaction);
         assert_eq!(spool(&[100, 520, 100], 400), Ok(()), "to the byte");
         assert_eq!(spool(&[100, 519, 100], 400), Err(Reaction::Retry));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_waits_rather_than_crowd_a_rack() {
+    fn a_conversion_waits_rather_than_overfill_a_rack() {
         let code = weft_codes::parse("rs(6,3)").unwrap();
         let whole = Wanted {
             code: &code,

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_is_acknowledged_only_with_what_all_the_rest_can_be_made_of() {
+    fn a_stripe_is_acknowledged_only_if_missing_blocks_can_be_rebuilt() {
         let enough = |spec: &str, missing: &[u8], missing_max| {
             let code = weft_codes::parse(spec).unwrap();
             let stripe = stripe(&code);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_only_down_is_waited_for_and_what_is_lost_is_not() {
+    fn a_node_that_is_down_is_waited_for_and_a_lost_block_is_not() {
         let code = weft_codes::parse("rs(4,2)").unwrap();
         let mut stripe = stripe(&code);
         stripe.blocks.values_mut().for_each(|placed| placed.state = BlockState::Ok);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_whose_checksums_nobody_knows_cannot_be_missing() {
+    fn a_block_with_unknown_checksums_cannot_be_missing() {
         let code = weft_codes::parse("rs(4,2)").unwrap();
         let (stripe, mut checksums) = (stripe(&code), vec![Some(vec![7]); 6]);
         checksums[5] = None;

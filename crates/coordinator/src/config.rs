@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_what_differs_and_mistakes_are_named() {
+    fn a_file_overrides_defaults_and_errors_are_named() {
         let config: CoordinatorConfig = toml::from_str("insecure = true\nslice_len = \"1MiB\"").unwrap();
         assert_eq!(config, CoordinatorConfig { insecure: true, slice_len: ByteSize(1 << 20), ..CoordinatorConfig::default() });
         assert_eq!(config.check(), Ok(()));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_do_not_go_together_are_refused_and_named() {
+    fn inconsistent_times_are_refused_and_named() {
         let (config, tls) = (CoordinatorConfig { insecure: true, ..CoordinatorConfig::default() }, CoordinatorConfig::default());
         assert_eq!((config.check(), tls.check()), (Ok(()), Ok(())), "the default must be valid");
         let refused = |config: CoordinatorConfig, parts: [&str; 3]| {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn no_listener_without_a_decision() {
+    fn certificates_or_insecure_must_be_set() {
         let neither = CoordinatorConfig::default().security().unwrap_err();
         assert!(neither.message.contains("insecure = true"), "{neither}");
         let both = CoordinatorConfig { insecure: true, certificates: Some("x".into()), ..CoordinatorConfig::default() };

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delegation_is_one_agents_for_one_stripe_until_it_ends() {
+    fn a_delegation_is_valid_for_one_agent_and_one_stripe_until_it_ends() {
         let delegations = Delegations::default();
         let delegation = Delegation {
             node: NodeId(3),

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_that_get_too_old_are_warned_of() {
+    fn figures_that_expire_before_the_next_measurement_get_a_warning() {
         let config = |link_probe_interval_ms, link_age_max_ms| CoordinatorConfig {
             link_probe_interval_ms,
             link_age_max_ms,

@@ -276,7 +276,7 @@ mod tests {
     use weft_types::Ack;
 
     #[test]
-    fn when_a_policys_puts_are_acknowledged_is_told_so_that_it_can_be_given_again() {
+    fn a_policys_ack_rule_is_shown_in_a_form_that_can_be_parsed() {
         let shown = |code: &str, missing_max| {
             let record = PolicyRecord { code: code.into(), ack: Ack { missing_max }, ..validate::default_policy() };
             policy(record).ack

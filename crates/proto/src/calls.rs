@@ -254,7 +254,7 @@ mod tests {
     use tonic::{Request, Response};
 
     #[test]
-    fn the_table_has_every_call_there_is() {
+    fn the_table_has_every_call() {
         let mut service = "";
         let mut defined = BTreeSet::new();
         for line in include_str!("../proto/weft.proto").lines() {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_for_some_calls() {
+    fn a_certificate_allows_only_some_calls() {
         let peers = [Peer::Coordinator, Peer::Agent("a".into()), Peer::Client, Peer::Anonymous];
         let may = |callers: Callers, is_delegated, is_insecure| {
             peers.each_ref().map(|peer| callers.admit(peer, is_delegated, is_insecure).is_ok())

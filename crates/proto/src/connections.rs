@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_holds_its_share_and_what_it_lets_go_is_free() {
+    fn a_caller_has_its_share_and_closed_connections_are_free_again() {
         let connections = Connections::default();
         let agent = |name: &str| Peer::Agent(name.into());
         for (peer, other, most) in [

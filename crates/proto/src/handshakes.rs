@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn who_crowds_the_others_gives_way() {
+    fn the_host_with_too_many_handshakes_loses_its_oldest() {
         let (share, all) = (HANDSHAKES_PER_HOST_MAX, HANDSHAKES_MAX);
         let many = |count| (0..count).map(|host| format!("10.{}.{}.1:7", host / 256, host % 256));
         let six = |last: usize| (0..last).map(|host| format!("[fd00::{host:x}]:7"));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_takes_no_room() {
+    fn an_ended_handshake_takes_no_place() {
         let mut handshakes = Handshakes::default();
         for number in 0..10 * HANDSHAKES_MAX {
             assert_eq!(handshakes.begin(number, "a:1"), None);

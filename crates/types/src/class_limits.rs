@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_percentages_and_rates_with_which_something_moves() {
+    fn limits_are_valid_percentages_and_usable_rates() {
         assert_eq!(ClassLimits::default().check(), Ok(()));
         let all = ClassLimits {
             repair_percent: Some(1),

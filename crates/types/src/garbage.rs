@@ -49,7 +49,7 @@ mod tests {
     use super::GarbageReason;
 
     #[test]
-    fn a_reason_has_one_name_and_what_is_not_known_is_unexpected() {
+    fn a_reason_has_one_name_and_an_unknown_name_means_unexpected() {
         for reason in GarbageReason::ALL {
             assert_eq!(GarbageReason::by_name(reason.name()), reason);
         }

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_takes_a_quoted_word_as_it_is() {
+    fn a_shell_reads_a_quoted_word_unchanged() {
         for word in ["/tmp/weft-1", "/tmp/a b", "/tmp/it's $HOME", "/tmp/ä;b"] {
             let script = format!("printf %s {}", quoted(word));
             let said = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn garbage_is_listed_with_what_is_known_of_it() {
+    fn garbage_is_listed_with_its_known_properties() {
         const DAY_MS: u64 = 86_400_000;
         let node = api::Node { id: 3, name: "node-03".to_owned(), ..api::Node::default() };
         let removed = api::Garbage { node: 3, path: "/d".into(), blocks: 12, first_ms: Some(40_000), ..api::Garbage::default() };

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_a_line_whatever_others_have_sent() {
+    fn an_event_is_one_line_whatever_text_peers_send() {
         let name = "a\nERROR forged\r\u{1b}[2J\u{9b}31m\u{202e}\u{2028}b";
         let line = logged(|| tracing::warn!(node = %name, text = name, count = 7, "said {name}"));
         assert!(line.ends_with('\n') && line.trim_end().chars().all(is_harmless), "{line:?}");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_no_longer_than_it_may_be() {
+    fn the_length_of_an_event_is_bounded() {
         let long = "ä".repeat(1_000_000);
         let line = logged(|| tracing::warn!(%long, more = 1, "{long}"));
         assert!(
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_and_modules_say_what_is_logged() {
+    fn levels_and_modules_select_what_is_logged() {
         let logs = |said: &str, target: &str, level: Level| parse_log(said).unwrap().would_enable(target, &level);
         assert!(logs("info", "weft_agent", Level::INFO) && !logs("info", "weft_agent", Level::DEBUG));
         let both = "warn, weft_coordinator=debug,";

@@ -31,7 +31,7 @@ const AGENT_NEEDS: &str =
 const PAGE: &str = include_str!("settings_page.md");
 
 #[test]
-fn the_page_of_settings_is_that_of_the_definitions() {
+fn the_settings_page_matches_the_definitions() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
     let fresh = page();
     if std::env::var_os(BLESS).is_some() {

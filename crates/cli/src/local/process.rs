@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_from_its_successor() {
+    fn a_process_is_distinguished_from_its_successor() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id()).unwrap();
         assert!(process.is_alive());
@@ -292,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn names_with_brackets_and_blanks_do_not_confuse() {
+    fn process_names_with_brackets_and_blanks_are_parsed() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 0 0";
         assert_eq!(parse_stat(stat), Some(('S', 987_654)));
         assert_eq!(parse_stat("42 (cut"), None);
     }
 
     #[test]
-    fn a_pid_file_names_only_who_holds_it() {
+    fn a_pid_file_refers_only_to_the_process_that_holds_it() {
         let dir = tempfile::TempDir::new().unwrap();
         let file = PidFile::new(dir.path().join("pid"));
         assert_eq!(file.alive().unwrap(), None);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_is_told_from_what_ends() {
+    fn a_process_that_does_not_end_is_reported() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id()).unwrap();
         assert!(!process.ends_by(Instant::now() + Duration::from_millis(50)));

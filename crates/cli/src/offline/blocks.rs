@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_back_must_be_what_was_written() {
+    fn blocks_that_read_back_differently_are_refused() {
         let dir = tempfile::TempDir::new().unwrap();
         let mut new = NewBlock::create(dir.path(), 3, 2000, &[]).unwrap();
         new.write_at(&[7; 1000], 1000).unwrap();

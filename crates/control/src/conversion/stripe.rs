@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_writes_it_and_what_it_wrote_is_compared() {
+    fn the_nearest_agent_writes_the_stripe_and_its_content_is_compared() {
         let mut played = Played::new(view(6, &[1, 2]));
         assert_eq!(played.asked(), 3);
         let tried =
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_are_busy_are_asked_in_turn_and_those_that_failed_not_too_often() {
+    fn busy_agents_are_tried_in_turn_and_failed_ones_a_limited_number_of_times() {
         let mut played = Played::new(view(4, &[]));
         let mut nodes = Vec::new();
         for _ in 0..4 {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_other_agent_can_do_ends_it() {
+    fn an_error_that_no_other_agent_can_avoid_ends_the_stripe() {
         let gone = Error::not_found("there is no such put");
         let mut played = Played::new(view(4, &[]));
         played.asked();
@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_agents_say_no_node_is_asked_twice_in_a_round_and_failures_end_it(
+        fn for_any_answers_no_node_is_tried_twice_in_a_round_and_failures_end_the_stripe(
             steps in proptest::collection::vec((0..5u8, any::<bool>(), 0..16u32), 0..200),
         ) {
             let mut played = Played::new(view(4, &[]));

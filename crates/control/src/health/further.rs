@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn after_any_losses_a_stripe_survives_as_many_as_its_recipes_do_and_no_more() {
+    fn after_any_losses_the_number_is_what_the_recipes_allow() {
         let cases = [
             ("rs(4,2)", vec![4, 1]),
             ("xor(3)", vec![3, 2]),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_of_very_many_blocks_is_answered_in_bounded_time_with_what_is_sure() {
+    fn a_very_wide_code_gets_a_lower_bound_in_bounded_time() {
         let code = parse("hsrc(250,8)").unwrap();
         let further = FurtherLosses::default().of(&code, code.k(), &[3]).unwrap();
         assert!(further + 1 >= code.tolerance(), "{further}");

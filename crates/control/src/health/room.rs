@@ -27,7 +27,7 @@ mod tests {
     use weft_types::NodeId;
 
     #[test]
-    fn a_node_takes_one_block_of_a_stripe_so_its_free_space_counts_no_further_than_that_of_others() {
+    fn a_nodes_free_space_counts_only_as_far_as_others_can_match_it() {
         let with = |free: &[u64], down: &[u32]| {
             let mut view = fixtures::view(free.len() as u32, down);
             for (node, free) in view.nodes.values_mut().zip(free) {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_known_size_allocates_no_more_than_it_needs() {
+    fn a_put_of_known_size_allocates_no_more_than_it_needs() {
         let ahead = Ahead::new(Some(250));
         assert_eq!(lens(&ahead, 0, FULL), [FULL, 50]);
         assert_eq!(lens(&Ahead::new(Some(40)), 0, 40), [0; 0]);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_that_is_begun_again_stops_what_sent_it() {
+    fn a_restarted_stripe_stops_its_earlier_plan() {
         let mut put = Put::new(None);
         put.sends(0, PlanId(1), 10, None);
         put.sends(3, PlanId(2), 20, None);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_over_when_its_agents_say_so_or_nothing_is_known_of_its_stripe() {
+    fn a_plan_is_over_if_its_agents_say_so_or_its_stripe_is_unknown() {
         let mut put = Put::new(None);
         put.sends(0, PlanId(1), 10, None);
         let is_finished = |sending: &u32| *sending == 20;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_put_has_taught_counts_for_its_next_stripes() {
+    fn a_put_remembers_for_its_next_stripes() {
         let mut put = Put::new(None);
         let crowded = ["a rack has too many".to_owned()];
         let warns =
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_end_once_their_writers_had_a_coordinator_for_as_long_as_one_lasts() {
+    fn leases_end_only_after_a_coordinator_has_led_for_a_whole_lease() {
         let ends = |led_ms, epoch| leases_end(Duration::from_millis(led_ms), 600, Epoch(epoch));
         assert_eq!([ends(0, 1), ends(0, 2), ends(599, 2), ends(600, 2)], [true, false, false, true]);
     }
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn in_any_order_each_sending_is_handed_out_once_and_one_end_is_under_way_at_a_time(
+        fn in_any_order_each_sending_is_returned_once_and_one_end_runs_at_a_time(
             calls in proptest::collection::vec((0..4u8, 0..3u64, 0..8u64), 0..80),
         ) {
             let (mut put, mut next, mut ending) = (Put::new(None), 0u32, [false; 3]);

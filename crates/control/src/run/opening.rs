@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn while_one_is_busy_all_let_go_and_are_asked_again_later_and_later() {
+    fn while_one_agent_is_busy_all_release_and_retries_slow_down() {
         let mut opening = Opening::new(4);
         on(&mut opening, Event::Begin);
         let mut pauses = Vec::new();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn where_another_plan_is_needed_asking_again_does_not_help() {
+    fn if_another_plan_is_needed_there_is_no_retry() {
         let mut opening = Opening::new(9);
         on(&mut opening, Event::Begin);
         let away = Err(Error::replan("no answer in time"));

@@ -266,7 +266,7 @@ mod tests {
     use weft_types::StripeId;
 
     #[test]
-    fn a_receipt_counts_from_the_home_alone() {
+    fn only_the_homes_own_receipt_counts() {
         let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
         let (home, other) = (NodeId(1), NodeId(2));
         let receipt = Stored { len: 4096, checksums: vec![7] };
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_of_its_own_blocks_is_found_and_corrupt_bytes_where_they_are_told() {
+    fn a_nodes_findings_on_its_own_blocks_include_corrupt_ranges() {
         let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
         let (own, other, bytes) = (NodeId(1), NodeId(2), Span::new(0, 4096));
         let error = |error: Error, index, node| error.block(block(index)).party(Party::Node(node));

@@ -50,7 +50,7 @@ fn many_sub_blocks_are_proved() {
 
 /// Too many lanes and stages, and widths that are too large.
 #[test]
-fn what_is_too_large_is_refused_at_once() {
+fn plans_that_are_too_large_are_refused_at_once() {
     let world = World::new(TestCode::rs(4, 2), 1, 64, 4, 1);
     let target = (WantKind::Output, CLIENT, 0);
     let job = world.repair_job(&[0], &[target]);

@@ -116,7 +116,7 @@ fn positions_must_come_out_once() {
 }
 
 #[test]
-fn whoever_reads_must_hold() {
+fn a_party_must_hold_what_it_reads() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let mut lacks = job.clone();
@@ -171,7 +171,7 @@ fn stored_blocks_are_new() {
 }
 
 #[test]
-fn nobody_gets_two_blocks() {
+fn no_party_gets_two_blocks() {
     let world = world();
     let mut build = world.build();
     let target = (WantKind::Store, world.at(8), 2);
@@ -355,7 +355,7 @@ fn updates_of_degraded_stripes_and_whole_overwrites_are_right() {
 }
 
 #[test]
-fn requestors_may_help_and_readers_may_be_served_besides() {
+fn requestors_may_help_and_readers_may_be_served_too() {
     let world = world();
     // The reader holds block 0 and is the end of the chain.
     let helpers = [1, 3, 4, 5, 6, 0];
@@ -616,7 +616,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn what_is_said_of_a_binding_does_not_depend_on_whether_its_shape_is_known(
+    fn the_verdict_on_a_binding_is_the_same_for_known_and_new_shapes(
         (k, m, alpha) in (1usize..=5, 1usize..=3, 1usize..=3),
         shape in 0usize..5,
         wrongs in prop::collection::vec((0usize..14, any::<proptest::sample::Index>()), 0..3),
@@ -637,7 +637,7 @@ proptest! {
 }
 
 #[test]
-fn a_proof_is_of_one_generator_and_only_so_many_are_remembered() {
+fn a_proof_belongs_to_one_generator_and_the_cache_is_bounded() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let proofs = Proofs::new(ProofKey::new([1, 2, 3, 4]), 2500);
@@ -662,7 +662,7 @@ fn a_proof_is_of_one_generator_and_only_so_many_are_remembered() {
 }
 
 #[test]
-fn a_job_that_makes_no_sense_is_refused() {
+fn an_invalid_job_is_refused() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let mut wrong = job.clone();
