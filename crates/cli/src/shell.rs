@@ -125,7 +125,7 @@ pub fn missing_in_help(all: &Command, except: &[&str]) -> Vec<String> {
     missing
 }
 
-/// Reports an error to a person or a program.
+/// Reports an error as text or as JSON.
 pub fn report(error: &Error, json: bool) -> Exit {
     let exit = if interrupt::is_interrupted() { Exit::Interrupted } else { Exit::from(error) };
     if json {

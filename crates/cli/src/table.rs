@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Tables as text.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 

@@ -145,10 +145,10 @@ pub trait Meta: Send + Sync {
         keep: Vec<BlockId>,
         garbage_not_before_ms: u64,
     ) -> Result<StripeRecord>;
-    /// Gives up an allocated block, which becomes garbage. Succeeds if it was given up already.
+    /// Releases an allocated block, which becomes garbage. Succeeds if it was released already.
     async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()>;
-    /// Gives up expired allocations of repairs, and those of earlier leaders, whose plans have ended. They become
-    /// garbage when they expire. Returns their number.
+    /// Releases expired allocations of repairs, and those of earlier leaders, whose plans have ended. They become garbage when they expire.
+    /// Returns their number.
     async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64>;
     /// All allocations, in the order of their blocks.
     async fn allocations(&self) -> Result<Vec<Allocation>>;
@@ -166,12 +166,12 @@ pub trait Meta: Send + Sync {
     async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>>;
     /// Changes the reason of a node's unexpected garbage to removal by a user. Returns the number of blocks.
     async fn release_garbage(&self, epoch: Epoch, node: NodeId) -> Result<u64>;
-    /// How much garbage there is, whenever it may be removed, and on whatever node.
+    /// The amount of all garbage, on any node, including garbage that may not be removed yet.
     async fn garbage_count(&self) -> Result<u64>;
     /// Those of `blocks`, found on a node, that the metadata does not know: neither current in a stripe, nor allocated,
     /// nor garbage of that node.
     async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;
-    /// Forgets garbage that the node has removed.
+    /// Deletes the records of garbage that the node has removed.
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
 
     /// Creates a job, which is then running. Fails while another job of its kind and subject is running or paused. A

@@ -1,5 +1,4 @@
-//! The list of all schemes. A scheme's name is written only in its own file; code elsewhere asks the registry for its
-//! properties.
+//! The list of all schemes. A scheme's name is written only in its own file; code elsewhere gets its properties from the registry.
 
 use crate::{
     check::{self, CheckScheme},

@@ -14,10 +14,10 @@ use weft_types::{ByteSize, Error, Result};
 /// they replace the old ones at once; until then the object is unchanged, and reads in progress finish. An object that is overwritten or
 /// removed during the conversion keeps its new state.
 ///
-/// Both forms of an object need space at the same time, and the space of the old one is freed slowly: an agent removes at most 1024
-/// blocks from a disk in 24 hours, or a quarter of them if that is more (the agent's settings limits.removed_blocks_per_day and
-/// limits.removed_percent_per_day). Conversions leave a tenth of each disk to puts (the coordinator's setting
-/// conversion_free_percent). If too few nodes have more space than that, the job waits; `weft job show` tells what it waits for.
+/// Both forms of an object need space at the same time, and the space of the old one becomes free gradually: an agent frees at most a
+/// quarter of a disk's bytes per hour, or 1 GiB if that is more (the agent's settings limits.freed_percent_per_hour and
+/// limits.freed_bytes_per_hour). Conversions leave a tenth of each disk to puts (the coordinator's setting conversion_free_percent). If too
+/// few nodes have more space than that, the job waits; `weft job show` shows what it waits for.
 ///
 /// With BUCKET, the job converts all objects that do not match the policy. The bucket gets the policy when the job begins, so later
 /// puts need no conversion. With BUCKET/KEY, the job converts that object, and the bucket keeps its policy. A bucket can have one

@@ -18,7 +18,7 @@ pub(crate) struct Scan {
     pub(crate) health: Health,
     /// Byte ranges that do not match their checksums, whole checksum units.
     pub(crate) bad: Vec<Span>,
-    /// What is wrong, for a person; empty if nothing is.
+    /// The problem as text; empty if there is none.
     pub(crate) reason: String,
 }
 

@@ -179,7 +179,7 @@ pub(crate) fn compare(results: &mut [Outcome], base: &str) {
     }
 }
 
-/// The results for a person.
+/// The results as text.
 pub(crate) fn results(outcomes: &[Outcome], base: &str) -> String {
     results_beside(outcomes, base, ["link bound", "/ bound"])
 }

@@ -179,7 +179,7 @@ pub(super) fn give_up(tx: &Transaction<'_>, block: BlockId, home: Home, not_befo
     garbage::add(tx, &GarbageBlock { block, home, reason: GarbageReason::GivenUp, bytes: None, not_before_ms })
 }
 
-/// Forgets what a put has allocated for a stripe; what is not among the blocks that it keeps becomes garbage.
+/// Deletes a put's allocations for a stripe; those that are not among the blocks to keep become garbage.
 pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64, kept: &[BlockId]) -> Result<()> {
     let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL
                RETURNING stripe, idx, copy, generation, node, disk";
