@@ -1,4 +1,4 @@
-//! The ports of a client's share of a plan: data of a put goes in, blocks of a get come out, links are dialled.
+//! The ports of a client's share of a plan: inputs for the data of a put, outputs for the blocks of a get, and links.
 
 use crate::{
     client::Shared,

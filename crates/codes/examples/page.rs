@@ -1,7 +1,7 @@
 //! Writes docs/codes.md, the operator's page of all codes, to standard output. The measured speeds come in as the JSON that
 //! bench/compare prints; all else comes from the codes themselves. `make codes` runs both.
 //!
-//! The tests hold the committed page to the code: with its own speeds put in again, the same page must come out.
+//! The tests compare the committed page with the code: generated with the page's own speeds, it must be the same.
 
 use serde_json::Value;
 use std::{error::Error, fmt::Write, io};
@@ -64,7 +64,7 @@ fn summary(family: &Family) -> &'static str {
     family.summary.trim_end_matches('.')
 }
 
-/// A row as far as it is known without measuring.
+/// The part of a row that needs no measurement.
 fn columns(info: &CodeInfo) -> String {
     let CodeInfo { spec, overhead, tolerance, distance, alpha, blocks, .. } = info;
     let (moved, read) =

@@ -260,7 +260,7 @@ mod tests {
         // Here a rack gets too many blocks for another reason than space.
         let two_racks = KEPT.without_room(&view(&[500, 500, 500, 500, 500, 500, 500, 500, 500, 500, 100], 2), &whole);
         assert_eq!(two_racks.map(numbers), Ok(vec![11]));
-        // Space that can never come free is not waited for.
+        // It does not wait for space that can never become free.
         let too_small = Wanted { bytes: 480, ..whole };
         let mut view = view(&roomy(5), 3);
         for disk in view.nodes.values_mut().filter(|node| &*node.rack == "r2").flat_map(|node| &mut node.disks) {

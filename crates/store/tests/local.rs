@@ -234,13 +234,13 @@ fn a_quarantined_block_keeps_its_time_over_a_restart_and_is_deleted_completely()
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let [one, two, three] = [1, 2, 3].map(|stripe| put(&store, stripe, 5000).0.id);
-    store.quarantine(one, "nobody expects it", Some(1_700_000_000_000)).unwrap();
-    store.quarantine(two, "nobody expects it", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(one, "it is not in the metadata", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(two, "it is not in the metadata", Some(1_700_000_000_000)).unwrap();
     drop(store);
     let store = open(dir.path());
     let place = |stripe| dir.path().join(format!("quarantine/s{stripe}-b000-c0-g1.1"));
     assert_eq!(fs::read_to_string(place(1).join("since-ms")).unwrap(), "1700000000000\n");
-    store.quarantine(three, "nobody expects it", Some(1_600_000_000_000)).unwrap();
+    store.quarantine(three, "it is not in the metadata", Some(1_600_000_000_000)).unwrap();
     // An unreadable time counts as no time.
     fs::write(place(2).join("since-ms"), "soon").unwrap();
     let there = |stripe, since_ms| QuarantinePlace { name: format!("s{stripe}-b000-c0-g1.1"), since_ms, bytes: 5000 };

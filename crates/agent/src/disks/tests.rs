@@ -41,7 +41,7 @@ async fn a_block_being_written_is_kept_and_delays_no_other() {
     let other = put(&disks, 0, 2);
     assert_eq!(remove(&disks, &partials, &[meta.id, other]), (1, vec![other], vec![Reaction::Retry]));
     claim.commit(None).unwrap().unwrap();
-    // The block is committed but still claimed: if it were reported as gone, it would stay there for ever.
+    // The block is committed but still claimed: if it were reported as gone, it would stay there forever.
     assert_eq!(remove(&disks, &partials, &[meta.id]), (0, vec![], vec![Reaction::Retry]));
     drop(claim);
     assert_eq!(remove(&disks, &partials, &[meta.id]), (1, vec![meta.id], vec![]));

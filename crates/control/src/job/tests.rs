@@ -203,7 +203,7 @@ enum Item {
     /// Succeeds after this many attempts.
     Later(u8),
     Never(Again),
-    /// Gives way for as long as others succeed.
+    /// Is postponed as long as others succeed.
     MakesWay,
 }
 

@@ -423,6 +423,6 @@ mod tests {
         };
         assert_eq!(reaction(on(&mut machine, away(1), &full)), Reaction::Replan, "node 1 has space but cannot be reached");
         full.nodes.get_mut(&NodeId(6)).unwrap().disks[0].free_bytes = 1 << 20;
-        assert_eq!(reaction(on(&mut begin("direct", kept_free), Event::Begin, &full)), Reaction::Retry, "space may come free");
+        assert_eq!(reaction(on(&mut begin("direct", kept_free), Event::Begin, &full)), Reaction::Retry, "space may become free");
     }
 }

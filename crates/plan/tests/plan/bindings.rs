@@ -95,19 +95,19 @@ fn outputs_are_compared_with_every_want() {
     let wrong = |wants: &[(&[u16], u64, u64)], text: &str| {
         refused(&world, &plan, &wanting(wants), Rule::Tiling, text);
     };
-    wrong(&[(&[0, 1, 2], 0, 15)], "positions 15..16, which the job does not want");
-    wrong(&[(&[0, 1, 2], 1, 16)], "positions 0..1, which the job does not want");
+    wrong(&[(&[0, 1, 2], 0, 15)], "positions 15..16, which the job does not require");
+    wrong(&[(&[0, 1, 2], 1, 16)], "positions 0..1, which the job does not require");
     wrong(&[(&[0, 1], 0, 16)], "block 0 (sub-block 2) to be delivered to ");
-    wrong(&[(&[0, 1, 2], 0, 5), (&[0, 1, 2], 6, 16)], "positions 5..6, which the job does not want");
+    wrong(&[(&[0, 1, 2], 0, 5), (&[0, 1, 2], 6, 16)], "positions 5..6, which the job does not require");
     wrong(&[(&[0, 1, 2, 3], 0, 16)], "block 0 (sub-block 3) to be delivered to ");
-    wrong(&[], "which the job does not want");
+    wrong(&[], "which the job does not require");
     let mut lane = plan.clone();
     lane.shape.lanes.extend(plan.shape.lanes.clone());
     lane.binding.spans.extend(plan.binding.spans.clone());
-    refused(&world, &lane, &job, Rule::Tiling, "comes out twice for positions 0..3");
+    refused(&world, &lane, &job, Rule::Tiling, "is produced twice for positions 0..3");
     let mut half = plan;
     half.shape.lanes[0].step = 2;
-    refused(&world, &half, &job, Rule::Tiling, "does not come out for positions 3..6");
+    refused(&world, &half, &job, Rule::Tiling, "is not produced for positions 3..6");
 }
 
 #[test]
