@@ -12,11 +12,11 @@ pub enum Exit {
     Failed = 1,
     /// The request is invalid.
     Usage = 2,
-    /// Something that was named does not exist.
+    /// A named object, file or node does not exist.
     NotFound = 3,
-    /// More is lost than the code tolerates, or the coordinator cannot be reached.
+    /// More blocks are lost than the code tolerates, or the coordinator cannot be reached.
     Unavailable = 4,
-    /// Stored bytes are not what was recorded, or a check failed.
+    /// Stored bytes do not match their recorded checksums, or a check failed.
     Corrupt = 5,
     /// Too few nodes for the code.
     TooFewNodes = 6,

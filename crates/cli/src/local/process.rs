@@ -156,7 +156,7 @@ impl Process {
     }
 }
 
-/// Asks all of them to end, then kills those that did not; for each, whether it has ended.
+/// Sends SIGTERM to all of them, then kills those that did not end; returns for each whether it has ended.
 pub fn end<'a>(processes: impl IntoIterator<Item = &'a Process> + Clone) -> Result<Vec<bool>> {
     processes.clone().into_iter().try_for_each(|process| process.signal(Signal::Term))?;
     let deadline = Instant::now() + STOP_GRACE;

@@ -52,7 +52,7 @@ fn scan(path: &Path, size: u64, units: &[u32], progress: &Progress) -> Result<Sc
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(missing("the file does not exist")),
         Err(error) => return Err(io_error(path, "open", &error)),
     };
-    let metadata = file.metadata().map_err(|error| io_error(path, "look at", &error))?;
+    let metadata = file.metadata().map_err(|error| io_error(path, "access", &error))?;
     if !metadata.is_file() {
         return Err(Error::invalid(format!("{} is not a regular file: move it away", path.display())));
     }
