@@ -39,8 +39,8 @@ fn page(machine: &str, rows: &[Row]) -> Result<String, Box<dyn Error>> {
     }
     page.push_str(
         "\n## Costs\n\n\
-         - **overhead**: stored bytes for each byte of data. **tolerance**: any this many blocks can be lost. **distance**: the \
-         smallest number of blocks in which two stripes differ, one more than the tolerance.\n\
+         - **overhead**: stored bytes for each byte of data. **tolerance**: the number of blocks that can be lost, in any \
+         combination. **distance**: the smallest number of blocks in which two stripes differ, one more than the tolerance.\n\
          - **α**: the sub-blocks of a cell. A repair reads and moves only some of them, so they must not be too short for disks. \
          **cell**: the default cell of a cluster, at least 1 MiB and at least 64 KiB for each sub-block.\n\
          - **moved** and **read**: what helpers send and what they read from disk to repair one block, in blocks. The average over \
