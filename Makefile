@@ -12,7 +12,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## the main job: sixteen agents, a real file, a killed node, three ways to read it anyway
+demo: ## the main use case: 16 agents store a real file; a node is killed; the file is read in three ways and repaired
 	@tools/need.sh cc cargo
 	@echo "building weft (some minutes, the first time)"
 	@rm -f $${CARGO_TARGET_DIR:-target}/release/weft-lab
@@ -31,11 +31,11 @@ test: ## every test of the workspace, several test programs at a time
 	@tools/need.sh cc cargo $(if $(filter 0,$(shell id -u)),net)
 	@tools/test.sh
 
-simulate: ## whole clusters on simulated time under faults: WEFT_SIM_SEEDS of them (200)
+simulate: ## simulate whole clusters under faults, with WEFT_SIM_SEEDS seeds (200)
 	@tools/need.sh cc cargo
 	WEFT_SIM_SEEDS=$${WEFT_SIM_SEEDS:-200} $(CARGO) test --package weft-tests --test simulation -- --nocapture
 
-fuzz: ## fuzz every parser of outside bytes, guided by coverage: WEFT_FUZZ_SECONDS (60) for each target
+fuzz: ## coverage-guided fuzzing of all parsers of untrusted bytes, WEFT_FUZZ_SECONDS (60) per target
 	@tools/need.sh cc cxx cargo
 	@tools/fuzz.sh
 
@@ -46,7 +46,7 @@ lint: ## formatting, clippy, and the project's own rules
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-audit: ## check every dependency: licence, known advisories, duplicates, sources; WEFT_ADVISORY_DB=DIR uses a clone of the advisories
+audit: ## check all dependencies: licences, advisories, duplicates, sources; WEFT_ADVISORY_DB=DIR uses a clone of the advisories
 	@tools/need.sh cc git cargo
 	@tools/audit.sh --self-test
 	@tools/audit.sh
@@ -56,22 +56,22 @@ bless: ## regenerate committed files: the control plane's messages, docs/setting
 	WEFT_BLESS=1 $(CARGO) test --package weft-proto --test wire generated
 	WEFT_BLESS=1 $(CARGO) test --package weft --bin weft settings_page
 
-bench: ## ratios measured in one run, against other libraries and this machine's limits
+bench: ## benchmarks: ratios to other libraries and to this machine's limits, measured in one run
 	@tools/need.sh cc cargo
 	@tools/bench.sh
 
-bench-minio: ## put and get beside MinIO in one run (for comparison only; needs Go)
+bench-minio: ## put and get compared with MinIO in one run (needs Go)
 	@tools/need.sh cc cargo
 	@tools/bench-minio.sh
 
-codes: ## measure every code, and write the page that compares them: docs/codes.md
+codes: ## measure all codes and write docs/codes.md, which compares them
 	@tools/need.sh cc cargo
 	@tools/codes.sh
 
-reproduce: ## the papers' experiments on shaped links (as root), and their page: docs/reproduce.md; REPRODUCE=mist for one
+reproduce: ## repeat experiments of papers on shaped links (as root) and write docs/reproduce.md; REPRODUCE=mist for one paper
 	@tools/need.sh cc cargo
 	@tools/reproduce.sh $(REPRODUCE)
 
-docs: ## the API's documentation, as target/doc/weft_types/index.html and its siblings
+docs: ## the API documentation, target/doc/weft_types/index.html and its siblings
 	@tools/need.sh cc cargo
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

@@ -5,7 +5,7 @@
 # lines list what was skipped and why, the times, and the number of passed tests. WEFT_TEST_JOBS (processors + 1)
 # programs run at a time; arguments are passed to each of them:
 #
-#   tools/test.sh a_seed_leaves_one_trace
+#   tools/test.sh a_seed_gives_one_trace
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -130,7 +130,7 @@ impl Trace {
         inner.lines[inner.lines.len().saturating_sub(lines_max)..].join("\n")
     }
 
-    /// The first difference between two traces, as text for a person; `None` if they are equal.
+    /// The first difference between two traces, as text; `None` if they are equal.
     pub fn difference(&self, other: &Trace) -> Option<String> {
         let (ours, theirs) = (self.lock().lines.clone(), other.lock().lines.clone());
         let at = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))?;

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_given_or_nothing_and_given_back_when_dropped() {
+    fn a_task_gets_all_resources_or_none_and_returns_them_when_dropped() {
         let limits = Limits { memory_budget: ByteSize(110), connections_max: 10, blocks_per_disk_max: 4, ..Limits::default() };
         let (admission, of) = (Admission::new(&limits), Precedence::of(Class::Foreground));
         let first = admission.admit(of, demand(60, 6, 2)).ok().unwrap();

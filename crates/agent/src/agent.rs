@@ -32,7 +32,7 @@ pub struct Agent {
 pub struct Stopper(watch::Sender<bool>);
 
 impl Stopper {
-    /// Asks the agent to stop.
+    /// Signals the agent to stop.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -52,7 +52,7 @@ impl MemoryGauge {
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// The longest interval between two checks of the quarantine.
 const QUARANTINE_LOOK_MAX: Duration = Duration::from_secs(600);
-/// Between two looks at whether a disk with a quarantine is short of space.
+/// The time between two checks of whether a disk with quarantined blocks is short of space.
 const SPACE_LOOK: Duration = Duration::from_secs(60);
 
 impl Agent {
@@ -223,7 +223,7 @@ mod tests {
     use weft_proto::{Net, TcpNet};
 
     #[tokio::test]
-    async fn an_address_that_nobody_can_dial_is_not_told_to_others() {
+    async fn an_unspecified_address_is_not_advertised() {
         let net = TcpNet::default();
         let anywhere = net.listen("0.0.0.0:0").await.unwrap();
         let error = advertised(&None, "data_advertise", anywhere.as_ref()).unwrap_err();

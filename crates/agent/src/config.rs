@@ -41,15 +41,15 @@ pub struct AgentConfig {
     pub data_listen: String,
     /// Address for the coordinator's calls, `host:port`.
     pub control_listen: String,
-    /// Address under which others reach `data_listen`, if it is another. Required if `data_listen` is a wildcard (`0.0.0.0`).
+    /// Address at which others reach `data_listen`, if it differs. Required if `data_listen` is a wildcard (`0.0.0.0`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_advertise: Option<String>,
-    /// Address under which the coordinator reaches `control_listen`, if it is another. Required if that is a wildcard.
+    /// Address at which the coordinator reaches `control_listen`, if it differs. Required if `control_listen` is a wildcard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_advertise: Option<String>,
     /// Directory of the file `agent`: the node's number, its cluster, the highest epoch, its disks.
     pub state_dir: PathBuf,
-    /// Directories, one for each disk. Each is a file system of its own in production.
+    /// Directories, one for each disk. In production, each should be a separate file system.
     pub disks: Vec<PathBuf>,
     /// Directory with `ca.pem`, `agent-NAME.pem` and `agent-NAME-key.pem`. Required unless `insecure` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,16 +57,16 @@ pub struct AgentConfig {
     /// No TLS: any process that reaches the ports is trusted.
     #[serde(default)]
     pub insecure: bool,
-    /// What the agent takes on at once.
+    /// Limits on the agent's concurrent work.
     #[serde(default)]
     pub limits: Limits,
-    /// How fast its tasks may be.
+    /// Limits on the speed of its tasks.
     #[serde(default, skip_serializing_if = "Throttle::is_nothing")]
     pub throttle: Throttle,
 }
 
-/// What all tasks of a node together do a second, at most. A rate that is absent is not bounded. For disks that other programs share, and to
-/// try what one slow node costs.
+/// The most that all tasks of a node together may do per second. An absent rate is unlimited. Use it for disks that are shared with other
+/// programs, and to test the effect of a slow node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Throttle {
@@ -104,7 +104,7 @@ impl Throttle {
 /// The most that repairs and scrubs may use together, percent.
 const LOWER_PERCENT_MAX: u32 = 95;
 
-/// What an agent takes on at once. A task that does not fit is refused as busy, and the coordinator tries again.
+/// Limits on an agent's concurrent work. A task that does not fit is refused as busy, and the coordinator tries again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -114,23 +114,23 @@ pub struct Limits {
     pub connections_max: u32,
     /// Blocks of one disk that are read or written at the same time.
     pub blocks_per_disk_max: u32,
-    /// What repairs, moves and conversions together may use of the memory, the connections and each disk's blocks. With `scrub_percent`
-    /// at most 95.
+    /// Share of the memory, the connections and each disk's blocks that repairs, moves and conversions together may use. With
+    /// `scrub_percent` at most 95.
     pub repair_percent: u32,
-    /// The same for scrubs. Repairs and scrubs each keep 5 percent, or their limit if it is lower; foreground tasks may use all the
-    /// rest.
+    /// The same share for scrubs. 5 percent (or their limit, if lower) is reserved for repairs and for scrubs each; foreground tasks may
+    /// use all the rest.
     pub scrub_percent: u32,
-    /// Connections that arrived before their task and wait for it.
+    /// Connections that arrived before their task and are waiting for it.
     pub parked_connections_max: u32,
     /// How long such a connection waits.
     pub parked_ms: u64,
     /// A task that is opened and not started within this time is dropped.
     pub unstarted_ms: u64,
-    /// Blocks that arrived in part and are kept for a plan that resumes.
+    /// Partly received blocks that are kept for a plan that resumes.
     pub partial_blocks_max: u32,
     /// How long such a block is kept.
     pub partial_block_ms: u64,
-    /// Percentage of a disk's bytes that may be freed within an hour, of blocks that a person or a committed transaction gave up. 100:
+    /// Percentage of a disk's bytes that may be freed within an hour, by expected removals (of removed, replaced and repaired blocks). 100:
     /// all of them. The rest follows in the next hours.
     pub freed_percent_per_hour: u32,
     /// Bytes of a disk that may be freed within an hour regardless of that percentage.
@@ -238,7 +238,7 @@ mod tests {
     "#;
 
     #[test]
-    fn a_file_reads_and_what_is_left_out_has_defaults() {
+    fn a_file_is_read_and_missing_settings_get_defaults() {
         let config: AgentConfig = toml::from_str(TEXT).unwrap();
         config.validate().unwrap();
         assert_eq!((config.rack.as_str(), config.limits.memory_budget), ("default", ByteSize(64 << 20)));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_would() {
+    fn invalid_settings_are_refused_and_valid_ones_named() {
         type Spoil = fn(&mut AgentConfig);
         let spoils: [(Spoil, &str); 9] = [
             (|c| c.name = "Node 7".into(), "node-07"),

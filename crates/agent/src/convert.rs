@@ -121,8 +121,7 @@ async fn tell(events: &mpsc::Sender<Result<ConvertEvent, Status>>, done_bytes: &
     }
 }
 
-/// The conversion uses the agent's own certificate, random numbers and network and no more memory than it was
-/// given.
+/// The conversion uses the agent's own certificate, random numbers and network, and only the memory that it was given.
 fn conversion(
     node: &Node,
     asked: ConvertStripeRequest,
@@ -176,7 +175,7 @@ mod tests {
     use weft_types::ByteSize;
 
     #[test]
-    fn conversions_leave_half_of_the_memory_to_others() {
+    fn conversions_leave_half_of_the_memory_to_other_tasks() {
         const MIB: u64 = 1 << 20;
         let limits = |mib: u64| Limits { memory_budget: ByteSize(mib * MIB), ..Limits::default() };
         let at_once = |mib: u64| at_once(&limits(mib));

@@ -65,7 +65,7 @@ mod tests {
     use weft_types::StripeId;
 
     #[test]
-    fn what_one_heartbeat_has_no_room_for_is_told_by_the_next() {
+    fn findings_beyond_one_heartbeat_are_reported_by_the_next() {
         let findings = Findings::default();
         for stripe in 0..1500 {
             let block = BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 };

@@ -37,7 +37,7 @@ struct Disk {
     line: Arc<Line>,
 }
 
-/// What opening a block gave.
+/// The result of opening a block.
 type Opened = Result<Arc<dyn BlockReader>>;
 
 /// The state of a block on a disk.
@@ -114,7 +114,7 @@ impl Disks {
         opened.map(|reader| (number, reader)).map_err(|error| error.block(id))
     }
 
-    /// As [`find`](Self::find); `None`: it is on none of them.
+    /// Like [`find`](Self::find), but `None` if the block is on no disk.
     fn find_there(&self, id: BlockId) -> Result<Option<(usize, Opened)>> {
         match self.find(id) {
             Err(error) if error.reaction == Reaction::NotFound => Ok(None),
@@ -122,7 +122,7 @@ impl Disks {
         }
     }
 
-    /// The disk on which a block is, and what opening it there gave.
+    /// The disk that has a block, and the result of opening the block there.
     fn find(&self, id: BlockId) -> Result<(usize, Opened)> {
         let (mut readable, mut damaged, mut unknown) = (None, None, None);
         for (number, disk) in self.0.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Disks {
                 Look::There(reader) => {
                     if let Some((other, _)) = readable.replace((number, reader)) {
                         let [first, second] = [other, number].map(|number| self.0[number].path.display());
-                        // They stem from two incarnations of the metadata, and which of them is meant is unknown.
+                        // They come from two incarnations of the metadata, and it is unknown which of them is valid.
                         return Err(Error::corrupt(format!("the node has two blocks of this name, in {first} and {second}")));
                     }
                 }

@@ -42,7 +42,7 @@ struct Queue {
     waiting: BTreeMap<Ticket, Arc<Notify>>,
 }
 
-/// The way of one port's slices through a line.
+/// Passes the slices of one port through a line.
 #[derive(Debug, Clone)]
 pub(crate) struct Passage {
     line: Arc<Line>,
@@ -290,7 +290,7 @@ mod tests {
     /// Bytes that repairs pass while a reader takes slices with pauses between them, and the longest wait of the reader
     /// beyond its own time.
     #[tokio::test(start_paused = true)]
-    async fn a_reader_waits_for_two_frames_and_repairs_keep_their_part() {
+    async fn a_reader_waits_for_at_most_two_frames_and_repairs_get_their_share() {
         let line = Line::new(Some(ByteSize(50 << 20)));
         let (frame, slice) = (line.rate.as_ref().unwrap().cost(FRAME_BYTES_MAX), 64 * KIB);
         let passed = Arc::new(Mutex::new(0));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_class_is_bounded_by_itself_as_long_as_it_is() {
+    async fn a_class_obeys_its_own_rate_limit_while_it_is_set() {
         let line = Line::new(None);
         let [reader, repair, scrub] = [Class::Foreground, Class::Repair, Class::Scrub].map(|class| passage(&line, class));
         let seconds = async |passage: &Passage| {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_waits_says_that_it_is_held_back_and_one_that_gives_up_leaves_its_turn() {
+    async fn a_waiting_task_reports_that_it_is_held_back_and_a_dropped_one_releases_its_turn() {
         let line = Line::new(None);
         let [reader, repair, other] = [Class::Foreground, Class::Repair, Class::Repair].map(|class| passage(&line, class));
         repair.pass(FRAME_BYTES_MAX).await;

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_told_of_that_are_read_in_part() {
+    fn pages_of_partly_read_units_are_reported() {
         const NONE: [u64; 0] = [];
         let len = 3 * CHECKSUM_UNIT_LEN + 5000;
         let mib = CHECKSUM_UNIT_LEN;
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn with_sub_blocks_whole_cells_are_read() {
+    fn with_sub_blocks_pages_of_whole_cells_are_reported() {
         let layout = Layout::new(1 << 20, 1 << 14, 4).unwrap();
         assert_eq!(bytes_at(&layout, Span::new(1 << 12, 1 << 13)), Span::new(1 << 14, 1 << 15));
         assert_eq!(bytes_at(&layout, Span::new(1, 2)), Span::new(0, 1 << 14));

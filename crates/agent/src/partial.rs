@@ -37,7 +37,7 @@ struct Entry {
 
 /// The most blocks that are remembered as given up.
 const GIVEN_UP_MAX: usize = 65_536;
-/// The longest time for which a block is remembered as given up, whatever the coordinator asks for.
+/// The longest time for which a block is remembered as given up, even if the coordinator requests a longer one.
 const GIVEN_UP_FOR_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// A block that is being written.
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_arrived_is_kept_for_the_next_plan_and_for_one_at_a_time() {
+    async fn arrived_bytes_are_kept_for_the_next_plan_and_one_plan_at_a_time_writes() {
         let dir = tempfile::tempdir().unwrap();
         let (store, partials, meta) = (disk(dir.path()), partials(8, 60_000), meta(1, 1));
         let claim = |plan| partials.claim(PlanId(plan), 0, store.as_ref(), &meta);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn they_are_bounded_in_number_and_time() {
+    async fn partial_blocks_are_bounded_in_number_and_time() {
         let dir = tempfile::tempdir().unwrap();
         let (store, partials) = (disk(dir.path()), partials(2, 0));
         let begin = |stripe| partials.claim(PlanId(stripe), 0, store.as_ref(), &meta(stripe, 1));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_given_up_cannot_be_begun_until_no_task_can_be_late_any_more() {
+    async fn a_released_block_cannot_be_claimed_while_a_late_task_may_arrive() {
         let dir = tempfile::tempdir().unwrap();
         let (store, partials) = (disk(dir.path()), partials(8, 60_000));
         let begin = |stripe| partials.claim(PlanId(stripe), 0, store.as_ref(), &meta(stripe, 1));

@@ -120,7 +120,7 @@ pub(crate) async fn receive(node: &Arc<Node>, request: ReceiveProbeRequest) -> R
     let (key, peer) = (registration.link_key.clone(), Peer::Agent(request.name));
     let guest = Expected { rights, key, direction: Direction::Push, peer, arrived };
     let _guests = node.reception.expect(plan, vec![(LINK, guest)]);
-    let late = || Error::replan(format!("no probe came within {MEET_MAX:?}")).party(from);
+    let late = || Error::replan(format!("no probe arrived within {MEET_MAX:?}")).party(from);
     let Arrival { frames, home } = timeout(MEET_MAX, arrival).await.map_err(|_| late())?.map_err(|_| late())?;
     let (came, frames) = watch(frames).await.map_err(|error| error.party(from))?;
     if let Some(frames) = frames {
@@ -129,7 +129,7 @@ pub(crate) async fn receive(node: &Arc<Node>, request: ReceiveProbeRequest) -> R
     }
     // A task that shared the link would distort the measurement.
     require_idle(node, request.only_idle)?;
-    let slow = || Error::unavailable(format!("less than {} bytes came within {SLOWEST:?}", 2 * SMALL)).party(from);
+    let slow = || Error::unavailable(format!("less than {} bytes arrived within {SLOWEST:?}", 2 * SMALL)).party(from);
     let Measured { bytes_per_s, slice_overhead_s } = measure(&came).ok_or_else(slow)?;
     Ok(ReceiveProbeReply { bytes_per_s, slice_overhead_s })
 }

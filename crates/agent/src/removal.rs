@@ -1,4 +1,4 @@
-//! Limits removals from a disk, so that a mistake is noticed before the disk is empty.
+//! Limits removals from a disk, so that an operator notices a mistake before the disk is empty.
 
 use crate::{
     Limits,
@@ -15,11 +15,11 @@ use weft_types::{BlockId, Error, PAGE_LEN, Reaction, Result};
 /// The outcome of a request to remove blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Removal {
-    /// Those that were there, and are deleted.
+    /// Blocks that were stored and are now deleted.
     pub(crate) removed: u32,
-    /// Those that were there, and are in quarantine now.
+    /// Blocks that were stored and are now in quarantine.
     pub(crate) quarantined: u32,
-    /// Those that are certainly not in service on the node any more, or never were.
+    /// Blocks that are certainly not in service on the node now.
     pub(crate) gone: Vec<BlockId>,
     /// Why each of the other blocks is, or may be, still there.
     pub(crate) kept: Vec<Error>,
@@ -33,10 +33,10 @@ pub(crate) struct Bounds<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// What a quota counts.
+/// The unit of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// Bytes freed within an hour: blocks that a person or a committed transaction gave up, and blocks deleted for lack of space.
+    /// Bytes freed within an hour: blocks whose removal a user or a committed transaction intended, and blocks deleted for lack of space.
     Freed,
     /// Unexpected removals of blocks within a day: moves to quarantine, and deletions from it.
     Unexpected,
@@ -98,7 +98,7 @@ impl Counted {
                  (limits.freed_percent_per_hour)"
             ),
             Self::Unexpected => format!(
-                "{used} unexpected blocks of the disk have been removed within a day: a person must decide whether to remove more, and run \
+                "{used} unexpected blocks of the disk have been removed within a day: to remove more now, run \
                  `weft node garbage release` or raise limits.removed_percent_per_day; otherwise removal continues tomorrow"
             ),
         };
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_small_requests_cannot_empty_a_disk_and_the_next_day_it_goes_on() {
+    async fn many_small_requests_cannot_empty_a_disk_and_removal_continues_the_next_day() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateFile::open(dir.path()).unwrap();
         let limits = Limits { removed_blocks_per_day: 10, removed_percent_per_day: 20, ..Limits::default() };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restart_gives_no_new_rights_and_a_clock_that_was_wrong_costs_a_day_at_most() {
+    async fn a_restart_does_not_reset_the_quota_and_a_wrong_clock_costs_at_most_a_day() {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { removed_blocks_per_day: 100, removed_percent_per_day: 10, ..Limits::default() };
         let now = Instant::now();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_freed_is_known_after_a_restart_also_with_a_clock_that_was_set_back() {
+    async fn freed_bytes_survive_a_restart_even_if_the_clock_was_set_back() {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { freed_bytes_per_hour: ByteSize(32 * MIB), ..Limits::default() };
         let now = Instant::now();

@@ -175,7 +175,7 @@ mod tests {
     use weft_types::{ClusterId, PlanId};
 
     #[tokio::test]
-    async fn a_block_without_a_byte_is_stored_when_its_stage_has_ended_and_not_before() {
+    async fn an_empty_block_is_stored_only_when_its_stage_has_ended() {
         let (dir, cluster) = (tempfile::tempdir().unwrap(), ClusterId(3));
         let store = LocalDisks.open(dir.path(), cluster, Some(NewDisk { disk_id: 1, created_ms: 0 })).ok().unwrap().store;
         let (partials, meta) = (Partials::new(&Limits::default()), conformance::block(cluster, 1, 0));

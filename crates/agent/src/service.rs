@@ -94,7 +94,7 @@ impl Service {
         Ok(QuarantineReply { moved, kept: told(&kept) })
     }
 
-    /// The blocks that a request wants removed, if its sender may remove blocks.
+    /// The blocks that a request asks to remove, if its sender may remove blocks.
     async fn doomed(&self, epoch: u64, incarnation: &str, high_water: u64, blocks: &[Vec<u8>]) -> Result<Vec<BlockId>> {
         self.0.obey(epoch).await?;
         let known = self.0.state.get();

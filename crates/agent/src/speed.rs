@@ -32,7 +32,7 @@ mod tests {
     use weft_types::ByteSize;
 
     #[tokio::test]
-    async fn a_machine_codes_as_fast_as_it_can_and_may() {
+    async fn the_coding_speed_is_that_of_the_machine_or_of_the_throttle() {
         let measured = coding_bytes_per_s(&Throttle::default());
         assert!(measured > 1 << 20, "{measured} bytes a second");
         let throttle = Throttle { coding_bytes_per_s: Some(ByteSize(1 << 20)), ..Throttle::default() };
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_time_stands_still_nothing_is_known() {
+    async fn the_speed_is_unknown_if_the_clock_does_not_advance() {
         assert_eq!(coding_bytes_per_s(&Throttle::default()), 0);
     }
 }

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_is_spooled_where_there_is_room_beside_the_others_and_what_is_kept() {
+    fn a_stripe_is_spooled_to_a_disk_with_room_beside_reservations_and_the_reserve() {
         let spools = Arc::new(Spools::default());
         let kept = KeptFree { reserve_bytes: 10, percent: 10 };
         let disks = [disk("a", 210), disk("b", 180), Disk { failed: true, ..disk("c", 999) }];

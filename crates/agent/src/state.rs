@@ -49,7 +49,7 @@ pub(crate) struct Memory {
 /// How much of a limit is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Used {
-    /// When the day or hour ends, milliseconds since 1970.
+    /// The end of the day or hour, milliseconds since 1970.
     pub(crate) until_ms: u64,
     /// Blocks or bytes. May exceed what was removed: the count is recorded ahead.
     pub(crate) amount: u64,
@@ -66,7 +66,7 @@ struct Known {
     saved: Memory,
 }
 
-/// The first version had no `removed`, the second no `freed`.
+/// Version 1 has no `removed`, version 2 no `freed`.
 const VERSION: u32 = 3;
 const STATE_BYTES_MAX: u64 = 1 << 20;
 const INCARNATION_BYTES_MAX: usize = 255;
@@ -217,7 +217,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_is_saved_is_there_after_a_restart_and_damage_is_seen() {
+    fn saved_state_survives_a_restart_and_damage_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let file = StateFile::open(dir.path()).unwrap();
         assert_eq!(file.get(), Memory::default());

@@ -146,7 +146,7 @@ impl<'a> Place<'a> {
             }
             std::collections::btree_map::Entry::Occupied(entry) => match entry.get() {
                 Entry::Running { cancel: None, .. } => Err(Error::retry(format!("busy: plan {plan} is still ending"))),
-                // The message that was to end it may have been lost; it ends by itself.
+                // The message that should have ended it may be lost; the task ends on its own.
                 _ => Err(Error::retry(format!("busy: plan {plan} is already open"))),
             },
         }

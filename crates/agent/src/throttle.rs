@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bytes_take_their_time_whoever_takes_them() {
+    async fn the_rate_holds_for_all_callers_together() {
         let (bucket, begin) = (Bucket::new(ByteSize(10 * MIB)), Instant::now());
         let takers = (0..4).map(async |_| {
             for _ in 0..40 {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_source_pays_to_the_slower_of_its_bounds_and_only_to_its_own() {
+    async fn a_source_is_charged_by_the_slower_of_its_own_limits_only() {
         let said = Throttle {
             disk_bytes_per_s: Some(ByteSize(MIB)),
             coding_bytes_per_s: Some(ByteSize(2 * MIB)),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_waiting_leaves_the_bytes_to_others() {
+    async fn a_dropped_wait_returns_its_bytes() {
         let (bucket, begin) = (Bucket::new(ByteSize(MIB)), Instant::now());
         bucket.take(MIB).await;
         for _ in 0..10 {

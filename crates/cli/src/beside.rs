@@ -33,7 +33,7 @@ pub fn weft() -> Result<PathBuf> {
     }
     let none = || {
         Error::fatal(format!(
-            "there is no `{WEFT}` beside {}, and it runs the daemons: build both with `make lab`",
+            "there is no `{WEFT}` beside {}, but it is needed to run the daemons: build both with `make lab`",
             this.display()
         ))
     };

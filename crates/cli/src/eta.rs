@@ -1,9 +1,9 @@
-//! The remaining time of work that consists of items and bytes, such as blocks: each item costs time, and each byte of it does.
+//! Estimates the remaining time of work that consists of items and bytes, such as blocks: both each item and each byte take time.
 
 /// An amount of work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Blocks or objects; 0 in a total: they are not counted.
+    /// Blocks or objects; 0 in a total: not counted.
     pub items: u64,
     /// Bytes; 0 in a total: unknown.
     pub bytes: u64,
@@ -15,15 +15,15 @@ impl Work {
     }
 }
 
-/// Learns from the progress what an item and what a byte costs.
+/// Estimates the time per item and per byte from the progress.
 ///
-/// Small blocks are done at a fraction of the rate of large ones, so the rate in bytes predicts nothing if blocks differ. The time of
-/// each interval in which items were done is fitted to `item cost · items + byte cost · bytes` by least squares, with no cost below
-/// zero. As long as all intervals are alike, an item is taken to cost as much as [`ITEM_BYTES`]. The costs are then scaled to the time
-/// since the start, so that noise of single intervals evens out.
+/// Small blocks are processed at a fraction of the byte rate of large ones, so a byte rate predicts nothing if block sizes differ. The time
+/// of each interval with finished items is fitted to `item cost · items + byte cost · bytes` by non-negative least squares. While all
+/// intervals are alike, an item is assumed to cost as much as [`ITEM_BYTES`]. The costs are then scaled to the time since the start, which
+/// averages out the noise of single intervals.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimate {
-    /// The work and the seconds at the start, and at the end of the last interval.
+    /// The finished work and the time in seconds, at the start and at the end of the last interval.
     first: (Work, f64),
     last: (Work, f64),
     sums: Sums,
@@ -39,19 +39,19 @@ struct Sums {
     bytes_seconds: f64,
 }
 
-/// What an item costs beside its own bytes, in bytes, until intervals that differ show it: opening and committing a block takes about
-/// as long as moving 1 MiB.
+/// The assumed overhead of an item, in bytes, until intervals differ enough to measure it: opening and committing a block takes about as
+/// long as moving 1 MiB.
 const ITEM_BYTES: f64 = 1048576.0;
 /// The weight of this assumption against the intervals.
 const ALIKE: f64 = 1e-3;
 
 impl Estimate {
-    /// `done`: work that was done before, in an unknown time.
+    /// `done`: work that was finished before, in an unknown time.
     pub(crate) fn new(done: Work) -> Self {
         Self { first: (done, 0.0), last: (done, 0.0), sums: Sums::default() }
     }
 
-    /// Notes the work that is done `seconds` after the start.
+    /// Records the work that is finished `seconds` after the start.
     pub(crate) fn observe(&mut self, done: Work, seconds: f64) {
         let (step, time) = (done.since(self.last.0), seconds - self.last.1);
         if step.items == 0 || time <= 0.0 {
@@ -66,12 +66,12 @@ impl Estimate {
         self.last = (done, seconds);
     }
 
-    /// The bytes that were done since the start.
+    /// The bytes that were processed since the start.
     pub(crate) fn bytes(&self, done: Work) -> u64 {
         done.since(self.first.0).bytes
     }
 
-    /// The seconds that the rest takes; `None` before anything is done.
+    /// The remaining seconds; `None` before any progress.
     pub(crate) fn left(&self, done: Work, total: Work, seconds: f64) -> Option<f64> {
         let (so_far, rest) = (done.since(self.first.0), total.since(done));
         if so_far.bytes == 0 {
@@ -80,7 +80,7 @@ impl Estimate {
         if total.items == 0 || so_far.items == 0 {
             return Some(rest.bytes as f64 * seconds / so_far.bytes as f64);
         }
-        // In units of what is done, so that items and bytes have comparable costs.
+        // Relative to the finished work, so that the costs of items and bytes have comparable magnitudes.
         let part = |of: u64, all: u64| of as f64 / all as f64;
         let (item_cost, byte_cost) = self.sums.costs(so_far.items as f64, so_far.bytes as f64);
         let predicted = item_cost + byte_cost;
@@ -90,7 +90,7 @@ impl Estimate {
 }
 
 impl Sums {
-    /// The costs of `items` and of `bytes`, relative to each other: neither is negative, one is positive.
+    /// The relative costs of `items` and `bytes`: neither is negative, and at least one is positive.
     fn costs(&self, items: f64, bytes: f64) -> (f64, f64) {
         let (ii, ib, bb) =
             (self.items_items / (items * items), self.items_bytes / (items * bytes), self.bytes_bytes / (bytes * bytes));
@@ -120,7 +120,7 @@ mod tests {
     /// 20 ms a block and 10 ms a MiB.
     const COSTS: (f64, f64) = (0.02, 0.01);
 
-    /// Does blocks of these sizes one after another; returns the predictions after each, as a multiple of the truth.
+    /// Processes blocks of these sizes one after another. Returns the prediction after each block, as a multiple of the actual time.
     fn predictions(sizes: &[u64], (item, mib): (f64, f64)) -> Vec<f64> {
         let time = |size: &u64| item + mib * *size as f64 / MIB as f64;
         let total = Work { items: sizes.len() as u64, bytes: sizes.iter().sum() };
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn small_blocks_after_large_ones_and_large_ones_after_small_ones_are_foreseen() {
-        // Blocks of 4 KiB: by their bytes they take 500 times as long as those of 64 MiB.
+    fn small_blocks_after_large_ones_and_the_reverse_are_predicted() {
+        // Per byte, blocks of 4 KiB take 500 times as long as those of 64 MiB.
         let mixed: Vec<u64> = (0..200).map(|at| if at % 10 == 0 { 64 * MIB } else { 4 << 10 }).collect();
         let all = predictions(&mixed, COSTS);
         assert!(within(&all[20..], 1.25), "{all:?}");
-        // One small block, or one large one, shows what the others cost.
+        // After one block of the other size, the costs can be distinguished.
         for (many, few) in [(64 * MIB, 4 << 10), (4 << 10, 64 * MIB)] {
             let sizes = [[many; 20].as_slice(), &[few; 40]].concat();
             let all = predictions(&sizes, COSTS);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_alone_predict_where_no_item_is_done_or_counted() {
+    fn bytes_alone_predict_if_no_item_is_finished_or_counted() {
         let estimate = Estimate::new(Work::default());
         let done = Work { items: 0, bytes: 2 * MIB };
         for items in [0, 5] {

@@ -12,19 +12,19 @@ pub enum Exit {
     Failed = 1,
     /// The request is invalid.
     Usage = 2,
-    /// Something that was named does not exist.
+    /// A named object, file or node does not exist.
     NotFound = 3,
-    /// More is lost than the code tolerates, or the coordinator cannot be reached.
+    /// More blocks are lost than the code tolerates, or the coordinator cannot be reached.
     Unavailable = 4,
-    /// Stored bytes are not what was recorded, or a check failed.
+    /// Stored bytes do not match their recorded checksums, or a check failed.
     Corrupt = 5,
     /// Too few nodes for the code.
     TooFewNodes = 6,
     /// Disks are full.
     NoSpace = 7,
-    /// The cluster is degraded: all data can be read, but something is to be done.
+    /// The cluster is degraded: all data can be read, but a node, disk or block needs attention.
     Degraded = 8,
-    /// The cluster is at risk: all data can be read, but some does not survive a further loss.
+    /// The cluster is at risk: all data can be read, but some of it does not survive another loss.
     AtRisk = 9,
     /// Interrupted by a signal.
     Interrupted = 130,

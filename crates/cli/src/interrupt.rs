@@ -1,4 +1,4 @@
-//! ctrl-C, SIGTERM and SIGHUP: caught from the start, so unfinished work is undone in order and nothing of it stays.
+//! ctrl-C, SIGTERM and SIGHUP: caught from the start, so unfinished work is undone in order and leaves nothing.
 
 use crate::exit::Exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// The terminal has closed. None: the process was told to ignore that (`nohup`).
+    /// The terminal has closed. None: the process ignores that (`nohup`).
     hangup: Option<Signal>,
 }
 

@@ -1,4 +1,4 @@
-//! What the binaries `weft` and `weft-lab` share: parsing command lines, finding, starting and connecting to clusters, and printing
+//! Code that the binaries `weft` and `weft-lab` share: parsing command lines, finding, starting and connecting to clusters, and printing
 //! results and errors.
 //!
 //! It changes together with these binaries. A program that stores data embeds `weft-client` instead.

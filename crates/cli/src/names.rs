@@ -6,8 +6,8 @@ use weft_types::NodeId;
 /// What stands before names of buckets, policies and objects in messages.
 const CHOSEN_AFTER: [&str; 5] = ["bucket ", "policy ", "object ", "create ", "ls "];
 
-/// The text with names in place of the ids of nodes: `n5` becomes `node-01`. Ids that belong to a longer word, such as a path or the
-/// name of a block, stay. So do names that a person chose: in quotes, or behind a word that says what they name.
+/// Replaces node ids in a text by names: `n5` becomes `node-01`. Ids within a longer word, such as a path or a block's name, stay. So do
+/// names that a user chose: those in quotes, and those after a word such as `bucket`.
 pub fn with_names(text: &str, nodes: &[api::Node]) -> String {
     let is_part = |letter: char| letter.is_alphanumeric() || "-_/.".contains(letter);
     let mut named = String::with_capacity(text.len());

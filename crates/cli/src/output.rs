@@ -1,4 +1,4 @@
-//! Output of commands: text for people, JSON for programs, both from the same result.
+//! Output of commands: text for users, JSON for programs, both from the same result.
 
 use serde::Serialize;
 use std::io::{ErrorKind, Write as _};
@@ -50,7 +50,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// A rate for a person: `412.0 MiB/s`.
+/// A rate as text: `412.0 MiB/s`.
 pub fn human_rate(bytes: u64, seconds: f64) -> String {
     if seconds <= 0.0 {
         return "-".to_owned();

@@ -29,7 +29,7 @@ struct State {
     shown: Shown,
 }
 
-/// What is done; shared with the bar.
+/// The finished work; shared with the progress bar.
 #[derive(Debug, Clone)]
 struct Shared(Arc<Mutex<Count>>);
 
@@ -54,7 +54,7 @@ impl Progress {
         Self::start(what, Work::default(), Work { items: 0, bytes: total }, quiet)
     }
 
-    /// Starts to show work of items and bytes, some of which was done before.
+    /// Starts to show work of items and bytes, some of which may already be finished.
     pub fn resume(what: &str, done: Work, quiet: bool) -> Self {
         Self::start(what, done, Work::default(), quiet)
     }
@@ -84,7 +84,7 @@ impl Progress {
         self.set_work(Work { items: 0, bytes: done }, total.map(|bytes| Work { items: 0, bytes }));
     }
 
-    /// Sets the items and bytes that are done, and their total if it is known.
+    /// Sets the finished items and bytes, and their totals if known.
     pub fn set_work(&self, done: Work, total: Option<Work>) {
         let is_new = {
             let mut count = self.0.count.lock();
@@ -152,13 +152,13 @@ impl Shared {
 }
 
 impl Count {
-    /// None before anything has moved.
+    /// None before any progress.
     fn rate(&self, seconds: f64) -> Option<String> {
         let moved = self.estimate.bytes(self.done);
         (moved > 0).then(|| human_rate(moved, seconds))
     }
 
-    /// The seconds that the rest takes, if its size is known and something has moved.
+    /// The remaining seconds, if the total is known and there has been progress.
     fn left(&self, seconds: f64) -> Option<f64> {
         if self.total.bytes == 0 { None } else { self.estimate.left(self.done, self.total, seconds) }
     }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_lines_say_how_far_and_how_long() {
+    fn plain_lines_show_progress_and_remaining_time() {
         let progress = Progress::new("sending", 0, true);
         progress.set(2 << 20, None);
         assert_eq!(progress.line(2.0), "sending: 2.0 MiB, 1.0 MiB/s");

@@ -63,7 +63,7 @@ impl Session {
         }
         let nodes = self.client.status().await?.nodes;
         let find = |said: &str| {
-            // A name comes before an id, because a node's name may look like another node's id.
+            // A name takes precedence over an id, because a node's name may look like another node's id.
             let named = nodes.iter().find(|node| node.name == said);
             let found = named.or_else(|| nodes.iter().find(|node| NodeId(node.id).to_string() == said));
             found

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_goes_over_the_file() {
+    fn the_environment_overrides_the_file() {
         let plain = read_with(&[("OTHER_NAME", "x"), ("T_CONFIG", "settings.toml")]).unwrap();
         assert_eq!((plain.name.as_str(), plain.limits.memory.as_str()), ("from the file", "2MiB"));
         let environment = [("T_NAME", "7"), ("T_DISKS", "/a, b"), ("T_INSECURE", "true"), ("T_LIMITS__CONNECTIONS_MAX", "64")];
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_the_file_is_named_with_its_line() {
+    fn errors_in_the_file_are_reported_with_their_line() {
         for (text, says) in [
             ("name = \"x\"\n[limits]\nmemory = 5\n", "settings.toml line 3, `memory = 5`: "),
             ("name = \"x\"\nnaem = 5\n", "settings.toml line 2, `naem = 5`: unknown field `naem`"),

@@ -65,7 +65,7 @@ fn one_line(message: &str) -> String {
     said
 }
 
-/// What is wrong with a number, in words: the parsers of numbers and of their ranges speak to programmers.
+/// A user-friendly error for a number: the messages of the standard parsers are written for programmers.
 fn about_number(line: &str) -> String {
     if let Some((start, range)) = line.rsplit_once(" is not in ")
         && let Some((least, most)) = range.split_once("..=")
@@ -125,7 +125,7 @@ pub fn missing_in_help(all: &Command, except: &[&str]) -> Vec<String> {
     missing
 }
 
-/// Reports an error to a person or a program.
+/// Reports an error as text or as JSON.
 pub fn report(error: &Error, json: bool) -> Exit {
     let exit = if interrupt::is_interrupted() { Exit::Interrupted } else { Exit::from(error) };
     if json {
@@ -136,7 +136,7 @@ pub fn report(error: &Error, json: bool) -> Exit {
     exit
 }
 
-/// A text with escapes in place of control characters: the names in an error can contain any character.
+/// Escapes control characters: the names in an error can contain any character.
 fn on_one_line(text: &str) -> String {
     let shown = |letter: char| if letter.is_control() { letter.escape_default().collect() } else { letter.to_string() };
     text.chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Tables as text.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
@@ -30,7 +30,7 @@ pub fn columns<R: IntoIterator<Item: Into<Cell>>>(
 #[cfg(test)]
 mod tests {
     #[test]
-    fn columns_line_up_and_lines_end_with_a_word() {
+    fn columns_are_aligned_and_lines_have_no_trailing_blanks() {
         let rows = [["a".to_owned(), "10".to_owned(), "x".to_owned()], ["long".to_owned(), "7".to_owned(), String::new()]];
         let text = super::table(["name", "size", "state"], &[1], rows);
         assert_eq!(text, "name  size  state\na       10  x\nlong     7");

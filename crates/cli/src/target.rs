@@ -43,7 +43,7 @@ pub struct ClusterFile {
     /// The cluster runs without TLS.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub insecure: bool,
-    /// Bucket of keys that are named without one.
+    /// Default bucket, for keys without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
 }
@@ -115,7 +115,7 @@ impl ClusterFile {
     }
 }
 
-/// Whether a cluster was named by its coordinator's `host:port`.
+/// Whether the cluster was given as its coordinator's `host:port`.
 pub fn is_address(said: &str) -> bool {
     let is_host_port = said.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     is_host_port && !Path::new(said).exists()

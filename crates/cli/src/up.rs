@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waiting_cannot_mend_is_told_at_once() {
+    fn permanent_failures_are_reported_without_waiting() {
         let mut why = None;
         assert_eq!(keep(Ok(1), &mut why), Ok(Some(1)));
         assert_eq!(keep::<()>(Err(Error::unavailable("later")), &mut why), Ok(None));

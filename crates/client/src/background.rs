@@ -1,4 +1,4 @@
-//! What a client tells the coordinator in the background: that a put was aborted, that a read has ended.
+//! Calls to the coordinator in the background: a put was aborted, a read has ended.
 
 use std::{
     future::Future,

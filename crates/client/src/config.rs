@@ -30,7 +30,7 @@ pub struct ClientConfig {
     pub spool_dir: PathBuf,
     /// Resource limits and timeouts.
     pub limits: Limits,
-    /// The delegation that an agent shows when it calls in the coordinator's name: see [`StripeConverter`](crate::StripeConverter).
+    /// The delegation of an agent that works on the coordinator's behalf: see [`StripeConverter`](crate::StripeConverter).
     pub delegation: Option<u64>,
     /// Throttle for everything that the client sends and receives: an agent's conversions have a lower priority than its other work.
     pub node_link: Option<Arc<dyn NodeLink>>,

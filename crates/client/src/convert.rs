@@ -65,7 +65,7 @@ async fn convert(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: &
 async fn read(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: ProgressFn, len: u64) -> Result<StripeData> {
     let options = GetOptions { range: Some(asked.start..asked.end), progress, ..GetOptions::default() };
     let get = Get::of(shared, stat(shared, asked).await?, asked.from_stripe, &options)?;
-    // Each end is dropped by its user, so the other end does not wait for it in vain.
+    // Each end is dropped by its user, so the other end does not wait for it.
     let (writer, mut reader) = tokio::io::duplex(PIPE_BYTES);
     let hand_out = async move { get.hand_out(&mut Written(writer), &mut 0).await };
     let (spool, memory_bytes_max) = (Spool::of(shared), shared.config.limits.stripe_memory_bytes_max);

@@ -1,4 +1,4 @@
-//! What a path is before it is written to: a file that can be replaced, or something that must not be.
+//! Classifies the path of a get: a file that can be replaced, or a device or pipe, which must not be.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ pub enum Destination {
 const LINKS_MAX: usize = 40;
 
 impl Destination {
-    /// What `path` leads to. Directories and sockets are refused.
+    /// Classifies `path`. Directories and sockets are refused.
     pub fn of(path: &Path) -> Result<Self> {
         let shown = path.display();
         let failed = |error: std::io::Error| Error::invalid(format!("cannot write to {shown}: {error}"));
@@ -62,7 +62,7 @@ mod tests {
     use std::os::unix::{fs::symlink, net::UnixListener};
 
     #[test]
-    fn links_are_followed_and_what_is_no_file_is_told_from_one() {
+    fn links_are_followed_and_devices_are_distinguished_from_files() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
         fs::write(at("file"), "").unwrap();

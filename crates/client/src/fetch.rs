@@ -198,7 +198,7 @@ fn len_of(ranges: &BTreeMap<u32, Vec<Span>>) -> u64 {
     ranges.values().flatten().map(|span| span.len()).sum()
 }
 
-/// A plan that the coordinator holds open for this read. The client reports its end to the coordinator, whatever the reason.
+/// A plan that the coordinator keeps open for this read. The client reports its end to the coordinator in every case.
 struct Reading {
     shared: Arc<Shared>,
     plan: PlanId,

@@ -1,4 +1,4 @@
-//! Lists and releases garbage: blocks that no object needs and that still take space on nodes.
+//! Lists and releases garbage: blocks that no object needs but that still take space on nodes.
 
 use crate::Client;
 use weft_proto::v1::{ListGarbageReply, ListGarbageRequest, ReleaseGarbageReply, ReleaseGarbageRequest};
@@ -19,8 +19,8 @@ impl Client {
         self.shared().calls.ask(request, |mut client, request| async move { client.list_garbage(request).await }).await
     }
 
-    /// Deletes some unexpected blocks from a node's quarantine; call it until none are left. With `unexpected`, garbage in the metadata
-    /// without a known reason is from now on removed like other garbage, too.
+    /// Deletes some unexpected blocks from a node's quarantine; call it until none are left. With `unexpected`, garbage that the metadata
+    /// records without a reason is then removed like other garbage.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {

@@ -26,7 +26,7 @@ pub struct RepairNodeOptions {
     pub concurrency: u32,
     /// Bytes of a slice; 0: the coordinator's choice.
     pub slice_len: u64,
-    /// Repair also a node that is up: move all of its blocks.
+    /// Also repair a node that is up: move all of its blocks.
     pub force: bool,
 }
 

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_whole_pages_has_the_checksum_that_they_say() {
+    fn a_part_of_whole_pages_has_the_combined_checksum_of_its_pages() {
         let (bytes, recorded, pages) = block();
         let told = (0..).zip(pages.iter().map(Vec::as_slice));
         let pages = Pages::new(LEN as u64, &recorded, told, |unit| panic!("unit {unit} is right"));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_make_up_a_recorded_checksum_is_not_taken() {
+    fn page_checksums_that_do_not_combine_to_the_recorded_one_are_ignored() {
         let (_, recorded, right) = block();
         let mut forged = right[0].clone();
         forged[3] ^= 1;

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_link_stays_and_what_is_no_file_is_not_replaced() {
+    async fn a_symbolic_link_stays_and_a_device_or_pipe_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let [link, file] = ["link", "file"].map(|name| dir.path().join(name));
         std::os::unix::fs::symlink("file", &link).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_takes_what_is_in_its_window_only() {
+    async fn memory_takes_only_bytes_of_its_window() {
         let place = Place::memory(10, Buffers::new(1).take(4));
         place.write(vec![(12, Bytes::from("cd")), (10, Bytes::from("ab"))]).await.unwrap();
         for outside in [9, 13, 14] {

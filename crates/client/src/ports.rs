@@ -1,4 +1,4 @@
-//! The ports of a client's share of a plan: data of a put goes in, blocks of a get come out, links are dialled.
+//! The ports of a client's share of a plan: inputs for the data of a put, outputs for the blocks of a get, and links.
 
 use crate::{
     client::Shared,
@@ -75,7 +75,7 @@ impl Drop for Waiting<'_> {
 
 /// Most memory of a slice of a client's share at each port, bytes: the coordinator's slices are far smaller.
 const SLICE_BYTES_MAX: u64 = 256 << 20;
-/// If no slice was sent for this long, the coordinator is asked whether it still waits for the receivers.
+/// If no slice was sent for this long, the client asks the coordinator whether it still waits for the receivers.
 const STANDSTILL: Duration = Duration::from_secs(1);
 /// Without news from the coordinator: a peer that moves nothing for this long has failed.
 const STALL: Duration = Duration::from_secs(30);

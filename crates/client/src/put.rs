@@ -77,12 +77,12 @@ impl Client {
     /// Stores the bytes of `reader` as `bucket/key`. The put is acknowledged when all of it is durable, or as much as
     /// [`PutOptions::ack`] requires; the object is invisible before that. Dropping the future aborts the put.
     ///
-    /// The answer's `warnings` tell, for example, that a rack got more blocks of a stripe than the code can lose. Its `incomplete` names
-    /// blocks of the last stripes that were not stored yet at that time.
+    /// The answer's `warnings` say, for example, that a rack got more blocks of a stripe than the code can lose. Its `incomplete` lists
+    /// blocks of the last stripes that were not stored yet.
     ///
-    /// The answer's `traffic` is what the agents moved for the put: they received from this client and from each other. If an answer of
-    /// the coordinator was lost, some traffic is not counted. Its `stages` tell how the client and the nodes spent their time, for the
-    /// first stripes.
+    /// The answer's `traffic` is what the agents moved for the put: they received from this client and from each other. If an answer of the
+    /// coordinator was lost, some traffic is not counted. Its `stages` show how the client and the nodes spent their time, for the first
+    /// stripes.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -206,7 +206,7 @@ pub(crate) struct Put {
     key: PutKey,
     stripe_len: u64,
     how: WriteScheme,
-    /// What the coordinator warned of when the put began.
+    /// The coordinator's warnings at the start of the put.
     warnings: Vec<String>,
     meter: Meter,
     /// What the agents moved for the stripes that have ended.
@@ -324,7 +324,7 @@ impl Put {
             NotCommitted::Unknown(error) => {
                 // An abort could not undo the commit, and must not be tried.
                 self.open.store(false, Ordering::Relaxed);
-                let message = format!("unknown whether the object was stored (`weft stat` tells): {}", error.message);
+                let message = format!("unknown whether the object was stored (check with `weft stat`): {}", error.message);
                 Error { message, ..error }
             }
         }
@@ -434,7 +434,7 @@ impl Put {
         }
     }
 
-    /// Asks the coordinator to start a stripe, unless it was started with the put.
+    /// Requests the start of a stripe, unless it was started with the put.
     async fn begin_stripe(&self, number: u64, data_len: u64) -> Result<PutStripeReply> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(first) = first.filter(|_| number == 0) {
@@ -455,7 +455,8 @@ impl Put {
         *sum = *sum + traffic.unwrap_or_default();
     }
 
-    /// Completes when no receiver of a plan is left. It asks only when nothing moves: a stalled receiver does not report itself.
+    /// Completes when no receiver of a plan is left. Calls the coordinator only when nothing moves: a stalled receiver does not report
+    /// itself.
     async fn until_over(&self, number: u64, plan: PlanId, outgoing: &Outgoing) {
         loop {
             outgoing.stands_still().await;

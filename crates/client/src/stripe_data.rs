@@ -191,7 +191,7 @@ impl Spool {
     async fn create(&self) -> Result<File> {
         let (dir, number) = (self.dir.clone(), self.random.number());
         let create = move || match without_name(&dir) {
-            // The file system has no files without a name.
+            // The file system does not support unnamed files.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                 let path = dir.join(format!(".weft-spool-{number:016x}"));
                 named_and_removed(&path).map_err(|error| cannot_spool(&path, error))
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_spool_never_has_a_name_and_is_its_owners_alone() {
+    async fn a_spool_never_has_a_name_and_only_its_owner_can_read_it() {
         let dir = tempfile::tempdir().unwrap();
         let changed = || std::fs::metadata(dir.path()).unwrap().modified().unwrap();
         let before = changed();

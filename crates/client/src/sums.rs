@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_end_does_not_count() {
+    fn bytes_beyond_the_end_do_not_count() {
         let mut sums = UnitSums::new(10);
         sums.add(0, &[7; 4096]);
         assert_eq!(sums.units(), Some(vec![crc32c(&[7; 10])]));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_come_twice_change_nothing() {
+    fn bytes_that_arrive_twice_change_nothing() {
         let mut sums = UnitSums::new(100);
         sums.add(0, &[1; 50]);
         sums.add(25, &[2; 50]);

@@ -1,7 +1,7 @@
 //! Writes docs/codes.md, the operator's page of all codes, to standard output. The measured speeds come in as the JSON that
 //! bench/compare prints; all else comes from the codes themselves. `make codes` runs both.
 //!
-//! The tests hold the committed page to the code: with its own speeds put in again, the same page must come out.
+//! The tests compare the committed page with the code: generated with the page's own speeds, it must be the same.
 
 use serde_json::Value;
 use std::{error::Error, fmt::Write, io};
@@ -39,8 +39,8 @@ fn page(machine: &str, rows: &[Row]) -> Result<String, Box<dyn Error>> {
     }
     page.push_str(
         "\n## Costs\n\n\
-         - **overhead**: stored bytes for each byte of data. **tolerance**: any this many blocks can be lost. **distance**: the \
-         smallest number of blocks in which two stripes differ, one more than the tolerance.\n\
+         - **overhead**: stored bytes for each byte of data. **tolerance**: the number of blocks that can be lost, in any \
+         combination. **distance**: the smallest number of blocks in which two stripes differ, one more than the tolerance.\n\
          - **α**: the sub-blocks of a cell. A repair reads and moves only some of them, so they must not be too short for disks. \
          **cell**: the default cell of a cluster, at least 1 MiB and at least 64 KiB for each sub-block.\n\
          - **moved** and **read**: what helpers send and what they read from disk to repair one block, in blocks. The average over \
@@ -64,7 +64,7 @@ fn summary(family: &Family) -> &'static str {
     family.summary.trim_end_matches('.')
 }
 
-/// A row as far as it is known without measuring.
+/// The part of a row that needs no measurement.
 fn columns(info: &CodeInfo) -> String {
     let CodeInfo { spec, overhead, tolerance, distance, alpha, blocks, .. } = info;
     let (moved, read) =
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_page_is_what_the_codes_say() {
+    fn the_committed_page_matches_the_codes() {
         let committed = include_str!("../../../docs/codes.md");
         let (machine, rows) = read_back(committed);
         for (ours, theirs) in page(&machine, &rows).unwrap().lines().zip(committed.lines()) {

@@ -13,13 +13,13 @@
 //!                              D^L[i ⊕ (2^L − 1)]      otherwise
 //! ```
 //!
-//! A row's sums are steps on the way to its H, and B takes k terms: with every sum kept, both parities together take 2·α·(k−1)
-//! XORs, no more than two rows of plain parity would, 1,792 for k = 8. But a sum that is kept is written once and read again, and
-//! those of few columns are sooner added up twice: from five columns on they are temporaries. That takes 2,176 XORs for k = 8;
-//! without temporaries it would be 3,584. `low(L, r)` is needed where bits L−1 and L of r are equal.
+//! The sums of a row are intermediate results of its H, and a row of B has k terms. If every sum is kept, both parities together take
+//! 2·α·(k−1) XORs, as many as two rows of plain parity: 1,792 for k = 8. But a kept sum is written once and read again, so it is faster to
+//! compute sums of few columns twice: only sums of five or more columns are temporaries. That takes 2,176 XORs for k = 8; without
+//! temporaries it would be 3,584. `low(L, r)` is needed where bits L−1 and L of r are equal.
 //!
-//! **Repair** (§3.3). Row i of B gives one sub-block of column j, `D^j[i ⊕ (2^j − 1)]`, as soon as the others of its terms are
-//! known; and `H[α−1−i]`, which is its term for L = k−1, where bit k−2 of i is set.
+//! **Repair** (§3.3). Row i of B gives one sub-block of column j, `D^j[i ⊕ (2^j − 1)]`, once its other terms are known; and `H[α−1−i]`,
+//! which is its term for L = k−1, where bit k−2 of i is set.
 //!
 //! 1. `D^j`, 0 < j: all others send the rows r whose bits j−1 and j are equal. H gives `D^j` in those rows, and B the rest.
 //! 2. `D^0`: B sends its odd rows and the others their even ones. H gives `D^0` in the even rows, B in the odd ones.
@@ -28,14 +28,14 @@
 //!    `B[α−1−i]`, for i < α/2: they read all and send half. Then `B[α−1−i] = a[i] ⊕ low(k−2, i) of T`, and
 //!    `B[i] = (row i of the butterfly of the k−1 columns T) ⊕ H[α−1−i]`.
 //!
-//! Sending half of the rest is optimal, and so is reading it except in case 4. Where some of a block is wanted, or the
-//! other data are, `D^j = H ⊕ (the other columns)`, row by row, is as cheap or cheaper, and it is always offered too.
+//! Sending half of the rest is optimal, and reading half is optimal except in case 4. If only a part of a block is wanted, or the other
+//! data too, `D^j = H ⊕ (the other columns)`, row by row, costs no more, so it is always offered as well.
 //!
-//! **Decoding** (§3.2, theorem 1). Of two lost blocks, a parity is encoded again. One column is recovered through H row by row; or
-//! through B, at each level of the recursion the top half before the bottom, because a bottom row needs the sum of a row of
-//! the top. Two columns i < j: at levels above j as before; at level j, D^j being the leftmost column, the bottom half of B comes
-//! first: there D^j is part of a whole row, which H knows. It gives the bottom of D^i, H that of D^j, and so the tops. It is
-//! the proof that any k of the n = k+2 blocks suffice.
+//! **Decoding** (§3.2, theorem 1). Of two lost blocks, a parity is encoded again. One column is recovered through H row by row; or through
+//! B, at each level of the recursion the top half before the bottom, because a bottom row needs the sum of a row of the top. Two columns i
+//! < j: at levels above j as before; at level j, D^j being the leftmost column, the bottom half of B comes first: there D^j is part of a
+//! whole row, which H knows. It gives the bottom of D^i, H that of D^j, and so the tops. This proves that any k of the n = k+2 blocks
+//! suffice.
 
 use crate::{
     Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, SpecError,

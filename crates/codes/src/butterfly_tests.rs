@@ -28,7 +28,7 @@ fn any_two_blocks_can_be_lost() {
 }
 
 #[test]
-fn one_block_takes_half_of_the_rest() {
+fn one_block_is_repaired_from_half_of_each_other() {
     for k in 2..=K_MAX {
         let code = Butterfly::new(k);
         for lost in 0..code.n() as u8 {
@@ -61,7 +61,7 @@ fn encoding_is_the_generator_with_fewer_sums() {
 }
 
 #[test]
-fn some_sub_blocks_take_less() {
+fn repairing_some_sub_blocks_reads_less() {
     let code = Butterfly::new(5);
     for lost in 0..code.n() as u8 {
         for sub_block in 0..code.alpha() as u16 {
@@ -77,7 +77,7 @@ fn some_sub_blocks_take_less() {
 }
 
 #[test]
-fn the_rows_are_as_cheap_where_the_other_data_are_read_anyway() {
+fn rows_cost_no_more_if_the_other_data_is_read_anyway() {
     let code = Butterfly::new(6);
     let mut ask = ask(&code, &[2]);
     ask.read_anyway = vec![0, 1, 3, 4, 5];
@@ -97,7 +97,7 @@ fn the_rows_are_as_cheap_where_the_other_data_are_read_anyway() {
 }
 
 #[test]
-fn others_than_these_are_refused() {
+fn invalid_parameters_are_refused() {
     for spec in ["butterfly(1)", "butterfly(11)", "butterfly(0)"] {
         let message = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
         assert!(message.contains("from 2 to 10"), "{message}");

@@ -22,11 +22,11 @@
 //! partner is unknown, from C and U*, which a layer whose score is less by one has given. Then the Reed–Solomon code gives the U of
 //! the unknown blocks. In the end pairs give C.
 //!
-//! **Repair** of block (x₀, y₀) (§5, and appendix A for d < n−1). Helpers send the layers with `z_{y₀} = x₀`, 1/q of all. In these
-//! layers the U of all of section y₀ are unknown, and those of the n−1−d blocks that do not help: together m. Layers are taken as
-//! in decoding; partners outside section y₀ lie in layers that are sent too. The block's sub-blocks of these layers are its U. The
-//! others are partners of those that the rest of the section sends: `C(x₀, y₀; z*) = (U + C)/γ`. So all blocks of section y₀ must
-//! help; the others are chosen freely. Where they cannot, and for several lost blocks, any k blocks decode.
+//! **Repair** of block (x₀, y₀) (§5, and appendix A for d < n−1). Helpers send the layers with `z_{y₀} = x₀`, 1/q of all. In these layers
+//! the U of all of section y₀ are unknown, and those of the n−1−d blocks that do not help: together m. Layers are taken as in decoding;
+//! partners outside section y₀ lie in layers that are sent too. The block's sub-blocks of these layers are its U. The others are partners
+//! of those that the rest of the section sends: `C(x₀, y₀; z*) = (U + C)/γ`. So all blocks of section y₀ must help; the others are chosen
+//! freely. If they cannot, or if several blocks are lost, any k blocks decode.
 //!
 //! All maps use the U as temporaries, and are never one matrix. If only some sub-blocks are wanted, unneeded
 //! temporaries and reads are dropped.

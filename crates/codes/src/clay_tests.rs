@@ -19,7 +19,7 @@ fn small_ones_and_some_larger_ones_conform() {
 
 /// By definition, the uncoupled rows of the generator in each layer are a codeword of the layer's code.
 #[test]
-fn every_layer_is_a_word() {
+fn every_layer_is_a_codeword() {
     for (k, m, d) in [(4, 2, 5), (5, 3, 6), (5, 3, 7), (3, 4, 4), (3, 4, 5), (3, 5, 6), (4, 6, 6)] {
         let code = Clay::new(k, m, d);
         let (grid, generator) = (&code.grid, code.generator().to_dense());
@@ -40,7 +40,7 @@ fn every_layer_is_a_word() {
 }
 
 #[test]
-fn one_block_takes_an_equal_part_of_d_others() {
+fn one_block_is_repaired_from_an_equal_part_of_d_others() {
     for (k, m) in [(4, 2), (5, 3), (6, 4), (3, 5), (9, 3), (2, 6), (10, 4)] {
         for d in k + 1..k + m {
             let code = Clay::new(k, m, d);
@@ -79,7 +79,7 @@ fn helpers_outside_the_section_are_chosen_by_preference() {
 }
 
 #[test]
-fn some_sub_blocks_take_less() {
+fn repairing_some_sub_blocks_reads_less() {
     let code = Clay::new(4, 3, 5);
     for lost in 0..code.n() as u8 {
         let mut ask = ask(&code, &[lost]);
@@ -108,7 +108,7 @@ fn large_ones_are_sparse() {
 }
 
 #[test]
-fn the_spec_says_d_unless_all_others_help() {
+fn the_spec_contains_d_unless_all_other_blocks_help() {
     for (spec, canonical) in [("clay(10,4)", "clay(10,4)"), ("clay(10,4,d=13)", "clay(10,4)"), ("Clay(5,3,d=6)", "clay(5,3,d=6)")]
     {
         assert_eq!(parse(spec).unwrap().spec(), canonical);
@@ -116,7 +116,7 @@ fn the_spec_says_d_unless_all_others_help() {
 }
 
 #[test]
-fn others_than_these_are_refused() {
+fn invalid_parameters_are_refused() {
     for (spec, says) in [
         ("clay(0,4)", "m at least 2"),
         ("clay(4,1)", "m at least 2"),

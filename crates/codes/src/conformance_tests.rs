@@ -138,7 +138,7 @@ fn linear_codes_pass_with_the_generic_recipe() {
 }
 
 #[test]
-fn what_is_wrong_is_found() {
+fn the_suite_finds_wrong_codes() {
     for (spoil, says) in [
         (Spoil::Coefficient, "wrong bytes"),
         (Spoil::WantedInAscendingOrder, "wrong bytes"),
@@ -157,7 +157,7 @@ fn what_is_wrong_is_found() {
 }
 
 #[test]
-fn what_a_code_says_of_itself_is_checked() {
+fn the_suite_checks_the_properties_that_a_code_declares() {
     let code = Suspect::new(4, 3, 1);
     let without_identity: Vec<usize> = (1..7).chain([0]).collect();
     let generator = code.generator.select_rows(&without_identity);

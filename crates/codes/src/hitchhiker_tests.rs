@@ -20,7 +20,7 @@ fn rebuilding(spec: &str) -> Vec<f64> {
 }
 
 #[test]
-fn a_data_block_takes_k_and_its_group() {
+fn a_data_block_is_repaired_from_k_blocks_and_its_group() {
     assert_eq!(rebuilding("hitchhiker-xor(10,4)"), [[13.; 6].as_slice(), &[14.; 4], &[20.; 4]].concat());
     assert_eq!(rebuilding("hitchhiker-xor+(10,4)"), [[13.; 10].as_slice(), &[20.; 4]].concat());
     assert_eq!(rebuilding("hitchhiker-xor+(11,3)"), [[16.; 10].as_slice(), &[13.], &[22.; 3]].concat());
@@ -36,7 +36,7 @@ fn moved(code: &dyn Code, wanted: &[(u8, u16)], lost: &[u8], read_anyway: &[u8])
 }
 
 #[test]
-fn other_parities_take_the_place_of_a_lost_one() {
+fn other_parity_blocks_replace_a_lost_one() {
     for spec in ["hitchhiker-xor(10,4)", "hitchhiker-xor+(10,4)"] {
         let code = parse(spec).unwrap();
         let both = [(4, A), (4, B)];
@@ -72,7 +72,7 @@ fn they_are_refused_exactly_where_the_vandermonde_matrix_is() {
 }
 
 #[test]
-fn what_is_out_of_range_is_refused_with_the_range() {
+fn values_out_of_range_are_refused_and_the_range_named() {
     for (spec, says) in [
         ("hitchhiker-xor(0,4)", "at least 1"),
         ("hitchhiker-xor+(1,4)", "at least 2"),

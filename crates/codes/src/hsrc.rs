@@ -5,15 +5,15 @@
 //! Such a polynomial is additive, p(x + y) = p(x) + p(y), so that every block is the sum of two others whose points add up to
 //! its own: a pair. Of n = 2^d − 1 blocks each has (n−1)/2 pairs, with no block in common.
 //!
-//! **Systematic form.** The points are 2^0, …, 2^(k−1), whose blocks are the data, and then the other integers from 3 on, n in
-//! all: the points of 1..n. (p is given by its values at k points that are independent over GF(2): the Moore matrix
-//! `x_j^(2^i)` is regular exactly for those.) Points lie in GF(2^d) in the paper; here they are d-bit elements of GF(2^8), which
-//! is all the same to additivity, so that d says nothing but that n ≤ 2^d − 1.
+//! **Systematic form.** The points are 2^0, …, 2^(k−1), whose blocks are the data, and then the other integers from 3 on, n in all: the
+//! points of 1..n. (p is given by its values at k points that are independent over GF(2): the Moore matrix `x_j^(2^i)` is regular exactly
+//! for those.) In the paper, points are in GF(2^d); here they are d-bit elements of GF(2^8). This does not affect additivity, so d only
+//! means that n ≤ 2^d − 1.
 //!
-//! **Tolerance.** What is left suffices exactly if its points span k dimensions over GF(2). With n ≥ 2^(k−1), the largest set
-//! that does not is the 2^(k−1) − 1 points of 1..2^(k−1) − 1, a subspace of k−1 dimensions without its zero: any u = 2^(k−1)
-//! blocks suffice, and n − u losses are tolerated. (The paper names codes by length and dimension, and so does their spec.) For
-//! n = u, one block's point would be alone outside of that subspace, and its loss fatal: n is larger.
+//! **Tolerance.** The remaining blocks suffice exactly if their points span k dimensions over GF(2). With n ≥ 2^(k−1), the largest set that
+//! does not is the 2^(k−1) − 1 points of 1..2^(k−1) − 1, a subspace of k−1 dimensions without its zero: any u = 2^(k−1) blocks suffice, and
+//! n − u losses are tolerated. (The paper names codes by length and dimension, and so does their spec.) For n = u, only one point would be
+//! outside that subspace, and the loss of its block would be fatal; so n must be larger.
 
 use crate::{Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, SpecError, SubBlock, choose};
 use std::sync::Arc;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_with_the_range() {
+    fn values_out_of_range_are_refused_and_the_range_named() {
         for (spec, says) in [
             ("hsrc(7,0)", "from 1 to 8"),
             ("hsrc(300,9)", "from 1 to 8"),

@@ -103,7 +103,7 @@ mod tests {
     use crate::{Ask, FAMILIES, SubBlock, parse};
 
     #[test]
-    fn what_is_said_to_be_fatal_is_and_nothing_less() {
+    fn the_reported_fatal_pattern_is_fatal_and_minimal() {
         for (spec, fatal) in [
             ("rs(4,2)", None),
             ("xor(3)", None),

@@ -4,9 +4,9 @@
 //! ATC 2012, section 2. The k data blocks form l groups of k/l, in order. Blocks: the data, one local parity a group (its XOR),
 //! and g global parities over all data. m = l + g.
 //!
-//! **Tolerance** is g + 1, exactly: a group and its local parity, with globals if it is smaller, make a pattern of g + 2 blocks
-//! with one unknown more than equations. A code that recovers *every* pattern in which the unknowns are no more than the
-//! equations that reach them is called maximally recoverable. What the globals' coefficients are depends on the parameters:
+//! **Tolerance** is g + 1, exactly: a group and its local parity, with globals if it is smaller, make a pattern of g + 2 blocks with one
+//! unknown more than equations. A code that recovers *every* pattern in which the unknowns are no more than the equations that reach them
+//! is called maximally recoverable. The coefficients of the globals depend on the parameters:
 //!
 //! - **g ≤ 2, 2 ≤ l ≤ 17 and k/l ≤ 15**: global t has `a_c^(2^t)` for data block c, where the a_c of one group and 0 lie in an
 //!   additive subgroup of GF(2^8) of 16 elements that shares only 0 with those of the other groups. For l = 2 these are the
@@ -15,16 +15,15 @@
 //!   that has its local parity can be eliminated, which leaves a_i + a_j of its group for each of the others; so, with u and v
 //!   two of what is left (one element, or one of a group each), the determinants are 1·u, u², and uv² + u²v = uv(u + v), and none
 //!   is zero: distinct elements of a subgroup, or non-zero ones of two of them, have sums that are not.
-//! - **l = 1**, where the code is MDS, **and all others**: a Cauchy matrix `1 / (x_t ⊕ y_c)`. **Tolerance g + 1** for any distinct
-//!   points: with a data blocks and g + 1 − a globals lost, the local parities that reach the former add up to a row of ones over
-//!   them (they are all there, or no more than g losses are left, which data and globals alone, an MDS code, make good); and a
-//!   Cauchy matrix with a row of ones is one in the limit, and regular. With g = 1 this is all that is needed for the code
-//!   to be maximally recoverable, as with l = 1.
-//!   For g ≥ 3 it is so for some points only. No rule is known over a field this small, so points are drawn (`points` below)
-//!   until the code is, where that can be checked soon (up to 4,096 minors, in up to 64 draws): so are (4,2,3), (6,2,3), (6,3,3),
-//!   (8,2,3) and (9,3,3). For what is larger, or where no draw served, the first draw is taken: **nothing but the tolerance
-//!   is known of those codes**, and whether a pattern beyond it is recovered depends on its rank. lrc(4,2,6) has points of its own,
-//!   from a search of the same kind by the model that made the golden vectors: it is maximally recoverable as well.
+//! - **l = 1**, where the code is MDS, **and all others**: a Cauchy matrix `1 / (x_t ⊕ y_c)`. **Tolerance g + 1** for any distinct points:
+//!   with a data blocks and g + 1 − a globals lost, the local parities that reach the former add up to a row of ones over them (all of
+//!   these are available; otherwise at most g losses remain, which the data and globals alone, an MDS code, recover); and a Cauchy matrix
+//!   with a row of ones is one in the limit, and regular. With g = 1 this is all that is needed for the code to be maximally recoverable,
+//!   as with l = 1. For g ≥ 3 this holds only for some points. No rule is known over a field this small, so points are drawn (`points`
+//!   below) until the code is maximally recoverable, if that can be checked quickly (up to 4,096 minors, in up to 64 draws). This succeeds
+//!   for (4,2,3), (6,2,3), (6,3,3), (8,2,3) and (9,3,3). For larger codes, or if no draw succeeds, the first draw is used: **only the
+//!   tolerance of those codes is known**, and whether a larger pattern is recovered depends on its rank. lrc(4,2,6) has its own points,
+//!   from a similar search by the model that made the golden vectors; it is maximally recoverable too.
 
 use crate::{
     Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, SpecError, SubBlock, choose, mds::combinations,

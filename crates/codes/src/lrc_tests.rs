@@ -35,7 +35,7 @@ fn helpers(wanted: &[u8], lost: &[u8], read_anyway: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn repair_stays_local_where_it_can_and_reads_what_is_read_anyway() {
+fn repair_stays_local_if_possible_and_prefers_blocks_read_anyway() {
     assert_eq!(helpers(&[0], &[0], &[]), [1, 2, 6]);
     assert_eq!(helpers(&[0], &[0, 3, 4, 7], &[]), [1, 2, 6], "losses elsewhere do not matter");
     assert_eq!(helpers(&[7], &[7, 0], &[]), [3, 4, 5]);
@@ -58,7 +58,7 @@ fn possible(code: &Lrc, is_lost: impl Fn(usize) -> bool) -> bool {
 }
 
 #[test]
-fn those_that_are_called_maximally_recoverable_are() {
+fn codes_declared_maximally_recoverable_are() {
     let by_subgroups = [(4, 2, 1), (4, 2, 2), (6, 2, 2), (6, 3, 2), (4, 4, 2), (8, 4, 1), (10, 2, 2), (9, 3, 2)];
     let drawn = [(4, 2, 3), (6, 2, 3), (6, 3, 3), (8, 2, 3), (9, 3, 3), (4, 2, 6), (5, 5, 1), (4, 1, 3)];
     for (k, l, g) in by_subgroups.into_iter().chain(drawn) {
@@ -97,7 +97,7 @@ fn subgroups_share_only_zero() {
 }
 
 #[test]
-fn what_is_drawn_stays_what_it_was() {
+fn drawn_coefficients_never_change() {
     for (k, l, g, hash) in [
         (4, 2, 6, 0xed3f_6d63_8532_16b4),
         (6, 2, 3, 0xfb47_56d3_b57a_e79b),
@@ -113,7 +113,7 @@ fn what_is_drawn_stays_what_it_was() {
 }
 
 #[test]
-fn what_is_out_of_range_is_refused_with_what_would_be_right() {
+fn values_out_of_range_are_refused_and_valid_ones_named() {
     for (spec, says) in [
         ("lrc(0,2,2)", "each must be at least 1"),
         ("lrc(6,0,2)", "each must be at least 1"),

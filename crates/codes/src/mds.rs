@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn combinations_are_all_there() {
+    fn all_combinations_are_generated() {
         assert_eq!(combinations(4, 2).collect::<Vec<_>>(), [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
         assert_eq!((combinations(10, 5).count(), combinations(3, 0).count(), combinations(2, 3).count()), (252, 1, 0));
     }

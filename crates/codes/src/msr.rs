@@ -15,10 +15,10 @@
 //! are independent. With the rows of the first k blocks inverted the code is systematic. For a larger d, take the code with
 //! s = d−2k+2 more data blocks and as many more helpers, and leave out the first s, which are zeros: block t has point t+s.
 //!
-//! **Repair** of block f (§V.C). A helper sends the one sub-block `(φ_i·S₁ + λ_i·φ_i·S₂)·φ_fᵗ`, whatever the other helpers are.
-//! Those of d helpers, and zeros of the s blocks left out, are the products of d+s = 2α independent rows (φ_i, λ_i·φ_i) with the
-//! vector of S₁·φ_fᵗ and S₂·φ_fᵗ. S₁ and S₂ are symmetric, so that these are φ_f·S₁ and φ_f·S₂, of which the lost block is made.
-//! Every helper reads all that it has.
+//! **Repair** of block f (§V.C). A helper sends the one sub-block `(φ_i·S₁ + λ_i·φ_i·S₂)·φ_fᵗ`, whatever the other helpers are. Those of d
+//! helpers, and zeros of the s blocks left out, are the products of d+s = 2α independent rows (φ_i, λ_i·φ_i) with the vector of S₁·φ_fᵗ and
+//! S₂·φ_fᵗ. S₁ and S₂ are symmetric, so these are φ_f·S₁ and φ_f·S₂, from which the lost block is computed. Every helper reads its whole
+//! block.
 //!
 //! With more lost blocks, or fewer helpers than d, any k blocks suffice (§V.B): the generic recipe.
 

@@ -46,14 +46,14 @@ fn any_d_helpers_send_one_sub_block_each() {
 }
 
 #[test]
-fn the_spec_says_d_unless_all_others_help() {
+fn the_spec_contains_d_unless_all_other_blocks_help() {
     for (spec, canonical) in [("msr(4,4)", "msr(4,4)"), ("msr(4,4,d=7)", "msr(4,4)"), ("MSR(4, 4, D=6)", "msr(4,4,d=6)")] {
         assert_eq!(parse(spec).unwrap().spec(), canonical);
     }
 }
 
 #[test]
-fn others_than_these_are_refused() {
+fn invalid_parameters_are_refused() {
     for (spec, says) in [
         ("msr(1,3)", "m at least 1"),
         ("msr(4,0)", "m at least 1"),

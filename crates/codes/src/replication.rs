@@ -67,7 +67,7 @@ mod tests {
     use crate::{Ask, SubBlock, conformance, info, parse};
 
     #[test]
-    fn it_conforms_and_reads_one_copy_for_one_or_more() {
+    fn it_conforms_and_reads_one_copy_to_repair_any_number() {
         for copies in [2, 3, 10, 11, 255] {
             let code = parse(&format!("replication({copies})")).unwrap();
             conformance::check(code.as_ref()).unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_with_the_range() {
+    fn values_out_of_range_are_refused_and_the_range_named() {
         for spec in ["replication(0)", "replication(1)", "replication(256)"] {
             let error = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
             assert!(error.contains("from 2 to 255"), "{error}");

@@ -5,15 +5,15 @@
 //! t_j = ⌊k·j/m⌋ on, and row b+1 (mod r) of those before:
 //! `P_j[b] = Σ_i (2^j)^i · D_i[(b + [i < t_j]) mod r]`. For r = 1 this is the code `rs(k,m,matrix=vandermonde)`.
 //!
-//! **MDS** exactly where that one is, if r is a power of two. Shifting rows is multiplication by x in the ring
-//! GF(2^8)\[x\] / (x^r − 1), over which the parities are an m × k matrix. What is left of a stripe suffices if and only if a minor of
-//! it is a unit. With r = 2^e, x^r − 1 = (x − 1)^r: the ring is local, and an element is a unit if and only if its value at
-//! x = 1 is not zero; there the shift is 1 and the minor is that of the Vandermonde matrix. (With other r, a minor would have to be
-//! regular at all other r-th roots of unity as well: such r are not offered.)
+//! **MDS** exactly when that code is, if r is a power of two. Shifting rows is multiplication by x in the ring GF(2^8)\[x\] / (x^r − 1),
+//! over which the parities are an m × k matrix. The remaining blocks of a stripe suffice if and only if their minor is a unit. With r =
+//! 2^e, x^r − 1 = (x − 1)^r: the ring is local, and an element is a unit if and only if its value at x = 1 is not zero; there the shift is
+//! 1 and the minor is that of the Vandermonde matrix. (With other r, a minor would have to be regular at all other r-th roots of unity as
+//! well: such r are not offered.)
 //!
-//! **Recipes.** A lost sub-block of data comes out of any parity's equation that it is in; two rows by different parities share
-//! most of what they read. Which parities together read least is searched (exactly, up to 1,024 combinations). Rebuilding a
-//! data block of (6,3) with r = 2 reads 4 blocks rather than 6. Of (12,4) it reads 7.5.
+//! **Recipes.** A lost data sub-block can be computed from any parity equation that contains it; two rows from different parities share
+//! most of their reads. A search finds the combination that reads least (exactly, for up to 1,024 combinations). Rebuilding a data block of
+//! (6,3) with r = 2 reads 4 blocks rather than 6. Of (12,4) it reads 7.5.
 
 use crate::{
     Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, SpecError, SubBlock, choose, rs::vandermonde_witness,

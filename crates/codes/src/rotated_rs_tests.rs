@@ -53,7 +53,7 @@ fn a_data_block_is_rebuilt_from_less_than_k_blocks() {
 }
 
 #[test]
-fn what_is_read_anyway_chooses_the_equation() {
+fn blocks_read_anyway_determine_the_equation() {
     let code = parse("rotated-rs(6,3)").unwrap();
     assert_eq!(ask(code.as_ref(), &[(0, 0)], &[0], &[]).0, 6, "one row needs one equation");
     // If the rest of the data is read anyway, only a parity's row is missing.
@@ -69,7 +69,7 @@ fn what_is_read_anyway_chooses_the_equation() {
 }
 
 #[test]
-fn what_is_out_of_range_is_refused_with_the_range() {
+fn values_out_of_range_are_refused_and_the_range_named() {
     for (spec, says) in [
         ("rotated-rs(0,3)", "at least 1"),
         ("rotated-rs(6,0)", "at least 1"),

@@ -1,7 +1,7 @@
 //! Reed–Solomon codes: k data blocks, m parity blocks, any k of the n = k+m suffice.
 //!
 //! The generator is the identity over m parity rows P. There are three choices for P. Two are byte-identical with Intel's ISA-L
-//! (`erasure_code/ec_base.c`) and the third with Jerasure, so that what one wrote the other reads:
+//! (`erasure_code/ec_base.c`) and the third with Jerasure, so each can read what the other wrote:
 //!
 //! - **Cauchy** (`gf_gen_cauchy1_matrix`; also HDFS's RS coder): `P[i-k][j] = 1 / (i ⊕ j)` for k ≤ i < n, 0 ≤ j < k. In
 //!   characteristic 2, ⊕ is subtraction: this is 1/(x_i − y_j) with all x and y distinct, a Cauchy matrix. Every square

@@ -47,7 +47,7 @@ fn small_vandermonde_matrices_are_mds_as_the_proof_says() {
 
 /// The systematic matrix by elimination, column by column, as Jerasure makes it.
 #[test]
-fn jerasures_rows_are_what_elimination_gives() {
+fn jerasures_rows_match_elimination() {
     for (k, m) in [(1, 1), (1, 4), (2, 2), (6, 3), (9, 4), (10, 11), (60, 20)] {
         let point = |row: usize, col: usize| match row {
             _ if row == k + m - 1 => u8::from(col == k - 1),
@@ -67,7 +67,7 @@ fn jerasures_rows_are_what_elimination_gives() {
 }
 
 #[test]
-fn the_refusal_names_a_pattern_and_a_way_out() {
+fn the_refusal_names_a_pattern_and_an_alternative() {
     let message = parse("rs(10,5,matrix=vandermonde)").map(|code| code.spec()).unwrap_err().to_string();
     assert!(message.starts_with("rs(10,5,matrix=vandermonde) would lose data: blocks [0, 3, 5, 12, 13]"), "{message}");
     assert!(message.contains("use rs(10,5)"), "{message}");

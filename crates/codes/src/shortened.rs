@@ -154,7 +154,7 @@ mod tests {
     use crate::{conformance, generator_hash};
 
     #[test]
-    fn what_is_shortened_conforms_however_little_data_there_is() {
+    fn shortened_codes_conform_for_any_amount_of_data() {
         for (spec, dimensions) in [
             ("rs(4,2)", 1..=3),
             ("rs(10,4)", 1..=9),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_code_is_the_code_and_other_specs_are_refused() {
+    fn a_code_with_all_data_blocks_is_unchanged_and_other_specs_are_refused() {
         let code = parse("rs(6,3)").unwrap();
         assert!(Arc::ptr_eq(&code, &shortened(&code, 6)));
         assert_ne!(generator_hash(code.as_ref()), generator_hash(shortened(&code, 5).as_ref()));

@@ -143,20 +143,20 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_help_and_those_read_anyway_come_first() {
+    fn preferred_blocks_help_and_those_read_anyway_come_first() {
         assert_eq!(helpers(&ask(&[0], &[6, 5, 4, 3, 2, 1], &[])), [6, 5, 4, 3]);
         assert_eq!(helpers(&ask(&[0, 1], &[6, 5, 4, 3, 2], &[2, 3])), [2, 3, 6, 5]);
         assert_eq!(helpers(&ask(&[0], &[1, 1, 2, 200, 3, 4, 5], &[])), [1, 2, 3, 4], "each existing block helps once");
     }
 
     #[test]
-    fn what_is_there_is_read_and_not_computed() {
+    fn available_sub_blocks_are_read_and_not_computed() {
         assert_eq!(helpers(&ask(&[5], &[0, 1, 2, 3, 4, 5], &[])), [5]);
         assert_eq!(helpers(&ask(&[5, 0], &[1, 2, 3, 5, 4], &[])), [5, 1, 2, 3]);
     }
 
     #[test]
-    fn what_cannot_be_had_is_named() {
+    fn unrecoverable_sub_blocks_are_named() {
         let code = parse("rs(4,3)").unwrap();
         let error = recipe(code.as_ref(), &ask(&[5, 0, 5, 2], &[6, 1, 2, 3, 1], &[])).map(|_| ());
         assert_eq!(error, Ok(()), "four blocks must suffice");

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_size_comes_with_hdfs_spelling_only() {
+    fn only_hdfs_names_contain_a_cell_size() {
         for (spec, cell_len) in
             [("RS-6-3-1024k", Some(1 << 20)), ("RS-6-3-1m", Some(1 << 20)), ("rs-6-3-4096", Some(4096)), ("rs(6,3)", None)]
         {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_code_is_told_what_would_be_one() {
+    fn an_invalid_spec_gets_an_error_that_names_valid_ones() {
         let long = "9".repeat(10_000);
         for (spec, says) in [
             ("", "rs(10,4) or HDFS's"),

@@ -67,7 +67,7 @@ mod tests {
     use crate::{conformance, info, parse};
 
     #[test]
-    fn it_conforms_and_reads_k_blocks_for_one() {
+    fn it_conforms_and_reads_k_blocks_to_repair_one() {
         for k in [1, 2, 3, 9, 10, 254] {
             let code = parse(&format!("xor({k})")).unwrap();
             conformance::check(code.as_ref()).unwrap();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_with_the_range() {
+    fn values_out_of_range_are_refused_and_the_range_named() {
         for spec in ["xor(0)", "xor(255)"] {
             let error = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
             assert!(error.contains("from 1 to 254"), "{error}");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_on_nodes_keep_out_of_each_others_way() {
+    fn writers_on_nodes_avoid_each_others_lines() {
         let auto = |writers| put_at_once(writers, "auto", false);
         assert_eq!(
             auto(1),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_for_long_on_a_line_does_not_keep_puts_from_several_levels() {
+    fn background_transfers_do_not_keep_puts_from_several_levels() {
         let (code, block_len) = (weft_codes::parse("rs(4,4)").unwrap(), BLOCK_LEN as f64);
         let layout = Layout::new(BLOCK_LEN, BLOCK_LEN, 1).unwrap();
         let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_alike_are_of_one_class_wherever_its_edge_is() {
+    fn nodes_of_similar_speed_are_in_one_class_despite_rounding() {
         let classes = |rates: &[f64]| about(rates.to_vec());
         // Powers of two are rounded at multiples of the square root of two.
         for rates in [[1.41, 1.42, 1.4], [2.0, 1.0, 1.5], [90.0, 91.0, 0.0]] {

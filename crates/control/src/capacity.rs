@@ -49,7 +49,7 @@ impl<'a> Wanted<'a> {
         Self { spooled_bytes: if data_len > SPOOLED_BEYOND_BYTES { data_len } else { 0 }, ..self }
     }
 
-    /// The warning about racks if none of these nodes gets a block either. Copies ignore racks.
+    /// The warning about racks if these nodes get no block either. Copies ignore racks.
     fn crowded(&self, view: &View, without: &BTreeSet<NodeId>) -> Option<String> {
         let (code, avoid) = (self.code.spec(), self.avoid | without);
         let ask = Ask {
@@ -104,9 +104,9 @@ impl KeptFree {
             full.iter().filter(|node| !self.has_room(node, bytes, |disk| disk.total_bytes)).map(|node| node.id).collect();
         let waits = |why: String| {
             Error::retry(format!(
-                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
-                 conversions leave to puts (conversion_free_percent), and {why}; removed blocks come free as \
-                 limits.freed_percent_per_hour of the agents lets them",
+                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free in addition to the {percent} % of a \
+                 disk that conversions leave to puts (conversion_free_percent), and {why}; the space of removed blocks becomes free \
+                 at the rate that limits.freed_percent_per_hour of the agents allows",
                 full.len()
             ))
         };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_leaves_a_share_of_each_disk_and_waits_where_too_many_have_less() {
+    fn a_conversion_leaves_a_share_of_each_disk_and_waits_if_too_few_nodes_have_more() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
         let wanted = two_of(&code);
         let without =
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_cannot_be_asked_or_has_a_block_already_has_no_room() {
+    fn a_node_that_is_unreachable_or_holds_a_block_has_no_room() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
         let wanted = two_of(&code);
         let (view, one) = (view(&[500, 500, 100], 1), NodeId(1));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_that_is_to_be_spooled_waits_for_a_disk_that_can_take_it() {
+    fn a_stripe_to_be_spooled_waits_for_a_disk_with_room() {
         let spool = |free: &[u64], bytes| KEPT.require_spool(&view(free, 1), bytes).map_err(|error| error.reaction);
         assert_eq!(spool(&[100, 520, 100], 400), Ok(()), "to the byte");
         assert_eq!(spool(&[100, 519, 100], 400), Err(Reaction::Retry));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_waits_rather_than_crowd_a_rack() {
+    fn a_conversion_waits_rather_than_overfill_a_rack() {
         let code = weft_codes::parse("rs(6,3)").unwrap();
         let whole = Wanted {
             code: &code,
@@ -260,7 +260,7 @@ mod tests {
         // Here a rack gets too many blocks for another reason than space.
         let two_racks = KEPT.without_room(&view(&[500, 500, 500, 500, 500, 500, 500, 500, 500, 500, 100], 2), &whole);
         assert_eq!(two_racks.map(numbers), Ok(vec![11]));
-        // Space that can never come free is not waited for.
+        // It does not wait for space that can never become free.
         let too_small = Wanted { bytes: 480, ..whole };
         let mut view = view(&roomy(5), 3);
         for disk in view.nodes.values_mut().filter(|node| &*node.rack == "r2").flat_map(|node| &mut node.disks) {

@@ -28,7 +28,7 @@ use weft_types::{BlockState, Error, LeftBlock, NodeId, ObjectName, Party, Reacti
 /// The reason if objects are left out that no attempt reported.
 pub const LEFT_UNSAID: &str = "objects were written in another code during the conversion: convert them again";
 
-/// The first pause before agents that failed are asked again; each next pause is twice as long, up to [`PAUSE_LAST`].
+/// The first pause before agents that failed are tried again; each next pause is twice as long, up to [`PAUSE_LAST`].
 pub const PAUSE_FIRST: Duration = Duration::from_millis(250);
 /// The longest such pause.
 pub const PAUSE_LAST: Duration = Duration::from_secs(8);
@@ -153,8 +153,8 @@ pub enum Whole {
     No(Failed),
 }
 
-/// Whether an object's new stripes can replace the old ones. `lost`: what each stripe has lost, by number. A node that
-/// is only down is waited for, but no longer than `patience`; `waited` is the time so far.
+/// Whether an object's new stripes can replace the old ones. `lost`: what each stripe has lost, by number. The conversion waits for a node
+/// that is only down, for at most `patience`; `waited` is the time so far.
 pub fn whole(
     object: &ObjectName,
     lost: impl IntoIterator<Item = (u64, Lost)>,

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_spread_over_the_racks() {
+    fn kept_copies_are_spread_over_the_racks() {
         let stripe = stripe();
         assert_eq!(kept(&view(&["a", "b", "c", "b", "c"]), &stripe), Ok(vec![1, 2, 3]), "first copies, if nothing else matters");
         // A greedy choice of racks a and c would put two blocks into one of them later.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn trusted_nodes_are_kept_where_racks_are_equal() {
+    fn copies_on_trusted_nodes_are_kept_if_racks_are_equal() {
         let (mut view, stripe) = (view(&["a", "b", "c", "a", "b"]), stripe());
         suspect(&mut view, 1);
         assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_with_more_than_may_be_lost_is_told_of_where_racks_count() {
+    fn a_rack_with_too_many_blocks_gets_a_warning_if_racks_matter() {
         let (view, stripe) = (view(&["a", "a", "c", "a", "c"]), stripe());
         let object = ObjectName { bucket: "b".into(), key: "k".into() };
         let code = weft_codes::parse("rs(2,1)").unwrap();

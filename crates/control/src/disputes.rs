@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_disputes_have_in_common_is_at_fault() {
+    fn the_common_node_of_several_disputes_is_at_fault() {
         let mut disputes = Disputes::default();
         let mut note = |one: u32, other: u32, seconds| {
             disputes.note(NodeId(one), NodeId(other), at(seconds), KEPT);

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_home_of_a_block_can_say_that_it_is_bad() {
+    fn only_a_blocks_home_can_report_it_as_bad() {
         let (stripe, mut coming) = (stripe(), stripe());
         coming.ended = false;
         let lost = || Finding::Lost(BlockState::Missing);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupt_bytes_are_those_of_the_block_and_a_block_with_ever_more_of_them_is_avoided() {
+    fn corrupt_ranges_are_clipped_and_a_block_with_too_many_is_avoided() {
         let (fresh, mut known) = (stripe(), stripe());
         known.corrupt.insert((1, 0), vec![Span::new(0, 2 * PAGE)]);
         let all = || Finding::Lost(BlockState::Corrupt);

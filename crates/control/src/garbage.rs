@@ -1,15 +1,15 @@
-//! When nodes are asked to remove garbage, and how often the log reports garbage that remains.
+//! When to request the removal of garbage from nodes, and how often the log reports garbage that remains.
 
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::NodeId;
 
-/// A node whose quota is used up is asked again after this time.
+/// The pause before the next request to a node whose quota is used up.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The log reports each kind of garbage of a node at most once in this time.
+/// The shortest time between two log lines about the same kind of garbage of a node.
 const TELL_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// When each node is asked next, and when the log reports it next. `R` identifies a registration.
+/// When the next request to each node is due, and when the log reports it next. `R` identifies a registration.
 #[derive(Debug)]
 pub struct Removals<R> {
     /// By node, and whether the removal is intended: the two have separate quotas. A new registration may bring other limits.
@@ -25,7 +25,7 @@ impl<R> Default for Removals<R> {
 }
 
 impl<R: PartialEq> Removals<R> {
-    /// Whether to ask a node now to remove intended (`meant`) or unexpected garbage.
+    /// Whether to request the removal of a node's intended (`meant`) or unexpected garbage now.
     pub fn is_due(&self, node: NodeId, meant: bool, registration: &R, now: Time) -> bool {
         self.waiting.get(&(node, meant)).is_none_or(|(of, due)| of != registration || *due <= now)
     }

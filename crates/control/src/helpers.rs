@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_go_to_the_lowest_number_and_a_clone_remembers_by_itself() {
+    fn ties_go_to_the_lowest_number_and_clones_are_independent() {
         let helpers = LastUsed::default();
         let order = |helpers: &LastUsed| {
             helpers.order(HelperSelect::Lru, [4, 2, 3, 1].map(NodeId).to_vec(), &mut StdRng::seed_from_u64(1))

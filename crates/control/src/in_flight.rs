@@ -87,7 +87,7 @@ mod tests {
     use weft_types::NodeId;
 
     #[test]
-    fn what_is_left_of_a_plan_is_what_has_not_been_moved() {
+    fn the_rest_of_a_plan_is_what_has_not_been_moved() {
         let (mut in_flight, mut now) = (InFlight::default(), Time::default());
         let node = Party::Node(NodeId(1));
         let lines = |bytes: f64| Lines::from([(node, Moved { up_bytes: bytes, down_bytes: 2.0 * bytes })]);

@@ -1,9 +1,8 @@
 //! An operator's job. It works while it is running, waits while it is paused, survives an outage of the metadata,
 //! repeats what failed for as long as that helps, and records its progress and its end.
 //!
-//! Events go in, actions come out ([`Job::on`]). The last action of an event asks for the next one; operators' requests
-//! may arrive at any time. The job does not know what its kind does in a pass: see [`crate::node_repair`] and
-//! [`crate::conversion`].
+//! Events go in, actions come out ([`Job::on`]). The next event answers the last action; operators' requests may arrive at any time. The
+//! job does not know what its kind does in a pass: see [`crate::node_repair`] and [`crate::conversion`].
 //!
 //! ```text
 //!   Begin ─► Count ─► Write ─► Pass ─► Count … until nothing is left, or nothing helps ─► Write the end ─► End
@@ -52,7 +51,7 @@ pub enum Again {
     InVain,
     /// They may.
     Perhaps,
-    /// Some of them only gave way to others.
+    /// Some of them were only postponed in favour of others.
     MadeWay,
 }
 
@@ -68,7 +67,7 @@ pub enum Written {
 /// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// A coordinator takes up the job.
+    /// A coordinator starts or resumes the job.
     TakenUp,
     /// The requested state changed. Requests arrive in the order in which they were written; also answers
     /// [`Action::WaitToBeTold`].
@@ -92,7 +91,7 @@ pub enum Action {
     Warn(String),
     /// Log an error.
     Error(String),
-    /// Do what precedes all work when a coordinator takes up the job; [`Event::Begun`] answers.
+    /// Prepare the work when a coordinator starts or resumes the job; [`Event::Begun`] answers.
     Begin,
     /// Count the work; [`Event::Counted`] answers.
     Count,
@@ -120,7 +119,7 @@ pub struct Job {
     progress: JobProgress,
     /// The reason if items are left that no attempt reported.
     left_unsaid: &'static str,
-    /// Whether the remaining work was counted since this coordinator took up the job.
+    /// Whether this coordinator has counted the remaining work.
     counted: bool,
     tries: Tries,
     /// The next pause, if the next attempt fails too.
@@ -334,8 +333,7 @@ impl Tries {
         self.count == PASSES_MAX || self.in_vain
     }
 
-    /// Records whether a pass did anything. Items that gave way to others have not been tried, so as many such passes
-    /// are allowed as there are items.
+    /// Records whether a pass did anything. Postponed items have not been tried, so as many such passes are allowed as there are items.
     fn count(&mut self, has_done: bool, again: Again) {
         self.in_vain = !has_done && again == Again::InVain;
         self.count += u32::from(!(has_done && again == Again::MadeWay));

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_made_of_what_is_fresh() {
+    fn a_network_uses_recent_measurements() {
         let (mut links, begin) = (Links::default(), Time::after(Duration::from_secs(100)));
         let age_max = Duration::from_secs(60);
         let [a, b, c] = [NodeId(1), NodeId(2), NodeId(3)];
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_link_out_of_a_rack_gets_through_is_its_line() {
+    fn a_rate_that_no_link_out_of_a_rack_exceeds_is_its_line() {
         // Racks a and b have two nodes each, c has one. Rates: 10 within a rack, 4 between a and b and out of b, 10
         // into c.
         let rack = |node: u32| ["a", "a", "b", "b", "c"][node as usize];
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_has_its_nodes_and_its_racks_lines_for_itself() {
+    fn a_probe_uses_its_nodes_and_rack_lines_exclusively() {
         let racks: BTreeMap<Party, String> = (0..4).map(|node| (Party::Node(NodeId(node)), format!("r{}", node / 2))).collect();
         let shares = |one: (u32, u32), other: (u32, u32)| {
             let of = |(from, to)| used(&racks, (NodeId(from), NodeId(to)));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_cannot_be_measured_hold_up_no_others() {
+    fn unmeasurable_links_do_not_delay_others() {
         let begin = Time::after(Duration::from_secs(100));
         let nodes: Vec<NodeId> = (1..=40).map(NodeId).collect();
         let pairs = || among(&nodes, &[], &[]);

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_on_a_disk_counts_down_until_its_agent_tells() {
+    fn free_space_counts_down_until_the_next_heartbeat() {
         let mut members = members();
         members.set_blocks(&[(DiskNumber(1), 4)]);
         let home = Home { node: NodeId(1), disk: DiskNumber(1) };
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn suspicion_passes_and_the_node_that_several_have_trouble_with_is_suspect_the_longest() {
+    fn suspicion_expires_and_a_node_in_several_disputes_is_suspect_longest() {
         let mut members = members();
         let left = |members: &Members, id, second| members.view(at(second)).node(NodeId(id)).unwrap().suspect_for.as_secs();
         members.suspect(NodeId(2), at(10));

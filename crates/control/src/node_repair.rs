@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_which_nothing_is_lost_is_repaired_only_by_force_and_to_nodes_that_are_up() {
+    fn a_node_without_losses_is_repaired_only_by_force_and_only_to_nodes_that_are_up() {
         let check = |force, view: &View| {
             let checked = check(&repair(force), view, Duration::from_millis(4_001));
             checked.map_err(|error| (error.reaction, error.message))
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_rebuilt_and_all_of_a_node_that_is_to_be_emptied() {
+    fn lost_blocks_are_rebuilt_and_with_force_all_blocks() {
         let (stripe, up, down) = (stripe(), view(8, &[]), view(8, &[2]));
         let block = Block::on(&stripe, home(2)).unwrap();
         let object_of = |force, view| object_of(&repair(force), &stripe, block, view);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_repaired_is_gone_and_what_is_being_put_is_left() {
+    fn blocks_repaired_by_others_are_skipped_and_those_of_running_puts_are_left() {
         let (mut stripe, down) = (stripe(), view(8, &[2]));
         let block = Block::on(&stripe, home(2)).unwrap();
         stripe.find_mut(1, 0).unwrap().home = home(7);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_left_is_named_with_its_object_and_tried_again_if_that_may_help() {
+    fn a_failed_block_is_named_with_its_object_and_retried_if_that_may_help() {
         let (mut job, block) = (Job::new(JobState::Running, JobProgress::default(), LEFT_UNSAID), Block::on(&stripe(), home(2)));
         let block = Block { copy: 1, number: 4, ..block.unwrap() };
         let left = |why: &str| Rebuilt { left: vec![((1, 0), why.to_owned())], ..Rebuilt::default() };

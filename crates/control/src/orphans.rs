@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_compared_now_and_then_and_at_once_when_it_registers_again() {
+    fn a_node_is_compared_at_intervals_and_when_it_registers_again() {
         let (node, at) = (NodeId(1), |second| Time::after(Duration::from_secs(second)));
         let mut turns = Turns::new(Duration::from_secs(3_600));
         assert!(turns.is_due(node, &7, at(0)));

@@ -384,7 +384,7 @@ fn holes(stripe: &StripeRecord, index: u8) -> Vec<Span> {
     holes_of(stripe, stripe.corrupt_bytes(index))
 }
 
-/// The same for these corrupt bytes of a block.
+/// The same, for these corrupt bytes of a block.
 pub(crate) fn holes_of(stripe: &StripeRecord, corrupt: &[Span]) -> Vec<Span> {
     let coded = stripe.layout.coded_span();
     let pages = |span: Span| Span::new(span.start / PAGE_LEN * PAGE_LEN, span.end.next_multiple_of(PAGE_LEN)).intersect(coded);

@@ -1,9 +1,8 @@
 //! A read of ranges of a stripe's data blocks. Lost blocks are rebuilt; if a node cannot take part, the next plan
 //! avoids it.
 //!
-//! Events go in, actions come out ([`Read::on`]); the last action asks for the next event. If a read fails later, while
-//! its client receives data, the client's next attempt is another read, which avoids what the client blamed
-//! ([`avoided`]).
+//! Events go in, actions come out ([`Read::on`]); the next event answers the last action. If a read fails later, while its client receives
+//! data, the client's next attempt is another read, which avoids what the client blamed ([`avoided`]).
 
 use crate::{
     known::Known,

@@ -29,9 +29,9 @@ pub fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: &[u8]) 
 pub struct Unreadable {
     /// Blocks that cannot be read, ascending.
     pub blocks: Vec<u8>,
-    /// Why not.
+    /// The reason.
     pub why: Error,
-    /// Whether it could not be read if all nodes were up either.
+    /// Whether it cannot be read even if all nodes are up.
     pub is_lost: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct Unreadable {
 pub fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
     let Unreadable { why: error, is_lost, .. } = unreadable_now(code, stripe, view)?;
     let (reaction, why) = match is_lost {
-        false => (Reaction::Retry, "because nodes are down whose blocks are needed to read it"),
+        false => (Reaction::Retry, "because blocks that are needed to read it are on nodes that are down"),
         true => (error.reaction, "because too many blocks were lost since it was sent"),
     };
     Some(Error { reaction, message: format!("the stripe cannot be acknowledged, {why}: {}", error.message), ..error })
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_is_acknowledged_only_with_what_all_the_rest_can_be_made_of() {
+    fn a_stripe_is_acknowledged_only_if_missing_blocks_can_be_rebuilt() {
         let enough = |spec: &str, missing: &[u8], missing_max| {
             let code = weft_codes::parse(spec).unwrap();
             let stripe = stripe(&code);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_only_down_is_waited_for_and_what_is_lost_is_not() {
+    fn a_node_that_is_down_is_waited_for_and_a_lost_block_is_not() {
         let code = weft_codes::parse("rs(4,2)").unwrap();
         let mut stripe = stripe(&code);
         stripe.blocks.values_mut().for_each(|placed| placed.state = BlockState::Ok);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_whose_checksums_nobody_knows_cannot_be_missing() {
+    fn a_block_with_unknown_checksums_cannot_be_missing() {
         let code = weft_codes::parse("rs(4,2)").unwrap();
         let (stripe, mut checksums) = (stripe(&code), vec![Some(vec![7]); 6]);
         checksums[5] = None;

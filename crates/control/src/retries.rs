@@ -6,8 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 /// The first pause before a retry; each next pause is twice as long, up to a limit. The cause may last for hours.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(60);
-/// The most failures that are remembered. With so many, no new operation is tried, because it probably fails for the
-/// same cause.
+/// The most failures that are remembered. With that many, no new operation is tried, because it would probably fail for the same cause.
 const TRIED_MAX: usize = 65_536;
 
 /// Failed operations, by key.
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_again_and_again_is_tried_less_and_less_often() {
+    fn repeated_failures_are_retried_less_and_less_often() {
         let (mut retries, now) = (Retries::default(), Time::after(Duration::from_secs(100)));
         assert!(retries.is_due(&3, now) && retries.why(&3).is_empty());
         let pauses: Vec<u64> = (0..8).map(|_| retries.failed(3, "too few nodes".into(), now).1.as_secs()).collect();
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_number_of_remembered_failures_is_bounded() {
         let mut retries = Retries::default();
         for number in 0..=TRIED_MAX {
             retries.failed(number, String::new(), Time::default());

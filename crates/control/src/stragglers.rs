@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_waited_for_much_longer_than_others_is_a_straggler_for_a_while() {
+    fn a_node_that_others_wait_for_much_longer_is_a_straggler_for_a_while() {
         const MIB: u64 = 1 << 20;
         let (mut rates, mut now) = (Stragglers::default(), Time::default());
         assert_eq!(rates.stragglers(now), BTreeMap::new());

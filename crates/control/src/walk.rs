@@ -32,7 +32,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_page_that_does_not_come_is_asked_for_again_and_an_empty_one_is_the_last() {
+    fn a_failed_page_is_requested_again_and_an_empty_one_is_the_last() {
         let mut walk = Walk::new(None, |item: &u32| Some(*item));
         assert_eq!([walk.next(), walk.next()], [Some(None), Some(None)]);
         walk.came(&[3, 8], true);
@@ -46,7 +46,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_item_comes_once_and_in_order(items in proptest::collection::btree_set(0..200u32, 0..40), page in 1..9usize) {
+        fn each_item_is_returned_once_and_in_order(items in proptest::collection::btree_set(0..200u32, 0..40), page in 1..9usize) {
             let (mut walk, mut seen, mut pages) = (Walk::new(0, |item: &u32| item + 1), Vec::new(), 0);
             while let Some(from) = walk.next() {
                 let mut all: Vec<u32> = items.range(from..).copied().collect();

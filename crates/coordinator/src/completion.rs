@@ -147,7 +147,7 @@ mod tests {
     use weft_types::{Ack, BlockState, ClusterId, DiskNumber, Home, Layout, PutKey, StripeLayout};
 
     #[tokio::test]
-    async fn a_stripe_whose_blocks_have_come_by_its_turn_is_left_alone() {
+    async fn a_stripe_whose_blocks_have_arrived_in_time_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
         let (code, ack, failure_domain) = ("xor(2)".to_owned(), Ack { missing_max: 1 }, FailureDomain::Node);

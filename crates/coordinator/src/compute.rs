@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn other_tasks_go_on_meanwhile() {
+    async fn other_tasks_continue_during_a_computation() {
         // On the only thread that runs tasks.
         let computing = tokio::spawn(async {
             let (sender, receiver) = mpsc::channel();
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn with_one_thread_it_is_done_there() {
+    async fn on_a_single_thread_it_runs_in_place() {
         assert_eq!(compute(|| thread::current().id()), this_thread().await);
     }
 }

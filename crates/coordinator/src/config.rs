@@ -41,53 +41,53 @@ pub struct CoordinatorConfig {
     pub cluster: Option<ClusterId>,
     /// Directory with `ca.pem`, `coordinator.pem` and `coordinator-key.pem`. Required unless `insecure` is set.
     pub certificates: Option<PathBuf>,
-    /// No TLS: any process that reaches the port may do everything.
+    /// No TLS: any process that reaches the port has all rights.
     pub insecure: bool,
     /// Time between two heartbeats of an agent; 10 to 60000.
     pub heartbeat_interval_ms: u32,
-    /// A node that is silent for longer is down: reads go around it, and no block is placed on it. At least twice `heartbeat_interval_ms`.
+    /// A node that is silent for longer counts as down: reads avoid it, and no block is placed on it. At least twice
+    /// `heartbeat_interval_ms`.
     pub down_after_ms: u64,
-    /// A node or block that failed in a plan is avoided for this long, if there is a way around it. More than `stall_ms`: it takes one
-    /// stall to find which node failed.
+    /// Plans avoid a node or block that failed in a plan for this long, if they can. More than `stall_ms`: it takes one stall to find which
+    /// node failed.
     pub suspect_ms: u64,
-    /// A put that is silent for this long is given up, and its blocks are removed.
+    /// A put whose client is silent for this long is aborted, and its blocks are removed.
     pub upload_lease_ms: u64,
-    /// Blocks of removed and replaced objects stay readable for this long, for reads that are under way.
+    /// Blocks of removed and replaced objects stay readable for this long, for reads in progress.
     pub garbage_grace_ms: u64,
     /// Time between two removals of garbage.
     pub sweep_interval_ms: u64,
-    /// Time between two comparisons of a node's blocks with the metadata. A node is also compared when it registers. Blocks that the
-    /// metadata does not know go to quarantine. 0 switches both off.
+    /// Time between two comparisons of a node's blocks with the metadata. They are also compared when the node registers. Blocks that the
+    /// metadata does not know go to quarantine. 0 turns off both.
     pub orphan_check_interval_ms: u64,
-    /// Each link between idle nodes is measured once in this time (in a large cluster, a part of them). 0: only `weft link probe`
-    /// measures.
+    /// Time in which each link between idle nodes is measured once (in a large cluster, only some of the links). 0: links are measured only
+    /// by `weft link probe`.
     pub link_probe_interval_ms: u64,
-    /// Plans ignore measurements of links that are older. More than `link_probe_interval_ms`.
+    /// Plans ignore link measurements that are older than this. More than `link_probe_interval_ms`.
     pub link_age_max_ms: u64,
-    /// A task that moves no byte for this long has failed; connecting counts. More than `call_timeout_ms`, `failure_grace_ms` and the 5 s of
-    /// a TLS handshake.
+    /// A task that moves no byte for this long has failed; time to connect counts too. More than `call_timeout_ms`, `failure_grace_ms` and
+    /// the 5 s of a TLS handshake.
     pub stall_ms: u32,
-    /// A repair, a degraded read or a put over several levels goes on around a node that holds it up for this long, if there is a way
-    /// around; 500 or more. 0: it waits for `stall_ms`.
+    /// A repair, a degraded read or a put whose nodes forward data continues without a node that delays it for this long, if it can; 500
+    /// or more. 0: it waits for `stall_ms`.
     pub repair_stall_ms: u64,
     /// Deadline of a call to an agent.
     pub call_timeout_ms: u64,
-    /// When a part of a plan has failed, the others have this long to end by themselves.
+    /// When one task of a plan has failed, the others have this much time to end before they are cancelled.
     pub failure_grace_ms: u64,
     /// Attempts to open a plan at agents that are busy.
     pub open_attempts_max: u32,
-    /// Failures that one repair goes on around, and attempts to place one stripe of a put on other nodes.
+    /// Failures after which one repair still continues, and attempts to place one stripe of a put on other nodes.
     pub resumes_max: u32,
-    /// Slice of plain reads and of writes; a multiple of 4 KiB.
+    /// Slice size of plain reads and of writes; a multiple of 4 KiB.
     pub slice_len: ByteSize,
-    /// Slice of repairs and degraded reads, which go through chains; a multiple of 4 KiB. `auto`: the length that is predicted to be the
-    /// fastest.
+    /// Slice size of repairs and degraded reads; a multiple of 4 KiB. `auto`: the size that is predicted to be fastest.
     pub repair_slice_len: AutoSize,
-    /// Scheme of degraded reads and repairs that name none: `conventional`, `ppr`, `pipeline`, `cyclic`, or `auto`: the one that is
-    /// predicted to be the fastest.
+    /// Default scheme of degraded reads and repairs: `conventional`, `ppr`, `pipeline`, `cyclic`, or `auto`, which chooses the one that is
+    /// predicted to be fastest.
     pub scheme: String,
-    /// Scheme of puts that name none: `direct`, `mist`, or `auto`: the one that is predicted to be the fastest, beside other puts under
-    /// way.
+    /// Default scheme of puts: `direct`, `mist`, or `auto`, which chooses the one that is predicted to be faster, given the other puts in
+    /// progress.
     pub write_scheme: String,
     /// Code of the policy `default` of a new cluster.
     pub default_code: String,
@@ -95,12 +95,12 @@ pub struct CoordinatorConfig {
     pub default_failure_domain: String,
     /// A disk with less free space than this gets no new block.
     pub disk_reserve: ByteSize,
-    /// Part of each disk that conversions leave free for puts, beside `disk_reserve`; below 100. A conversion waits if too few nodes have
-    /// more.
+    /// Share of each disk that conversions leave free for puts, in addition to `disk_reserve`; below 100. A conversion waits if too few
+    /// nodes have more free space.
     pub conversion_free_percent: u32,
-    /// A conversion waits this long for a node that is down and has its new blocks: the node may be restarting.
+    /// A conversion waits this long for a node that is down and holds its new blocks, because the node may be restarting.
     pub conversion_restart_ms: u64,
-    /// What repairs and scrubs may use of every node. An agent applies the lower of these and its own limits.
+    /// Limits of repairs and scrubs on every node. An agent applies the lower of these and its own limits.
     pub limits: ClassLimits,
 }
 
@@ -158,7 +158,7 @@ impl CoordinatorConfig {
         Ok(PolicyRecord { code: coding.code.spec(), block_len, cell_len, failure_domain, ..default })
     }
 
-    /// Refuses settings with which nothing would work, and names valid ones.
+    /// Refuses invalid settings, and names valid ones.
     pub(crate) fn check(&self) -> Result<()> {
         let positive = [
             ("upload_lease_ms", self.upload_lease_ms),
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_what_differs_and_mistakes_are_named() {
+    fn a_file_overrides_defaults_and_errors_are_named() {
         let config: CoordinatorConfig = toml::from_str("insecure = true\nslice_len = \"1MiB\"").unwrap();
         assert_eq!(config, CoordinatorConfig { insecure: true, slice_len: ByteSize(1 << 20), ..CoordinatorConfig::default() });
         assert_eq!(config.check(), Ok(()));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_do_not_go_together_are_refused_and_named() {
+    fn inconsistent_times_are_refused_and_named() {
         let (config, tls) = (CoordinatorConfig { insecure: true, ..CoordinatorConfig::default() }, CoordinatorConfig::default());
         assert_eq!((config.check(), tls.check()), (Ok(()), Ok(())), "the default must be valid");
         let refused = |config: CoordinatorConfig, parts: [&str; 3]| {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn no_listener_without_a_decision() {
+    fn certificates_or_insecure_must_be_set() {
         let neither = CoordinatorConfig::default().security().unwrap_err();
         assert!(neither.message.contains("insecure = true"), "{neither}");
         let both = CoordinatorConfig { insecure: true, certificates: Some("x".into()), ..CoordinatorConfig::default() };

@@ -31,7 +31,7 @@ use weft_plan::ProofKey;
 use weft_proto::{Net, rpc};
 use weft_types::{Clock, ClusterId, Error, NodeState, Result};
 
-/// How often silent nodes are looked for.
+/// How often the coordinator checks for silent nodes.
 const LOOK_INTERVAL_MS: u64 = 250;
 
 /// A coordinator's dependencies on the outside, which a simulation replaces.
@@ -64,7 +64,7 @@ impl Coordinator {
         let security = config.security()?;
         if security.is_insecure() {
             tracing::warn!(
-                "insecure = true: connections are neither encrypted nor authenticated; anyone who can reach the port may do everything"
+                "insecure = true: connections are neither encrypted nor authenticated; anyone who can reach the port has all rights"
             );
         }
         let mut rng = StdRng::seed_from_u64(seams.seed);
@@ -146,7 +146,7 @@ impl Coordinator {
         self.epoch
     }
 
-    /// Waits until it ends by itself, because another coordinator leads or it cannot serve any more.
+    /// Waits until it ends on its own, because another coordinator leads or it can no longer serve.
     pub async fn ended(&mut self) -> Result<()> {
         (&mut self.serving).await.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed: {error}"))))
     }
@@ -164,7 +164,7 @@ impl Drop for Coordinator {
     }
 }
 
-/// A separate key: nothing that is sent to others is drawn from the same numbers.
+/// A separate key: no value that is sent to others is drawn from the same numbers.
 fn proof_key(seed: u64) -> ProofKey {
     ProofKey::new(StdRng::seed_from_u64(seed ^ u64::from_le_bytes(*b"proofkey")).random())
 }

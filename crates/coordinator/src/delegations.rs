@@ -1,5 +1,5 @@
-//! Delegations: work that agents do for the coordinator. An agent with a delegation may call as a client does, for that
-//! work only and as long as the coordinator waits for it; later calls are refused.
+//! Delegations: work that agents do for the coordinator. An agent with a delegation may make a client's calls for that work only, while the
+//! coordinator waits for it; later calls are refused.
 
 use std::{
     collections::BTreeMap,
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delegation_is_one_agents_for_one_stripe_until_it_ends() {
+    fn a_delegation_is_valid_for_one_agent_and_one_stripe_until_it_ends() {
         let delegations = Delegations::default();
         let delegation = Delegation {
             node: NodeId(3),

@@ -1,4 +1,4 @@
-//! Lists garbage for clients, and releases it when a person requests it.
+//! Lists garbage for clients, and releases it on an operator's request.
 
 use crate::{members::Session, shared::Shared};
 use futures::future::join_all;
@@ -10,10 +10,10 @@ use weft_types::{DiskRecord, Error, GarbageReason, NodeId, Result};
 
 /// The most blocks that one call deletes, so that it finishes within its deadline.
 const BLOCKS_PER_CALL: u32 = 64;
-/// The reason shown for damaged blocks in quarantine: only a person deletes them, by hand.
+/// The reason shown for damaged blocks in quarantine, which only an operator deletes, by hand.
 const DAMAGED: &str = "damaged";
 
-/// Garbage in the metadata and in the quarantine of the nodes that are up, by disk and reason; of one node, or of all.
+/// Lists the garbage in the metadata, and the quarantines of nodes that are up, by disk and reason; for one node or for all.
 pub(crate) async fn list(shared: &Shared, asked: &v1::ListGarbageRequest) -> Result<v1::ListGarbageReply> {
     let mut members: Vec<MemberStatus> = shared.members.statuses();
     if asked.node != 0 {
@@ -37,13 +37,13 @@ pub(crate) async fn list(shared: &Shared, asked: &v1::ListGarbageRequest) -> Res
                 reply.garbage.extend(disks);
                 reply.warnings.extend((!told.kept.is_empty()).then(|| format!("{}: {}", record.name, told.kept)));
             }
-            Err(error) => reply.warnings.push(format!("what {} has in quarantine is not known: {}", record.name, error.message)),
+            Err(error) => reply.warnings.push(format!("the quarantine of {} is not known: {}", record.name, error.message)),
         }
     }
     Ok(reply)
 }
 
-/// Deletes some of what a node has in quarantine.
+/// Deletes some blocks from a node's quarantine.
 pub(crate) async fn release_some(shared: &Shared, asked: &v1::ReleaseGarbageRequest) -> Result<v1::ReleaseGarbageReply> {
     let node = NodeId(asked.node);
     require_node(&shared.members.statuses(), node)?;

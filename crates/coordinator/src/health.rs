@@ -1,7 +1,7 @@
 //! The cluster's health: the shell around [`weft_control::health`], which decides.
 //!
-//! One task keeps the tally. It alone reads stripes for it, a page at a time, so an answer costs no more than what it says: all
-//! stripes once after the start, then those that the metadata names as changed, and those of disks that came or went.
+//! One task maintains the tally. Only this task reads stripes for it, page by page, so a status query scans nothing. It reads all stripes
+//! once after the start, then those that the metadata reports as changed, and those of disks that appeared or disappeared.
 
 mod answer;
 pub(crate) mod state;
@@ -19,29 +19,29 @@ use weft_control::{
 use weft_meta::MetaError;
 use weft_types::{Owner, Result, StripeId, StripeRecord, UploadId};
 
-/// How often changes are looked for.
+/// How often the task looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// A failure that lasts is logged this often.
+/// How often a lasting failure is logged.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
-/// Stripes that are looked at together.
+/// Stripes that are checked together.
 const STRIPES_PER_PAGE: u32 = 256;
-/// The pause between two pages, which leaves time for other work of the metadata.
+/// The pause between two pages, so that other users of the metadata get their turn.
 const PAGE_PAUSE: Duration = Duration::from_millis(5);
-/// The most versions of objects whose code is remembered.
+/// The most object versions whose codes are cached.
 const CODES_MAX: usize = 1_024;
 
-/// What the task that keeps the tally remembers.
+/// The state of the task that maintains the tally.
 #[derive(Default)]
 struct Keeper {
     further: FurtherLosses,
     codes: BTreeMap<UploadId, SharedCode>,
-    /// Changed stripes that were taken and not looked at yet.
+    /// Changed stripes that were taken but not checked yet.
     changed: Vec<StripeId>,
 }
 
-/// Keeps the tally for as long as it runs.
+/// Maintains the tally until it is dropped.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    // Otherwise all stripes would count as unreadable, and be counted again a moment later.
+    // Otherwise all stripes would count as unreadable until the nodes have registered.
     shared.until_nodes_are_back().await;
     let mut keeper = Keeper::default();
     let mut warned_at: Option<Instant> = None;
@@ -85,7 +85,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at stripes that changed, if there are any. Those that could not be read come again.
+    /// Checks stripes that changed, if there are any. Those that could not be read from the metadata are checked again later.
     async fn look_at_changed(&mut self, shared: &Shared, view: &View) -> Result<bool> {
         if self.changed.is_empty() {
             let changed = shared.meta.changed_stripes(STRIPES_PER_PAGE).await;
@@ -101,7 +101,7 @@ impl Keeper {
         Ok(true)
     }
 
-    /// The conditions of those that have bad blocks and belong to an object.
+    /// The conditions of those stripes that have bad blocks and belong to an object.
     async fn judged(&mut self, shared: &Shared, stripes: &[StripeRecord], view: &View) -> Result<BTreeMap<StripeId, Condition>> {
         let mut bad = Vec::new();
         for stripe in stripes {
@@ -123,7 +123,7 @@ impl Keeper {
         Ok(compute(|| bad.into_iter().map(condition).collect()))
     }
 
-    /// The code of an object; `None` if it does not exist any more. Then its stripes are among those that changed.
+    /// The code of an object; `None` if the object no longer exists. Its stripes are then among the changed ones.
     async fn code_of(&mut self, shared: &Shared, version: UploadId) -> Result<Option<SharedCode>> {
         if let Some(code) = self.codes.get(&version) {
             return Ok(Some(Arc::clone(code)));

@@ -27,7 +27,7 @@ use weft_types::{Error, NodeId, Party, Reaction, Result};
 const PAIRS_ASKED_MAX: usize = 4_096;
 /// Probes between different nodes that run at the same time.
 const PROBES_AT_ONCE: usize = 4;
-/// How often a node that is busy with another probe is asked again.
+/// How many times a probe is retried at a node that is busy with another one.
 const BUSY_TRIES: u32 = 5;
 const BUSY_PAUSE_MS: std::ops::RangeInclusive<u64> = 50..=250;
 /// How long both agents may take to answer: they wait for each other for three seconds and measure for two.
@@ -129,7 +129,7 @@ async fn probe(shared: &Shared, pair: Pair, only_idle: bool) -> Result<Figure> {
                 received.await
             }
             received = &mut received => {
-                // A sender that is blocked learns now that the receiver has finished; one that refused answers at once.
+                // A blocked sender now detects that the receiver has finished; one that refused answers at once.
                 match timeout(SENDER_GRACE, sent).await {
                     Ok(Err(busy)) if busy.reaction == Reaction::Retry => Err(busy),
                     _ => received,
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_that_get_too_old_are_warned_of() {
+    fn figures_that_expire_before_the_next_measurement_get_a_warning() {
         let config = |link_probe_interval_ms, link_age_max_ms| CoordinatorConfig {
             link_probe_interval_ms,
             link_age_max_ms,

@@ -20,7 +20,7 @@ const CORRUPT_MAX: usize = 1024;
 /// The most bytes of an agent's address or path.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Why metadata that know less than a node are refused, and what to do.
+/// The message for metadata that are behind a node: the reason and what to do.
 const OLD_COPY: &str =
     "the metadata is an old copy; start the coordinator on the newest one (docs/operations.md, \"An old copy of the metadata\")";
 

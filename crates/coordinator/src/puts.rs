@@ -41,8 +41,8 @@ use weft_types::{Error, NodeId, PlanId, PutKey, Result, StripeLayout, UploadId};
 /// A node that had waited for another for this fraction of a stall when a plan ended did not fail itself.
 const WAIT_SHARE: u32 = 4;
 
-/// How often busy agents are asked when a first stripe is started with its put. The client waits for this without
-/// asking again; if it fails, the client asks for the stripe as for any other.
+/// How many times busy agents are tried when a first stripe is started with its put. If it fails, the client requests the stripe like any
+/// other.
 const START_ATTEMPTS: u32 = 2;
 
 /// The longest wait for the answer to a writer's complaint.
@@ -91,7 +91,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
             let (upload, data_len, options) = (id.0, stripe.data_len, asked.options);
             let asked = v1::PutStripeRequest { upload, number: 0, data_len, options, put_key: put_key.0 };
             let who = Who { caller: caller.clone(), delegation: None };
-            // The client learns the reason when it asks for the stripe itself.
+            // The client gets the reason when it requests the stripe.
             started = put_stripe(shared, asked, &who, START_ATTEMPTS)
                 .await
                 .inspect_err(|error| tracing::debug!(%error, "cannot start the first stripe with its put"))
@@ -129,8 +129,7 @@ async fn begin_with(
     Ok(upload.id)
 }
 
-/// Allocates a stripe, opens and starts its plan, and returns the client's task. Busy agents are asked `attempts`
-/// times.
+/// Allocates a stripe, opens and starts its plan, and returns the client's task. Busy agents are tried `attempts` times.
 pub(crate) async fn put_stripe(
     shared: &Arc<Shared>,
     asked: v1::PutStripeRequest,
@@ -280,8 +279,7 @@ pub(crate) async fn keep(shared: &Shared, asked: &v1::KeepPutRequest) -> Result<
 
 /// Aborts a put. Succeeds if it was aborted already.
 pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
-    // An agent keeps a block that a task is writing, and accepts no task for it later. Asking for its removal before
-    // the task has ended would be in vain.
+    // An agent does not remove a block that a task is writing, so removing it has no effect before the task has ended.
     let running_ms = if shared.puts.is_active(id) { shared.config.stall_ms.into() } else { 0 };
     let not_before_ms = shared.now_ms().saturating_add(running_ms);
     let leftovers = Leftovers { unopened: shared.puts.take_unopened(id), garbage_not_before_ms: not_before_ms };
@@ -296,7 +294,7 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
         }
         Err(error) => return Err(shared.meta_error(error)),
     }
-    // Covers everything that has begun; what begins later finds no put.
+    // Stops all plans that have begun; later ones find no put.
     shared.puts.late_blocks.stop(id);
     shared.puts.forget(id);
     Ok(())
@@ -312,7 +310,7 @@ async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     Ok(upload)
 }
 
-/// Records a lesson for a put.
+/// Records for a put what a failure has shown.
 async fn learn_of(shared: &Shared, upload: UploadId, lesson: Lesson) {
     shared.puts.with(upload, |put| put.learn(lesson));
     forget_if_gone(shared, upload).await;
@@ -342,7 +340,7 @@ async fn keep_sending(
             shared.puts.forget(key.0);
             Err(shared.meta_error(MetaError::NotFound(what)))
         }
-        // The client asks again.
+        // The client repeats the call.
         Err(error) => {
             shared.puts.leave(key);
             Err(shared.meta_error(error))

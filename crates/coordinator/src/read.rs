@@ -231,7 +231,7 @@ mod tests {
     use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, Seq, StripeId, StripeLayout};
 
     #[test]
-    fn a_node_is_heard_of_its_own_blocks_only_and_not_at_any_length() {
+    fn a_nodes_page_checksums_count_only_for_its_own_blocks_and_are_bounded() {
         let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
         let place =
             |node| PlacedBlock { generation: 1, generation_high_water: 1, home: home(node), state: BlockState::Ok, copy: 0 };

@@ -83,7 +83,7 @@ impl Rebuilder<'_> {
         }
     }
 
-    /// Carries out an action that asks for an answer.
+    /// Carries out an action that requires an answer.
     async fn answer(
         self,
         action: Action,

@@ -22,7 +22,7 @@ use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, PutKey, Result, Str
 /// The most codes that are kept constructed.
 const CODES_MAX: usize = 64;
 
-/// How often it is checked whether all nodes have returned.
+/// How often to check whether all nodes have returned.
 const COMING_BACK_POLL: Duration = Duration::from_millis(100);
 
 /// The state that all parts of a coordinator share.
@@ -95,7 +95,7 @@ impl Shared {
         Party::Client(self.rng().random())
     }
 
-    /// A seed for numbers that must be drawn the same again.
+    /// A seed for numbers that must be reproducible.
     pub(crate) fn draw_seed(&self) -> u64 {
         self.rng().random()
     }
@@ -163,8 +163,7 @@ impl Shared {
         error.into()
     }
 
-    /// Waits after the coordinator's start: a node that has not registered yet is not lost, and rebuilding its blocks
-    /// would be in vain.
+    /// Waits after the coordinator's start: a node that has not registered yet is not lost, and its blocks need not be rebuilt.
     pub(crate) async fn until_nodes_are_back(&self) {
         let most = Duration::from_millis(self.config.down_after_ms.saturating_mul(2));
         let all_back = async {

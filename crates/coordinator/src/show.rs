@@ -15,7 +15,7 @@ use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, Stripe
 
 /// The most blocks in one answer: more would not fit in a message.
 const BLOCKS_MAX: usize = 32 << 10;
-/// The most stripes in one answer of which it says why they cannot be read.
+/// The most stripes in one answer for which the reason is given why they cannot be read.
 const REASONS_MAX: usize = 16;
 /// The most checksums in one answer; those of a single stripe with more are left out.
 const CHECKSUMS_MAX: usize = 1 << 20;
@@ -215,7 +215,7 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
 fn warnings(shared: &Shared, statuses: &[MemberStatus], blocks: &BTreeMap<DiskNumber, u64>) -> Vec<String> {
     let mut warnings = Vec::new();
     if shared.security.is_insecure() {
-        warnings.push("insecure = true: anyone who can reach a port may do everything".to_owned());
+        warnings.push("insecure = true: anyone who can reach a port has all rights".to_owned());
     }
     let down: Vec<&str> = statuses.iter().filter(|status| !status.up).map(|status| &*status.record.name).collect();
     if !down.is_empty() {
@@ -276,7 +276,7 @@ mod tests {
     use weft_types::Ack;
 
     #[test]
-    fn when_a_policys_puts_are_acknowledged_is_told_so_that_it_can_be_given_again() {
+    fn a_policys_ack_rule_is_shown_in_a_form_that_can_be_parsed() {
         let shown = |code: &str, missing_max| {
             let record = PolicyRecord { code: code.into(), ack: Ack { missing_max }, ..validate::default_policy() };
             policy(record).ack

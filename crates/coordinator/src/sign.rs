@@ -1,4 +1,4 @@
-//! From a verified plan to what each party is sent: its task, the other ends of its links, and the tokens for them.
+//! From a verified plan to the messages for each party: its task, the other ends of its links, and the tokens for them.
 
 use crate::{in_flight::Moving, members::Session, shared::Shared};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) struct SignedTask {
     pub(crate) link_bytes: u64,
 }
 
-/// What an agent needs to know of a block that it stores.
+/// An agent's instructions for a block that it stores.
 pub(crate) struct StoreOrder {
     pub(crate) meta: BlockMeta,
     /// The checksums that it must have, if known.
@@ -41,7 +41,7 @@ pub(crate) struct StoreOrder {
     pub(crate) disk: String,
 }
 
-/// What an agent needs to know of a block that it stores.
+/// An agent's instructions for a block that it stores.
 #[expect(clippy::too_many_arguments, reason = "a sidecar contains all of this")]
 pub(crate) fn store_order(
     shared: &Shared,
@@ -124,7 +124,7 @@ struct Cut {
     name: String,
 }
 
-/// What `party` needs to know of the other end of one of its links.
+/// The description of the other end of one of `party`'s links.
 fn peer(party: Party, cut: &Cut, link: &weft_plan::TaskLink, cuts: &BTreeMap<Party, Cut>) -> Result<v1::LinkPeer> {
     let other = cuts.get(&link.peer).ok_or_else(|| Error::fatal("internal error: a link has no other end").party(party))?;
     let name = other.name.clone();

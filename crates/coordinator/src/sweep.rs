@@ -1,7 +1,7 @@
 //! Garbage collection: puts with expired leases, dropped allocations, blocks of removed objects.
 //!
-//! A block is removed from its node only if it is garbage in the metadata, and is forgotten there only after its node
-//! has reported it as gone. A node that is down is asked when it returns.
+//! A block is removed from its node only if it is garbage in the metadata, and its garbage record is deleted only after the node has
+//! reported the block as gone. Garbage on a node that is down is removed when the node returns.
 
 use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
@@ -105,8 +105,8 @@ fn tell(node: &str, meant: bool, kept: Result<Kept>) {
     }
 }
 
-/// Forgets the blocks that the node has removed. Blocks that it keeps, for example on a failed disk, stay garbage. They delay others only
-/// if they are as many as a sweep takes.
+/// Deletes the garbage records of the blocks that the node has removed. Blocks that it keeps, for example on a failed disk, stay garbage.
+/// They delay others only if they fill a whole sweep.
 async fn remove_garbage(shared: &Shared, node: NodeId, meant: bool, now_ms: u64) -> Result<Kept> {
     let mut kept = Kept::default();
     for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant() == meant) {

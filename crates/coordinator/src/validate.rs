@@ -37,7 +37,7 @@ pub(crate) struct Coding {
     pub(crate) layout: Layout,
 }
 
-/// Checks a name; `what` says of what.
+/// Checks a name; `what` is the kind of thing it names.
 pub(crate) fn name(what: &str, name: &str) -> Result<()> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn sub_blocks_are_large_unless_a_size_was_asked_for() {
+    fn sub_blocks_are_large_unless_a_size_is_requested() {
         let policy = default_policy();
         let of = |spec, block, cell| coding(spec, block, cell, Some(&policy)).unwrap().layout;
         for (spec, alpha, block_len, cell_len) in [
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_where_nothing_is_asked_for_has_the_sizes_of_the_policy() {
+    fn puts_without_sizes_use_those_of_the_policy() {
         for (spec, block_len, cell_len) in [
             ("rs(4,2)", 3 << 20, 0),
             ("rs(4,2)", 64 << 10, 0),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_does_not_fit_is_told_which_would() {
+    fn an_unsuitable_size_is_refused_with_a_suitable_one() {
         let policy = default_policy();
         let says = |spec, block, cell, text: &str| {
             let error = coding(spec, block, cell, Some(&policy)).unwrap_err().message;
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_is_said_in_blocks_that_are_there_or_in_blocks_that_may_be_missing() {
+    fn an_ack_rule_counts_durable_or_missing_blocks() {
         let code = |spec| weft_codes::parse(spec).unwrap();
         let missing = |text, spec| ack(text, &code(spec)).map(|ack| ack.missing_max).map_err(|error| error.message);
         assert_eq!(

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_come_back_when_the_last_reader_lets_go() {
+    fn buffers_return_to_the_pool_when_the_last_reader_drops_them() {
         let buffers = Buffers::new(1);
         let mut first = buffers.take(8);
         first.bytes_mut().fill(1);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn of_all_sizes_no_more_bytes_are_kept_than_are_said() {
+    fn the_kept_bytes_of_all_sizes_are_bounded() {
         let buffers = Buffers::within(100);
         let out: Vec<Buffer> = [60, 30, 50].map(|len| buffers.take(len)).into();
         drop(out);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn they_begin_at_a_cache_line() {
+    fn buffers_begin_at_a_cache_line() {
         let buffers = Buffers::new(8);
         let taken: Vec<Buffer> = [1, 63, 4096, 256 << 10, 1 << 20].map(|len| buffers.take(len)).into();
         assert!(taken.iter().all(|buffer| buffer.as_ref().as_ptr().addr().is_multiple_of(ALIGNMENT)));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_terms_are_zeros_whatever_the_buffer_held() {
+    fn rows_without_terms_are_zeros_even_in_a_used_buffer() {
         let combiner = Combiner::new(&matrix(3, 1, &[(0, 0, 2)]), &[1], &[1, 2], 1).unwrap();
         for _ in 0..3 {
             let sinks = combiner.apply(&[Rows::from(vec![9; 100])], Span::new(0, 100));

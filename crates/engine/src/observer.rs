@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_bound_of_its_own_waits_for_no_peer() {
+    fn a_wait_for_an_own_rate_limit_names_no_peer() {
         let task = task(Source::Link(9), Sink::Store { index: 0, sub_blocks: vec![0] });
         for (come, peer) in [(false, Some(PEER)), (true, None)] {
             let (observer, slices) = (Observer::new(&task), Slices { come });
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_held_back_is_seen_to_be_for_as_long_as_it_is() {
+    fn a_held_back_port_is_reported_while_it_is_held_back() {
         let observer = Observer::new(&task(Source::Link(9), Sink::Store { index: 0, sub_blocks: vec![0] }));
         let (watch, hold) = (observer.stage(0).unwrap(), Hold::default());
         watch.opened(Port::Sink(0), Some(hold.clone()));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_clock_it_is_known_what_a_stage_spends_its_time_on() {
+    fn with_a_clock_the_time_of_a_stage_is_measured() {
         let block = || Source::Block { index: 0, sub_blocks: vec![0] };
         let store = || Sink::Store { index: 0, sub_blocks: vec![0] };
         for (source, sink) in [(block(), Sink::Link(9)), (Source::Link(9), store())] {

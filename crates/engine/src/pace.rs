@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_goes_far_ahead_of_the_slowest_and_who_has_left_holds_nobody_up() {
+    fn no_stage_runs_far_ahead_of_the_slowest_and_an_ended_stage_delays_none() {
         let pace = Pace::default();
         let (slow, fast) = (pace.join(&lane(0, 2), 0), pace.join(&lane(1, 2), 1));
         for _ in 0..2 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_of_its_own_waits_for_nobody() {
+    fn a_lane_with_its_own_span_waits_for_no_other() {
         let pace = Pace::default();
         let (_other, alone) = (pace.join(&lane(0, 2), 0), pace.join(&lane(0, 1), 1));
         for _ in 0..10 {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken() {
+    fn a_waiting_stage_is_woken() {
         let pace = Pace::default();
         let (slow, fast) = (pace.join(&lane(0, 2), 0), pace.join(&lane(1, 2), 1));
         let ahead = async {

@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flat_and_run_by_every_kernel_it_is_the_same(factored in factored(), len in 0usize..10_000, seed: u8) {
+        fn every_kernel_gives_the_result_of_the_flat_matrix(factored in factored(), len in 0usize..10_000, seed: u8) {
             let right = oracle(&factored);
             prop_assert_eq!(factored.flatten(usize::MAX).unwrap().to_dense(), right.clone());
             let sources: Vec<Vec<u8>> =
@@ -349,14 +349,14 @@ mod tests {
         }
 
         #[test]
-        fn a_product_from_the_left_is_one(factored in factored(), seed: u8) {
+        fn a_product_from_the_left_is_correct(factored in factored(), seed: u8) {
             let left = Matrix::from_fn(3, factored.rows(), |r, c| ((r * 5 + c * 11 + usize::from(seed)) % 7) as u8);
             let product = factored.then(&SparseMatrix::from(&left));
             prop_assert_eq!(oracle(&product), left.times(&oracle(&factored)));
         }
 
         #[test]
-        fn a_product_from_the_right_and_parts_are_those(factored in factored(), seed: u8) {
+        fn a_product_from_the_right_and_parts_are_correct(factored in factored(), seed: u8) {
             let right = Matrix::from_fn(factored.cols(), 4, |r, c| ((r * 3 + c * 13 + usize::from(seed)) % 9) as u8);
             prop_assert_eq!(oracle(&factored.of(&SparseMatrix::from(&right))), oracle(&factored).times(&right));
             let rows: Vec<usize> = (0..factored.rows()).rev().step_by(2).collect();
@@ -370,7 +370,7 @@ mod tests {
         }
 
         #[test]
-        fn it_is_written_and_read_back(factored in factored()) {
+        fn a_factored_matrix_is_written_and_read_back(factored in factored()) {
             let json = serde_json::to_string(&factored).unwrap();
             prop_assert_eq!(serde_json::from_str::<Factored>(&json).unwrap(), factored);
         }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_itself_or_on_later_ones_is_refused() {
+    fn a_temporary_that_depends_on_itself_or_a_later_one_is_refused() {
         let steps = |terms: &[(usize, usize, u8)]| SparseMatrix::new(3, 4, terms.iter().copied()).unwrap();
         assert!(Factored::new(2, steps(&[(0, 0, 1), (1, 2, 1), (2, 3, 1)])).is_some());
         assert!(Factored::new(2, steps(&[(0, 2, 1)])).is_none());
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_builder_leaves_out_what_nobody_needs() {
+    fn a_builder_omits_unused_temporaries() {
         let mut builder = FactoredBuilder::new(2);
         let unused = builder.temporary(vec![(0, 3)]);
         let sum = builder.temporary(vec![(0, 1), (1, 1)]);

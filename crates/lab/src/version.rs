@@ -14,7 +14,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) enum Caller {
     /// By `weft`, of this version.
     Weft(String),
-    /// By a person or a script, directly.
+    /// Directly, by a user or a script.
     Direct,
 }
 

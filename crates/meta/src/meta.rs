@@ -19,12 +19,11 @@ pub trait Meta: Send + Sync {
     async fn become_leader(&self) -> Result<Epoch>;
     /// The number of durable transactions that changed something, since this was opened.
     fn commits(&self) -> u64;
-    /// The totals of objects, stripes and bytes. They are kept, not counted for each call.
+    /// The totals of objects, stripes and bytes. They are maintained, not counted for each call.
     async fn totals(&self) -> Result<Totals>;
-    /// The same for each code that an object has, by the code's spec.
+    /// The same totals by code spec.
     async fn totals_by_code(&self) -> Result<Vec<(String, Totals)>>;
-    /// Takes at most `limit` stripes that were written or dropped since this was opened and belong, or belonged, to an object. Each
-    /// change is returned once.
+    /// Takes at most `limit` stripes of objects that were written or dropped since the database was opened. Each change is returned once.
     async fn changed_stripes(&self, limit: u32) -> Result<Vec<StripeId>>;
 
     /// Registers a node that is new or restarted. A node's number and name are bound to each other for good. Disks that
@@ -75,7 +74,7 @@ pub trait Meta: Send + Sync {
     async fn stripes(&self, version: UploadId, from: u64, limit: u32) -> Result<Page<StripeRecord>>;
     /// The stripes of all objects, in order, after `after`.
     async fn object_stripes(&self, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>>;
-    /// Those of these stripes that still exist.
+    /// Returns those of these stripes that still exist.
     async fn find_stripes(&self, stripes: Vec<StripeId>) -> Result<Vec<StripeRecord>>;
     /// A stripe.
     async fn stripe(&self, stripe: StripeId) -> Result<StripeRecord>;
@@ -146,10 +145,10 @@ pub trait Meta: Send + Sync {
         keep: Vec<BlockId>,
         garbage_not_before_ms: u64,
     ) -> Result<StripeRecord>;
-    /// Gives up an allocated block, which becomes garbage. Succeeds if it was given up already.
+    /// Releases an allocated block, which becomes garbage. Succeeds if it was released already.
     async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()>;
-    /// Gives up expired allocations of repairs, and those of earlier leaders, whose plans have ended. They become
-    /// garbage when they expire. Returns their number.
+    /// Releases expired allocations of repairs, and those of earlier leaders, whose plans have ended. They become garbage when they expire.
+    /// Returns their number.
     async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64>;
     /// All allocations, in the order of their blocks.
     async fn allocations(&self) -> Result<Vec<Allocation>>;
@@ -161,18 +160,18 @@ pub trait Meta: Send + Sync {
     /// changed.
     async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 
-    /// What a node may remove by now for one reason.
+    /// The garbage of one reason that a node may remove now.
     async fn garbage(&self, node: NodeId, reason: GarbageReason, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
-    /// All garbage, whenever it may be removed, by disk and reason.
+    /// All garbage, by disk and reason, including garbage that may not be removed yet.
     async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>>;
-    /// A person wants a node's unexpected garbage removed, whatever it is: from now on that is its reason. Tells how many blocks.
+    /// Changes the reason of a node's unexpected garbage to removal by a user. Returns the number of blocks.
     async fn release_garbage(&self, epoch: Epoch, node: NodeId) -> Result<u64>;
-    /// How much garbage there is, whenever it may be removed, and on whatever node.
+    /// The amount of all garbage, on any node, including garbage that may not be removed yet.
     async fn garbage_count(&self) -> Result<u64>;
     /// Those of `blocks`, found on a node, that the metadata does not know: neither current in a stripe, nor allocated,
     /// nor garbage of that node.
     async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;
-    /// Forgets garbage that the node has removed.
+    /// Deletes the records of garbage that the node has removed.
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
 
     /// Creates a job, which is then running. Fails while another job of its kind and subject is running or paused. A

@@ -19,7 +19,7 @@ pub struct Page<T> {
 pub struct NewCluster {
     /// The cluster's id, drawn at random.
     pub id: ClusterId,
-    /// The database's incarnation, drawn at random: tells it from any other database of the same cluster.
+    /// The database's incarnation, drawn at random: distinguishes it from any other database of the same cluster.
     pub incarnation: u128,
     /// Its first policies.
     pub policies: Vec<PolicyRecord>,
@@ -162,7 +162,7 @@ pub struct NewUpload {
     pub expires_ms: u64,
     /// For a conversion: the version that it converts and must replace.
     pub replaces: Option<UploadId>,
-    /// The key that the writer shows with each call.
+    /// The key that the writer must send with each call.
     pub key: PutKey,
 }
 
@@ -186,12 +186,12 @@ pub struct NewStripe {
     pub homes: Vec<Home>,
 }
 
-/// The allocations that a put gives up.
+/// The allocations that a put releases.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leftovers {
-    /// Stripes that no agent was told of: their allocations are forgotten, and nothing becomes garbage.
+    /// Stripes that no agent knows of: their allocations are deleted, and nothing becomes garbage.
     pub unopened: Vec<StripeId>,
-    /// When nodes may remove the other blocks given up, milliseconds since 1970.
+    /// When nodes may remove the other released blocks, milliseconds since 1970.
     pub garbage_not_before_ms: u64,
 }
 
@@ -202,7 +202,7 @@ pub struct CommitPut {
     pub size: u64,
     /// The time of the commit, milliseconds since 1970.
     pub now_ms: u64,
-    /// The allocations that it gives up. The blocks of the previous version become garbage under the same rules.
+    /// The allocations that it releases. The blocks of the previous version become garbage under the same rules.
     pub leftovers: Leftovers,
 }
 
@@ -261,7 +261,7 @@ pub struct GarbageBlock {
     pub block: BlockId,
     /// Where it is, if it was written at all.
     pub home: Home,
-    /// Why.
+    /// The reason.
     pub reason: GarbageReason,
     /// Its length; `None` if unknown, for example of a block that may never have arrived.
     pub bytes: Option<u64>,
@@ -269,18 +269,18 @@ pub struct GarbageBlock {
     pub not_before_ms: u64,
 }
 
-/// The garbage of one disk that has one reason.
+/// The garbage of one disk for one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GarbageTotal {
     /// The disk, if the blocks were written at all.
     pub home: Home,
-    /// Why.
+    /// The reason.
     pub reason: GarbageReason,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Of those of known length.
+    /// Bytes of the blocks whose length is known.
     pub bytes: u64,
-    /// Those of unknown length.
+    /// The number of blocks of unknown length.
     pub unmeasured_blocks: u64,
     /// When the first may be removed, milliseconds since 1970.
     pub first_ms: u64,

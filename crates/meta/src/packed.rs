@@ -135,7 +135,7 @@ mod tests {
     use weft_types::{BlockState, Conversion, DiskNumber, HelperSelect, Home, NodeId, NodeRepair};
 
     #[test]
-    fn what_is_packed_is_unpacked_and_other_versions_are_named() {
+    fn packed_records_unpack_and_other_versions_are_named() {
         let checksums = vec![vec![0, 1, u32::MAX], vec![], vec![7]];
         let blob = pack_checksums(&checksums).unwrap();
         assert_eq!(blob.len(), 1 + 1 + 3 + 4 * 4, "a version, a count, three counts, four checksums");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_without_copies_is_packed_as_ever_and_one_with_copies_comes_back_in_order() {
+    fn a_placement_without_copies_keeps_version_1_and_one_with_copies_keeps_its_order() {
         let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
         let place =
             |node, copy| PlacedBlock { generation: 1, generation_high_water: 3, home: home(node), state: BlockState::Ok, copy };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_work_of_jobs_and_what_they_left_are_packed_as_ever() {
+    fn the_packed_form_of_jobs_is_unchanged() {
         let repair = NodeRepair {
             node: NodeId(2),
             select: HelperSelect::Random,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_without_bytes_have_no_place_in_a_placement() {
+    fn empty_blocks_are_not_in_a_placement() {
         let home = Home { node: NodeId(4), disk: DiskNumber(4) };
         let placed = PlacedBlock { generation: 1, generation_high_water: 1, home, state: BlockState::Ok, copy: 0 };
         let blocks: BTreeMap<u8, PlacedBlock> = [0, 6, 7].map(|index| (index, placed)).into();

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_longest_ago_goes_first_and_what_is_too_heavy_is_not_kept() {
+    fn the_least_recently_used_value_is_dropped_first_and_a_heavy_one_is_not_kept() {
         let cache = Cache::new(10);
         let has = |key: u32| cache.get(&key, |_| true).is_some();
         (1..=3).for_each(|key| cache.put(key, (), 3));

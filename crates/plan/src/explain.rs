@@ -34,7 +34,7 @@ pub fn explain(plan: &Plan, takes: Option<&Takes>) -> Result<String, Refusal> {
     explain_with(plan, takes, &Party::to_string)
 }
 
-/// The plan as text with other names for its parties, such as the names of nodes.
+/// The plan as text, with names for its parties, such as the names of nodes.
 pub fn explain_with(plan: &Plan, takes: Option<&Takes>, names: &dyn Fn(&Party) -> String) -> Result<String, Refusal> {
     let cost = cost(plan)?;
     let seconds = takes.map(|takes| takes.seconds);

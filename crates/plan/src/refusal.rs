@@ -25,7 +25,7 @@ pub enum Rule {
     Holds,
     /// Some of a lane's positions change and others do not.
     Straddles,
-    /// The wanted results do not come out exactly once.
+    /// The wanted results are not produced exactly once.
     Tiling,
     /// A held block would keep its old content.
     Mixed,

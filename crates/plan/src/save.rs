@@ -1,4 +1,4 @@
-//! Plans in files: versioned JSON that a person can read and edit.
+//! Plans in files: versioned JSON that users can read and edit.
 
 use crate::{Cost, Job, Plan, cost};
 use serde::{Deserialize, Serialize};

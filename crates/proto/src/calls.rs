@@ -1,7 +1,7 @@
-//! The calls of the control plane: who may make each of them, and how long its message may be.
+//! The calls of the control plane: who may make each call, and how long its message may be.
 //!
-//! Both follow from the connection's certificate and the call's headers. So a call that may not be made is refused before a byte of
-//! its message is read, and one that may be made gets no more memory than it needs.
+//! Both follow from the connection's certificate and the call's headers. So a call that is not allowed is refused before its message is
+//! read, and an allowed call gets no more memory than it needs.
 
 use crate::{
     connections::{Call, Connection},
@@ -26,21 +26,20 @@ use tonic::{Status, body::Body, server::NamedService};
 use tower::{ServiceExt, util::BoxCloneSyncService};
 use weft_types::{Error, Result};
 
-/// Who may make a call. On a connection that is not secured, everybody may.
+/// Who may make a call. On a connection without TLS, anyone may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Callers {
     Coordinator,
     Agents,
     Clients,
-    /// Clients, and agents that show a delegation. Whether the delegation is for this, the call itself tells.
+    /// Clients, and agents with a delegation. The call's handler checks that the delegation covers this call.
     Delegates,
 }
 
-/// The header in which an agent that calls in place of a client shows its delegation. It keeps the name that older versions know.
+/// The header with the delegation of an agent that acts as a client. Older versions know this name, so it must not change.
 pub(crate) const DELEGATION: &str = "weft-delegation";
 
-/// The longest message of a call that has no need of a longer one, bytes. The largest of these name an object (1 KiB), or up to 1024 nodes
-/// (6 bytes each).
+/// The default limit of a call's message, bytes. The largest such messages name an object (1 KiB) or up to 1024 nodes (6 bytes each).
 const SMALL: usize = 64 << 10;
 /// Up to 1024 disks with their paths (4 KiB each), and up to 1024 findings of corrupt bytes.
 const DISKS: usize = 8 << 20;
@@ -50,7 +49,7 @@ const TASK: usize = MESSAGE_BYTES_MAX;
 const BLOCKS: usize = 4 << 20;
 /// The checksums of all blocks of a stripe (255 of up to 16 KiB), and the errors of its links (255 of up to 8 KiB).
 const STRIPE: usize = 8 << 20;
-/// The errors of a plan's links, up to 8 KiB each: a client has one for each helper, of which there are up to 254, and lanes have their own.
+/// The errors of a plan's links, up to 8 KiB each: a client has a link to each of up to 254 helpers, in each lane.
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
@@ -116,17 +115,17 @@ impl Callers {
 
 /// A service whose messages can be bounded.
 pub trait Bounded {
-    /// Calls that one connection may have under way at it.
+    /// The most concurrent calls on one connection.
     const CALLS_PER_CONNECTION_MAX: u32;
 
-    /// The same, of messages of so many bytes at most.
+    /// The same service with messages of at most `request_bytes_max` bytes.
     #[must_use]
     fn bounded(self, request_bytes_max: usize) -> Self;
 }
 
 impl<S: Weft> Bounded for WeftServer<S> {
-    /// A program that puts 64 objects at once: of each, two stripes under way, and the put's lease. What is beyond waits at the client, which
-    /// must not happen to leases while ends of stripes wait for a node.
+    /// Enough for a program that puts 64 objects at once: two stripes and a lease renewal each. Calls beyond the limit wait at the client;
+    /// a lease renewal must not wait there behind `EndStripe` calls that wait for a node.
     const CALLS_PER_CONNECTION_MAX: u32 = 256;
 
     fn bounded(self, request_bytes_max: usize) -> Self {
@@ -135,7 +134,7 @@ impl<S: Weft> Bounded for WeftServer<S> {
 }
 
 impl<S: Membership> Bounded for MembershipServer<S> {
-    /// An agent makes one call after another.
+    /// An agent makes its calls one after another.
     const CALLS_PER_CONNECTION_MAX: u32 = 64;
 
     fn bounded(self, request_bytes_max: usize) -> Self {
@@ -144,8 +143,7 @@ impl<S: Membership> Bounded for MembershipServer<S> {
 }
 
 impl<S: Agent> Bounded for AgentServer<S> {
-    /// Each task has a call under way as long as it runs, over the coordinator's one connection. How many there are the agent's own
-    /// admission bounds.
+    /// Each running task has one call in progress, over the coordinator's single connection. The agent's admission bounds their number.
     const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 
     fn bounded(self, request_bytes_max: usize) -> Self {
@@ -153,14 +151,14 @@ impl<S: Agent> Bounded for AgentServer<S> {
     }
 }
 
-/// The services of one listener: their calls, by path.
+/// The calls of all services of one listener, by path.
 #[derive(Clone, Default)]
 pub struct Services {
     by_path: BTreeMap<String, Offered>,
     calls_per_connection_max: u32,
 }
 
-/// A call that is offered.
+/// A call of a service.
 #[derive(Clone)]
 struct Offered {
     callers: Callers,
@@ -176,7 +174,7 @@ impl Services {
         Self::default()
     }
 
-    /// One more: [`weft_server`](crate::rpc::weft_server), [`agent_server`](crate::rpc::agent_server) or
+    /// Adds a service: [`weft_server`](crate::rpc::weft_server), [`agent_server`](crate::rpc::agent_server) or
     /// [`membership_server`](crate::rpc::membership_server).
     #[must_use]
     pub fn with<S>(mut self, service: S) -> Self
@@ -193,12 +191,12 @@ impl Services {
         self
     }
 
-    /// Calls that one connection may have under way.
+    /// The most concurrent calls on one connection.
     pub(crate) fn calls_per_connection_max(&self) -> u32 {
         self.calls_per_connection_max
     }
 
-    /// Answers a call, or refuses it as gRPC wants it.
+    /// Handles a call, or refuses it with a gRPC status.
     pub(crate) fn answer(&self, request: http::Request<Body>, is_insecure: bool) -> Answering {
         let path = request.uri().path();
         let Some(Offered { callers, service }) = self.by_path.get(path) else {
@@ -225,7 +223,7 @@ fn refused(status: &Status) -> Answering {
     Box::pin(ready(Ok(status.clone().into_http())))
 }
 
-/// An answer. Its connection is not idle as long as it is there.
+/// An answer. Its connection is not idle while the answer exists.
 struct Answer {
     body: Body,
     _call: Option<Call>,
@@ -256,7 +254,7 @@ mod tests {
     use tonic::{Request, Response};
 
     #[test]
-    fn the_table_has_every_call_there_is() {
+    fn the_table_has_every_call() {
         let mut service = "";
         let mut defined = BTreeSet::new();
         for line in include_str!("../proto/weft.proto").lines() {
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_for_some_calls() {
+    fn a_certificate_allows_only_some_calls() {
         let peers = [Peer::Coordinator, Peer::Agent("a".into()), Peer::Client, Peer::Anonymous];
         let may = |callers: Callers, is_delegated, is_insecure| {
             peers.each_ref().map(|peer| callers.admit(peer, is_delegated, is_insecure).is_ok())

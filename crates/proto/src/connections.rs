@@ -1,4 +1,4 @@
-//! The connections of a control plane's listener: how many a caller may hold, and when one that is idle is closed.
+//! The connections of a control plane's listener: how many a caller may have, and when idle ones are closed.
 
 use crate::{
     incoming::Accepted,
@@ -21,18 +21,19 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-/// Connections of one agent: its own, one for each conversion, and as many again that have not noticed yet that they are broken.
+/// The most connections of one agent: its own, one for each conversion, and as many again for broken ones that are not detected yet.
 const CONNECTIONS_PER_AGENT_MAX: u32 = 16;
-/// Connections of all others on one host: each command has one, each program at least one, and all clients of a cluster have one name.
+/// The most connections of all other callers on one host. Each command has one, each program at least one, and all clients of a cluster
+/// share one name.
 const CONNECTIONS_PER_HOST_MAX: u32 = 512;
-/// A connection without a call for this long is closed. A channel connects again with its next call.
+/// A connection without calls for this long is closed. A channel reconnects with its next call.
 pub(crate) const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// How many connections each caller holds.
+/// The number of connections of each caller.
 #[derive(Clone, Default)]
 pub(crate) struct Connections(Arc<Mutex<BTreeMap<Identity, u32>>>);
 
-/// Who holds connections. An agent is known by its name wherever it calls from, all others by their host, too.
+/// A caller. An agent is identified by its name, whatever its address; other callers by their name and host.
 type Identity = (Peer, String);
 
 /// One of a caller's connections, until it is dropped.
@@ -42,7 +43,7 @@ struct Held {
 }
 
 impl Connections {
-    /// A connection as the gRPC server wants it; `None`: its caller has too many.
+    /// A connection for the gRPC server; `None` if its caller has too many.
     pub(crate) fn admit(&self, accepted: Accepted) -> Option<Served> {
         let Accepted { stream, peer, address } = accepted;
         let Some(held) = self.hold(&peer, &address) else {
@@ -67,7 +68,7 @@ impl Connections {
         Some(Held { connections: self.clone(), identity })
     }
 
-    /// A panic elsewhere leaves the counts as they were: nothing panics while they change.
+    /// A poisoned lock is safe to use: no code panics while the counts change.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Identity, u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +84,7 @@ impl Drop for Held {
     }
 }
 
-/// What each call of a connection knows of it.
+/// The data of a connection that each of its calls can read.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) caller: Caller,
@@ -93,11 +94,11 @@ pub(crate) struct Connection {
 /// The calls of a connection.
 struct Calls {
     under_way: u32,
-    /// When the last one ended or, before the first, the connection began.
+    /// When the last call ended; before the first call, when the connection began.
     quiet_since: Instant,
 }
 
-/// A call, until it is dropped.
+/// Counts as a call until it is dropped.
 pub(crate) struct Call(Arc<Mutex<Calls>>);
 
 impl Connection {
@@ -106,13 +107,13 @@ impl Connection {
         Self { caller: Caller { peer, address }, calls: Arc::new(Mutex::new(calls)) }
     }
 
-    /// A call begins.
+    /// Begins a call.
     pub(crate) fn call(&self) -> Call {
         lock(&self.calls).under_way += 1;
         Call(Arc::clone(&self.calls))
     }
 
-    /// When it is to be closed, unless there is another call.
+    /// When to close the connection if there is no further call.
     fn idle_at(&self) -> Instant {
         let calls = lock(&self.calls);
         let quiet_since = if calls.under_way == 0 { calls.quiet_since } else { Instant::now() };
@@ -132,7 +133,7 @@ fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
     calls.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection as the gRPC server wants it. It ends when it was idle for too long.
+/// A connection for the gRPC server. It ends after it was idle for too long.
 pub(crate) struct Served {
     stream: BoxStream,
     connection: Connection,
@@ -156,7 +157,7 @@ impl AsyncRead for Served {
         while self.idle.as_mut().poll(cx).is_ready() {
             let idle_at = self.connection.idle_at();
             if idle_at <= Instant::now() {
-                // No byte was read: for the server, the peer has ended the connection.
+                // No byte was read, so the server takes it as the end of the connection.
                 return Poll::Ready(Ok(()));
             }
             self.idle.as_mut().reset(idle_at);
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_holds_its_share_and_what_it_lets_go_is_free() {
+    fn a_caller_has_its_share_and_closed_connections_are_free_again() {
         let connections = Connections::default();
         let agent = |name: &str| Peer::Agent(name.into());
         for (peer, other, most) in [

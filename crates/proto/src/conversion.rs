@@ -10,12 +10,12 @@ use weft_types::{ClusterId, Result};
 /// Converts stripes.
 #[async_trait]
 pub trait Converter: Send + Sync {
-    /// Rewrites a stripe in another code. When this returns, the new stripe has ended. Dropping the future cancels the
-    /// conversion and leaves what an interrupted put leaves.
+    /// Rewrites a stripe in another code. When this returns, the new stripe has ended. Dropping the future cancels the conversion, with the
+    /// effects of an interrupted put.
     async fn convert(&self, conversion: Conversion) -> Result<()>;
 }
 
-/// A node's network link, on which a conversion gives way to the node's other work.
+/// A node's network link, on which a conversion has a lower priority than the node's other work.
 #[async_trait]
 pub trait NodeLink: Send + Sync {
     /// Waits for the conversion's turn to send `bytes`. The bytes must be ready: a turn never waits for a peer.

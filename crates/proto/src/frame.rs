@@ -24,8 +24,7 @@ use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Resul
 pub const HEADER_LEN: usize = 36;
 /// The largest payload of a frame that is not Data, bytes.
 pub const CONTROL_PAYLOAD_BYTES_MAX: usize = 8192;
-/// A peer that is in the middle of a frame, or owes an answer, and moves nothing for this long has failed. (A link has
-/// its own limit.)
+/// A peer that stops in the middle of a frame, or before an expected answer, for this long has failed. (A link has its own limit.)
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Data frames up to this size are copied and sent in batches, because a system call and a packet of their own cost
@@ -55,7 +54,7 @@ pub struct FrameStream<S = BoxStream> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The dialling end names the link and shows its token.
+    /// The dialling end names the link and sends its token.
     Hello = 1,
     /// The answer to a Hello.
     HelloAck = 2,

@@ -1,14 +1,15 @@
-//! Which TLS handshakes may be under way at a listener, so that no host keeps the others out. Pure: the caller closes what gives way.
+//! Limits the concurrent TLS handshakes of a listener, so that no host can lock out the others. Pure: the caller closes the handshakes.
 
 use crate::net::host;
 use std::{collections::VecDeque, net::IpAddr};
 
-/// Handshakes that may be under way at one listener.
+/// The most concurrent handshakes of one listener.
 pub(crate) const HANDSHAKES_MAX: usize = 512;
-/// … and of one host: many clients of one machine may begin at the same time. (IPv6: of one /64, which is one site's to number.)
+/// The most concurrent handshakes of one host; many clients on one machine may start at the same time. For IPv6, of one /64, because one
+/// site can use all of its addresses.
 pub(crate) const HANDSHAKES_PER_HOST_MAX: usize = 128;
 
-/// The handshakes under way, the oldest first, each with whatever the caller knows it by.
+/// The handshakes in progress, the oldest first, each with the caller's key.
 #[derive(Debug)]
 pub(crate) struct Handshakes<K> {
     under_way: VecDeque<(K, String)>,
@@ -21,8 +22,8 @@ impl<K> Default for Handshakes<K> {
 }
 
 impl<K> Handshakes<K> {
-    /// A handshake with the peer at `address` begins. It always may; returns the handshake that must end for it: the oldest of a host
-    /// that has its share already or, where the listener is full, of the host that has the most.
+    /// Admits a handshake with the peer at `address`; none is refused. Returns the handshake to close for it, if any: the oldest of the
+    /// same host if that host has used its share; otherwise, if the listener is full, the oldest of the host with the most handshakes.
     pub(crate) fn begin(&mut self, key: K, address: &str) -> Option<K> {
         let host = source(address);
         let crowding = match self.of_host(&host) >= HANDSHAKES_PER_HOST_MAX {
@@ -36,7 +37,7 @@ impl<K> Handshakes<K> {
         gives_way.map(|(key, _)| key)
     }
 
-    /// A handshake has ended, as it should or not. It is no error if it gave way before.
+    /// Removes a handshake that succeeded or failed. Does nothing if it was closed for another one.
     pub(crate) fn end(&mut self, is_it: impl Fn(&K) -> bool) {
         self.under_way.retain(|(key, _)| !is_it(key));
     }
@@ -45,14 +46,14 @@ impl<K> Handshakes<K> {
         self.under_way.iter().filter(|(_, other)| other == host).count()
     }
 
-    /// The host with the most handshakes; of several the one with the oldest.
+    /// The host with the most handshakes; if several have as many, the one whose oldest handshake is the oldest.
     fn busiest(&self) -> Option<String> {
         let counted = self.under_way.iter().rev().map(|(_, host)| (self.of_host(host), host));
         counted.max_by_key(|(count, _)| *count).map(|(_, host)| host.clone())
     }
 }
 
-/// Whose share a peer's handshake is of.
+/// The host, or IPv6 /64, whose share a peer's handshake counts against.
 fn source(address: &str) -> String {
     let host = host(address);
     match host.parse() {
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn who_crowds_the_others_gives_way() {
+    fn the_host_with_too_many_handshakes_loses_its_oldest() {
         let (share, all) = (HANDSHAKES_PER_HOST_MAX, HANDSHAKES_MAX);
         let many = |count| (0..count).map(|host| format!("10.{}.{}.1:7", host / 256, host % 256));
         let six = |last: usize| (0..last).map(|host| format!("[fd00::{host:x}]:7"));
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_takes_no_room() {
+    fn an_ended_handshake_takes_no_place() {
         let mut handshakes = Handshakes::default();
         for number in 0..10 * HANDSHAKES_MAX {
             assert_eq!(handshakes.begin(number, "a:1"), None);

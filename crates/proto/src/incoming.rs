@@ -28,9 +28,9 @@ pub struct Incoming {
     accepted: mpsc::Receiver<Accepted>,
 }
 
-/// A listener that fails (no more file descriptors, say) is asked again after this long.
+/// The delay before the next accept after one failed, for example because file descriptors ran out.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// Handshakes that gave way to others are logged this often, at most.
+/// The shortest time between two log lines about handshakes that were closed for others.
 const CROWDED_SAID_EVERY: Duration = Duration::from_secs(10);
 
 impl Incoming {
@@ -83,7 +83,7 @@ async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc:
     }
 }
 
-/// Tells of handshakes that gave way to others, and not of each: a flood must not fill the log.
+/// Logs handshakes that were closed for others, at a limited rate: a flood must not fill the log.
 #[derive(Default)]
 struct Crowded {
     since_said: u64,
@@ -94,7 +94,7 @@ impl Crowded {
     fn say(&mut self, address: &str) {
         self.since_said += 1;
         if self.said.is_none_or(|said| said.elapsed() >= CROWDED_SAID_EVERY) {
-            tracing::warn!(%address, closed = self.since_said, "closed the oldest handshakes: too many are under way");
+            tracing::warn!(%address, closed = self.since_said, "closed the oldest handshakes: too many are in progress");
             *self = Self { since_said: 0, said: Some(Instant::now()) };
         }
     }

@@ -1,5 +1,5 @@
-//! What crosses the wire, versioned: the control plane (gRPC), the data plane (frames), authentication (TLS, tokens),
-//! and the interface to the network.
+//! Everything on the wire, versioned: the control plane (gRPC), the data plane (frames), authentication (TLS, tokens), and the interface to
+//! the network.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -135,7 +135,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[tokio::test]
-    async fn who_listens_is_reached_and_who_is_gone_is_not() {
+    async fn a_listener_is_reached_and_a_closed_one_is_not() {
         let net = MemoryNet::default();
         let listener = net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();

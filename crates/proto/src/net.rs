@@ -92,7 +92,7 @@ impl Net for TcpNet {
     }
 }
 
-/// The host of an address `host:port`, however the address is spelt.
+/// The host of an address `host:port`, in any notation.
 pub fn host(address: &str) -> String {
     match address.parse::<SocketAddr>() {
         Ok(address) => address.ip().to_canonical().to_string(),
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_known_by_its_address_however_it_is_spelt() {
+    fn a_host_is_recognised_in_any_notation_of_its_address() {
         assert_eq!(["10.0.0.5:41", "[::ffff:10.0.0.5]:42"].map(host), ["10.0.0.5", "10.0.0.5"]);
         assert_eq!(["[fd00::1]:1", "somewhere:7", ""].map(host), ["fd00::1", "somewhere", ""]);
     }

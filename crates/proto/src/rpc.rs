@@ -29,7 +29,7 @@ use weft_types::{Error, Reaction, Result};
 
 /// The largest message of the control plane, bytes.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Conversions that one agent does at once: this leaves room for other tasks.
+/// The most concurrent conversions of one agent, which leaves room for other tasks.
 pub const CONVERSIONS_PER_AGENT_MAX: u32 = 4;
 /// The deadline of EndStripe, within which blocks that nodes have lost are rebuilt.
 pub const END_STRIPE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -39,7 +39,7 @@ pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long connecting may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long running calls may take after the server was told to stop.
+/// How long running calls may take after the server was stopped.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 /// The caller: an extension of every request.
@@ -57,7 +57,7 @@ pub fn caller<T>(request: &Request<T>) -> Caller {
     known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
 }
 
-/// The number of the caller's delegation; `None`: it calls on its own account. A value that is not a number is no delegation.
+/// The number of the caller's delegation; `None` if it acts for itself. A value that is not a number counts as none.
 pub fn delegation<T>(request: &Request<T>) -> Option<u64> {
     let header = request.metadata().get(DELEGATION)?;
     Some(header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0))
@@ -76,7 +76,7 @@ pub fn with_deadline<T>(message: T, deadline: Duration) -> Request<T> {
     request
 }
 
-/// Serves until `shutdown`; then calls that are under way have [`SHUTDOWN_GRACE`] to end.
+/// Serves until `shutdown`; then running calls have [`SHUTDOWN_GRACE`] to end.
 pub async fn serve(
     services: Services,
     listener: Box<dyn Listen>,
@@ -110,7 +110,7 @@ pub async fn serve(
     }
 }
 
-/// A connected channel to `expected` at `address`; later it reconnects by itself.
+/// A connected channel to `expected` at `address`; it reconnects automatically.
 pub async fn connect(net: Arc<dyn Net>, security: &Security, address: &str, expected: &Peer) -> Result<Channel> {
     let endpoint = endpoint(address)?;
     if security.is_insecure() {

@@ -58,7 +58,7 @@ pub enum Peer {
 
 /// How long a TLS handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// … and for the one who accepts, which holds a place for it.
+/// How long it may take at the accepting end, where it occupies one of a limited number of places.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const AGENT_SUFFIX: &str = ".agent.weft";
@@ -194,7 +194,7 @@ fn provider() -> CryptoProvider {
     provider
 }
 
-/// Connections are pooled, so resumption would save little. Without it every connection proves its identity by itself.
+/// Connections are pooled, so resumption would save little. Without it, every connection proves its identity.
 fn without_resumption(mut config: ClientConfig) -> TlsConnector {
     config.resumption = rustls::client::Resumption::disabled();
     TlsConnector::from(Arc::new(config))
@@ -222,7 +222,7 @@ pub(crate) fn require_private(key: &Path) -> Result<()> {
     }
     let key = key.display();
     Err(Error::invalid(format!(
-        "cannot use {key}: others than its owner can read this private key (mode {mode:03o}): chmod 600 {key}"
+        "cannot use {key}: users other than its owner can read this private key (mode {mode:03o}): chmod 600 {key}"
     )))
 }
 
@@ -235,7 +235,7 @@ fn cannot_set_up(error: impl fmt::Display) -> Error {
 }
 
 fn peer_of(certificates: Option<&[CertificateDer<'_>]>) -> Result<Peer> {
-    let certificate = certificates.and_then(<[_]>::first).ok_or_else(|| Error::invalid("the peer showed no certificate"))?;
+    let certificate = certificates.and_then(<[_]>::first).ok_or_else(|| Error::invalid("the peer sent no certificate"))?;
     let names = der::dns_names(certificate);
     let [name] = names.as_slice() else {
         return Err(Error::invalid(format!("the peer's certificate has {} names instead of one", names.len())));
@@ -269,7 +269,7 @@ fn explain_handshake(error: &io::Error) -> (Reaction, String) {
             AlertDescription::UnknownCA | AlertDescription::DecryptError | AlertDescription::BadCertificate,
         )) => invalid("it refuses this side's certificate: it belongs to another cluster"),
         Some(Tls::AlertReceived(AlertDescription::CertificateRequired) | Tls::NoCertificatesPresented) => {
-            invalid("the peer showed no certificate, but one is required")
+            invalid("the peer sent no certificate, but one is required")
         }
         Some(other) => (Reaction::InvalidInput, format!("the TLS handshake failed: {other}")),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {

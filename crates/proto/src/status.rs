@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_cross_whole() {
+    fn errors_are_transferred_completely() {
         let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 3 };
         for reaction in [
             Reaction::Retry,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut_and_strange_details_are_not_believed() {
+    fn long_texts_are_cut_and_invalid_details_are_ignored() {
         let error = Error::fatal("ä".repeat(100_000)).object("o".repeat(100_000));
         let status = to_status(&error);
         assert!(status.details().len() <= ERROR_BYTES_MAX);

@@ -138,7 +138,7 @@ mod tests {
     use weft_types::NodeId;
 
     #[test]
-    fn a_token_is_good_for_its_rights_only() {
+    fn a_token_is_valid_only_for_its_own_link() {
         let key = LinkKey::new([7; 32]);
         let rights = LinkRights {
             epoch: 3,

@@ -45,7 +45,7 @@ impl From<ProtocolRange> for v1::ProtocolRange {
 }
 
 impl From<v1::ProtocolRange> for ProtocolRange {
-    /// A number that does not fit is a version from the far future, which matches no range.
+    /// A number that does not fit becomes the highest version, which matches no range.
     fn from(range: v1::ProtocolRange) -> Self {
         let clamp = |version| u16::try_from(version).unwrap_or(u16::MAX);
         Self { oldest: clamp(range.oldest), newest: clamp(range.newest) }

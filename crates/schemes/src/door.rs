@@ -85,8 +85,7 @@ pub fn plan(request: &Request<'_>, scheme: Scheme<'_>) -> Result<Plan> {
     })
 }
 
-/// The plan of [`choose`], without a prediction if the scheme was named and has only one plan; the list of considered
-/// plans is then empty.
+/// The plan of [`choose`], without a prediction if the scheme was named and has only one plan; the list of considered plans is then empty.
 pub fn choose_quickly(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
     if scheme != AUTO {
         let named = registry::by_name(Kind::of(request.job), scheme)?;

@@ -1,13 +1,13 @@
 //! Schemes: from a job to a plan, one file for each scheme. A scheme decides which party sends what to which. It moves
 //! no byte, and never decides what is wanted: the job does, so that the plan can be verified against it.
 //!
-//! [`choose`] is the single entry point. It determines the [`Kind`] of the job, asks every scheme for such jobs (or the
-//! named one), and takes the plan predicted to be fastest. The job's positions are cut into regions in which the same
-//! parties want and hold the same blocks; a scheme makes the lanes of one region. So corrupt pages, resumed repairs,
-//! and degraded reads of a range need no support from a scheme.
+//! [`choose`] is the single entry point. It determines the [`Kind`] of the job, lets every scheme for such jobs (or the named one) make a
+//! plan, and takes the plan predicted to be fastest. The job's positions are cut into regions in which the same parties want and hold the
+//! same blocks; a scheme makes the lanes of one region. So corrupt pages, resumed repairs, and degraded reads of a range need no support
+//! from a scheme.
 //!
-//! To add a scheme, write its file and add a line to [`SCHEMES`]; see docs/howto/add-a-scheme.md. Code outside that
-//! file never compares names: it asks the registry for a scheme's properties.
+//! To add a scheme, write its file and add a line to [`SCHEMES`]; see docs/howto/add-a-scheme.md. Code outside that file never compares
+//! names: it gets a scheme's properties from the registry.
 
 pub mod check;
 mod considered;

@@ -1,5 +1,4 @@
-//! The list of all schemes. A scheme's name is written only in its own file; code elsewhere asks the registry for its
-//! properties.
+//! The list of all schemes. A scheme's name is written only in its own file; code elsewhere gets its properties from the registry.
 
 use crate::{
     check::{self, CheckScheme},
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_scheme_is_told_which_there_are() {
+    fn the_error_for_an_unknown_scheme_lists_the_known_ones() {
         let told = |kind| by_name(kind, "pigeon").unwrap_err().message;
         for kind in [Kind::Read, Kind::Repair, Kind::Move] {
             let known = told(kind);
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheme_is_found_by_its_name_and_answers_something() {
+    fn every_scheme_is_found_by_its_name_and_solves_some_job() {
         for scheme in SCHEMES {
             let answered: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| scheme.answers(*kind)).collect();
             assert!(!answered.is_empty() && !scheme.summary().is_empty(), "{scheme:?}");

@@ -293,7 +293,7 @@ mod tests {
     use weft_plan::Class;
 
     #[test]
-    fn many_small_slices_may_wait_but_not_of_many_sub_blocks() {
+    fn the_window_is_larger_for_small_slices_and_smaller_for_many_sub_blocks() {
         let window = |slice_len, alpha| Run::new(PlanId(1), 1, Class::Repair, slice_len).of_sub_blocks(alpha).window;
         assert_eq!((window(4 << 10, 1), window(32 << 10, 1), window(1 << 20, 1)), (32, 4, 4));
         assert_eq!((window(4 << 10, 4), window(4 << 10, 256)), (8, 4));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_user_says_is_read_and_mistakes_are_told() {
+    fn selections_are_parsed_and_errors_reported() {
         let parse = |name: &str| Select::parse(name, || 7).map_err(|error| error.message);
         assert_eq!(
             Select::NAMES.map(|name| parse(name).unwrap()),

@@ -30,7 +30,7 @@ pub trait BlockStore: Send + Sync {
     /// The size of the quarantine.
     fn quarantined(&self) -> Quarantined;
 
-    /// The places in quarantine, the oldest first, behind them those that only a person deletes.
+    /// The entries of the quarantine, the oldest first, followed by those that only an operator deletes.
     fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>>;
 
     /// Deletes one entry of the quarantine. Succeeds if it does not exist.
@@ -39,7 +39,7 @@ pub trait BlockStore: Send + Sync {
     /// The size of the disk.
     fn capacity(&self) -> Result<Capacity>;
 
-    /// Why the disk takes no more writes, if it has failed. Reads are still attempted.
+    /// Why the disk refuses writes, if it has failed. Reads are still attempted.
     fn failed(&self) -> Option<String> {
         None
     }
@@ -126,14 +126,14 @@ pub struct Quarantined {
     pub bytes: u64,
 }
 
-/// A place in quarantine, with one block.
+/// An entry of the quarantine, with one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuarantinePlace {
     /// Its name.
     pub name: String,
-    /// Since when the block is there, milliseconds since 1970; none: only a person deletes it.
+    /// When the block was moved there, milliseconds since 1970; none: only an operator deletes it.
     pub since_ms: Option<u64>,
-    /// Its payload; 0 if that is gone already.
+    /// Bytes of its payload; 0 if it is already deleted.
     pub bytes: u64,
 }
 

@@ -86,7 +86,7 @@ impl Sidecar {
         if *magic != MAGIC {
             return Err(wrong("is invalid: it does not begin with 'weftmeta'"));
         }
-        // Every version ends with this checksum. So a newer version can be told from a flipped bit.
+        // Every version ends with this checksum. So a newer version can be distinguished from a flipped bit.
         if crc32c(body) != u32::from_le_bytes(*sum) {
             return Err(wrong("is damaged: its checksum is wrong"));
         }

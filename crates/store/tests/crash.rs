@@ -209,7 +209,7 @@ fn put_with_failure(dir: &Path, number: usize, kind: io::ErrorKind) -> Option<(S
 }
 
 #[test]
-fn a_full_disk_at_any_step_is_said_and_leaves_nothing_behind() {
+fn a_full_disk_at_any_step_is_reported_and_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
     for number in 0.. {
         let dir = root.path().join(number.to_string());

@@ -31,7 +31,7 @@ fn put(store: &LocalStore, stripe: u64, len: u64) -> (BlockMeta, Vec<u8>) {
 }
 
 #[test]
-fn does_what_every_store_does() {
+fn the_local_store_conforms() {
     let dir = tempfile::tempdir().unwrap();
     let mut number = 0;
     conformance::check(CLUSTER, || {
@@ -53,7 +53,7 @@ fn a_disk_keeps_its_identity_and_its_blocks() {
 
 /// A disk of format version 1: each stripe has a directory of its own, until the numbers wrap around.
 #[test]
-fn a_disk_of_version_1_stays_as_it_is_and_is_used_as_ever() {
+fn a_disk_of_version_1_stays_unchanged_and_usable() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     let text = fs::read_to_string(dir.path().join("disk")).unwrap();
@@ -73,7 +73,7 @@ fn a_disk_of_version_1_stays_as_it_is_and_is_used_as_ever() {
 }
 
 #[test]
-fn what_is_made_durable_is_counted() {
+fn fsyncs_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     assert!(store.fsyncs() > 0, "its label");
@@ -90,7 +90,7 @@ fn what_is_made_durable_is_counted() {
 }
 
 #[test]
-fn the_place_of_a_disk_that_is_not_mounted_stays_as_it_is() {
+fn nothing_is_written_to_the_mount_point_of_a_missing_disk() {
     let dir = tempfile::tempdir().unwrap();
     for place in [dir.path().join("no directory"), dir.path().to_owned()] {
         let error = LocalStore::open_existing(&place, CLUSTER).unwrap_err();
@@ -102,7 +102,7 @@ fn the_place_of_a_disk_that_is_not_mounted_stays_as_it_is() {
 }
 
 #[test]
-fn a_directory_that_is_something_else_is_refused() {
+fn a_directory_that_is_not_a_disk_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.tex"), "x").unwrap();
     let error = refused(dir.path(), CLUSTER);
@@ -161,7 +161,7 @@ fn a_flipped_byte_is_found_and_named() {
 }
 
 #[test]
-fn what_is_in_memory_is_read_without_waiting() {
+fn cached_bytes_are_read_without_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let (meta, bytes) = put(&store, 1, 300_000);
@@ -185,7 +185,7 @@ fn quarantined(dir: &Path, name: &str) -> (String, Vec<u8>, Option<Vec<u8>>) {
 }
 
 #[test]
-fn a_start_puts_the_disk_in_order() {
+fn opening_a_disk_recovers_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let blocks: Vec<_> = (1..=6).map(|stripe| put(&store, stripe, stripe * 5000)).collect();
@@ -230,17 +230,17 @@ fn a_start_puts_the_disk_in_order() {
 }
 
 #[test]
-fn what_was_set_aside_keeps_its_time_over_a_restart_and_goes_with_all_that_belongs_to_it() {
+fn a_quarantined_block_keeps_its_time_over_a_restart_and_is_deleted_completely() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let [one, two, three] = [1, 2, 3].map(|stripe| put(&store, stripe, 5000).0.id);
-    store.quarantine(one, "nobody expects it", Some(1_700_000_000_000)).unwrap();
-    store.quarantine(two, "nobody expects it", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(one, "it is not in the metadata", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(two, "it is not in the metadata", Some(1_700_000_000_000)).unwrap();
     drop(store);
     let store = open(dir.path());
     let place = |stripe| dir.path().join(format!("quarantine/s{stripe}-b000-c0-g1.1"));
     assert_eq!(fs::read_to_string(place(1).join("since-ms")).unwrap(), "1700000000000\n");
-    store.quarantine(three, "nobody expects it", Some(1_600_000_000_000)).unwrap();
+    store.quarantine(three, "it is not in the metadata", Some(1_600_000_000_000)).unwrap();
     // An unreadable time counts as no time.
     fs::write(place(2).join("since-ms"), "soon").unwrap();
     let there = |stripe, since_ms| QuarantinePlace { name: format!("s{stripe}-b000-c0-g1.1"), since_ms, bytes: 5000 };
@@ -256,7 +256,7 @@ fn what_was_set_aside_keeps_its_time_over_a_restart_and_goes_with_all_that_belon
 
 /// A downgrade must not quarantine the blocks that a newer program wrote.
 #[test]
-fn a_sidecar_of_a_newer_version_is_no_broken_one() {
+fn a_sidecar_of_a_newer_version_does_not_count_as_broken() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let (meta, bytes) = put(&store, 1, 5000);
@@ -275,7 +275,7 @@ fn a_sidecar_of_a_newer_version_is_no_broken_one() {
 }
 
 #[test]
-fn faults_come_when_they_are_due() {
+fn faults_are_injected_as_configured() {
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<LocalStore> = Arc::new(open(dir.path()));
     let meta = conformance::block(CLUSTER, 1, 8192);

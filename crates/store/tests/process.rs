@@ -82,11 +82,11 @@ fn fill(dir: &Path) {
 }
 
 #[test]
-fn a_full_disk_is_said_and_survived() {
+fn a_full_disk_is_reported_and_survived() {
     if let Some(dir) = std::env::var_os(DIR) {
         return fill(Path::new(&dir));
     }
-    let test = "a_full_disk_is_said_and_survived";
+    let test = "a_full_disk_is_reported_and_survived";
     let dir = tempfile::tempdir().unwrap();
     // A file size limit of about 2 MiB (dash counts in 512 bytes, bash in 1024). It works everywhere.
     let limited = again(test, &dir.path().join("limited"), &["sh", "-c", "trap '' XFSZ; ulimit -f 3000; exec \"$0\" \"$@\""]);

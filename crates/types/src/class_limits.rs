@@ -13,16 +13,16 @@ pub const CLASS_RATE_MIN: ByteSize = ByteSize(256 << 10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassLimits {
-    /// What repairs, moves and conversions together may use of a node's memory, connections and blocks of each disk; 1 to 100.
+    /// Share of a node's memory, connections and blocks of each disk that repairs, moves and conversions together may use; 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair_percent: Option<u32>,
-    /// What scrubs may use of the same; 1 to 100.
+    /// Share of the same resources that scrubs may use; 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_percent: Option<u32>,
-    /// Bytes that repairs, moves and conversions of a node together send a second, and as many that they receive; 256 KiB or more.
+    /// Bytes per second that repairs, moves and conversions of a node together may send, and may receive; 256 KiB or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair_bytes_per_s: Option<ByteSize>,
-    /// Bytes that scrubs of a node send a second, and as many that they receive; 256 KiB or more.
+    /// Bytes per second that scrubs of a node may send, and may receive; 256 KiB or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_bytes_per_s: Option<ByteSize>,
 }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_percentages_and_rates_with_which_something_moves() {
+    fn limits_are_valid_percentages_and_usable_rates() {
         assert_eq!(ClassLimits::default().check(), Ok(()));
         let all = ClassLimits {
             repair_percent: Some(1),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_goes_on_where_it_stopped() {
+    fn a_checksum_can_be_continued() {
         let bytes = pattern(100_000);
         for cut in [0, 1, 7, 4095, 4096, 65_536, 95_904, 99_999, 100_000] {
             let (first, second) = bytes.split_at(cut);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_laid_over_zeros() {
+    fn a_run_replaces_zeros() {
         for (before, len, behind) in [(0, 0, 0), (0, 1, 4095), (4095, 1, 0), (100, 3000, 996), (7, 4096, 4096), (4096, 5, 8192)] {
             let run = pattern(len);
             let whole = [vec![0; before], run.clone(), vec![0; behind]].concat();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_shifted_by_as_by_its_length() {
+    fn the_table_for_page_shifts_matches_the_general_shift() {
         for crc in (0..32).map(|bit| 1 << bit).chain([0, !0, 0xe306_9283]) {
             assert_eq!(shift_by_page(crc), shift_by_powers(crc, PAGE_LEN));
         }

@@ -23,12 +23,12 @@ pub enum Reaction {
     Fatal,
 }
 
-/// What is missing, if a script has to tell it apart from other causes of the same reaction.
+/// The missing resource, for scripts that must distinguish it from other causes of the same reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// The cluster has too few nodes for the code, or too few of them can take a block.
     TooFewNodes,
-    /// A disk, or every disk, is full.
+    /// A disk is full, or all disks are.
     NoSpace,
 }
 
@@ -49,7 +49,7 @@ pub struct Error {
     pub link: Option<u32>,
     /// The first position of the slice.
     pub position: Option<u64>,
-    /// What is missing. On the wire it follows the error, so versions that do not know it still read the rest.
+    /// The missing resource. On the wire it follows the error, so versions that do not know it can still read the rest.
     #[serde(skip)]
     pub cause: Option<Cause>,
 }
@@ -99,14 +99,14 @@ impl Error {
         Self::new(Reaction::Unavailable, message)
     }
 
-    /// Says what is missing.
+    /// Sets the missing resource.
     #[must_use]
     pub fn cause(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);
         self
     }
 
-    /// What is missing is space, if `disk_was_full` and no other node could take the bytes instead.
+    /// Sets the missing resource to space if `disk_was_full`, and no other node could take the bytes instead.
     #[must_use]
     pub fn for_lack_of_space(self, disk_was_full: bool) -> Self {
         let elsewhere = matches!(self.reaction, Reaction::Retry | Reaction::Replan | Reaction::Unavailable);

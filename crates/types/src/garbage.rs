@@ -5,7 +5,7 @@
 /// Dropped copies count as removed, and blocks that a conversion replaced count as replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GarbageReason {
-    /// A person has removed its object, or dropped this copy.
+    /// A user has removed its object, or dropped this copy.
     Removed,
     /// A committed put or conversion has replaced its object.
     Replaced,
@@ -37,8 +37,8 @@ impl GarbageReason {
         Self::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Self::Unexpected)
     }
 
-    /// Whether a person or a committed transaction intended the removal: such blocks are freed at once. Allocations that were given up
-    /// are included: they never belonged to a stripe, and their generations are never reused.
+    /// Whether a user or a committed transaction intended the removal: such blocks are freed at once. Allocations that were given up are
+    /// included: they never belonged to a stripe, and their generations are never reused.
     pub const fn is_meant(self) -> bool {
         !matches!(self, Self::Unexpected)
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::GarbageReason;
 
     #[test]
-    fn a_reason_has_one_name_and_what_is_not_known_is_unexpected() {
+    fn a_reason_has_one_name_and_an_unknown_name_means_unexpected() {
         for reason in GarbageReason::ALL {
             assert_eq!(GarbageReason::by_name(reason.name()), reason);
         }

@@ -89,7 +89,7 @@ pub struct Extent {
 /// before the last have arrived.
 pub const CELL_BYTES_USUAL: u64 = 1 << 20;
 
-/// Sub-blocks shorter than this ruin a disk (Butterfly codes, §6.2: 9 KB against 800 KB).
+/// Reads of sub-blocks shorter than this are slow on a disk (Butterfly codes, §6.2: 9 KB against 800 KB).
 pub const SUB_BLOCK_BYTES_GOOD: u64 = 64 << 10;
 
 /// The cell length of a code with `alpha` sub-blocks, where a code with one sub-block would use `cell_len`: the same or

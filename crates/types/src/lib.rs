@@ -1,6 +1,6 @@
 //! The terms that every part of weft shares: ids, layout, sizes, errors.
 //!
-//! This crate knows no code, plan or socket.
+//! This crate has no codes, plans or sockets.
 
 mod block_meta;
 mod class_limits;

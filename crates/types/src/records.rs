@@ -11,7 +11,7 @@ pub const CORRUPT_RANGES_MAX: usize = 16;
 /// The most copies of a data block, including the coded one.
 pub const REPLICAS_MAX: u8 = 16;
 
-/// Counts the leaders that the cluster has had. Every change is made for one of them.
+/// Counts the leaders that the cluster has had. Every change names the leader's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u64);
 
@@ -33,7 +33,7 @@ impl PutKey {
     /// The key of puts from earlier versions, for which no key is checked.
     pub const NONE: Self = Self(0);
 
-    /// Whether a writer that shows this key may continue the put.
+    /// Whether a writer with this key may continue the put.
     pub fn admits(self, shown: Self) -> bool {
         self == Self::NONE || self == shown
     }
@@ -48,7 +48,7 @@ impl fmt::Debug for PutKey {
 /// Whether a node sends heartbeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeState {
-    /// It does.
+    /// It sends heartbeats.
     Up,
     /// It was silent for too long.
     Down,

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_are_no_counts_however_they_come() {
+    fn zero_counts_are_normalised() {
         assert_eq!(Seq::new(0, vec![0; 10]), Seq::default());
         assert!(Seq::new(0, vec![0; 10]).is_first() && !Seq::new(1, vec![]).is_first() && !Seq::new(0, vec![0, 1]).is_first());
         assert_eq!(Seq::from(Plain { term: 3, counts: vec![0, 0] }), Seq::new(3, vec![]));
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_a_count_for_each_data_block_or_none() {
+    fn a_seq_has_one_count_per_data_block_or_none() {
         assert!(Seq::default().fits(4) && Seq::new(1, vec![0, 0, 0, 2]).fits(4));
         assert!(!Seq::new(1, vec![0, 2]).fits(4));
     }

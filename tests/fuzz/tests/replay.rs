@@ -12,7 +12,7 @@ use weft_fuzz_entries::{ENTRIES, Entry, seeds};
 const CHANGED: usize = 4_000;
 
 #[test]
-fn seeds_and_what_was_found_pass() {
+fn seeds_and_found_inputs_pass() {
     for (name, entry) in ENTRIES {
         let seeds = seeds(name).unwrap();
         assert!(!seeds.is_empty());

@@ -73,7 +73,7 @@ const SEEDS_WITH_COPIES: u64 = 4;
 const THREADS: usize = 2;
 
 #[test]
-fn what_was_acknowledged_survives() {
+fn acknowledged_objects_survive() {
     let seeds = seeds(SEEDS);
     let (rebuilt, repaired, befell) = all_survive(seeds.clone(), false);
     let enough = seeds.end - seeds.start >= 8;
@@ -82,7 +82,7 @@ fn what_was_acknowledged_survives() {
 }
 
 #[test]
-fn what_was_acknowledged_with_copies_survives() {
+fn acknowledged_objects_with_copies_survive() {
     let seeds = seeds(SEEDS_WITH_COPIES);
     let (_, repaired, _) = all_survive(seeds.clone(), true);
     assert!(seeds.end - seeds.start < 4 || repaired > 0, "no block was ever lost");
@@ -123,7 +123,7 @@ fn all_survive(seeds: std::ops::Range<u64>, hot: bool) -> (usize, usize, BTreeMa
 }
 
 #[test]
-fn a_seed_leaves_one_trace() {
+fn a_seed_gives_one_trace() {
     let seeds = seeds(SEEDS);
     for seed in seeds.start..seeds.end.min(seeds.start + 2) {
         let hot = seed % 2 == 1;

@@ -168,7 +168,7 @@ fn outcomes(trace: &Trace, from_ms: u64, to_ms: u64, good: bool) -> usize {
 }
 
 #[test]
-fn calls_and_links_run_and_the_seed_says_in_what_order() {
+fn calls_and_links_run_in_an_order_given_by_the_seed() {
     let run_for = Duration::from_secs(3);
     let trace = run(1, run_for, &[]);
     assert!(outcomes(&trace, 0, 3_000, true) >= 20 && outcomes(&trace, 0, 3_000, false) == 0, "{}", trace.tail(40));
@@ -177,7 +177,7 @@ fn calls_and_links_run_and_the_seed_says_in_what_order() {
 }
 
 #[test]
-fn a_crash_ends_what_is_under_way_and_nothing_that_comes_after() {
+fn a_crash_ends_running_calls_and_no_later_ones() {
     let happenings: [Happening; 2] =
         [(1_000, |sim, network, trace| network.crash(sim, "server", trace)), (2_000, |sim, _, _| sim.bounce("server"))];
     for seed in 0..8 {
@@ -191,7 +191,7 @@ fn a_crash_ends_what_is_under_way_and_nothing_that_comes_after() {
 }
 
 #[test]
-fn a_cut_is_noticed_and_survived() {
+fn a_network_partition_is_detected_and_survived() {
     let happenings: [Happening; 2] = [
         (1_000, |sim, network, _| network.cut(sim, "client", "server")),
         (9_000, |sim, network, _| network.heal(sim, "client", "server")),
@@ -211,7 +211,7 @@ fn a_cut_is_noticed_and_survived() {
 }
 
 #[test]
-fn a_short_hold_fails_nothing() {
+fn a_short_delay_fails_nothing() {
     let happenings: [Happening; 2] = [
         (1_000, |sim, network, _| network.hold(sim, "client", "server")),
         (2_500, |sim, network, _| network.heal(sim, "client", "server")),

@@ -85,7 +85,7 @@ fn slices() -> Slices {
 }
 
 #[tokio::test]
-async fn slices_come_in_order_wherever_they_are() {
+async fn slices_arrive_in_order_from_cache_and_disk() {
     let all: fn(u64) -> bool = |_| true;
     let some: fn(u64) -> bool = |slice| slice < 5 || slice % 7 > 1;
     let none: fn(u64) -> bool = |_| false;
@@ -173,7 +173,7 @@ async fn sub_blocks_are_read_whole_however_small_the_slices_are() {
 }
 
 #[tokio::test]
-async fn slices_of_whole_sub_blocks_and_of_several_cells_are_right_too() {
+async fn slices_of_whole_sub_blocks_and_of_several_cells_are_correct() {
     // A slice of 24 KiB may cover parts of two cells; a slice of 72 KiB covers one cell and part of the next.
     for slice_len in [SUB, 24 << 10, 72 << 10, 3 * SUB] {
         for (cached, sub_blocks) in [(true, &[0u16, 1, 2, 3][..]), (false, &[0, 1, 2, 3]), (false, &[1, 4]), (false, &[2])] {

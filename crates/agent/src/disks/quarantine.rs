@@ -1,5 +1,5 @@
-//! Deletes unexpected blocks from the quarantine of a node's disks: when they reach their age, when a disk is short of space, or when a
-//! person releases them. Damaged blocks stay until a person deletes them by hand.
+//! Deletes unexpected blocks from the quarantine of a node's disks: when they reach their age, when a disk is short of space, or when an
+//! operator releases them. Damaged blocks stay until an operator deletes them by hand.
 
 use super::{Disk, Disks};
 use crate::{
@@ -41,7 +41,7 @@ impl Disks {
         }
     }
 
-    /// Deletes at most `blocks_max` quarantined blocks, the oldest of each disk first. A person requested it, so no quota applies.
+    /// Deletes at most `blocks_max` quarantined blocks, the oldest of each disk first. An operator requested it, so no quota applies.
     pub(crate) fn release_quarantine(&self, blocks_max: usize, limits: &Limits) -> Released {
         let mut released = Released::default();
         for disk in &self.0 {

@@ -31,7 +31,7 @@ fn remove(disks: &Disks, partials: &Partials, blocks: &[BlockId]) -> (u32, Vec<B
 }
 
 #[tokio::test]
-async fn a_block_that_is_being_written_is_kept_and_holds_up_no_other() {
+async fn a_block_being_written_is_kept_and_delays_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let (disks, partials) = (open(&[dir.path().join("a")], &BTreeMap::new()), Partials::new(&Limits::default()));
     let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
@@ -41,7 +41,7 @@ async fn a_block_that_is_being_written_is_kept_and_holds_up_no_other() {
     let other = put(&disks, 0, 2);
     assert_eq!(remove(&disks, &partials, &[meta.id, other]), (1, vec![other], vec![Reaction::Retry]));
     claim.commit(None).unwrap().unwrap();
-    // The block is committed but still claimed: if it were reported as gone, it would stay there for ever.
+    // The block is committed but still claimed: if it were reported as gone, it would stay there forever.
     assert_eq!(remove(&disks, &partials, &[meta.id]), (0, vec![], vec![Reaction::Retry]));
     drop(claim);
     assert_eq!(remove(&disks, &partials, &[meta.id]), (1, vec![meta.id], vec![]));
@@ -49,7 +49,7 @@ async fn a_block_that_is_being_written_is_kept_and_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn what_may_be_on_a_disk_that_cannot_be_used_is_neither_missing_nor_gone() {
+async fn blocks_that_may_be_on_an_unusable_disk_are_neither_missing_nor_gone() {
     let dir = tempfile::tempdir().unwrap();
     let (paths, partials) = (["a", "b"].map(|name| dir.path().join(name)), Partials::new(&Limits::default()));
     let disks = open(&paths, &BTreeMap::new());
@@ -75,7 +75,7 @@ async fn what_may_be_on_a_disk_that_cannot_be_used_is_neither_missing_nor_gone()
 }
 
 #[tokio::test]
-async fn of_two_blocks_of_one_name_none_is_read_and_none_removed() {
+async fn two_blocks_with_the_same_name_are_neither_read_nor_removed() {
     let dir = tempfile::tempdir().unwrap();
     let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
     let id = put(&disks, 0, 1);
@@ -87,7 +87,7 @@ async fn of_two_blocks_of_one_name_none_is_read_and_none_removed() {
 }
 
 #[tokio::test]
-async fn what_nobody_expects_is_kept_for_days_and_then_deleted_not_too_much_a_day() {
+async fn unexpected_blocks_are_quarantined_for_days_and_then_deleted_within_a_daily_limit() {
     let dir = tempfile::tempdir().unwrap();
     let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
     let partials = Partials::new(&Limits::default());
@@ -116,7 +116,7 @@ async fn what_nobody_expects_is_kept_for_days_and_then_deleted_not_too_much_a_da
     disks.clear_quarantine(&at(6001));
     assert_eq!((told(0), told(1)), ((1, 5000), (0, 0)), "two were moved today, and three may be taken away");
     let (moved, why) = disks.quarantine(&[kept], &partials, &at(6001));
-    assert!(moved == 0 && why[0].message.contains("a person must decide"), "{why:?}");
+    assert!(moved == 0 && why[0].message.contains("to remove more now"), "{why:?}");
     assert!(disks.open_block(kept).is_ok());
 }
 
@@ -148,7 +148,7 @@ impl Filled {
 }
 
 #[tokio::test]
-async fn what_was_given_up_is_freed_by_its_bytes_and_what_is_unexpected_is_set_aside() {
+async fn expected_garbage_is_limited_by_bytes_and_unexpected_garbage_is_quarantined() {
     let few = Limits { removed_blocks_per_day: 3, removed_percent_per_day: 0, ..Limits::default() };
     for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant()) {
         let filled = Filled::new();
@@ -159,7 +159,7 @@ async fn what_was_given_up_is_freed_by_its_bytes_and_what_is_unexpected_is_set_a
     let removal = filled.remove(GarbageReason::Unexpected, &few);
     assert_eq!((removal.removed, removal.quarantined, removal.gone.len(), filled.left()), (0, 3, 3, (17, 3)));
     assert!(removal.kept.len() == 17 && removal.kept.iter().all(|error| error.reaction == Reaction::Unavailable));
-    assert!(removal.kept[0].message.contains("a person must decide"), "{}", removal.kept[0]);
+    assert!(removal.kept[0].message.contains("to remove more now"), "{}", removal.kept[0]);
     let reason = std::fs::read_to_string(filled.dir.path().join("a/quarantine/s1-b000-c0-g1.1/reason")).unwrap();
     assert!(reason.contains("without a known reason"), "{reason}");
 
@@ -172,7 +172,7 @@ async fn what_was_given_up_is_freed_by_its_bytes_and_what_is_unexpected_is_set_a
 }
 
 #[tokio::test]
-async fn a_quarantine_goes_where_a_disk_is_short_of_space_or_a_person_says_so() {
+async fn a_quarantine_is_deleted_for_lack_of_space_or_on_request() {
     let filled = Filled::new();
     let limits = Limits { quarantine_free_percent: 0, ..Limits::default() };
     assert_eq!(filled.remove(GarbageReason::Unexpected, &limits).quarantined, 20);

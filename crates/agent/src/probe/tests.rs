@@ -41,7 +41,7 @@ async fn probe(bytes_per_s: f64, burst: usize, pause: Duration) -> (Option<Measu
 }
 
 #[tokio::test(start_paused = true)]
-async fn fast_and_slow_links_are_measured_within_their_time_whatever_a_bucket_lets_through_at_once() {
+async fn fast_and_slow_links_are_measured_in_time_despite_token_bucket_bursts() {
     for burst in [0, 128 << 10, 256 << 10] {
         for (mbit, tolerance) in [(1.0, 0.2), (10.0, 0.1), (30.0, 0.05), (200.0, 0.05)] {
             let bytes_per_s = mbit * 125e3;
@@ -63,7 +63,7 @@ async fn a_very_slow_link_takes_a_bounded_time_and_a_dead_one_is_not_measured() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_each_slice_costs_is_told_apart_from_what_its_bytes_cost() {
+async fn overhead_per_slice_is_separated_from_the_time_per_byte() {
     let (measured, _) = probe(1e9, 0, Duration::from_millis(1)).await;
     let Measured { bytes_per_s, slice_overhead_s } = measured.unwrap();
     // Six large slices of 1 ms each, plus 0.26 ms for their bytes; the timer has a resolution of 1 ms.

@@ -46,7 +46,7 @@ async fn foreground_is_admitted_while_repairs_fill_their_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_clusters_limits_hold_where_they_are_lower_and_as_long_as_they_are_told() {
+async fn the_clusters_limits_apply_if_lower_and_while_the_coordinator_sends_them() {
     let limits = Limits { memory_budget: ByteSize(8 * MIB), ..Limits::default() };
     let cluster = Cluster::start(Options { limits, ..Options::agents(3) }.simulated()).await;
     let stripe = Stripe::new(1, "rs(1,1)", MIB, MIB);
@@ -98,7 +98,7 @@ async fn the_clusters_limits_hold_where_they_are_lower_and_as_long_as_they_are_t
 
 /// A node knows by itself the class that a repair gives way to, without waiting for a peer.
 #[tokio::test(start_paused = true)]
-async fn a_repair_that_gives_way_says_so_and_goes_on_when_readers_have_left() {
+async fn a_held_back_repair_reports_it_and_continues_when_readers_have_finished() {
     for (what, throttle) in bounds() {
         let throttles = BTreeMap::from([(1, throttle)]);
         let cluster = Cluster::start(Options { throttles, ..Options::agents(3) }.simulated()).await;

@@ -65,7 +65,7 @@ fn request(cluster: &Cluster, key: &str, bytes: u64) -> ConvertStripeRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_converter_gets_its_share_of_the_memory_and_is_heard() {
+async fn a_converter_gets_its_share_of_the_memory_and_reports_progress() {
     let (cluster, slow) = start().await;
     for (key, bytes) in [("good", 512 << 10), ("bad", 3 * MIB)] {
         let asked = request(&cluster, key, bytes);
@@ -89,7 +89,7 @@ async fn a_converter_gets_its_share_of_the_memory_and_is_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversion_ends_when_its_caller_is_gone_and_leaves_its_place() {
+async fn a_conversion_ends_and_frees_its_place_when_its_caller_disconnects() {
     let (cluster, slow) = start().await;
     let convert = async || cluster.call(NodeId(1)).await.convert_stripe(request(&cluster, "good", 1)).await;
     let (first, second) = (convert().await.unwrap(), convert().await.unwrap());

@@ -21,7 +21,7 @@ async fn gated() -> (Cluster, Stripe, Arc<Gate>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repair_goes_on_around_a_helper_that_was_killed() {
+async fn a_repair_continues_without_a_killed_helper() {
     let (mut cluster, stripe, gate) = gated().await;
     let (to, span) = (NodeId(7), stripe.layout.coded_span());
     let plan = stripe.repair_plan(0, Party::Node(to), &[1, 2, 3, 4], "pipeline", &[span]);
@@ -67,7 +67,7 @@ async fn a_repair_goes_on_around_a_helper_that_was_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_goes_on_without_a_receiver_that_was_killed() {
+async fn a_write_continues_without_a_killed_receiver() {
     let mut cluster = Cluster::start(Options::agents(6)).await;
     let stripe = Stripe::new(1, "rs(4,2)", 4 * MIB, 16 * MIB);
     let opened = cluster.open(&stripe.write_plan(), &stripe).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_corrupt_page_is_named_and_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rebuilt_block_that_is_not_what_was_lost_is_not_kept() {
+async fn a_rebuilt_block_with_wrong_checksums_is_not_stored() {
     let cluster = Cluster::start(Options::agents(7)).await;
     let stripe = Stripe::new(1, "rs(4,2)", 2 * MIB, 8 * MIB);
     cluster.write(&stripe).await;
@@ -139,7 +139,7 @@ async fn a_rebuilt_block_that_is_not_what_was_lost_is_not_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plans_that_cross_with_room_for_one_do_not_block_one_another() {
+async fn crossing_plans_with_memory_for_one_do_not_deadlock() {
     // A task has one source and one sink. At each, one slice waits and one is processed.
     let limits = Limits { memory_budget: ByteSize(6 * (64 << 10)), ..Limits::default() };
     let cluster = Cluster::start(Options { limits, ..Options::agents(4) }).await;
@@ -176,7 +176,7 @@ async fn plans_that_cross_with_room_for_one_do_not_block_one_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_end_when_they_are_cancelled_left_alone_or_late() {
+async fn tasks_end_when_cancelled_abandoned_or_late() {
     let (cluster, stripe, gate) = gated().await;
     let (to, span) = (NodeId(7), stripe.layout.coded_span());
     let used = |cluster: &Cluster| cluster.agents.values().map(|agent| agent.memory_used_bytes()).sum::<u64>();
@@ -210,7 +210,7 @@ async fn tasks_end_when_they_are_cancelled_left_alone_or_late() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_stands_still_is_named() {
+async fn a_stalled_peer_is_named() {
     let (cluster, stripe, gate) = gated().await;
     let to = NodeId(7);
     let plan = stripe.repair_plan(0, Party::Node(to), &[2, 1, 3, 4], "pipeline", &[stripe.layout.coded_span()]);

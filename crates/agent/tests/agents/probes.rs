@@ -116,7 +116,7 @@ async fn links_are_measured_both_ways_and_a_throttled_one_shows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_probe_needs_its_right_and_each_right_is_good_once() {
+async fn a_probe_needs_a_token_and_each_token_is_valid_once() {
     let limits = Limits { parked_ms: 100, ..Limits::default() };
     let cluster = Cluster::start(Options { tls: true, limits, ..Options::agents(3) }).await;
     let good = Asked::new(&cluster, 1, ONE, TWO);
@@ -153,7 +153,7 @@ async fn a_probe_needs_its_right_and_each_right_is_good_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_has_one_probe_at_a_time_and_waits_for_nobody_for_ever() {
+async fn a_node_runs_one_probe_at_a_time_and_never_waits_forever() {
     let mut cluster = Cluster::start(Options::agents(3)).await;
     let [a, b] = [Asked::new(&cluster, 1, ONE, TWO), Asked::new(&cluster, 2, NodeId(3), TWO)];
     let begin = Instant::now();
@@ -162,7 +162,7 @@ async fn a_node_has_one_probe_at_a_time_and_waits_for_nobody_for_ever() {
         b.received(&cluster).await
     });
     assert_eq!(says(second, "busy: another probe").reaction, Reaction::Retry);
-    says(alone, "no probe came within");
+    says(alone, "no probe arrived within");
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
     b.run(&cluster).await.unwrap();
 
@@ -183,7 +183,7 @@ async fn a_node_has_one_probe_at_a_time_and_waits_for_nobody_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_that_something_else_came_to_share_was_not_measured() {
+async fn a_measurement_disturbed_by_another_task_is_discarded() {
     // A probe then takes at least half a second.
     let throttle = Throttle { network_bytes_per_s: Some(ByteSize(2 << 20)), ..Throttle::default() };
     let cluster = Cluster::start(Options { throttles: BTreeMap::from([(1, throttle)]), ..Options::agents(3) }).await;

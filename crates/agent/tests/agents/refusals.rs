@@ -25,7 +25,7 @@ async fn refused(cluster: &Cluster, request: OpenRequest) -> Error {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_make_no_sense_here_are_refused_and_leave_nothing() {
+async fn invalid_tasks_are_refused_and_leave_nothing() {
     let cluster = Cluster::start(Options::agents(2)).await;
     let stripe = small(1);
     let request = |change: fn(&mut weft_plan::Task)| {
@@ -106,7 +106,7 @@ async fn one_call_opens_and_starts_a_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_who_has_the_right_may_move_bytes_and_each_right_is_good_once() {
+async fn only_a_valid_token_moves_bytes_and_each_token_is_valid_once() {
     let cluster = Cluster::start(Options { tls: true, ..Options::agents(2) }).await;
     let stripe = small(1);
     let client = cluster.client().with_data(&stripe);
@@ -141,7 +141,7 @@ async fn only_who_has_the_right_may_move_bytes_and_each_right_is_good_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_on_both_ports_harms_nobody() {
+async fn random_bytes_on_both_ports_do_no_harm() {
     for tls in [false, true] {
         let cluster = Cluster::start(Options { tls, ..Options::agents(2) }).await;
         let agent = &cluster.agents[&1];
@@ -167,7 +167,7 @@ async fn garbage_on_both_ports_harms_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn frames_that_are_wrong_end_the_task_and_nothing_else() {
+async fn invalid_frames_end_only_their_task() {
     let cluster = Cluster::start(Options::agents(2)).await;
     for (number, spoil) in [(1, 40usize), (2, 3), (3, 14)] {
         let stripe = small(number);
@@ -193,7 +193,7 @@ async fn frames_that_are_wrong_end_the_task_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_early_connection_waits_for_its_task_but_not_for_ever() {
+async fn an_early_connection_waits_for_its_task_for_a_bounded_time() {
     let limits = Limits { parked_ms: 2_000, parked_connections_max: 1, ..Limits::default() };
     let cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
     let stripe = small(1);
@@ -223,7 +223,7 @@ async fn an_early_connection_waits_for_its_task_but_not_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_opened_task_that_nobody_starts_is_dropped() {
+async fn an_opened_task_that_is_never_started_is_dropped() {
     let limits = Limits { unstarted_ms: 300, ..Limits::default() };
     let cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
     let stripe = small(1);
@@ -236,7 +236,7 @@ async fn an_opened_task_that_nobody_starts_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
+async fn blocks_are_removed_only_for_valid_metadata_and_within_the_daily_limit() {
     let limits = Limits { removed_blocks_per_day: 4, removed_percent_per_day: 10, ..Limits::default() };
     let mut cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
     let stripes: Vec<Stripe> = (1..=70).map(|number| Stripe::new(number, "rs(1,1)", 4096, 4096)).collect();
@@ -261,7 +261,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     assert_eq!((few.removed, few.quarantined, few.gone.len(), few.kept.as_str()), (0, 2, 3, ""));
     let many = remove(|r| r.reason = "drained".into(), &blocks[2..65]).await.unwrap();
     assert_eq!((many.removed, many.quarantined, many.gone.len(), many.waiting), (0, 5, 5, 58), "a tenth of 70 in all");
-    assert!(many.kept.contains("kept 58 blocks") && many.kept.contains("a person must decide"), "{}", many.kept);
+    assert!(many.kept.contains("kept 58 blocks") && many.kept.contains("to remove more now"), "{}", many.kept);
     assert_eq!(cluster.payload(ONE, blocks[0]), None);
 
     // Quarantine obeys the same request checks and the same limit.
@@ -283,7 +283,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
         async |node| cluster.coordinator.member(node).unwrap().disks.iter().map(|disk| disk.quarantined_blocks).sum::<u64>();
     until("the coordinator is told", async || told(two).await == 1).await;
     let kept = quarantine(ONE, "first", 1, 70, blocks[20]).await.unwrap();
-    assert!(kept.moved == 0 && kept.kept.contains("a person must decide"), "{kept:?}");
+    assert!(kept.moved == 0 && kept.kept.contains("to remove more now"), "{kept:?}");
 
     let mut listed = Vec::new();
     loop {
@@ -309,7 +309,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     let incarnation = "first".to_owned();
     let request = RemoveRequest { epoch: 1, incarnation, high_water: 70, blocks: some, ..RemoveRequest::default() };
     let after = cluster.call(ONE).await.remove(request.clone()).await.unwrap().into_inner();
-    assert!(after.quarantined == 0 && after.kept.contains("a person must decide"), "{after:?}");
+    assert!(after.quarantined == 0 && after.kept.contains("to remove more now"), "{after:?}");
 
     // Only a bound on bytes limits the removal of blocks with a reason. An operator can release the quarantine.
     let all = blocks[7..].iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
@@ -331,7 +331,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_comes_after_the_removal_of_what_it_stores_is_refused() {
+async fn a_late_task_that_would_store_a_removed_block_is_refused() {
     let cluster = Cluster::start(Options::agents(2)).await;
     let (stripe, coordinator) = (small(1), &cluster.coordinator);
     let late = coordinator.tasks(&stripe.write_plan(), &stripe)[&node(0)].clone();
@@ -363,7 +363,7 @@ async fn a_task_that_comes_after_the_removal_of_what_it_stores_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_finds_back_to_its_coordinator_and_remembers_whom_it_obeyed() {
+async fn an_agent_reconnects_and_remembers_the_epoch_that_it_obeyed() {
     let mut cluster = Cluster::start(Options::agents(2)).await;
     cluster.write(&small(7)).await;
     let coordinator = std::sync::Arc::clone(&cluster.coordinator);
@@ -430,7 +430,7 @@ async fn an_agent_does_not_start_where_it_does_not_belong() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_goes_on_without_a_disk_that_cannot_be_opened_and_says_which() {
+async fn an_agent_continues_without_an_unusable_disk_and_reports_it() {
     let mut cluster = Cluster::start(Options { disks_per_agent: 2, ..Options::agents(1) }).await;
     let before = cluster.coordinator.member(ONE).unwrap().request.disks;
     cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();

@@ -9,7 +9,7 @@ use weft_proto::v1::task_event::Event;
 use weft_types::{ByteSize, NodeId, Party, Reaction, Span};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_is_read_and_rebuilt() {
+async fn a_written_stripe_is_read_and_rebuilt() {
     for (tls, disk_mode, data_len) in [(true, DiskMode::Pool, 4 * (1 << 20)), (false, DiskMode::Inline, 1_500_001)] {
         let cluster = Cluster::start(Options { tls, disk_mode, ..Options::agents(7) }).await;
         let stripe = Stripe::new(1, "rs(4,2)", 1 << 20, data_len);
@@ -49,7 +49,7 @@ async fn what_is_written_is_read_and_rebuilt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_tells_the_pages_of_units_that_it_reads_in_part() {
+async fn a_node_reports_the_pages_of_partly_read_units() {
     let cluster = Cluster::start(Options::agents(7)).await;
     let stripe = Stripe::new(1, "rs(4,2)", 3 << 20, 12 << 20);
     cluster.write(&stripe).await;
@@ -75,7 +75,7 @@ async fn a_node_tells_the_pages_of_units_that_it_reads_in_part() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_check_over_sockets_passes_or_names_what_is_wrong() {
+async fn a_check_over_sockets_passes_or_names_the_error() {
     let cluster = Cluster::start(Options { tls: true, ..Options::agents(7) }).await;
     let (stripe, other) = (Stripe::new(1, "rs(4,2)", 1 << 20, 3 << 20), Stripe::new(2, "rs(4,2)", 1 << 20, 4 << 20));
     cluster.write(&stripe).await;
@@ -117,7 +117,7 @@ async fn a_check_over_sockets_passes_or_names_what_is_wrong() {
 
 /// On simulated time, in which only throttles take time.
 #[tokio::test(start_paused = true)]
-async fn a_throttled_node_takes_the_time_that_it_is_given() {
+async fn a_throttled_node_keeps_to_its_rate() {
     let rate = |mib: u64| Some(ByteSize(mib << 20));
     let (helper, to) = (3, 4);
     // The helper reads, combines and sends a block of 1 MiB; the requestor writes it.

@@ -18,7 +18,7 @@ use weft_types::{ClusterId, Error, Result};
 
 /// Create certificates for a cluster across machines
 ///
-/// `weft cluster up` creates the certificates of a cluster on one machine by itself.
+/// For a cluster on one machine, `weft cluster up` creates the certificates.
 #[derive(Debug, Args)]
 pub(super) struct Certificate {
     #[command(subcommand)]
@@ -35,7 +35,7 @@ enum Command {
 ///
 /// Prints the cluster's id. Set it as `cluster` in the settings of the coordinator; agents and clients can set it too.
 ///
-/// Anyone who has ca-key.pem can admit daemons and clients to the cluster. Keep it where it is; no daemon needs it.
+/// Anyone who has ca-key.pem can admit daemons and clients to the cluster. Do not copy it to other machines; no daemon needs it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -52,7 +52,7 @@ struct MakeAuthority {
     dir: PathBuf,
 }
 
-/// Issue certificates signed by a cluster's authority, each in a directory of its own
+/// Issue certificates signed by a cluster's authority, each in its own directory
 ///
 /// Creates the directories DIR/coordinator, DIR/client and DIR/agent-NODE. Each holds three files: ca.pem, the certificate, and its
 /// private key. Copy each directory to its machine, and name it as `certificates` in the settings of `weft coordinator` or

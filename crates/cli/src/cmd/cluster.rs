@@ -204,7 +204,7 @@ fn quoted(word: &str) -> String {
 pub(super) fn directory(said: Option<PathBuf>, options: &target::Options) -> Result<PathBuf> {
     if let Some(address) = options.cluster.as_ref().filter(|named| said.is_none() && target::is_address(named)) {
         return Err(Error::invalid(format!(
-            "this command starts and stops processes of this machine, and {address} is an address: pass the cluster's directory with \
+            "this command controls processes on this machine, but {address} is an address: pass the cluster's directory with \
              --dir DIR"
         )));
     }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_takes_a_quoted_word_as_it_is() {
+    fn a_shell_reads_a_quoted_word_unchanged() {
         for word in ["/tmp/weft-1", "/tmp/a b", "/tmp/it's $HOME", "/tmp/ä;b"] {
             let script = format!("printf %s {}", quoted(word));
             let said = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();

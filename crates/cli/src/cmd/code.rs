@@ -80,7 +80,7 @@ struct Repair {
     dir: PathBuf,
 }
 
-/// Write the encoded file to OUT, also if blocks are missing or corrupt
+/// Write the encoded file to OUT, even if blocks are missing or corrupt
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

@@ -46,7 +46,7 @@ struct InfoReport {
     blocks: Vec<InfoBlock>,
     /// The average over all blocks.
     average: Repaired,
-    /// The same for Reed-Solomon with the same k and m.
+    /// The same value for Reed-Solomon with the same k and m.
     reed_solomon: Repaired,
 }
 

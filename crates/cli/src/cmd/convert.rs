@@ -7,17 +7,17 @@ use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_client::ConvertOptions;
 use weft_types::{ByteSize, Error, Result};
 
-/// Rewrite objects in the code and sizes of another policy: from replication to erasure coding, or the other way round
+/// Rewrite objects in the code and sizes of another policy, for example from replication to erasure coding
 ///
-/// This is a job: it survives disconnects and coordinator restarts (see `weft job`). It converts one object after another. A node
-/// that already holds much of a stripe writes the new one, with the same plans and checks as a put. When all stripes of an object
-/// are written, they replace the old ones at once; until then the object is unchanged, and reads in progress finish. An object that
-/// is overwritten or removed during the conversion keeps its new state.
+/// This is a job: it survives disconnects and coordinator restarts (see `weft job`). It converts one object after another. A node that
+/// already holds much of a stripe writes the new one, with the same plans and checks as a put. When all stripes of an object are written,
+/// they replace the old ones at once; until then the object is unchanged, and reads in progress finish. An object that is overwritten or
+/// removed during the conversion keeps its new state.
 ///
-/// Both forms of an object need space at the same time, and the space of the old one is freed slowly: an agent removes at most 1024
-/// blocks from a disk in 24 hours, or a quarter of them if that is more (the agent's settings limits.removed_blocks_per_day and
-/// limits.removed_percent_per_day). Conversions leave a tenth of each disk to puts (the coordinator's setting
-/// conversion_free_percent). If too few nodes have more space than that, the job waits; `weft job show` tells what it waits for.
+/// Both forms of an object need space at the same time, and the space of the old one becomes free gradually: an agent frees at most a
+/// quarter of a disk's bytes per hour, or 1 GiB if that is more (the agent's settings limits.freed_percent_per_hour and
+/// limits.freed_bytes_per_hour). Conversions leave a tenth of each disk to puts (the coordinator's setting conversion_free_percent). If too
+/// few nodes have more space than that, the job waits; `weft job show` shows what it waits for.
 ///
 /// With BUCKET, the job converts all objects that do not match the policy. The bucket gets the policy when the job begins, so later
 /// puts need no conversion. With BUCKET/KEY, the job converts that object, and the bucket keeps its policy. A bucket can have one
@@ -42,7 +42,7 @@ pub(super) struct Convert {
     /// Number of stripes written at the same time, 1 to 64 [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
-    /// Average bytes of data converted per second: each stripe is written at full speed, and the next one starts when its time has come
+    /// Average bytes of data converted per second. Each stripe is written at full speed; the next one is delayed to keep the average
     /// [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<ByteSize>,

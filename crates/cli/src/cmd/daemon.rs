@@ -152,7 +152,7 @@ fn hold(pid_file: Option<PathBuf>) -> Result<Option<File>> {
     pid_file.map(|path| PidFile::new(path).take()).transpose()
 }
 
-/// Settings of which none is absent.
+/// Settings with all optional fields present.
 pub(super) fn sample_coordinator() -> CoordinatorConfig {
     let limits = ClassLimits {
         repair_percent: Some(0),
@@ -164,7 +164,7 @@ pub(super) fn sample_coordinator() -> CoordinatorConfig {
     CoordinatorConfig { cluster, certificates, limits, ..CoordinatorConfig::default() }
 }
 
-/// Settings of which none is absent.
+/// Settings with all optional fields present.
 pub(super) fn sample_agent() -> AgentConfig {
     AgentConfig {
         name: String::new(),

@@ -1,4 +1,4 @@
-//! `weft demo`: the main use case, explained for people new to erasure coding.
+//! `weft demo`: the main use case, explained for readers new to erasure coding.
 
 use super::{explain::LINK_BYTES_PER_S, repair};
 use crate::offline::file_sha256;

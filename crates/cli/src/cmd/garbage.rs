@@ -1,4 +1,4 @@
-//! `weft node garbage`: blocks that no object needs and that still take space on nodes.
+//! `weft node garbage`: blocks that no object needs but that still take space on nodes.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::{Client, api};
 use weft_types::{Clock as _, Error, GarbageReason, NodeId, Result, SystemClock, human_bytes};
 
-/// Blocks that no object needs and that still take space
+/// List and free garbage: blocks that no object needs but that still take space
 #[derive(Debug, Args)]
 pub(super) struct Garbage {
     #[command(subcommand)]
@@ -21,11 +21,11 @@ enum Command {
 
 /// List garbage by disk and reason
 ///
-/// What a person or a job removed or replaced, what a repair has rebuilt elsewhere and what a put or repair gave up is freed by itself, up
-/// to a quarter of a disk's bytes an hour (limits.freed_percent_per_hour of the agent). Unexpected blocks are moved to the
-/// quarantine of their disk, at most 1024 a day or a quarter of the disk's blocks, and stay there for 7 days (limits.quarantine_ms), until
-/// the disk is short of space (limits.quarantine_free_percent), or until they are released. Blocks that were found damaged stay until a
-/// person deletes them by hand.
+/// Garbage with a known reason is freed automatically: blocks that were removed, replaced, rebuilt elsewhere, or left by an interrupted put
+/// or repair. An agent frees at most a quarter of a disk's bytes per hour (its setting limits.freed_percent_per_hour). Unexpected blocks,
+/// which the metadata does not know, are moved to the disk's quarantine, at most 1024 per day or a quarter of the disk's blocks, whichever
+/// is more. They stay there for 7 days (limits.quarantine_ms), until the disk is nearly full (limits.quarantine_free_percent), or until
+/// they are released. Blocks that were found damaged stay until an operator deletes them by hand.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -35,14 +35,14 @@ EXAMPLE
 EXIT CODES
   0 done   3 no such node, or no cluster   4 no coordinator")]
 struct Ls {
-    /// Only this node's, by name or number
+    /// Show only this node (name or number)
     node: Option<String>,
 }
 
-/// Free the quarantine of a node at once
+/// Delete the blocks in a node's quarantine now
 ///
-/// The unexpected blocks there are deleted for good. If the metadata was restored from an older copy, list them first: blocks of objects
-/// that are newer than the copy are unexpected, too.
+/// Deletes the unexpected blocks of the node for good. If the metadata was restored from an older copy, list them first: blocks of objects
+/// that are newer than the copy are unexpected too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -51,16 +51,16 @@ EXAMPLE
   weft node garbage release node-03 --unexpected --yes
 
 EXIT CODES
-  0 done, or there is nothing   1 some of it could not be deleted   2 not confirmed: prints what it would free   \
+  0 done, or nothing to release   1 some blocks could not be deleted   2 not confirmed: prints what would be freed   \
   3 no such node, or no cluster   4 the node is down, or no coordinator")]
 struct Release {
-    /// The node, by name or number
+    /// Node (name or number)
     node: String,
-    /// Also release garbage in the metadata that has no known reason, such as blocks removed under an earlier version: it is freed like
-    /// blocks of removed objects
+    /// Also release garbage that the metadata records without a reason, such as blocks removed under an earlier version: it is then freed
+    /// like blocks of removed objects
     #[arg(long)]
     unexpected: bool,
-    /// Do it: without it, only tell what would be freed
+    /// Confirm the deletion; without this option, only show what would be freed
     #[arg(long)]
     yes: bool,
 }
@@ -83,10 +83,10 @@ struct Entry {
     place: &'static str,
     reason: String,
     blocks: u64,
-    /// Of blocks of known length.
+    /// Bytes of the blocks whose length is known.
     bytes: u64,
     unmeasured_blocks: u64,
-    /// From when on the first may be removed, or is deleted, milliseconds since 1970.
+    /// When the first of them may be removed or is deleted, milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     first_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ struct Released {
     node: String,
     freed_blocks: u64,
     freed_bytes: u64,
-    /// Garbage in the metadata that is removed from now on.
+    /// Garbage in the metadata that is now being removed, blocks.
     released_blocks: u64,
 }
 
@@ -148,7 +148,9 @@ impl Release {
         }
         let what = format!("{blocks} blocks of {name}, {} as far as their lengths are known", human_bytes(bytes));
         if !self.yes {
-            return Err(Error::invalid(format!("{what}, would be deleted for good, and nothing was done: --yes confirms it")));
+            return Err(Error::invalid(format!(
+                "{what}, would be deleted for good; nothing was done: pass --yes to delete them"
+            )));
         }
         if !output.json {
             eprintln!("deleting {what}");
@@ -164,7 +166,7 @@ impl Released {
             self.freed_blocks += some.freed_blocks;
             self.freed_bytes = self.freed_bytes.saturating_add(some.freed_bytes);
             self.released_blocks += some.released_blocks;
-            // Blocks that arrive meanwhile, and blocks that cannot be deleted, are not waited for.
+            // Do not wait for blocks that arrive in the meantime or that cannot be deleted.
             if some.left_blocks == 0 || some.freed_blocks == 0 {
                 return if some.kept.is_empty() { Ok(self) } else { Err(Error::fatal(some.kept)) };
             }
@@ -211,7 +213,7 @@ fn text(report: &Report, now_ms: u64) -> String {
     }
 }
 
-/// When the first of it goes.
+/// When the first of these blocks is removed.
 fn goes(it: &Entry, now_ms: u64) -> String {
     let Some(first_ms) = it.first_ms else { return "by hand".to_owned() };
     let when = match first_ms.saturating_sub(now_ms).div_ceil(1000) {
@@ -232,7 +234,7 @@ fn released_text(it: &Released) -> String {
     }
     let mut text = format!("deleted {} blocks of the quarantine of {node}, {}", it.freed_blocks, human_bytes(it.freed_bytes));
     if it.released_blocks > 0 {
-        text += &format!("; {} blocks of the metadata's garbage are removed from now on", it.released_blocks);
+        text += &format!("; {} garbage blocks in the metadata are now being removed", it.released_blocks);
     }
     text
 }
@@ -242,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn garbage_is_listed_with_what_is_known_of_it() {
+    fn garbage_is_listed_with_its_known_properties() {
         const DAY_MS: u64 = 86_400_000;
         let node = api::Node { id: 3, name: "node-03".to_owned(), ..api::Node::default() };
         let removed = api::Garbage { node: 3, path: "/d".into(), blocks: 12, first_ms: Some(40_000), ..api::Garbage::default() };

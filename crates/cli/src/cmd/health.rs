@@ -13,8 +13,8 @@ const LINES_MAX: usize = 6;
 
 /// Show whether the cluster is healthy, why not, how many further losses data survives, and how much space is left
 ///
-/// A stripe counts with all blocks that cannot be read now: lost ones, and those of nodes that are down. The coordinator keeps the
-/// counts, so the command is cheap enough for a monitor that asks every few seconds.
+/// A block counts as missing if it is lost or if its node is down. The coordinator maintains the counts, so a monitor can run this command
+/// every few seconds.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -32,9 +32,9 @@ pub(super) struct Status {}
 struct Report {
     /// healthy, degraded, at-risk or unavailable.
     level: String,
-    /// Why it is not healthy, the worst first.
+    /// The reasons why the cluster is not healthy, the worst first.
     reasons: Vec<String>,
-    /// Whether stripes are still being counted: numbers of stripes and blocks are too low.
+    /// Whether stripes are still being counted. If so, the numbers of stripes and blocks are too low.
     counting: bool,
     cluster: String,
     insecure: bool,
@@ -42,7 +42,7 @@ struct Report {
     data_bytes: u64,
     stripes: Stripes,
     bad_blocks: BadBlocks,
-    /// Of objects that cannot be read: the first.
+    /// The first objects that cannot be read.
     unreadable_objects: Vec<String>,
     nodes: u32,
     down_nodes: Vec<DownNode>,
@@ -52,7 +52,7 @@ struct Report {
     garbage_bytes: u64,
     quarantined_blocks: u64,
     quarantined_bytes: u64,
-    /// Those that are running or paused.
+    /// The jobs that are running or paused.
     jobs: Vec<job::Report>,
 }
 
@@ -60,9 +60,9 @@ struct Report {
 struct Stripes {
     total: u64,
     with_bad_blocks: u64,
-    /// That cannot be read now.
+    /// Stripes that cannot be read now.
     unreadable: u64,
-    /// Those of them that could not be read if all nodes were up either.
+    /// Stripes that cannot be read even if all nodes are up.
     lost: u64,
     by_further_losses: Vec<Bearing>,
 }
@@ -70,12 +70,12 @@ struct Stripes {
 #[derive(Debug, Serialize)]
 struct Bearing {
     code: String,
-    /// The losses of further blocks that each survives, whichever they are; null: they cannot be read.
+    /// How many further blocks each of these stripes can lose, in any combination; null: they cannot be read.
     further_losses: Option<u32>,
     stripes: u64,
 }
 
-/// Blocks that cannot be read, each counted once.
+/// Blocks that cannot be read; each is counted once.
 #[derive(Debug, Serialize)]
 struct BadBlocks {
     corrupt: u64,
@@ -98,17 +98,17 @@ struct FailedDisk {
     node: String,
     id: String,
     path: String,
-    /// That it held and that were not rebuilt elsewhere.
+    /// Blocks that the disk held and that were not rebuilt elsewhere.
     blocks: u64,
 }
 
-/// The space of disks that can be used.
+/// The space of usable disks.
 #[derive(Debug, Serialize)]
 struct Space {
     total_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
-    /// Of new data, under the default policy.
+    /// How many bytes of new data fit under the default policy.
     fits_bytes: u64,
     policy: String,
     code: String,
@@ -176,7 +176,7 @@ impl Report {
         }
     }
 
-    /// The level, for a person.
+    /// The level as text.
     fn headline(&self) -> &str {
         match self.level.as_str() {
             "at-risk" => "at risk",
@@ -190,7 +190,7 @@ impl Status {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let report = Session::with(options, async |session| {
             let health = session.client.health().await?;
-            // Jobs contain ids of nodes, for which people want names.
+            // Jobs contain node ids; show names instead.
             let nodes = if health.jobs.is_empty() { Vec::new() } else { session.nodes().await };
             Ok(Report::new(health, &nodes))
         })?;
@@ -225,7 +225,7 @@ fn text(it: &Report) -> String {
     text
 }
 
-/// How many further losses stripes survive.
+/// How many further losses the stripes survive.
 fn losses_text(it: &Report) -> String {
     if it.stripes.by_further_losses.is_empty() {
         return String::new();
@@ -239,7 +239,7 @@ fn losses_text(it: &Report) -> String {
     format!("\n{}\n", table(["survive any", "code", "stripes"], &[2], it.stripes.by_further_losses.iter().map(row)))
 }
 
-/// What cannot be read, and where it was.
+/// Objects that cannot be read, and the nodes and disks that held them.
 fn damage_text(it: &Report) -> String {
     let mut text = String::new();
     if !it.unreadable_objects.is_empty() {
@@ -287,7 +287,7 @@ fn space_text(it: &Report) -> String {
     text
 }
 
-/// A time for a person.
+/// A duration as text.
 fn time(milliseconds: u64) -> String {
     match milliseconds / 1_000 {
         seconds @ 0..=119 => format!("{seconds} s"),

@@ -8,8 +8,8 @@ use weft_types::{Result, human_bytes};
 
 /// Add copies of an object's data blocks, so that reads are spread over more nodes
 ///
-/// Keeps existing copies and rebuilds lost ones. If too few nodes are up for all copies, it copies nothing and names how many there can
-/// be. After an interruption, run the command again to continue.
+/// Keeps existing copies and rebuilds lost ones. If too few nodes are up for all copies, it copies nothing and prints the largest possible
+/// number of copies. After an interruption, run the command again to continue.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

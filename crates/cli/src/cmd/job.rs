@@ -132,7 +132,7 @@ pub(super) struct Report {
     state: String,
     total: Amount,
     done: Amount,
-    /// Tried and failed.
+    /// Items that were tried and failed.
     left: Amount,
     last_error: String,
     /// What the job waits for at the moment.
@@ -333,7 +333,7 @@ fn has_ended(state: &str) -> bool {
     !matches!(state, "running" | "paused")
 }
 
-/// A job that has just begun, as soon as it knows how much there is to do; as it is if it does not know soon.
+/// Waits briefly until a new job knows its total amount of work, and returns the job's latest state.
 pub(super) async fn counted(session: &Session, mut job: api::Job) -> Result<api::Job> {
     for _ in 0..10 {
         if has_ended(&job.state) || job.total.as_ref().is_some_and(|total| total.blocks > 0) {
@@ -395,7 +395,7 @@ impl Report {
         }
     }
 
-    /// What the job does, what it counts, and its result if nothing had to be done.
+    /// The job's name, its unit of progress, and its result if there was nothing to do.
     fn words(&self) -> (&'static str, &'static str, &'static str) {
         match &self.what {
             What::Repair { .. } => ("repair", "blocks rebuilt", "nothing is lost"),
@@ -403,7 +403,7 @@ impl Report {
         }
     }
 
-    /// In one line.
+    /// A summary in one line.
     pub(super) fn line(&self) -> String {
         let (id, about, state, (work, counted, nothing)) = (self.id, self.about(), &self.state, self.words());
         if self.state == "done" && self.done.count() == 0 {
@@ -463,7 +463,7 @@ impl What {
         }
     }
 
-    /// In one line.
+    /// A summary in one line.
     fn how(&self) -> String {
         match self {
             Self::Repair { select, to, scheme, concurrency, slice_size, .. } => {

@@ -38,8 +38,8 @@ enum Command {
 /// nodes are assumed to share one line, and plans send little over it. Measurements are kept in memory: after a restart, the
 /// coordinator treats all links alike until it has measured them again.
 ///
-/// This table does not show slow disks and processors. A node for which plans have waited much longer than for others is used as a
-/// helper during the next five minutes only if no other node can take its place.
+/// This table does not show slow disks and processors. If plans have waited much longer for a node than for others, the node becomes a
+/// helper in the next five minutes only if no other node can replace it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -71,7 +71,7 @@ struct Probe {
     to: Vec<String>,
 }
 
-/// What is known of the links.
+/// The known links.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     links: Vec<Figure>,

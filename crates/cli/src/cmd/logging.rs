@@ -1,4 +1,4 @@
-//! What daemons log, and how: one line for each event, whatever others have sent.
+//! Logging of the daemons: one line per event, whatever text peers send.
 
 use std::{
     env::VarError,
@@ -18,10 +18,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// What is written of one field of an event, bytes; the rest is cut.
+/// The most bytes of one field of an event that are written; the rest is cut.
 const FIELD_BYTES_MAX: usize = 4096;
 
-/// Logs what `WEFT_LOG` asks for, to standard error.
+/// Logs to standard error, as `WEFT_LOG` selects.
 pub(super) fn start_logging() {
     let (targets, wrong) = match std::env::var("WEFT_LOG") {
         Ok(said) => match parse_log(&said) {
@@ -47,7 +47,7 @@ where
     tracing_subscriber::fmt::layer().with_writer(writer).fmt_fields(Fields)
 }
 
-/// Fields as the default has them, but that no text of one, which may be a peer's, can end the line, move the cursor, or fill the disk.
+/// The default format of fields, made safe for text from peers: a field cannot end the line, move the cursor or fill the disk.
 struct Fields;
 
 impl<'writer> FormatFields<'writer> for Fields {
@@ -62,10 +62,10 @@ impl<'writer> FormatFields<'writer> for Fields {
     }
 }
 
-/// Passes text on without control characters, and only so much of it.
+/// Writes text without control characters, up to a limit.
 struct Escaped<'a, W> {
     writer: &'a mut W,
-    /// Bytes; none: the text was cut.
+    /// Bytes that may still be written; none: the text was cut.
     left: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ impl<W: fmt::Write> fmt::Write for Escaped<'_, W> {
     }
 }
 
-/// Neither a control character nor one that breaks lines or turns the direction of the text.
+/// Whether the character is safe: no control character, line break or change of text direction.
 fn is_harmless(letter: char) -> bool {
     !letter.is_control() && !matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }
@@ -93,7 +93,7 @@ fn usual_log() -> Targets {
     Targets::new().with_default(LevelFilter::INFO)
 }
 
-/// What is logged: levels, and modules with their levels. Nothing at all stands for errors.
+/// The filter of what is logged: levels, and modules with their levels. An empty text means errors only.
 fn parse_log(said: &str) -> Result<Targets, String> {
     let parts: Vec<&str> = said.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     if let Some(part) = parts.iter().find(|part| part.contains('[')) {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_a_line_whatever_others_have_sent() {
+    fn an_event_is_one_line_whatever_text_peers_send() {
         let name = "a\nERROR forged\r\u{1b}[2J\u{9b}31m\u{202e}\u{2028}b";
         let line = logged(|| tracing::warn!(node = %name, text = name, count = 7, "said {name}"));
         assert!(line.ends_with('\n') && line.trim_end().chars().all(is_harmless), "{line:?}");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_no_longer_than_it_may_be() {
+    fn the_length_of_an_event_is_bounded() {
         let long = "ä".repeat(1_000_000);
         let line = logged(|| tracing::warn!(%long, more = 1, "{long}"));
         assert!(
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_and_modules_say_what_is_logged() {
+    fn levels_and_modules_select_what_is_logged() {
         let logs = |said: &str, target: &str, level: Level| parse_log(said).unwrap().would_enable(target, &level);
         assert!(logs("info", "weft_agent", Level::INFO) && !logs("info", "weft_agent", Level::DEBUG));
         let both = "warn, weft_coordinator=debug,";

@@ -1,4 +1,4 @@
-//! `weft metadata`: what an operator does with the coordinator's metadata on its own machine.
+//! `weft metadata`: maintenance of the coordinator's metadata, on the coordinator's machine.
 
 use super::{cluster::directory, daemon::coordinator_config};
 use clap::{Args, Subcommand};
@@ -19,22 +19,23 @@ enum Command {
     Backup(Backup),
 }
 
-/// Copy the metadata to a file, while the coordinator runs or not
+/// Copy the metadata to a file, whether or not the coordinator is running
 ///
-/// To be given on the coordinator's machine, by the user whose process it is. The copy is the state of one moment; it was checked and is
-/// durable when the command ends. To restore one, stop the coordinator and put the copy in the place of its metadata.sqlite, without
-/// metadata.sqlite-wal and metadata.sqlite-shm beside it.
+/// Run it on the coordinator's machine, as the coordinator's user. The copy is the complete state at one moment. When the command ends, the
+/// copy has been checked and is durable. To restore a copy, stop the coordinator, replace its metadata.sqlite with the copy, and delete
+/// metadata.sqlite-wal and metadata.sqlite-shm.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft metadata backup /backup/metadata-$(date +%F).sqlite --config /etc/weft/coordinator.toml
 
 EXIT CODES
-  0 copied   1 it cannot be read or written, is damaged, or busy   2 FILE is there already   3 no metadata, or no such settings")]
+  0 copied   1 the metadata or FILE cannot be read or written, or the metadata is damaged or busy   2 FILE already exists   \
+  3 no metadata, or no such settings file")]
 struct Backup {
-    /// Where the copy goes: a new file
+    /// File for the copy; must not exist
     file: PathBuf,
-    /// The coordinator's settings; without it, those of the cluster that `weft cluster up` made here or in --cluster
+    /// Settings of the coordinator [default: those of the cluster that `weft cluster up` created here or in --cluster]
     #[arg(long, env = "WEFT_COORDINATOR_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -43,7 +43,7 @@ use weft_cli::{
     version,
     disable_help_subcommand = true,
     max_term_width = 110,
-    after_help = "`weft help exit-codes` says what exit codes mean; `weft COMMAND --help` has examples."
+    after_help = "`weft help exit-codes` explains exit codes; `weft COMMAND --help` has examples."
 )]
 struct Weft {
     #[command(flatten)]
@@ -74,7 +74,7 @@ enum Command {
     Testbed(lab::HandedOver),
     /// Measure schemes on links of a given rate (in weft-lab)
     Bench(lab::HandedOver),
-    /// Run experiments of papers again, and put our numbers beside theirs (in weft-lab)
+    /// Repeat experiments from papers and compare the results (in weft-lab)
     Reproduce(lab::HandedOver),
     Certificate(certificate::Certificate),
     Metadata(metadata::Metadata),
@@ -83,7 +83,7 @@ enum Command {
     Help(Help),
 }
 
-/// Reads the command line and does what it says.
+/// Parses the command line and runs the command.
 pub(crate) fn main() -> Exit {
     let Weft { globals: Globals { json, target }, command } = match shell::parse(Weft::command()) {
         Ok(weft) => weft,

@@ -59,10 +59,10 @@ struct Entry {
     code: String,
 }
 
-/// Most incomplete stripes that are named.
+/// The most incomplete stripes that are listed.
 const INCOMPLETE_SHOWN: usize = 8;
 
-/// Most stripes that cannot be read and are named.
+/// The most unreadable stripes that are listed.
 const UNREADABLE_SHOWN: usize = 4;
 
 /// An object and its stripes.
@@ -77,9 +77,9 @@ pub(super) struct Object {
     cell_size: u64,
     created_ms: u64,
     pub(super) stripes: Vec<Stripe>,
-    /// Whether all blocks are stored that the put could leave for later.
+    /// Whether all blocks are stored, including those that an early acknowledgement left for later.
     complete: bool,
-    /// The stripes that lack blocks.
+    /// The stripes with blocks that are not stored yet.
     incomplete: Vec<Incomplete>,
     /// Whether all of it can be read now.
     readable: bool,
@@ -106,9 +106,9 @@ struct Unreadable {
     stripe: u64,
     /// The blocks that cannot be read.
     blocks: Vec<u32>,
-    /// Why; said of the first such stripes only.
+    /// Why; given for the first such stripes only.
     why: String,
-    /// Whether it could not be read if all nodes were up either.
+    /// Whether it cannot be read even if all nodes are up.
     lost: bool,
 }
 
@@ -125,7 +125,7 @@ impl From<api::IncompleteStripe> for Incomplete {
 }
 
 impl Incomplete {
-    /// Its blocks, for a person.
+    /// Its blocks as text.
     fn blocks_text(&self) -> String {
         let blocks: Vec<String> = self.blocks.iter().map(ToString::to_string).collect();
         format!("block{} {}", if blocks.len() == 1 { "" } else { "s" }, blocks.join(", "))
@@ -141,7 +141,7 @@ pub(super) struct Stripe {
     /// The number of committed updates of each data block; empty: all are 0.
     seq: Vec<u64>,
     pub(super) blocks: Vec<Block>,
-    /// Further copies of the blocks.
+    /// Additional copies of the blocks.
     copies: Vec<Block>,
 }
 
@@ -267,7 +267,7 @@ fn in_order(stripe: &Stripe) -> Vec<&Block> {
     all
 }
 
-/// The first and last data block without bytes: these lie between the data blocks with bytes and the parity blocks.
+/// The first and the last data block without bytes. These blocks are between the data blocks with bytes and the parity blocks.
 fn without_bytes(stored: impl Iterator<Item = u32>) -> Option<(u32, u32)> {
     let stored: Vec<u32> = stored.collect();
     stored.windows(2).find_map(|pair| (pair[0] + 1 < pair[1]).then(|| (pair[0] + 1, pair[1] - 1)))
@@ -287,9 +287,9 @@ fn unreadable_text(it: &Object) -> String {
     }
     let lost = it.unreadable.iter().filter(|stripe| stripe.lost).count();
     let when = match (lost, count - lost) {
-        (0, _) => "until nodes that are down return".to_owned(),
-        (_, 0) => "unless lost blocks come back".to_owned(),
-        (_, waiting) => format!("{waiting} until nodes that are down return, {lost} unless lost blocks come back"),
+        (0, _) => "until the nodes that are down return".to_owned(),
+        (_, 0) => "unless the lost blocks come back".to_owned(),
+        (_, waiting) => format!("{waiting} until the nodes that are down return, {lost} unless the lost blocks come back"),
     };
     let mut text = format!("cannot be read now: {count} of {all} stripes, {when}\n");
     for stripe in it.unreadable.iter().filter(|stripe| !stripe.why.is_empty()).take(UNREADABLE_SHOWN) {

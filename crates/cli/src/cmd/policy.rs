@@ -11,7 +11,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::api;
 use weft_types::{ByteSize, Error, Result};
 
-/// The most buckets that the answer to a new default names.
+/// The most buckets that `weft policy default` lists.
 const KEPT_NAMED: usize = 4;
 
 /// Manage storage policies: code, sizes, placement; each bucket uses one
@@ -110,8 +110,8 @@ struct Rm {
 
 /// Choose the default policy of new buckets
 ///
-/// Each bucket that exists keeps its policy, the one that `weft cluster up` creates too. `weft policy convert BUCKET --to POLICY` gives
-/// a bucket another policy and rewrites its objects.
+/// Existing buckets keep their policies, including the bucket that `weft cluster up` creates. `weft policy convert BUCKET --to POLICY`
+/// changes a bucket's policy and rewrites its objects.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -218,13 +218,13 @@ struct Kept {
     policy: String,
 }
 
-/// The buckets that use another policy than the new default.
+/// The buckets whose policy is not the new default.
 async fn keep_theirs(session: &Session, default: &str) -> Result<Vec<Kept>> {
     let buckets = session.client.buckets().await?.into_iter().filter(|bucket| bucket.policy != default);
     Ok(buckets.map(|it| Kept { bucket: it.name, policy: it.policy }).collect())
 }
 
-/// Lines that say which buckets keep their policy, and how to change that.
+/// Lines that list the buckets that keep their policies, and the command to convert them.
 fn kept_text(kept: &[Kept], default: &str) -> String {
     let Some(first) = kept.first() else { return String::new() };
     let mut named: Vec<String> = kept.iter().take(KEPT_NAMED).map(|it| format!("{} ({})", it.bucket, it.policy)).collect();

@@ -136,7 +136,7 @@ impl Report {
         self
     }
 
-    /// The error that says why blocks are missing still, if any: `one` or `many` say what they are.
+    /// The error that says why blocks are still missing, if any; `one` or `many` describes them.
     pub(super) fn missing(&self, one: &str, many: &str) -> Option<Error> {
         let mut reasons: Vec<&str> = Vec::new();
         for left in &self.left {

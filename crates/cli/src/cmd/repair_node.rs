@@ -47,7 +47,7 @@ pub(super) struct RepairNode {
     /// Bytes of a slice, a multiple of 4 KiB [default: the coordinator's setting]
     #[arg(long, value_name = "SIZE")]
     slice_size: Option<ByteSize>,
-    /// Repair also a node that is up: move all its blocks
+    /// Also repair a node that is up: move all its blocks to other nodes
     #[arg(long)]
     force: bool,
     /// Wait until the job has ended, and show its progress (the default)

@@ -1,5 +1,5 @@
-//! `docs/settings.md`: every setting of a user. Names, units and defaults are those of the definitions; meanings are the documentation of
-//! the fields and the help of the options.
+//! Generates `docs/settings.md`, the reference of all settings. Names, units and defaults come from the definitions, and descriptions from
+//! the documentation of the fields and the help of the options.
 
 use super::{Weft, daemon};
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
@@ -15,7 +15,7 @@ use weft_cli::target::ClusterFile;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::ClusterId;
 
-/// `make bless` sets it: the page is written, and not compared.
+/// The variable that `make bless` sets: the test then writes the page instead of comparing it.
 const BLESS: &str = "WEFT_BLESS";
 
 const COORDINATOR: &str = include_str!("../../../coordinator/src/config.rs");
@@ -23,15 +23,15 @@ const AGENT: &str = include_str!("../../../agent/src/config.rs");
 const CLASS_LIMITS: &str = include_str!("../../../types/src/class_limits.rs");
 const CLUSTER_FILE: &str = include_str!("../target.rs");
 
-/// What an agent's settings must say; all else has defaults.
+/// The required settings of an agent; all others have defaults.
 const AGENT_NEEDS: &str =
     "name = \"\"\ncoordinators = []\ndata_listen = \"\"\ncontrol_listen = \"\"\nstate_dir = \"\"\ndisks = []";
 
-/// The page, with the names of tables in braces, each on a line of its own.
+/// The page's text. A table is a line with its name in braces.
 const PAGE: &str = include_str!("settings_page.md");
 
 #[test]
-fn the_page_of_settings_is_that_of_the_definitions() {
+fn the_settings_page_matches_the_definitions() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
     let fresh = page();
     if std::env::var_os(BLESS).is_some() {
@@ -39,7 +39,7 @@ fn the_page_of_settings_is_that_of_the_definitions() {
     }
     let kept = fs::read_to_string(kept).unwrap();
     let differs = fresh.lines().zip(kept.lines()).find(|(fresh, kept)| fresh != kept);
-    assert!(fresh == kept, "docs/settings.md is not what the definitions say ({differs:?}): run `make bless`");
+    assert!(fresh == kept, "docs/settings.md differs from the definitions ({differs:?}): run `make bless`");
 }
 
 fn page() -> String {
@@ -78,7 +78,7 @@ fn table(name: &str) -> String {
     }
 }
 
-/// A field of a struct of settings, as its definition has it.
+/// A field of a settings struct, from its definition.
 struct Field {
     name: String,
     kind: String,
@@ -86,7 +86,7 @@ struct Field {
     has_default: bool,
 }
 
-/// A table of the settings of a struct. `sample` has all of them.
+/// The table of a struct's settings. `sample` contains all of them.
 fn settings<C: Serialize>(source: &str, of: &str, prefix: &str, defaults: &C, sample: &C) -> String {
     let [defaults, sample] = [defaults, sample].map(|config| Table::try_from(config).unwrap());
     let fields = fields(source, of);
@@ -141,7 +141,7 @@ fn unit(field: &Field) -> &'static str {
         ("u32" | "u64", "ms") => "ms",
         ("u32" | "u64", "percent") => "percent",
         ("u32" | "u64", _) => "count",
-        _ => panic!("{} is a {kind}: what is that?", field.name),
+        _ => panic!("setting {} has the unknown type {kind}: describe it here", field.name),
     }
 }
 
@@ -178,7 +178,7 @@ fn options(command: &Command) -> String {
     format!("| Option | Variable | Default | Meaning |\n| --- | --- | --- | --- |\n{rows}")
 }
 
-/// A text on one line that does not end a table's cell.
+/// The text on one line, escaped for a table cell.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

@@ -37,9 +37,9 @@ pub(super) struct Node {
     blocks: u64,
     coding_bytes_per_s: u64,
     fsyncs: u64,
-    /// In the metadata, that the node still has to remove.
+    /// Garbage in the metadata that the node still has to remove, blocks.
     garbage_blocks: u64,
-    /// Of those of known length.
+    /// Bytes of those blocks whose length is known.
     garbage_bytes: u64,
     disks: Vec<Disk>,
 }
@@ -54,7 +54,7 @@ struct Disk {
     failed: bool,
     quarantined_blocks: u64,
     quarantined_bytes: u64,
-    /// Of stripes.
+    /// Blocks of stripes.
     blocks: u64,
 }
 

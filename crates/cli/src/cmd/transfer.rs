@@ -27,8 +27,8 @@ use weft_types::{AutoSize, ByteSize, Error, Result, human_bytes};
 
 /// Store FILE as an object
 ///
-/// The put is acknowledged when all blocks are durable, or as many as --ack requires, and the metadata is committed; the object is
-/// invisible before that. With --ack, the remaining blocks follow or are rebuilt; `weft stat` shows which are missing.
+/// The put is acknowledged when the metadata is committed and all blocks are durable, or as many as --ack requires. The object is invisible
+/// before that. With --ack, the remaining blocks follow or are rebuilt; `weft stat` shows which are missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

@@ -171,8 +171,8 @@ impl Size {
         between("disks per node", self.disks_per_node, DISKS_MAX)
     }
 
-    /// The first of [`DEFAULT_CODES`] whose blocks fit onto the nodes, and of which no rack gets more than can be lost. A single node
-    /// is too small for every code.
+    /// The first of [`DEFAULT_CODES`] that has at most one block per node, and in each rack no more blocks than the code can lose. No code
+    /// fits a single node.
     fn default_code(self) -> String {
         let fits = |(k, m): &&(u32, u32)| k + m <= self.nodes && (self.racks == 1 || (k + m).div_ceil(self.racks) <= *m);
         let (k, m) = DEFAULT_CODES.iter().find(fits).unwrap_or(&(1, 1));

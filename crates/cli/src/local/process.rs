@@ -134,7 +134,8 @@ impl Process {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let failed = |error: Errno| Error::fatal(format!("process {} cannot be signalled: {error}", self.pid));
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
-        // It stands for the process that has the number now, and for no later one: so what is looked at below is what is signalled.
+        // The descriptor refers to the process that has this pid now, so the process checked below is the one that gets the signal, even
+        // if the pid is reused.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::SRCH) => return Ok(()),
             opened => opened.map_err(failed)?,
@@ -155,7 +156,7 @@ impl Process {
     }
 }
 
-/// Asks all of them to end, then kills those that did not; for each, whether it has ended.
+/// Sends SIGTERM to all of them, then kills those that did not end; returns for each whether it has ended.
 pub fn end<'a>(processes: impl IntoIterator<Item = &'a Process> + Clone) -> Result<Vec<bool>> {
     processes.clone().into_iter().try_for_each(|process| process.signal(Signal::Term))?;
     let deadline = Instant::now() + STOP_GRACE;
@@ -268,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_from_its_successor() {
+    fn a_process_is_distinguished_from_its_successor() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id()).unwrap();
         assert!(process.is_alive());
@@ -291,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn names_with_brackets_and_blanks_do_not_confuse() {
+    fn process_names_with_brackets_and_blanks_are_parsed() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 0 0";
         assert_eq!(parse_stat(stat), Some(('S', 987_654)));
         assert_eq!(parse_stat("42 (cut"), None);
     }
 
     #[test]
-    fn a_pid_file_names_only_who_holds_it() {
+    fn a_pid_file_refers_only_to_the_process_that_holds_it() {
         let dir = tempfile::TempDir::new().unwrap();
         let file = PidFile::new(dir.path().join("pid"));
         assert_eq!(file.alive().unwrap(), None);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_is_told_from_what_ends() {
+    fn a_process_that_does_not_end_is_reported() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id()).unwrap();
         assert!(!process.ends_by(Instant::now() + Duration::from_millis(50)));

@@ -18,7 +18,7 @@ pub(crate) struct Scan {
     pub(crate) health: Health,
     /// Byte ranges that do not match their checksums, whole checksum units.
     pub(crate) bad: Vec<Span>,
-    /// What is wrong, for a person; empty if nothing is.
+    /// The problem as text; empty if there is none.
     pub(crate) reason: String,
 }
 
@@ -52,7 +52,7 @@ fn scan(path: &Path, size: u64, units: &[u32], progress: &Progress) -> Result<Sc
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(missing("the file does not exist")),
         Err(error) => return Err(io_error(path, "open", &error)),
     };
-    let metadata = file.metadata().map_err(|error| io_error(path, "look at", &error))?;
+    let metadata = file.metadata().map_err(|error| io_error(path, "access", &error))?;
     if !metadata.is_file() {
         return Err(Error::invalid(format!("{} is not a regular file: move it away", path.display())));
     }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_back_must_be_what_was_written() {
+    fn blocks_that_read_back_differently_are_refused() {
         let dir = tempfile::TempDir::new().unwrap();
         let mut new = NewBlock::create(dir.path(), 3, 2000, &[]).unwrap();
         new.write_at(&[7; 1000], 1000).unwrap();

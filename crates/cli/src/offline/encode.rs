@@ -36,7 +36,7 @@ pub(crate) struct Encoded {
 /// Encodes `file` into `dir`, which must hold no blocks yet.
 pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, quiet: bool) -> Result<Encoded> {
     let object = Named::open_or_stdin(file)?;
-    let before = object.file.metadata().map_err(|error| io_error(file, "look at", &error))?;
+    let before = object.file.metadata().map_err(|error| io_error(file, "access", &error))?;
     if !before.is_file() {
         return Err(Error::invalid(format!("{} is not a regular file", file.display())));
     }
@@ -54,7 +54,7 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
         new.iter().map(|(index, block)| block.units(geometry.stripe.block_len((*index).into()))).collect::<Result<_>>()?;
     let after = match is_stdin(file) {
         true => Ok(before.clone()),
-        false => std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error)),
+        false => std::fs::metadata(file).map_err(|error| io_error(file, "access", &error)),
     }?;
     // Blocks of a file that changed during encoding do not belong together.
     if (after.len(), after.modified().ok()) != (before.len(), before.modified().ok()) {
@@ -166,7 +166,7 @@ pub(crate) fn explain_encode(code: &SharedCode, sizes: Sizes, file: &Path) -> Re
     if is_stdin(file) {
         return Err(Error::invalid("--explain needs the size of FILE: pass a file, not -"));
     }
-    let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error))?;
+    let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "access", &error))?;
     let geometry = Geometry::new(code, metadata.len(), sizes.block, sizes.cell)?;
     (metadata.len() > 0).then(|| plans::encode(code, &geometry)).transpose()
 }

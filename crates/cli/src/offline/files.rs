@@ -34,10 +34,10 @@ pub(crate) fn block_id(index: u8) -> BlockId {
 
 /// Bytes of standard input that are read at once.
 const STDIN_PIECE_BYTES: usize = 1 << 20;
-/// How often an interruption is noticed while standard input delivers nothing.
+/// How often to check for an interruption while standard input delivers no bytes.
 const INTERRUPT_POLL: Duration = Duration::from_millis(100);
 
-/// Whether a path stands for standard input.
+/// Whether a path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -50,8 +50,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Opens a file for reading; `-` is standard input, which is copied to a file without a name first: a plan reads blocks in any
-    /// order.
+    /// Opens a file for reading. `-` is standard input, which is first copied to an unnamed file, because a plan reads blocks in any order.
     pub(crate) fn open_or_stdin(path: &Path) -> Result<Self> {
         if !is_stdin(path) {
             return Self::open(path);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_are_not_given_are_one_stripe_that_just_fits() {
+    fn without_sizes_there_is_one_stripe_that_just_fits() {
         assert_eq!(sizes("rs(10,4)", 1000, None, None), Ok((100, 100, 1)));
         assert_eq!(sizes("rs(10,4)", 1001, None, None), Ok((101, 101, 1)));
         assert_eq!(sizes("rs(10,4)", 1001, None, Some(50)), Ok((150, 50, 1)));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_make_no_sense_are_refused() {
+    fn invalid_sizes_are_refused() {
         assert!(sizes("rs(3,2)", 10, Some(0), None).is_err());
         assert!(sizes("rs(3,2)", 10, None, Some(0)).is_err());
         assert!(sizes("rs(3,2)", 10, Some(100), Some(30)).is_err());

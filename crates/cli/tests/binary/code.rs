@@ -112,7 +112,7 @@ fn every_pattern_up_to_m_is_repaired_and_decoded() {
 }
 
 #[test]
-fn sizes_of_all_kinds_come_back() {
+fn files_of_all_sizes_are_restored() {
     for (spec, len, options) in [
         ("rs(3,2)", 0, &[][..]),
         ("rs(3,2)", 1, &[]),
@@ -214,7 +214,7 @@ fn a_damaged_or_foreign_manifest_is_refused() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_written() {
+fn invalid_requests_are_refused_before_any_write() {
     let scratch = TempDir::new().unwrap();
     let [file, dir] = ["file", "blocks"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
     std::fs::write(&file, bytes(1000, 1)).unwrap();
@@ -238,7 +238,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn info_says_what_a_code_costs() {
+fn info_shows_the_costs_of_a_code() {
     let info = weft(["code", "info", "RS-10-4-1024k", "--json"]).ok().json();
     assert_eq!((&info["code"], &info["k"], &info["tolerance"]), (&"rs(10,4)".into(), &10.into(), &4.into()));
     assert_eq!(info["blocks"][13]["blocks_read"], 10.0);
@@ -325,7 +325,7 @@ fn every_code_rebuilds_files_of_any_size() {
 }
 
 #[test]
-fn help_is_there_for_everything() {
+fn every_command_has_help() {
     assert!(weft(["help", "exit-codes"]).ok().stdout.contains("5  corrupt"));
     assert!(weft(["help", "code", "encode"]).ok().stdout.contains("EXAMPLE"));
     assert!(weft(["code", "repair", "--help"]).ok().stdout.contains("weft code repair /backup/photos --json"));
@@ -364,7 +364,7 @@ fn interrupted(args: &[&str], dir: &Path, name: &str) {
 }
 
 #[test]
-fn what_is_interrupted_leaves_nothing() {
+fn an_interrupted_command_leaves_nothing() {
     let scratch = TempDir::new().unwrap();
     let [file, dir, out] = ["file", "blocks", "out"].map(|name| scratch.path().join(name));
     let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -400,7 +400,7 @@ fn standard_input_is_encoded() {
 }
 
 #[test]
-fn foreign_files_and_others_work_are_left_alone() {
+fn files_of_other_programs_and_commands_are_left_alone() {
     let it = encoded("rs(3,2)", 9000, &[]);
     let encode = || weft(["code", "encode", "--code", "rs(3,2)", it.file(), it.dir()]);
     std::fs::remove_file(it.dir.join("manifest.json")).unwrap();
@@ -427,7 +427,7 @@ fn foreign_files_and_others_work_are_left_alone() {
 }
 
 #[test]
-fn a_link_is_followed_and_what_is_no_file_is_not_replaced() {
+fn a_symbolic_link_is_followed_and_a_device_or_pipe_is_not_replaced() {
     let it = encoded("rs(3,2)", 9000, &[]);
     let [link, fifo] = ["link", "fifo"].map(|name| it.dir.with_file_name(name));
     std::os::unix::fs::symlink(&it.out, &link).unwrap();

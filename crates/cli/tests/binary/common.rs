@@ -1,4 +1,4 @@
-//! Runs the real binary, and checks what a person or a script sees.
+//! Runs the real binary, and checks its output and exit code.
 
 use serde_json::Value;
 use std::{

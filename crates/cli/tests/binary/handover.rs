@@ -15,7 +15,7 @@ fn alone() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn without_weft_lab_it_says_how_to_build_it() {
+fn without_weft_lab_the_error_says_how_to_build_it() {
     let (_dir, alone) = alone();
     let run = |args: &[&str]| -> Ended { weft_at(&alone, args) };
     for (args, command) in [

@@ -66,7 +66,7 @@ fn a_plan_that_was_changed_is_refused_and_the_stage_named() {
 }
 
 #[test]
-fn what_is_no_plan_is_refused() {
+fn a_file_that_is_not_a_plan_is_refused() {
     let (scratch, path, _) = saved();
     let other = scratch.path().join("other.json");
     let text = std::fs::read_to_string(&path).unwrap();

@@ -70,7 +70,7 @@ fn a_key_that_others_can_read_is_refused() {
     command.args(["coordinator", "--config", path(&cluster.dir().join("coordinator/coordinator.toml"))]);
     let ended = Running::start(command, Stdio::null()).end().code(2);
     assert!(
-        ended.stderr.contains("coordinator-key.pem: others than its owner can read") && ended.stderr.contains("chmod 600 "),
+        ended.stderr.contains("coordinator-key.pem: users other than its owner can read") && ended.stderr.contains("chmod 600 "),
         "{}",
         ended.stderr
     );

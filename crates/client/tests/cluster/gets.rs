@@ -51,7 +51,7 @@ async fn lost_blocks_are_rebuilt_by_every_scheme_to_files_and_pipes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ranges_come_exactly() {
+async fn ranges_return_exactly_their_bytes() {
     let (world, data) = stored(64 << 10).await;
     let size = data.len() as u64;
     for dead in [None, Some(2)] {
@@ -73,7 +73,7 @@ async fn ranges_come_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_dies_on_the_way_is_got_around_and_told() {
+async fn a_get_avoids_a_node_that_dies_and_reports_it() {
     // A node that is read, and a helper in a chain.
     for (dead, dying) in [(None, 1), (Some(1), 3), (Some(1), 5)] {
         let (world, data) = stored(2 << 20).await;
@@ -97,7 +97,7 @@ async fn who_dies_on_the_way_is_got_around_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_byte_that_is_wrong_is_handed_out() {
+async fn no_wrong_byte_is_returned() {
     for cell_len in [64 << 10, 2 << 20] {
         for file in [false, true] {
             let (world, data) = stored(cell_len).await;
@@ -155,7 +155,7 @@ async fn parts_of_units_are_checked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_object_that_is_replaced_is_read_from_its_new_start_or_not_at_all() {
+async fn a_read_of_a_replaced_object_restarts_or_fails() {
     let new = random_bytes(9 << 20, 3);
     let options = PutOptions { block_len: 1 << 20, cell_len: 64 << 10, ..PutOptions::default() };
     let replaced_after = |world: &World, calls| world.coordinator.state.lock().unwrap().replaced_after = Some(calls);
@@ -217,7 +217,7 @@ async fn a_read_continues_when_its_object_is_converted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_coordinator_is_asked_again() {
+async fn calls_to_a_busy_coordinator_are_retried() {
     let (world, data) = stored(64 << 10).await;
     world.coordinator.state.lock().unwrap().busy = 3;
     let (got, bytes) = get(&world, &GetOptions::default()).await.unwrap();

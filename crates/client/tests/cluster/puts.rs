@@ -22,7 +22,7 @@ async fn get(world: &World, key: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_put_comes_back() {
+async fn a_put_object_is_read_back() {
     for world in [World::insecure().await, World::secured().await] {
         // Nothing; less than a cell; a whole stripe; several, the last short; stripes that are too large for memory.
         for (block_len, cell_len, len) in [
@@ -83,7 +83,7 @@ impl NodeLink for HeldBack {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_held_back_at_its_uplink_blames_no_receiver() {
+async fn a_writer_held_back_at_its_uplink_blames_no_receiver() {
     let world = World::insecure().await;
     // Longer than a receiver may take to accept data, and than a transfer may stall.
     let link: Arc<dyn NodeLink> = Arc::new(HeldBack(Instant::now() + Duration::from_secs(4)));
@@ -96,7 +96,7 @@ async fn who_is_held_back_at_its_uplink_blames_no_receiver() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_done_is_done_also_if_its_answer_is_lost() {
+async fn a_lost_answer_does_not_undo_or_repeat_an_operation() {
     let world = World::insecure().await;
     let data = random_bytes(200_000, 9);
     // One stripe, and one lost answer.
@@ -123,7 +123,7 @@ async fn what_is_done_is_done_also_if_its_answer_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_known_size_so_many_bytes_are_stored_and_no_fewer() {
+async fn a_put_of_known_size_stores_exactly_that_many_bytes() {
     let world = World::insecure().await;
     let data = random_bytes(700_000, 10);
     for size in [0, 1, 262_144, 524_288, 699_999, 700_000] {
@@ -143,7 +143,7 @@ async fn of_a_known_size_so_many_bytes_are_stored_and_no_fewer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_put_that_is_given_up_or_fails_is_aborted() {
+async fn a_dropped_or_failed_put_is_aborted() {
     let world = World::insecure().await;
     let aborted = || world.coordinator.state.lock().unwrap().aborted.len();
     {
@@ -168,7 +168,7 @@ async fn a_put_that_is_given_up_or_fails_is_aborted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_put_is_said_before_anything_is_sent() {
+async fn an_impossible_put_fails_before_data_is_sent() {
     let world = World::insecure().await;
     let missing = world.dir.path().join("missing");
     let error = world.client.put_file("b", "k", &missing, &PutOptions::default()).await.unwrap_err();

@@ -18,7 +18,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_spec_and_any_question_has_an_answer_or_a_refusal(
+    fn any_spec_and_request_is_answered_or_refused(
         spec in spec(),
         wanted in prop::collection::vec((0u8..20, prop_oneof![4 => 0u16..9, 1 => any::<u16>()]), 0..12),
         available in prop::collection::vec(prop_oneof![9 => 0u8..20, 1 => any::<u8>()], 0..24),

@@ -3,8 +3,8 @@
 use crate::Time;
 use std::time::Duration;
 
-/// An agent is given up after this time without progress. The time allows for several stalls that are detected and
-/// resolved. An agent that has sent everything is given as long as any writer gets for the end of its stripe.
+/// An agent is given up after this time without progress. The time allows for several stalls that are detected and resolved. An agent that
+/// has sent everything has as much time as any writer for the end of its stripe.
 const STILL_MIN: Duration = Duration::from_secs(60);
 const STILL_STALLS: u32 = 6;
 
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_no_farther_is_not_waited_for_and_one_that_is_slow_is() {
+    fn an_agent_without_progress_is_given_up_and_a_slow_one_is_not() {
         assert_eq!(each_second(|second| second.min(10)), Some((10 + 60, "it made no progress for 60s".into())));
         assert_eq!(each_second(|_| 0), Some((60, "it made no progress for 60s".into())));
         assert_eq!(each_second(|second| second / 59), None);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_stalls_may_be_found_and_mended() {
+    fn the_limit_allows_for_several_stalls() {
         let mut followed = Followed::new(9, Duration::from_secs(20), Duration::ZERO, Time::default());
         let mut at = |second| followed.told(0, Time::after(Duration::from_secs(second)));
         assert_eq!((at(119), at(120).is_err()), (Ok(false), true));

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_converted_keeps_to_the_rate_on_the_average() {
+    fn conversions_keep_to_the_rate_on_average() {
         let begin = Time::after(Duration::from_secs(7));
         let mut rate = ReadRate::new(1000, begin);
         let mut at = |bytes, now| rate.reserve(bytes, now).since(begin).as_millis();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_that_waits_leaves_its_turn_and_looks_again_when_it_has_one() {
+    fn a_waiting_stripe_releases_its_turn_and_checks_again_with_a_new_one() {
         let (mut room, mut place) = (Room::default(), Place::with_turn(UploadId(1)));
         let spaces = [lacking(), lacking(), Ok(()), lacking(), Ok(()), Ok(())];
         let steps = spaces.map(|space| place.looked(&mut room, space));

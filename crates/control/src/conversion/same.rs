@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_of_data_is_compared_where_cells_are_whole_units() {
+    fn every_unit_of_data_is_compared_if_cells_are_whole_units() {
         let size = 21 * MIB + MIB / 2;
         let old: Vec<StripeRecord> = (0..6).map(|number| stripe(number, 1, 4 * MIB, 4 * MIB, size)).collect();
         let new = |number| stripe(number, 3, 4 * MIB, MIB, size);

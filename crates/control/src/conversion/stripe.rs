@@ -1,7 +1,7 @@
-//! An agent writes each stripe of a conversion: the one with the most of its data or, if that fails, another one. An
-//! agent that is busy or down has not failed: the job reports the wait, however long it is.
+//! An agent writes each stripe of a conversion: the one with the most of its data or, if that fails, another one. An agent that is busy or
+//! down has not failed: the stripe waits for it without a limit, and the job reports the wait.
 //!
-//! Events go in, actions come out ([`StripeWrite::on`]); the last action asks for the next event.
+//! Events go in, actions come out ([`StripeWrite::on`]); the next event answers the last action.
 
 use super::{
     PAUSE_FIRST, PAUSE_LAST, may_help, same,
@@ -67,7 +67,7 @@ pub enum Event {
 pub enum Action {
     /// Wait for space and for the stripe's turn; [`Event::HasRoom`] answers.
     WaitForRoom,
-    /// Let a node write the stripe; [`Event::Tried`] answers.
+    /// Delegate the stripe to a node; [`Event::Tried`] answers.
     Delegate(NodeId),
     /// Avoid a node for a while.
     Suspect(NodeId),
@@ -92,7 +92,7 @@ pub enum Action {
 #[derive(Debug)]
 pub struct StripeWrite {
     request: Request,
-    /// Nodes that were asked in this round.
+    /// Nodes that were tried in this round.
     tried: BTreeSet<NodeId>,
     is_first_round: bool,
     failures: u32,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_writes_it_and_what_it_wrote_is_compared() {
+    fn the_nearest_agent_writes_the_stripe_and_its_content_is_compared() {
         let mut played = Played::new(view(6, &[1, 2]));
         assert_eq!(played.asked(), 3);
         let tried =
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_are_busy_are_asked_in_turn_and_those_that_failed_not_too_often() {
+    fn busy_agents_are_tried_in_turn_and_failed_ones_a_limited_number_of_times() {
         let mut played = Played::new(view(4, &[]));
         let mut nodes = Vec::new();
         for _ in 0..4 {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_other_agent_can_do_ends_it() {
+    fn an_error_that_no_other_agent_can_avoid_ends_the_stripe() {
         let gone = Error::not_found("there is no such put");
         let mut played = Played::new(view(4, &[]));
         played.asked();
@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_agents_say_no_node_is_asked_twice_in_a_round_and_failures_end_it(
+        fn for_any_answers_no_node_is_tried_twice_in_a_round_and_failures_end_the_stripe(
             steps in proptest::collection::vec((0..5u8, any::<bool>(), 0..16u32), 0..200),
         ) {
             let mut played = Played::new(view(4, &[]));

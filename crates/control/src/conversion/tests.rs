@@ -7,7 +7,7 @@ fn object() -> ObjectName {
 }
 
 #[test]
-fn a_stripe_has_so_many_copies_if_each_data_block_has() {
+fn a_stripe_has_as_many_copies_as_each_of_its_data_blocks() {
     let with = |copies: &[(u8, u8)]| {
         let mut stripe = stripe();
         stripe.layout = StripeLayout { k: 2, m: 1, ..stripe.layout };
@@ -23,7 +23,7 @@ fn a_stripe_has_so_many_copies_if_each_data_block_has() {
 }
 
 #[test]
-fn what_is_not_there_any_more_need_not_be_converted_and_the_rest_is_left() {
+fn removed_objects_need_no_conversion_and_failed_ones_are_left_out() {
     let failed = || (3, Error::unavailable("too many blocks are lost"));
     let outcome = |now| Outcome::of_failed(&object(), now, failed());
     assert_eq!([outcome(Now::Nothing), outcome(Now::Fine)], [Outcome::Gone, Outcome::Gone]);
@@ -36,7 +36,7 @@ fn what_is_not_there_any_more_need_not_be_converted_and_the_rest_is_left() {
 }
 
 #[test]
-fn an_object_is_counted_as_what_became_of_it() {
+fn an_object_is_counted_by_its_outcome() {
     let mut job = Job::new(JobState::Running, JobProgress::default(), LEFT_UNSAID);
     let left = |error: Error| Outcome::Left { stripe: 2, error: error.object(object()) };
     let outcomes = [
@@ -57,7 +57,7 @@ fn an_object_is_counted_as_what_became_of_it() {
 }
 
 #[test]
-fn what_is_lost_for_good_comes_before_what_is_only_away() {
+fn permanent_losses_come_before_blocks_on_nodes_that_are_down() {
     let mut stripe = stripe();
     assert_eq!(Lost::of(&stripe, &view(6, &[])), None);
     let away = Lost::of(&stripe, &view(6, &[5])).unwrap();
@@ -74,7 +74,7 @@ fn what_is_lost_for_good_comes_before_what_is_only_away() {
 }
 
 #[test]
-fn a_node_that_is_only_down_is_waited_for_and_not_for_ever() {
+fn a_conversion_waits_for_a_node_that_is_down_for_a_bounded_time() {
     let (stripe, down) = (stripe(), view(6, &[3]));
     let lost = || Lost::of(&stripe, &down).unwrap();
     let gone = || Lost { is_away: false, ..lost() };

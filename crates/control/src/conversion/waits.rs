@@ -14,7 +14,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// A number for a new possible wait.
+    /// A new number, for something that may have to wait.
     pub fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_says_so_for_as_long_as_it_does() {
+    fn waits_are_shown_while_they_last() {
         let mut waits = Waits::default();
         let [one, other, third] = [(); 3].map(|()| waits.number());
         waits.tell(one, "waits for space: a");
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_bounded() {
+    fn the_number_of_shown_waits_is_bounded() {
         let mut waits = Waits::default();
         for _ in 0..100 {
             let number = waits.number();

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_copies_or_data_is_near_and_a_node_that_is_down_has_nothing() {
+    fn nodes_with_copies_or_data_are_near_and_nodes_that_are_down_are_not() {
         let view = view(6, &[3]);
         let near = |old: &[StripeRecord], start, end| {
             let near = near(old, Span::new(start, end), &view);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_writes_unless_it_has_enough_to_do_or_failed_a_moment_ago() {
+    fn the_nearest_node_writes_unless_it_is_fully_busy_or_failed_recently() {
         let (mut writers, mut view, mut rng) = (Writers::new(2), view(4, &[4]), StdRng::seed_from_u64(1));
         let near: BTreeMap<NodeId, u64> = [(2, 50), (3, 40), (4, 90)].map(|(node, bytes)| (NodeId(node), bytes)).into();
         let mut choose = |writers: &Writers, view: &View, tried: &[u32]| {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_have_as_much_the_one_that_does_the_least_writes() {
+    fn of_equally_near_nodes_the_least_busy_one_writes() {
         let (mut writers, view, mut rng) = (Writers::new(4), view(3, &[]), StdRng::seed_from_u64(1));
         for _ in 0..12 {
             let node = writers.choose(&BTreeMap::new(), &BTreeSet::new(), &view, &mut rng).unwrap();

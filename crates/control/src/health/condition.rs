@@ -1,4 +1,4 @@
-//! The condition of one stripe: its blocks that cannot be read, why, and how many further losses it survives.
+//! The condition of one stripe: which of its blocks cannot be read, why, and how many further losses it survives.
 
 use super::FurtherLosses;
 use crate::{planning::holes_of, view::View};
@@ -9,46 +9,46 @@ use std::{
 use weft_codes::SharedCode;
 use weft_types::{BlockState, Home, PlacedBlock, Span, StripeRecord};
 
-/// Blocks that cannot be read, each counted once, by the reason.
+/// Blocks that cannot be read, by reason; each is counted once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BadBlocks {
-    /// Corrupt, wholly or in part.
+    /// Corrupt blocks, including partly corrupt ones.
     pub corrupt: u64,
-    /// Missing.
+    /// Missing blocks.
     pub missing: u64,
-    /// Missing because their put was acknowledged without them: they are on their way.
+    /// Missing blocks of a put that was acknowledged early: they will still be stored.
     pub coming: u64,
-    /// On a disk that failed or that its node no longer has.
+    /// Blocks on disks that failed or that their nodes no longer have.
     pub failed: u64,
-    /// On a node that is down.
+    /// Blocks on nodes that are down.
     pub away: u64,
 }
 
-/// The condition of a stripe with bad blocks. Stripes with the same condition share one value.
+/// The condition of a stripe with bad blocks. Stripes in the same condition share one value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Condition {
     /// Its code's spec.
     pub code: Arc<str>,
-    /// The further losses of blocks that it survives now; `None`: it cannot be read.
+    /// How many further lost blocks it survives now; `None`: it cannot be read.
     pub now: Option<usize>,
-    /// The same if every node that is down returned with all its blocks.
+    /// The same number if every node that is down came back with all its blocks.
     pub with_all_nodes: Option<usize>,
     /// Its bad blocks; at least one.
     pub blocks: BadBlocks,
 }
 
-/// Whether what lies on a disk can be read.
+/// Whether the blocks on a disk can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Yes.
     Here,
-    /// Not while its node is down.
+    /// Not now: its node is down.
     Away,
-    /// Never again, as far as known.
+    /// Not any more: the disk failed or is gone.
     Gone,
 }
 
-/// What of a block can be read.
+/// Which part of a block can be read.
 enum Part {
     All,
     /// All but these positions.
@@ -93,7 +93,7 @@ impl BadBlocks {
         *self == Self::default()
     }
 
-    /// The sum of these, `times` times, and others.
+    /// Adds these counts, multiplied by `times`, to `others`.
     pub(super) fn plus(self, other: Self, times: u64) -> Self {
         Self {
             corrupt: self.corrupt + other.corrupt * times,
@@ -117,12 +117,12 @@ impl Condition {
     }
 }
 
-/// The further losses that a stripe survives at the positions where it survives fewest. A block counts as lost if no copy of it can be
-/// read; further copies do not raise the number.
+/// The number of further losses that a stripe survives, at the positions where this number is lowest. A block counts as lost if no copy of
+/// it can be read; additional copies do not raise the number.
 fn least(stripe: &StripeRecord, code: &SharedCode, further: &mut FurtherLosses, is_here: impl Fn(Home) -> bool) -> Option<usize> {
     let parts: BTreeMap<u8, Part> = stripe.blocks.keys().map(|index| (*index, best_part(stripe, *index, &is_here))).collect();
     let holes = || parts.values().filter_map(|part| if let Part::Except(holes) = part { Some(holes) } else { None }).flatten();
-    // The set of lost blocks changes only where a hole begins or ends. Where one ends, it becomes smaller.
+    // The set of lost blocks changes only where a hole begins or ends, and shrinks where a hole ends. So checking the starts suffices.
     let starts: BTreeSet<Option<u64>> = holes().map(|hole| Some(hole.start)).chain([None]).collect();
     let lost_at = |position: Option<u64>| -> Vec<u8> {
         let is_lost = |part: &Part| match part {
@@ -136,7 +136,7 @@ fn least(stripe: &StripeRecord, code: &SharedCode, further: &mut FurtherLosses, 
     sets.iter().map(|lost| further.of(code, stripe.dimension(), lost)).min().flatten()
 }
 
-/// What can be read of the best copy of a block.
+/// The readable part of a block's best copy.
 fn best_part(stripe: &StripeRecord, index: u8, is_here: impl Fn(Home) -> bool) -> Part {
     let part = |placed: &PlacedBlock| match placed.state {
         BlockState::Ok => Part::All,

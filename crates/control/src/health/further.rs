@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use weft_codes::{Code, SharedCode, combinations, shortened};
 
-/// The most remembered answers. There are few: each is for a code and the set of blocks that a stripe has lost.
+/// The most cached answers. There are few: each is for a code and a set of lost blocks.
 const KNOWN_MAX: usize = 4_096;
 
-/// The most work for one answer, in products of elimination; some tenths of a second.
+/// The most work for one answer, in products of an elimination; a few tenths of a second.
 const PRODUCTS_MAX: usize = 200_000_000;
 
-/// How many further losses stripes survive, with the answers so far.
+/// Computes how many further losses stripes survive, and caches the answers.
 #[derive(Debug, Default)]
 pub struct FurtherLosses {
     known: BTreeMap<(String, usize, Vec<u8>), Option<usize>>,
 }
 
 impl FurtherLosses {
-    /// The number of further blocks that a stripe can lose, whichever they are, and still be read. `None`: it cannot be read.
+    /// The number of further blocks that a stripe can lose, in any combination, and still be read. `None`: it cannot be read.
     ///
-    /// Only the first `dimension` data blocks have bytes; `lost`: the blocks that cannot be read, ascending. For a code that is not
+    /// Only the first `dimension` data blocks have bytes. `lost` lists the blocks that cannot be read, ascending. For a code that is not
     /// MDS and has very many blocks, the answer may be lower than the true number.
     pub fn of(&mut self, code: &SharedCode, dimension: usize, lost: &[u8]) -> Option<usize> {
         let key = (code.spec(), dimension, lost.to_vec());
@@ -34,8 +34,8 @@ impl FurtherLosses {
     }
 }
 
-/// Blocks suffice if the rows of the generator that they hold have the rank of all data. Of an MDS code, that is so for as many blocks
-/// as have data. Of others, ever larger sets of further losses are tried until one is fatal.
+/// A set of blocks suffices if its generator rows have the rank of all data. For an MDS code, any set with as many blocks as there are data
+/// blocks suffices. For other codes, larger and larger sets of further losses are tried until one is fatal.
 fn further_losses(code: &dyn Code, lost: &[u8]) -> Option<usize> {
     let stored = code.stored();
     let left: Vec<u8> = stored.iter().copied().filter(|index| !lost.contains(index)).collect();
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use weft_codes::{Ask, SubBlock, parse};
 
-    /// Whether a code's own recipes give all data without these blocks.
+    /// Whether the code's recipes recover all data without these blocks.
     fn is_recoverable(code: &dyn Code, lost: &[u8]) -> bool {
         let data = (0..code.dimension() as u8)
             .flat_map(|index| (0..code.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block }));
@@ -82,7 +82,7 @@ mod tests {
         code.recipes(&Ask { wanted: data.collect(), available, read_anyway: Vec::new() }).is_ok()
     }
 
-    /// Whether each set of so many further losses is survived.
+    /// Whether the stripe survives every set of this many further losses.
     fn survives(code: &dyn Code, lost: &[u8], further: usize) -> bool {
         let left: Vec<u8> = code.stored().into_iter().filter(|index| !lost.contains(index)).collect();
         combinations(left.len(), further).all(|more| {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn after_any_losses_a_stripe_survives_as_many_as_its_recipes_do_and_no_more() {
+    fn after_any_losses_the_number_is_what_the_recipes_allow() {
         let cases = [
             ("rs(4,2)", vec![4, 1]),
             ("xor(3)", vec![3, 2]),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_of_very_many_blocks_is_answered_in_bounded_time_with_what_is_sure() {
+    fn a_very_wide_code_gets_a_lower_bound_in_bounded_time() {
         let code = parse("hsrc(250,8)").unwrap();
         let further = FurtherLosses::default().of(&code, code.k(), &[3]).unwrap();
         assert!(further + 1 >= code.tolerance(), "{further}");

@@ -1,12 +1,12 @@
 //! The health of a cluster: which stripes have lost blocks, how many further losses they survive, and what that means for the whole.
 //!
 //! ```text
-//!   view ──► survey: which stripes to look at ──► condition of a stripe ──► tally ──► verdict
-//!               ▲                                        ▲
-//!            pages of the metadata              further losses, by rank
+//!   view ──► survey: which stripes to check ──► condition of a stripe ──► tally ──► verdict
+//!               ▲                                       ▲
+//!            pages of the metadata             further losses, by rank
 //! ```
-//! A stripe counts with all blocks that cannot be read now, whether they are lost for good or their node is down. Nothing is scanned
-//! to answer a question: the tally follows the changes.
+//! A block counts as lost if it cannot be read now, whether it is lost for good or its node is down. A query scans nothing, because the
+//! tally is updated with each change.
 
 mod condition;
 mod further;

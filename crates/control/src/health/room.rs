@@ -1,16 +1,16 @@
-//! How much data the free space takes.
+//! How much new data fits into the free space.
 
 use crate::view::View;
 
-/// The bytes of new data that fit in a code of k data blocks and n blocks in all, if nodes are the only unit of placement: a node takes
-/// one block of a stripe. `reserve_bytes` of each disk stay free; nodes that are down and failed disks take nothing.
+/// The bytes of new data that fit with a code of k data blocks and n blocks in total, if each node takes one block of a stripe and racks do
+/// not matter. `reserve_bytes` of each disk stay free. Nodes that are down and failed disks do not count.
 pub fn fits_bytes(view: &View, k: usize, n: usize, reserve_bytes: u64) -> u64 {
     let free = view.nodes.values().filter(|node| node.up).map(|node| {
         let usable = node.disks.iter().filter(|disk| !disk.failed);
         usable.map(|disk| disk.free_bytes.saturating_sub(reserve_bytes)).fold(0, u64::saturating_add)
     });
     let free: Vec<u128> = free.map(u128::from).collect();
-    // With this many bytes in each of n blocks, no node takes more than that.
+    // If each of the n blocks has this many bytes, no node takes more.
     let fits = |each: u128| free.iter().map(|free| each.min(*free)).sum::<u128>() >= each * n as u128;
     let (mut fit, mut beyond) = (0, free.iter().sum::<u128>() / n.max(1) as u128 + 1);
     while beyond - fit > 1 {
@@ -27,7 +27,7 @@ mod tests {
     use weft_types::NodeId;
 
     #[test]
-    fn a_node_takes_one_block_of_a_stripe_so_its_free_space_counts_no_further_than_that_of_others() {
+    fn a_nodes_free_space_counts_only_as_far_as_others_can_match_it() {
         let with = |free: &[u64], down: &[u32]| {
             let mut view = fixtures::view(free.len() as u32, down);
             for (node, free) in view.nodes.values_mut().zip(free) {

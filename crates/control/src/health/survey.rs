@@ -1,14 +1,14 @@
-//! Which stripes are looked at next: all of them once, and later those of each disk that came or went.
+//! Which stripes to check next: all of them once, and later those of each disk that appeared or disappeared.
 
 use super::condition::Reach;
 use crate::{view::View, walk::Walk};
 use std::{collections::BTreeMap, sync::Arc};
 use weft_types::{Home, StripeId, StripeRecord};
 
-/// Where a page begins: after this stripe, or with the first.
+/// The start of a page: after this stripe, or at the first one.
 type Place = Option<StripeId>;
 
-/// The progress of a survey. A stripe that changes is looked at besides, by whoever keeps the tally.
+/// The progress of a survey. The owner of the tally also checks each stripe that changes.
 #[derive(Debug)]
 pub struct Survey {
     view: Arc<View>,
@@ -17,12 +17,12 @@ pub struct Survey {
     disks: BTreeMap<Home, Walk<Place, StripeId>>,
 }
 
-/// A page of stripes to look at.
+/// A page of stripes to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Of all stripes, after this one.
+    /// All stripes after this one.
     All(Option<StripeId>),
-    /// Of the stripes that have a block on a disk, after this one.
+    /// The stripes after this one that have a block on a disk.
     Disk(Home, Option<StripeId>),
 }
 
@@ -33,7 +33,7 @@ impl Default for Survey {
 }
 
 impl Survey {
-    /// Compares the nodes with those of the last look: the stripes of disks that came or went are to be looked at again.
+    /// Compares the nodes with those of the last update, and schedules a new check of the stripes on disks that appeared or disappeared.
     pub fn look(&mut self, view: View) {
         let disks = view.nodes.values().flat_map(|node| node.disks.iter().map(|disk| Home { node: node.id, disk: disk.number }));
         let now: BTreeMap<Home, Reach> = disks.map(|home| (home, Reach::of(&view, home))).collect();
@@ -43,14 +43,14 @@ impl Survey {
                 self.disks.insert(*home, walk());
             }
         }
-        // The first pages of the survey of all are still to come: they see all disks as they are.
+        // The survey of all stripes has not started, and will see the current state of all disks.
         if self.all.next() == Some(None) {
             self.disks.clear();
         }
         (self.view, self.reach) = (Arc::new(view), now);
     }
 
-    /// The nodes at the last look: stripes must be judged by these, or a change between two looks would be missed.
+    /// The nodes at the last update. Stripes must be checked against these; otherwise a change between two updates would be missed.
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.view)
     }
@@ -61,7 +61,7 @@ impl Survey {
         self.all.next().map(Step::All).or_else(|| self.disks.iter().find_map(of_disk))
     }
 
-    /// Handles a page, which was judged by the view of the last look.
+    /// Records a page that was checked against the view of the last update.
     pub fn came(&mut self, step: Step, page: &[StripeRecord], more: bool) {
         let ids: Vec<StripeId> = page.iter().map(|stripe| stripe.id).collect();
         match step {
@@ -77,7 +77,7 @@ impl Survey {
         }
     }
 
-    /// Whether stripes are still to be looked at.
+    /// Whether there are stripes left to check.
     pub fn is_counting(&self) -> bool {
         self.next().is_some()
     }

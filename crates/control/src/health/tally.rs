@@ -1,4 +1,4 @@
-//! The tally of stripes with bad blocks. All other stripes are known only by their number.
+//! The tally of stripes with bad blocks. Of all other stripes, only the total number is known.
 
 use super::{BadBlocks, Condition};
 use std::{
@@ -7,30 +7,30 @@ use std::{
 };
 use weft_types::StripeId;
 
-/// The conditions of all stripes that have bad blocks: about 50 bytes for each.
+/// The conditions of all stripes with bad blocks; about 50 bytes per stripe.
 #[derive(Debug, Default)]
 pub struct Tally {
     stripes: BTreeMap<StripeId, Arc<Condition>>,
-    /// How many stripes have each condition.
+    /// The number of stripes in each condition.
     conditions: BTreeMap<Arc<Condition>, u64>,
     unreadable: BTreeSet<StripeId>,
 }
 
-/// Stripes of one code that survive equally many further losses.
+/// The stripes of one code that survive the same number of further losses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bearing {
     /// The code's spec.
     pub code: String,
-    /// The further losses of blocks that each survives, whichever they are; `None`: they cannot be read.
+    /// How many further blocks each of them can lose, in any combination; `None`: they cannot be read.
     pub further: Option<usize>,
-    /// Their number.
+    /// The number of stripes.
     pub stripes: u64,
 }
 
 /// The sums of a tally.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// All stripes, those that survive least first.
+    /// All stripes, sorted by the number of losses that they survive.
     pub bearings: Vec<Bearing>,
     /// Stripes with bad blocks.
     pub with_bad_blocks: u64,
@@ -38,14 +38,14 @@ pub struct Counts {
     pub at_risk: u64,
     /// Stripes that cannot be read.
     pub unreadable: u64,
-    /// Those of them that could not be read if all nodes were up either.
+    /// Stripes that cannot be read even if all nodes are up.
     pub lost: u64,
     /// The bad blocks.
     pub blocks: BadBlocks,
 }
 
 impl Tally {
-    /// Records a stripe's condition; `None`: it has no bad block, or does not exist.
+    /// Records a stripe's condition; `None` if it has no bad block or does not exist.
     pub fn set(&mut self, stripe: StripeId, condition: Option<Condition>) {
         if let Some(before) = self.stripes.remove(&stripe) {
             self.unreadable.remove(&stripe);
@@ -66,12 +66,13 @@ impl Tally {
         self.stripes.insert(stripe, shared);
     }
 
-    /// Stripes that cannot be read, at most `limit`.
+    /// At most `limit` stripes that cannot be read.
     pub fn unreadable(&self, limit: usize) -> Vec<StripeId> {
         self.unreadable.iter().take(limit).copied().collect()
     }
 
-    /// The sums. `all`: each code with its number of stripes, and the losses that a stripe without bad blocks survives.
+    /// The sums. `all` contains for each code the number of its stripes, and the number of losses that a stripe without bad blocks
+    /// survives.
     pub fn counts(&self, all: &[(String, u64, usize)]) -> Counts {
         let mut counts =
             Counts { with_bad_blocks: self.stripes.len() as u64, unreadable: self.unreadable.len() as u64, ..Counts::default() };
@@ -81,7 +82,7 @@ impl Tally {
         for (condition, number) in &self.conditions {
             *bearings.entry((condition.now, &condition.code)).or_default() += number;
             if let Some((good, _)) = good.get_mut(&*condition.code) {
-                // The tally and the number of all stripes are not of the same moment.
+                // The tally and the total number of stripes were not read at the same moment.
                 *good = good.saturating_sub(*number);
             }
             counts.at_risk += if condition.now == Some(0) { *number } else { 0 };

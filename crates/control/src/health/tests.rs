@@ -35,7 +35,7 @@ fn mark(stripe: &mut StripeRecord, index: u8, state: BlockState) {
 }
 
 #[test]
-fn blocks_of_nodes_that_are_down_count_as_lost_now_and_others_for_good() {
+fn blocks_on_nodes_that_are_down_count_as_lost_only_for_now() {
     let mut stripe = stripe();
     assert_eq!(condition(&stripe, &view(6, &[])), None);
     assert_eq!(survives(&stripe, &view(6, &[1])), (Some(1), Some(2)));
@@ -56,7 +56,7 @@ fn blocks_of_nodes_that_are_down_count_as_lost_now_and_others_for_good() {
 }
 
 #[test]
-fn corrupt_bytes_count_only_where_they_are_and_a_copy_stands_in_for_its_block() {
+fn corrupt_bytes_count_only_at_their_positions_and_a_copy_replaces_its_block() {
     let mut stripe = stripe();
     for (index, page) in [(0, 1), (1, 3), (2, 5)] {
         mark(&mut stripe, index, BlockState::Corrupt);
@@ -79,7 +79,7 @@ fn corrupt_bytes_count_only_where_they_are_and_a_copy_stands_in_for_its_block() 
 }
 
 #[test]
-fn a_stripe_with_little_data_survives_what_its_few_blocks_do() {
+fn a_short_stripe_survives_as_many_losses_as_its_stored_blocks_allow() {
     let mut short = stripe();
     short.layout.data_len = 100;
     short.blocks.retain(|index, _| *index == 0 || *index >= 4);
@@ -195,7 +195,7 @@ impl Followed {
 
 proptest! {
     #[test]
-    fn after_any_order_of_events_the_tally_is_what_a_full_count_says(
+    fn after_any_order_of_events_the_tally_equals_a_full_count(
         before in proptest::collection::vec(events(), 0..12),
         after in proptest::collection::vec(events(), 0..60),
     ) {
@@ -225,7 +225,7 @@ proptest! {
 }
 
 #[test]
-fn a_verdict_names_the_worst_first_and_forgets_what_is_mended() {
+fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
     let mut tally = Tally::default();
     let all = [("rs(4,2)".to_owned(), 10, 2)];
     let signs = |tally: &Tally| Signs { counts: tally.counts(&all), nodes: 6, ..Signs::default() };
@@ -250,7 +250,7 @@ fn a_verdict_names_the_worst_first_and_forgets_what_is_mended() {
     assert_eq!(
         verdict.reasons,
         [
-            "2 stripes cannot be read: too many blocks of 1 are lost, the others need nodes that are down",
+            "2 stripes cannot be read: too many blocks of 1 are lost; the others need nodes that are down",
             "1 stripe does not survive a further loss",
             "blocks of 4 stripes cannot be read: 8 missing, 1 on nodes that are down",
             "1 of 6 nodes is down: node-03",

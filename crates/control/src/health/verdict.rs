@@ -3,17 +3,17 @@
 use super::Counts;
 use std::time::Duration;
 
-/// The most names in one reason.
+/// The most names that one reason lists.
 const NAMES_MAX: usize = 8;
 
-/// How healthy a cluster is, from good to bad.
+/// The health of a cluster, best level first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// All stripes are whole, all nodes are up.
+    /// All stripes are complete and all nodes are up.
     Healthy,
-    /// Data can be read and survives further losses, but something is to be done.
+    /// All data can be read and survives another loss, but a node, disk or block needs attention.
     Degraded,
-    /// Some data does not survive a further loss.
+    /// All data can be read, but some does not survive another loss.
     AtRisk,
     /// Some data cannot be read now.
     Unavailable,
@@ -38,7 +38,7 @@ pub struct DownNode {
     pub name: String,
     /// How long it has been silent.
     pub silent_for: Duration,
-    /// Blocks of stripes that it holds, as far as known.
+    /// The known number of blocks of stripes that it holds.
     pub blocks: u64,
 }
 
@@ -53,12 +53,12 @@ pub struct FailedDisk {
     pub blocks: u64,
 }
 
-/// What a verdict is based on.
+/// The input of a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signs {
     /// The tally.
     pub counts: Counts,
-    /// Whether the tally is not up to date.
+    /// Whether the tally is still being brought up to date.
     pub counting: bool,
     /// The number of all nodes.
     pub nodes: usize,
@@ -73,12 +73,12 @@ pub struct Signs {
 pub struct Verdict {
     /// The level.
     pub level: Level,
-    /// Why it is not healthy, the worst first.
+    /// The reasons why the cluster is not healthy, the worst first.
     pub reasons: Vec<String>,
 }
 
 impl Signs {
-    /// The verdict. A failed disk without blocks, such as one that was replaced, is no reason.
+    /// Computes the verdict. A failed disk without blocks, such as a replaced one, does not count.
     pub fn verdict(&self) -> Verdict {
         let signs = [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed(), self.counting()];
         let found: Vec<(Level, String)> = signs.into_iter().flatten().collect();
@@ -94,7 +94,7 @@ impl Signs {
             (0, _) => return None,
             (_, 0) => "too many of their blocks are lost".to_owned(),
             (all, waiting) if all == waiting => "too many of their nodes are down".to_owned(),
-            _ => format!("too many blocks of {lost} are lost, the others need nodes that are down"),
+            _ => format!("too many blocks of {lost} are lost; the others need nodes that are down"),
         };
         Some((Level::Unavailable, format!("{} cannot be read: {why}", stripes(unreadable))))
     }

@@ -64,7 +64,7 @@ mod tests {
     use JobState::{Paused, Running};
 
     #[test]
-    fn so_many_are_under_way_and_a_pause_lets_them_end() {
+    fn concurrency_is_bounded_and_a_pause_lets_items_end() {
         let mut pass = Pass::new(2);
         assert!(pass.is_idle() && pass.begins(Running) && !pass.begins(Paused));
         assert_eq!([pass.next(Ok(Some(1))), pass.next(Ok(Some(2)))], [Some(1), Some(2)]);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn all_was_tried_when_there_is_no_next_one() {
+    fn a_pass_is_complete_when_there_is_no_next_item() {
         let mut pass = Pass::new(9);
         pass.next(Ok(Some(())));
         assert_eq!(pass.next::<()>(Ok(None)), None);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_up_ends_a_pass_once_the_others_have_ended() {
+    fn a_failed_lookup_ends_a_pass_once_running_items_have_ended() {
         let mut pass = Pass::new(9);
         pass.next(Ok(Some(())));
         pass.next::<()>(Err(Error::retry("the metadata is unavailable")));

@@ -76,7 +76,7 @@ fn left_block(reason: String) -> LeftBlock {
 }
 
 #[test]
-fn what_is_left_is_what_the_metadata_say_and_the_first_of_it_is_named() {
+fn the_metadata_determine_what_is_left_and_the_first_items_are_named() {
     let mut job = passing(40);
     for _ in 0..40 {
         let error = Error::unavailable("too many blocks are lost").object("b/k");
@@ -92,7 +92,7 @@ fn what_is_left_is_what_the_metadata_say_and_the_first_of_it_is_named() {
 }
 
 #[test]
-fn what_only_made_way_for_others_is_tried_for_as_long_as_they_come_to_their_end() {
+fn postponed_items_are_tried_while_others_complete() {
     let after = |passes: &[(bool, Again)]| {
         let mut tries = Tries::default();
         passes.iter().for_each(|(has_done, again)| tries.count(*has_done, *again));
@@ -105,7 +105,7 @@ fn what_only_made_way_for_others_is_tried_for_as_long_as_they_come_to_their_end(
 }
 
 #[test]
-fn a_job_that_is_paused_writes_how_far_it_is_and_waits_and_counts_again_when_it_goes_on() {
+fn a_paused_job_writes_its_progress_and_counts_again_when_resumed() {
     let mut job = passing(3);
     job.done(10);
     assert_eq!(asks(&mut job, Event::Asked(Paused)), "", "the pass is still running");
@@ -121,7 +121,7 @@ fn a_job_that_is_paused_writes_how_far_it_is_and_waits_and_counts_again_when_it_
 }
 
 #[test]
-fn what_an_earlier_coordinator_did_and_did_not_write_is_done() {
+fn unrecorded_work_of_an_earlier_coordinator_counts_as_done() {
     let progress = JobProgress { total: amount(9), done: amount(2), ..JobProgress::default() };
     let mut job = Job::new(Running, progress, UNSAID);
     let there = Counted { to_do: amount(3), there: amount(4) };
@@ -134,7 +134,7 @@ fn what_an_earlier_coordinator_did_and_did_not_write_is_done() {
 }
 
 #[test]
-fn while_the_metadata_cannot_be_read_it_pauses_longer_and_longer_and_begins_again() {
+fn while_the_metadata_cannot_be_read_pauses_grow_and_the_job_starts_again() {
     let mut job = job();
     assert_eq!(asks(&mut job, Event::TakenUp), "Begin");
     let mut pauses = Vec::new();
@@ -152,7 +152,7 @@ fn while_the_metadata_cannot_be_read_it_pauses_longer_and_longer_and_begins_agai
 }
 
 #[test]
-fn what_does_not_get_better_by_waiting_fails_a_job() {
+fn a_permanent_error_fails_a_job() {
     for event in [Event::Passed(Err(Error::fatal("the disk is full"))), Event::Passed(Err(Error::not_found("no policy")))] {
         let mut job = passing(1);
         let actions = job.on(event);
@@ -162,7 +162,7 @@ fn what_does_not_get_better_by_waiting_fails_a_job() {
 }
 
 #[test]
-fn an_end_that_cannot_be_written_is_written_again_and_one_that_may_not_follow_is_not() {
+fn a_failed_write_of_the_end_is_retried_and_a_refused_one_is_not() {
     let ending = || {
         let mut job = passing(1);
         job.done(10);
@@ -203,7 +203,7 @@ enum Item {
     /// Succeeds after this many attempts.
     Later(u8),
     Never(Again),
-    /// Gives way for as long as others succeed.
+    /// Is postponed as long as others succeed.
     MakesWay,
 }
 
@@ -398,7 +398,7 @@ fn any_step() -> impl Strategy<Value = (Option<JobState>, bool, u8, u8)> {
 
 proptest! {
     #[test]
-    fn whatever_happens_a_job_ends_as_the_metadata_say_and_works_only_while_it_runs(
+    fn under_any_events_a_job_ends_as_recorded_and_works_only_while_running(
         items in proptest::collection::vec(any_item(), 0..8),
         steps in proptest::collection::vec(any_step(), 0..60),
     ) {

@@ -46,7 +46,7 @@ fn per_rack(view: &View, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<String
 
 proptest! {
     #[test]
-    fn a_node_gets_one_block_and_a_rack_no_more_than_it_must(
+    fn a_node_gets_one_block_and_a_rack_as_few_as_possible(
         racks in prop::collection::vec(1usize..8, 1..7),
         tolerance in 1usize..5,
         count in 1usize..20,
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_lot_gives_the_same_homes(seed: u64) {
+    fn the_same_seed_gives_the_same_homes(seed: u64) {
         let (view, avoid) = (view(&[4, 4, 4]), BTreeSet::new());
         let homes = |seed| place(&view, &ask(6, 2, &[], &avoid), &mut StdRng::seed_from_u64(seed)).unwrap().homes;
         prop_assert_eq!(homes(seed), homes(seed));
@@ -87,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn the_numbers_are_told_when_nodes_are_too_few() {
+fn an_error_about_too_few_nodes_states_the_numbers() {
     let (mut view, avoid) = (view(&[3, 3]), BTreeSet::new());
     view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     let error = place(&view, &ask(6, 2, &[], &avoid), &mut StdRng::seed_from_u64(1)).unwrap_err();
@@ -128,7 +128,7 @@ fn nodes_fill_up_evenly() {
 }
 
 #[test]
-fn who_was_given_less_of_what_is_placed_together_comes_first() {
+fn nodes_with_fewer_blocks_of_the_batch_come_first() {
     let (mut view, avoid) = (view(&[3, 3]), BTreeSet::from([NodeId(6)]));
     // However full they are with other data.
     view.nodes.get_mut(&NodeId(1)).unwrap().disks[0].blocks = 1000;
@@ -158,7 +158,7 @@ fn nodes_that_were_named_get_their_share_also_if_they_are_suspect() {
 }
 
 #[test]
-fn a_domain_of_nodes_does_not_look_at_racks() {
+fn the_failure_domain_node_ignores_racks() {
     let (view, avoid) = (view(&[6]), BTreeSet::new());
     let mut rng = StdRng::seed_from_u64(1);
     let ask = ask(6, 2, &[], &avoid);

@@ -77,7 +77,7 @@ fn sizes() -> impl Strategy<Value = (u64, u64, u64)> {
 
 proptest! {
     #[test]
-    fn a_stripe_of_any_length_is_written_read_and_rebuilt_by_plans_that_prove(
+    fn stripes_of_any_length_are_written_read_and_rebuilt_by_proved_plans(
         (data_len, block_len, cell_len) in sizes(),
         lost in prop::collection::btree_set(0u8..6, 0..=2),
         scheme in 0..answering(Kind::Repair).count(),
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_widened_holds_what_was_asked_and_ends_with_the_block(
+    fn a_widened_range_contains_the_request_and_ends_with_the_block(
         (data_len, block_len, cell_len) in sizes(),
         index in 0u8..4,
         (start, end) in (0u64..1 << 15, 0u64..1 << 15),
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn a_block_without_bytes_is_no_loss_and_no_parity_is_one_too_many() {
+fn an_empty_block_is_no_loss_and_every_parity_block_counts() {
     let (mut stripe, code, network) = (stripe(PAGE_LEN, 1 << 18, 1 << 18), code(), Network::uniform(1e9));
     stripe.blocks.retain(|index, _| ![1, 2, 3].contains(index));
     assert_eq!(stripe.layout.blocks().collect::<Vec<u8>>(), [0, 4, 5]);
@@ -175,7 +175,7 @@ fn helpers_of_the_requestors_rack_come_last_in_the_chain() {
 }
 
 #[test]
-fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
+fn blocks_are_sorted_by_readability_and_losses_are_named() {
     let (mut stripe, mut view) = (stripe(1 << 20, 1 << 18, 1 << 18), view());
     stripe.blocks.get_mut(&0).unwrap().state = BlockState::Corrupt;
     stripe.blocks.get_mut(&1).unwrap().state = BlockState::Missing;
@@ -224,7 +224,7 @@ fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], draw: u32) -> Ve
 }
 
 #[test]
-fn the_copy_that_stands_best_serves_and_of_equals_a_random_one() {
+fn the_best_copy_serves_and_of_equal_ones_a_random_one() {
     let (mut stripe, mut view) = (with_copies(stripe(1 << 20, 1 << 18, 1 << 18)), wider_view());
     assert_eq!(serving(&view, &stripe, &[], 0), [1, 2, 3, 4, 5, 6]);
     assert_eq!(serving(&view, &stripe, &[], 1), [7, 8, 9, 10, 5, 6], "a block without copies serves itself");
@@ -282,7 +282,7 @@ fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
 }
 
 #[test]
-fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
+fn several_lost_blocks_are_rebuilt_by_the_cheaper_scheme() {
     // Three lost blocks of rs(2,3): a chain carries one sum for each lost block, while conventional repair moves only
     // two blocks.
     let code = weft_codes::parse("rs(2,3)").unwrap();

@@ -6,7 +6,7 @@ use weft_types::{StripeId, StripeLayout, StripeRecord};
 /// The most stripes that are allocated together.
 const TOGETHER_MAX: u64 = 16;
 
-/// A put's stripes that are allocated and not opened: no agent was told of them.
+/// A put's stripes that are allocated but not opened: no agent knows of them.
 #[derive(Debug)]
 pub struct Ahead {
     /// The put's size, if known.
@@ -48,12 +48,12 @@ impl Ahead {
         self.unopened.extend(stripes.into_iter().map(|stripe| (stripe.number, stripe)));
     }
 
-    /// Removes a stripe that is now opened or given up.
+    /// Removes a stripe that is now opened or released.
     pub fn take(&mut self, number: u64) -> Option<StripeRecord> {
         self.unopened.remove(&number)
     }
 
-    /// Removes all stripes, to give them up.
+    /// Removes and returns all stripes, so that the caller can release them.
     pub fn take_all(&mut self) -> Vec<StripeId> {
         mem::take(&mut self.unopened).into_values().map(|stripe| stripe.id).collect()
     }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_known_size_allocates_no_more_than_it_needs() {
+    fn a_put_of_known_size_allocates_no_more_than_it_needs() {
         let ahead = Ahead::new(Some(250));
         assert_eq!(lens(&ahead, 0, FULL), [FULL, 50]);
         assert_eq!(lens(&Ahead::new(Some(40)), 0, 40), [0; 0]);

@@ -21,7 +21,7 @@ pub enum Event {
     Started(Result<()>),
 }
 
-/// An action. At most the last action of an event asks for an answer, which is the next event.
+/// An action. At most the last action of an event needs an answer, which is the next event.
 #[derive(Debug)]
 pub enum Action {
     /// Log a warning.
@@ -260,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_answered_it_ends_and_nothing_goes_to_a_node_that_was_away(
+        fn for_any_answers_it_ends_and_unreachable_nodes_get_nothing(
             answers in answers(),
             auto: bool,
             ahead: bool,
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_cannot_be_asked_get_nothing_of_the_stripe_and_too_many_are_too_many() {
+    fn unreachable_nodes_get_no_block_and_too_many_end_the_stripe() {
         let (mut machine, view) = (begin("direct", None), view(12, &[]));
         let mut actions = on(&mut machine, Event::Begin, &view);
         let mut failed = BTreeSet::new();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_that_asks_too_much_of_a_node_gives_way_to_the_simplest_once() {
+    fn a_scheme_that_needs_too_much_memory_is_replaced_by_the_simplest_once() {
         let (mut machine, view) = (begin("auto", None), view(8, &[]));
         let too_small = || Event::Started(Err(Error::invalid("its budget is too small")));
         let mut actions = on(&mut machine, Event::Begin, &view);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn stripes_that_are_allocated_together_leave_each_other_room() {
+    fn stripes_allocated_together_share_the_space() {
         let (mut view, reserve) = (view(6, &[]), 1 << 20);
         let room = |blocks: u64| reserve + blocks * fixtures::BLOCK_LEN;
         view.nodes.values_mut().for_each(|node| node.disks[0].free_bytes = room(9));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_nodes_end_it_and_a_conversion_waits_for_space_only_where_all_could_be_asked() {
+    fn too_few_nodes_end_it_and_a_conversion_waits_for_space_only_if_all_are_reachable() {
         let ended = on(&mut begin("direct", None), Event::Begin, &view(5, &[]));
         assert!(matches!(&ended[..], [Action::End(Err(error))] if error.message.contains('5')), "{ended:?}");
         // Nodes 7 and 8 have only the space that conversions must leave free.
@@ -423,6 +423,6 @@ mod tests {
         };
         assert_eq!(reaction(on(&mut machine, away(1), &full)), Reaction::Replan, "node 1 has space but cannot be reached");
         full.nodes.get_mut(&NodeId(6)).unwrap().disks[0].free_bytes = 1 << 20;
-        assert_eq!(reaction(on(&mut begin("direct", kept_free), Event::Begin, &full)), Reaction::Retry, "space may come free");
+        assert_eq!(reaction(on(&mut begin("direct", kept_free), Event::Begin, &full)), Reaction::Retry, "space may become free");
     }
 }

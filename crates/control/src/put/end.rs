@@ -86,7 +86,7 @@ impl StripeEnd {
             }
             (State::Resend(again), event @ (Event::Allocated(_) | Event::Started(_))) => self.on_resend(again, event, world),
             (State::Committing, Event::Committed(Err(error))) if self.put_bytes.is_some() && is_refused(&error) => {
-                // The writer learns why the put cannot be committed when it asks for the commit alone.
+                // The writer gets the reason when it calls `CommitPut`.
                 self.put_bytes = None;
                 self.commit();
             }

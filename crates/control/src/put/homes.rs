@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_stand_in_other_racks_where_there_is_a_choice() {
+    fn copies_are_in_different_racks_if_possible() {
         let node = |id: u32| NodeView {
             id: NodeId(id),
             name: "".into(),

@@ -5,8 +5,8 @@
 //!   Told ──enough blocks are durable──► Enter ──room──► EndStripe (early) ──StripeEnded──► Mark each later block
 //!     └──PlanEnded──► EndStripe, End                                                         └──PlanEnded──► Suspect, Mark, Warn, End
 //! ```
-//! Events go in, actions come out ([`LateStripe::on`]). At most the last action of an event asks for an answer, which
-//! is an event. Events that arrive during the wait for an answer are remembered.
+//! Events go in, actions come out ([`LateStripe::on`]). At most the last action of an event needs an answer, which is an event. Events that
+//! arrive during the wait for an answer are remembered.
 
 use super::{Request, SentStripe, receipts};
 use crate::{run::Report, view::View};
@@ -84,7 +84,7 @@ pub enum Event {
     Marked(Result<()>),
     /// The plan has ended: there are no further reports.
     PlanEnded,
-    /// The plan's end will never be known.
+    /// The plan's outcome is lost.
     PlanLost,
 }
 

@@ -2,8 +2,7 @@
 //! stored are rebuilt from those that were, or the writer sends data again, until the end of the stripe can be
 //! recorded.
 //!
-//! Events go in, actions come out ([`StripeEnd::on`]). At most the last action of an event asks for an answer, which is
-//! the next event.
+//! Events go in, actions come out ([`StripeEnd::on`]). At most the last action of an event needs an answer, which is the next event.
 //!
 //! ```text
 //!   Begin ──enough is stored──► Rebuild copies ──► Commit ──► End

@@ -199,7 +199,7 @@ fn error(played: Played) -> Error {
 }
 
 #[test]
-fn a_stripe_of_which_all_is_stored_is_written_down() {
+fn a_completely_stored_stripe_is_recorded() {
     let mut played = Played::new(request(), sent("direct"), view(8, &[]), |_| true);
     assert_eq!(steps(&mut played), ["commit"]);
     assert!(!played.ended.unwrap().unwrap().again && played.suspects.is_empty() && played.said.is_empty());
@@ -224,7 +224,7 @@ fn commits(missing_max: u32, asked: Option<u64>, answers: &[Result<()>]) -> (Vec
 }
 
 #[test]
-fn a_stripe_ends_alone_where_its_put_is_refused() {
+fn a_stripe_ends_alone_if_the_commit_of_its_put_is_refused() {
     let [refused, conflict, busy] = [Error::invalid("too short"), Error::replan("another"), Error::retry("busy")].map(Err);
     assert_eq!(commits(0, Some(9), &[Ok(())]), (vec![Some(9)], Ok(())));
     for answer in [&refused, &conflict] {
@@ -238,7 +238,7 @@ fn a_stripe_ends_alone_where_its_put_is_refused() {
 }
 
 #[test]
-fn what_is_missing_is_rebuilt_or_left_for_later_as_the_put_asks() {
+fn missing_blocks_are_rebuilt_or_left_for_later_as_the_ack_rule_says() {
     let is_stored = |index| index != 2 && index != 5;
     let mut played = Played::new(request(), sent("direct"), view(12, &[]), is_stored);
     assert_eq!(steps(&mut played), ["rebuild", "commit"]);
@@ -257,7 +257,7 @@ fn what_is_missing_is_rebuilt_or_left_for_later_as_the_put_asks() {
 }
 
 #[test]
-fn data_of_which_too_little_is_stored_is_sent_again_to_others() {
+fn too_little_stored_data_is_sent_again_to_other_nodes() {
     let mut played = Played::new(request(), sent("direct"), view(12, &[]), |index| index == 1 || index == 4);
     assert_eq!(steps(&mut played), ["allocate", "allocate", "allocate", "send"]);
     assert!(played.ended.unwrap().unwrap().again);
@@ -276,7 +276,7 @@ fn data_of_which_too_little_is_stored_is_sent_again_to_others() {
 }
 
 #[test]
-fn a_stripe_whose_checksums_are_not_known_is_given_up() {
+fn a_stripe_with_unknown_checksums_is_given_up() {
     let unknown = SentStripe::new(new_stripe(), WriteOptions::new("direct".into(), 16 << 10, false).unwrap());
     let played = Played::new(request(), unknown, view(12, &[]), |_| true);
     let suspects = played.suspects.clone();
@@ -286,7 +286,7 @@ fn a_stripe_whose_checksums_are_not_known_is_given_up() {
 }
 
 #[test]
-fn a_node_that_cannot_be_asked_is_replaced_and_too_many_are_too_many() {
+fn an_unreachable_node_is_replaced_up_to_a_limit() {
     let mut played = Played::new(request(), sent("direct"), view(16, &[]), |index| index > 2);
     for failures in 0..=3 {
         let allocated = if failures == 0 { 3 } else { 1 };
@@ -302,7 +302,7 @@ fn a_node_that_cannot_be_asked_is_replaced_and_too_many_are_too_many() {
 }
 
 #[test]
-fn a_scheme_that_asks_too_much_of_a_node_gives_way_to_the_simplest() {
+fn a_scheme_that_needs_too_much_memory_is_replaced_by_the_simplest() {
     let mut played = Played::new(request(), sent("auto"), view(12, &[]), |index| index > 2);
     assert_eq!([played.well(), played.well(), played.well()], ["allocate"; 3]);
     played.asked = None;
@@ -315,7 +315,7 @@ fn a_scheme_that_asks_too_much_of_a_node_gives_way_to_the_simplest() {
 }
 
 #[test]
-fn where_no_node_is_left_for_missing_data_other_missing_blocks_are_sent() {
+fn if_no_node_is_left_for_missing_data_other_missing_blocks_are_sent() {
     // Data blocks 0 and 1 have no new home. Parity 5 has one: its node works and only stored other bytes.
     let sent = sent("direct");
     let mut told = report(&sent, |index| index > 1 && index != 5);
@@ -330,7 +330,7 @@ fn where_no_node_is_left_for_missing_data_other_missing_blocks_are_sent() {
 }
 
 #[test]
-fn what_cannot_be_rebuilt_is_given_up_where_sending_all_again_may_help() {
+fn a_failed_rebuild_gives_up_the_stripe_if_sending_it_again_may_help() {
     let stored = |index| index != 2;
     let too_few = || Event::Rebuilt(Err(Error::unavailable("no node is left")));
     // Nothing else was lost, and there is no other node.
@@ -384,7 +384,7 @@ fn copies_are_completed_unless_blocks_may_come_later() {
 }
 
 #[test]
-fn a_put_that_was_held_up_says_so() {
+fn a_delayed_put_is_remembered() {
     let sent = sent("direct");
     let (mut told, blame) = (report(&sent, |index| index != 3), Blame { node: NodeId(4), accuser: Some(NodeId(1)) });
     (told.blame, told.held_up) = (Some(blame), Some((blame, Error::replan("it delays all others"))));
@@ -394,7 +394,7 @@ fn a_put_that_was_held_up_says_so() {
 }
 
 #[test]
-fn a_node_that_stored_something_else_is_told_of_and_gets_no_data_again() {
+fn a_node_that_stored_wrong_bytes_is_reported_and_gets_no_data_again() {
     let wrong = |block| TaskEvent::Done {
         stored: vec![(block, Stored { len: BLOCK_LEN, checksums: vec![99] })],
         traffic: TaskTraffic { received_bytes: 7, ..TaskTraffic::default() },
@@ -424,7 +424,7 @@ fn a_node_that_stored_something_else_is_told_of_and_gets_no_data_again() {
 }
 
 #[test]
-fn a_node_that_failed_and_of_which_the_writer_complains_is_avoided() {
+fn a_failed_node_that_the_writer_blames_is_avoided() {
     let (sent, view) = (sent("direct"), view(12, &[]));
     let told = report(&sent, |index| index != 2);
     let mut machine = StripeEnd::new(request(), sent);
@@ -437,7 +437,7 @@ fn a_node_that_failed_and_of_which_the_writer_complains_is_avoided() {
 }
 
 #[test]
-fn data_is_sent_again_so_many_times_only() {
+fn data_is_sent_again_a_limited_number_of_times() {
     let mut again = sent("direct");
     for times in 0..=request().resumes_max {
         let mut played = Played::new(request(), again.clone(), view(40, &[]), |_| false);
@@ -452,7 +452,7 @@ fn data_is_sent_again_so_many_times_only() {
 }
 
 #[test]
-fn what_a_conversion_sends_again_leaves_puts_their_space() {
+fn a_conversion_that_sends_again_leaves_the_space_for_puts() {
     let kept_free = Some(KeptFree { reserve_bytes: 0, percent: 10 });
     let mut little = view(12, &[]);
     (7..=9).for_each(|id| little.nodes.get_mut(&NodeId(id)).unwrap().disks[0].free_bytes = 1 << 20);
@@ -471,7 +471,7 @@ fn a_stripe_does_not_end_early_without_enough_of_its_blocks() {
 
 proptest! {
     #[test]
-    fn whatever_happens_it_ends_and_is_written_down_at_most_once(
+    fn under_any_events_it_ends_and_is_recorded_at_most_once(
         stored in proptest::collection::vec(any::<bool>(), usize::from(BLOCKS)),
         answers in proptest::collection::vec((0..8u8, 1..=12u32), 0..40),
         nodes in 6..=12u32,

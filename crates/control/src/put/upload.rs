@@ -5,8 +5,8 @@ use super::Ahead;
 use std::{collections::BTreeMap, mem, time::Duration};
 use weft_types::{Epoch, Error, ObjectName, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
-/// A first stripe of up to this many bytes is started with its put, if the writer asks for it, because a round trip is
-/// much of its time. A larger one is planned a moment later, when concurrent puts are known.
+/// A first stripe of up to this many bytes is started with its put, if the writer requests it, because a round trip takes much of its time.
+/// A larger one is planned a moment later, when concurrent puts are known.
 const START_BYTES_MAX: u64 = 1 << 20;
 
 /// How often within a lease a writer that keeps a put renews it.
@@ -35,7 +35,7 @@ enum Stripe<S, A> {
     Ending,
 }
 
-/// What a put has learnt for its next stripes.
+/// What earlier stripes of a put have shown, for the next ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Learnt {
     held_up: u32,
@@ -43,7 +43,7 @@ pub struct Learnt {
     is_warned: bool,
 }
 
-/// A lesson for a put.
+/// Something that a put must take into account from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lesson {
     /// One of its plans was ended because a node delayed it.
@@ -120,7 +120,7 @@ impl<S, A: Clone> Upload<S, A> {
         &mut self.ahead
     }
 
-    /// Removes the stripes that were never opened, to give them up: none of them will be opened.
+    /// Removes and returns the stripes that were never opened, so that the caller can release them.
     pub fn take_unopened(&mut self) -> Vec<StripeId> {
         mem::replace(&mut self.ahead, Ahead::new(None)).take_all()
     }
@@ -237,8 +237,8 @@ pub fn ended_already(upload: UploadId, number: u64, found: Option<&StripeRecord>
     }
 }
 
-/// The error for a put that was committed, but whose blocks still on their way are unknown. The object is stored
-/// despite the error, so the writer must not abort the put.
+/// The error for a put that was committed, but whose blocks still on their way are unknown. The object is stored despite the error, so the
+/// writer must not abort the put.
 pub fn stored_all_the_same(object: &ObjectName, error: &Error) -> Error {
     let message = format!("the object is stored, but which of its blocks are still on their way is unknown: {}", error.message);
     Error::retry(message).object(object)
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_that_is_begun_again_stops_what_sent_it() {
+    fn a_restarted_stripe_stops_its_earlier_plan() {
         let mut put = Put::new(None);
         put.sends(0, PlanId(1), 10, None);
         put.sends(3, PlanId(2), 20, None);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_over_when_its_agents_say_so_or_nothing_is_known_of_its_stripe() {
+    fn a_plan_is_over_if_its_agents_say_so_or_its_stripe_is_unknown() {
         let mut put = Put::new(None);
         put.sends(0, PlanId(1), 10, None);
         let is_finished = |sending: &u32| *sending == 20;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_put_has_taught_counts_for_its_next_stripes() {
+    fn a_put_remembers_for_its_next_stripes() {
         let mut put = Put::new(None);
         let crowded = ["a rack has too many".to_owned()];
         let warns =
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_end_once_their_writers_had_a_coordinator_for_as_long_as_one_lasts() {
+    fn leases_end_only_after_a_coordinator_has_led_for_a_whole_lease() {
         let ends = |led_ms, epoch| leases_end(Duration::from_millis(led_ms), 600, Epoch(epoch));
         assert_eq!([ends(0, 1), ends(0, 2), ends(599, 2), ends(600, 2)], [true, false, false, true]);
     }
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn in_any_order_each_sending_is_handed_out_once_and_one_end_is_under_way_at_a_time(
+        fn in_any_order_each_sending_is_returned_once_and_one_end_runs_at_a_time(
             calls in proptest::collection::vec((0..4u8, 0..3u64, 0..8u64), 0..80),
         ) {
             let (mut put, mut next, mut ending) = (Put::new(None), 0u32, [false; 3]);

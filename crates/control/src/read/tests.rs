@@ -72,7 +72,7 @@ fn played_while(
 }
 
 #[test]
-fn a_block_that_is_there_is_read_in_whole_pages_and_one_that_is_lost_rebuilt_in_whole_units() {
+fn available_blocks_are_read_in_pages_and_lost_ones_rebuilt_in_whole_units() {
     let (ended, read) = played(request(0), view(8, &[]), |_, _| Ok(()));
     let read = read.unwrap();
     assert_eq!((ended, read.rebuilt.as_slice()), (Ok(()), &[][..]));
@@ -89,7 +89,7 @@ fn a_block_that_is_there_is_read_in_whole_pages_and_one_that_is_lost_rebuilt_in_
 }
 
 #[test]
-fn a_node_that_cannot_be_asked_is_read_around_and_of_a_bad_block_only_the_block() {
+fn an_unreachable_node_is_avoided_and_of_a_bad_block_only_the_block() {
     let away = |node| Error::replan("no answer in time").party(Party::Node(NodeId(node)));
     let (ended, read) = played(request(0), view(8, &[]), |start, _| if start == 1 { Err(away(1)) } else { Ok(()) });
     let read = read.unwrap();
@@ -113,7 +113,7 @@ fn a_node_that_cannot_be_asked_is_read_around_and_of_a_bad_block_only_the_block(
 }
 
 #[test]
-fn too_much_is_lost_and_what_planning_does_not_mend_ends_a_read() {
+fn too_many_losses_and_permanent_errors_end_a_read() {
     let (ended, read) = played(request(0), view(8, &[1, 2, 3]), |_, _| Ok(()));
     let error = ended.unwrap_err();
     assert!(read.is_none() && error.message.contains("rs(4,2) tolerates the loss of 2"), "{error}");
@@ -141,7 +141,7 @@ fn a_delegate_reads_its_own_copy() {
 }
 
 #[test]
-fn a_delegate_may_complain_of_its_stripe_only() {
+fn a_delegate_may_report_errors_only_about_its_own_stripe() {
     let stripe = stripe();
     let block = |id| BlockId { stripe: StripeId(id), ..stripe.block_id(0).unwrap() };
     let (own, other) = (Party::Node(NodeId(2)), Party::Node(NodeId(8)));
@@ -153,7 +153,7 @@ fn a_delegate_may_complain_of_its_stripe_only() {
 }
 
 #[test]
-fn of_what_a_client_complains_the_least_that_helps_is_avoided() {
+fn a_clients_complaint_avoids_as_little_as_possible() {
     let mut stripe = stripe();
     let (block, node) = (stripe.block_id(1).unwrap(), NodeId(2));
     let party = Party::Node(node);
@@ -170,7 +170,7 @@ fn of_what_a_client_complains_the_least_that_helps_is_avoided() {
 
 proptest! {
     #[test]
-    fn a_read_ends_whatever_is_answered_and_ignores_what_it_did_not_ask_for(
+    fn a_read_ends_for_any_answers_and_ignores_unrequested_ones(
         kinds in proptest::collection::vec((0..6u8, 1..=8u32), 0..60),
     ) {
         let (view, mut rng) = (view(8, &[1]), rng());

@@ -122,7 +122,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_block_is_durable_by_its_own_homes_word_and_with_the_checksums_it_must_have() {
+    fn a_block_is_durable_by_its_own_homes_receipt_with_the_right_checksums() {
         let stored = |checksum| crate::run::Stored { len: 4096, checksums: vec![checksum] };
         let mut new = Arriving { expected: Some(vec![7]), ..arriving_at(9).remove(0) };
         let whole = Span::new(0, 4096);
@@ -139,7 +139,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_has_arrived_is_not_sent_again_unless_it_was_refused() {
+    fn arrived_positions_are_not_sent_again_unless_refused() {
         let (mut new, whole) = (arriving_at(9).remove(0), Span::new(0, 8192));
         let mut report = Report::new([NodeId(9)].into_iter());
         let told = report.nodes.get_mut(&NodeId(9)).unwrap();

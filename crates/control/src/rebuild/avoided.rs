@@ -34,14 +34,14 @@ impl Avoided {
         let Some(Blame { node, accuser }) = report.blame else { return };
         let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
         let Some(accuser) = accuser else {
-            // It keeps helping with the blocks that it can read.
+            // The node still helps with its readable blocks.
             if !knows_bad_blocks {
                 self.failed.insert(node);
             }
             return;
         };
         if report.held_up.is_some() && stores(&node) {
-            // If it has reported in time what had arrived, it keeps its block, unless this happens again.
+            // If the node reported in time what had arrived, it keeps its block, unless this happens again.
             *self.disputes.entry(node).or_default() += 1;
             return;
         }
@@ -61,8 +61,8 @@ impl Avoided {
         };
     }
 
-    /// Tries blamed nodes again instead of giving up: by now, the node that is really gone may be known. Returns
-    /// whether another attempt is allowed.
+    /// Tries blamed nodes again instead of failing, because the real culprit may be known by now. Returns whether another attempt is
+    /// allowed.
     pub(super) fn second_chances(&mut self) -> bool {
         self.blamed.clear();
         self.second_chances += 1;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_held_up_a_plan_is_left_alone_next_and_may_help_again_later() {
+    fn a_node_that_delayed_a_plan_is_avoided_next_and_may_help_later() {
         let (mut avoided, arriving) = (Avoided::default(), arriving_at(9));
         avoided.learn(&held_up_by(2), &arriving, false);
         assert_eq!(avoided.left_alone(), BTreeSet::from([NodeId(2)]));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_home_that_held_up_a_plan_keeps_what_has_arrived_unless_it_does_so_again() {
+    fn a_new_home_that_delayed_a_plan_keeps_its_data_unless_it_does_so_again() {
         let (mut avoided, arriving) = (Avoided::default(), arriving_at(9));
         avoided.learn(&held_up_by(9), &arriving, false);
         assert!(avoided.left_alone().is_empty() && avoided.disputes[&NodeId(9)] < DISPUTES_MAX, "{avoided:?}");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_helper_and_a_new_home_that_blame_each_other_the_one_that_keeps_what_has_come_stays() {
+    fn of_a_helper_and_a_home_in_dispute_the_home_with_arrived_data_stays() {
         let arriving = arriving_at(9);
         let blamed = |come: &[Span], times: usize| {
             let mut avoided = Avoided::default();

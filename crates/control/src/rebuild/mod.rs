@@ -2,8 +2,7 @@
 //! the next plan brings what is still missing and avoids the failed nodes. A repair commits its blocks at the end; a
 //! put commits its own.
 //!
-//! Events go in, actions come out ([`Rebuild::on`]). At most the last action of an event asks for an answer, which is
-//! the next event.
+//! Events go in, actions come out ([`Rebuild::on`]). At most the last action of an event needs an answer, which is the next event.
 //!
 //! ```text
 //!   Begin ──► Allocate ──► Plan ──► Run ──all durable──► Commit ──► End

@@ -34,7 +34,7 @@ pub fn lacking_copies(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) 
     lost
 }
 
-/// Fails if fewer nodes are up than a stripe with its missing copies (`lost`) needs, before any of them is made.
+/// Fails before any copy is made if fewer nodes are up than a stripe with its missing copies (`lost`) needs.
 pub fn room_for_copies(stripe: &StripeRecord, lost: &[Lost], view: &View, (m, replicas): (usize, u8)) -> Result<()> {
     let is_lost = |index: u8, copy: u8| lost.iter().any(|lost| (lost.index, lost.copy) == (index, copy));
     let kept = stripe.all().filter(|(index, placed)| !is_lost(*index, placed.copy)).map(|(_, placed)| placed.home.node);
@@ -68,7 +68,7 @@ mod tests {
     use weft_types::PlacedBlock;
 
     #[test]
-    fn a_block_can_be_named_that_the_code_has_and_that_is_stored() {
+    fn only_stored_blocks_of_the_code_can_be_named() {
         let (code, mut short) = (weft_codes::parse("rs(4,2)").unwrap(), stripe());
         short.blocks.remove(&3);
         let named = |first, index| named_block(&code, first, index).map_err(|error| error.message);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_one_stripe_does_not_keep_the_others_from_being_rebuilt() {
+    fn an_error_in_one_stripe_does_not_stop_the_others() {
         let errors =
             [Error::unavailable("lost"), Error::replan("changed"), Error::retry("busy"), Error::invalid("no such scheme")];
         assert_eq!(errors.each_ref().map(leaves_others), [true, true, false, false]);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_lacks_copies_gets_them_under_numbers_that_are_free() {
+    fn missing_copies_get_free_numbers() {
         let mut stripe = stripe();
         let lacking = |stripe: &StripeRecord, lost: &[(u8, u8)], replicas| {
             let lost = lost.iter().map(|(index, copy)| Lost::of(stripe, *index, *copy)).collect();

@@ -200,7 +200,7 @@ fn a_repair_allocates_plans_runs_and_commits() {
 }
 
 #[test]
-fn a_put_commits_its_blocks_itself_and_needs_no_look_at_the_metadata() {
+fn a_puts_rebuild_commits_and_looks_up_nothing() {
     let mut played = Played::new(Request { purpose: Purpose::Put(UploadId(3)), ..request(&[0]) }, view(10, &[1]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
@@ -215,7 +215,7 @@ fn a_put_commits_its_blocks_itself_and_needs_no_look_at_the_metadata() {
 }
 
 #[test]
-fn what_is_lost_goes_before_what_is_moved_or_copied_once_more() {
+fn lost_blocks_take_precedence_over_moves_and_copies() {
     let copy = |index, copy| Lost { copy, ..Lost::of(&stripe(), index, 0) };
     let table = [
         ("its node is down", vec![copy(0, 0)], &[1][..], Precedence::REBUILD),
@@ -237,7 +237,7 @@ fn what_is_lost_goes_before_what_is_moved_or_copied_once_more() {
 }
 
 #[test]
-fn a_home_that_is_taken_is_exchanged_and_a_block_without_any_is_left() {
+fn a_taken_home_is_replaced_and_a_block_without_a_home_is_left_out() {
     let taken = || Event::Allocated(Err(Error::replan("another block of the stripe goes there")));
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     let mut homes = BTreeSet::new();
@@ -258,7 +258,7 @@ fn a_home_that_is_taken_is_exchanged_and_a_block_without_any_is_left() {
 }
 
 #[test]
-fn a_helper_that_cannot_be_asked_is_left_out_of_the_next_plan() {
+fn an_unreachable_helper_is_left_out_of_the_next_plan() {
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
@@ -273,7 +273,7 @@ fn a_helper_that_cannot_be_asked_is_left_out_of_the_next_plan() {
 }
 
 #[test]
-fn a_failed_home_is_replaced_and_what_arrived_elsewhere_is_not_brought_again() {
+fn a_failed_home_is_replaced_and_arrived_blocks_are_not_sent_again() {
     let mut played = Played::new(request(&[0, 5]), view(10, &[1, 6]));
     assert_eq!([played.well(), played.well(), played.well()], ["allocate", "allocate", "plan"]);
     let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
@@ -294,7 +294,7 @@ fn a_failed_home_is_replaced_and_what_arrived_elsewhere_is_not_brought_again() {
 }
 
 #[test]
-fn a_named_home_is_not_exchanged() {
+fn a_named_home_is_not_replaced() {
     let to = Destination::Nodes(vec![NodeId(9)]);
     let mut played = Played::new(Request { to: to.clone(), ..request(&[0]) }, view(10, &[1]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
@@ -308,7 +308,7 @@ fn a_named_home_is_not_exchanged() {
 }
 
 #[test]
-fn what_is_rebuilt_wrong_is_given_up_and_its_sources_are_named() {
+fn a_wrongly_rebuilt_block_is_dropped_and_its_sources_are_named() {
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
@@ -342,7 +342,7 @@ fn a_block_that_cannot_be_committed_is_released_and_left() {
 }
 
 #[test]
-fn too_much_is_lost_before_anything_is_allocated() {
+fn too_many_losses_fail_before_any_allocation() {
     let played = Played::new(request(&[0, 1, 2]), view(10, &[1, 2, 3]));
     let error = played.ended.unwrap().unwrap_err();
     assert!(played.asked.is_none() && error.message.contains("rs(4,2) tolerates the loss of 2"), "{error}");
@@ -352,7 +352,7 @@ fn too_much_is_lost_before_anything_is_allocated() {
 }
 
 #[test]
-fn what_is_explained_is_what_is_done() {
+fn an_explained_plan_is_the_one_that_runs() {
     let (view, request) = (view(12, &[1]), Request { helpers: Some(HelperSelect::Lru), ..request(&[0]) });
     let mut played = Played::new(request.clone(), view.clone());
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
@@ -380,7 +380,7 @@ fn read_by(planned: &Planned) -> BTreeSet<u8> {
 }
 
 #[test]
-fn after_so_many_plans_it_is_given_up() {
+fn the_number_of_plans_is_bounded() {
     let mut played = Played::new(Request { resumes_max: 2, ..request(&[0]) }, view(20, &[1]));
     let mut plans = 0;
     while played.ended.is_none() {
@@ -400,7 +400,7 @@ fn after_so_many_plans_it_is_given_up() {
 }
 
 #[test]
-fn what_was_found_out_meanwhile_counts_for_the_next_plan() {
+fn blocks_found_bad_in_the_meantime_are_avoided_by_the_next_plan() {
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
@@ -421,7 +421,7 @@ fn what_was_found_out_meanwhile_counts_for_the_next_plan() {
 }
 
 #[test]
-fn requestors_get_blocks_in_turn_and_other_nodes_none() {
+fn only_requestors_get_blocks_and_in_turn() {
     let to = Destination::Among([8, 9, 10].map(NodeId).into());
     let (mut given, mut homes) = (BlocksGiven::new(), Vec::new());
     for _ in 0..6 {
@@ -439,7 +439,7 @@ fn requestors_get_blocks_in_turn_and_other_nodes_none() {
 }
 
 #[test]
-fn what_plans_move_adds_up() {
+fn the_traffic_of_plans_adds_up() {
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     let moved = TaskTraffic { read_bytes: 5, ..TaskTraffic::default() };
@@ -599,7 +599,7 @@ impl Played {
 
 proptest! {
     #[test]
-    fn whatever_happens_it_ends_and_nothing_stays_allocated(
+    fn under_any_events_it_ends_and_nothing_stays_allocated(
         fates in proptest::collection::vec(any_fate(), 0..60),
         lost in proptest::sample::subsequence(vec![0u8, 2, 5], 1..=2),
         nodes in 7..=12u32,

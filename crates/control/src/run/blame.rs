@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_are_followed_to_their_end() {
+    fn blame_is_followed_to_its_end() {
         // A chain 1 → 2 → 3 → 4 in which 1 was stopped: each node blames the one before it, and 1 reports nothing.
         let complains = |of: u32| failed(Error::replan("no slice in time").party(node(of)));
         let stopped = report(&[(1, Some(End::GivenUp)), (2, complains(1)), (3, complains(2)), (4, complains(3))]);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_or_has_bad_bytes_is_to_blame() {
+    fn a_node_that_is_gone_or_has_bad_bytes_is_to_blame() {
         let complains = |of: u32| failed(Error::replan("reset").party(node(of)));
         let broken = Some(End::Broken(Error::replan("went down").party(node(3))));
         let certain = |node: u32| Some(Blame { node: NodeId(node), accuser: None });
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_lead_to_the_one_who_waits_for_nobody() {
+    fn stalls_lead_to_the_node_that_waits_for_no_other() {
         let stalled = |id: u32| failed(Error::replan("stalled").party(node(id)));
         let mut report = report(&[(1, stalled(1)), (2, stalled(2)), (3, stalled(3))]);
         let waits = [(1, vec![(node(1), 900)]), (2, vec![(node(1), 800)]), (3, vec![(node(2), 700), (Party::Client(7), 10)])];
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_held_back_is_not_blamed_for_those_who_gave_up() {
+    fn a_held_back_node_is_not_blamed_if_others_gave_up() {
         let complains = |of: u32| failed(Error::replan("no slice in time").party(node(of)));
         let held_back = |mut report: Report| {
             report.nodes.get_mut(&NodeId(1)).unwrap().held_back = true;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_blamed_for_a_client_or_for_nothing() {
+    fn no_node_is_blamed_for_a_clients_failure_or_without_one() {
         assert_eq!(culprit(&report(&[(1, Some(End::Done)), (2, Some(End::Done))])), None);
         let gone = failed(Error::replan("reset").party(Party::Client(9)));
         assert_eq!(culprit(&report(&[(1, gone.clone()), (2, gone)])), None);

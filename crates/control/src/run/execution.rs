@@ -13,8 +13,8 @@
 //! ```
 //! A node may be found to delay the plan in any of these states but the last; the grace period then restarts.
 //!
-//! Whether there is an alternative to a node depends on all nodes at that moment and takes time to compute. So it is
-//! asked ([`Action::Ask`]) only when it matters, and the answer is an event.
+//! Whether there is an alternative to a node depends on all nodes at that moment and takes time to compute. So it is requested
+//! ([`Action::Ask`]) only when it matters, and the answer is an event.
 
 use super::{
     blame::culprit,
@@ -34,7 +34,7 @@ const HELD_UP_GRACE: Duration = Duration::from_millis(300);
 /// What happens to the other tasks when one fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They have a grace period to end by themselves, and are then cancelled.
+    /// They have a grace period to end, and are then cancelled.
     EndAll,
     /// They continue: a put's receivers do not depend on each other.
     GoOn,
@@ -80,7 +80,7 @@ pub enum Event {
     Answered {
         /// The node.
         node: NodeId,
-        /// The alternative that was asked for.
+        /// The requested alternative.
         around: Around,
         /// Whether there is one.
         is_spare: bool,
@@ -118,7 +118,7 @@ pub enum Action {
 pub struct Execution {
     shares: BTreeMap<NodeId, Share>,
     on_failure: OnFailure,
-    /// How long tasks have to end by themselves.
+    /// How long tasks have to end before they are cancelled.
     grace: Duration,
     policy: Option<StallPolicy>,
     report: Report,
@@ -148,9 +148,8 @@ enum Deadline {
 }
 
 impl Execution {
-    /// For a plan whose tasks were started by `now`; some could not be started, for these reasons. When one fails, the
-    /// others have the time `grace` to end by themselves. With a policy, a stalled plan is ended as soon as the culprit
-    /// is known.
+    /// For a plan whose tasks were started by `now`; some could not be started, for these reasons. When one fails, the others have the time
+    /// `grace` to end before they are cancelled. With a policy, a stalled plan is ended as soon as the culprit is known.
     pub fn new(
         shares: BTreeMap<NodeId, Share>,
         not_started: BTreeMap<NodeId, Error>,

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn receivers_are_as_far_from_the_writer_as_the_scheme_has_them() {
+    fn levels_match_the_scheme() {
         let (direct, mist) = (levels("direct"), levels("mist"));
         assert!(direct.are_one() && !mist.are_one());
         let of = |levels: &Levels| levels.0.values().copied().collect::<std::collections::BTreeSet<u32>>();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_way_counts_whatever_the_order_of_the_links() {
+    fn the_longest_path_counts_in_any_order_of_the_links() {
         assert_eq!(of_lane(3, &links(&[])), [0, 0, 0]);
         assert_eq!(of_lane(4, &links(&[(2, 3), (1, 2), (0, 1)])), [0, 1, 2, 3]);
         assert_eq!(of_lane(4, &links(&[(0, 3), (0, 1), (1, 2), (2, 3)])), [0, 1, 2, 3]);

@@ -1,11 +1,11 @@
-//! Opens a plan at all its agents or at none. An agent without room refuses at once; then all agents release their
-//! tasks, and they are asked again a little later. So plans that cross cannot deadlock.
+//! Opens a plan at all its agents or at none. An agent without room refuses at once; then all agents release their tasks, and the
+//! coordinator tries again a little later. So plans that cross cannot deadlock.
 
 use rand::{Rng, RngCore};
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::{Error, NodeId, Reaction, Result};
 
-/// The first pause before busy agents are asked again; each next pause is twice as long, up to [`BACKOFF_LAST_MS`].
+/// The first pause before busy agents are tried again; each next pause is twice as long, up to [`BACKOFF_LAST_MS`].
 const BACKOFF_FIRST_MS: u64 = 10;
 /// The longest pause.
 pub const BACKOFF_LAST_MS: u64 = 1_000;
@@ -83,7 +83,7 @@ impl Opening {
     }
 
     fn answered(&mut self, answers: &BTreeMap<NodeId, Result<()>>) -> Action {
-        // If another plan is needed, asking again does not help.
+        // If another plan is needed, a retry does not help.
         let errors = || answers.values().filter_map(|answer| answer.as_ref().err());
         let worst = errors().find(|error| error.reaction != Reaction::Retry).or(errors().next());
         let Some(worst) = worst else { return Action::End(Ok(())) };
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn while_one_is_busy_all_let_go_and_are_asked_again_later_and_later() {
+    fn while_one_agent_is_busy_all_release_and_retries_slow_down() {
         let mut opening = Opening::new(4);
         on(&mut opening, Event::Begin);
         let mut pauses = Vec::new();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn where_another_plan_is_needed_asking_again_does_not_help() {
+    fn if_another_plan_is_needed_there_is_no_retry() {
         let mut opening = Opening::new(9);
         on(&mut opening, Event::Begin);
         let away = Err(Error::replan("no answer in time"));

@@ -40,7 +40,7 @@ pub struct NodeReport {
     pub stages: Vec<StageTimes>,
     /// The corrupt bytes that it found in its own blocks.
     pub corrupt: BTreeMap<BlockId, Vec<Span>>,
-    /// Whom its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
+    /// The parties that its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
     pub waiting: Vec<(Party, u32)>,
     /// Whether, at its last report, one of its stages waited for tasks of an earlier class. This is no fault of the
     /// node.
@@ -76,7 +76,7 @@ pub enum TaskEvent {
     Progress {
         /// The bytes moved since the start.
         moved_bytes: u64,
-        /// Whom its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
+        /// The parties that its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
         waiting: Vec<(Party, u32)>,
         /// Whether a stage waits only for tasks of an earlier class at the node; such a wait is not in `waiting`.
         held_back: bool,
@@ -266,7 +266,7 @@ mod tests {
     use weft_types::StripeId;
 
     #[test]
-    fn a_receipt_counts_from_the_home_alone() {
+    fn only_the_homes_own_receipt_counts() {
         let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
         let (home, other) = (NodeId(1), NodeId(2));
         let receipt = Stored { len: 4096, checksums: vec![7] };
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_of_its_own_blocks_is_found_and_corrupt_bytes_where_they_are_told() {
+    fn a_nodes_findings_on_its_own_blocks_include_corrupt_ranges() {
         let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
         let (own, other, bytes) = (NodeId(1), NodeId(2), Span::new(0, 4096));
         let error = |error: Error, index, node| error.block(block(index)).party(Party::Node(node));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_may_stand_still_for_longer_the_more_often_it_did_and_the_larger_its_slices_are() {
+    fn the_stall_limit_grows_with_earlier_stalls_and_the_slice_size() {
         let after_ms =
             |stall_ms, slice_bytes, times| stall_after(stall_ms, slice_bytes, times).map(|after| after.as_millis() as u64);
         let cases = [
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_and_waited_for_holds_everybody_up() {
+    fn a_silent_node_that_others_wait_for_delays_the_plan() {
         let mut now = START;
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (3, on(2)), (4, on(3))]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_back_by_its_class_is_not_blamed_until_it_is_silent() {
+    fn a_node_held_back_by_its_class_is_not_blamed_until_it_is_silent() {
         let mut now = START;
         let on = |id| Party::Node(node(id));
         let (mut flow, mut report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_holds_up_whoever_waits_for_the_end() {
+    fn the_last_running_node_delays_a_party_that_waits_for_the_end() {
         let mut now = START;
         let (mut flow, mut report) = chain(&[]);
         for id in [1, 2, 4] {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_begun_is_not_blamed() {
+    fn a_link_that_has_not_begun_is_not_blamed() {
         let mut now = START;
         let (_, report) = chain(&[(1, Party::Node(node(2)))]);
         let mut flow = Flow::new((1..=4).map(node), START);

@@ -7,7 +7,7 @@ use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1;
 use weft_types::{Error, FailureDomain, ObjectName, PlacedBlock, Result, StripeRecord};
 
-/// How often a stripe is read again that other tasks are changing.
+/// How often a stripe is read again if other tasks change it.
 const TRIES_MAX: usize = 4;
 
 /// Drops all copies of an object's blocks but one of each. Each stripe is one transaction; an interrupted call can be
@@ -100,7 +100,7 @@ impl Cooling<'_> {
         }
     }
 
-    /// The error of a stripe, with what was dropped before it.
+    /// The error of a stripe, with the number of blocks dropped before it.
     fn with_what_was_done(&self, error: Error) -> Error {
         let (blocks, stripes) = (self.reply.blocks, self.stripes);
         if blocks == 0 {

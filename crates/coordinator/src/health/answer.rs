@@ -10,9 +10,9 @@ use weft_meta::{MetaError, PolicyRecord, Totals};
 use weft_proto::v1;
 use weft_types::{Home, JobState, Owner, Result, StripeId, UploadId};
 
-/// The most objects that cannot be read and are named.
+/// The most unreadable objects that are listed.
 const OBJECTS_NAMED: usize = 10;
-/// The most stripes whose objects are looked up for that.
+/// The most stripes whose objects are looked up for that list.
 const STRIPES_LOOKED_UP: usize = 256;
 
 /// Whether the cluster is healthy, and why not.
@@ -56,7 +56,7 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
     Ok(reply)
 }
 
-/// What the verdict is based on, and stripes that cannot be read.
+/// The input of the verdict, and stripes that cannot be read.
 fn signs(
     shared: &Shared,
     by_code: &[(String, Totals)],
@@ -82,7 +82,7 @@ fn signs(
     Ok((signs, state.tally.unreadable(STRIPES_LOOKED_UP)))
 }
 
-/// All failed disks. What is left on each is looked up: the count of its blocks may be some seconds old.
+/// All failed disks. The blocks left on each are looked up, because the node's own count may be some seconds old.
 async fn failed_disks(shared: &Shared, statuses: &[MemberStatus]) -> Result<Vec<v1::FailedDisk>> {
     let mut failed = Vec::new();
     for status in statuses {
@@ -111,7 +111,7 @@ async fn objects_of(shared: &Shared, stripes: Vec<StripeId>) -> Result<Vec<v1::O
     for version in versions.into_iter().take(OBJECTS_NAMED) {
         match shared.meta.object_of(version).await {
             Ok(object) => names.push(v1::ObjectName { bucket: object.name.bucket, key: object.name.key }),
-            // It was removed a moment ago.
+            // The object was removed in the meantime.
             Err(MetaError::NotFound(_)) => {}
             Err(error) => return Err(shared.meta_error(error)),
         }
@@ -119,7 +119,7 @@ async fn objects_of(shared: &Shared, stripes: Vec<StripeId>) -> Result<Vec<v1::O
     Ok(names)
 }
 
-/// The space of the disks that can be used, and what fits there.
+/// The space of the usable disks, and how much data fits there.
 fn add_space(shared: &Shared, policy: Option<PolicyRecord>, reply: &mut v1::HealthReply) -> Result<()> {
     let view = shared.members.view();
     for disk in view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks).filter(|disk| !disk.failed) {

@@ -1,9 +1,9 @@
-//! The tally of stripes with bad blocks, and how far it has come.
+//! The tally of stripes with bad blocks, and its progress.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weft_control::health::{Survey, Tally};
 
-/// What one task keeps and answers are made of.
+/// The state that one task maintains and that answers are computed from.
 #[derive(Debug, Default)]
 pub(crate) struct Health(Mutex<State>);
 

@@ -1,8 +1,8 @@
 //! Jobs that survive a coordinator: operators create, show, pause, resume and cancel them, and the next coordinator
 //! resumes them.
 //!
-//! The metadata holds a job's work and progress; the running part is here. A job's state is written before its worker
-//! hears of it. So wherever a coordinator dies, the next one follows the last request.
+//! The metadata holds a job's work and progress; the running part is here. A job's state is written before its worker learns of it. So
+//! whenever a coordinator dies, the next one follows the last request.
 
 pub(crate) mod control;
 pub(crate) mod conversion;
@@ -70,7 +70,7 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
     }
     match shared.jobs.control(job) {
         Some(control) => drop(control.state.send_replace(state)),
-        // The job has no worker, for whatever reason: start one.
+        // The job has no worker: start one.
         None if state == JobState::Running => work_on(shared, record.clone()),
         None => {}
     }

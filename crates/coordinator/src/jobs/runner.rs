@@ -21,7 +21,7 @@ pub(super) struct Runner<'a> {
     pub(super) control: &'a Control,
     /// The requested state.
     pub(super) state: watch::Receiver<JobState>,
-    /// The requested state as far as [`Job`] was told.
+    /// The requested state that [`Job`] knows.
     ///
     /// [`Job`]: weft_control::job::Job
     told: watch::Receiver<JobState>,
@@ -43,7 +43,7 @@ pub(super) trait Passes: Send {
     /// The reason if items are left that no attempt reported.
     fn left_unsaid(&self) -> &'static str;
 
-    /// Runs before all else when a coordinator takes up the job.
+    /// Runs first when a coordinator starts or resumes the job.
     async fn begin(&mut self) -> Result<()> {
         Ok(())
     }
@@ -63,7 +63,7 @@ impl<'a> Runner<'a> {
         Self { shared, id, control, state, told }
     }
 
-    /// Runs until the job has ended, by carrying out what is decided.
+    /// Carries out the decisions until the job has ended.
     pub(super) async fn run(&mut self, work: &mut dyn Passes) {
         let mut next = Next::Event(Event::TakenUp);
         'next: loop {

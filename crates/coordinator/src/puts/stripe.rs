@@ -30,7 +30,7 @@ use weft_types::{BlockId, Error, Home, Party, Result, Seq, StripeId, StripeLayou
 /// Takes the place of a stripe's number in the turn to allocate.
 const ALLOCATION: u64 = u64::MAX;
 
-/// Allocates a stripe, starts its plan, and returns the client's part. Busy agents are asked `attempts` times.
+/// Allocates a stripe, starts its plan, and returns the client's part. Busy agents are tried `attempts` times.
 pub(super) async fn begin_stripe(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
@@ -52,7 +52,7 @@ pub(super) async fn begin_stripe(
         turn = Some(shared.puts.turn((upload.id, ALLOCATION)).await);
         shared.puts.with(upload.id, |put| (put.ahead().take(number), put.ahead().following(number, layout, full)))
     };
-    // Given up unless it is sent as allocated.
+    // Released unless it is sent as allocated.
     let mut unopened = ahead.as_ref().map(|stripe| stripe.id);
     let machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
     let mut machine = machine.allocated(ahead).with_following(following.clone());
@@ -199,7 +199,7 @@ pub(super) async fn start(
     Ok((Sending { plan, sent, handle, report, levels }, client))
 }
 
-/// How long receivers wait for one that delays them, and whether another node could take its block.
+/// How long receivers wait for a node that delays them, and whether another node could take its block.
 fn stall(
     shared: &Arc<Shared>,
     upload: &UploadRecord,

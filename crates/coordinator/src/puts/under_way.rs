@@ -137,7 +137,7 @@ impl Puts {
         self.lock().insert(upload, put);
     }
 
-    /// Removes the stripes of a put that were never opened, to give them up: none of them will be opened.
+    /// Removes and returns the stripes of a put that were never opened, so that the caller can release them.
     pub(crate) fn take_unopened(&self, upload: UploadId) -> Vec<StripeId> {
         self.lock().get_mut(&upload).map(Upload::take_unopened).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl Puts {
     /// Stops everything of a put, without waiting for it.
     pub(crate) fn forget(&self, upload: UploadId) {
         drop(self.take_announced(upload));
-        // Stripes that were neither opened nor given up become garbage with their put.
+        // Stripes that were neither opened nor released become garbage with their put.
         let put = self.lock().remove(&upload);
         put.into_iter().flat_map(|mut put| put.leave_all()).for_each(|sending| sending.stop());
     }

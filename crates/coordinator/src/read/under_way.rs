@@ -103,7 +103,7 @@ mod tests {
     use weft_types::{NodeId, ObjectName, UploadId};
 
     #[tokio::test(start_paused = true)]
-    async fn what_became_of_a_read_is_known_for_a_moment() {
+    async fn the_outcome_of_a_read_is_kept_for_a_moment() {
         let reads = Reads::default();
         let begin = |plan| {
             let (handle, watching) = (PlanHandle::of_nothing().0, tokio::spawn(std::future::pending()));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_ends_a_read_of_another() {
+    async fn only_its_own_caller_ends_a_read() {
         let delegation = |number| Delegation {
             node: NodeId(3),
             agent: "node-03".into(),

@@ -57,7 +57,7 @@ pub(crate) struct Running {
 /// The streams of the tasks that were started when they were opened.
 pub(crate) type Streams = BTreeMap<NodeId, Streaming<v1::TaskEvent>>;
 
-/// Opens a plan at all its agents, or at none. Busy agents are asked `attempts` times.
+/// Opens a plan at all its agents, or at none. Busy agents are tried `attempts` times.
 pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -> Result<Streams> {
     let (mut opening, mut event) = (Opening::new(attempts), opening::Event::Begin);
     let mut streams = Streams::new();
@@ -94,7 +94,7 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
 
 /// How long after its start [`open`] may still call an agent, milliseconds.
 pub(crate) fn opening_ms(config: &CoordinatorConfig) -> u64 {
-    // In each attempt some agents are asked, and then those that agreed are told to release.
+    // Each attempt calls some agents, and then cancels at those that accepted.
     let attempt_ms = config.call_timeout_ms.saturating_mul(2).saturating_add(opening::BACKOFF_LAST_MS);
     attempt_ms.saturating_mul(config.open_attempts_max.into())
 }
@@ -136,8 +136,7 @@ pub(crate) async fn start(
 }
 
 impl Running {
-    /// Fails with an error that asks for another plan if a task was not started: its peers would wait for it in vain.
-    /// The other tasks are then cancelled.
+    /// Fails with [`Reaction::Replan`] if a task was not started, because its peers would wait for it. The other tasks are then cancelled.
     pub(crate) async fn all_started(self) -> Result<Self> {
         let Some(error) = self.not_started.values().next().cloned() else { return Ok(self) };
         let started = self.tasks.keys().copied().filter(|node| !self.not_started.contains_key(node)).collect();
@@ -166,8 +165,8 @@ impl Running {
                 biased;
                 Some(event) = self.events.recv() => event,
                 changed = self.client.done.changed(), if may_settle => {
-                    // A dropped handle makes no request: the tasks end by themselves or by their stall. After a
-                    // request, the client may set a shorter time.
+                    // A dropped handle makes no request: the tasks end on their own or after a stall. After a request, the client may set a
+                    // shorter time.
                     may_settle = changed.is_ok();
                     let Some(within) = *self.client.done.borrow() else { continue };
                     Event::ClientDone(within)
@@ -256,8 +255,8 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Opens a task, and starts it too if no agent of its plan dials another. Only after a busy answer does asking again
-/// help. A task that is refused as invalid is no fault of the node. All other errors need a plan without that node.
+/// Opens a task, and starts it too if no agent of its plan dials another. A retry helps only after a busy answer. A task that is refused as
+/// invalid is not the node's fault. All other errors need a plan without that node.
 async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Signed) -> Result<Option<Streaming<v1::TaskEvent>>> {
     // A node that has registered again accepts neither this task nor its tokens.
     if shared.members.has_registered_since(&task.session) {
@@ -324,7 +323,7 @@ fn is_from_agent(status: &Status) -> bool {
     !status.details().is_empty()
 }
 
-/// Marks a node that does not answer as suspect. The error asks for another plan.
+/// Marks a node that does not answer as suspect. The error's reaction is to replan.
 fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
     shared.members.suspect(node);
     Error::replan(format!("{} does not answer: {}", shared.members.name(node), error.message))

@@ -33,10 +33,8 @@ pub struct Demand {
 
 /// The resources that a node's tasks use together, checked against its capacity.
 ///
-/// A class never uses more than its limit. The reserve of a lower class ([`KEPT_PERCENT`], or its limit if that is
-/// lower) is used by no other class. Within its class's limit, a task of a later priority leaves a quarter to tasks of
-/// the first.
-/// other class. Of its class's limit, a task of a later priority leaves a quarter to those of the first.
+/// A class never uses more than its limit. The reserve of a lower class ([`KEPT_PERCENT`], or its limit if that is lower) is used by no
+/// other class. Within its class's limit, a task of a later priority leaves a quarter to tasks of the first.
 #[derive(Debug)]
 pub struct Admission {
     capacity: Capacity,
@@ -232,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_its_limit_and_the_lower_ones_keep_theirs() {
+    fn each_class_has_its_limit_and_lower_classes_keep_their_reserve() {
         // (repair %, scrub %) → the most that foreground, repair and scrub get alone, and each beside the others at
         // their limits.
         let table = [
@@ -271,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_of_two_limits_holds_and_what_runs_goes_on() {
+    fn the_lower_of_two_limits_applies_and_running_tasks_continue() {
         let own = capacity(70, 20);
         let cluster = ClassLimits { repair_percent: Some(30), scrub_percent: Some(40), ..ClassLimits::default() };
         assert_eq!(own.clone().within(&cluster), capacity(30, 20));
@@ -290,7 +288,7 @@ mod tests {
 
     /// Any order of admissions and releases, also on small nodes.
     #[test]
-    fn sums_stay_within_limits_what_is_kept_can_be_had_and_nothing_leaks() {
+    fn sums_stay_within_limits_reserves_are_available_and_nothing_leaks() {
         for seed in 0..300 {
             let mut random = StdRng::seed_from_u64(seed);
             let capacity = Capacity {

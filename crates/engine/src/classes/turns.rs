@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_hangs_holds_back_nobody_and_one_that_is_given_up_is_none() {
+    fn a_hanging_turn_holds_back_no_task_and_a_withdrawn_one_does_not_count() {
         let mut turns = Turns::default();
         let used = turns.ask(REPAIR, ms(0));
         turns.grant(ms(0));
@@ -256,7 +256,7 @@ mod tests {
 
     /// A disk that passes one frame in 5 ms, foreground slices of a quarter of that, and random work of all classes.
     #[test]
-    fn foreground_waits_for_two_frames_at_most_and_each_other_class_has_its_part() {
+    fn foreground_waits_for_at_most_two_frames_and_each_other_class_gets_its_share() {
         for seed in 0..30 {
             let mut random = StdRng::seed_from_u64(seed);
             let (mut turns, mut now) = (Turns::default(), Duration::ZERO);

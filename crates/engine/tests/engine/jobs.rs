@@ -107,7 +107,7 @@ fn assert_no_errors(ran: &Ran, place: &str) {
 }
 
 #[test]
-fn what_changes_is_patched_in_every_block_that_depends_on_it() {
+fn a_change_is_patched_into_every_dependent_block() {
     each(Kind::Update, |mut stripe, scheme, seed, place| {
         let (k, alpha, positions) = (stripe.code.k(), stripe.code.alpha(), stripe.positions() as usize);
         let span = stripe.random_span();
@@ -149,7 +149,7 @@ fn what_changes_is_patched_in_every_block_that_depends_on_it() {
 }
 
 #[test]
-fn a_check_passes_where_blocks_fit_together_and_names_the_position_where_they_do_not() {
+fn a_check_passes_for_consistent_blocks_and_names_an_inconsistent_position() {
     each(Kind::Check, |mut stripe, scheme, seed, place| {
         let span = stripe.random_span();
         let rows = (0..(stripe.code.m() * stripe.code.alpha()) as u16).collect();
@@ -173,7 +173,7 @@ fn a_check_passes_where_blocks_fit_together_and_names_the_position_where_they_do
 }
 
 #[test]
-fn a_block_is_moved_from_where_it_stands() {
+fn a_block_is_moved_from_its_current_node() {
     each(Kind::Move, |mut stripe, scheme, seed, place| {
         let (index, to) = (stripe.random.random_range(0..6), Party::Node(NodeId(100)));
         let span = Span::new(0, stripe.positions());

@@ -156,7 +156,7 @@ fn evaluate(plan: &Plan, blocks: &BTreeMap<(Party, u8), Rows>) -> Written {
 }
 
 #[test]
-fn every_plan_writes_what_its_matrices_say() {
+fn every_plan_writes_what_its_matrices_compute() {
     for seed in 0..400 {
         let mut random = StdRng::seed_from_u64(seed);
         let plan = random_plan(&mut random);
@@ -184,7 +184,7 @@ fn downstream(lane: &Lane, stage: u16) -> BTreeSet<u16> {
 }
 
 #[test]
-fn a_broken_link_stops_what_is_fed_by_it_and_nothing_else() {
+fn a_broken_link_stops_only_the_stages_that_depend_on_it() {
     let mut broken = 0;
     for seed in 0..400 {
         let mut random = StdRng::seed_from_u64(seed);
@@ -257,7 +257,7 @@ fn fan_out(receivers: usize) -> (Plan, BTreeMap<(Party, u8), Rows>) {
 }
 
 #[test]
-fn a_writer_goes_on_while_one_receiver_lives() {
+fn a_writer_continues_while_one_receiver_is_alive() {
     for dead in 0..=5usize {
         let (plan, blocks) = fan_out(5);
         let stores = (0..dead).map(|at| ((node(at + 1), at as u8 + 1), at as u32)).collect();

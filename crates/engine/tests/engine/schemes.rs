@@ -17,7 +17,7 @@ fn block(index: u8, generation: u32) -> BlockId {
 }
 
 #[test]
-fn what_schemes_plan_is_rebuilt_as_the_reference_says() {
+fn plans_of_all_schemes_match_the_reference() {
     for seed in 0..150 {
         let mut random = StdRng::seed_from_u64(seed);
         let code = weft_codes::parse(["rs(2,1)", "rs(3,2)", "rs(4,2)", "rs(6,3)"][random.random_range(0..4)]).unwrap();

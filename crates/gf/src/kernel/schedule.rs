@@ -110,7 +110,7 @@ mod tests {
     use crate::FactoredBuilder;
 
     #[test]
-    fn what_nothing_needs_any_more_gives_its_slot_back() {
+    fn a_temporary_that_is_no_longer_needed_frees_its_slot() {
         let mut builder = FactoredBuilder::new(2);
         let mut sums = vec![builder.temporary(vec![(0, 1), (1, 1)])];
         for step in 0..20 {

@@ -30,7 +30,7 @@ pub(crate) struct LinkCheck {
     bytes: u64,
 }
 
-/// What the reader must know to judge the results.
+/// Warnings that a reader needs to judge the results.
 pub(crate) fn warnings(results: &[Outcome]) -> Vec<String> {
     let mut warnings = Vec::new();
     let direct = results.iter().find(|outcome| outcome.scheme == DIRECT);
@@ -55,7 +55,7 @@ pub(crate) fn too_busy(results: &[Outcome]) -> Option<String> {
 }
 
 impl LinkCheck {
-    /// Sends a block from one node to another and measures the time; or the reason why that would tell nothing.
+    /// Sends a block from one node to another and measures the time. Otherwise returns the reason why the result would mean nothing.
     pub(crate) async fn run(session: &Session, testbed: &Testbed) -> Result<Result<Self, &'static str>> {
         let settings = testbed.settings();
         if !settings.slow.is_empty() {

@@ -1,5 +1,5 @@
-//! Measures the cost of failures in the middle of a repair: a helper or the requestor is killed or stopped, at each place of the chain
-//! in turn, and blocks turn out to be damaged.
+//! Measures the cost of failures in the middle of a repair: a helper or the requestor is killed or stopped, at each place of the chain in
+//! turn, and blocks are damaged.
 
 use super::{
     IdleMeter, Outcome, Sample,
@@ -23,7 +23,7 @@ use weft_client::{RepairOptions, api::repair_event::Event};
 use weft_plan::{Plan, Sink, Source};
 use weft_types::{BlockId, Error, NodeId, Party, Result};
 
-/// What fails, and where.
+/// A fault: what fails, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.

@@ -23,7 +23,7 @@ pub(crate) struct Report<S, R = Outcome> {
     pub(crate) machine: Machine,
     pub(crate) settings: S,
     pub(crate) results: Vec<R>,
-    /// What the reader must know to judge the results.
+    /// Warnings that a reader needs to judge the results.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Sample {
 
 /// The baseline of all repairs.
 pub(crate) const DIRECT: &str = "direct";
-/// A node that was started or stopped must be seen in its new state within this time.
+/// A node that was started or stopped must be in its new state within this time.
 const NODES_TIMEOUT: Duration = Duration::from_secs(30);
 /// With less idle time than this fraction, the processors may have limited the result.
 pub(crate) const IDLE_MIN: f64 = 0.10;
@@ -179,7 +179,7 @@ pub(crate) fn compare(results: &mut [Outcome], base: &str) {
     }
 }
 
-/// The results for a person.
+/// The results as text.
 pub(crate) fn results(outcomes: &[Outcome], base: &str) -> String {
     results_beside(outcomes, base, ["link bound", "/ bound"])
 }

@@ -34,7 +34,7 @@ const STEP_BYTES: usize = 64;
 /// At most this many objects decide which node is killed.
 const STATS_MAX: u64 = 1024;
 
-/// What is measured.
+/// The workload.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     /// Bytes of an object.
@@ -53,7 +53,7 @@ pub(crate) struct Work {
 pub(crate) enum Job {
     Put,
     Get,
-    /// While a node is down that holds data of each object that is read.
+    /// A get while a node is down that holds data of the object.
     DegradedGet,
     Remove,
 }

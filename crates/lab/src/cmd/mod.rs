@@ -40,7 +40,7 @@ enum Command {
     Help(Help),
 }
 
-/// Reads the command line and does what it says.
+/// Parses the command line and runs the command.
 pub(crate) fn main() -> Exit {
     let caller = Caller::of_this_process();
     // Check the version first: another version may have other options.

@@ -214,7 +214,8 @@ impl Up {
         let report = match up() {
             Ok(report) => report,
             Err(error) => {
-                // A testbed that is half up is useless, but processes that ran before continue; the first error counts.
+                // A partly started testbed is useless, so stop what was started. Processes that ran before continue. Report the first
+                // error.
                 let _down = (!ran).then(|| Testbed::down(&dir));
                 return Err(error);
             }
@@ -274,7 +275,7 @@ impl Run {
         // `weft` is the one beside this binary, whatever else is installed.
         let weft = (program == beside::WEFT).then(beside::weft).transpose()?;
         let mut command = Process::new(weft.as_deref().unwrap_or(Path::new(program)));
-        // The started command was not handed over to.
+        // The command must not inherit the variable: `weft` did not hand over to it.
         command.args(args).env("WEFT_CLUSTER", &dir).env_remove(beside::HANDED_OVER_BY);
         // The command gets its own ctrl-C and sets the exit code.
         let error = std::os::unix::process::CommandExt::exec(&mut command);

@@ -36,7 +36,7 @@ const REGISTRY: &str = "/run/weft-testbeds";
 pub(crate) const DEFAULT_LINK: &str = "200mbit";
 /// Experiments without pipelining hold whole blocks in an agent's memory, and repairs may use only a part of it.
 const MEMORY_BUDGET: ByteSize = ByteSize(3 << 30);
-/// What an experiment has removed is freed before the next one begins.
+/// The space of removed objects is freed before the next experiment begins.
 const FREED_PER_HOUR: ByteSize = ByteSize(1 << 50);
 const PORT: u16 = 7400;
 /// The largest value that a file of settings can express.

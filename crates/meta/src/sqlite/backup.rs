@@ -18,15 +18,15 @@ use std::{
 const TRIES_MAX: u32 = 50;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Copies the metadata in `from` to the new file `to`: its state at one moment, whole, checked, and durable when this returns. Another
-/// process may use it meanwhile, and does not wait. Tells what is in the copy.
+/// Copies the metadata in `from` to the new file `to`. The copy is the complete state at one moment; it is checked and durable when this
+/// returns. Another process may use the database at the same time and does not wait. Returns a summary of the copy.
 pub fn backup(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
     let failed = |path: &Path, error: io::Error| MetaError::Storage(format!("{}: {error}", path.display()));
     if !from.is_file() {
         return Err(MetaError::NotFound(format!("there is no metadata in {}", from.display())));
     }
     let (Some(name), false) = (to.file_name(), to.try_exists().map_err(|error| failed(to, error))?) else {
-        return Err(MetaError::Refused(format!("{} exists already, or is no name of a file: name a new one", to.display())));
+        return Err(MetaError::Refused(format!("{} already exists, or is not a file name: choose another", to.display())));
     };
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
@@ -55,7 +55,7 @@ fn copy(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
     let source = connect(from)?;
     source.pragma_update(None, "query_only", true)?;
     let mut copy = connect(to)?;
-    // The caller makes all of it durable at once.
+    // The caller syncs the whole copy at the end.
     copy.pragma_update(None, "synchronous", "OFF")?;
     copy_pages(&source, &mut copy)?;
     // The copy is a single file, without a write-ahead log.
@@ -74,9 +74,9 @@ fn copy_pages(source: &Connection, copy: &mut Connection) -> Result<()> {
     for _ in 0..TRIES_MAX {
         match backup.step(-1)? {
             StepResult::Done => return Ok(()),
-            // It is being opened or closed.
+            // Another process is opening or closing it.
             _ => std::thread::sleep(TRY_AGAIN_AFTER),
         }
     }
-    Err(MetaError::Busy("another process holds it".into()))
+    Err(MetaError::Busy("another process has locked it".into()))
 }

@@ -226,7 +226,7 @@ fn require_alone(stripe: &StripeRecord, index: u8, copy: u8, home: Home) -> Resu
     }
 }
 
-/// Ensures that allocations, by whatever task, do not send two blocks of a stripe to one node.
+/// Ensures that allocations, of any task, do not send two blocks of a stripe to one node.
 fn require_alone_on_the_way(tx: &Transaction<'_>, new: &NewRepair) -> Result<()> {
     let sql = "SELECT idx FROM allocations WHERE stripe = ?1 AND node = ?2 AND (idx, copy) <> (?3, ?4) LIMIT 1";
     let key = (new.stripe.0, new.home.node.0, new.index, new.copy);

@@ -43,7 +43,7 @@ pub(super) fn next_number(tx: &Transaction<'_>, kind: Numbered) -> Result<u64> {
     Ok(tx.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
 }
 
-/// Counts the objects of a file that nothing has counted yet.
+/// Counts the objects of a database that has no totals yet.
 pub(super) fn totals(tx: &Transaction<'_>) -> Result<Totals> {
     let sql = "SELECT count(*), coalesce(sum(stripes), 0), coalesce(sum(size), 0) FROM objects";
     Ok(tx.query_row(sql, [], |row| Ok(Totals { objects: row.get(0)?, stripes: row.get(1)?, data_bytes: row.get(2)? }))?)

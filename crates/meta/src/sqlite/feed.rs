@@ -1,9 +1,9 @@
-//! What changed since the database was opened: the stripes of objects that were written or dropped, and the totals of each code. And
-//! what was there when it was opened.
+//! Changes since the database was opened: the stripes of objects that were written or dropped, and the totals of each code. And the
+//! epoch and the last stripe at that time.
 //!
-//! Temporary triggers on the writing connection keep both, in the transaction of the change itself: no method can forget them, and
-//! what is rolled back leaves no trace. They live in memory and end with the connection, so the schema has no part in them.
-//! The list is no larger than the changes that wait for its reader: a transaction that drops an object holds far more of it in memory.
+//! Temporary triggers on the writing connection maintain both, within the transaction of each change: no method can forget to do so, and a
+//! rollback undoes it. They exist in memory until the connection closes, so they are not part of the schema. The list holds only the
+//! changes that its reader has not taken yet; a transaction that drops an object uses far more memory than its entries here.
 
 use crate::{MetaError, Result, Totals};
 use rusqlite::{Connection, Transaction};
@@ -30,14 +30,14 @@ BEGIN
     UPDATE code_totals SET objects = objects - 1, stripes = stripes - old.stripes, bytes = bytes - old.size WHERE code = old.code;
 END;";
 
-/// Begins to record changes. Counts the objects once.
+/// Starts to record changes. Counts the objects once.
 pub(super) fn record(writer: &Connection) -> Result<()> {
     writer.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(writer.execute_batch(FEED)?)
 }
 
-/// Why a block that an earlier process may have allocated, in this epoch or for this stripe, is garbage if it is given up. The database may be
-/// an old copy: then the block may have become part of an object after the copy was made.
+/// The reason for the garbage that an unused allocation becomes. If it is older than this process, the database may be an old copy, and the
+/// block may have become part of an object after the copy was made: then it is unexpected garbage.
 pub(super) fn given_up(tx: &Transaction<'_>, allocated: Allocated) -> Result<GarbageReason> {
     let mut opened = tx.prepare_cached("SELECT epoch, stripes_high_water FROM temp.opened")?;
     let (epoch, stripes): (u64, u64) = opened.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -48,18 +48,18 @@ pub(super) fn given_up(tx: &Transaction<'_>, allocated: Allocated) -> Result<Gar
     Ok(if is_earlier { GarbageReason::Unexpected } else { GarbageReason::GivenUp })
 }
 
-/// What is known of when a block was allocated.
+/// When a block was allocated.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Allocated {
     /// In this epoch.
     In(Epoch),
-    /// For the put of this stripe, when the stripe was new.
+    /// With its stripe.
     For(StripeId),
 }
 
 /// Takes at most `limit` stripes that changed.
 pub(super) fn take_changed(writer: &Connection, limit: u32) -> Result<Vec<StripeId>> {
-    // Most calls find nothing: a query is cheaper than a transaction.
+    // Most calls find no changes, and a query is cheaper than a transaction.
     let mut first = writer.prepare_cached("SELECT id FROM changed_stripes ORDER BY id LIMIT ?1")?;
     let changed = first.query_map([limit], |row| Ok(StripeId(row.get(0)?)))?.collect::<Result<Vec<_>, _>>()?;
     if let Some(last) = changed.last() {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_wait_together_are_committed_together_and_an_error_undoes_one_alone() {
+    fn waiting_changes_are_committed_together_and_an_error_undoes_only_one() {
         let dir = tempfile::tempdir().unwrap();
         let writer = writer(&dir);
         let mut answers: Vec<_> = [1, -2, 3, 1, 4].into_iter().map(|x| insert(&writer, x)).collect();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_bounded_and_the_rest_has_its_turn() {
+    fn a_group_is_bounded_and_the_rest_follows() {
         let dir = tempfile::tempdir().unwrap();
         let writer = writer(&dir);
         let mut answers: Vec<_> = (0..=GROUP_MAX as i64).map(|x| insert(&writer, x)).collect();

@@ -118,7 +118,7 @@ impl SqliteMeta {
         answer.await.unwrap_or_else(|_| Err(MetaError::Storage("a transaction was aborted".into())))
     }
 
-    /// A query of the writing connection, which alone knows what [`feed`] records.
+    /// A query on the writing connection, the only one that sees what [`feed`] records.
     async fn recorded<T, F>(&self, query: F) -> Result<T>
     where
         T: Send + 'static,

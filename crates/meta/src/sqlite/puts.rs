@@ -59,7 +59,7 @@ pub(super) fn extend(tx: &Transaction<'_>, id: UploadId, expires_ms: u64) -> Res
     }
 }
 
-/// Forgets a put's stripes that no agent was told of.
+/// Deletes a put's stripes that no agent knows of.
 pub(super) fn forget_unopened(tx: &Transaction<'_>, id: UploadId, unopened: &[StripeId]) -> Result<()> {
     for stripe in unopened {
         let Some(found) = rows::find_stripe(tx, *stripe)? else { continue };
@@ -219,8 +219,8 @@ pub(super) fn expired(tx: &Transaction<'_>, now_ms: u64, limit: u32) -> Result<V
     Ok(uploads.collect::<Result<_, _>>()?)
 }
 
-/// Fails if a put has a gap, an unfinished stripe, or another size than stated. Returns its number of stripes, and the
-/// further stripes that were allocated after them.
+/// Fails if a put has a gap, an unfinished stripe, or not the stated size. Returns its number of stripes, and the stripes that were
+/// allocated after them.
 fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<(u64, Vec<StripeRecord>)> {
     let (mut bytes, mut count, mut unneeded) = (0u64, 0u64, Vec::new());
     for stripe in rows::stripes_of(tx, Owner::Upload(id), 0, i64::MAX as u64)? {

@@ -148,7 +148,7 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Resu
     Ok(())
 }
 
-/// Drops a stripe; its blocks, for that reason, and what its put still has allocated for it become garbage.
+/// Drops a stripe. Its blocks, and the blocks that its put has still allocated for it, become garbage with this reason.
 pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, reason: GarbageReason, not_before_ms: u64) -> Result<()> {
     if stripe.ended {
         for (index, block) in stripe.all() {
@@ -163,7 +163,7 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, reason: G
     Ok(())
 }
 
-/// A block of a stripe becomes garbage.
+/// Turns a block of a stripe into garbage.
 pub(super) fn drop_block(
     tx: &Transaction<'_>,
     stripe: &StripeRecord,
@@ -172,24 +172,24 @@ pub(super) fn drop_block(
     reason: GarbageReason,
     not_before_ms: u64,
 ) -> Result<()> {
-    // One that is missing may have come in part.
+    // A missing block may have been written in part, so its length is unknown.
     let bytes = (placed.state != BlockState::Missing).then(|| stripe.layout.block_len(index.into()));
     let block = stripe.id_of(index, placed);
     garbage::add(tx, &GarbageBlock { block, home: placed.home, reason, bytes, not_before_ms })
 }
 
-/// Drops a stripe of a put that does not complete, or of a part of a put that is sent again.
+/// Drops a stripe of a put that does not complete, or that its put sends again.
 pub(super) fn give_up_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_before_ms: u64) -> Result<()> {
     drop_stripe(tx, stripe, feed::given_up(tx, Allocated::For(stripe.id))?, not_before_ms)
 }
 
-/// A block that was allocated in that epoch, and of which it is not known how much has arrived, becomes garbage.
+/// Turns a block that was allocated in that epoch into garbage. How much of it was written is unknown.
 pub(super) fn give_up(tx: &Transaction<'_>, (block, home, epoch): (BlockId, Home, Epoch), not_before_ms: u64) -> Result<()> {
     let reason = feed::given_up(tx, Allocated::In(epoch))?;
     garbage::add(tx, &GarbageBlock { block, home, reason, bytes: None, not_before_ms })
 }
 
-/// Forgets what a put has allocated for a stripe; what is not among the blocks that it keeps becomes garbage.
+/// Deletes a put's allocations for a stripe; those that are not among the blocks to keep become garbage.
 pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64, kept: &[BlockId]) -> Result<()> {
     let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL
                RETURNING stripe, idx, copy, generation, node, disk, epoch";

@@ -57,16 +57,16 @@ fn refusal(plan: &Plan, number: usize, wrong: &Wrong, stages: &[usize]) -> Refus
     let place = Place::stage(plan, number, wrong.stage);
     let what = match &wrong.sink {
         Sink::Link(link) => format!("link {link}"),
-        Sink::Store { index, .. } => format!("what is stored as block {index}"),
-        Sink::Patch { index, .. } => format!("what is patched into block {index}"),
-        Sink::Output { index, .. } => format!("what is delivered as block {index}"),
-        Sink::Check { .. } => "what is checked to be zero".into(),
+        Sink::Store { index, .. } => format!("the data stored as block {index}"),
+        Sink::Patch { index, .. } => format!("the data patched into block {index}"),
+        Sink::Output { index, .. } => format!("the data delivered as block {index}"),
+        Sink::Check { .. } => "the sum checked for zero".into(),
     };
     let message = match stages {
-        [] => format!("{what}, at {place}, is not that"),
-        [stage] if *stage == wrong.stage => format!("{what} is not that: a coefficient of this stage is wrong"),
-        [_] => format!("a coefficient of this stage is wrong: {what}, at {place}, is not that"),
-        _ => format!("a coefficient of one of these stages is wrong: {what}, at {place}, is not that"),
+        [] => format!("{what}, at {place}, is wrong"),
+        [stage] if *stage == wrong.stage => format!("{what} is wrong: a coefficient of this stage is wrong"),
+        [_] => format!("a coefficient of this stage is wrong: {what}, at {place}, is wrong"),
+        _ => format!("a coefficient of one of these stages is wrong: {what}, at {place}, is wrong"),
     };
     let mut refusal = Refusal::new(Rule::Algebra, message);
     refusal.places = stages.iter().map(|stage| Place::stage(plan, number, *stage)).collect();
@@ -257,7 +257,7 @@ fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Ex
         let seen = free.variables.range((index, 0)..=(index, u16::MAX)).map(|(_, column)| *column);
         let columns: Vec<usize> = seen.collect();
         if columns.len() < code.alpha || checks.select_cols(&columns).rank() < code.alpha {
-            return refuse(format!("the check does not cover all of block {index}, which could be wrong without being noticed"));
+            return refuse(format!("the check does not cover all of block {index}, which could be wrong undetected"));
         }
     }
     Ok(())

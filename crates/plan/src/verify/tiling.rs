@@ -11,7 +11,7 @@ use weft_types::{Party, Span};
 /// An output: its kind, party, block and sub-block (for a Check: the row).
 pub(super) type Key = (WantKind, Party, u8, u16);
 
-/// A block at a party, as one kind of output: its sub-blocks usually come out together.
+/// A block at a party, as one kind of output: its sub-blocks are usually produced together.
 type Block = (WantKind, Party, u8);
 
 /// The positions of each output, normalized. They are kept only for jobs that change held blocks.
@@ -79,7 +79,7 @@ impl Tiles {
         }
     }
 
-    /// The positions at which any of these outputs comes out, normalized.
+    /// The positions at which any of these outputs is produced, normalized.
     pub(super) fn any_of(&self, keys: &[Key]) -> Rc<Vec<Span>> {
         let mut found = keys.iter().filter_map(|key| self.tiles.get(key));
         match (found.next(), found.next()) {
@@ -182,7 +182,7 @@ fn compare(plan: &Plan, key: &Key, from: &[(u32, u32)], spans: &[Span], want: &[
         if let Some(extra) = gap(want, *span) {
             let lane = |at: &&(u32, u32)| plan.slice_set(at.0 as usize).touching(extra).is_some();
             let (lane, stage) = from.iter().find(lane).copied().unwrap_or_default();
-            let message = format!("{} comes out for positions {}, which the job does not want", name(key), range(extra));
+            let message = format!("{} is produced for positions {}, which the job does not require", name(key), range(extra));
             return Err(Refusal::new(Rule::Tiling, message).at(Place::stage(plan, lane as usize, stage as usize)));
         }
     }
@@ -193,7 +193,7 @@ fn compare(plan: &Plan, key: &Key, from: &[(u32, u32)], spans: &[Span], want: &[
 }
 
 fn missing(key: &Key, gap: Span) -> Refusal {
-    Refusal::new(Rule::Tiling, format!("{} does not come out for positions {}, which the job wants", name(key), range(gap)))
+    Refusal::new(Rule::Tiling, format!("{} is not produced for positions {}, which the job requires", name(key), range(gap)))
 }
 
 fn name(key: &Key) -> String {
@@ -236,7 +236,7 @@ impl Failure {
                 let touches = |lane: u32| plan.slice_set(lane as usize).touching(span);
                 let mut all = from.iter().filter(|(lane, _)| touches(*lane).is_some());
                 let (lane, stage) = all.nth(1).copied().unwrap_or_default();
-                let message = format!("{} comes out twice for positions {}", name(key), range(span));
+                let message = format!("{} is produced twice for positions {}", name(key), range(span));
                 Refusal::new(Rule::Tiling, message).at(Place::stage(plan, lane as usize, stage as usize))
             }
             Self::TooMany => {

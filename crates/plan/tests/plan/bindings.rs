@@ -73,7 +73,7 @@ fn a_block_may_be_held_in_pieces() {
 }
 
 #[test]
-fn what_comes_out_is_held_against_every_want() {
+fn outputs_are_compared_with_every_want() {
     let (world, plan, job) = vector();
     let wanting = |wants: &[(&[u16], u64, u64)]| {
         let want = |(sub_blocks, start, end): &(&[u16], u64, u64)| weft_plan::Want {
@@ -95,23 +95,23 @@ fn what_comes_out_is_held_against_every_want() {
     let wrong = |wants: &[(&[u16], u64, u64)], text: &str| {
         refused(&world, &plan, &wanting(wants), Rule::Tiling, text);
     };
-    wrong(&[(&[0, 1, 2], 0, 15)], "positions 15..16, which the job does not want");
-    wrong(&[(&[0, 1, 2], 1, 16)], "positions 0..1, which the job does not want");
+    wrong(&[(&[0, 1, 2], 0, 15)], "positions 15..16, which the job does not require");
+    wrong(&[(&[0, 1, 2], 1, 16)], "positions 0..1, which the job does not require");
     wrong(&[(&[0, 1], 0, 16)], "block 0 (sub-block 2) to be delivered to ");
-    wrong(&[(&[0, 1, 2], 0, 5), (&[0, 1, 2], 6, 16)], "positions 5..6, which the job does not want");
+    wrong(&[(&[0, 1, 2], 0, 5), (&[0, 1, 2], 6, 16)], "positions 5..6, which the job does not require");
     wrong(&[(&[0, 1, 2, 3], 0, 16)], "block 0 (sub-block 3) to be delivered to ");
-    wrong(&[], "which the job does not want");
+    wrong(&[], "which the job does not require");
     let mut lane = plan.clone();
     lane.shape.lanes.extend(plan.shape.lanes.clone());
     lane.binding.spans.extend(plan.binding.spans.clone());
-    refused(&world, &lane, &job, Rule::Tiling, "comes out twice for positions 0..3");
+    refused(&world, &lane, &job, Rule::Tiling, "is produced twice for positions 0..3");
     let mut half = plan;
     half.shape.lanes[0].step = 2;
-    refused(&world, &half, &job, Rule::Tiling, "does not come out for positions 3..6");
+    refused(&world, &half, &job, Rule::Tiling, "is not produced for positions 3..6");
 }
 
 #[test]
-fn every_sub_block_of_a_change_is_looked_at() {
+fn every_sub_block_of_a_change_is_checked() {
     let world = World::new(TestCode::vector(2, 2, 2), 2, 8, 3, 1);
     let mut build = world.build();
     build.direct(world.span());
@@ -129,7 +129,7 @@ fn every_sub_block_of_a_change_is_looked_at() {
 }
 
 #[test]
-fn what_is_there_in_part_counts_as_lost_where_it_is_not() {
+fn a_partly_held_block_counts_as_lost_at_its_holes() {
     let world = world();
     let mut build = world.build();
     build.update(world.span(), 2);
@@ -153,7 +153,7 @@ fn a_port_names_no_sub_block_twice() {
 }
 
 #[test]
-fn what_is_moved_is_told_of_lanes_whose_links_have_ends() {
+fn traffic_is_computed_only_for_links_with_both_ends() {
     let world = world();
     let (plan, _) = chain(&world, WantKind::Store);
     let network = Network::uniform(1e9);

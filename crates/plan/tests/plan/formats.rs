@@ -75,7 +75,7 @@ fn plans_of_the_first_format_are_read() {
 }
 
 #[test]
-fn a_task_goes_as_its_plan_does() {
+fn a_task_has_the_precedence_of_its_plan() {
     let (plan, _) = plans(&world(4, 2, 1)).remove(0);
     let plan = Plan { priority: 7, ..plan };
     assert_eq!(cut(&plan, 0).precedence(), plan.precedence());
@@ -337,7 +337,7 @@ proptest! {
 
     /// Any file or message gets an answer, in bounded time and without a panic.
     #[test]
-    fn no_document_brings_anything_down(
+    fn no_document_causes_a_panic(
         which in 0usize..7,
         alpha in 1usize..=2,
         paths in proptest::collection::vec(proptest::collection::vec(any::<usize>(), 24), 1..4),

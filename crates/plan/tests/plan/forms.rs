@@ -113,7 +113,7 @@ fn the_slowest_line_decides() {
 }
 
 #[test]
-fn reads_of_short_blocks_cost_what_they_have() {
+fn reads_of_short_blocks_cost_only_their_bytes() {
     let world = World::new(TestCode::vector(3, 2, 2), 3, 8, 5, 1);
     let mut build = world.build();
     build.star(world.span(), &[0, 2, 3], (WantKind::Store, node(90), 1));
@@ -129,7 +129,7 @@ fn reads_of_short_blocks_cost_what_they_have() {
 }
 
 #[test]
-fn lines_are_shared_on_a_machine_and_with_what_others_move() {
+fn lines_are_shared_on_a_machine_and_with_other_transfers() {
     let (world, slices) = (world(3, 64), 64);
     let mut build = world.build();
     build.chain(world.span(), 0, 1, &helpers(3), &[TARGET]);

@@ -50,7 +50,7 @@ fn many_sub_blocks_are_proved() {
 
 /// Too many lanes and stages, and widths that are too large.
 #[test]
-fn what_is_too_large_is_refused_at_once() {
+fn plans_that_are_too_large_are_refused_at_once() {
     let world = World::new(TestCode::rs(4, 2), 1, 64, 4, 1);
     let target = (WantKind::Output, CLIENT, 0);
     let job = world.repair_job(&[0], &[target]);
@@ -66,7 +66,7 @@ fn what_is_too_large_is_refused_at_once() {
         assert!(refusal.to_string().contains(text), "{refusal}");
     };
     says(&plan(4097), "4097 lanes; at most 4096");
-    says(&plan(4096), "comes out twice");
+    says(&plan(4096), "is produced twice");
     let mut wide = plan(1);
     wide.shape.lanes[0].links[0].width = u32::MAX;
     says(&wide, "sub-blocks on its ports and links, and temporaries; at most");
@@ -84,7 +84,7 @@ fn what_is_too_large_is_refused_at_once() {
     build.stage(&mut lane, world.at(2), vec![Source::Link(a)], &ones.transpose(), vec![Sink::Link(b)]);
     build.stage(&mut lane, CLIENT, vec![Source::Link(b)], &identity(1), vec![sink(WantKind::Output, 0, vec![0])]);
     build.lanes.push((lane.span, lane.lane));
-    says(&build.plan(), "what is delivered as block 0");
+    says(&build.plan(), "the data delivered as block 0");
     // A small file whose wrong stage would take hundreds of gigabytes to find: many wide links, and one wrong coefficient.
     let mut build = world.build();
     let mut lane = build.lane(Span::new(0, 64), 0, 1);
@@ -101,5 +101,5 @@ fn what_is_too_large_is_refused_at_once() {
     build.factored_stage(&mut lane, world.at(2), of_ins, wide(7 * width, 8 * width, 1), to_outs);
     build.factored_stage(&mut lane, CLIENT, of_outs, wide(1, 7 * width, 7), vec![sink(WantKind::Output, 0, vec![0])]);
     build.lanes.push((lane.span, lane.lane));
-    says(&build.plan(), "what is delivered as block 0");
+    says(&build.plan(), "the data delivered as block 0");
 }

@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn every_lost_block_comes_back(world in world(), lost in 0usize..12, shape in 0..4, rotate in 0usize..12) {
+    fn every_lost_block_is_rebuilt(world in world(), lost in 0usize..12, shape in 0..4, rotate in 0usize..12) {
         let lost = (lost % world.code.n) as u8;
         let mut helpers: Vec<u8> = (0..world.code.n as u8).filter(|index| *index != lost).collect();
         let by = rotate % helpers.len();
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn several_lost_blocks_come_back_over_one_chain(world in world(), first in 0usize..12, second in 0usize..12) {
+    fn several_lost_blocks_are_rebuilt_over_one_chain(world in world(), first in 0usize..12, second in 0usize..12) {
         let (a, b) = ((first % world.code.n) as u8, (second % world.code.n) as u8);
         prop_assume!(a != b && world.code.tolerance >= 2);
         let helpers: Vec<u8> = (0..world.code.n as u8).filter(|index| ![a, b].contains(index)).take(world.code.k).collect();
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn updates_leave_the_stripe_whole(world in world(), index in 0usize..8, from in 0u64..40, len in 1u64..40, seed in any::<u8>()) {
+    fn updates_keep_the_stripe_consistent(world in world(), index in 0usize..8, from in 0u64..40, len in 1u64..40, seed in any::<u8>()) {
         let index = index % world.code.k;
         let span = Span::new(from, from + len).intersect(world.span());
         prop_assume!(!span.is_empty());

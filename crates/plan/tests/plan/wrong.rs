@@ -55,7 +55,7 @@ fn a_wrong_coefficient_names_its_stage() {
     refused(&world, &wrong, &job, Rule::Algebra, "lane 0 stage 2 (n4) or lane 0 stage 3 (n5): a coefficient of one of");
     // Two wrong coefficients cannot be attributed to one stage.
     set(&mut wrong.shape.lanes[0].stages[1].matrix, 0, 1, 9);
-    let refusal = refused(&world, &wrong, &job, Rule::Algebra, "what is stored as block 2, at lane 0 stage 6 (n90), is not that");
+    let refusal = refused(&world, &wrong, &job, Rule::Algebra, "the data stored as block 2, at lane 0 stage 6 (n90), is wrong");
     assert_eq!(refusal.places, []);
 }
 
@@ -69,7 +69,7 @@ fn a_wrong_update_names_its_stage() {
     accepted(&world, &plan, &job);
     let mut wrong = plan.clone();
     set(&mut wrong.shape.lanes[0].stages[3].matrix, 0, 0, 1);
-    refused(&world, &wrong, &job, Rule::Algebra, "lane 0 stage 3 (n8): what is patched into block 7 is not that");
+    refused(&world, &wrong, &job, Rule::Algebra, "lane 0 stage 3 (n8): the data patched into block 7 is wrong");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn positions_must_come_out_once() {
     let (plan, job) = chain(&world, WantKind::Store);
     let mut wrong = plan.clone();
     wrong.binding.spans[0].end = 20;
-    refused(&world, &wrong, &job, Rule::Tiling, "does not come out for positions 20..39");
+    refused(&world, &wrong, &job, Rule::Tiling, "is not produced for positions 20..39");
     wrong.shape.lanes.push(plan.shape.lanes[0].clone());
     wrong.binding.spans.push(plan.binding.spans[0]);
     wrong.binding.spans[1].start = 15;
@@ -87,28 +87,28 @@ fn positions_must_come_out_once() {
         &wrong,
         &job,
         Rule::Tiling,
-        "lane 1 stage 6 (n90): block 2 (sub-block 0) to be stored at n90 comes out twice",
+        "lane 1 stage 6 (n90): block 2 (sub-block 0) to be stored at n90 is produced twice",
     );
     wrong.binding.spans[1].start = 20;
     accepted(&world, &wrong, &job);
     let mut less = job.clone();
     less.wants[0].span.end = 38;
-    refused(&world, &wrong, &less, Rule::Tiling, "comes out for positions 38..39, which the job does not want");
+    refused(&world, &wrong, &less, Rule::Tiling, "is produced for positions 38..39, which the job does not require");
     less.wants.clear();
-    refused(&world, &wrong, &less, Rule::Tiling, "which the job does not want");
+    refused(&world, &wrong, &less, Rule::Tiling, "which the job does not require");
     let mut cyclic = plan.clone();
     cyclic.shape.lanes = (0..3).map(|first| weft_plan::Lane { first, step: 3, ..plan.shape.lanes[0].clone() }).collect();
     cyclic.binding.spans = vec![plan.binding.spans[0]; 3];
     accepted(&world, &cyclic, &job);
     cyclic.shape.lanes[1].first = 4;
-    refused(&world, &cyclic, &job, Rule::Tiling, "does not come out for positions 5..10");
+    refused(&world, &cyclic, &job, Rule::Tiling, "is not produced for positions 5..10");
     cyclic.shape.lanes[1].first = 2;
-    refused(&world, &cyclic, &job, Rule::Tiling, "comes out twice for positions 10..15");
+    refused(&world, &cyclic, &job, Rule::Tiling, "is produced twice for positions 10..15");
     cyclic.shape.lanes[1].first = 100;
     refused(&world, &cyclic, &job, Rule::Lane, "lane 1: no slice");
     cyclic.shape.lanes.remove(1);
     cyclic.binding.spans.remove(1);
-    refused(&world, &cyclic, &job, Rule::Tiling, "does not come out for positions 5..10");
+    refused(&world, &cyclic, &job, Rule::Tiling, "is not produced for positions 5..10");
     let mut empty = plan;
     empty.shape.lanes[0].stages.clear();
     empty.shape.lanes[0].links.clear();
@@ -116,7 +116,7 @@ fn positions_must_come_out_once() {
 }
 
 #[test]
-fn whoever_reads_must_hold() {
+fn a_party_must_hold_what_it_reads() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let mut lacks = job.clone();
@@ -171,7 +171,7 @@ fn stored_blocks_are_new() {
 }
 
 #[test]
-fn nobody_gets_two_blocks() {
+fn no_party_gets_two_blocks() {
     let world = world();
     let mut build = world.build();
     let target = (WantKind::Store, world.at(8), 2);
@@ -256,7 +256,7 @@ fn a_stripe_is_never_mixed() {
     let last = lane.stages.last_mut().unwrap();
     last.sinks.pop();
     last.matrix = last.matrix.select_rows(&[0]);
-    refused(&world, &short, &job, Rule::Tiling, "block 8 (sub-block 0) to be patched at n9 does not come out");
+    refused(&world, &short, &job, Rule::Tiling, "block 8 (sub-block 0) to be patched at n9 is not produced");
     let mut forgot = job.clone();
     forgot.wants.pop();
     refused(&world, &short, &forgot, Rule::Mixed, "block 8 at n9 would keep its old value for positions 0..39");
@@ -282,7 +282,7 @@ fn a_stripe_is_never_mixed() {
     let mut job = job;
     job.wants = vec![world.want(WantKind::Store, world.at(2), 2, span)];
     job.holds.truncate(6);
-    refused(&world, &build.plan(), &job, Rule::Algebra, "what is stored as block 2");
+    refused(&world, &build.plan(), &job, Rule::Algebra, "the data stored as block 2");
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn updates_of_degraded_stripes_and_whole_overwrites_are_right() {
 }
 
 #[test]
-fn requestors_may_help_and_readers_may_be_served_besides() {
+fn requestors_may_help_and_readers_may_be_served_too() {
     let world = world();
     // The reader holds block 0 and is the end of the chain.
     let helpers = [1, 3, 4, 5, 6, 0];
@@ -414,7 +414,7 @@ fn a_scrub_must_prove_something() {
     let stage = &mut drops.shape.lanes[0].stages[4];
     let terms = stage.matrix.steps().terms().iter().filter(|term| term.1 == 3).map(|t| (t.0 as usize, 3, t.2));
     stage.matrix = SparseMatrix::new(3, 4, terms).unwrap().into();
-    refused(&world, &drops, &job, Rule::Algebra, "what is checked to be zero");
+    refused(&world, &drops, &job, Rule::Algebra, "the sum checked for zero");
     // One row that does not include block 8.
     let mut one_row = plan.clone();
     let lane = &mut one_row.shape.lanes[0];
@@ -423,7 +423,7 @@ fn a_scrub_must_prove_something() {
     let mut less = job.clone();
     less.wants[0].sub_blocks = vec![0];
     refused(&world, &one_row, &less, Rule::Check, "the check does not cover all of block 7");
-    refused(&world, &one_row, &job, Rule::Tiling, "row 1 of the check at n90 does not come out");
+    refused(&world, &one_row, &job, Rule::Tiling, "row 1 of the check at n90 is not produced");
 }
 
 /// A change of a right plan, and its stage.
@@ -616,7 +616,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn what_is_said_of_a_binding_does_not_depend_on_whether_its_shape_is_known(
+    fn the_verdict_on_a_binding_is_the_same_for_known_and_new_shapes(
         (k, m, alpha) in (1usize..=5, 1usize..=3, 1usize..=3),
         shape in 0usize..5,
         wrongs in prop::collection::vec((0usize..14, any::<proptest::sample::Index>()), 0..3),
@@ -637,7 +637,7 @@ proptest! {
 }
 
 #[test]
-fn a_proof_is_of_one_generator_and_only_so_many_are_remembered() {
+fn a_proof_belongs_to_one_generator_and_the_cache_is_bounded() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let proofs = Proofs::new(ProofKey::new([1, 2, 3, 4]), 2500);
@@ -662,7 +662,7 @@ fn a_proof_is_of_one_generator_and_only_so_many_are_remembered() {
 }
 
 #[test]
-fn a_job_that_makes_no_sense_is_refused() {
+fn an_invalid_job_is_refused() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let mut wrong = job.clone();
@@ -673,5 +673,5 @@ fn a_job_that_makes_no_sense_is_refused() {
     refused(&world, &plan, &wrong, Rule::Job, "sub-block 1 of block 0");
     let mut wrong = job;
     wrong.wants.push(Want { kind: WantKind::Output, party: node(5), index: 9, sub_blocks: vec![0], span: world.span() });
-    refused(&world, &plan, &wrong, Rule::Tiling, "block 9 (sub-block 0) to be delivered to n5 does not come out");
+    refused(&world, &plan, &wrong, Rule::Tiling, "block 9 (sub-block 0) to be delivered to n5 is not produced");
 }

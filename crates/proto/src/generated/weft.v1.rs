@@ -199,7 +199,7 @@ pub struct ConvertProgress {
 pub struct ConvertDone {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SendProbeRequest {
-    /// a number of its own, as if the probe were a plan with link 0
+    /// a unique number, as if the probe were a plan with link 0
     #[prost(uint64, tag = "1")]
     pub plan: u64,
     #[prost(uint64, tag = "2")]
@@ -296,7 +296,7 @@ pub struct OpenRequest {
     pub peers: ::prost::alloc::vec::Vec<LinkPeer>,
     #[prost(message, repeated, tag = "3")]
     pub stores: ::prost::alloc::vec::Vec<StoreSpec>,
-    /// a port on which nothing moves for this long fails the task
+    /// if nothing moves on a port for this long, the task fails
     #[prost(uint32, tag = "5")]
     pub stall_ms: u32,
     /// LinkKey::id of the registration for which the task was made; the agent refuses an older one
@@ -512,7 +512,7 @@ pub struct RemoveRequest {
     /// a task that would store one of them may arrive within this time, and is refused
     #[prost(uint64, tag = "5")]
     pub opening_ms: u64,
-    /// why all of them are garbage: removed, replaced, repaired, given-up; else they are unexpected, and quarantined
+    /// why all of them are garbage: removed, replaced, repaired, given-up; else unexpected, and quarantined
     #[prost(string, tag = "6")]
     pub reason: ::prost::alloc::string::String,
 }
@@ -521,16 +521,16 @@ pub struct RemoveReply {
     /// that were there
     #[prost(uint32, tag = "1")]
     pub removed: u32,
-    /// of those asked for, postcard of BlockId: certainly not on the node any more, or never there
+    /// of the requested blocks, postcard of BlockId: those that are certainly not on the node
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub gone: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-    /// why others are still there, or may be; empty: there are none
+    /// why other blocks are, or may be, still there; empty: there are none
     #[prost(string, tag = "3")]
     pub kept: ::prost::alloc::string::String,
     /// that were there
     #[prost(uint32, tag = "4")]
     pub quarantined: u32,
-    /// of those that are kept: they wait for their disk's quota
+    /// of the kept blocks, those that wait for their disk's quota
     #[prost(uint32, tag = "5")]
     pub waiting: u32,
 }
@@ -586,18 +586,18 @@ pub struct ReleaseQuarantineRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReleaseQuarantineReply {
-    /// what is left there, of disks that can be used
+    /// the remaining quarantine of usable disks
     #[prost(message, repeated, tag = "1")]
     pub disks: ::prost::alloc::vec::Vec<QuarantinedDisk>,
     #[prost(uint64, tag = "2")]
     pub freed_blocks: u64,
     #[prost(uint64, tag = "3")]
     pub freed_bytes: u64,
-    /// why blocks that were to be deleted are not; empty: there are none
+    /// why blocks could not be deleted; empty: all were
     #[prost(string, tag = "4")]
     pub kept: ::prost::alloc::string::String,
 }
-/// Unexpected blocks in a disk's quarantine. Damaged blocks are counted apart: only a person deletes them, by hand.
+/// Unexpected blocks in a disk's quarantine. Damaged blocks are counted separately: only an operator deletes them, by hand.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QuarantinedDisk {
     /// its id
@@ -607,10 +607,10 @@ pub struct QuarantinedDisk {
     pub blocks: u64,
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
-    /// when the oldest has been there for long enough, milliseconds since 1970; a disk short of space does not wait
+    /// when the oldest is due for deletion, milliseconds since 1970; earlier on a disk that is short of space
     #[prost(uint64, tag = "4")]
     pub first_deleted_ms: u64,
-    /// when the newest has been
+    /// when the newest is due
     #[prost(uint64, tag = "5")]
     pub last_deleted_ms: u64,
     #[prost(uint64, tag = "6")]
@@ -628,7 +628,7 @@ pub struct ListGarbageRequest {
 pub struct ListGarbageReply {
     #[prost(message, repeated, tag = "1")]
     pub garbage: ::prost::alloc::vec::Vec<Garbage>,
-    /// nodes that could not be asked
+    /// nodes that could not be reached
     #[prost(string, repeated, tag = "2")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -636,15 +636,15 @@ pub struct ListGarbageReply {
 pub struct Garbage {
     #[prost(uint32, tag = "1")]
     pub node: u32,
-    /// its id; empty: it is not the node's any more
+    /// its id; empty: the node no longer has it
     #[prost(string, tag = "2")]
     pub disk: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub path: ::prost::alloc::string::String,
-    /// else it is garbage in the metadata
+    /// false: it is garbage in the metadata
     #[prost(bool, tag = "4")]
     pub quarantined: bool,
-    /// removed, replaced, repaired, given-up, unexpected; of damaged blocks in quarantine, damaged
+    /// removed, replaced, repaired, given-up, unexpected; damaged for damaged blocks in quarantine
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
     #[prost(uint64, tag = "6")]
@@ -655,10 +655,10 @@ pub struct Garbage {
     /// of unknown length
     #[prost(uint64, tag = "8")]
     pub unmeasured_blocks: u64,
-    /// from when on the first may be removed, or is deleted, milliseconds since 1970; damaged blocks: never
+    /// when the first may be removed or is deleted, milliseconds since 1970; absent for damaged blocks
     #[prost(uint64, optional, tag = "9")]
     pub first_ms: ::core::option::Option<u64>,
-    /// the last
+    /// when the last may be
     #[prost(uint64, optional, tag = "10")]
     pub last_ms: ::core::option::Option<u64>,
 }
@@ -666,7 +666,7 @@ pub struct Garbage {
 pub struct ReleaseGarbageRequest {
     #[prost(uint32, tag = "1")]
     pub node: u32,
-    /// the node's unexpected garbage in the metadata counts as removed by a person, too
+    /// also treat the node's unexpected garbage in the metadata as removed by a user
     #[prost(bool, tag = "2")]
     pub unexpected: bool,
 }
@@ -677,13 +677,13 @@ pub struct ReleaseGarbageReply {
     pub freed_blocks: u64,
     #[prost(uint64, tag = "2")]
     pub freed_bytes: u64,
-    /// there that may be freed by another call
+    /// in quarantine, which another call may free
     #[prost(uint64, tag = "3")]
     pub left_blocks: u64,
-    /// garbage in the metadata that is removed from now on
+    /// garbage in the metadata that is now being removed
     #[prost(uint64, tag = "4")]
     pub released_blocks: u64,
-    /// why blocks could not be freed; empty: there are none
+    /// why blocks could not be freed; empty: all were
     #[prost(string, tag = "5")]
     pub kept: ::prost::alloc::string::String,
 }
@@ -798,7 +798,7 @@ pub struct HealthReply {
     /// why it is not healthy, the worst first
     #[prost(string, repeated, tag = "2")]
     pub reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// not all stripes have been counted since the coordinator started, or since a disk came or went
+    /// stripes are still being counted, after the coordinator's start or a change of disks
     #[prost(bool, tag = "3")]
     pub counting: bool,
     #[prost(uint64, tag = "4")]
@@ -807,17 +807,17 @@ pub struct HealthReply {
     pub stripes: u64,
     #[prost(uint64, tag = "6")]
     pub data_bytes: u64,
-    /// all stripes, those that survive least first
+    /// all stripes, sorted by the number of losses that they survive
     #[prost(message, repeated, tag = "7")]
     pub bearings: ::prost::alloc::vec::Vec<Bearing>,
     #[prost(uint64, tag = "8")]
     pub stripes_with_bad_blocks: u64,
     #[prost(uint64, tag = "9")]
     pub unreadable_stripes: u64,
-    /// of those: could not be read if all nodes were up either
+    /// of those, the ones that cannot be read even if all nodes are up
     #[prost(uint64, tag = "10")]
     pub lost_stripes: u64,
-    /// the first
+    /// the first few
     #[prost(message, repeated, tag = "11")]
     pub unreadable_objects: ::prost::alloc::vec::Vec<ObjectName>,
     #[prost(message, optional, tag = "12")]
@@ -833,7 +833,7 @@ pub struct HealthReply {
     pub total_bytes: u64,
     #[prost(uint64, tag = "17")]
     pub free_bytes: u64,
-    /// of new data, under the default policy
+    /// new data that fits, under the default policy
     #[prost(uint64, tag = "18")]
     pub fits_bytes: u64,
     /// the default one
@@ -842,7 +842,7 @@ pub struct HealthReply {
     /// its code
     #[prost(string, tag = "20")]
     pub code: ::prost::alloc::string::String,
-    /// in the metadata, that nodes still have to remove
+    /// in the metadata, still to be removed by nodes
     #[prost(uint64, tag = "21")]
     pub garbage_blocks: u64,
     /// of those of known length
@@ -860,25 +860,25 @@ pub struct HealthReply {
     #[prost(string, tag = "27")]
     pub cluster: ::prost::alloc::string::String,
 }
-/// Stripes of one code that survive equally many further losses.
+/// Stripes of one code that survive the same number of further losses.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Bearing {
     #[prost(string, tag = "1")]
     pub code: ::prost::alloc::string::String,
-    /// of blocks, whichever they are; absent: the stripes cannot be read
+    /// of blocks, in any combination; absent: the stripes cannot be read
     #[prost(uint32, optional, tag = "2")]
     pub further_losses: ::core::option::Option<u32>,
     #[prost(uint64, tag = "3")]
     pub stripes: u64,
 }
-/// Blocks that cannot be read, each counted once.
+/// Blocks that cannot be read; each is counted once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BadBlocks {
     #[prost(uint64, tag = "1")]
     pub corrupt: u64,
     #[prost(uint64, tag = "2")]
     pub missing: u64,
-    /// their put was acknowledged without them
+    /// not stored yet: their put was acknowledged early
     #[prost(uint64, tag = "3")]
     pub coming: u64,
     #[prost(uint64, tag = "4")]
@@ -937,13 +937,13 @@ pub struct Node {
     pub last_seen_ms: u64,
     #[prost(uint64, tag = "10")]
     pub blocks: u64,
-    /// that it combines, for each row that is made of them; 0: it is not known, or the node is down
+    /// input bytes that it combines per second, for each output row; 0: unknown, or the node is down
     #[prost(uint64, tag = "11")]
     pub coding_bytes_per_s: u64,
-    /// of its disks, as its last heartbeat told: since its agent has started
+    /// of its disks since its agent started, from its last heartbeat
     #[prost(uint64, tag = "12")]
     pub fsyncs: u64,
-    /// in the metadata, that the node still has to remove
+    /// in the metadata, still to be removed by the node
     #[prost(uint64, tag = "13")]
     pub garbage_blocks: u64,
     /// of those of known length
@@ -1122,7 +1122,7 @@ pub struct UnreadableStripe {
     pub blocks: ::prost::alloc::vec::Vec<u32>,
     #[prost(string, tag = "3")]
     pub why: ::prost::alloc::string::String,
-    /// it could not be read if all nodes were up either
+    /// it cannot be read even if all nodes are up
     #[prost(bool, tag = "4")]
     pub lost: bool,
 }
@@ -1148,7 +1148,7 @@ pub struct Stripe {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Seq {
-    /// raised by every change of the blocks' nodes and generations; 0: no changes were counted
+    /// raised by every change of the blocks' nodes and generations; 0: none was counted
     #[prost(uint64, tag = "1")]
     pub term: u64,
     /// committed updates of each data block; empty: all are 0
@@ -1357,7 +1357,7 @@ pub struct KeepPutRequest {
     /// the stripe of `plan`
     #[prost(uint64, tag = "2")]
     pub number: u64,
-    /// also ask whether this plan's receivers still take data; 0: do not ask
+    /// the reply also reports whether this plan's receivers still take data; 0: no plan
     #[prost(uint64, tag = "3")]
     pub plan: u64,
     /// nodes that have taken nothing of it for a while
@@ -1369,7 +1369,7 @@ pub struct KeepPutRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepPutReply {
-    /// all agents have finished that plan: no one receives further data
+    /// all agents have finished that plan: no node receives further data
     #[prost(bool, tag = "1")]
     pub over: bool,
     /// nodes that no longer take data of it
@@ -1641,7 +1641,7 @@ pub struct ChangeJobRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListJobsReply {
-    /// by number; of those that have ended, only the last ones
+    /// by number; of ended jobs, only the most recent
     #[prost(message, repeated, tag = "1")]
     pub jobs: ::prost::alloc::vec::Vec<Job>,
 }
@@ -2284,7 +2284,8 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "Quarantine"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tells what lies in quarantine, and deletes some of it because a person says so. Deleting is refused as Remove is.
+        /// Reports the content of the quarantine, and deletes some of it on an operator's request. A deletion is refused under the same conditions
+        /// as Remove.
         pub async fn release_quarantine(
             &mut self,
             request: impl tonic::IntoRequest<super::ReleaseQuarantineRequest>,
@@ -2309,8 +2310,8 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("weft.v1.Agent", "ReleaseQuarantine"));
             self.inner.unary(req, path, codec).await
         }
-        /// Both ends of a probe are asked at the same time: one sends zeros over a link, the other measures how fast they come. A node
-        /// has one probe at a time; another is answered with busy.
+        /// The coordinator calls both ends of a probe at the same time: one sends zeros over a link, the other measures how fast they arrive. A
+        /// node runs one probe at a time; another is refused as busy.
         pub async fn send_probe(
             &mut self,
             request: impl tonic::IntoRequest<super::SendProbeRequest>,
@@ -2433,7 +2434,8 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::QuarantineRequest>,
         ) -> std::result::Result<tonic::Response<super::QuarantineReply>, tonic::Status>;
-        /// Tells what lies in quarantine, and deletes some of it because a person says so. Deleting is refused as Remove is.
+        /// Reports the content of the quarantine, and deletes some of it on an operator's request. A deletion is refused under the same conditions
+        /// as Remove.
         async fn release_quarantine(
             &self,
             request: tonic::Request<super::ReleaseQuarantineRequest>,
@@ -2441,8 +2443,8 @@ pub mod agent_server {
             tonic::Response<super::ReleaseQuarantineReply>,
             tonic::Status,
         >;
-        /// Both ends of a probe are asked at the same time: one sends zeros over a link, the other measures how fast they come. A node
-        /// has one probe at a time; another is answered with busy.
+        /// The coordinator calls both ends of a probe at the same time: one sends zeros over a link, the other measures how fast they arrive. A
+        /// node runs one probe at a time; another is refused as busy.
         async fn send_probe(
             &self,
             request: tonic::Request<super::SendProbeRequest>,
@@ -3137,7 +3139,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Status"));
             self.inner.unary(req, path, codec).await
         }
-        /// Whether the cluster is healthy, and why not. Costs little, also in a large cluster.
+        /// Whether the cluster is healthy, and why not. Cheap even in a large cluster.
         pub async fn health(
             &mut self,
             request: impl tonic::IntoRequest<super::Empty>,
@@ -3714,7 +3716,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ChangeJob"));
             self.inner.unary(req, path, codec).await
         }
-        /// Blocks that nobody needs and that still lie on nodes, by disk and reason.
+        /// Lists garbage, blocks that no object needs but that are still on nodes, by disk and reason.
         pub async fn list_garbage(
             &mut self,
             request: impl tonic::IntoRequest<super::ListGarbageRequest>,
@@ -3736,7 +3738,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ListGarbage"));
             self.inner.unary(req, path, codec).await
         }
-        /// Deletes some of what lies in a node's quarantine: to be called until nothing is left.
+        /// Deletes some blocks from a node's quarantine. Call it again until nothing is left.
         pub async fn release_garbage(
             &mut self,
             request: impl tonic::IntoRequest<super::ReleaseGarbageRequest>,
@@ -3780,7 +3782,7 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::StatusRequest>,
         ) -> std::result::Result<tonic::Response<super::StatusReply>, tonic::Status>;
-        /// Whether the cluster is healthy, and why not. Costs little, also in a large cluster.
+        /// Whether the cluster is healthy, and why not. Cheap even in a large cluster.
         async fn health(
             &self,
             request: tonic::Request<super::Empty>,
@@ -3943,7 +3945,7 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::ChangeJobRequest>,
         ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status>;
-        /// Blocks that nobody needs and that still lie on nodes, by disk and reason.
+        /// Lists garbage, blocks that no object needs but that are still on nodes, by disk and reason.
         async fn list_garbage(
             &self,
             request: tonic::Request<super::ListGarbageRequest>,
@@ -3951,7 +3953,7 @@ pub mod weft_server {
             tonic::Response<super::ListGarbageReply>,
             tonic::Status,
         >;
-        /// Deletes some of what lies in a node's quarantine: to be called until nothing is left.
+        /// Deletes some blocks from a node's quarantine. Call it again until nothing is left.
         async fn release_garbage(
             &self,
             request: tonic::Request<super::ReleaseGarbageRequest>,

@@ -74,7 +74,7 @@ fn register() -> RegisterRequest {
 }
 
 #[tokio::test]
-async fn calls_know_their_caller_and_errors_cross_whole() {
+async fn calls_identify_their_caller_and_errors_are_transferred_completely() {
     let cluster = Cluster::new(1);
     let running = start(cluster.security(&Peer::Coordinator), "127.0.0.1:0").await;
     let channel = channel(&cluster.security(&agent("a")), &running.address).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_deadline_ends_a_call_and_a_large_message_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_for_a_call_sends_no_message() {
+async fn a_refused_certificate_sends_no_message() {
     let cluster = Cluster::new(1);
     let running = start(cluster.security(&Peer::Coordinator), "127.0.0.1:0").await;
     let mut client = rpc::membership_client(channel(&cluster.security(&Peer::Client), &running.address).await.unwrap());
@@ -129,7 +129,7 @@ async fn registered(security: &Security, address: &str) -> weft_types::Result<Ch
 }
 
 #[tokio::test]
-async fn an_agent_cannot_take_all_connections() {
+async fn an_agent_cannot_use_up_all_connections() {
     let cluster = Cluster::new(1);
     let running = start(cluster.security(&Peer::Coordinator), "127.0.0.1:0").await;
     let (greedy, other) = (cluster.security(&agent("a")), cluster.security(&agent("b")));
@@ -183,7 +183,7 @@ async fn an_idle_connection_is_closed_and_one_with_a_long_call_is_not() {
 }
 
 #[tokio::test]
-async fn a_channel_finds_a_restarted_server_by_itself() {
+async fn a_channel_reconnects_to_a_restarted_server() {
     let cluster = Cluster::new(1);
     let security = cluster.security(&Peer::Coordinator);
     let running = start(security.clone(), "127.0.0.1:0").await;
@@ -218,7 +218,7 @@ async fn another_cluster_and_plain_text_are_named() {
 }
 
 #[tokio::test]
-async fn calls_that_do_not_end_do_not_keep_a_server_up() {
+async fn unfinished_calls_do_not_keep_a_server_running() {
     let running = start(Security::Insecure, "127.0.0.1:0").await;
     let mut client = rpc::membership_client(channel(&Security::Insecure, &running.address).await.unwrap());
     let calling =

@@ -92,7 +92,7 @@ fn a_stream_that_ends_early_is_never_complete() {
 }
 
 #[test]
-fn missing_doubled_and_exchanged_frames_are_noticed() {
+fn missing_repeated_and_swapped_frames_are_detected() {
     let slices = three_slices();
     let bytes = recorded(&slices);
     let (first, rest) = bytes.split_at(HEADER_LEN + 200);
@@ -124,7 +124,7 @@ fn a_header_may_not_announce_more_than_is_allowed() {
 }
 
 #[test]
-fn strangers_are_named() {
+fn other_protocols_are_named() {
     let (_, error, _) = read_all(b"GET / HTTP/1.1\r\nHost: weft.example\r\n\r\n".to_vec());
     assert!(matches!(error, FrameError::Magic(magic) if &magic == b"GET "), "{error}");
     let unknown = [b"WEFT".as_slice(), &[9], &[0; 31]].concat();
@@ -154,7 +154,7 @@ fn a_hello_of_another_version_is_answered_with_both() {
 }
 
 #[test]
-fn a_hello_crosses_whole_and_may_be_refused() {
+fn a_hello_is_transferred_completely_and_may_be_refused() {
     runtime().block_on(async {
         let (ours, theirs) = tokio::io::duplex(4096);
         let (mut ours, mut theirs) = (FrameStream::new(ours), FrameStream::new(theirs));
@@ -174,7 +174,7 @@ fn a_hello_crosses_whole_and_may_be_refused() {
 
 proptest! {
     #[test]
-    fn any_change_to_a_stream_is_noticed(at in any::<prop::sample::Index>(), mask in 1u8..) {
+    fn any_change_to_a_stream_is_detected(at in any::<prop::sample::Index>(), mask in 1u8..) {
         let slices = three_slices();
         let mut bytes = recorded(&slices);
         let at = at.index(bytes.len());
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn any_piece_taken_out_is_noticed(start in any::<prop::sample::Index>(), len in 1usize..400) {
+    fn any_removed_piece_is_detected(start in any::<prop::sample::Index>(), len in 1usize..400) {
         let slices = three_slices();
         let mut bytes = recorded(&slices);
         let start = start.index(bytes.len());

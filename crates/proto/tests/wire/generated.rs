@@ -17,7 +17,7 @@ const SECRET: [&str; 7] = [
 ];
 
 #[test]
-fn the_generated_code_is_that_of_its_definitions() {
+fn the_generated_code_matches_the_definitions() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = protox::compile([root.join("proto/weft.proto")], [root.join("proto")]).unwrap();
     let out = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ async fn carry(cluster: Option<&Cluster>, width: u32, slices: &[Span]) {
 }
 
 #[tokio::test]
-async fn slices_of_all_sizes_come_out_as_they_went_in() {
+async fn slices_of_all_sizes_arrive_unchanged() {
     let frame = FRAME_PAYLOAD_BYTES_MAX as u64;
     let slices = [
         Span::new(0, 1),
@@ -93,7 +93,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<S> {
 }
 
 #[tokio::test]
-async fn small_slices_go_together_and_no_later_than_they_are_flushed() {
+async fn small_slices_are_sent_together_and_at_the_latest_when_flushed() {
     let (reads, writes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let counting = |inner| FrameStream::new(Counting { inner, reads: Arc::clone(&reads), writes: Arc::clone(&writes) });
@@ -119,7 +119,7 @@ async fn small_slices_go_together_and_no_later_than_they_are_flushed() {
 }
 
 #[tokio::test]
-async fn memory_is_used_again_when_nobody_holds_it_and_not_before() {
+async fn memory_is_reused_only_when_no_reader_holds_it() {
     const HELD_MAX: usize = 3;
     let (ours, theirs) = connection(None).await;
     let slices: Vec<Span> = (0..40).map(|number| Span::new(number << 12, (number + 1) << 12)).collect();
@@ -173,7 +173,7 @@ async fn the_next_link_receives_where_the_last_one_did() {
 }
 
 #[tokio::test]
-async fn who_breaks_off_says_why() {
+async fn an_aborted_link_gives_the_reason() {
     let cluster = Cluster::new(1);
     for cluster in [None, Some(&cluster)] {
         let reason = Error::corrupt("page 3 has a wrong checksum");
@@ -227,7 +227,7 @@ async fn a_peer_that_moves_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn pieces_that_do_not_make_up_a_slice_are_refused() {
+async fn pieces_that_do_not_form_a_slice_are_refused() {
     let piece = |more, len| Header { kind: Kind::Data, more, link: 9, span: Span::new(0, 100), payload_len: len };
     let wrong: [&[Header]; 5] = [
         &[piece(false, 99)],

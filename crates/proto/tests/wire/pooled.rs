@@ -52,7 +52,7 @@ async fn start(security: Security, links_per_connection_max: usize) -> (String, 
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again() {
+async fn a_connection_is_reused() {
     let cluster = Cluster::new(1);
     for secured in [false, true] {
         let security = |peer: &Peer| if secured { cluster.security(peer) } else { Security::Insecure };
@@ -66,7 +66,7 @@ async fn a_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_was_closed_fails_nobody() {
+async fn a_pooled_connection_that_was_closed_causes_no_failure() {
     let cluster = Cluster::new(1);
     for secured in [false, true] {
         let security = |peer: &Peer| if secured { cluster.security(peer) } else { Security::Insecure };
@@ -82,7 +82,7 @@ async fn a_kept_connection_that_was_closed_fails_nobody() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_and_not_tried_again() {
+async fn a_refusal_is_reported_and_not_retried() {
     let (address, connections) = start(Security::Insecure, usize::MAX).await;
     let pool = Pool::new(net(), Security::Insecure, PoolLimits::default());
     send(&pool, &address, &agent("a"), 1).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_refusal_is_told_and_not_tried_again() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_bounded_in_number_and_age() {
+async fn pooled_connections_are_bounded_in_number_and_age() {
     let (address, connections) = start(Security::Insecure, usize::MAX).await;
     let limits = PoolLimits { idle_per_peer_max: 2, idle_age_max: Duration::from_millis(100), ..PoolLimits::default() };
     let pool = Arc::new(Pool::new(net(), Security::Insecure, limits));

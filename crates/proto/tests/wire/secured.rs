@@ -32,7 +32,7 @@ async fn meet(dialing: &Security, expected: &Peer, accepting: &Security) -> (Res
 }
 
 #[tokio::test]
-async fn each_end_knows_the_other() {
+async fn both_ends_authenticate_each_other() {
     let cluster = Cluster::new(1);
     for (dialing, accepting) in [(Peer::Client, Peer::Coordinator), (Peer::Client, agent("a")), (agent("a"), agent("b-7"))] {
         let (dialled, accepted) = meet(&cluster.security(&dialing), &accepting, &cluster.security(&accepting)).await;
@@ -52,7 +52,7 @@ async fn another_cluster_is_refused_by_both() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_authority_lets_nobody_in() {
+async fn a_certificate_of_another_authority_is_refused() {
     // The dialling end trusts the right authority, but shows a certificate of another.
     let (one, two) = (Cluster::new(1), Cluster::new(2));
     one.security(&Peer::Client);
@@ -67,7 +67,7 @@ async fn a_certificate_of_another_authority_lets_nobody_in() {
 }
 
 #[tokio::test]
-async fn somebody_else_at_the_address_is_noticed() {
+async fn another_peer_at_the_address_is_detected() {
     let cluster = Cluster::new(1);
     let (dialled, _) = meet(&cluster.security(&Peer::Client), &agent("a"), &cluster.security(&agent("b"))).await;
     let error = dialled.unwrap_err();
@@ -87,7 +87,7 @@ async fn tls_and_plain_text_name_each_other() {
 }
 
 #[tokio::test]
-async fn one_who_says_nothing_is_given_up_and_holds_up_nobody() {
+async fn a_silent_peer_is_given_up_and_delays_no_other() {
     let cluster = Cluster::new(1);
     let (address, mut incoming) = listen(cluster.security(&agent("a"))).await;
     let network = net();
@@ -106,7 +106,7 @@ async fn one_who_says_nothing_is_given_up_and_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_opens_many_connections_and_says_nothing_holds_up_nobody() {
+async fn many_silent_connections_of_one_host_delay_no_other() {
     let cluster = Cluster::new(1);
     let network = MemoryNet::default();
     let listener = network.listen("10.0.0.1:7400").await.unwrap();
@@ -134,7 +134,7 @@ async fn one_who_opens_many_connections_and_says_nothing_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_said_at_once() {
+async fn an_address_without_a_listener_is_reported_at_once() {
     let listener = net().listen("127.0.0.1:0").await.unwrap();
     let address = listener.local_address().unwrap();
     drop(listener);
@@ -146,7 +146,7 @@ async fn nobody_at_the_address_is_said_at_once() {
 }
 
 #[test]
-fn files_that_are_no_certificates_are_named() {
+fn files_that_are_not_certificates_are_named() {
     let cluster = Cluster::new(1);
     cluster.security(&Peer::Client);
     let files = cluster.files(&Peer::Client);

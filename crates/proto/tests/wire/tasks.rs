@@ -42,7 +42,7 @@ fn a_task_reads_back() {
 }
 
 #[test]
-fn what_is_no_task_is_refused() {
+fn bytes_that_are_not_a_task_are_refused() {
     let bytes = encode_task(&task()).unwrap();
     for len in 0..bytes.len() {
         assert!(decode_task(&bytes[..len]).is_err(), "{len} bytes");

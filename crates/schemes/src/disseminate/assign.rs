@@ -33,7 +33,7 @@ pub struct Racks {
 }
 
 impl Candidate {
-    /// A node of which nothing is known.
+    /// A node with unknown properties.
     pub const UNKNOWN: Self = Self {
         products_per_s: f64::INFINITY,
         up_bytes_per_s: f64::INFINITY,
@@ -59,11 +59,10 @@ impl Candidate {
 
 /// The candidate for each block of a code, by number: as many candidates as blocks, each once.
 ///
-/// The paper's rule comes first: the fastest coder gets the most work, and so on; of equally fast ones, the one with
-/// the best upload rate sends most. The paper ignores links. So two candidates then change places as long as the slower
-/// of them becomes faster, starting with the slowest. Finally, two candidates in different racks change places if
-/// neither the slower of them nor the slowest rack's line becomes slower and fewer bytes cross racks. The number of
-/// blocks in each rack was decided before and stays.
+/// The paper's rule comes first: the fastest coder gets the most work, and so on; of equally fast ones, the one with the best upload rate
+/// sends most. The paper ignores links. So two candidates are then swapped as long as the slower of them becomes faster, starting with the
+/// slowest. Finally, two candidates in different racks are swapped if neither the slower of them nor the slowest rack's line becomes slower
+/// and fewer bytes cross racks. The number of blocks in each rack was decided before and stays.
 pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate], racks: &Racks) -> Result<Vec<usize>> {
     if candidates.len() != code.n() {
         let message = format!("{} has {} blocks, but {} nodes were given for them", code.spec(), code.n(), candidates.len());
@@ -135,7 +134,7 @@ struct Crossing<'a> {
 }
 
 impl Crossing<'_> {
-    /// Lets pairs change places as long as that helps.
+    /// Swaps pairs as long as that helps.
     fn reduce(&mut self, chosen: &mut [usize]) {
         let rack = |chosen: &[usize], at: usize| self.candidates[chosen[at]].rack;
         if (1..chosen.len()).all(|at| rack(chosen, at) == rack(chosen, 0)) {

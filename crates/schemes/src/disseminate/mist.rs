@@ -1,6 +1,6 @@
-//! Dissemination over several levels (*Mist*): the writer sends only as much as the data, and receivers compute the
-//! rest from what others received. The [`Topology`] decides which receiver gets what from where; this module makes its
-//! stages, with the coefficients of the code's recipes.
+//! Dissemination over several levels (*Mist*): the writer sends only as much as the data, and receivers compute the rest from what others
+//! received. The [`Topology`] decides which receiver gets what from where; this module creates its stages, with the coefficients of the
+//! code's recipes.
 
 use super::{
     Home, Write, WriteScheme,
@@ -27,7 +27,7 @@ impl Named for Mist {
     }
 
     fn summary(&self) -> &'static str {
-        "the writer sends the data, and receivers make the parities of what they got, level by level"
+        "the writer sends the data, and receivers compute the parities from what they received, level by level"
     }
 }
 

@@ -41,7 +41,7 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
     #[test]
-    fn those_are_preferred_whom_a_search_among_all_sets_prefers() {
+    fn the_choice_matches_a_search_over_all_sets() {
         let mut random = StdRng::seed_from_u64(1);
         for _ in 0..300 {
             let count = random.random_range(2..=9usize);

@@ -7,9 +7,8 @@
 //! threshold exactly for any weights. For more than [`EXACT_MAX`] helpers, a bounded search (`dive`) replaces the
 //! table: it finds a chain or gives up, and the [`Route`] says whether a better chain is ruled out.
 //!
-//! Of equally fast chains, the one with the fewest rack crossings is taken, and then the one with the most preferred
-//! helpers. If all links are fast enough, this needs no search (`any`).
-//! links are quick enough, that takes no search (`any`).
+//! Of equally fast chains, the one with the fewest rack crossings is taken, and then the one with the most preferred helpers. If all links
+//! are fast enough, this needs no search (`any`).
 
 mod algorithm_1;
 mod any;

@@ -246,7 +246,7 @@ mod tests {
     use weft_types::{BlockId, Layout, NodeId, PlanId, Span, StripeId, StripeLayout};
 
     #[test]
-    fn regions_in_which_the_same_could_help_are_searched_once() {
+    fn regions_with_the_same_candidates_are_searched_once() {
         let code = weft_codes::parse("rs(4,3)").unwrap();
         let (block_len, requestor) = (1 << 12, Party::Node(NodeId(100)));
         let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };

@@ -11,7 +11,7 @@ use weft_codes::SubBlock;
 use weft_plan::{ChosenPath, Network};
 use weft_types::{Party, Span};
 
-/// Routes for earlier regions, schemes and numbers of paths on the same network, most of which ask the same.
+/// Routes for earlier regions, schemes and numbers of paths on the same network, most of which are identical.
 pub(crate) type Known = BTreeMap<Question, Option<Route>>;
 
 /// Everything that determines a route, besides the network.

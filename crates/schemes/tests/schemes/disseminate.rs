@@ -139,7 +139,7 @@ fn topologies_are_those_of_the_model() {
 
 /// Figure 13 of the paper: (12,4) codes.
 #[test]
-fn twelve_blocks_of_four_move_what_the_paper_says() {
+fn twelve_blocks_from_four_move_as_many_bytes_as_in_the_paper() {
     let moved = |spec: &str, scheme: Scheme<'_>| {
         let world = World::whole(spec, 2 * parse(spec).unwrap().alpha() as u64);
         let (job, stores) = job(&world, CLIENT);
@@ -195,7 +195,7 @@ fn pairs_suffice_for_self_repairing_codes() {
 
 /// 64 MiB in slices of 256 KiB take little longer than the data needs on the writer's line (figure 9).
 #[test]
-fn it_takes_as_long_as_the_data_on_the_writers_line() {
+fn a_write_takes_as_long_as_the_data_on_the_writers_line() {
     let (block_len, slice_len) = (16 << 20, 256 << 10);
     for n in 5..=25 {
         let code = parse(&format!("rs(4,{})", n - 4)).unwrap();
@@ -235,7 +235,7 @@ fn it_takes_as_long_as_the_data_on_the_writers_line() {
 
 /// If the receivers' lines are slow, the writer sends to all; of equally fast ways, the one that moves less is chosen.
 #[test]
-fn the_quicker_scheme_is_taken_and_of_equal_ones_the_direct() {
+fn the_faster_scheme_is_chosen_and_of_equal_ones_direct() {
     let mut world = World::whole("rs(4,4)", 4096);
     let (job, stores) = job(&world, CLIENT);
     let scheme = |world: &World, name: &str| {
@@ -255,7 +255,7 @@ fn the_quicker_scheme_is_taken_and_of_equal_ones_the_direct() {
 
 /// Figure 5 of the paper: (8,2), each data block twice.
 #[test]
-fn copies_stand_above_what_they_are_copies_of() {
+fn copies_are_received_from_the_blocks_that_they_copy() {
     let world = World::whole("rs(2,6)", 30);
     let (mut job, mut stores) = job(&world, CLIENT);
     for index in 0..2 {
@@ -279,7 +279,7 @@ fn copies_stand_above_what_they_are_copies_of() {
 
 /// A writer must provide only the data blocks that the plan needs.
 #[test]
-fn what_is_not_needed_need_not_be_put_in() {
+fn inputs_that_are_not_needed_may_be_absent() {
     let world = World::whole("lrc(4,2,2)", 12);
     let (mut job, stores) = job(&world, CLIENT);
     job.inputs.truncate(2);
@@ -330,7 +330,7 @@ fn a_spoiled_plan_is_refused() {
 
 /// §5: the fastest node gets the most work.
 #[test]
-fn nodes_are_assigned_as_by_the_model() {
+fn nodes_are_assigned_as_in_the_model() {
     let unknown = Candidate::UNKNOWN;
     for vector in vectors()["placement"].as_array().unwrap() {
         let (n, k) = (number(&vector["n"]), number(&vector["k"]));
@@ -381,7 +381,7 @@ fn permutations(count: usize) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn as_little_as_can_be_goes_from_rack_to_rack() {
+fn traffic_between_racks_is_minimal() {
     let lines = |count: usize| vec![(f64::INFINITY, f64::INFINITY); count];
     let mut random = proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha);
     for spec in ["rs(4,2)", "rs(3,3)", "lrc(4,2,1)", "replication(3)"] {
@@ -482,7 +482,7 @@ proptest! {
     /// For any writer, any wanted blocks and any number of copies, every node stores the right bytes, and no party sends more than k
     /// blocks.
     #[test]
-    fn whatever_is_disseminated_is_right(seed: u64, spec in prop::sample::select(specs()), reserve in proptest::option::of(0usize..5)) {
+    fn every_disseminated_stripe_is_correct(seed: u64, spec in prop::sample::select(specs()), reserve in proptest::option::of(0usize..5)) {
         let mut world = World::of(spec, seed);
         let writer = if world.random.random() { CLIENT } else { holder(world.random.random_range(0..world.n())) };
         let (mut job, mut stores) = job(&world, writer);

@@ -108,7 +108,7 @@ fn the_models_optima_are_found() {
 }
 
 #[test]
-fn table_1_is_crossed_by_the_best_of_its_links() {
+fn the_path_through_table_1_uses_its_best_links() {
     let (vectors, mut seen) = (vectors(), 0);
     for (name, continent_of) in vectors["table1"].as_object().unwrap() {
         for (requestor, region) in continent_of["optimal"].as_array().unwrap().iter().enumerate() {
@@ -129,7 +129,7 @@ fn table_1_is_crossed_by_the_best_of_its_links() {
 }
 
 #[test]
-fn of_equal_links_those_come_who_are_preferred_in_their_order() {
+fn with_equal_links_preferred_helpers_are_chosen_in_their_order() {
     for (count, helpers) in [(1, 1), (2, 1), (4, 3), (13, 10), (15, 12), (20, 10), (23, 16), (40, 30), (254, 200)] {
         let route = path(&weights(count, |_, _| 1.0, |_| 1.0), helpers);
         assert_eq!(route, Route { order: (0..helpers).collect(), weight: 1.0, exact: true }, "{count} candidates");
@@ -140,7 +140,7 @@ fn of_equal_links_those_come_who_are_preferred_in_their_order() {
 }
 
 #[test]
-fn racks_are_crossed_as_seldom_as_can_be() {
+fn racks_are_crossed_as_seldom_as_possible() {
     let mut equal = weights(9, |_, _| 1.0, |_| 1.0);
     // Three candidates in each rack; the requestor is in rack 0.
     let racks: Vec<Option<usize>> = (0..9).map(|at| Some(at % 3)).chain([Some(0)]).collect();
@@ -163,7 +163,7 @@ fn racks_are_crossed_as_seldom_as_can_be() {
 }
 
 #[test]
-fn a_straggler_helps_only_where_nobody_else_is_left() {
+fn a_straggler_helps_only_if_no_other_node_is_left() {
     let mut slow = weights(6, |_, _| 1.0, |_| 1.0);
     slow.slow_down(2, 50.0);
     assert_eq!(path(&slow, 5).order, [0, 1, 3, 4, 5]);
@@ -174,7 +174,7 @@ fn a_straggler_helps_only_where_nobody_else_is_left() {
 }
 
 #[test]
-fn more_candidates_than_the_table_has_room_for_are_searched_in_bounded_time_and_it_is_said() {
+fn a_search_over_too_many_candidates_is_bounded_and_reported() {
     let mut random = StdRng::seed_from_u64(3);
     let mut proved = 0;
     for count in [EXACT_MAX + 1, 30, 60, 254] {

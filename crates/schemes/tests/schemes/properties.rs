@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_lost_comes_back(seed: u64, scheme in nth(Kind::Repair)) {
+    fn every_recoverable_loss_is_rebuilt(seed: u64, scheme in nth(Kind::Repair)) {
         let mut world = World::random(seed);
         somewhere(&mut world, scheme);
         let (lost, holds) = failure(&mut world);
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_stored(seed: u64, scheme in nth(Kind::Write), writer_is_a_node: bool) {
+    fn every_write_is_stored(seed: u64, scheme in nth(Kind::Write), writer_is_a_node: bool) {
         let mut world = World::random(seed);
         let writer = if writer_is_a_node { holder(world.random.random_range(0..world.n())) } else { CLIENT };
         let inputs = (0..world.code.k() as u8).map(|index| Input { party: writer, index }).collect();
@@ -132,7 +132,7 @@ proptest! {
     /// A write continues after a node failed: the stored blocks exist, the writer still has the data, and the missing blocks
     /// go to other nodes.
     #[test]
-    fn a_write_goes_on(seed: u64, scheme in nth(Kind::Write)) {
+    fn an_interrupted_write_resumes(seed: u64, scheme in nth(Kind::Write)) {
         let mut world = World::random(seed);
         let (lost, holds) = failure(&mut world);
         let (wants, stores) = stores(&mut world, &lost);

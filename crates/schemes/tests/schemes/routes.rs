@@ -31,7 +31,7 @@ fn chains(plan: &Plan) -> Vec<Vec<Party>> {
 }
 
 #[test]
-fn a_straggler_is_left_out_or_stands_where_it_does_the_least_harm() {
+fn a_straggler_is_left_out_or_placed_where_it_does_least_harm() {
     let mut world = World::whole("rs(4,2)", BLOCK_LEN);
     world.network.up_bytes_per_s.insert(holder(2), BLOCK_LEN as f64 / 100.0);
     for scheme in ["conventional", "ppr", "pipeline", "cyclic"] {
@@ -49,7 +49,7 @@ fn a_straggler_is_left_out_or_stands_where_it_does_the_least_harm() {
 }
 
 #[test]
-fn slow_pairs_are_gone_around_and_what_was_found_is_told() {
+fn slow_pairs_are_avoided_and_the_search_is_reported() {
     let mut world = World::whole("rs(4,2)", BLOCK_LEN);
     let rate = BLOCK_LEN as f64;
     // In the order of the holds, all links but one are slow; in reverse order, all are fast.
@@ -77,7 +77,7 @@ fn slow_pairs_are_gone_around_and_what_was_found_is_told() {
 }
 
 #[test]
-fn a_codes_own_helpers_are_ordered_where_it_wants_others() {
+fn helpers_that_the_code_requires_are_ordered() {
     let mut world = World::whole("lrc(6,2,2)", BLOCK_LEN);
     let (plan, _) = choose(&world, &[0], 64, "pipeline");
     let local = chains(&plan)[0].clone();
@@ -119,7 +119,7 @@ fn the_cyclic_version_takes_as_long_as_the_paper_says() {
 }
 
 #[test]
-fn where_the_way_to_the_requestor_is_slow_the_cyclic_version_is_chosen() {
+fn cyclic_is_chosen_if_links_to_the_requestor_are_slow() {
     let mut world = World::whole("rs(6,3)", BLOCK_LEN);
     for at in 1..10 {
         world.network.pair_bytes_per_s.insert((node(at), spare(0)), BLOCK_LEN as f64 / 10.0);
@@ -134,7 +134,7 @@ fn where_the_way_to_the_requestor_is_slow_the_cyclic_version_is_chosen() {
 }
 
 #[test]
-fn who_delivers_the_slowest_does_not_in_the_cyclic_version() {
+fn in_cyclic_the_node_with_the_slowest_link_does_not_deliver() {
     let mut world = World::whole("rs(4,1)", BLOCK_LEN);
     world.network.pair_bytes_per_s.insert((holder(3), spare(0)), 1.0);
     let (plan, considered) = choose(&world, &[0], 64, "cyclic");
@@ -143,7 +143,7 @@ fn who_delivers_the_slowest_does_not_in_the_cyclic_version() {
 }
 
 #[test]
-fn the_slow_way_of_who_delivers_nothing_is_no_reason_for_slow_links_between_helpers() {
+fn a_slow_link_to_the_requestor_does_not_matter_for_a_node_that_does_not_deliver() {
     let (mut world, rate) = (World::whole("rs(4,1)", BLOCK_LEN), BLOCK_LEN as f64);
     // All remaining nodes must help. One order is fast.
     let all = [1, 2, 3, 4].map(holder);
@@ -160,7 +160,7 @@ fn the_slow_way_of_who_delivers_nothing_is_no_reason_for_slow_links_between_help
 }
 
 #[test]
-fn the_requestors_own_line_is_told_where_it_is_the_slowest() {
+fn the_requestors_own_line_is_reported_if_it_is_the_slowest() {
     let (mut world, rate) = (World::whole("rs(4,2)", BLOCK_LEN), BLOCK_LEN as f64);
     world.network.down_bytes_per_s.insert(spare(0), rate / 2.0);
     let (_, considered) = choose(&world, &[0], 64, "cyclic");
@@ -169,7 +169,7 @@ fn the_requestors_own_line_is_told_where_it_is_the_slowest() {
 }
 
 #[test]
-fn several_paths_are_taken_where_they_are_quicker_and_only_there() {
+fn several_paths_are_used_only_if_they_are_faster() {
     // All pairs of nodes are slow; the line of each node carries much more.
     let mut world = World::whole("rs(3,6)", BLOCK_LEN);
     let all: Vec<Party> = (0..9).map(holder).chain([spare(0)]).collect();
@@ -194,7 +194,7 @@ fn several_paths_are_taken_where_they_are_quicker_and_only_there() {
 }
 
 #[test]
-fn a_path_gets_as_much_as_it_carries() {
+fn a_path_gets_work_in_proportion_to_its_rate() {
     let mut world = World::whole("rs(2,2)", 400);
     world.paths = Paths::Count(2);
     // Every path needs two of three helpers. One link to the requestor is three times as fast as the others.
@@ -244,7 +244,7 @@ fn paths_share_a_racks_line_and_there_are_no_more_than_there_are_links() {
 }
 
 #[test]
-fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
+fn direct_copies_an_available_block_and_refuses_a_lost_one() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let direct = by_name(Kind::Repair, "direct").unwrap();
     let stores = [(spare(3), block(3, 2))];
@@ -264,7 +264,7 @@ fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
 }
 
 #[test]
-fn of_several_lost_blocks_what_is_quicker_is_chosen() {
+fn for_several_lost_blocks_the_faster_scheme_is_chosen() {
     // One chain carries the sums of all lost blocks to one or more requestors. With as many lost blocks as helpers, no chain is needed.
     let world = World::whole("rs(6,3)", BLOCK_LEN);
     let (_, considered) = choose(&world, &[0, 4], 16, AUTO);

@@ -45,7 +45,7 @@ impl RepairScheme for Ranked {
 }
 
 #[test]
-fn settings_are_remembered_apart() {
+fn caches_distinguish_settings() {
     for spec in ["rs(4,2)", "lrc(4,2,2)", "hitchhiker-xor(4,2)"] {
         let world = World::whole(spec, 64);
         let job =

@@ -92,7 +92,7 @@ fn one_block_takes_as_long_as_the_papers_say() {
 }
 
 #[test]
-fn blocks_lost_together_ride_on_one_chain() {
+fn blocks_lost_together_share_one_chain() {
     let world = World::whole("rs(6,3)", BLOCK_LEN);
     let plan = repair_one(&world, &[1, 4, 7], "pipeline");
     let [lane] = plan.shape.lanes.as_slice() else { panic!("{} lanes", plan.shape.lanes.len()) };
@@ -103,7 +103,7 @@ fn blocks_lost_together_ride_on_one_chain() {
 }
 
 #[test]
-fn clients_are_served_one_by_one_for_they_pass_nothing_on() {
+fn clients_are_served_separately_because_they_forward_nothing() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let wants = [CLIENT, Party::Client(10)].map(|client| world.want(WantKind::Output, client, 0)).to_vec();
     let job = Job { holds: world.holds_without(&[0]), wants, ..Job::default() };
@@ -123,7 +123,7 @@ fn clients_are_served_one_by_one_for_they_pass_nothing_on() {
 }
 
 #[test]
-fn helpers_are_taken_and_stand_in_the_chain_as_preferred() {
+fn helpers_are_chosen_and_ordered_as_preferred() {
     let world = World::whole("rs(4,3)", BLOCK_LEN);
     let (job, stores) = store_job(&world, &[2]);
     let prefer = [6, 0, 5].map(holder);
@@ -132,7 +132,7 @@ fn helpers_are_taken_and_stand_in_the_chain_as_preferred() {
 }
 
 #[test]
-fn what_is_read_anyway_helps_and_keeps_its_place_in_the_chain() {
+fn blocks_read_anyway_help_and_keep_their_place_in_the_chain() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let wants = [0, 4].map(|index| world.want(WantKind::Output, CLIENT, index)).to_vec();
     let job = Job { holds: world.holds_without(&[0]), wants, ..Job::default() };
@@ -142,7 +142,7 @@ fn what_is_read_anyway_helps_and_keeps_its_place_in_the_chain() {
 }
 
 #[test]
-fn a_requestor_that_holds_a_block_helps_itself() {
+fn a_requestor_that_holds_a_block_is_also_a_helper() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let reader = holder(1);
     let job = Job { holds: world.holds_without(&[0]), wants: vec![world.want(WantKind::Output, reader, 0)], ..Job::default() };
@@ -168,7 +168,7 @@ fn two_blocks_of_one_node_are_one_stage() {
 }
 
 #[test]
-fn a_hole_is_gone_around_and_only_there() {
+fn a_hole_is_avoided_only_at_its_positions() {
     let world = World::whole("rs(3,2)", BLOCK_LEN);
     let (mut job, stores) = store_job(&world, &[0]);
     let hold = job.holds.remove(0);
@@ -200,7 +200,7 @@ fn a_corrupt_block_is_copied_but_for_its_hole() {
 }
 
 #[test]
-fn what_is_read_anyway_helps() {
+fn blocks_read_anyway_help() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let wants = (0..4).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
     let job = Job { holds: world.holds_without(&[1]), wants, ..Job::default() };
@@ -211,7 +211,7 @@ fn what_is_read_anyway_helps() {
 }
 
 #[test]
-fn a_block_that_is_there_is_read_or_moved() {
+fn an_available_block_is_read_or_moved() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let wants = vec![world.want(WantKind::Output, CLIENT, 3), world.want(WantKind::Store, spare(4), 4)];
     let job = Job { holds: world.holds_without(&[]), wants, ..Job::default() };
@@ -272,7 +272,7 @@ fn a_lane_ends_where_a_change_does() {
 }
 
 #[test]
-fn what_cannot_be_recovered_is_named() {
+fn unrecoverable_blocks_are_named() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let (job, stores) = store_job(&world, &[0, 3, 5]);
     for scheme in answering(Kind::Repair) {
@@ -284,7 +284,7 @@ fn what_cannot_be_recovered_is_named() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_jobs_are_refused() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let (good, stores) = store_job(&world, &[0]);
     let pipeline = by_name(Kind::Repair, "pipeline").unwrap();
@@ -342,7 +342,7 @@ fn a_block_full_of_holes_counts_as_lost() {
 }
 
 #[test]
-fn a_block_with_a_hole_helps_beside_one_that_is_full_of_them() {
+fn a_block_with_a_hole_helps_beside_one_full_of_holes() {
     let world = World::whole("rs(2,3)", 2000);
     let (mut job, stores) = store_job(&world, &[0]);
     let whole = std::mem::take(&mut job.holds);
@@ -419,7 +419,7 @@ fn a_read_of_a_run_with_one_block_lost_takes_little_more_than_the_run() {
 
 /// Rotated Reed-Solomon is made for this: reading two neighbours, one of them lost, reads fewer than k further blocks.
 #[test]
-fn codes_for_degraded_reads_of_runs_keep_their_promise() {
+fn codes_for_degraded_reads_of_runs_read_as_little_as_declared() {
     for (spec, run, lost, moved) in [
         ("rs(6,3)", 1..3, 1, 5.0),
         ("rotated-rs(6,3)", 1..3, 1, 3.5),
@@ -436,7 +436,7 @@ fn codes_for_degraded_reads_of_runs_keep_their_promise() {
 /// A chain and a tree send no other wanted blocks. But a block that is read for the reader is in memory, so it helps before a
 /// preferred block that is not.
 #[test]
-fn what_is_read_anyway_helps_first() {
+fn blocks_read_anyway_help_first() {
     for spec in ["rs(4,2)", "rotated-rs(4,2)", "hitchhiker-xor(4,2)", "butterfly(4)", "msr(3,3)", "clay(4,2)"] {
         let world = World::whole(spec, 192);
         let (k, alpha) = (world.code.k() as u8, world.code.alpha());

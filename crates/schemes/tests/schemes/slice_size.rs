@@ -11,7 +11,7 @@ fn seconds(len: u64, slice: u64, links: &[f64], overhead: f64) -> f64 {
 }
 
 #[test]
-fn the_models_slices_come_out() {
+fn the_slice_sizes_match_the_model() {
     let vectors: Value = serde_json::from_str(include_str!("data/topo_cpu.json")).unwrap();
     let cases = vectors["cases"].as_array().unwrap();
     for case in cases {

@@ -148,8 +148,8 @@ impl Disk {
         Ok(dir)
     }
 
-    /// Removes the payload first, durably, and the block with it. In the other order, a crash in between would leave a
-    /// payload without a description, which no one could safely delete.
+    /// Removes the payload first, durably, and the block with it. In the other order, a crash in between would leave a payload without a
+    /// description, which could not be deleted safely.
     pub(super) fn remove(self: &Arc<Self>, id: BlockId) -> Result<bool> {
         let _claim = self.claim(id)?;
         let payload = self.payload_path(id);

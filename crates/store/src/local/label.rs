@@ -75,7 +75,7 @@ mod tests {
 
     /// The examples of `docs/formats.md`, whose checksums come from an independent program.
     #[test]
-    fn each_version_is_read_and_says_where_blocks_lie() {
+    fn each_version_is_read_and_determines_the_directories_of_blocks() {
         let text = include_str!("../../../../docs/formats.md");
         for (version, shard) in [(1, 0x1c7), (2, 0x007)] {
             let begin = format!("weft-disk {version}\n");

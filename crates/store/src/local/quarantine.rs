@@ -61,7 +61,7 @@ impl Disk {
 
     pub(super) fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
         let dir = self.dir.join(QUARANTINE);
-        // Without a time that can be read it is left to a person.
+        // Without a readable time it is left to an operator.
         let since = |place: &str| fs::read_to_string(dir.join(place).join(SINCE)).ok()?.trim_end().parse::<u64>().ok();
         let place = |name: String| QuarantinePlace {
             since_ms: since(&name),
@@ -139,7 +139,7 @@ fn is_place(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(id, times)| id.parse::<BlockId>().is_ok() && !times.contains('/'))
 }
 
-/// The places of blocks, in order; whatever else is there is none of ours.
+/// The directories of quarantined blocks, sorted. Ignores everything else in `dir`.
 fn places(dir: &Path) -> Result<Vec<String>> {
     let failed = |error| cannot_open(dir, "cannot list it", &error);
     let mut places = Vec::new();

@@ -41,7 +41,7 @@ fn version_2_is_still_read() {
 }
 
 #[test]
-fn every_changed_byte_and_every_cut_is_found() {
+fn every_changed_byte_and_every_truncation_is_detected() {
     let bytes = sidecar(3 * PAGE_LEN + 7).encode().unwrap();
     for at in 0..bytes.len() {
         for change in [0x01, 0x80, 0xff] {
@@ -55,7 +55,7 @@ fn every_changed_byte_and_every_cut_is_found() {
 }
 
 #[test]
-fn descriptions_that_make_no_sense_are_refused() {
+fn invalid_descriptions_are_refused() {
     let good = conformance::block(CLUSTER, 1, 5000);
     let changes: [fn(&mut BlockMeta); 10] = [
         |meta| meta.stripe.k = 0,
@@ -82,13 +82,13 @@ fn descriptions_that_make_no_sense_are_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_at_all_are_only_refused(bytes: Vec<u8>) {
+    fn any_bytes_are_refused_without_a_panic(bytes: Vec<u8>) {
         prop_assert!(Sidecar::decode(&bytes).is_err());
     }
 
     /// The same after a valid magic, version and checksum, so the bytes reach the decoder itself.
     #[test]
-    fn any_sealed_bytes_are_only_refused(head: [u32; 3], body: Vec<u8>) {
+    fn any_bytes_with_a_valid_checksum_are_refused_without_a_panic(head: [u32; 3], body: Vec<u8>) {
         for version in [FIRST_VERSION, SIDECAR_VERSION] {
             let head = [version, head[0], head[1], head[2]].map(u32::to_le_bytes).concat();
             prop_assert!(Sidecar::decode(&sealed([&MAGIC[..], &head, &body].concat())).is_err());
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded(len in 0u64..3_000_000, object in ".{0,40}", term: u64, count: u64, copy: u8, generation: u32) {
+    fn encoding_and_decoding_round_trips(len in 0u64..3_000_000, object in ".{0,40}", term: u64, count: u64, copy: u8, generation: u32) {
         let mut meta = conformance::block(CLUSTER, 1, len);
         let seq = Seq::new(term, vec![count; meta.stripe.k as usize]);
         (meta.object, meta.seq, meta.id.copy, meta.id.generation) = (object, seq, copy, generation);

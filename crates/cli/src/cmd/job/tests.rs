@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_conversion_that_takes_days_says_so() {
+fn a_conversion_that_takes_days_gets_a_warning() {
     let amount = |bytes| Some(api::JobAmount { blocks: 1, bytes });
     let job = |state: &str, bytes_per_s, total, done| api::Job {
         id: 3,

@@ -152,7 +152,7 @@ fn a_put_that_waits_for_all_blocks_ends_with_its_plan() {
 }
 
 #[test]
-fn what_comes_after_the_end_is_written_down_as_it_comes() {
+fn blocks_that_arrive_after_the_end_are_recorded_on_arrival() {
     let mut played = Played::ended_early();
     played.on(Event::Told);
     assert!(played.asked.is_none(), "nothing new");
@@ -171,7 +171,7 @@ fn what_comes_after_the_end_is_written_down_as_it_comes() {
 }
 
 #[test]
-fn what_does_not_come_is_told_of() {
+fn blocks_that_do_not_arrive_are_reported() {
     let mut played = Played::ended_early();
     played.report.broken(NodeId(6), Error::replan("reset"));
     played.stores(7, 99);
@@ -186,7 +186,7 @@ fn what_does_not_come_is_told_of() {
 }
 
 #[test]
-fn what_could_not_be_written_down_is_tried_again_when_more_is_told() {
+fn a_failed_record_is_retried_with_the_next_report() {
     let mut played = Played::ended_early();
     played.come([6]);
     played.answer(false);
@@ -202,7 +202,7 @@ fn what_could_not_be_written_down_is_tried_again_when_more_is_told() {
 }
 
 #[test]
-fn a_stripe_waits_for_a_place_or_for_its_plan() {
+fn a_stripe_waits_for_a_place_or_for_the_end_of_its_plan() {
     for plan_ends in [false, true] {
         let mut played = Played::new(2);
         played.come(1..=4);
@@ -230,7 +230,7 @@ fn a_stripe_that_could_not_be_ended_leaves_its_place() {
 }
 
 #[test]
-fn places_are_few() {
+fn the_number_of_places_is_bounded() {
     let mut places = LatePlans::default();
     let mut enter = |stripe, upload| places.enter(StripeId(stripe), UploadId(upload), stripe);
     assert!((0..4).all(|stripe| enter(stripe, 1)) && !enter(4, 1) && enter(4, 2) && !enter(4, 3));
@@ -263,7 +263,7 @@ proptest! {
     /// Each block is recorded at most once, and only with a receipt from its own home (see [`Played::on`]). In any case
     /// the stripe ends and leaves its place.
     #[test]
-    fn a_stripe_comes_to_its_end(missing_max in 0..=2u32, happens in prop::collection::vec(happens(), 0..40)) {
+    fn under_any_events_a_stripe_ends(missing_max in 0..=2u32, happens in prop::collection::vec(happens(), 0..40)) {
         let mut played = Played::new(missing_max);
         let mut done = BTreeSet::new();
         for happens in happens {

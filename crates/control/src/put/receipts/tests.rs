@@ -24,7 +24,7 @@ fn failed(report: &Report, complaints: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn of_whom_the_writer_complains_has_failed_unless_it_waited_for_another() {
+fn a_node_that_the_writer_blames_has_failed_unless_it_waited_for_another() {
     let writer = Party::Client(1);
     // A link to the writer broke at a node that waited for the writer, as all nodes do at times.
     assert_eq!(failed(&report(&[(1, writer, &[writer]), (2, node(1), &[node(1)])]), &[1]), [1]);
@@ -38,7 +38,7 @@ fn of_whom_the_writer_complains_has_failed_unless_it_waited_for_another() {
 }
 
 #[test]
-fn where_one_held_up_all_the_others_were_only_cancelled() {
+fn if_one_node_delayed_the_plan_the_others_have_not_failed() {
     let mut all = report(&[(1, node(1), &[node(3)]), (2, node(2), &[]), (3, node(3), &[])]);
     assert_eq!(failed(&all, &[]), [2, 3], "a node that was cancelled without having waited was late itself");
     let blame = Blame { node: NodeId(3), accuser: Some(NodeId(1)) };

@@ -70,14 +70,14 @@ fn when_one_fails_the_others_have_a_grace_are_cancelled_and_then_given_up() {
 }
 
 #[test]
-fn one_that_could_not_be_started_fails_the_others_without_any_event() {
+fn a_task_that_could_not_be_started_fails_the_others_without_an_event() {
     let mut it = started(OnFailure::EndAll, None, &[NodeId(3)]);
     assert_eq!(it.wake_at(), Some(at(2_000)));
     assert_eq!(it.on(Event::Woken, at(2_000)), [Action::Failing, Action::CancelAll(ids(&[1, 2, 4]))]);
 }
 
 #[test]
-fn receivers_of_a_put_go_on_without_one_that_fails_until_the_client_is_done() {
+fn receivers_of_a_put_continue_without_a_failed_one_until_the_client_is_done() {
     let mut it = execution(OnFailure::GoOn, None);
     let lost = it.on(Event::Lost(NodeId(3), None), at(10));
     assert_eq!(lost, [Action::Suspect(NodeId(3)), Action::SoFar]);
@@ -93,7 +93,7 @@ fn receivers_of_a_put_go_on_without_one_that_fails_until_the_client_is_done() {
 }
 
 #[test]
-fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
+fn a_node_that_delays_a_plan_may_still_report_what_has_arrived() {
     let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
     let stalled = |it: &mut Execution| {
         for id in 1..=4 {
@@ -137,7 +137,7 @@ fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
 }
 
 #[test]
-fn a_silent_receiver_is_given_up_for_a_complaint_only_where_nobody_else_waits_for_it() {
+fn a_blamed_silent_receiver_is_given_up_only_if_no_other_node_waits_for_it() {
     let complaint = |id| Event::Complaint(BTreeSet::from([NodeId(id)]));
     let policy = |one_by_one, failed_max| Some(StallPolicy { one_by_one, failed_max, ..StallPolicy::of_chain(STALL) });
     let mut chained = execution(OnFailure::GoOn, policy(false, 1));
@@ -197,7 +197,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn it_ends_whatever_happens_and_gives_up_nobody_who_was_not_cancelled(
+    fn under_any_events_it_ends_and_gives_up_only_cancelled_tasks(
         events in proptest::collection::vec((any_event(), 0..1_500u64), 0..60),
         goes_on: bool,
         spare: bool,

@@ -50,8 +50,8 @@ impl Work<'_> {
         committed
     }
 
-    /// Begins the put. It waits for all blocks, whatever the policy allows: no user waits for it, and the old blocks
-    /// will be dropped.
+    /// Begins the put. It waits for all blocks, even if the policy allows an earlier acknowledgement: no user waits for it, and the old
+    /// blocks will be dropped.
     async fn begin(&self, object: &ObjectRecord) -> Result<UploadRecord> {
         let (shared, target) = (self.shared, self.target);
         let new = NewUpload {

@@ -42,7 +42,7 @@ struct Order<'a> {
 }
 
 impl Work<'_> {
-    /// Lets an agent write a stripe that has its turn; when this returns, the stripe has ended.
+    /// Has an agent write a stripe whose turn has come; when this returns, the stripe has ended.
     pub(super) async fn written<'a>(
         &'a self,
         object: &ObjectRecord,
@@ -105,7 +105,7 @@ impl Work<'_> {
         }
     }
 
-    /// Lets a node write the stripe, and checks whether it has ended.
+    /// Has a node write the stripe, and checks whether the stripe has ended.
     async fn tried(&self, node: NodeId, order: &Order<'_>, waits: &Waits<'_>) -> Tried {
         let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
         let told = self.delegation(node, order, &moving, waits).await;
@@ -114,8 +114,8 @@ impl Work<'_> {
         Tried { told, has_read, ended: self.ended(order.upload.id, order.number).await }
     }
 
-    /// Waits until there is space for a new stripe of this size and it has its turn. A waiting stripe has not started.
-    /// It leaves its turn to stripes of other objects, which only learn here that an object waits.
+    /// Waits until there is space for a new stripe of this size and it has its turn. A waiting stripe has not started. It yields its turn
+    /// to stripes of other objects, which learn only here that an object waits.
     async fn until_room<'a>(
         &'a self,
         upload: UploadId,
@@ -164,7 +164,7 @@ impl Work<'_> {
         }
     }
 
-    /// Sends a node to write the stripe, and follows it. A node that is silent for the time of a stall is given up.
+    /// Delegates the stripe to a node, and follows its progress. Gives up after a stall without a report.
     async fn delegation(&self, node: NodeId, order: &Order<'_>, moving: &Moving<'_>, waits: &Waits<'_>) -> Result<()> {
         let shared = self.shared;
         let gone = || Error::retry(format!("{} went down", shared.members.name(node))).party(Party::Node(node));
@@ -220,7 +220,7 @@ impl Work<'_> {
             put_key: order.upload.new.key.0,
         };
         let mut agent = rpc::agent_client(session.channel);
-        // Only the stream's beginning has a deadline: the conversion takes as long as it needs.
+        // Only the start of the stream has a deadline, because a conversion can take any time.
         shared.answer(agent.convert_stripe(tonic::Request::new(request))).await
     }
 }
@@ -234,8 +234,8 @@ enum Unfinished {
     Broken(String),
 }
 
-/// Follows the events until the stripe is written. Gives up a node that is silent for the time of a stall, or that
-/// reports no progress for long. `len`: the progress when everything was sent.
+/// Follows the events until the stripe is written. Gives up after a stall without a report, or after a long time without progress. `len` is
+/// the progress when everything was sent.
 async fn followed(
     mut events: impl Stream<Item = Result<ConvertEvent, Status>> + Unpin,
     len: u64,

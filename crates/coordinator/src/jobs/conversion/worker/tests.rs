@@ -17,7 +17,7 @@ async fn each_second(far: impl Fn(u64) -> u64) -> (Duration, Unfinished) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_says_nothing_or_is_no_farther_is_not_waited_for() {
+async fn an_agent_that_is_silent_or_makes_no_progress_is_given_up() {
     let (after, why) = each_second(|second| second.min(10)).await;
     assert!(matches!(&why, Unfinished::Broken(why) if why.contains("no progress for 60s")), "{why:?}");
     assert_eq!(after.as_secs(), 11 + 60);
