@@ -2,7 +2,7 @@
 
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
-use weft_types::NodeId;
+use weft_types::{BlockId, GarbageReason, NodeId};
 
 /// The pause before the next request to a node whose quota is used up.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -16,11 +16,16 @@ pub struct Removals<R> {
     waiting: BTreeMap<(NodeId, bool), (R, Time)>,
     /// Keyed like `waiting`, so that expected garbage never hides a warning about unexpected garbage.
     told: BTreeMap<(NodeId, bool), Time>,
+    /// Where the next list of a node's garbage begins: after this time and block.
+    after: BTreeMap<(NodeId, GarbageReason), Key>,
 }
+
+/// The order of garbage: when it may be removed, milliseconds since 1970, and the block.
+pub type Key = (u64, BlockId);
 
 impl<R> Default for Removals<R> {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), told: BTreeMap::new() }
+        Self { waiting: BTreeMap::new(), told: BTreeMap::new(), after: BTreeMap::new() }
     }
 }
 
@@ -33,6 +38,20 @@ impl<R: PartialEq> Removals<R> {
     /// Records that a node keeps some garbage until its quota allows more.
     pub fn waits(&mut self, node: NodeId, meant: bool, registration: R, now: Time) {
         self.waiting.insert((node, meant), (registration, now + ASK_AGAIN_AFTER));
+    }
+
+    /// Where the next list of a node's garbage begins; `None`: with the oldest.
+    pub fn after(&self, node: NodeId, reason: GarbageReason) -> Option<Key> {
+        self.after.get(&(node, reason)).copied()
+    }
+
+    /// Records where a list ended, or with `None` that it was the last. So blocks that a node keeps, for example on a failed disk,
+    /// do not delay newer ones on its other disks.
+    pub fn listed(&mut self, node: NodeId, reason: GarbageReason, last: Option<Key>) {
+        match last {
+            Some(last) => drop(self.after.insert((node, reason), last)),
+            None => drop(self.after.remove(&(node, reason))),
+        }
     }
 
     /// Whether the log must report now that a node keeps garbage. If so, the report counts as made.
@@ -48,6 +67,19 @@ impl<R: PartialEq> Removals<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_continue_after_the_last_one_and_begin_again_at_the_end() {
+        use weft_types::StripeId;
+        let mut removals = Removals::<u8>::default();
+        let [node, other] = [1, 2].map(NodeId);
+        let key = (7, BlockId { stripe: StripeId(3), index: 1, copy: 0, generation: 2 });
+        removals.listed(node, GarbageReason::Removed, Some(key));
+        let after = [(node, GarbageReason::Removed), (node, GarbageReason::Repaired), (other, GarbageReason::Removed)];
+        assert_eq!(after.map(|(node, reason)| removals.after(node, reason)), [Some(key), None, None]);
+        removals.listed(node, GarbageReason::Removed, None);
+        assert_eq!(removals.after(node, GarbageReason::Removed), None);
+    }
 
     #[test]
     fn a_waiting_node_is_asked_once_a_minute_and_reported_once_an_hour() {

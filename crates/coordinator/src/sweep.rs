@@ -6,7 +6,10 @@
 use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
-use weft_control::{garbage::Removals, put::upload};
+use weft_control::{
+    garbage::{Key, Removals},
+    put::upload,
+};
 use weft_proto::{rpc, v1};
 use weft_types::{BlockId, Error, GarbageReason, NodeId, Result};
 
@@ -28,6 +31,8 @@ struct Kept {
     waiting: usize,
     /// The node's reason for the first of them.
     why: String,
+    /// Where the list of each reason ended.
+    listed: Vec<(GarbageReason, Option<Key>)>,
 }
 
 /// Sweeps for as long as it runs.
@@ -82,8 +87,10 @@ async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registratio
     let up = shared.members.view().nodes.into_values().filter(|node| node.up).map(|node| node.id);
     let registered = up.filter_map(|node| Some((node, shared.members.session(node)?.link_key.id())));
     let nodes: Vec<(NodeId, Registration)> = registered.filter(|(node, of)| removals.is_due(*node, meant, of, now)).collect();
-    let kept = join_all(nodes.iter().map(|(node, _)| remove_garbage(shared, *node, meant, now_ms))).await;
+    let after = &*removals;
+    let kept = join_all(nodes.iter().map(|(node, _)| remove_garbage(shared, *node, meant, after, now_ms))).await;
     for ((node, registration), kept) in nodes.into_iter().zip(kept) {
+        kept.iter().flat_map(|kept| &kept.listed).for_each(|(reason, last)| removals.listed(node, *reason, *last));
         if matches!(&kept, Ok(kept) if kept.waiting > 0) {
             removals.waits(node, meant, registration, now);
         }
@@ -97,7 +104,7 @@ async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registratio
 
 fn tell(node: &str, meant: bool, kept: Result<Kept>) {
     match kept {
-        Ok(Kept { blocks, waiting, why }) if meant && blocks == waiting => {
+        Ok(Kept { blocks, waiting, why, .. }) if meant && blocks == waiting => {
             tracing::info!(node, blocks, why, "garbage waits for the hourly limit of its disk");
         }
         Ok(Kept { blocks, why, .. }) => tracing::warn!(node, blocks, why, "cannot remove garbage"),
@@ -106,13 +113,21 @@ fn tell(node: &str, meant: bool, kept: Result<Kept>) {
 }
 
 /// Deletes the garbage records of the blocks that the node has removed. Blocks that it keeps, for example on a failed disk, stay garbage.
-/// They delay others only if they fill a whole sweep.
-async fn remove_garbage(shared: &Shared, node: NodeId, meant: bool, now_ms: u64) -> Result<Kept> {
+/// If they fill a whole sweep, the next sweep continues after them.
+async fn remove_garbage(
+    shared: &Shared,
+    node: NodeId,
+    meant: bool,
+    removals: &Removals<Registration>,
+    now_ms: u64,
+) -> Result<Kept> {
     let mut kept = Kept::default();
     for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant() == meant) {
-        let garbage = shared.meta.garbage(node, reason, now_ms, BLOCKS_PER_SWEEP).await;
+        let garbage = shared.meta.garbage(node, reason, now_ms, removals.after(node, reason), BLOCKS_PER_SWEEP).await;
         let garbage = garbage.map_err(|error| shared.meta_error(error))?;
-        let blocks: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
+        let last = garbage.items.last().filter(|_| garbage.more).map(|last| (last.not_before_ms, last.block));
+        kept.listed.push((reason, last));
+        let blocks: Vec<BlockId> = garbage.items.iter().map(|garbage| garbage.block).collect();
         for asked in blocks.chunks(BLOCKS_PER_CALL) {
             let reply = remove(shared, node, asked, reason).await?;
             let gone = reply.gone.iter().filter_map(|id| postcard::from_bytes::<BlockId>(id).ok());

@@ -160,8 +160,15 @@ pub trait Meta: Send + Sync {
     /// changed.
     async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 
-    /// The garbage of one reason that a node may remove now.
-    async fn garbage(&self, node: NodeId, reason: GarbageReason, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
+    /// The garbage of one reason that a node may remove now, the oldest first, after `after`: a block and its `not_before_ms`.
+    async fn garbage(
+        &self,
+        node: NodeId,
+        reason: GarbageReason,
+        now_ms: u64,
+        after: Option<(u64, BlockId)>,
+        limit: u32,
+    ) -> Result<Page<GarbageBlock>>;
     /// All garbage, by disk and reason, including garbage that may not be removed yet.
     async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>>;
     /// Changes the reason of a node's unexpected garbage to removal by a user. Returns the number of blocks.

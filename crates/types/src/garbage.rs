@@ -13,7 +13,8 @@ pub enum GarbageReason {
     Repaired,
     /// It was allocated for a put, repair or conversion that did not complete.
     GivenUp,
-    /// No reason is recorded: it became garbage under an earlier version.
+    /// No reason is recorded, because it became garbage under an earlier version. Or it was allocated before the coordinator started, and was
+    /// given up afterwards: if the metadata is an old copy, an object may need it.
     Unexpected,
 }
 
@@ -37,8 +38,8 @@ impl GarbageReason {
         Self::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Self::Unexpected)
     }
 
-    /// Whether a user or a committed transaction intended the removal: such blocks are freed at once. Allocations that were given up are
-    /// included: they never belonged to a stripe, and their generations are never reused.
+    /// Whether a user or a committed transaction intended the removal: such blocks are freed at once. Allocations that their own
+    /// coordinator gave up are included: no stripe has ever contained them.
     pub const fn is_meant(self) -> bool {
         !matches!(self, Self::Unexpected)
     }

@@ -22,7 +22,7 @@ fn a_copy_of_the_metadata_that_was_made_under_way_takes_its_place() {
     let copy = cluster.file("copy.sqlite");
     let report = cluster.json(&["metadata", "backup", path(&copy)]);
     assert_eq!((&report["objects"], &report["epoch"]), (&1.into(), &1.into()), "{report}");
-    cluster.weft(["metadata", "backup", path(&copy)]).refused(2, &["copy.sqlite exists already"]);
+    cluster.weft(["metadata", "backup", path(&copy)]).refused(2, &["copy.sqlite already exists"]);
     cluster.down().ok();
     let dir = cluster.dir().join("coordinator");
     for entry in fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {

@@ -7,10 +7,10 @@ use rusqlite::{
     backup::{Backup, StepResult},
 };
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io,
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 
@@ -25,30 +25,23 @@ pub fn backup(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
     if !from.is_file() {
         return Err(MetaError::NotFound(format!("there is no metadata in {}", from.display())));
     }
-    let (Some(name), false) = (to.file_name(), to.try_exists().map_err(|error| failed(to, error))?) else {
-        return Err(MetaError::Refused(format!("{} already exists, or is not a file name: choose another", to.display())));
-    };
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(".new");
-    let unfinished = Unfinished(to.with_file_name(hidden));
-    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished.0);
-    let file = file.map_err(|error| failed(&unfinished.0, error))?;
-    let copied = copy(from, &unfinished.0)?;
-    file.sync_all().and_then(|()| fs::rename(&unfinished.0, to)).map_err(|error| failed(to, error))?;
+    let exists =
+        |to: &Path| MetaError::Refused(format!("{} already exists, or is not a file name: choose a new file name", to.display()));
+    let (Some(name), false) = (to.file_name(), fs::symlink_metadata(to).is_ok()) else { return Err(exists(to)) };
     let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A random name, so that no other process has made the file. Dropping it removes the file.
+    let mut prefix = OsString::from(".");
+    prefix.push(name);
+    let unfinished =
+        tempfile::Builder::new().prefix(&prefix).suffix(".new").tempfile_in(dir).map_err(|error| failed(dir, error))?;
+    let copied = copy(from, unfinished.path())?;
+    unfinished.as_file().sync_all().map_err(|error| failed(to, error))?;
+    unfinished.persist_noclobber(to).map_err(|error| match error.error.kind() {
+        io::ErrorKind::AlreadyExists => exists(to),
+        _ => failed(to, error.error),
+    })?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| failed(dir, error))?;
     Ok(copied)
-}
-
-/// The copy under its temporary name. Dropping it removes the file.
-struct Unfinished(PathBuf);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        // Fails after the rename; before it, the copy is incomplete.
-        let _removed = fs::remove_file(&self.0);
-    }
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {

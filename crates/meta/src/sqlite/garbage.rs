@@ -1,7 +1,7 @@
 //! Blocks that are no longer needed, until their nodes have removed them.
 
 use super::rows;
-use crate::{GarbageBlock, GarbageTotal, Result};
+use crate::{GarbageBlock, GarbageTotal, Page, Result};
 use rusqlite::Transaction;
 use weft_types::{BlockId, DiskNumber, GarbageReason, Home, NodeId};
 
@@ -28,18 +28,25 @@ pub(super) fn list(
     node: NodeId,
     reason: GarbageReason,
     now_ms: u64,
+    after: Option<(u64, BlockId)>,
     limit: u32,
-) -> Result<Vec<GarbageBlock>> {
+) -> Result<Page<GarbageBlock>> {
+    // All times are after this one.
+    let (time, block) = after.map_or((-1, None), |(time, block)| (time as i64, Some(block)));
+    let [stripe, index, copy, generation] =
+        block.map_or([0; 4], |block| [block.stripe.0, block.index.into(), block.copy.into(), block.generation.into()]);
     let mut statement = tx.prepare_cached(
         "SELECT stripe, idx, copy, generation, node, disk, not_before_ms, bytes FROM garbage
          WHERE node = ?1 AND reason = ?2 AND not_before_ms <= ?3
-         ORDER BY not_before_ms, stripe, idx, copy, generation LIMIT ?4",
+           AND not_before_ms >= ?4 AND (not_before_ms, stripe, idx, copy, generation) > (?4, ?5, ?6, ?7, ?8)
+         ORDER BY not_before_ms, stripe, idx, copy, generation LIMIT ?9",
     )?;
-    let garbage = statement.query_map((node.0, reason.name(), now_ms, limit), |row| {
+    let key = (node.0, reason.name(), now_ms, time, stripe, index, copy, generation, u64::from(limit) + 1);
+    let garbage = statement.query_map(key, |row| {
         let (block, home) = rows::block_and_home(row)?;
         Ok(GarbageBlock { block, home, reason, bytes: row.get(7)?, not_before_ms: row.get(6)? })
     })?;
-    Ok(garbage.collect::<Result<_, _>>()?)
+    Ok(rows::page(garbage.collect::<Result<_, _>>()?, limit))
 }
 
 pub(super) fn count(tx: &Transaction<'_>) -> Result<u64> {

@@ -401,8 +401,15 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| blocks::mark_corrupt(tx, block, bytes)).await
     }
 
-    async fn garbage(&self, node: NodeId, reason: GarbageReason, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>> {
-        self.read(move |tx| garbage::list(tx, node, reason, now_ms, limit)).await
+    async fn garbage(
+        &self,
+        node: NodeId,
+        reason: GarbageReason,
+        now_ms: u64,
+        after: Option<(u64, BlockId)>,
+        limit: u32,
+    ) -> Result<Page<GarbageBlock>> {
+        self.read(move |tx| garbage::list(tx, node, reason, now_ms, after, limit)).await
     }
 
     async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>> {

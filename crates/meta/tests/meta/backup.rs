@@ -63,14 +63,14 @@ async fn what_cannot_be_copied_is_named_and_nothing_is_left() {
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("copy")), "{left:?}");
 }
 
-/// What a directory has besides the database.
+/// The names of a directory's files except those of the database.
 fn others(dir: &Path) -> Vec<String> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| !name.starts_with("metadata.sqlite")).collect()
 }
 
 #[tokio::test]
-async fn of_two_backups_to_one_name_one_succeeds_and_its_copy_is_whole() {
+async fn of_backups_to_the_same_name_one_succeeds() {
     for round in 0..8 {
         let dir = tempfile::tempdir().unwrap();
         let [from, to] = ["metadata.sqlite", "copy.sqlite"].map(|name| dir.path().join(name));
@@ -97,7 +97,7 @@ async fn of_two_backups_to_one_name_one_succeeds_and_its_copy_is_whole() {
 }
 
 #[tokio::test]
-async fn a_backup_writes_to_no_file_that_is_there_before_it() {
+async fn a_backup_writes_to_no_existing_file() {
     let dir = tempfile::tempdir().unwrap();
     let [from, to, victim, planted] =
         ["metadata.sqlite", "copy.sqlite", "victim", ".copy.sqlite.new"].map(|name| dir.path().join(name));
@@ -108,7 +108,7 @@ async fn a_backup_writes_to_no_file_that_is_there_before_it() {
     assert_eq!(fs::read(&victim).unwrap(), b"kept");
     assert!(fs::symlink_metadata(&planted).unwrap().is_symlink(), "the backup removed a file that is not its own");
     assert!(fs::symlink_metadata(&to).unwrap().is_file());
-    // A link to nothing has its name, too.
+    // A dangling link exists, too.
     fs::remove_file(&to).unwrap();
     std::os::unix::fs::symlink(dir.path().join("nothing"), &to).unwrap();
     assert!(matches!(backup(&from, &to), Err(MetaError::Refused(message)) if message.contains("copy.sqlite")));

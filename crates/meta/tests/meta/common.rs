@@ -185,7 +185,16 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
 pub(crate) async fn garbage_of(meta: &dyn Meta, node: NodeId, now_ms: u64) -> Vec<GarbageBlock> {
     let mut all = Vec::new();
     for reason in GarbageReason::ALL {
-        all.extend(meta.garbage(node, reason, now_ms, 10_000).await.unwrap());
+        let mut after = None;
+        loop {
+            // Small pages, to test their order.
+            let page = meta.garbage(node, reason, now_ms, after, 3).await.unwrap();
+            after = page.items.last().map(|it| (it.not_before_ms, it.block));
+            all.extend(page.items);
+            if !page.more {
+                break;
+            }
+        }
     }
     all
 }
@@ -212,11 +221,6 @@ impl Model {
     /// Removes what `dump` cannot see.
     pub(crate) fn visible(&self) -> Self {
         Self { uploads_high_water: 0, opened: (0, 0), ..self.clone() }
-    }
-
-    /// The database is closed and opened again.
-    pub(crate) fn reopen(&mut self) {
-        self.opened = (self.epoch, self.stripes_high_water);
     }
 
     fn given_up(&self, is_earlier: bool) -> GarbageReason {

@@ -87,9 +87,13 @@ async fn what_schema_9_called_garbage_is_unexpected_until_a_person_releases_it()
     end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
     meta.commit_put(epoch, upload, commit_at(2 << 20, 4)).await.unwrap();
     meta.remove_object(epoch, &name(), 4).await.unwrap();
-    let of = async |node, reason| meta.garbage(NodeId(node), reason, 4, 9).await.unwrap().len();
+    let of = async |node, reason| meta.garbage(NodeId(node), reason, 4, None, 9).await.unwrap().items.len();
     assert_eq!((of(1, GarbageReason::Removed).await, of(1, GarbageReason::Unexpected).await), (1, 1));
-    assert_eq!(meta.garbage(NodeId(1), GarbageReason::Removed, 3, 9).await.unwrap(), [], "its grace period has not ended");
+    assert_eq!(
+        meta.garbage(NodeId(1), GarbageReason::Removed, 3, None, 9).await.unwrap().items,
+        [],
+        "its grace period has not ended"
+    );
     assert_eq!(meta.release_garbage(epoch, NodeId(1)).await.unwrap(), 1);
     assert_eq!((of(1, GarbageReason::Removed).await, of(1, GarbageReason::Unexpected).await), (2, 0));
     assert_eq!(of(2, GarbageReason::Unexpected).await, 1, "the garbage of another node was released");
@@ -97,7 +101,7 @@ async fn what_schema_9_called_garbage_is_unexpected_until_a_person_releases_it()
 }
 
 #[tokio::test]
-async fn what_an_earlier_epoch_allocated_is_unexpected_when_it_is_given_up() {
+async fn allocations_from_before_the_start_become_unexpected_garbage() {
     let (dir, meta, epoch) = fresh().await;
     let first = put(&meta, epoch).await;
     let (ended, stripe) = begun(&meta, epoch, 1, 0).await;
@@ -109,7 +113,7 @@ async fn what_an_earlier_epoch_allocated_is_unexpected_when_it_is_given_up() {
     let aborted = meta.allocate_repair(epoch, repair(6)).await.unwrap();
     drop(meta);
 
-    // The database is an old copy, or its coordinator has restarted: which of them, it cannot know.
+    // The coordinator has restarted, perhaps on an old copy: it cannot tell.
     let meta = open(&dir.path().join("metadata.sqlite"));
     let epoch = meta.become_leader().await.unwrap();
     meta.abort_repair(epoch, aborted, 1).await.unwrap();
@@ -123,7 +127,7 @@ async fn what_an_earlier_epoch_allocated_is_unexpected_when_it_is_given_up() {
     meta.abort_put(epoch, ended, leftovers_at(1)).await.unwrap();
     assert_eq!(reasons(&meta).await, [(GarbageReason::Unexpected, Some(1 << 20))].into());
     forget_all(&meta, epoch).await;
-    // What this epoch allocates is in no metadata but its own.
+    // Allocations of this process are in no other metadata.
     let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
     end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
     meta.abort_put(epoch, upload, leftovers_at(1)).await.unwrap();

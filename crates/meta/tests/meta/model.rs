@@ -46,7 +46,7 @@ async fn run(seed: u64) {
         if step == 75 {
             drop(meta);
             meta = open(&path);
-            model.reopen();
+            model.opened = (model.epoch, model.stripes_high_water);
             followed = Followed::all(&meta).await;
         }
     }
