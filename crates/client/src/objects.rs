@@ -1,7 +1,10 @@
 //! Lists and removes objects.
 
 use crate::{Client, client::Shared};
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 use weft_proto::{
     status::decode_error,
     v1::{Empty, ListObjectsReply, ListObjectsRequest, ObjectEntry, ObjectName, RemoveObjectsRequest, RemovedObject},
@@ -90,12 +93,17 @@ impl Client {
             let asked = rest.iter().map(|(bucket, key)| ObjectName { bucket: bucket.clone(), key: key.clone() });
             let request = RemoveObjectsRequest { names: asked.collect(), dry_run };
             let calls = &self.shared().calls;
-            let answer = calls.once(request, |mut client, request| async move { client.remove_objects(request).await });
+            let is_told = &AtomicBool::new(false);
+            let answer = calls.once(request, |mut client, request| async move {
+                let answer = client.remove_objects(request).await;
+                is_told.store(answer.as_ref().is_err_and(|status| decode_error(status.details()).is_some()), Relaxed);
+                answer
+            });
             let removed = match answer.await {
                 Ok(reply) if reply.objects.is_empty() => Err(Error::fatal("the coordinator removed nothing and told no reason")),
                 Ok(reply) => Ok(reply.objects),
                 // No answer arrived: the coordinator may have removed them.
-                Err(error) if error.reaction == Reaction::Retry && !dry_run => {
+                Err(error) if error.reaction == Reaction::Retry && !dry_run && !is_told.load(Relaxed) => {
                     let message = format!("unknown whether the object was removed (`weft stat` tells): {}", error.message);
                     Err(Error { message, ..error })
                 }

@@ -160,10 +160,7 @@ impl Many {
         let (mut report, progress) = (Report::default(), Progress::of_objects("storing", output.json));
         let ended = Session::with(options, async |session| {
             let (folder, found) = self.found(asked).await?;
-            if !session.client.has_bucket(&folder.bucket).await? {
-                let bucket = folder.bucket;
-                return Err(Error::not_found(format!("there is no bucket {bucket}: `weft bucket create {bucket}` creates it")));
-            }
+            check(session, &folder, &put).await?;
             let (running, sent, progress) = (JoinSet::new(), Arc::default(), progress.clone());
             let report = &mut report;
             let puts = Puts { session, folder, options: put, progress, sent, running, report, failures_in_a_row: 0 };
@@ -205,6 +202,15 @@ impl Many {
             Asked::One(..) => return Err(no_target()),
         };
         Ok((folder, found))
+    }
+}
+
+/// Fails if no file can be stored: there is no such bucket, or the coding or the prefix is invalid.
+async fn check(session: &Session, folder: &Folder, put: &PutOptions) -> Result<()> {
+    // Of a file whose size is unknown: small files may need fewer nodes.
+    match session.client.explain_put(&folder.bucket, &format!("{}k", folder.prefix), 0, put).await {
+        Err(error) if error.cause.is_none() => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -145,6 +145,11 @@ fn what_fails_is_named_and_the_rest_goes_on() {
     cluster.weft(["put", &a, &b, "default"]).refused(2, &["write default/"]);
     cluster.weft(["put", path(&root), "default/k"]).refused(2, &["is a directory", "--recursive"]);
     cluster.weft(["put", &a, &b, "nowhere/"]).refused(3, &["there is no bucket nowhere"]);
+    cluster.weft(["put", &a, &b, "default/", "--code", "raid(5)"]).refused(2, &["there is no code 'raid'"]);
+    cluster.weft(["put", &a, &b, "default/a\tb/"]).refused(2, &["control characters"]);
+    // Of small files, two blocks have bytes.
+    cluster.weft(["put", &a, &b, "default/wide/", "--code", "rs(20,1)"]).ok();
+    cluster.weft(["rm", "-r", "default/wide"]).ok();
     cluster.weft(["put", &a, &b, "default/dir/", "--explain"]).refused(2, &["one FILE"]);
     cluster.weft([&["put", &a, "default/one/"][..], &CODING].concat()).ok();
     assert_eq!(all(&cluster, "default"), ["a", "b", "dir/a", "dir/b", "one/a", "sub/c"]);
