@@ -39,7 +39,7 @@ const FAILURES_IN_A_ROW_MAX: u32 = 16;
 /// The options for many files.
 #[derive(Debug, Args)]
 pub(super) struct Many {
-    /// Store all files below the directory FILE; their paths below it become keys
+    /// Store all files below the directory DIR; their paths below it become keys
     #[arg(short, long, conflicts_with_all = ["from", "explain"])]
     recursive: bool,
     /// With --recursive: store the files that symbolic links point to, also in other directories; otherwise links are skipped

@@ -210,6 +210,23 @@ fn an_interrupted_command_says_what_it_has_done() {
     assert!(ended.stderr.contains("failed: 978 more"), "{}", ended.stderr);
 }
 
+#[test]
+fn an_interrupted_put_keeps_what_it_has_stored() {
+    let cluster = up();
+    let root = tree(&cluster, "files", &["a", "b"]);
+    let args = [&["put", "--from", "-", "default/x"][..], &CODING].concat();
+    let mut running = cluster.start_in(&root, &args, Stdio::piped());
+    let stdin = running.child().stdin.take().unwrap();
+    (&stdin).write_all(b"a\nb\nmissing\n").unwrap();
+    wait_for("the files", || all(&cluster, "default").len() == 2);
+    send_signal(running.child().id(), "INT");
+    wait_for("the end", || !running.is_running());
+    drop(stdin);
+    let ended = running.end().code(130);
+    assert!(ended.stderr.contains("weft: interrupted; stored before that: "), "{}", ended.stderr);
+    assert_eq!(all(&cluster, "default"), ["x/a", "x/b"]);
+}
+
 fn in_dir(cluster: &Cluster, dir: &Path, args: &[&str], input: &[u8]) -> Ended {
     let mut running = cluster.start_in(dir, args, Stdio::piped());
     running.child().stdin.take().unwrap().write_all(input).unwrap();

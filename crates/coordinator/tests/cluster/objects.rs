@@ -67,6 +67,20 @@ async fn removals_of_many_have_a_result_each_and_free_all_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_transaction_removes_a_bounded_number_of_objects() {
+    let world = World::new(6, 3).await;
+    let names: Vec<(String, String)> = (0..300).map(|number| ("b".to_owned(), format!("k{number}"))).collect();
+    for (_, key) in &names {
+        world.put(key, &[]).await.unwrap();
+    }
+    let commits = world.client.status().await.unwrap().commits;
+    let results = world.client.remove_many(&names, false).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(world.client.status().await.unwrap().commits - commits, 2, "300 objects, 256 in each transaction");
+    assert_eq!(world.rows("objects"), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn listings_have_folders_and_limits() {
     let world = World::new(6, 3).await;
     for key in ["2024/a", "2024/b/c", "2025/a", "cat"] {
