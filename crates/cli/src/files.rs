@@ -1,7 +1,9 @@
 //! Paths: errors of the operating system, and canonical paths.
 
 use std::{
+    fs::File,
     io::{Error as IoError, ErrorKind},
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 use weft_types::{Cause, Error, Result};
@@ -29,4 +31,10 @@ pub fn real_path(dir: &Path) -> Result<PathBuf> {
         found => found,
     }
     .map_err(|error| io_error(dir, "find", &error))
+}
+
+/// Standard input or output as an unbuffered file.
+pub fn standard(end: impl AsFd) -> Result<File> {
+    let owned = end.as_fd().try_clone_to_owned();
+    owned.map(File::from).map_err(|error| Error::fatal(format!("cannot use standard input or output: {error}")))
 }

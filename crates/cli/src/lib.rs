@@ -19,3 +19,4 @@ pub mod shell;
 pub mod table;
 pub mod target;
 pub mod up;
+pub mod utc;

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
-use weft_types::human_bytes;
+use weft_types::{counted, human_bytes};
 
 /// The interval between plain lines; shorter work prints none.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -38,6 +38,8 @@ struct Count {
     done: Work,
     total: Work,
     estimate: Estimate,
+    /// The items are objects, and their number is shown.
+    shows_objects: bool,
 }
 
 #[derive(Debug)]
@@ -51,16 +53,23 @@ enum Shown {
 impl Progress {
     /// Starts to show `what`, for example `encoding`. A total of 0 bytes is unknown. Shows nothing if `quiet`.
     pub fn new(what: &str, total: u64, quiet: bool) -> Self {
-        Self::start(what, Work::default(), Work { items: 0, bytes: total }, quiet)
+        Self::start(what, Shared::new(Work::default(), Work { items: 0, bytes: total }), quiet)
+    }
+
+    /// Starts to show work on objects: their number and bytes; how many there are is unknown.
+    pub fn of_objects(what: &str, quiet: bool) -> Self {
+        let count = Shared::new(Work::default(), Work::default());
+        count.lock().shows_objects = true;
+        Self::start(what, count, quiet)
     }
 
     /// Starts to show work of items and bytes, some of which may already be finished.
     pub fn resume(what: &str, done: Work, quiet: bool) -> Self {
-        Self::start(what, done, Work::default(), quiet)
+        Self::start(what, Shared::new(done, Work::default()), quiet)
     }
 
-    fn start(what: &str, done: Work, total: Work, quiet: bool) -> Self {
-        let (started, count) = (Instant::now(), Shared::new(done, total));
+    fn start(what: &str, count: Shared, quiet: bool) -> Self {
+        let (started, total) = (Instant::now(), count.lock().total);
         let shown = match () {
             () if quiet => Shown::Nothing,
             () if std::io::stderr().is_terminal() => Shown::Bar(bar(what, total.bytes, &count)),
@@ -130,9 +139,9 @@ impl Progress {
 
     fn line(&self, seconds: f64) -> String {
         let (what, count) = (&self.0.what, self.0.count.lock());
-        let done = human_bytes(count.done.bytes);
+        let done = format!("{}{}", count.objects().unwrap_or_default(), human_bytes(count.done.bytes));
         let far = match count.total.bytes {
-            0 => done.to_string(),
+            0 => done,
             total => format!("{done} of {}", human_bytes(total)),
         };
         let rate = count.rate(seconds).map(|rate| format!(", {rate}")).unwrap_or_default();
@@ -143,7 +152,7 @@ impl Progress {
 
 impl Shared {
     fn new(done: Work, total: Work) -> Self {
-        Self(Arc::new(Mutex::new(Count { done, total, estimate: Estimate::new(done) })))
+        Self(Arc::new(Mutex::new(Count { done, total, estimate: Estimate::new(done), shows_objects: false })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Count> {
@@ -152,6 +161,11 @@ impl Shared {
 }
 
 impl Count {
+    /// The number of finished objects, if it is shown.
+    fn objects(&self) -> Option<String> {
+        self.shows_objects.then(|| format!("{}, ", counted(self.done.items, "object")))
+    }
+
     /// None before any progress.
     fn rate(&self, seconds: f64) -> Option<String> {
         let moved = self.estimate.bytes(self.done);
@@ -183,7 +197,7 @@ fn bar(what: &str, total: u64, count: &Shared) -> ProgressBar {
 fn style(total_is_known: bool, count: &Shared) -> ProgressStyle {
     let template = match total_is_known {
         true => "{msg:>10} [{bar:32}] {binary_bytes}/{binary_total_bytes}{rate}{left}",
-        false => "{msg:>10} {spinner} {binary_bytes}{rate}",
+        false => "{msg:>10} {spinner} {objects}{binary_bytes}{rate}",
     };
     // The templates are constants; if one were wrong, a plain bar would do.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -193,7 +207,8 @@ fn style(total_is_known: bool, count: &Shared) -> ProgressStyle {
         let left = Duration::try_from_secs_f64(count.left(seconds)?).unwrap_or(Duration::MAX);
         Some(format!(", {:#} left", HumanDuration(left)))
     });
-    style.progress_chars("=> ").with_key("rate", rate).with_key("left", left)
+    let objects = part(count, |count, _| count.objects());
+    style.progress_chars("=> ").with_key("objects", objects).with_key("rate", rate).with_key("left", left)
 }
 
 /// A part of a bar that stays empty until something has moved: before that there is no rate.
@@ -261,6 +276,13 @@ mod tests {
         assert_eq!(progress.line(2.0), "sending: 2.0 MiB of 8.0 MiB, 1.0 MiB/s, 6 s left");
         progress.add(6 << 20);
         assert_eq!(progress.line(4.0), "sending: 8.0 MiB of 8.0 MiB, 2.0 MiB/s, 0 s left");
+    }
+
+    #[test]
+    fn objects_are_counted_where_they_are_the_work() {
+        let progress = Progress::of_objects("removing", true);
+        progress.set_work(Work { items: 1200, bytes: 2 << 20 }, None);
+        assert_eq!(progress.line(2.0), "removing: 1200 objects, 2.0 MiB, 1.0 MiB/s");
     }
 
     #[test]

@@ -137,7 +137,7 @@ pub fn report(error: &Error, json: bool) -> Exit {
 }
 
 /// Escapes control characters: the names in an error can contain any character.
-fn on_one_line(text: &str) -> String {
+pub fn on_one_line(text: &str) -> String {
     let shown = |letter: char| if letter.is_control() { letter.escape_default().collect() } else { letter.to_string() };
     text.chars().map(shown).collect()
 }

@@ -11,8 +11,7 @@ use weft_engine::Buffers;
 use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
-        Bucket, Empty, HealthReply, ListObjectsRequest, ListPoliciesRequest, Name, ObjectEntry, ObjectName, ObjectReply, Policy,
-        StatObjectRequest, StatusReply, StatusRequest,
+        Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy, StatObjectRequest, StatusReply, StatusRequest,
     },
 };
 use weft_types::{ClusterId, Error, Reaction, Result};
@@ -37,15 +36,6 @@ pub(crate) struct Shared {
     pub(crate) slices: Arc<SliceMemory>,
 }
 
-/// The objects of a bucket, page by page.
-pub struct Listing {
-    shared: Arc<Shared>,
-    request: ListObjectsRequest,
-    done: bool,
-}
-
-/// Objects per page of a listing.
-const PAGE_OBJECTS_MAX: u32 = 1000;
 /// How long [`Client::close`] waits for outstanding messages to the coordinator.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -149,35 +139,6 @@ impl Client {
     /// ```
     pub async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectReply> {
         self.shared.stat(bucket, key).await
-    }
-
-    /// Removes an object.
-    ///
-    /// ```no_run
-    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
-    /// client.remove("photos", "cat.jpg").await
-    /// # }
-    /// ```
-    pub async fn remove(&self, bucket: &str, key: &str) -> Result<()> {
-        let request = ObjectName { bucket: bucket.into(), key: key.into() };
-        let removed = self.shared.calls.once(request, |mut client, request| async move { client.remove_object(request).await });
-        removed.await.map(|Empty {}| ()).map_err(|error| error.object(format_args!("{bucket}/{key}")))
-    }
-
-    /// The objects of a bucket whose keys begin with `prefix`, ordered by key.
-    ///
-    /// ```no_run
-    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
-    /// let mut listing = client.list("photos", "2024/");
-    /// while let Some(page) = listing.next_page().await? {
-    ///     page.iter().for_each(|object| println!("{} {}", object.key, object.size));
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn list(&self, bucket: &str, prefix: &str) -> Listing {
-        let (bucket, prefix) = (bucket.into(), prefix.into());
-        let request = ListObjectsRequest { bucket, prefix, after: String::new(), limit: PAGE_OBJECTS_MAX };
-        Listing { shared: self.shared.clone(), request, done: false }
     }
 
     /// Creates a bucket; without a policy, it gets the default policy.
@@ -327,23 +288,6 @@ impl Shared {
             }
             whole = Some(object);
         }
-    }
-}
-
-impl Listing {
-    /// The next objects; `None` at the end.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<ObjectEntry>>> {
-        if self.done {
-            return Ok(None);
-        }
-        let asked =
-            self.shared.calls.ask(self.request.clone(), |mut client, request| async move { client.list_objects(request).await });
-        let reply = asked.await?;
-        match reply.objects.last() {
-            Some(last) if reply.more => self.request.after.clone_from(&last.key),
-            _ => self.done = true,
-        }
-        Ok((!reply.objects.is_empty()).then_some(reply.objects))
     }
 }
 

@@ -38,6 +38,7 @@ mod jobs;
 mod links;
 mod members;
 mod membership;
+mod objects;
 mod options;
 mod orphans;
 mod pages;

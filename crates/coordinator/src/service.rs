@@ -3,7 +3,7 @@
 use crate::{
     copies,
     delegations::{Delegation, Who},
-    garbage, health, jobs, links, puts, read, repair,
+    garbage, health, jobs, links, objects, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -14,9 +14,6 @@ use tonic::{Request, Response, Status, async_trait};
 use weft_meta::MetaError;
 use weft_proto::{rpc, to_status, v1};
 use weft_types::{Error, Result, UploadId};
-
-/// The most objects in one answer, and the default.
-const OBJECTS_PER_PAGE_MAX: u32 = 1_000;
 
 /// The service for clients.
 pub(crate) struct WeftService {
@@ -77,13 +74,6 @@ impl WeftService {
         Ok(v1::ListBucketsReply { buckets: buckets.into_iter().map(show::bucket).collect() })
     }
 
-    async fn list_objects(&self, asked: v1::ListObjectsRequest) -> Result<v1::ListObjectsReply> {
-        validate::name("bucket", &asked.bucket)?;
-        let limit = if asked.limit == 0 { OBJECTS_PER_PAGE_MAX } else { asked.limit.min(OBJECTS_PER_PAGE_MAX) };
-        let page = self.meta(self.shared.meta.objects(&asked.bucket, &asked.prefix, &asked.after, limit).await)?;
-        Ok(v1::ListObjectsReply { objects: page.items.into_iter().map(show::entry).collect(), more: page.more })
-    }
-
     async fn stat_object(&self, asked: v1::StatObjectRequest) -> Result<v1::ObjectReply> {
         let name = validate::object(&asked.bucket, &asked.key)?;
         let mut object = self.meta(self.shared.meta.object(&name).await)?;
@@ -99,14 +89,6 @@ impl WeftService {
                 return Ok(page);
             }
         }
-    }
-
-    async fn remove_object(&self, asked: v1::ObjectName) -> Result<v1::Empty> {
-        let name = validate::object(&asked.bucket, &asked.key)?;
-        let not_before_ms = self.shared.garbage_not_before_ms();
-        let object = self.meta(self.shared.meta.remove_object(self.shared.epoch, &name, not_before_ms).await)?;
-        tracing::info!(object = %object.name, version = %object.version, "removed");
-        Ok(v1::Empty {})
     }
 }
 
@@ -183,7 +165,7 @@ impl v1::weft_server::Weft for WeftService {
 
     async fn list_objects(&self, request: Request<v1::ListObjectsRequest>) -> Result<Response<v1::ListObjectsReply>, Status> {
         let asked = request.into_inner();
-        answer(self.list_objects(asked).await)
+        answer(objects::list(&self.shared, asked).await)
     }
 
     async fn stat_object(&self, request: Request<v1::StatObjectRequest>) -> Result<Response<v1::ObjectReply>, Status> {
@@ -193,7 +175,16 @@ impl v1::weft_server::Weft for WeftService {
 
     async fn remove_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::Empty>, Status> {
         let asked = request.into_inner();
-        answer(self.remove_object(asked).await)
+        answer(objects::remove(&self.shared, &asked).await)
+    }
+
+    async fn remove_objects(
+        &self,
+        request: Request<v1::RemoveObjectsRequest>,
+    ) -> Result<Response<v1::RemoveObjectsReply>, Status> {
+        let asked = request.into_inner();
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { objects::remove_many(&shared, &asked).await }).await)
     }
 
     async fn begin_put(&self, request: Request<v1::BeginPutRequest>) -> Result<Response<v1::BeginPutReply>, Status> {

@@ -66,6 +66,18 @@ pub trait Meta: Send + Sync {
     async fn object_written_by(&self, put: UploadId) -> Result<Option<ObjectRecord>>;
     /// The objects of a bucket whose keys begin with `prefix`, by key, after `after`.
     async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>>;
+    /// A page of a listing of a bucket: objects, and folders of them in place of their keys.
+    async fn listing(&self, bucket: &str, query: Listing) -> Result<Page<Listed>>;
+    /// Removes objects in order; their blocks become garbage. One transaction for all of them. It ends early behind the object with which
+    /// the removed stripes are at least `stripes_max`, to bound the time that other changes wait: the caller asks again for the rest.
+    /// Returns the results of the first objects; an object that does not exist does not fail the others.
+    async fn remove_objects(
+        &self,
+        epoch: Epoch,
+        names: Vec<ObjectName>,
+        stripes_max: u64,
+        garbage_not_before_ms: u64,
+    ) -> Result<Vec<Result<ObjectRecord>>>;
     /// Removes an object; its blocks become garbage.
     async fn remove_object(&self, epoch: Epoch, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord>;
     /// The ended stripes that have a block on a disk, in order, after `after`.

@@ -14,6 +14,28 @@ pub struct Page<T> {
     pub more: bool,
 }
 
+/// What to list of a bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Only keys that begin with this.
+    pub prefix: String,
+    /// Keys with this text behind the prefix are rolled up to the folder that ends with it. Empty: no folders.
+    pub delimiter: String,
+    /// Only what comes after this key or folder.
+    pub after: String,
+    /// The most items: objects and folders.
+    pub limit: u32,
+}
+
+/// An item of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listed {
+    /// An object.
+    Object(ObjectRecord),
+    /// The common beginning of the keys of one or more objects, up to the end of the delimiter.
+    Folder(String),
+}
+
 /// The initial state of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCluster {

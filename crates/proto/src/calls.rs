@@ -45,6 +45,8 @@ const SMALL: usize = 64 << 10;
 const DISKS: usize = 8 << 20;
 /// A task (8 MiB), and the recorded checksums of the blocks that it reads or stores: 4 bytes for each MiB.
 const TASK: usize = MESSAGE_BYTES_MAX;
+/// Up to 1000 names of objects, each with a bucket (63 bytes) and a key (1 KiB).
+const NAMES: usize = 2 << 20;
 /// Up to 100,000 blocks of less than 20 bytes each.
 const BLOCKS: usize = 4 << 20;
 /// The checksums of all blocks of a stripe (255 of up to 16 KiB), and the errors of its links (255 of up to 8 KiB).
@@ -53,7 +55,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 44] = [
+const CALLS: [(&str, &str, Callers, usize); 45] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -78,6 +80,7 @@ const CALLS: [(&str, &str, Callers, usize); 44] = [
     ("weft.v1.Weft", "ListObjects", Callers::Clients, SMALL),
     ("weft.v1.Weft", "StatObject", Callers::Delegates, SMALL),
     ("weft.v1.Weft", "RemoveObject", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "RemoveObjects", Callers::Clients, NAMES),
     ("weft.v1.Weft", "BeginPut", Callers::Clients, SMALL),
     ("weft.v1.Weft", "PutStripe", Callers::Delegates, SMALL),
     ("weft.v1.Weft", "EndStripe", Callers::Delegates, STRIPE),

@@ -16,18 +16,23 @@ mod job;
 mod lab;
 mod link;
 mod logging;
+mod ls;
+mod many;
 mod metadata;
 mod names;
 mod node;
 mod object;
 mod plan;
 mod policy;
+mod put_many;
 mod repair;
 mod repair_node;
+mod rm;
 #[cfg(test)]
 mod settings_page;
 mod status;
 mod transfer;
+mod tree;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use weft_cli::{
@@ -58,9 +63,9 @@ enum Command {
     Status(health::Status),
     Put(transfer::Put),
     Get(transfer::Get),
-    Ls(object::Ls),
+    Ls(ls::Ls),
     Stat(object::Stat),
-    Rm(object::Rm),
+    Rm(rm::Rm),
     Bucket(bucket::Bucket),
     Policy(policy::Policy),
     Node(node::Node),

@@ -30,7 +30,7 @@ impl ObjectName {
     /// `photos` for an object. `example` is a key for the error message.
     pub(crate) async fn resolve(&self, session: &Session, example: &str) -> Result<(String, String)> {
         let (bucket, key) = self.in_bucket(session.bucket.as_deref())?;
-        if self.bucket.is_none() && session.client.buckets().await?.iter().any(|there| there.name == key) {
+        if self.bucket.is_none() && session.client.has_bucket(&key).await? {
             return Err(Error::invalid(format!(
                 "'{key}' is the name of a bucket: write {key}/{example} for an object in it, or {bucket}/{key} for the object in the \
                  bucket '{bucket}'"

@@ -1,4 +1,4 @@
-//! `weft ls`, `weft stat`, `weft rm`: metadata of objects.
+//! `weft stat`: an object, its stripes and blocks.
 
 use super::names::ObjectName;
 use clap::Args;
@@ -7,20 +7,6 @@ use std::fmt::Write as _;
 use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
 use weft_types::{ByteSize, NodeId, Result, Span, StripeId, human_bytes};
-
-/// List buckets, or the objects of one bucket
-#[derive(Debug, Args)]
-#[command(after_help = "\
-EXAMPLE
-  weft ls
-  weft ls photos/2024/
-
-EXIT CODES
-  0 done   3 no such bucket, or no cluster   4 no coordinator")]
-pub(super) struct Ls {
-    /// Bucket, or BUCKET/PREFIX [default: list all buckets]
-    prefix: Option<String>,
-}
 
 /// Show an object's stripes, the location of each block, and whether it can be read now
 #[derive(Debug, Args)]
@@ -35,28 +21,6 @@ EXIT CODES
 pub(super) struct Stat {
     /// Object: BUCKET/KEY
     object: ObjectName,
-}
-
-/// Remove an object
-#[derive(Debug, Args)]
-#[command(after_help = "\
-EXAMPLE
-  weft rm photos/cat.jpg
-
-EXIT CODES
-  0 done   3 no such object, or no cluster   4 no coordinator")]
-pub(super) struct Rm {
-    /// Object: BUCKET/KEY
-    object: ObjectName,
-}
-
-#[derive(Debug, Serialize)]
-struct Entry {
-    key: String,
-    size: u64,
-    version: u64,
-    created_ms: u64,
-    code: String,
 }
 
 /// The most incomplete stripes that are listed.
@@ -207,49 +171,10 @@ impl Stripe {
     }
 }
 
-impl Ls {
-    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        let Some(said) = self.prefix else {
-            return super::bucket::list(options, output);
-        };
-        let (bucket, prefix) = said.split_once('/').unwrap_or((&said, ""));
-        let objects = Session::with(options, async |session| {
-            let (mut listing, mut objects) = (session.client.list(bucket, prefix), Vec::new());
-            while let Some(page) = listing.next_page().await? {
-                objects.extend(page);
-            }
-            Ok(objects)
-        })?;
-        let entry = |it: api::ObjectEntry| Entry {
-            key: it.key,
-            size: it.size,
-            version: it.version,
-            created_ms: it.created_ms,
-            code: it.code,
-        };
-        let entries: Vec<Entry> = objects.into_iter().map(entry).collect();
-        let row = |it: &Entry| [it.key.clone(), human_bytes(it.size), it.code.clone(), it.version.to_string()];
-        output.result(&entries, |it| table(["key", "size", "code", "version"], &[1, 3], it.iter().map(row)))?;
-        Ok(Exit::Ok)
-    }
-}
-
 impl Stat {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let object = Session::with(options, async |session| stat(session, &self.object).await)?;
         output.result_with(&object, &object.warnings, text).map(|()| Exit::Ok)
-    }
-}
-
-impl Rm {
-    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        let (bucket, key) = Session::with(options, async |session| {
-            let (bucket, key) = self.object.resolve(session, "KEY").await?;
-            session.client.remove(&bucket, &key).await?;
-            Ok((bucket, key))
-        })?;
-        let removed = serde_json::json!({ "removed": format!("{bucket}/{key}") });
-        output.result(&removed, |_| format!("removed {bucket}/{key}")).map(|()| Exit::Ok)
     }
 }
 

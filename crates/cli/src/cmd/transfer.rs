@@ -5,17 +5,14 @@ use super::{
     explain,
     names::{ByteRange, ObjectName},
     object::Incomplete,
+    put_many::{Asked, Many},
 };
 use clap::Args;
 use serde::Serialize;
-use std::{
-    fs::File,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 use weft_cli::{
     exit::Exit,
-    files::io_error,
+    files::{io_error, standard},
     names::with_names,
     output::{Output, human_rate},
     progress::Progress,
@@ -25,21 +22,33 @@ use weft_cli::{
 use weft_client::{Destination, GetOptions, Got, ProgressFn, PutOptions, api};
 use weft_types::{AutoSize, ByteSize, Error, Result, human_bytes};
 
-/// Store FILE as an object
+/// Store a file as an object, or many files
+///
+/// One FILE becomes the object BUCKET/KEY. Several files, or one, go into the folder BUCKET/PREFIX/ under their names. With --recursive, all
+/// files of a directory go below BUCKET/PREFIX, and their paths below the directory become keys; with --from, the files of a list. Of many
+/// files, those that fail do not stop the rest: the command names them at the end.
 ///
 /// The put is acknowledged when the metadata is committed and all blocks are durable, or as many as --ack requires. The object is invisible
 /// before that. With --ack, the remaining blocks follow or are rebuilt; `weft stat` shows which are missing.
 #[derive(Debug, Args)]
+#[command(override_usage = "\
+weft put [OPTIONS] FILE BUCKET/KEY
+       weft put [OPTIONS] FILE... BUCKET/[PREFIX/]
+       weft put [OPTIONS] --recursive DIR BUCKET[/PREFIX]
+       weft put [OPTIONS] --from LIST BUCKET[/PREFIX]")]
 #[command(after_help = "\
 EXAMPLE
   weft put cat.jpg photos/cat.jpg
+  weft put *.jpg photos/2024/
+  weft put --recursive album photos/2024
+  find . -name '*.jpg' -print0 | weft put --from - --null photos/2024
   weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --block-size 64MiB --cell-size 1MiB
   tar c photos | weft put - backup/photos.tar
   weft put cat.jpg photos/cat.jpg --scheme mist --explain
   weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --ack k+2
 
 EXIT CODES
-  0 stored   1 failed; nothing is left behind   2 an invalid code, size or name   \
+  0 stored   1 failed, and nothing is left behind; of many files, some failed for different reasons   2 an invalid code, size or name   \
   3 no FILE, no such bucket, or no cluster   4 no coordinator   5 a block did not arrive as it was sent   \
   6 too few nodes for the code, or too few of them are up   7 disks are full")]
 pub(super) struct Put {
@@ -70,9 +79,16 @@ pub(super) struct Put {
     /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// File to store; `-` reads stdin
+    #[command(flatten)]
+    many: Many,
+    /// File to store, or `-` for stdin; the last one is the target: BUCKET/KEY, or for many files BUCKET/PREFIX/
+    #[arg(required = true, value_name = "FILE|TARGET")]
+    paths: Vec<PathBuf>,
+}
+
+/// One file, and the object that it becomes.
+struct One {
     file: PathBuf,
-    /// Object: BUCKET/KEY
     object: ObjectName,
 }
 
@@ -149,40 +165,47 @@ struct Fetched {
 
 impl Put {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        let is_pipe = self.file == Path::new("-");
         // In the request, 0 stands for "not given".
         if [self.block_size, self.cell_size, self.slice_size].contains(&Some(ByteSize(0))) {
             return Err(Error::invalid("--block-size, --cell-size and --slice-size must be greater than zero"));
         }
-        let size = if is_pipe { 0 } else { size_of(&self.file)? };
-        if self.explain {
-            let (reply, nodes) = Session::with(options, async |session| {
-                let (bucket, key) = self.object.resolve(session, &self.example()).await?;
-                let reply = session.client.explain_put(&bucket, &key, size, &self.options(ProgressFn::default())).await?;
-                Ok((reply, session.nodes().await))
-            })?;
-            return explain::show_saved(&[reply.plan], &reply.warnings, &nodes, output);
+        match self.many.asked(&self.paths)? {
+            Asked::One(file, object) => {
+                let one = One { file, object: object.parse().map_err(Error::invalid)? };
+                if self.explain { self.explain(&one, options, output) } else { self.store(&one, options, output) }
+            }
+            _ if self.explain => {
+                Err(Error::invalid("--explain shows the plan of one FILE: write weft put FILE BUCKET/KEY --explain"))
+            }
+            many => self.many.store(many, self.options(ProgressFn::default()), options, output),
         }
-        let progress = Progress::new("storing", size, output.json);
+    }
+
+    fn explain(&self, one: &One, options: &target::Options, output: Output) -> Result<Exit> {
+        let size = one.size()?;
+        let (reply, nodes) = Session::with(options, async |session| {
+            let (bucket, key) = one.object.resolve(session, &one.example()).await?;
+            let reply = session.client.explain_put(&bucket, &key, size, &self.options(ProgressFn::default())).await?;
+            Ok((reply, session.nodes().await))
+        })?;
+        explain::show_saved(&[reply.plan], &reply.warnings, &nodes, output)
+    }
+
+    fn store(&self, one: &One, options: &target::Options, output: Output) -> Result<Exit> {
+        let progress = Progress::new("storing", one.size()?, output.json);
         let stored = Session::with(options, async |session| {
-            let (bucket, key) = self.object.resolve(session, &self.example()).await?;
+            let (bucket, key) = one.object.resolve(session, &one.example()).await?;
             let put_options = self.options(told(&progress));
-            match is_pipe {
+            match one.is_pipe() {
                 true => {
                     let stdin = tokio::fs::File::from_std(standard(std::io::stdin())?);
                     session.client.put(&bucket, &key, stdin, &put_options).await
                 }
-                false => session.client.put_file(&bucket, &key, &self.file, &put_options).await,
+                false => session.client.put_file(&bucket, &key, &one.file, &put_options).await,
             }
         })?;
         let stored = Stored::new(stored, progress.finish());
         output.result_with(&stored, &stored.warnings, stored_text).map(|()| Exit::Ok)
-    }
-
-    /// The name of the file, as a key.
-    fn example(&self) -> String {
-        let name = self.file.file_name().filter(|name| *name != "-");
-        name.map_or_else(|| "KEY".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 
     fn options(&self, progress: ProgressFn) -> PutOptions {
@@ -199,6 +222,23 @@ impl Put {
             size: None,
             progress,
         }
+    }
+}
+
+impl One {
+    fn is_pipe(&self) -> bool {
+        self.file == Path::new("-")
+    }
+
+    /// The bytes of the file; 0: unknown.
+    fn size(&self) -> Result<u64> {
+        if self.is_pipe() { Ok(0) } else { size_of(&self.file) }
+    }
+
+    /// The name of the file, as a key.
+    fn example(&self) -> String {
+        let name = self.file.file_name().filter(|name| *name != "-");
+        name.map_or_else(|| "KEY".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 }
 
@@ -327,6 +367,9 @@ fn told(progress: &Progress) -> ProgressFn {
 
 fn size_of(file: &Path) -> Result<u64> {
     let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "read", &error))?;
+    if metadata.is_dir() {
+        return Err(Error::invalid(format!("{} is a directory: pass --recursive to store the files in it", file.display())));
+    }
     if !metadata.is_file() {
         return Err(Error::invalid(format!(
             "{} is not a regular file; to store the output of a pipe, pass - as FILE",
@@ -334,10 +377,4 @@ fn size_of(file: &Path) -> Result<u64> {
         )));
     }
     Ok(metadata.len())
-}
-
-/// Standard input or output as an unbuffered file.
-fn standard(end: impl AsFd) -> Result<File> {
-    let owned = end.as_fd().try_clone_to_owned();
-    owned.map(File::from).map_err(|error| Error::fatal(format!("cannot use standard input or output: {error}")))
 }

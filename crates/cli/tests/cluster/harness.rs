@@ -161,6 +161,13 @@ impl Cluster {
     }
 
     /// Starts the processes that are not running.
+    /// Starts `weft` on this cluster, in a directory.
+    pub(crate) fn start_in(&self, dir: &Path, args: &[&str], stdin: Stdio) -> Running {
+        let mut command = self.command(args);
+        command.current_dir(dir);
+        Running::start(command, stdin)
+    }
+
     pub(crate) fn up(&self) -> Ended {
         self.weft(["cluster", "up"])
     }

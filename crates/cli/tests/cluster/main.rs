@@ -15,6 +15,7 @@ mod jobs;
 mod links;
 mod local;
 mod losses;
+mod many;
 mod memory;
 mod puts;
 mod repairs;

@@ -11,7 +11,9 @@ use weft_codes::SharedCode;
 use weft_engine::Outcome;
 use weft_plan::{Change, Class, Hold, Input, Job, Plan, Want, WantKind, cut};
 use weft_proto::{
-    crc32c, encode_task, to_status,
+    crc32c, encode_task,
+    status::encode_error,
+    to_status,
     v1::{self, weft_server::Weft, *},
 };
 use weft_schemes::{Kind, Run, by_name};
@@ -444,13 +446,26 @@ impl Weft for Coordinator {
         let mut keys = state.objects.keys().filter(|name| fits(name)).map(|(_, key)| key.clone());
         let objects: Vec<_> = keys.by_ref().take(2).map(|key| ObjectEntry { key, ..ObjectEntry::default() }).collect();
         let more = keys.next().is_some();
-        answer(Ok(ListObjectsReply { objects, more }))
+        answer(Ok(ListObjectsReply { objects, more, ..ListObjectsReply::default() }))
     }
 
     async fn remove_object(&self, request: Request<ObjectName>) -> Answer<Empty> {
         let ObjectName { bucket, key } = request.into_inner();
         let removed = self.state.lock().unwrap().objects.remove(&(bucket, key));
         answer(removed.map(|_| Empty {}).ok_or_else(|| Error::not_found("no such object")))
+    }
+
+    async fn remove_objects(&self, request: Request<RemoveObjectsRequest>) -> Answer<RemoveObjectsReply> {
+        let RemoveObjectsRequest { names, dry_run } = request.into_inner();
+        let mut state = self.state.lock().unwrap();
+        // Two objects a call, whatever was requested.
+        let objects = names.into_iter().take(2).map(|ObjectName { bucket, key }| {
+            let name = (bucket, key);
+            let found = if dry_run { state.objects.contains_key(&name) } else { state.objects.remove(&name).is_some() };
+            let error = if found { Vec::new() } else { encode_error(&Error::not_found("no such object")) };
+            RemovedObject { error, ..RemovedObject::default() }
+        });
+        answer(Ok(RemoveObjectsReply { objects: objects.collect() }))
     }
 
     async fn repair_object(&self, request: Request<RepairObjectRequest>) -> Answer<Self::RepairObjectStream> {

@@ -183,6 +183,23 @@ async fn an_impossible_put_fails_before_data_is_sent() {
 }
 
 #[tokio::test]
+async fn many_removals_have_a_result_each_however_many_a_call_answers() {
+    let world = World::insecure().await;
+    for key in ["a1", "a2", "a3", "a4", "a5"] {
+        world.client.put("b", key, &b"x"[..], &PutOptions::default()).await.unwrap();
+    }
+    let names = ["a1", "a2", "no", "a3", "a4", "a1"].map(|key| ("b".to_owned(), key.to_owned()));
+    for (dry_run, expected) in [(true, [true, true, false, true, true, true]), (false, [true, true, false, true, true, false])] {
+        let results = world.client.remove_many(&names, dry_run).await;
+        assert!(results.iter().map(Result::is_ok).eq(expected), "{results:?}");
+        assert_eq!(results[2].as_ref().unwrap_err().object.as_deref(), Some("b/no"));
+    }
+    let left = world.client.list("b", "").next_page().await.unwrap().unwrap();
+    assert_eq!(left.iter().map(|object| object.key.as_str()).collect::<Vec<_>>(), ["a5"]);
+    assert_eq!(world.client.remove_many(&[], false).await, []);
+}
+
+#[tokio::test]
 async fn lists_come_in_pages_and_repairs_as_events() {
     let world = World::insecure().await;
     for key in ["a1", "a2", "a3", "b1"] {

@@ -13,6 +13,7 @@ mod health;
 mod jobs;
 mod links;
 mod lying_disks;
+mod objects;
 mod orphans;
 mod puts;
 mod refusals;

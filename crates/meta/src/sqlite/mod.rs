@@ -11,6 +11,7 @@ mod feed;
 mod garbage;
 mod group;
 mod jobs;
+mod listing;
 mod nodes;
 mod objects;
 mod policies;
@@ -253,7 +254,22 @@ impl Meta for SqliteMeta {
 
     async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
         let (bucket, prefix, after) = (bucket.to_owned(), prefix.to_owned(), after.to_owned());
-        self.read(move |tx| objects::list(tx, &bucket, &prefix, &after, limit)).await
+        self.read(move |tx| listing::objects(tx, &bucket, Listing { prefix, after, limit, ..Listing::default() })).await
+    }
+
+    async fn listing(&self, bucket: &str, query: Listing) -> Result<Page<Listed>> {
+        let bucket = bucket.to_owned();
+        self.read(move |tx| listing::page(tx, &bucket, &query)).await
+    }
+
+    async fn remove_objects(
+        &self,
+        epoch: Epoch,
+        names: Vec<ObjectName>,
+        stripes_max: u64,
+        garbage_not_before_ms: u64,
+    ) -> Result<Vec<Result<ObjectRecord>>> {
+        self.write(epoch, move |tx| objects::remove_some(tx, &names, stripes_max, garbage_not_before_ms)).await
     }
 
     async fn remove_object(&self, epoch: Epoch, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord> {

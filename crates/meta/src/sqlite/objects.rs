@@ -5,7 +5,7 @@ use crate::{MetaError, ObjectRecord, Page, Result};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use weft_types::{GarbageReason, Layout, ObjectName, Owner, StripeRecord, UploadId};
 
-const OBJECT: &str = "bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms,
+pub(super) const OBJECT: &str = "bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms,
                       coalesce(written, version)";
 
 pub(super) fn get(tx: &Transaction<'_>, name: &ObjectName) -> Result<ObjectRecord> {
@@ -33,16 +33,29 @@ pub(super) fn written_by(tx: &Transaction<'_>, put: UploadId) -> Result<Option<O
     Ok(tx.prepare_cached(&sql)?.query_row([put.0], object_row).optional()?)
 }
 
-pub(super) fn list(tx: &Transaction<'_>, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
-    policies::require_bucket(tx, bucket)?;
-    // Keys with a common prefix are adjacent in the order, and none sorts before the prefix itself.
-    let sql = format!("SELECT {OBJECT} FROM objects WHERE bucket = ?1 AND key > ?2 AND key >= ?3 ORDER BY key LIMIT ?4");
-    let mut statement = tx.prepare_cached(&sql)?;
-    let objects = statement.query_map((bucket, after, prefix, u64::from(limit) + 1), object_row)?;
-    let mut objects = objects.collect::<Result<Vec<_>, _>>()?;
-    let matching = objects.iter().take_while(|object| object.name.key.starts_with(prefix)).count();
-    objects.truncate(matching);
-    Ok(rows::page(objects, limit))
+/// Removes objects until the removed stripes are `stripes_max`; those that do not exist have an error of their own.
+pub(super) fn remove_some(
+    tx: &Transaction<'_>,
+    names: &[ObjectName],
+    stripes_max: u64,
+    garbage_not_before_ms: u64,
+) -> Result<Vec<Result<ObjectRecord>>> {
+    let (mut results, mut stripes) = (Vec::with_capacity(names.len()), 0);
+    for name in names {
+        if stripes >= stripes_max.max(1) {
+            break;
+        }
+        let removed = match remove(tx, name, garbage_not_before_ms) {
+            Ok(object) => Ok(object),
+            Err(MetaError::NotFound(why)) => Err(MetaError::NotFound(why)),
+            // The database failed: the transaction with all its removals is undone.
+            Err(error) => return Err(error),
+        };
+        // An object without bytes has no stripe, and costs as much as one.
+        stripes += removed.as_ref().map_or(0, |object| object.stripes.max(1));
+        results.push(removed);
+    }
+    Ok(results)
 }
 
 pub(super) fn remove(tx: &Transaction<'_>, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord> {
@@ -90,7 +103,7 @@ pub(super) fn insert(tx: &Transaction<'_>, object: &ObjectRecord) -> Result<()> 
     Ok(())
 }
 
-fn object_row(row: &Row<'_>) -> rusqlite::Result<ObjectRecord> {
+pub(super) fn object_row(row: &Row<'_>) -> rusqlite::Result<ObjectRecord> {
     Ok(ObjectRecord {
         name: ObjectName { bucket: row.get(0)?, key: row.get(1)? },
         version: UploadId(row.get(2)?),

@@ -65,6 +65,8 @@ pub(crate) enum Op {
     Commit(UploadId, u64, Vec<StripeId>),
     Abort(UploadId, Vec<StripeId>),
     Remove(ObjectName),
+    /// In order, until so many stripes are removed; names of no object are skipped.
+    RemoveSome(Vec<ObjectName>, u64),
     Allocate(NewRepair),
     DropCopies(StripeId, Vec<BlockId>),
     CommitRepair {
@@ -105,6 +107,7 @@ pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> 
         Op::Commit(upload, size, unopened) => meta.commit_put(epoch, upload, commit(size, unopened)).await.map(drop),
         Op::Abort(upload, unopened) => meta.abort_put(epoch, upload, leftovers(unopened)).await,
         Op::Remove(name) => meta.remove_object(epoch, &name, LATER_MS).await.map(drop),
+        Op::RemoveSome(names, stripes_max) => meta.remove_objects(epoch, names, stripes_max, LATER_MS).await.map(drop),
         Op::Allocate(new) => meta.allocate_repair(epoch, new).await.map(drop),
         Op::CommitRepair { block, old, checksums } => meta.commit_repair(epoch, block, old, checksums, LATER_MS).await.map(drop),
         Op::DropCopies(stripe, keep) => meta.drop_copies(epoch, stripe, keep, LATER_MS).await.map(drop),
@@ -269,6 +272,18 @@ impl Model {
             Op::Remove(name) => {
                 let object = self.objects.remove(name)?;
                 self.drop_stripes(Owner::Object(object.version), GarbageReason::Removed);
+            }
+            Op::RemoveSome(names, stripes_max) => {
+                let mut stripes = 0;
+                for name in names.iter() {
+                    if stripes >= *stripes_max {
+                        break;
+                    }
+                    if let Some(object) = self.objects.remove(name) {
+                        stripes += object.stripes.max(1);
+                        self.drop_stripes(Owner::Object(object.version), GarbageReason::Removed);
+                    }
+                }
             }
             Op::Allocate(new) => self.allocate(new)?,
             Op::CommitRepair { block, old, checksums } => self.commit_repair(*block, *old, checksums)?,
@@ -571,6 +586,10 @@ fn homes_of(stripe: &StripeLayout, replicas: u8) -> usize {
     stripe.blocks().count() + stripe.data_blocks() as usize * usize::from(replicas - 1)
 }
 
+fn drawn_name(random: &mut StdRng) -> ObjectName {
+    ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) }
+}
+
 /// Draws the next operation: usually a valid one, sometimes an invalid one.
 pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
     let uploads: Vec<UploadId> = model.uploads.keys().copied().chain([UploadId(999)]).collect();
@@ -630,7 +649,11 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
             Op::Commit(upload, size, unopened(random))
         }
         (70..73, _) => Op::Abort(upload, unopened(random)),
-        (73..76, _) => Op::Remove(ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) }),
+        (73, _) => Op::Remove(drawn_name(random)),
+        (74..76, _) => {
+            let names = (0..random.random_range(1..5)).map(|_| drawn_name(random)).collect();
+            Op::RemoveSome(names, random.random_range(1..4))
+        }
         (76..85, Some(stripe)) => {
             let upload = match stripe.owner {
                 Owner::Upload(upload) if stripe.ended == random.random_bool(0.1) => Some(upload),

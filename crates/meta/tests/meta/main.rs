@@ -7,8 +7,10 @@ mod copies;
 mod early;
 mod garbage;
 mod jobs;
+mod listing;
 mod model;
 mod records;
+mod removals;
 
 use weft_meta::{CommitPut, Leftovers, NewUpload};
 use weft_types::{Ack, FailureDomain, Layout, ObjectName, PutKey};

@@ -12,7 +12,7 @@ use weft_types::{
     Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
-async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
+pub(crate) async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
     let dir = tempfile::tempdir().unwrap();
     let meta = open(&dir.path().join("metadata.sqlite"));
     let epoch = prepare(&meta).await;

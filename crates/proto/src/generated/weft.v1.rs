@@ -1009,6 +1009,30 @@ pub struct ObjectName {
     #[prost(string, tag = "2")]
     pub key: ::prost::alloc::string::String,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RemoveObjectsRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub names: ::prost::alloc::vec::Vec<ObjectName>,
+    /// removes nothing: tells what would be removed
+    #[prost(bool, tag = "2")]
+    pub dry_run: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RemoveObjectsReply {
+    /// one for each name, in the same order
+    #[prost(message, repeated, tag = "1")]
+    pub objects: ::prost::alloc::vec::Vec<RemovedObject>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemovedObject {
+    /// empty: removed
+    #[prost(bytes = "vec", tag = "1")]
+    pub error: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatObjectRequest {
     #[prost(string, tag = "1")]
@@ -1028,10 +1052,15 @@ pub struct ListObjectsRequest {
     pub bucket: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub prefix: ::prost::alloc::string::String,
+    /// a key, or a folder of the page before
     #[prost(string, tag = "3")]
     pub after: ::prost::alloc::string::String,
     #[prost(uint32, tag = "4")]
     pub limit: u32,
+    /// Keys that have this text behind the prefix are rolled up: the key's part up to the end of the delimiter is listed once, as a folder.
+    /// Empty: all keys are listed.
+    #[prost(string, tag = "5")]
+    pub delimiter: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListObjectsReply {
@@ -1039,6 +1068,9 @@ pub struct ListObjectsReply {
     pub objects: ::prost::alloc::vec::Vec<ObjectEntry>,
     #[prost(bool, tag = "2")]
     pub more: bool,
+    /// by name; objects and folders together are as many as `limit` at most
+    #[prost(string, repeated, tag = "3")]
+    pub folders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ObjectEntry {
@@ -3363,6 +3395,31 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "RemoveObject"));
             self.inner.unary(req, path, codec).await
         }
+        /// Removes up to 1000 objects, several in one transaction. Each has its own result: an error concerns that object alone.
+        pub async fn remove_objects(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveObjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveObjectsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/RemoveObjects",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Weft", "RemoveObjects"));
+            self.inner.unary(req, path, codec).await
+        }
         /// A put: begin; for each stripe PutStripe, send, EndStripe; commit. A put whose lease expires before the commit is
         /// aborted.
         pub async fn begin_put(
@@ -3837,6 +3894,14 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::ObjectName>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// Removes up to 1000 objects, several in one transaction. Each has its own result: an error concerns that object alone.
+        async fn remove_objects(
+            &self,
+            request: tonic::Request<super::RemoveObjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveObjectsReply>,
+            tonic::Status,
+        >;
         /// A put: begin; for each stripe PutStripe, send, EndStripe; commit. A put whose lease expires before the commit is
         /// aborted.
         async fn begin_put(
@@ -4540,6 +4605,51 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RemoveObjectSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/RemoveObjects" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveObjectsSvc<T: Weft>(pub Arc<T>);
+                    impl<
+                        T: Weft,
+                    > tonic::server::UnaryService<super::RemoveObjectsRequest>
+                    for RemoveObjectsSvc<T> {
+                        type Response = super::RemoveObjectsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveObjectsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::remove_objects(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveObjectsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
