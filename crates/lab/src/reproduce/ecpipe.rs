@@ -224,7 +224,7 @@ const EDGE: Figure = Figure {
     title: "Repair time and the bandwidth of the links to the requestor",
     about: "The requestor is at the edge: each link from a helper to it carries only a fraction of the others' rate. Rebuilds one block of \
         rs(10,4) in slices of 32 KiB.",
-    differs: "The link bound is also larger than in the paper's figure: its cyclic repair gained less than its links allow.",
+    differs: "The link bound also exceeds the paper's number: its cyclic repair gained less than its links allow.",
     x: "rate of each link to the requestor",
     value: Value::Seconds,
     mark: Mark::Lines,

@@ -1,11 +1,12 @@
 //! Experiments of papers, run on a testbed: what each figure measures, and what the paper says about it, as data.
 //!
 //! Each paper has a file here ([`ecpipe`], [`mist`]) with its figures; [`run`] measures a figure, [`report`] compares our numbers with the
-//! paper's and writes the files, [`chart`] draws.
+//! paper's and writes the files, [`chart`] draws, and [`page`] writes the page of all figures.
 
 pub(crate) mod chart;
 pub(crate) mod ecpipe;
 pub(crate) mod mist;
+pub(crate) mod page;
 pub(crate) mod report;
 pub(crate) mod run;
 
@@ -18,6 +19,9 @@ use weft_types::{ByteSize, Result};
 
 /// The measured results of a figure, in the form of `weft bench`.
 pub(crate) type Report = bench::Report<Asked, Point>;
+
+/// All papers, in the order of the page.
+pub(crate) const PAPERS: [&Paper; 2] = [&ecpipe::PAPER, &mist::PAPER];
 
 /// A paper with experiments.
 #[derive(Debug)]

@@ -1,5 +1,8 @@
 use super::{
-    super::{ecpipe, mist},
+    super::{
+        PAPERS, ecpipe, mist,
+        page::{NAME, page, section, write_page},
+    },
     *,
 };
 use crate::{
@@ -88,8 +91,8 @@ fn files_say_what_was_measured_and_are_read_again() {
     let csv = fs::read_to_string(dir.path().join("ecpipe-6a.csv")).unwrap();
     let rows: Vec<Point> = csv.lines().skip(1).map(parsed).collect();
     assert_eq!(rows, report.results);
-    write_page(&ecpipe::PAPER, dir.path()).unwrap();
-    let page = fs::read_to_string(dir.path().join("ecpipe.md")).unwrap();
+    write_page(dir.path()).unwrap();
+    let page = fs::read_to_string(dir.path().join(NAME)).unwrap();
     assert!(page.contains("Figure 6a") && page.contains("| 90.9 % | 90.0 % |") && !page.contains("Figure 6b"), "{page}");
 }
 
@@ -121,7 +124,7 @@ fn parsed(line: &str) -> Point {
 #[test]
 fn the_docs_have_all_figures_measured_as_often_as_usual() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/figures");
-    for paper in [&ecpipe::PAPER, &mist::PAPER] {
+    for paper in PAPERS {
         for figure in paper.figures {
             let report = read(paper, figure, &dir).unwrap_or_else(|error| panic!("{error}"));
             let Asked { block_size, runs, quick, .. } = report.unwrap_or_else(|| panic!("no {}", figure.name)).settings;
@@ -131,12 +134,37 @@ fn the_docs_have_all_figures_measured_as_often_as_usual() {
     }
 }
 
+/// `make bless` sets it: the files are written, and not compared.
+const BLESS: &str = "WEFT_BLESS";
+
+/// A change of a figure's text, of a claim or of the charts appears in the page, without a measurement.
+#[test]
+fn the_docs_are_drawn_from_the_results_beside_them() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let figures = docs.join("figures");
+    let mut fresh = vec![(docs.join(NAME), page(&figures, "figures/").unwrap().into_bytes())];
+    for paper in PAPERS {
+        for figure in paper.figures {
+            let report = read(paper, figure, &figures).unwrap().unwrap();
+            let files = files(paper, figure, &report).unwrap();
+            fresh.extend(files.map(|(name, content)| (figures.join(name), content)));
+        }
+    }
+    for (path, content) in fresh {
+        if std::env::var_os(BLESS).is_some() {
+            fs::write(&path, &content).unwrap();
+        }
+        let is_same = fs::read(&path).is_ok_and(|kept| kept == content);
+        assert!(is_same, "{} is not what the results in docs/figures give: run `make bless`", path.display());
+    }
+}
+
 #[test]
 fn the_command_that_is_shown_measures_the_same_again() {
     let (figure, mut report) = report();
     let shown = |report: &Report| {
         let command = command(&ecpipe::PAPER, figure, report);
-        let (text, section) = (text(&ecpipe::PAPER, figure, report), section(&ecpipe::PAPER, figure, report));
+        let (text, section) = (text(&ecpipe::PAPER, figure, report), section(&ecpipe::PAPER, figure, report, ""));
         assert!(text.contains(&format!("\n{command}\n")) && section.contains(&format!("\n{command}\n")), "{text}\n{section}");
         command
     };
