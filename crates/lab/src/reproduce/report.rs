@@ -10,6 +10,9 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
+/// Our number for a scheme that the results do not have yet.
+const NOT_MEASURED: &str = "not measured";
+
 /// A claim with our number.
 pub(super) struct Beside {
     pub(super) text: &'static str,
@@ -90,8 +93,10 @@ fn base_label(figure: &Figure) -> String {
 }
 
 pub(super) fn beside(figure: &Figure, report: &Report) -> Vec<Beside> {
+    let is_known = |scheme: &str| scheme.is_empty() || report.results.iter().any(|point| point.outcome.scheme == scheme);
     let of = |claim: &Claim, seconds: fn(&Outcome) -> Option<f64>| {
-        value(figure, claim, report, seconds).unwrap_or_else(|| "-".to_owned())
+        let none = if is_known(claim.of) && is_known(claim.than) { "-" } else { NOT_MEASURED };
+        value(figure, claim, report, seconds).unwrap_or_else(|| none.to_owned())
     };
     let beside = |claim: &Claim| Beside {
         text: claim.text,
@@ -120,29 +125,35 @@ fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) 
             How::OverBound => of(claim.of, Some(x))? / find(points, claim.of, Some(x))?.outcome.bound_s?,
             How::Traffic => moved(claim.of, Some(x))? / moved(figure.base.scheme, figure.base.x.or(Some(x)))?,
             How::LessTraffic => 100.0 * (1.0 - moved(claim.of, Some(x))? / moved(claim.than, Some(x))?),
+            How::Saves => of(claim.than, Some(x))? - of(claim.of, Some(x))?,
         })
     };
     let unit = match claim.how {
         How::Less | How::More | How::Faster | How::LessTraffic => " %",
         How::Times | How::OverBound | How::Traffic => " x",
         How::Ratio | How::Blocks => "",
+        How::Saves => " s",
     };
     let digits = match claim.how {
         How::Ratio | How::OverBound => 3,
-        How::Times | How::Traffic => 2,
+        How::Times | How::Traffic | How::Saves => 2,
         How::Less | How::More | How::Faster | How::Blocks | How::LessTraffic => 1,
     };
     let all: Option<Vec<f64>> = match claim.at {
         At::X(x) => at(x).map(|value| vec![value]),
         At::First => places.first().and_then(|x| at(x)).map(|value| vec![value]),
+        At::Last => places.last().and_then(|x| at(x)).map(|value| vec![value]),
         // A scheme may be missing at some places.
-        At::Most => Some(places.iter().filter_map(|x| at(x)).collect()),
+        At::Most | At::All => Some(places.iter().filter_map(|x| at(x)).collect()),
         At::Range(places) => places.iter().map(|x| at(x)).collect(),
     };
     let all = all.filter(|all| !all.is_empty())?;
     let (least, most) = all.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), it| (low.min(*it), high.max(*it)));
     Some(match claim.at {
         At::Range(_) => format!("{least:.digits$}-{most:.digits$}{unit}"),
+        At::All if format!("{least:.digits$}") != format!("{most:.digits$}") => {
+            format!("{least:.digits$} to {most:.digits$}{unit}")
+        }
         _ => format!("{most:.digits$}{unit}"),
     })
 }

@@ -75,6 +75,9 @@ fn claims_are_what_the_numbers_make_of_them_here_and_by_the_links() {
     let ours = |claim: &Claim| value(figure, claim, &report, |it| Some(it.median_s)).unwrap();
     assert_eq!(ours(&claim(At::Most, How::More)), "25.0 %");
     assert_eq!(ours(&claim(At::First, How::Ratio)), "1.250");
+    assert_eq!(ours(&claim(At::Last, How::Ratio)), "1.500");
+    assert_eq!(ours(&claim(At::All, How::Ratio)), "1.250 to 1.500");
+    assert_eq!(ours(&claim(At::All, How::Saves)), "-0.50 to -0.25 s");
     assert_eq!(ours(&claim(At::Range(&["32KiB", "64KiB"]), How::More)), "9.1-25.0 %");
     assert_eq!(ours(&claim(At::X("32KiB"), How::Blocks)), "7.0");
     let text = text(&ecpipe::PAPER, figure, &report);
@@ -164,7 +167,7 @@ fn the_command_that_is_shown_measures_the_same_again() {
     let (figure, mut report) = report();
     let shown = |report: &Report| {
         let command = command(&ecpipe::PAPER, figure, report);
-        let (text, section) = (text(&ecpipe::PAPER, figure, report), section(&ecpipe::PAPER, figure, report, ""));
+        let (text, section) = (text(&ecpipe::PAPER, figure, report), section(&ecpipe::PAPER, figure, report, "").unwrap());
         assert!(text.contains(&format!("\n{command}\n")) && section.contains(&format!("\n{command}\n")), "{text}\n{section}");
         command
     };
@@ -200,7 +203,7 @@ fn rates_are_shown_as_the_axis_has_them() {
     let figure = ecpipe::PAPER.figure("6e").unwrap();
     let of =
         |x, scheme, median_s: f64| Point { rate_mib_s: Some(60.0 / median_s), ..point(Some(x), scheme, median_s, Some(1.0)) };
-    let [conventional, ppr, by_index, in_turn] = figure.schemes else { panic!("{:?}", figure.schemes) };
+    let [conventional, _, ppr, _, by_index, in_turn] = figure.schemes else { panic!("{:?}", figure.schemes) };
     let mut results = Vec::new();
     for (x, factor) in [("1", 4.0), ("16", 1.0)] {
         let all = [(in_turn, 2.0), (by_index, 2.5), (ppr, 4.0), (conventional, 5.0)];
@@ -210,11 +213,11 @@ fn rates_are_shown_as_the_axis_has_them() {
     let (_, report) = report();
     let report = Report { results, ..report };
     let ours: Vec<String> = beside(figure, &report).into_iter().map(|it| it.ours).collect();
-    assert_eq!(ours, ["2.00 x", "25.0 %", "1.25 x", "1.25 x"]);
+    assert_eq!(ours, ["2.00 x", "25.0 %", "1.25 x", "1.25 x", NOT_MEASURED, NOT_MEASURED]);
     let text = text(&ecpipe::PAPER, figure, &report);
     let row = text.lines().skip_while(|line| *line != "rebuilt, MiB per second").find(|line| line.starts_with("16 ")).unwrap();
     let rates: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(rates, ["16", "12.0", "15.0", "24.0", "30.0"]);
+    assert_eq!(rates, ["16", "12.0", "-", "15.0", "-", "24.0", "30.0"]);
     // The longest run has the lowest rate, and the link bound is the highest.
     let svg = chart::Chart::of(&ecpipe::PAPER, figure, &report).svg().unwrap();
     assert!(svg.contains("\nrebuilt, MiB per second\n") && svg.contains("\n60\n"), "{svg}");
