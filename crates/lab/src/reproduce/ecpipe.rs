@@ -193,13 +193,13 @@ const RECOVERY: Figure = Figure {
         helper that is among the lowest numbers of 15 of 16 stripes. It sends as much by conventional repair as by a chain, so the \
         links allow a chain no gain, and the paper's 1.63 x has another reason. Choosing helpers in turn gains more than in the paper, \
         because with 16 stripes instead of 64 the busiest of the lowest numbers has more than its share. Conventional repair on 16 \
-        requestors took 1.21 of its bound, in two runs that differ by 13 %. It was handicapped: a requestor adds up ten streams in \
-        step, and each had a window of only four slices, 128 KiB, at each end, so one stream on a busy uplink holds up the nine others; \
-        the paper's uses no slices. With slices of 256 KiB, the windows are 1 MiB. PPR was handicapped too: its helpers stand in the \
-        order of their numbers, so a node has about the same place in the tree of most stripes. The eighth of the ten helpers receives \
-        three blocks, so 25 blocks go over one downlink, where about 16 would if the places changed. PPR takes 1.3 of its bound because \
-        the links idle while a step waits for the one before. With helpers at random, both helpers and places change. The variants are \
-        not measured where the tables do not have them.",
+        requestors took 1.21 of its bound, in two runs that differ by 13 %. The harness may have held it back: a requestor adds up ten \
+        streams in step, and each had a window of only four slices, 128 KiB, at each end, so one stream on a busy uplink can hold up \
+        the nine others; the paper's uses no slices. With slices of 256 KiB, the windows are 1 MiB. The order of its helpers holds PPR \
+        back: they stand in the order of their numbers, so a node has about the same place in the tree of most stripes. The eighth of \
+        the ten helpers receives three blocks, so 25 blocks go over one downlink, where about 16 would if the places changed. PPR takes \
+        1.3 of its bound because the links idle while a step waits for the one before. With helpers at random, both helpers and places \
+        change. The variants are not measured where the tables do not have them.",
     x: "requestors",
     value: Value::Rate,
     mark: Mark::Lines,
