@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes docs/reproduce.md and docs/figures/: runs the papers' experiments on testbeds of this machine, as root. The
 # first argument may name a paper; the others are passed to `weft reproduce` (--quick, --figure 9). Figures of
-# docs/figures/ that are not measured again stay in the page.
+# docs/figures/ that are not measured again stay in the page. With --redraw nothing is measured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,30 +58,7 @@ for paper in "${PAPERS[@]}"; do
     esac
 done
 
-{
-    cat <<'INTRODUCTION'
-# Figures of papers, reproduced
-
-<!-- Written by `make reproduce`: change tools/reproduce.sh or crates/lab/src/reproduce/ instead. -->
-
-This page repeats experiments of two papers with weft on one machine. Each figure has its own testbed ([testbed.md](testbed.md)): every
-node runs in a network namespace, with links of the stated rate. The machine is smaller than the papers' clusters, so links are slower
-and blocks are smaller. Compare ratios, not times.
-
-Points are medians. Bars and whiskers show the range of all runs. The *link bound* is the value that the same plans would give if only
-the links took time. Repairs do not avoid stalled nodes here (`repair_stall_ms` is 0).
-
-INTRODUCTION
-    between=
-    for paper in "${PAPERS[@]}"; do
-        if [ -f "$scratch/$paper.md" ]; then
-            printf '%s' "$between"
-            sed -E 's#\]\(([a-z]+-[0-9a-z]+\.(svg|png|csv|json))\)#](figures/\1)#g' "$scratch/$paper.md"
-            rm "$scratch/$paper.md"
-            between=$'\n'
-        fi
-    done
-} >"$scratch/page"
-mv "$scratch/page" docs/reproduce.md
+sed -E 's#\]\(([a-z]+-[0-9a-z]+\.(svg|png|csv|json))\)#](figures/\1)#g' "$scratch/reproduce.md" >docs/reproduce.md
+rm "$scratch/reproduce.md"
 cp "$scratch"/* docs/figures/
 echo "wrote docs/reproduce.md and docs/figures/" >&2

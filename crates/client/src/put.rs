@@ -56,6 +56,8 @@ pub struct PutOptions {
     pub slice_len: u64,
     /// Place blocks on random nodes, regardless of their speed and load: to measure what that costs.
     pub random: bool,
+    /// Place blocks on nodes in the order of the nodes' names, regardless of their speed and load: to measure what that costs.
+    pub by_name: bool,
     /// When the put is acknowledged: when `all` blocks are durable, when `k+N` blocks of each stripe are, or when all but N are:
     /// `tolerate=N`; the rest follows. Empty: the bucket's policy. All data is sent before, as fast as the slowest link allows.
     pub ack: String,
@@ -195,7 +197,8 @@ pub(crate) struct Stripe {
 }
 
 fn how(options: &PutOptions) -> WriteScheme {
-    WriteScheme { scheme: options.scheme.clone(), slice_len: options.slice_len, random: options.random }
+    let PutOptions { slice_len, random, by_name, .. } = *options;
+    WriteScheme { scheme: options.scheme.clone(), slice_len, random, by_name }
 }
 
 /// A put that has begun. Dropping it before its commit aborts it.

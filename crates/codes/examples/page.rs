@@ -31,7 +31,8 @@ fn page(machine: &str, rows: &[Row]) -> Result<String, Box<dyn Error>> {
         "# Codes\n\n\
          <!-- Written by `make codes`: change crates/codes/examples/page.rs instead. -->\n\n\
          This page helps you to choose the code of a policy (`weft policy create --code`). A code turns k data blocks into n blocks \
-         on n nodes. `weft code info CODE` shows what any other code costs, in any size.\n\n\
+         on n nodes. `weft code info CODE` shows what any other code costs, in any size, \
+         and what a code that is not MDS recovers of losses beyond its tolerance.\n\n\
          ## Choose a code\n\n",
     );
     for family in FAMILIES {

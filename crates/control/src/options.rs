@@ -68,6 +68,18 @@ fn best_slice(stripe: &StripeLayout, links: &[f64], network: &Network) -> u64 {
     weft_schemes::slice_size(stripe.layout.block_len, links, overhead_s)
 }
 
+/// Which of a stripe's chosen nodes gets which block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Assignment {
+    /// Faster and less busy nodes get the blocks that need more work.
+    #[default]
+    BySpeed,
+    /// At random.
+    AtRandom,
+    /// In the order of the nodes' names.
+    ByName,
+}
+
 /// How new data gets to the nodes that store it.
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
@@ -77,8 +89,8 @@ pub struct WriteOptions {
     slice_bytes: u64,
     /// Whether the request set them.
     slice_is_asked: bool,
-    /// Whether blocks are assigned to nodes at random.
-    pub random: bool,
+    /// How blocks are assigned to nodes.
+    pub assignment: Assignment,
     /// The machine from which the writer calls.
     pub host: String,
     /// The name of the agent that writes, for a conversion; empty for a client.
@@ -90,7 +102,8 @@ impl WriteOptions {
     pub fn new(scheme: String, slice_bytes: u64, slice_is_asked: bool) -> Result<Self> {
         check_name(Kind::Write, &scheme)?;
         check_slice_len("the slice length", AutoSize::bytes(slice_bytes))?;
-        Ok(Self { scheme, slice_bytes, slice_is_asked, random: false, host: String::new(), agent: String::new() })
+        let assignment = Assignment::default();
+        Ok(Self { scheme, slice_bytes, slice_is_asked, assignment, host: String::new(), agent: String::new() })
     }
 
     /// A conversion's writes have a lower precedence, because no user waits for them.

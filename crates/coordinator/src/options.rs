@@ -9,14 +9,14 @@ use weft_control::{
     capacity::{KeptFree, Wanted},
     in_flight::Lines,
     links,
-    options::{RepairOptions, WriteOptions},
+    options::{Assignment, RepairOptions, WriteOptions},
     stragglers,
     view::{NodeView, View},
 };
 use weft_plan::Network;
 use weft_proto::{net::host, rpc::Caller, v1};
 use weft_schemes::{Paths, Select};
-use weft_types::{AutoSize, Home, NodeId, NodeRepair, Party, Result};
+use weft_types::{AutoSize, Error, Home, NodeId, NodeRepair, Party, Result};
 
 /// Links of 1 Gbit/s: which of two plans is faster on equal links does not depend on the rate, and the figure is
 /// familiar.
@@ -63,7 +63,13 @@ pub(crate) fn of_put(
     let slice_bytes = if slice_is_asked { asked.slice_len } else { shared.config.slice_len.0 };
     let (host, agent) = (host(&caller.address), delegation.map(|it| it.agent.clone()).unwrap_or_default());
     let mut options = WriteOptions::new(scheme, slice_bytes, slice_is_asked)?;
-    (options.random, options.host, options.agent) = (asked.random, host, agent);
+    options.assignment = match (asked.random, asked.by_name) {
+        (false, false) => Assignment::BySpeed,
+        (true, false) => Assignment::AtRandom,
+        (false, true) => Assignment::ByName,
+        (true, true) => return Err(Error::invalid("blocks are assigned to nodes at random or by name, not both")),
+    };
+    (options.host, options.agent) = (host, agent);
     Ok(options)
 }
 

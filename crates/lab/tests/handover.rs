@@ -144,3 +144,24 @@ fn what_was_typed_is_handed_over_as_it_is() {
         }
     }
 }
+
+/// Without root and without a testbed: only what was measured is needed.
+#[test]
+fn results_are_drawn_again_where_nothing_can_be_measured() {
+    let figures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/figures");
+    let (dir, name) = (scratch(), "mist-13.json");
+    fs::copy(figures.join(name), dir.path().join(name)).unwrap();
+    let redraw = |figure: &str| {
+        let out = dir.path().to_str().unwrap();
+        run(weft_path(), &["reproduce", "mist", "--figure", figure, "--redraw", "--out", out])
+    };
+    let ended = redraw("13");
+    assert!(ended.status.success() && stdout(&ended).contains("figure 13 of mist"), "{ended:?}");
+    for ending in ["json", "csv", "svg", "png"] {
+        let name = format!("mist-13.{ending}");
+        assert!(fs::read(dir.path().join(&name)).unwrap() == fs::read(figures.join(&name)).unwrap(), "{name}");
+    }
+    let page = fs::read_to_string(dir.path().join("reproduce.md")).unwrap();
+    assert!(page.contains("](mist-13.svg)") && page.contains("| 21.4 % | 21.4 % |"), "{page}");
+    refused(&redraw("15"), 3, &["mist-15.json"]);
+}

@@ -6,13 +6,17 @@ use std::fmt::Write as _;
 use weft_cli::{exit::Exit, output::Output};
 use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Result, SUB_BLOCK_BYTES_GOOD, counted, usual_cell_len};
 
-/// Show what a code costs, compared with Reed-Solomon of the same k and m; without SPEC, list all codes
+/// Show what a code recovers and costs, compared with Reed-Solomon of the same k and m; without SPEC, list all codes
+///
+/// A code that is not MDS recovers only some of the losses beyond its tolerance. They are counted by deciding all patterns of lost
+/// blocks, or a sample of them if there are too many; the output says which.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft code info
   weft code info 'rs(10,4)'
   weft code info 'clay(10,4)' --cell-size 4MiB
+  weft code info 'lrc(12,4,4)' --json
 
 EXIT CODES
   0 done   2 no such code, or a cell size that does not fit it")]
@@ -39,6 +43,8 @@ struct InfoReport {
     /// A smallest set of at most m blocks whose loss the code does not recover; none if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     fatal: Option<Vec<u8>>,
+    /// What is recovered of losses beyond the tolerance, by the number of lost blocks; empty for MDS codes.
+    beyond_tolerance: Vec<InfoLosses>,
     generator_hash: String,
     cell_size: u64,
     sub_block_size: u64,
@@ -48,6 +54,25 @@ struct InfoReport {
     average: Repaired,
     /// The same value for Reed-Solomon with the same k and m.
     reed_solomon: Repaired,
+}
+
+/// [`weft_codes::Losses`] in printable form.
+#[derive(Debug, Serialize)]
+struct InfoLosses {
+    lost: usize,
+    /// All ways to lose so many blocks; none if there are more than 2^64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patterns: Option<u64>,
+    /// The patterns that were decided: all of them, or a sample.
+    tried: u64,
+    recovered: u64,
+    /// `recovered` as part of `tried`.
+    share: f64,
+    /// Whether all patterns were decided.
+    exact: bool,
+    /// The seed of the sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -101,13 +126,14 @@ impl Info {
                 "a cell of {cell} does not fit {code}: the cell size must be a multiple of its {alpha} sub-blocks"
             )));
         }
-        let report = InfoReport::new(info, format!("{:016x}", weft_codes::generator_hash(code.as_ref())), cell_len);
+        let hash = format!("{:016x}", weft_codes::generator_hash(code.as_ref()));
+        let report = InfoReport::new(info, &weft_codes::losses(code.as_ref()), hash, cell_len);
         output.result_with(&report, &report.warnings, info_text).map(|()| Exit::Ok)
     }
 }
 
 impl InfoReport {
-    fn new(info: weft_codes::CodeInfo, generator_hash: String, cell_len: u64) -> Self {
+    fn new(info: weft_codes::CodeInfo, losses: &[weft_codes::Losses], generator_hash: String, cell_len: u64) -> Self {
         let block = |block: weft_codes::BlockInfo| InfoBlock {
             index: block.index,
             helpers: block.helpers,
@@ -128,6 +154,7 @@ impl InfoReport {
             distance: info.distance,
             mds: info.tolerance == info.m,
             fatal: info.fatal,
+            beyond_tolerance: losses.iter().map(InfoLosses::of).collect(),
             generator_hash,
             cell_size: cell_len,
             sub_block_size: cell_len / info.alpha as u64,
@@ -136,6 +163,27 @@ impl InfoReport {
             reed_solomon: Repaired { blocks_read: info.k as f64, blocks_moved: info.k as f64 },
         }
     }
+}
+
+impl InfoLosses {
+    fn of(it: &weft_codes::Losses) -> Self {
+        let weft_codes::Losses { lost, patterns, tried, recovered, seed } = *it;
+        let share = recovered as f64 / tried.max(1) as f64;
+        Self { lost, patterns, tried, recovered, share, exact: seed.is_none(), seed }
+    }
+
+    /// `5 lost: 88.6 % (13,733 of 15,504)`.
+    fn text(&self) -> String {
+        let Self { lost, tried, recovered, share, .. } = self;
+        let sampled = self.seed.map(|seed| format!(" of a sample, seed {seed}")).unwrap_or_default();
+        let percent = percent(*share, *recovered == *tried);
+        format!("{percent} of the losses of {lost} blocks ({recovered} of {tried} patterns{sampled})")
+    }
+}
+
+/// Rounded to a tenth, but never to all of them if one is missing.
+fn percent(share: f64, is_all: bool) -> String {
+    if is_all { "100 %".to_owned() } else { format!("{:.1} %", (share * 1000.0).round().min(999.0) / 10.0) }
 }
 
 fn families_text(families: &[FamilyReport]) -> String {
@@ -163,6 +211,9 @@ fn info_text(it: &InfoReport) -> String {
             Some(fatal) => writeln!(text, "; for example, it does not recover blocks {}", list(fatal)),
             None => writeln!(text),
         };
+    }
+    for losses in &it.beyond_tolerance {
+        let _ = writeln!(text, "            {}", losses.text());
     }
     let _ = writeln!(text, "generator   {}", it.generator_hash);
     let _ = match it.alpha {

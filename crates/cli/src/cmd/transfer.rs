@@ -217,6 +217,7 @@ impl Put {
             scheme: self.scheme.clone().unwrap_or_default(),
             slice_len: size(self.slice_size),
             random: false,
+            by_name: false,
             ack: self.ack.clone().unwrap_or_default(),
             replicas: self.replicas.unwrap_or(0),
             size: None,

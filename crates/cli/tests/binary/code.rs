@@ -246,6 +246,16 @@ fn info_shows_the_costs_of_a_code() {
     assert_eq!((&info["mds"], info.get("fatal")), (&true.into(), None));
 
     // Compared with Reed-Solomon, with the cell that a cluster would choose.
+    assert_eq!(info["beyond_tolerance"].as_array().map(Vec::len), Some(0));
+    let info = weft(["code", "info", "lrc(6,2,2)", "--json"]).ok().json();
+    let four = serde_json::json!([{
+        "lost": 4, "patterns": 210, "tried": 210, "recovered": 180, "share": 180.0 / 210.0, "exact": true
+    }]);
+    assert_eq!(info["beyond_tolerance"], four);
+    let text = weft(["code", "info", "lrc(6,2,2)"]).ok().stdout;
+    assert!(text.contains("85.7 % of the losses of 4 blocks (180 of 210 patterns)"), "{text}");
+    let text = weft(["code", "info", "hsrc(250,8)"]).ok().stdout;
+    assert!(text.contains("patterns of a sample, seed 1)"), "{text}");
     let info = weft(["code", "info", "clay(4,2)", "--json"]).ok().json();
     assert_eq!((&info["average"]["blocks_read"], &info["reed_solomon"]["blocks_read"]), (&2.5.into(), &4.0.into()));
     assert_eq!((&info["cell_size"], &info["sub_block_size"]), (&(1 << 20).into(), &(128 << 10).into()));

@@ -5,7 +5,7 @@ use super::{Request, begin::not_again};
 use crate::{
     assignment,
     capacity::Wanted,
-    options::WriteOptions,
+    options::{Assignment, WriteOptions},
     placement::{self, Ask, Placed},
     view::{NodeView, View},
 };
@@ -87,8 +87,15 @@ impl Request {
         }
         let mut placed = self.place(&blocks, site)?;
         // A short stripe is sent directly to its nodes: no node does more than another.
-        if !options.random && data == self.code.k() {
-            placed.homes = self.in_order(stripe, options, &placed.homes, site)?;
+        match options.assignment {
+            Assignment::BySpeed if data == self.code.k() => {
+                placed.homes = self.in_order(stripe, options, &placed.homes, site)?;
+            }
+            Assignment::ByName => {
+                let name = |home: &Home| site.view.nodes.get(&home.node).map(|node| node.name.clone());
+                placed.homes.sort_by_cached_key(name);
+            }
+            Assignment::BySpeed | Assignment::AtRandom => {}
         }
         if all > count {
             let held: Vec<NodeId> = placed.homes.iter().map(|home| home.node).collect();
@@ -216,6 +223,35 @@ mod tests {
         assert!(has_spare(&seventh, 10) && !has_spare(&seventh, 11), "it lacks space");
         seventh.nodes.get_mut(&NodeId(7)).unwrap().suspect_for = Duration::from_secs(1);
         assert!(!has_spare(&seventh, 0));
+    }
+
+    #[test]
+    fn by_name_the_last_nodes_get_the_last_blocks() {
+        let mut view = fixtures::view(6, &[]);
+        for (id, node) in &mut view.nodes {
+            // The names are in the opposite order of the numbers.
+            node.name = format!("node-{}", 9 - id.0).into();
+        }
+        let stripe = StripeLayout { layout: Layout::new(8192, 8192, 1).unwrap(), k: 4, m: 2, data_len: 4 * 8192 };
+        let nodes = |assignment| {
+            let mut options = WriteOptions::new("mist".to_owned(), 4096, true).unwrap();
+            options.assignment = assignment;
+            let network = |_: Party| Network::uniform(1e8);
+            let coding = |node: NodeId| if node.0 < 5 { 1e9 } else { 1e6 };
+            (0..8)
+                .map(|seed| {
+                    let mut rng = StdRng::seed_from_u64(seed);
+                    let mut site = Site { view: &view, coding_bytes_per_s: &coding, network: &network, rng: &mut rng };
+                    let placed = request().homes_of(&[stripe], &options, &BTreeSet::new(), &mut site).unwrap();
+                    placed[0].homes.iter().map(|home| home.node.0).collect::<Vec<u32>>()
+                })
+                .collect::<BTreeSet<_>>()
+        };
+        assert_eq!(nodes(Assignment::ByName), BTreeSet::from([vec![6, 5, 4, 3, 2, 1]]));
+        assert!(nodes(Assignment::AtRandom).len() > 1);
+        // Parities need the most work, and the last two nodes are slow.
+        let by_speed = nodes(Assignment::BySpeed);
+        assert!(by_speed.iter().flat_map(|order| &order[4..]).all(|node| *node < 5), "{by_speed:?}");
     }
 
     #[test]

@@ -30,6 +30,8 @@ use weft_types::{AutoSize, ByteSize, Error, Party, Result};
 pub(crate) const BUCKET: &str = "bench";
 /// The `select` of a case that places blocks on random nodes.
 pub(crate) const AT_RANDOM: &str = "random";
+/// The `select` of a case that places blocks on nodes in the order of their names.
+pub(crate) const BY_NAME: &str = "name";
 /// The page size of a disk: blocks consist of whole pages.
 const PAGE: u64 = 4096;
 /// Random bytes generated at once.
@@ -95,6 +97,7 @@ impl Data {
             cell_len: self.block_len,
             scheme: case.scheme.clone(),
             random: case.select == AT_RANDOM,
+            by_name: case.select == BY_NAME,
             replicas: self.replicas,
             slice_len: match case.slice_len {
                 AutoSize::Bytes(size) => size.0,

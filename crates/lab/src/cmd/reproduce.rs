@@ -4,7 +4,8 @@ use crate::{
     bench::{check::warnings, place::in_testbed_with},
     reproduce::{
         Figure, Paper, Report, SEED, Scale, ecpipe, mist,
-        report::{labelled, read, text, write, write_page},
+        page::write_page,
+        report::{labelled, read, text, write},
         run::{self, settings},
     },
     testbed::LinkRate,
@@ -45,9 +46,10 @@ EXAMPLE
   sudo weft reproduce ecpipe --figure 6a
   sudo weft reproduce ecpipe --all --out figures
   sudo weft reproduce ecpipe --figure 6b,6f --quick --json
+  weft reproduce ecpipe --all --redraw --out figures
 
 EXIT CODES
-  0 measured   1 failed   2 invalid settings   \
+  0 done   1 failed   2 invalid settings   \
   4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 struct Ecpipe {
     #[command(flatten)]
@@ -64,9 +66,10 @@ EXAMPLE
   sudo weft reproduce mist --figure 9
   sudo weft reproduce mist --all --out figures
   sudo weft reproduce mist --figure 13,15 --quick --json
+  weft reproduce mist --all --redraw --out figures
 
 EXIT CODES
-  0 measured   1 failed   2 invalid settings   \
+  0 done   1 failed   2 invalid settings   \
   4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 struct Mist {
     #[command(flatten)]
@@ -82,10 +85,10 @@ struct What {
     /// Measure all figures
     #[arg(long, conflicts_with = "figure")]
     all: bool,
-    /// Write tables (CSV, JSON), charts (SVG, PNG) and a page of all figures in it to this directory
+    /// Write tables (CSV, JSON), charts (SVG, PNG) and a page of all figures in it (reproduce.md) to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Measure nothing: draw and compare again the results in DIR
+    /// Measure nothing: write tables, charts and page again from the results in DIR (the JSON files); needs no root
     #[arg(long, requires = "out", conflicts_with_all = ["quick", "runs", "block_size"])]
     redraw: bool,
     /// Use small sizes and two runs: to check that it works, not to cite
@@ -132,7 +135,7 @@ impl What {
             };
             if let Some(out) = &self.out {
                 write(paper, figure, &report, out)?;
-                write_page(paper, out)?;
+                write_page(out)?;
             }
             if !output.json {
                 print(&format!("{}\n", text(paper, figure, &report)))?;

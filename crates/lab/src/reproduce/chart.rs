@@ -34,12 +34,14 @@ const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 /// A scheme has the same colour in all figures. The colours suit readers with colour blindness (Okabe and Ito's palette); the baseline
 /// is grey.
-const COLOURS: [(&str, RGBColor); 20] = [
+const COLOURS: [(&str, RGBColor); 25] = [
     ("direct", RGBColor(0x77, 0x77, 0x77)),
     ("conventional", RGBColor(0xd5, 0x5e, 0x00)),
     ("ppr", RGBColor(0xe6, 0x9f, 0x00)),
     ("pipeline", RGBColor(0x00, 0x72, 0xb2)),
     ("cyclic", RGBColor(0x00, 0x9e, 0x73)),
+    ("conventional, slices of 256 KiB", RGBColor(0x8c, 0x3a, 0x00)),
+    ("ppr, helpers at random", RGBColor(0xcc, 0x79, 0xa7)),
     ("pipeline, random path", RGBColor(0x56, 0xb4, 0xe9)),
     ("pipeline, helpers by index", RGBColor(0x56, 0xb4, 0xe9)),
     ("RS, direct", RGBColor(0x56, 0xb4, 0xe9)),
@@ -55,6 +57,9 @@ const COLOURS: [(&str, RGBColor); 20] = [
     ("MSR, d = 6", RGBColor(0xf0, 0xe4, 0x42)),
     ("MSR, d = 8", RGBColor(0xe6, 0x9f, 0x00)),
     ("MSR, d = 10", RGBColor(0xd5, 0x5e, 0x00)),
+    ("mist, by speed", RGBColor(0x00, 0x72, 0xb2)),
+    ("mist, slow last", RGBColor(0xd5, 0x5e, 0x00)),
+    ("mist, at random", RGBColor(0xe6, 0x9f, 0x00)),
 ];
 /// The colours of schemes without a fixed one.
 const COLOUR: RGBColor = RGBColor(0x00, 0x72, 0xb2);

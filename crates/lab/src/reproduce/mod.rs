@@ -1,13 +1,16 @@
 //! Experiments of papers, run on a testbed: what each figure measures, and what the paper says about it, as data.
 //!
 //! Each paper has a file here ([`ecpipe`], [`mist`]) with its figures; [`run`] measures a figure, [`report`] compares our numbers with the
-//! paper's and writes the files, [`chart`] draws.
+//! paper's and writes the files, [`chart`] draws, and [`page`] writes the page of all figures.
 
+mod burst;
 pub(crate) mod chart;
 pub(crate) mod ecpipe;
 pub(crate) mod mist;
+pub(crate) mod page;
 pub(crate) mod report;
 pub(crate) mod run;
+mod tables;
 
 use crate::{
     bench::{self, Outcome, repair::Case},
@@ -18,6 +21,9 @@ use weft_types::{ByteSize, Result};
 
 /// The measured results of a figure, in the form of `weft bench`.
 pub(crate) type Report = bench::Report<Asked, Point>;
+
+/// All papers, in the order of the page.
+pub(crate) const PAPERS: [&Paper; 2] = [&ecpipe::PAPER, &mist::PAPER];
 
 /// A paper with experiments.
 #[derive(Debug)]
@@ -64,6 +70,19 @@ pub(crate) struct Figure {
     pub(crate) slow: &'static [&'static str],
     pub(crate) setups: fn(Scale) -> Result<Vec<Setup>>,
     pub(crate) claims: &'static [Claim],
+    /// Of all points, in the page.
+    pub(crate) tables: &'static [Table],
+}
+
+/// A table with a row for each of these schemes and a column for each place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Table {
+    /// Time relative to the link bound.
+    OverBound(&'static [&'static str]),
+    /// Blocks over the busiest link, by the link bound of equal links.
+    BusiestLink(&'static [&'static str]),
+    /// Levels, blocks moved and full uplinks of mist's plans.
+    Topologies(&'static [&'static str]),
 }
 
 /// The quantity on the vertical axis.
@@ -114,8 +133,12 @@ pub(crate) enum At {
     X(&'static str),
     /// At the smallest (or first) place.
     First,
+    /// At the largest (or last) place.
+    Last,
     /// At the place where it is largest.
     Most,
+    /// The range over all places.
+    All,
     /// The range over these places.
     Range(&'static [&'static str]),
 }
@@ -141,6 +164,8 @@ pub(crate) enum How {
     Traffic,
     /// Percent fewer bytes sent.
     LessTraffic,
+    /// Seconds less.
+    Saves,
 }
 
 /// The scale of an experiment.

@@ -1,5 +1,5 @@
-//! Our numbers beside the paper's, for a person and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`, and a page of all figures that
-//! have files.
+//! Our numbers beside the paper's, for a person and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`. [`page`](super::page) is a page of
+//! all figures that have files.
 
 use super::{Asked, At, Claim, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
 use crate::bench::{self, Outcome};
@@ -10,13 +10,16 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
+/// Our number for a scheme that the results do not have yet.
+const NOT_MEASURED: &str = "not measured";
+
 /// A claim with our number.
-struct Beside {
-    text: &'static str,
-    paper: &'static str,
-    ours: String,
+pub(super) struct Beside {
+    pub(super) text: &'static str,
+    pub(super) paper: &'static str,
+    pub(super) ours: String,
     /// The number that the links alone would give.
-    links: String,
+    pub(super) links: String,
 }
 
 /// A whole figure for a person.
@@ -33,7 +36,7 @@ pub(crate) fn text(paper: &Paper, figure: &Figure, report: &Report) -> String {
 }
 
 /// The command that measures it again in the same way.
-fn command(paper: &Paper, figure: &Figure, report: &Report) -> String {
+pub(super) fn command(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let Asked { quick, runs, block_size, seed, link, testbed, .. } = &report.settings;
     let (usual_len, usual_runs) = figure.usual(*quick);
     // If racks have links of their own, the figure sets all rates. Older results record the rates only in their testbed.
@@ -75,7 +78,7 @@ pub(crate) fn labelled(points: &[Point]) -> Vec<Outcome> {
 }
 
 /// The scale of the experiment.
-fn scale(paper: &Paper, report: &Report) -> String {
+pub(super) fn scale(paper: &Paper, report: &Report) -> String {
     let asked = &report.settings;
     let nodes = asked.testbed.nodes;
     let links = asked.testbed.link.map(|link| format!(", links of {link} (the paper: {})", paper.links)).unwrap_or_default();
@@ -89,9 +92,11 @@ fn base_label(figure: &Figure) -> String {
     figure.base.x.map_or_else(|| figure.base.scheme.to_owned(), |x| format!("{} of {x}", figure.base.scheme))
 }
 
-fn beside(figure: &Figure, report: &Report) -> Vec<Beside> {
+pub(super) fn beside(figure: &Figure, report: &Report) -> Vec<Beside> {
+    let is_known = |scheme: &str| scheme.is_empty() || report.results.iter().any(|point| point.outcome.scheme == scheme);
     let of = |claim: &Claim, seconds: fn(&Outcome) -> Option<f64>| {
-        value(figure, claim, report, seconds).unwrap_or_else(|| "-".to_owned())
+        let none = if is_known(claim.of) && is_known(claim.than) { "-" } else { NOT_MEASURED };
+        value(figure, claim, report, seconds).unwrap_or_else(|| none.to_owned())
     };
     let beside = |claim: &Claim| Beside {
         text: claim.text,
@@ -120,29 +125,35 @@ fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) 
             How::OverBound => of(claim.of, Some(x))? / find(points, claim.of, Some(x))?.outcome.bound_s?,
             How::Traffic => moved(claim.of, Some(x))? / moved(figure.base.scheme, figure.base.x.or(Some(x)))?,
             How::LessTraffic => 100.0 * (1.0 - moved(claim.of, Some(x))? / moved(claim.than, Some(x))?),
+            How::Saves => of(claim.than, Some(x))? - of(claim.of, Some(x))?,
         })
     };
     let unit = match claim.how {
         How::Less | How::More | How::Faster | How::LessTraffic => " %",
         How::Times | How::OverBound | How::Traffic => " x",
         How::Ratio | How::Blocks => "",
+        How::Saves => " s",
     };
     let digits = match claim.how {
         How::Ratio | How::OverBound => 3,
-        How::Times | How::Traffic => 2,
+        How::Times | How::Traffic | How::Saves => 2,
         How::Less | How::More | How::Faster | How::Blocks | How::LessTraffic => 1,
     };
     let all: Option<Vec<f64>> = match claim.at {
         At::X(x) => at(x).map(|value| vec![value]),
         At::First => places.first().and_then(|x| at(x)).map(|value| vec![value]),
+        At::Last => places.last().and_then(|x| at(x)).map(|value| vec![value]),
         // A scheme may be missing at some places.
-        At::Most => Some(places.iter().filter_map(|x| at(x)).collect()),
+        At::Most | At::All => Some(places.iter().filter_map(|x| at(x)).collect()),
         At::Range(places) => places.iter().map(|x| at(x)).collect(),
     };
     let all = all.filter(|all| !all.is_empty())?;
     let (least, most) = all.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), it| (low.min(*it), high.max(*it)));
     Some(match claim.at {
         At::Range(_) => format!("{least:.digits$}-{most:.digits$}{unit}"),
+        At::All if format!("{least:.digits$}") != format!("{most:.digits$}") => {
+            format!("{least:.digits$} to {most:.digits$}{unit}")
+        }
         _ => format!("{most:.digits$}{unit}"),
     })
 }
@@ -150,17 +161,24 @@ fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) 
 /// Writes the results and the figure into `dir`.
 pub(crate) fn write(paper: &Paper, figure: &Figure, report: &Report, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
-    let stem = figure.stem(paper);
-    let put = |ending: &str, content: &[u8]| {
-        let path = dir.join(format!("{stem}.{ending}"));
-        fs::write(&path, content).map_err(|error| io_error(&path, "write", &error))
-    };
-    put("csv", csv(&report.results).as_bytes())?;
+    for (name, content) in files(paper, figure, report)? {
+        let path = dir.join(name);
+        fs::write(&path, content).map_err(|error| io_error(&path, "write", &error))?;
+    }
+    Ok(())
+}
+
+/// The files of a figure: names and contents.
+fn files(paper: &Paper, figure: &Figure, report: &Report) -> Result<[(String, Vec<u8>); 4]> {
     let json = serde_json::to_string_pretty(report).map_err(Error::fatal)?;
-    put("json", format!("{json}\n").as_bytes())?;
     let chart = chart::Chart::of(paper, figure, report);
-    put("svg", chart.svg()?.as_bytes())?;
-    put("png", &chart.png()?)
+    let contents = [
+        ("csv", csv(&report.results).into_bytes()),
+        ("json", format!("{json}\n").into_bytes()),
+        ("svg", chart.svg()?.into_bytes()),
+        ("png", chart.png()?),
+    ];
+    Ok(contents.map(|(ending, content)| (format!("{}.{ending}", figure.stem(paper)), content)))
 }
 
 /// The results of a figure, if `dir` has them.
@@ -171,35 +189,6 @@ pub(crate) fn read(paper: &Paper, figure: &Figure, dir: &Path) -> Result<Option<
         text => text.map_err(|error| io_error(&path, "read", &error))?,
     };
     serde_json::from_str(&text).map(Some).map_err(|error| Error::invalid(format!("{}: {error}", path.display())))
-}
-
-/// Writes the page of all figures that `dir` has, measured now or before.
-pub(crate) fn write_page(paper: &Paper, dir: &Path) -> Result<()> {
-    let mut page = format!("## {}: {}\n", paper.name, paper.title);
-    for figure in paper.figures {
-        if let Some(report) = read(paper, figure, dir)? {
-            page.push_str(&section(paper, figure, &report));
-        }
-    }
-    let path = dir.join(format!("{}.md", paper.name));
-    fs::write(&path, page).map_err(|error| io_error(&path, "write", &error))
-}
-
-fn section(paper: &Paper, figure: &Figure, report: &Report) -> String {
-    let Figure { name, title, about, differs, .. } = figure;
-    let stem = figure.stem(paper);
-    let command = command(paper, figure, report);
-    let claims = beside(figure, report);
-    let rows = claims.iter().map(|Beside { text, paper, ours, links }| format!("| {text} | {paper} | {ours} | {links} |\n"));
-    let rows: String = rows.collect();
-    let warnings: String = report.warnings.iter().map(|warning| format!("\nWarning: {warning}.\n")).collect();
-    let differs = if differs.is_empty() { String::new() } else { format!("\n{differs}\n") };
-    let (scale, machine) = (scale(paper, report), &report.machine);
-    format!(
-        "\n### Figure {name}: {title}\n\n{about}\n\n```text\n{command}\n```\n\n\
-         ![{title}]({stem}.svg)\n\n| | paper | here | link bound |\n| --- | --: | --: | --: |\n{rows}{differs}{warnings}\n\
-         {scale}; {machine}. All points: [{stem}.csv]({stem}.csv), [{stem}.json]({stem}.json), [{stem}.png]({stem}.png).\n"
-    )
 }
 
 /// One line per point; unknown values are empty.

@@ -392,7 +392,7 @@ fn a_figure_is_measured_again_and_written_in_all_its_forms() {
     assert_eq!(written("csv").split(|byte| *byte == b'\n').count(), results.len() + 2);
     assert_eq!(serde_json::from_slice::<Value>(&written("json")).unwrap(), *report);
     assert!(written("svg").starts_with(b"<svg") && written("png").starts_with(b"\x89PNG"));
-    let page = std::fs::read_to_string(out.join("ecpipe.md")).unwrap();
+    let page = std::fs::read_to_string(out.join("reproduce.md")).unwrap();
     assert!(page.contains("90.9 %") && page.contains("ecpipe-6a.svg"), "{page}");
 
     // Traffic is the same on every machine and matches the paper's text.
@@ -406,7 +406,7 @@ fn a_figure_is_measured_again_and_written_in_all_its_forms() {
     assert_eq!(moved("RS", "mist") / moved("RS", "direct"), 2.0);
     let less = ["LRC", "MSR, d = 8", "MSR, d = 10"].map(|code| 100.0 * (1.0 - moved(code, "mist") / moved("RS", "mist")));
     assert_eq!(less.map(|percent| format!("{percent:.1}")), ["4.2", "15.0", "21.4"]);
-    let page = std::fs::read_to_string(out.join("mist.md")).unwrap();
+    let page = std::fs::read_to_string(out.join("reproduce.md")).unwrap();
     assert!(page.contains("| 21.4 % | 21.4 % |") && page.contains("mist-13.svg"), "{page}");
 
     for (args, code) in [(&["--figure", "9"][..], 2), (&["--figure", "6a", "--block-size", "5000"], 2), (&[], 2)] {

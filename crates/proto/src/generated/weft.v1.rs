@@ -1257,6 +1257,9 @@ pub struct WriteScheme {
     /// assign blocks to nodes at random, regardless of speed and load
     #[prost(bool, tag = "3")]
     pub random: bool,
+    /// assign blocks to nodes in the order of the nodes' names, regardless of speed and load
+    #[prost(bool, tag = "4")]
+    pub by_name: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]

@@ -152,7 +152,13 @@ fn twelve_blocks_from_four_move_as_many_bytes_as_in_the_paper() {
     assert_eq!(less(moved("lrc(4,2,6)", MIST)), 4.2);
     let paper = Scheme::Write(&Mist { reserve: Some(2) });
     assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), paper))), [0.0, 15.0, 21.4]);
-    // With x = 3 there is only one node on the second level, which the paper's bounds do not cover.
+    // With x = 3 there is only one node on the second level, which the paper's bounds do not cover. It decodes, and computes
+    // the sixth block too, which one block then carries instead of four.
+    let with = |d: &str, x| sent(&format!("msr(4,8,{d})"), &topology(&format!("msr(4,8,{d})"), Some(x)));
+    assert_eq!((with("d=6", 2), with("d=6", 3)), (24.0, 21.0));
+    let [of_8, of_10] = ["d=8", "d=10"].map(|d| [2, 3].map(|x| with(d, x)));
+    assert!(close(of_8[0], 20.4) && close(of_10[0], 132.0 / 7.0), "{of_8:?} {of_10:?}");
+    assert!(of_8[0] <= of_8[1] && of_10[0] <= of_10[1], "{of_8:?} {of_10:?}");
     assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), MIST))), [12.5, 15.0, 21.4]);
 }
 
