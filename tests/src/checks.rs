@@ -67,8 +67,8 @@ pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) 
     Ok(())
 }
 
-/// The disks must contain exactly what the metadata says, intact unless known to be spoiled; and no needed block was
-/// ever quarantined as an orphan.
+/// The disks must contain exactly what the metadata says, intact unless known to be spoiled; and no block was ever quarantined as an
+/// orphan. Unfinished puts and repairs from before a restart of the coordinator are quarantined as garbage.
 pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSet<(PathBuf, BlockId)>) -> Result<(), Failure> {
     let mut placed: BTreeMap<String, BTreeSet<BlockId>> = BTreeMap::new();
     for stripe in objects.iter().flat_map(|object| &object.stripes) {
@@ -82,6 +82,7 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSe
             placed.entry(block.disk.clone()).or_default().insert(id);
         }
     }
+    let all: BTreeSet<BlockId> = placed.values().flatten().copied().collect();
     for dir in disks {
         let store = LocalStore::open(dir, CLUSTER, NewDisk { disk_id: 0, created_ms: 0 })?;
         let expected = placed.remove(&format!("{:032x}", store.disk_id())).unwrap_or_default();
@@ -96,9 +97,14 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSe
                 return Err(Failure(format!("{}: block {id} is corrupt", place(dir))));
             }
         }
-        if let Some(orphan) = store.quarantine_places()?.iter().find(|place| place.since_ms.is_some()) {
-            let orphan = &orphan.name;
-            return Err(Failure(format!("{}: {orphan} was quarantined as an orphan", place(dir))));
+        for it in store.quarantine_places()?.into_iter().filter(|place| place.since_ms.is_some()) {
+            let why = fs::read_to_string(dir.join("quarantine").join(&it.name).join("reason")).unwrap_or_default();
+            if !why.contains("garbage") {
+                return Err(Failure(format!("{}: {} was quarantined as an orphan: {why}", place(dir), it.name)));
+            }
+            if let Some(needed) = all.iter().find(|id| it.name.starts_with(&format!("{id}."))) {
+                return Err(Failure(format!("{}: {needed} was quarantined, but an object needs it: {why}", place(dir))));
+            }
         }
         check_files(dir, &store)?;
     }

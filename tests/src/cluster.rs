@@ -255,7 +255,7 @@ impl<'a> Cluster<'a> {
             let seams = weft_coordinator::Seams {
                 net: Arc::new(net.clone()),
                 clock: Arc::new(SimClock),
-                seed: seed_of(seed, 0, &starts),
+                seed: seed_of(seed, 0, &starts).into(),
                 meta_mode: MetaMode::Inline,
             };
             let config = config.clone();
@@ -290,7 +290,7 @@ impl<'a> Cluster<'a> {
             let seams = weft_agent::Seams {
                 net: Arc::new(net.clone()),
                 clock: Arc::new(SimClock),
-                seed: seed_of(seed, number, &starts),
+                seed: seed_of(seed, number, &starts).into(),
                 disk_mode: weft_agent::DiskMode::Inline,
                 disks: Arc::new(disks.clone()),
                 converter: Arc::new(StripeConverter),

@@ -86,7 +86,7 @@ impl Node {
                 config.state_dir.display()
             )));
         }
-        let random = Mutex::new(StdRng::seed_from_u64(seams.seed));
+        let random = Mutex::new(StdRng::from_seed(seams.seed.0));
         let limits = config.limits.clone();
         Ok(Arc::new(Self {
             cluster: watch::Sender::new(known.or(config.cluster)),
@@ -134,7 +134,7 @@ impl Node {
     pub(crate) async fn open_disks(self: &Arc<Self>, cluster: ClusterId) -> Result<()> {
         let node = Arc::clone(self);
         let open = move || {
-            let mut random = StdRng::seed_from_u64(node.draw(|random| random.random()));
+            let mut random = StdRng::from_seed(node.draw(|random| random.random()));
             let now_ms = node.seams.clock.now_ms();
             let (known, opener) = (node.state.get(), node.seams.disks.as_ref());
             let disks = Disks::open(&node.config.disks, &known, cluster, opener, &mut random, now_ms)?;

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 use weft_proto::{Converter, DiskMode, Net, TcpNet};
 use weft_store::{BlockStore, LocalStore, NewDisk};
-use weft_types::{Clock, ClusterId, Result, SystemClock};
+use weft_types::{Clock, ClusterId, Result, Seed, SystemClock};
 
 /// An agent's dependencies on the outside.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub struct Seams {
     /// The wall clock; timers use `tokio::time`.
     pub clock: Arc<dyn Clock>,
     /// The seed of all random numbers.
-    pub seed: u64,
+    pub seed: Seed,
     /// On which threads disk calls run.
     pub disk_mode: DiskMode,
     /// Opens a directory as a disk.
@@ -25,7 +25,7 @@ pub struct Seams {
 
 impl Seams {
     /// The machine's own network, clock and disks.
-    pub fn real(seed: u64, converter: Arc<dyn Converter>) -> Self {
+    pub fn real(seed: Seed, converter: Arc<dyn Converter>) -> Self {
         Self {
             net: Arc::new(TcpNet::default()),
             clock: Arc::new(SystemClock),

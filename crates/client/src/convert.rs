@@ -56,8 +56,13 @@ async fn convert(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: &
     let data = read(shared, asked, first_half(progress), len).await.map_err(place)?;
     // The put needs none of the buffers kept for the next read, and the agent has admitted the larger of the two only.
     shared.forget_memory();
-    let put =
-        Put::of_another(shared, object.clone(), (asked.upload, PutKey(asked.put_key)), len, &second_half(progress, len / 2));
+    let put = Put::of_another(
+        shared,
+        object.clone(),
+        (asked.upload, PutKey::from_bytes(&asked.put_key)),
+        len,
+        &second_half(progress, len / 2),
+    );
     put.stripe(Stripe { number: asked.number, data, is_last: false }).await.map(drop).map_err(place)
 }
 

@@ -248,14 +248,18 @@ impl Put {
             shared: shared.clone(),
             object,
             upload: begun.upload,
-            key: PutKey(begun.put_key),
+            key: PutKey::from_bytes(&begun.put_key),
             stripe_len: u64::from(begun.k).saturating_mul(begun.block_len),
             how: how(options),
             warnings: begun.warnings,
             meter: Meter::new(size, &options.progress),
             traffic: Mutex::default(),
             stages: Mutex::default(),
-            _keeping: Owned::start(keep(shared.calls.clone(), (begun.upload, begun.put_key), begun.lease_ms)),
+            _keeping: Owned::start(keep(
+                shared.calls.clone(),
+                (begun.upload, PutKey::from_bytes(&begun.put_key)),
+                begun.lease_ms,
+            )),
             sending: Semaphore::new(1),
             first: Mutex::new(begun.first),
             ended: watch::Sender::new(0),
@@ -334,7 +338,7 @@ impl Put {
     }
 
     async fn ask_to_commit(&self, size: u64) -> std::result::Result<ObjectReply, NotCommitted> {
-        let request = CommitPutRequest { upload: self.upload, size, put_key: self.key.0 };
+        let request = CommitPutRequest { upload: self.upload, size, put_key: self.key.to_bytes() };
         let is_told = &AtomicBool::new(false);
         let commit = |mut client: WeftClient<Channel>, request| async move {
             is_told.store(false, Ordering::Relaxed);
@@ -420,7 +424,7 @@ impl Put {
                 sent: sums::whole(&outgoing.sums),
                 errors: outcome.errors.iter().map(encode_error).collect(),
                 commit_size,
-                put_key: self.key.0,
+                put_key: self.key.to_bytes(),
             };
             let timeout = self.shared.config.limits.end_stripe_timeout;
             let calls = &self.shared.calls;
@@ -443,7 +447,7 @@ impl Put {
         if let Some(first) = first.filter(|_| number == 0) {
             return Ok(first);
         }
-        let (upload, options, put_key) = (self.upload, Some(self.how.clone()), self.key.0);
+        let (upload, options, put_key) = (self.upload, Some(self.how.clone()), self.key.to_bytes());
         let request = PutStripeRequest { upload, number, data_len, options, put_key };
         self.shared.calls.ask(request, |mut client, request| async move { client.put_stripe(request).await }).await
     }
@@ -465,7 +469,7 @@ impl Put {
             outgoing.stands_still().await;
             // The put waits for other work of its own node: no receiver is to blame.
             let is_held_back = self.shared.config.node_link.as_ref().is_some_and(|link| link.is_held_back());
-            let (waits_for, put_key) = (if is_held_back { Vec::new() } else { outgoing.waits_for() }, self.key.0);
+            let (waits_for, put_key) = (if is_held_back { Vec::new() } else { outgoing.waits_for() }, self.key.to_bytes());
             let request = KeepPutRequest { upload: self.upload, number, plan: plan.0, waits_for, put_key };
             let kept = self.shared.calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await;
             match kept {
@@ -485,7 +489,7 @@ impl Drop for Put {
             return;
         }
         let (calls, object) = (self.shared.calls.clone(), self.object.clone());
-        let request = AbortPutRequest { upload: self.upload, put_key: self.key.0 };
+        let request = AbortPutRequest { upload: self.upload, put_key: self.key.to_bytes() };
         self.shared.background.start(async move {
             if let Err(error) = calls.ask(request, |mut client, request| async move { client.abort_put(request).await }).await {
                 tracing::warn!(%object, %error, "could not abort a put; its blocks are removed when its lease ends");

@@ -29,7 +29,7 @@ use weft_control::known::Known;
 use weft_meta::{Meta, MetaMode, NewCluster, SqliteMeta};
 use weft_plan::ProofKey;
 use weft_proto::{Net, rpc};
-use weft_types::{Clock, ClusterId, Error, NodeState, Result};
+use weft_types::{Clock, ClusterId, Error, NodeState, Result, Seed};
 
 /// How often the coordinator checks for silent nodes.
 const LOOK_INTERVAL_MS: u64 = 250;
@@ -42,7 +42,7 @@ pub struct Seams {
     /// The time of day.
     pub clock: Arc<dyn Clock>,
     /// The seed of all random numbers.
-    pub seed: u64,
+    pub seed: Seed,
     /// Where metadata transactions run.
     pub meta_mode: MetaMode,
 }
@@ -67,7 +67,7 @@ impl Coordinator {
                 "insecure = true: connections are neither encrypted nor authenticated; anyone who can reach the port has all rights"
             );
         }
-        let mut rng = StdRng::seed_from_u64(seams.seed);
+        let mut rng = StdRng::from_seed(seams.seed.0);
         let meta = open_meta(&config, &seams, &mut rng)?;
         let listener = (seams.net.listen(&config.listen).await)
             .map_err(|error| Error::fatal(format!("cannot listen on {}: {error}", config.listen)))?;
@@ -165,8 +165,8 @@ impl Drop for Coordinator {
 }
 
 /// A separate key: no value that is sent to others is drawn from the same numbers.
-fn proof_key(seed: u64) -> ProofKey {
-    ProofKey::new(StdRng::seed_from_u64(seed ^ u64::from_le_bytes(*b"proofkey")).random())
+fn proof_key(seed: Seed) -> ProofKey {
+    ProofKey::new(StdRng::from_seed(seed.with_label(*b"proofkey").0).random())
 }
 
 fn open_meta(config: &CoordinatorConfig, seams: &Seams, rng: &mut StdRng) -> Result<SqliteMeta> {

@@ -89,7 +89,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(id, announced);
         if upload::starts_at_once(asked.start, asked.size_hint, &stripe) {
             let (upload, data_len, options) = (id.0, stripe.data_len, asked.options);
-            let asked = v1::PutStripeRequest { upload, number: 0, data_len, options, put_key: put_key.0 };
+            let asked = v1::PutStripeRequest { upload, number: 0, data_len, options, put_key: put_key.to_bytes() };
             let who = Who { caller: caller.clone(), delegation: None };
             // The client gets the reason when it requests the stripe.
             started = put_stripe(shared, asked, &who, START_ATTEMPTS)
@@ -109,7 +109,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         plan,
         first: started,
         lease_ms: u32::try_from(shared.config.upload_lease_ms).unwrap_or(u32::MAX),
-        put_key: put_key.0,
+        put_key: put_key.to_bytes(),
     })
 }
 
@@ -193,12 +193,12 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
 }
 
 /// Fails for calls without the put's key, and for calls without a delegation on a conversion's put.
-pub(crate) async fn require_writer(shared: &Shared, id: u64, shown: u64, delegation: Option<&Delegation>) -> Result<()> {
+pub(crate) async fn require_writer(shared: &Shared, id: u64, shown: &[u8], delegation: Option<&Delegation>) -> Result<()> {
     match shared.meta.upload(UploadId(id)).await {
         Ok(upload) if upload.new.replaces.is_some() && delegation.is_none() => {
             Err(Error::invalid("only the agent that the coordinator chose may write a conversion").object(&upload.new.name))
         }
-        Ok(upload) if !upload.new.key.admits(PutKey(shown)) => {
+        Ok(upload) if !upload.new.key.admits(PutKey::from_bytes(shown)) => {
             let message = format!("this is not the key of put {id}: only the writer that began the put may continue it");
             Err(Error::invalid(message).object(&upload.new.name))
         }

@@ -39,7 +39,7 @@ impl WeftService {
         Ok((asked, Who { caller, delegation: Some(delegation) }))
     }
 
-    async fn require_writer(&self, upload: u64, put_key: u64, who: &Who) -> Result<(), Status> {
+    async fn require_writer(&self, upload: u64, put_key: &[u8], who: &Who) -> Result<(), Status> {
         let delegation = who.delegation.as_ref();
         puts::require_writer(&self.shared, upload, put_key, delegation).await.map_err(|error| to_status(&error))
     }
@@ -197,7 +197,7 @@ impl v1::weft_server::Weft for WeftService {
     async fn put_stripe(&self, request: Request<v1::PutStripeRequest>) -> Result<Response<v1::PutStripeReply>, Status> {
         let (asked, who) = self.asked_by(request, |delegation, asked| delegation.writes(asked.upload, asked.number))?;
         let shared = Arc::clone(&self.shared);
-        self.require_writer(asked.upload, asked.put_key, &who).await?;
+        self.require_writer(asked.upload, &asked.put_key, &who).await?;
         let attempts = shared.config.open_attempts_max;
         answer(to_the_end(async move { puts::put_stripe(&shared, asked, &who, attempts).await }).await)
     }
@@ -206,27 +206,27 @@ impl v1::weft_server::Weft for WeftService {
         let (asked, who) = self.asked_by(request, |delegation, asked| {
             asked.commit_size.is_none() && delegation.writes(asked.upload, asked.number)
         })?;
-        self.require_writer(asked.upload, asked.put_key, &who).await?;
+        self.require_writer(asked.upload, &asked.put_key, &who).await?;
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await)
     }
 
     async fn commit_put(&self, request: Request<v1::CommitPutRequest>) -> Result<Response<v1::ObjectReply>, Status> {
         let (asked, who) = self.asked_by(request, |_, _| false)?;
-        self.require_writer(asked.upload, asked.put_key, &who).await?;
+        self.require_writer(asked.upload, &asked.put_key, &who).await?;
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { puts::commit(&shared, asked).await }).await)
     }
 
     async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::KeepPutReply>, Status> {
         let (asked, who) = self.asked_by(request, |delegation, asked| delegation.writes(asked.upload, asked.number))?;
-        self.require_writer(asked.upload, asked.put_key, &who).await?;
+        self.require_writer(asked.upload, &asked.put_key, &who).await?;
         answer(puts::keep(&self.shared, &asked).await)
     }
 
     async fn abort_put(&self, request: Request<v1::AbortPutRequest>) -> Result<Response<v1::Empty>, Status> {
         let (asked, who) = self.asked_by(request, |_, _| false)?;
-        self.require_writer(asked.upload, asked.put_key, &who).await?;
+        self.require_writer(asked.upload, &asked.put_key, &who).await?;
         let shared = Arc::clone(&self.shared);
         let abort = async move { puts::abort(&shared, UploadId(asked.upload)).await };
         answer(to_the_end(abort).await.map(|()| v1::Empty {}))

@@ -102,7 +102,7 @@ impl Shared {
 
     /// A random key for a put.
     pub(crate) fn draw_put_key(&self) -> PutKey {
-        PutKey(self.rng().random_range(1..=u64::MAX))
+        PutKey(self.rng().random_range(1..=u128::MAX))
     }
 
     /// A plan's frame, with a unique number.

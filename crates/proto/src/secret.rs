@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn a_message_prints_itself_and_not_its_key() {
-        let asked = v1::CommitPutRequest { upload: 7, size: 100, put_key: 123_456_789 };
+        let asked = v1::CommitPutRequest { upload: 7, size: 100, put_key: vec![123; 16] };
         assert_eq!(format!("{asked:?}"), "CommitPutRequest { upload: 7, size: 100, .. }");
     }
 }

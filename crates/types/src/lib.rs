@@ -13,6 +13,7 @@ mod jobs;
 mod layout;
 mod records;
 mod rows;
+mod seed;
 mod seq;
 mod size;
 mod work;
@@ -33,6 +34,7 @@ pub use records::{
     ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
 };
 pub use rows::Rows;
+pub use seed::Seed;
 pub use seq::Seq;
 pub use size::{AutoSize, ByteSize, counted, human_bytes};
 pub use work::{StageTimes, TaskTraffic};

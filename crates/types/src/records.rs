@@ -27,11 +27,21 @@ pub struct UploadId(pub u64);
 /// The key of a put: drawn at random when the put begins, and checked in every later call, so that other clients cannot change the put.
 /// `Debug` hides it, and it is not logged.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct PutKey(pub u64);
+pub struct PutKey(pub u128);
 
 impl PutKey {
     /// The key of puts from earlier versions, for which no key is checked.
     pub const NONE: Self = Self(0);
+
+    /// The key in a message: 16 bytes. No other length is a key.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.try_into().map_or(Self::NONE, |bytes| Self(u128::from_be_bytes(bytes)))
+    }
+
+    /// The key's bytes, for messages and the metadata.
+    pub fn to_bytes(self) -> Vec<u8> {
+        self.0.to_be_bytes().to_vec()
+    }
 
     /// Whether a writer with this key may continue the put.
     pub fn admits(self, shown: Self) -> bool {

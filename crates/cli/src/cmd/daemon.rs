@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 use weft_agent::{Agent, AgentConfig, Limits, Throttle};
-use weft_cli::{exit::Exit, interrupt::Signals, local::PidFile, seed::seed, settings};
+use weft_cli::{exit::Exit, interrupt::Signals, local::PidFile, seed::secret_seed, settings};
 use weft_client::StripeConverter;
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
@@ -100,7 +100,7 @@ impl RunCoordinator {
         let seams = weft_coordinator::Seams {
             net: Arc::new(TcpNet::default()),
             clock: Arc::new(SystemClock),
-            seed: seed()?,
+            seed: secret_seed()?,
             meta_mode: MetaMode::Pool,
         };
         run(async |mut signals| {
@@ -125,7 +125,7 @@ impl RunAgent {
         let config = settings::read(file, prefix, std::env::vars_os(), &sample_agent(), settings::agent_paths)?;
         config.validate()?;
         start_logging();
-        let seams = weft_agent::Seams::real(seed()?, Arc::new(StripeConverter));
+        let seams = weft_agent::Seams::real(secret_seed()?, Arc::new(StripeConverter));
         run(async |mut signals| {
             let agent = Agent::start(config, seams).await?;
             let stopper = agent.stopper();

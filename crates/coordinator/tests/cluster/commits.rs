@@ -59,7 +59,7 @@ async fn stripes_that_were_allocated_and_never_opened_cost_no_call_of_an_agent()
     let world = World::new(8, 4).await;
     let mut bare = world.bare_client().await;
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin(40)).await.unwrap().into_inner();
-    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: put_key.clone() }).await.unwrap();
     assert_eq!(garbage(&world), 0);
     // A put from a pipe that ends after three stripes has allocated seven.
     world.client.put("b", "pipe", data(3 * STRIPE_LEN + 5, 2).as_slice(), &options()).await.unwrap();
@@ -75,11 +75,12 @@ async fn a_stripe_that_was_allocated_ahead_goes_elsewhere_once_a_node_of_it_is_d
     world.kill(2);
     world.until("two nodes are down", async |world| world.up().await.len() == 6).await;
     for number in 0..2 {
-        let stripe = api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None, put_key };
+        let stripe =
+            api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None, put_key: put_key.clone() };
         assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
         assert_eq!(garbage(&world), 0, "the stripe was first sent to nodes that are down");
     }
-    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: put_key.clone() }).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +90,7 @@ async fn what_an_earlier_coordinator_allocated_behind_the_last_stripe_does_not_s
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin(9)).await.unwrap().into_inner();
     world.restart_coordinator().await;
     let mut bare = world.bare_client().await;
-    let object = bare.commit_put(api::CommitPutRequest { upload, size: 0, put_key }).await.unwrap().into_inner();
+    let object = bare.commit_put(api::CommitPutRequest { upload, size: 0, put_key: put_key.clone() }).await.unwrap().into_inner();
     assert_eq!((object.version, object.size, object.stripe_count), (upload, 0, 0));
     world.until("the garbage is removed", async |world| garbage(world) == 0).await;
 }
@@ -101,7 +102,7 @@ async fn stripes_that_begin_concurrently_in_any_order_stay_separate() {
     let mut bare = world.bare_client().await;
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin(0)).await.unwrap().into_inner();
     let put = |number: u64| {
-        let mut bare = bare.clone();
+        let (mut bare, put_key) = (bare.clone(), put_key.clone());
         async move {
             let stripe = api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None, put_key };
             bare.put_stripe(stripe).await.unwrap().into_inner().task.unwrap();
@@ -112,5 +113,5 @@ async fn stripes_that_begin_concurrently_in_any_order_stay_separate() {
     let query = "SELECT count(*), count(DISTINCT number) FROM stripes WHERE number < 10";
     let counts: (u64, u64) = file.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     assert_eq!((counts, garbage(&world)), ((10, 10), 0), "a stripe that is being sent was given up");
-    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: put_key.clone() }).await.unwrap();
 }

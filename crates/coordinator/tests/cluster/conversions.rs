@@ -95,9 +95,9 @@ async fn a_put_that_was_converted_since_is_still_reported_as_stored() {
     assert_eq!((before.code.as_str(), after.code.as_str()), ("replication(2)", "rs(2,1)"));
     let mut bare = world.bare_client().await;
     let (upload, size) = (before.version, LEN as u64);
-    let stored = bare.commit_put(api::CommitPutRequest { upload, size, put_key: 0 }).await.unwrap().into_inner();
+    let stored = bare.commit_put(api::CommitPutRequest { upload, size, put_key: Vec::new() }).await.unwrap().into_inner();
     assert_eq!((stored.version, stored.written, stored.size), (after.version, before.version, size));
-    let other = bare.commit_put(api::CommitPutRequest { upload, size: size - 1, put_key: 0 }).await.unwrap_err();
+    let other = bare.commit_put(api::CommitPutRequest { upload, size: size - 1, put_key: Vec::new() }).await.unwrap_err();
     assert_eq!(from_status(&other).reaction, Reaction::NotFound);
 }
 
@@ -274,13 +274,13 @@ async fn clients_cannot_change_the_put_of_a_conversion() {
     let before = world.stat("k").await;
     let upload = before.version + 1;
     let mut bare = world.bare_client().await;
-    let put = api::PutStripeRequest { upload, number: 1, data_len: 4096, options: None, put_key: 0 };
+    let put = api::PutStripeRequest { upload, number: 1, data_len: 4096, options: None, put_key: Vec::new() };
     let refused = [
         ("put", bare.put_stripe(put).await.err()),
         ("end", bare.end_stripe(api::EndStripeRequest { upload, number: 1, ..Default::default() }).await.err()),
         ("keep", bare.keep_put(api::KeepPutRequest { upload, ..Default::default() }).await.err()),
-        ("commit", bare.commit_put(api::CommitPutRequest { upload, size: LEN as u64 / 2, put_key: 0 }).await.err()),
-        ("abort", bare.abort_put(api::AbortPutRequest { upload, put_key: 0 }).await.err()),
+        ("commit", bare.commit_put(api::CommitPutRequest { upload, size: LEN as u64 / 2, put_key: Vec::new() }).await.err()),
+        ("abort", bare.abort_put(api::AbortPutRequest { upload, put_key: Vec::new() }).await.err()),
     ];
     for (call, refused) in refused {
         let error = from_status(&refused.unwrap_or_else(|| panic!("{call} was not refused")));

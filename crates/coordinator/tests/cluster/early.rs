@@ -295,10 +295,10 @@ async fn a_committed_put_is_not_given_up() {
     let stored = world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
     assert_eq!(coming(&stored).len(), 1);
     let (mut bare, upload) = (world.bare_client().await, stored.version);
-    bare.abort_put(api::AbortPutRequest { upload, put_key: 0 }).await.unwrap();
-    let commit = api::CommitPutRequest { upload, size: bytes.len() as u64, put_key: 0 };
+    bare.abort_put(api::AbortPutRequest { upload, put_key: Vec::new() }).await.unwrap();
+    let commit = api::CommitPutRequest { upload, size: bytes.len() as u64, put_key: Vec::new() };
     assert_eq!(
-        bare.commit_put(commit).await.unwrap().into_inner().incomplete_count,
+        bare.commit_put(commit.clone()).await.unwrap().into_inner().incomplete_count,
         1,
         "the block was given up, or the test is slow"
     );
@@ -310,7 +310,7 @@ async fn a_committed_put_is_not_given_up() {
     let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
     file.busy_timeout(Duration::from_secs(5)).unwrap();
     file.execute_batch("ALTER TABLE incomplete RENAME TO hidden").unwrap();
-    let error = from_status(&bare.commit_put(commit).await.unwrap_err());
+    let error = from_status(&bare.commit_put(commit.clone()).await.unwrap_err());
     assert!(error.reaction == Reaction::Retry && error.message.contains("the object is stored"), "{error}");
     file.execute_batch("ALTER TABLE hidden RENAME TO incomplete").unwrap();
     assert_eq!(bare.commit_put(commit).await.unwrap().into_inner().version, upload);

@@ -348,12 +348,12 @@ async fn calls_for_one_stripe_run_one_at_a_time() {
     let begin = api::BeginPutRequest { bucket, key, code, block_len: 64 << 10, ..api::BeginPutRequest::default() };
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin).await.unwrap().into_inner();
     let begin_stripe = async || {
-        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000, options: None, put_key };
+        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000, options: None, put_key: put_key.clone() };
         let task = bare.clone().put_stripe(put).await.unwrap().into_inner().task.unwrap();
         weft_proto::decode_task(&task.task).unwrap().plan.0
     };
     let end_stripe = async |plan| {
-        let end = api::EndStripeRequest { upload, number: 0, plan, put_key, ..api::EndStripeRequest::default() };
+        let end = api::EndStripeRequest { upload, number: 0, plan, put_key: put_key.clone(), ..api::EndStripeRequest::default() };
         weft_proto::from_status(&bare.clone().end_stripe(end).await.unwrap_err()).message
     };
     // No data are sent, so the call that ends the stripe waits for the agents for the length of a stall. A call that begins the stripe

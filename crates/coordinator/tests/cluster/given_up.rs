@@ -5,7 +5,7 @@ use weft_client::api;
 use weft_proto::{decode_task, from_status};
 use weft_types::{BlockId, Error, Reaction};
 
-async fn begin(bare: &mut Bare) -> (u64, u64) {
+async fn begin(bare: &mut Bare) -> (u64, [u8; 16]) {
     let request = api::BeginPutRequest {
         bucket: "b".into(),
         key: "k".into(),
@@ -15,13 +15,13 @@ async fn begin(bare: &mut Bare) -> (u64, u64) {
         ..api::BeginPutRequest::default()
     };
     let begun = bare.begin_put(request).await.unwrap().into_inner();
-    (begun.upload, begun.put_key)
+    (begun.upload, begun.put_key.try_into().unwrap())
 }
 
 type Bare = api::weft_client::WeftClient<tonic::transport::Channel>;
 
-fn stripe((upload, put_key): (u64, u64), number: u64) -> api::PutStripeRequest {
-    api::PutStripeRequest { upload, number, data_len: 4096, options: None, put_key }
+fn stripe((upload, put_key): (u64, [u8; 16]), number: u64) -> api::PutStripeRequest {
+    api::PutStripeRequest { upload, number, data_len: 4096, options: None, put_key: put_key.to_vec() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -38,7 +38,7 @@ async fn a_request_to_remove_a_block_says_how_long_it_may_still_be_opened() {
     let mut putting = bare.clone();
     let putting = tokio::spawn(async move { putting.put_stripe(stripe((upload, put_key), 0)).await });
     world.until("both agents are asked", async |_| agents.iter().all(|agent| agent.asked().opens > 1)).await;
-    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: put_key.to_vec() }).await.unwrap();
     world
         .until("both agents are asked to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
         .await;
@@ -83,26 +83,29 @@ async fn only_a_client_with_the_key_can_continue_a_put() {
     let mut bare = world.bare_client().await;
     let (upload, put_key) = begin(&mut bare).await;
     let (_, other) = begin(&mut bare).await;
-    assert!(put_key != other && put_key != 0 && other != 0);
-    let refused = async |key: u64| {
+    assert!(put_key != other && put_key[8..] != other[8..] && put_key[..8] != put_key[8..]);
+    let refused = async |key: [u8; 16]| {
         let [mut a, mut b, mut c, mut d, mut e] = std::array::from_fn(|_| bare.clone());
-        let end = api::EndStripeRequest { upload, put_key: key, ..api::EndStripeRequest::default() };
-        let keep = api::KeepPutRequest { upload, put_key: key, ..api::KeepPutRequest::default() };
+        let end = api::EndStripeRequest { upload, put_key: key.to_vec(), ..api::EndStripeRequest::default() };
+        let keep = api::KeepPutRequest { upload, put_key: key.to_vec(), ..api::KeepPutRequest::default() };
         [
             ("put", a.put_stripe(stripe((upload, key), 0)).await.err()),
             ("end", b.end_stripe(end).await.err()),
             ("keep", c.keep_put(keep).await.err()),
-            ("commit", d.commit_put(api::CommitPutRequest { upload, size: 4096, put_key: key }).await.err()),
-            ("abort", e.abort_put(api::AbortPutRequest { upload, put_key: key }).await.err()),
+            ("commit", d.commit_put(api::CommitPutRequest { upload, size: 4096, put_key: key.to_vec() }).await.err()),
+            ("abort", e.abort_put(api::AbortPutRequest { upload, put_key: key.to_vec() }).await.err()),
         ]
         .map(|(call, status)| (call, status.map(|status| from_status(&status))))
     };
     let is_about_the_key = |error: &Error| error.message.contains("not the key of put");
-    for wrong in [0, other, put_key ^ 1 << 63] {
+    let mut close = put_key;
+    close[0] ^= 0x80;
+    for wrong in [[0; 16], other, close] {
         for (call, error) in refused(wrong).await {
             let error = error.unwrap_or_else(|| panic!("{call} was accepted"));
             assert!(is_about_the_key(&error) && error.reaction == Reaction::InvalidInput, "{call}: {error}");
-            assert!(!error.message.contains(&put_key.to_string()), "{error}");
+            let shown = format!("{:x}", u128::from_be_bytes(put_key));
+            assert!(!error.to_string().contains(&shown), "{error}");
         }
     }
     for (call, error) in refused(put_key).await {
@@ -111,8 +114,8 @@ async fn only_a_client_with_the_key_can_continue_a_put() {
     let (upload, _) = begin(&mut bare).await;
     // A put of an earlier version has no key.
     let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
-    file.execute("UPDATE uploads SET put_key = 0", []).unwrap();
-    bare.abort_put(api::AbortPutRequest { upload, put_key: 0 }).await.unwrap();
+    file.execute("UPDATE uploads SET put_key = x''", []).unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: Vec::new() }).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +132,7 @@ async fn garbage_is_forgotten_block_by_block_and_only_when_its_node_confirms() {
     let any = |stripe: u64, index| BlockId { stripe: weft_types::StripeId(stripe), index, copy: 0, generation: 1 };
     let all: Vec<BlockId> = (1..=2).flat_map(|stripe| [any(stripe, 0), any(stripe, 1)]).collect();
     one.asked().keeps.extend(&all);
-    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: put_key.to_vec() }).await.unwrap();
     world
         .until("both agents are asked to remove blocks", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty()))
         .await;
@@ -163,7 +166,7 @@ async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
         let reply = bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner();
         plans.push(decode_task(&reply.task.unwrap().task).unwrap().plan.0);
     }
-    let end = |plan| api::EndStripeRequest { upload, plan, put_key, ..api::EndStripeRequest::default() };
+    let end = |plan| api::EndStripeRequest { upload, plan, put_key: put_key.to_vec(), ..api::EndStripeRequest::default() };
     let late = from_status(&bare.end_stripe(end(plans[0])).await.unwrap_err());
     assert!(late.reaction == Reaction::Replan && late.message.contains("by another plan"), "{late}");
     // The plan that sends the stripe is still under way, and has sent nothing.
@@ -184,7 +187,13 @@ async fn a_retried_call_names_the_same_blocks_to_send_again_a_bounded_number_of_
     let (upload, put_key) = begin(&mut bare).await;
     let plan_of = |task: Option<api::ClientTask>| decode_task(&task.expect("nothing is to be sent").task).unwrap().plan.0;
     let sent: Vec<_> = (0..2).map(|index| api::BlockChecksums { index, checksums: vec![7], id: Vec::new() }).collect();
-    let end = |plan| api::EndStripeRequest { upload, plan, put_key, sent: sent.clone(), ..api::EndStripeRequest::default() };
+    let end = |plan| api::EndStripeRequest {
+        upload,
+        plan,
+        put_key: put_key.to_vec(),
+        sent: sent.clone(),
+        ..api::EndStripeRequest::default()
+    };
     let first = plan_of(bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner().task);
     let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);
     assert_ne!(second, first);
@@ -207,6 +216,6 @@ async fn a_retried_call_names_the_same_blocks_to_send_again_a_bounded_number_of_
     assert!(gone.reaction == Reaction::Replan && gone.message.contains("send it again"), "{gone}");
     plan_of(bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner().task);
     assert_eq!(world.allocations(), 2, "allocations of earlier plans are given up");
-    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: put_key.to_vec() }).await.unwrap();
     world.until("nothing is left", async |world| world.allocations() == 0 && world.block_count(1..=2) == 0).await;
 }

@@ -56,7 +56,7 @@ async fn clients_are_told_what_would_be_right() {
     }
     let long = api::ListObjectsRequest { bucket: "b".into(), prefix: "p".repeat(64 << 10), ..api::ListObjectsRequest::default() };
     assert_eq!(bare.list_objects(long).await.unwrap_err().code(), Code::OutOfRange, "an overlong message was accepted");
-    let status = bare.commit_put(api::CommitPutRequest { upload: 999, size: 1, put_key: 0 }).await.unwrap_err();
+    let status = bare.commit_put(api::CommitPutRequest { upload: 999, size: 1, put_key: Vec::new() }).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
 }
 

@@ -34,23 +34,24 @@ async fn a_put_that_dies_half_way_leaves_nothing_behind() {
         ..api::BeginPutRequest::default()
     };
     let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin("k")).await.unwrap().into_inner();
-    let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000, options: None, put_key };
+    let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000, options: None, put_key: put_key.clone() };
     assert!(bare.put_stripe(stripe.clone()).await.unwrap().into_inner().task.is_some());
     // A second call places the stripe again, and the first attempt is given up.
     assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
-    let incomplete = bare.commit_put(api::CommitPutRequest { upload, size: 100_000, put_key }).await.unwrap_err();
+    let incomplete =
+        bare.commit_put(api::CommitPutRequest { upload, size: 100_000, put_key: put_key.clone() }).await.unwrap_err();
     assert!(incomplete.message().contains("has not ended"), "{incomplete}");
     assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound, "the object is visible");
 
     world.restart_coordinator().await;
     let mut bare = world.bare_client().await;
-    let end = api::EndStripeRequest { upload, number: 0, put_key, ..api::EndStripeRequest::default() };
+    let end = api::EndStripeRequest { upload, number: 0, put_key: put_key.clone(), ..api::EndStripeRequest::default() };
     let error = weft_proto::from_status(&bare.end_stripe(end).await.unwrap_err());
     assert!(error.reaction == Reaction::Replan && error.message.contains("send it again"), "{error}");
     world
         .until("the put is swept", async |world| {
             let mut bare = world.bare_client().await;
-            let asked = api::CommitPutRequest { upload, size: 1, put_key };
+            let asked = api::CommitPutRequest { upload, size: 1, put_key: put_key.clone() };
             bare.commit_put(asked).await.unwrap_err().code() == tonic::Code::NotFound
         })
         .await;

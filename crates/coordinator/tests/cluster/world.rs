@@ -116,7 +116,7 @@ impl World {
 
     /// Starts or restarts an agent; it keeps its directory.
     pub(crate) async fn start_agent(&mut self, node: u32) {
-        let mut seams = weft_agent::Seams::real(u64::from(node), Arc::new(StripeConverter));
+        let mut seams = weft_agent::Seams::real(u64::from(node).into(), Arc::new(StripeConverter));
         let net: Arc<dyn weft_proto::Net> = if self.slow_agents {
             Arc::new(SlowNet::new(&self.net))
         } else {
@@ -454,7 +454,7 @@ fn find_blocks(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// The coordinator's clock, network and randomness.
 pub(crate) fn seams(net: &MemoryNet, clock: SimulatedClock, seed: u64) -> Seams {
-    Seams { net: Arc::new(net.clone()), clock: Arc::new(clock), seed, meta_mode: MetaMode::Inline }
+    Seams { net: Arc::new(net.clone()), clock: Arc::new(clock), seed: seed.into(), meta_mode: MetaMode::Inline }
 }
 
 /// Tokio's time, counted from a fixed date.

@@ -35,7 +35,7 @@ pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord
             new.replicas,
             new.replaces.map(|version| version.0),
             // All 64 bits, as SQLite's integers are signed.
-            new.key.0.cast_signed(),
+            new.key.to_bytes(),
         ),
     )?;
     Ok(UploadRecord { id, new })
@@ -284,7 +284,7 @@ fn upload_row(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
         expires_ms: row.get(10)?,
         replicas: row.get(11)?,
         replaces: row.get::<_, Option<u64>>(12)?.map(UploadId),
-        key: PutKey(row.get::<_, i64>(13)?.cast_unsigned()),
+        key: PutKey::from_bytes(&row.get::<_, Vec<u8>>(13)?),
     };
     Ok(UploadRecord { id: UploadId(row.get(0)?), new })
 }

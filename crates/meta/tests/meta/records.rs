@@ -3,7 +3,7 @@
 use crate::{
     commit_at,
     common::{node_of, open, prepare},
-    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9},
+    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9, BACK_TO_SCHEMA_10},
     leftovers_at, new_put,
 };
 use weft_meta::*;
@@ -172,6 +172,10 @@ async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let change = |sql: &str| rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    change(BACK_TO_SCHEMA_10);
+    let meta = open(&path);
+    assert_eq!(meta.upload(upload).await.unwrap().new.key, PutKey(u128::from(u64::MAX - 1)), "a key of 64 bits");
+    drop(meta);
     change(&format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}"));
     let meta = open(&path);
     assert_eq!(meta.stripe(stripe).await.unwrap(), before);

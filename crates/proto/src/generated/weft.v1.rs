@@ -171,8 +171,8 @@ pub struct ConvertStripeRequest {
     #[prost(uint32, tag = "13")]
     pub free_percent: u32,
     /// of the put
-    #[prost(fixed64, tag = "14")]
-    pub put_key: u64,
+    #[prost(bytes = "vec", tag = "15")]
+    pub put_key: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConvertEvent {
@@ -1286,9 +1286,9 @@ pub struct BeginPutReply {
     /// the first stripe, if it was started; absent: PutStripe starts it
     #[prost(message, optional, tag = "10")]
     pub first: ::core::option::Option<PutStripeReply>,
-    /// random, never 0: every later call for the put must show it
-    #[prost(fixed64, tag = "11")]
-    pub put_key: u64,
+    /// 16 random bytes: every later call for the put must show them
+    #[prost(bytes = "vec", tag = "12")]
+    pub put_key: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -1303,8 +1303,8 @@ pub struct PutStripeRequest {
     #[prost(message, optional, tag = "4")]
     pub options: ::core::option::Option<WriteScheme>,
     /// of BeginPutReply
-    #[prost(fixed64, tag = "5")]
-    pub put_key: u64,
+    #[prost(bytes = "vec", tag = "6")]
+    pub put_key: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutStripeReply {
@@ -1344,8 +1344,8 @@ pub struct EndStripeRequest {
     #[prost(uint64, optional, tag = "6")]
     pub commit_size: ::core::option::Option<u64>,
     /// of BeginPutReply
-    #[prost(fixed64, tag = "7")]
-    pub put_key: u64,
+    #[prost(bytes = "vec", tag = "8")]
+    pub put_key: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockChecksums {
@@ -1373,7 +1373,7 @@ pub struct EndStripeReply {
     #[prost(message, optional, tag = "4")]
     pub object: ::core::option::Option<ObjectReply>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct CommitPutRequest {
     #[prost(uint64, tag = "1")]
@@ -1381,8 +1381,8 @@ pub struct CommitPutRequest {
     #[prost(uint64, tag = "2")]
     pub size: u64,
     /// of BeginPutReply; not required if the put is committed already
-    #[prost(fixed64, tag = "3")]
-    pub put_key: u64,
+    #[prost(bytes = "vec", tag = "4")]
+    pub put_key: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -1399,8 +1399,8 @@ pub struct KeepPutRequest {
     #[prost(uint32, repeated, tag = "4")]
     pub waits_for: ::prost::alloc::vec::Vec<u32>,
     /// of BeginPutReply
-    #[prost(fixed64, tag = "5")]
-    pub put_key: u64,
+    #[prost(bytes = "vec", tag = "6")]
+    pub put_key: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepPutReply {
@@ -1411,14 +1411,14 @@ pub struct KeepPutReply {
     #[prost(uint32, repeated, tag = "2")]
     pub gone: ::prost::alloc::vec::Vec<u32>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct AbortPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
     /// of BeginPutReply
-    #[prost(fixed64, tag = "2")]
-    pub put_key: u64,
+    #[prost(bytes = "vec", tag = "3")]
+    pub put_key: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadStripeRequest {

@@ -166,7 +166,7 @@ impl Cluster {
     pub(crate) fn seams(&self, number: u32) -> Seams {
         let net = Arc::clone(&self.options.net);
         let converter = Arc::clone(&self.options.converter);
-        let mut seams = Seams { net, disk_mode: self.options.disk_mode, ..Seams::real(number.into(), converter) };
+        let mut seams = Seams { net, disk_mode: self.options.disk_mode, ..Seams::real(u64::from(number).into(), converter) };
         if let Some(disks) = self.options.disks.get(&number) {
             seams.disks = Arc::clone(disks);
         }

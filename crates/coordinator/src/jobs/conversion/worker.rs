@@ -217,7 +217,7 @@ impl Work<'_> {
             number: order.number,
             reserve_bytes: shared.config.disk_reserve.0,
             free_percent: shared.config.conversion_free_percent,
-            put_key: order.upload.new.key.0,
+            put_key: order.upload.new.key.to_bytes(),
         };
         let mut agent = rpc::agent_client(session.channel);
         // Only the start of the stream has a deadline, because a conversion can take any time.
