@@ -89,8 +89,7 @@ impl<'a> Cluster<'a> {
 
     /// The number of blocks that agents which are up still have to remove.
     pub fn garbage_blocks(&self) -> Result<u64> {
-        let status = self.ask(&["cluster", "status"])?;
-        let nodes = status["nodes"].as_array().ok_or("`cluster status` lists no nodes")?;
+        let nodes = self.nodes()?;
         Ok(nodes.iter().filter(|node| node["state"] == "up").filter_map(|node| node["garbage_blocks"].as_u64()).sum())
     }
 
@@ -102,14 +101,16 @@ impl<'a> Cluster<'a> {
         self.run.finish(kill)?;
         for _ in 0..DOWN_POLLS {
             thread::sleep(DOWN_POLL);
-            let nodes = self.ask(&["node", "ls"])?;
-            let nodes = nodes.get("nodes").unwrap_or(&nodes);
-            let is_down = |node: &Value| node["name"] == name && node["state"] == "down";
-            if nodes.as_array().is_some_and(|nodes| nodes.iter().any(is_down)) {
+            if self.nodes()?.iter().any(|node| node["name"] == name && node["state"] == "down") {
                 return Ok(());
             }
         }
         Err(format!("{name} was killed, and the coordinator does not notice").into())
+    }
+
+    fn nodes(&self) -> Result<Vec<Value>> {
+        let nodes = self.ask(&["node", "ls"])?;
+        Ok(nodes.get("nodes").unwrap_or(&nodes).as_array().ok_or("`node ls` lists no nodes")?.clone())
     }
 
     /// Like [`weft`](Self::weft), with JSON output.
@@ -129,10 +130,8 @@ impl<'a> Cluster<'a> {
 
     /// The names of its agents by their numbers in plans.
     pub fn agents(&self) -> Result<BTreeMap<u64, String>> {
-        let nodes = self.ask(&["node", "ls"])?;
-        let nodes = nodes.get("nodes").unwrap_or(&nodes).as_array().ok_or("`node ls` lists no nodes")?.clone();
         let named = |node: &Value| Some((number(node.get("id")?)?, node.get("name")?.as_str()?.to_owned()));
-        Ok(nodes.iter().filter_map(named).filter(|(_, name)| name != COORDINATOR).collect())
+        Ok(self.nodes()?.iter().filter_map(named).filter(|(_, name)| name != COORDINATOR).collect())
     }
 }
 

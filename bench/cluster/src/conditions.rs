@@ -23,7 +23,10 @@ pub fn of(run: &Run, minio: &Minio<'_>, server: &Path) -> Result<Vec<Condition>>
         ("get, discarded", "to /dev/null, from the page cache: an uncounted get comes first".into()),
         ("get, to a file", "both clients sync the file and its directory".into()),
         ("4 KiB reads", format!("one process; one object as warm-up, then {SMALL_READS} objects are put, and each is read once")),
-        ("background work", "replaced data is removed within a second or two on both sides; each turn waits for it".into()),
+        (
+            "background work",
+            "replaced data is removed at once on both sides, and each turn waits until the server is idle".into(),
+        ),
     ];
     Ok(fixed.into_iter().map(|(name, text)| Condition { name: name.into(), text }).collect())
 }

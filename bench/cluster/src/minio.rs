@@ -245,13 +245,16 @@ impl Server<'_> {
 
     /// Whether no background work is left; takes the time of one look.
     fn is_settled(&self) -> Result<bool> {
+        if let Self::Minio(minio) = self {
+            minio.empty_trash()?;
+        }
         let before = self.cpu()?;
         thread::sleep(IDLE_LOOK);
         let is_idle = self.cpu()? - before <= IDLE_CPU_S;
         Ok(is_idle
             && match self {
                 Self::Weft(cluster) => cluster.garbage_blocks()? == 0,
-                Self::Minio(minio) => minio.trash()? == 0,
+                Self::Minio(_) => true,
             })
     }
 

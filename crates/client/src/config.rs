@@ -42,8 +42,8 @@ pub struct Limits {
     /// Most bytes of a stripe from a pipe that are kept in memory; the rest goes to a file in the spool directory. Three stripes can be
     /// in progress at once: one is read, one is sent, one is being ended.
     pub stripe_memory_bytes_max: usize,
-    /// Bytes fetched at once for a get to a pipe. Three such windows are in flight. The client keeps their buffers for the next get, and
-    /// the buffers of 64 received slices: 64 MiB with default windows and slices.
+    /// Bytes fetched at once for a get to a pipe. Three such windows are in flight, and the client keeps as much memory for the next get:
+    /// 48 MiB by default.
     pub window_bytes_max: u64,
     /// Plans for one window of a read, or one stripe of a write, that can fail without progress.
     pub attempts_max: u32,
