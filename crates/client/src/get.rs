@@ -58,8 +58,10 @@ pub struct Got {
     pub plans: u64,
 }
 
-/// Windows of one get in flight at once.
-pub(crate) const WINDOWS_MAX: usize = 3;
+/// Windows of one get in flight at once: one is received while another is planned or written.
+pub(crate) const WINDOWS_MAX: usize = 2;
+/// Stripes of one get to a file in flight at once.
+const STRIPES_MAX: usize = 3;
 /// Most bytes written to a pipe at once. An aborted get still completes a write that has begun.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -294,7 +296,7 @@ impl Get {
             let mut fetched = self.fetch(Window { stripe, data }, place.clone());
             async move { joined(&mut fetched).await }
         });
-        stream::iter(fetching).buffer_unordered(WINDOWS_MAX).try_collect::<()>().await?;
+        stream::iter(fetching).buffer_unordered(STRIPES_MAX).try_collect::<()>().await?;
         temporary.keep().await
     }
 
