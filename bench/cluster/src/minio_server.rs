@@ -67,7 +67,12 @@ impl<'a> Minio<'a> {
             // A removed drive has none, and a new drive has no such directory yet.
             let Ok(entries) = fs::read_dir(drive(&self.dir, number).join(".minio.sys/tmp/.trash")) else { continue };
             for entry in entries {
-                match fs::remove_dir_all(entry?.path()) {
+                let entry = entry?;
+                let removed = match entry.file_type()?.is_dir() {
+                    true => fs::remove_dir_all(entry.path()),
+                    false => fs::remove_file(entry.path()),
+                };
+                match removed {
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
                     _ => {}
                 }
