@@ -72,23 +72,45 @@ impl<'a> Cluster<'a> {
         command
     }
 
+    /// The agent that holds data of most stripes of an object, the number of these stripes, and that of all stripes.
+    pub fn agent_with_most_data(&self, bucket: &str, key: &str, k: usize) -> Result<(String, usize, usize)> {
+        let object = self.ask(&["stat", &format!("{bucket}/{key}")])?;
+        let stripes = object["stripes"].as_array().ok_or("`stat` lists no stripes")?;
+        let mut held: BTreeMap<&str, usize> = BTreeMap::new();
+        for block in stripes.iter().filter_map(|stripe| stripe["blocks"].as_array()).flatten() {
+            let is_data = block["index"].as_u64().is_some_and(|index| index < k as u64) && block["size"].as_u64() > Some(0);
+            if let (true, Some(name)) = (is_data, block["name"].as_str()) {
+                *held.entry(name).or_default() += 1;
+            }
+        }
+        let (name, count) = held.into_iter().max_by_key(|(_, count)| *count).ok_or("no agent holds data")?;
+        Ok((name.to_owned(), count, stripes.len()))
+    }
+
+    /// The number of blocks that agents which are up still have to remove.
+    pub fn garbage_blocks(&self) -> Result<u64> {
+        let nodes = self.nodes()?;
+        Ok(nodes.iter().filter(|node| node["state"] == "up").filter_map(|node| node["garbage_blocks"].as_u64()).sum())
+    }
+
     /// Kills an agent, and waits until the coordinator has noticed.
-    pub fn lose_agent(&mut self) -> Result<()> {
-        let name = self.pids.keys().find(|name| *name != COORDINATOR).cloned().ok_or("there is no agent")?;
-        let pid = self.pids.remove(&name).unwrap_or_default();
+    pub fn lose_agent(&mut self, name: &str) -> Result<()> {
+        let pid = self.pids.remove(name).ok_or_else(|| format!("{name} does not run"))?;
         let mut kill = Command::new("kill");
         kill.args(["-KILL", &pid.to_string()]);
         self.run.finish(kill)?;
         for _ in 0..DOWN_POLLS {
             thread::sleep(DOWN_POLL);
-            let nodes = self.ask(&["node", "ls"])?;
-            let nodes = nodes.get("nodes").unwrap_or(&nodes);
-            let is_down = |node: &Value| node["name"] == *name && node["state"] == "down";
-            if nodes.as_array().is_some_and(|nodes| nodes.iter().any(is_down)) {
+            if self.nodes()?.iter().any(|node| node["name"] == name && node["state"] == "down") {
                 return Ok(());
             }
         }
         Err(format!("{name} was killed, and the coordinator does not notice").into())
+    }
+
+    fn nodes(&self) -> Result<Vec<Value>> {
+        let nodes = self.ask(&["node", "ls"])?;
+        Ok(nodes.get("nodes").unwrap_or(&nodes).as_array().ok_or("`node ls` lists no nodes")?.clone())
     }
 
     /// Like [`weft`](Self::weft), with JSON output.
@@ -108,10 +130,8 @@ impl<'a> Cluster<'a> {
 
     /// The names of its agents by their numbers in plans.
     pub fn agents(&self) -> Result<BTreeMap<u64, String>> {
-        let nodes = self.ask(&["node", "ls"])?;
-        let nodes = nodes.get("nodes").unwrap_or(&nodes).as_array().ok_or("`node ls` lists no nodes")?.clone();
         let named = |node: &Value| Some((number(node.get("id")?)?, node.get("name")?.as_str()?.to_owned()));
-        Ok(nodes.iter().filter_map(named).filter(|(_, name)| name != COORDINATOR).collect())
+        Ok(self.nodes()?.iter().filter_map(named).filter(|(_, name)| name != COORDINATOR).collect())
     }
 }
 

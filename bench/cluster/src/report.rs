@@ -10,6 +10,8 @@ pub struct Report {
     pub hops: Vec<Hop>,
     pub objects: Vec<Object>,
     pub minio: Vec<Beside>,
+    /// Of the comparison with MinIO.
+    pub conditions: Vec<Condition>,
 }
 
 #[derive(Serialize)]
@@ -58,6 +60,13 @@ pub struct Beside {
     pub client_peak_mib: f64,
 }
 
+/// A condition under which figures were measured.
+#[derive(Serialize)]
+pub struct Condition {
+    pub name: String,
+    pub text: String,
+}
+
 impl Machine {
     pub fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -104,6 +113,9 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        Ok(())
+        if !self.conditions.is_empty() {
+            writeln!(f, "\nconditions:")?;
+        }
+        self.conditions.iter().try_for_each(|Condition { name, text }| writeln!(f, "- {name}: {text}"))
     }
 }

@@ -52,7 +52,7 @@ impl Ports for TaskPorts {
             Sink::Store { index, sub_blocks } => {
                 let target =
                     self.targets.get(index).ok_or_else(|| Error::invalid(format!("the request does not name block {index}")))?;
-                Ok(self.throttles.disk_sink(target.sink(sub_blocks, self.disk_mode), self.of))
+                Ok(self.throttles.disk_sink(target.sink(sub_blocks, lane.window as usize, self.disk_mode), self.of))
             }
             Sink::Link(link) => Ok(self.link(lane, *link)?.sink()),
             Sink::Patch { .. } => Err(Error::invalid("this version of the agent cannot change blocks in place")),

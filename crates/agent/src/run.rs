@@ -131,6 +131,9 @@ impl Harvest {
     fn take(&mut self, target: &Target) {
         let block = target.claim().meta().id;
         let id = wire::encode(&block);
+        if let Err(error) = target.write_waiting() {
+            self.errors.push(error);
+        }
         if target.is_whole()
             && let Err(error) = target.commit()
         {
@@ -172,7 +175,7 @@ mod tests {
     use weft_plan::Class;
     use weft_plan::Precedence;
     use weft_store::{NewDisk, conformance};
-    use weft_types::{ClusterId, PlanId};
+    use weft_types::{ClusterId, PlanId, Rows};
 
     #[tokio::test]
     async fn an_empty_block_is_stored_only_when_its_stage_has_ended() {
@@ -190,9 +193,45 @@ mod tests {
         assert_eq!(store.list().unwrap(), []);
 
         let target = begin(2);
-        target.sink(&[0], DiskMode::Inline).finish().await.unwrap();
+        target.sink(&[0], 4, DiskMode::Inline).finish().await.unwrap();
         ended.take(&target);
         assert_eq!((ended.stored.len(), ended.errors.len()), (1, 0));
+        assert_eq!(store.list().unwrap(), [meta.id]);
+    }
+
+    #[tokio::test]
+    async fn slices_wait_for_each_other_and_a_task_that_ends_early_writes_them() {
+        let (dir, cluster) = (tempfile::tempdir().unwrap(), ClusterId(3));
+        let store = LocalDisks.open(dir.path(), cluster, Some(NewDisk { disk_id: 1, created_ms: 0 })).ok().unwrap().store;
+        let (partials, meta) = (Partials::new(&Limits::default()), conformance::block(cluster, 1, 32768));
+        let begin = |plan, class| {
+            let claim = partials.claim(PlanId(plan), 0, store.as_ref(), &meta).ok().unwrap();
+            let passage = Passage::new(&Line::new(None), Precedence::of(class));
+            Arc::new(Target::new(claim, None, 1, Arc::default(), passage))
+        };
+        let slices = [0, 1, 2, 3].map(|number| Span::new(number * 8192, (number + 1) * 8192));
+        let rows = || Rows::from(vec![7; 8192]);
+        let missing = |target: &Target| target.claim().missing();
+
+        let target = begin(1, Class::Foreground);
+        let mut sink = target.sink(&[0], 2, DiskMode::Pool);
+        sink.put(slices[0], rows()).await.unwrap();
+        assert_eq!(missing(&target), [Span::new(0, 32768)], "it waits for the next slice");
+        sink.put(slices[1], rows()).await.unwrap();
+        assert_eq!(missing(&target), [Span::new(16384, 32768)]);
+        sink.put(slices[2], rows()).await.unwrap();
+        drop(sink);
+        let mut ended = Harvest::default();
+        ended.take(&target);
+        let arrived = SpanMessage { start: 0, end: 24576 };
+        assert_eq!(ended.arrived.iter().map(|it| it.spans.clone()).collect::<Vec<_>>(), [vec![arrived]], "a slice was lost");
+
+        let target = begin(2, Class::Repair);
+        assert_eq!(missing(&target), [Span::new(24576, 32768)]);
+        let mut sink = target.sink(&[0], 2, DiskMode::Pool);
+        sink.put(slices[3], rows()).await.unwrap();
+        assert_eq!(missing(&target), [], "a lower class writes each slice in its own turn");
+        sink.finish().await.unwrap();
         assert_eq!(store.list().unwrap(), [meta.id]);
     }
 }

@@ -12,6 +12,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 use weft_engine::{Hold, SliceSink};
+use weft_plan::Class;
 use weft_store::Receipt;
 use weft_types::{Extent, Result, Rows, Span};
 
@@ -25,9 +26,22 @@ pub(crate) struct Target {
     /// The block's sinks in this task that have not finished.
     unfinished: AtomicUsize,
     receipt: Mutex<Option<Receipt>>,
+    /// Accepted slices that are written together with later ones.
+    waiting: Mutex<Vec<Waiting>>,
     traffic: Arc<Traffic>,
     passage: Passage,
 }
+
+/// A slice that waits to be written.
+struct Waiting {
+    sub_blocks: Arc<[u16]>,
+    slice: Span,
+    rows: Rows,
+}
+
+/// Slices are written together up to this many bytes: a call on a blocking thread costs more than writing a slice to the
+/// page cache.
+const BATCH_BYTES: usize = 1 << 20;
 
 impl Target {
     /// A block with `sinks` sinks in the task. May block.
@@ -39,16 +53,28 @@ impl Target {
         passage: Passage,
     ) -> Self {
         let (missing, unfinished) = (claim.missing(), AtomicUsize::new(sinks));
-        Self { claim, expected_checksums, missing, unfinished, receipt: Mutex::default(), traffic, passage }
+        let (receipt, waiting) = (Mutex::default(), Mutex::default());
+        Self { claim, expected_checksums, missing, unfinished, receipt, waiting, traffic, passage }
     }
 
     pub(crate) fn claim(&self) -> &Claim {
         &self.claim
     }
 
-    /// One of its sinks.
-    pub(crate) fn sink(self: &Arc<Self>, sub_blocks: &[u16], mode: DiskMode) -> Box<dyn SliceSink> {
-        Box::new(StoreSink { target: Arc::clone(self), sub_blocks: Arc::from(sub_blocks), mode })
+    /// One of its sinks. At most `window` slices wait there, as the task's memory allows.
+    pub(crate) fn sink(self: &Arc<Self>, sub_blocks: &[u16], window: usize, mode: DiskMode) -> Box<dyn SliceSink> {
+        // Lower classes give way between frames, so they write each in its own turn.
+        let gathers = mode == DiskMode::Pool && self.passage.of.class == Class::Foreground;
+        let batch_max = if gathers { window } else { 0 };
+        let batch = Batch { slices: 0, bytes: 0 };
+        Box::new(StoreSink { target: Arc::clone(self), sub_blocks: Arc::from(sub_blocks), mode, batch_max, batch })
+    }
+
+    /// Writes all slices that wait. A task that ends early must call it too: its next plan relies on every slice that was
+    /// accepted. May block.
+    pub(crate) fn write_waiting(&self) -> Result<()> {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.iter().try_for_each(|it| self.write(&it.sub_blocks, it.slice, it.slice, &it.rows))
     }
 
     /// Whether all the block's sinks have finished, or all its bytes have arrived. An empty block never misses a byte:
@@ -102,6 +128,7 @@ impl Target {
 
     /// The block's last sink to finish commits it.
     fn finish_one(&self) -> Result<()> {
+        self.write_waiting()?;
         if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 { self.commit() } else { Ok(()) }
     }
 }
@@ -110,6 +137,33 @@ struct StoreSink {
     target: Arc<Target>,
     sub_blocks: Arc<[u16]>,
     mode: DiskMode,
+    /// The most slices that wait; below 2, none does.
+    batch_max: usize,
+    batch: Batch,
+}
+
+/// What this sink has added to the waiting slices.
+struct Batch {
+    slices: usize,
+    bytes: usize,
+}
+
+impl StoreSink {
+    /// Adds a slice to those that wait, and writes them if they are enough.
+    async fn gather(&mut self, slice: Span, rows: Rows) -> Result<()> {
+        self.batch = Batch { slices: self.batch.slices + 1, bytes: self.batch.bytes + rows.len() };
+        let waiting = Waiting { sub_blocks: Arc::clone(&self.sub_blocks), slice, rows };
+        self.target.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(waiting);
+        if self.batch.slices < self.batch_max && self.batch.bytes < BATCH_BYTES {
+            return Ok(());
+        }
+        let (target, bytes) = (Arc::clone(&self.target), self.batch.bytes as u64);
+        self.batch = Batch { slices: 0, bytes: 0 };
+        let turn = self.target.passage.turn().await;
+        self.mode.run(move || target.write_waiting()).await?;
+        turn.passed(bytes);
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -119,6 +173,9 @@ impl SliceSink for StoreSink {
     }
 
     async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
+        if self.batch_max > 1 {
+            return self.gather(slice, rows).await;
+        }
         for part in parts(slice, self.sub_blocks.len(), self.target.passage.of) {
             let (target, sub_blocks, rows) = (Arc::clone(&self.target), Arc::clone(&self.sub_blocks), rows.clone());
             let turn = self.target.passage.turn().await;

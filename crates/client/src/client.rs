@@ -7,7 +7,6 @@ use crate::{
     get::WINDOWS_MAX,
 };
 use std::{sync::Arc, time::Duration};
-use weft_engine::Buffers;
 use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
@@ -30,9 +29,7 @@ pub(crate) struct Shared {
     pub(crate) cluster: ClusterId,
     pub(crate) random: Random,
     pub(crate) background: Background,
-    /// Window buffers of gets, kept for the next gets.
-    pub(crate) windows: Arc<Buffers>,
-    /// Buffers for received slices.
+    /// Memory of received slices. The windows of a get consist of it.
     pub(crate) slices: Arc<SliceMemory>,
 }
 
@@ -42,7 +39,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 impl Shared {
     /// Frees the buffers that are kept for the next read.
     pub(crate) fn forget_memory(&self) {
-        self.windows.forget();
         self.slices.forget();
     }
 }
@@ -73,8 +69,9 @@ impl Client {
                     };
                     let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
                     let (pool, background) = (Arc::new(pool), Background::default());
-                    let (windows, slices) = (Buffers::new(WINDOWS_MAX), Arc::default());
-                    let shared = Shared { config, calls, pool, cluster, random, background, windows, slices };
+                    let windows_bytes = (config.limits.window_bytes_max as usize).saturating_mul(WINDOWS_MAX);
+                    let slices = SliceMemory::within(windows_bytes);
+                    let shared = Shared { config, calls, pool, cluster, random, background, slices };
                     return Ok(Self { shared: Arc::new(shared) });
                 }
                 Err(error) => last = error,

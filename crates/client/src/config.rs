@@ -42,8 +42,8 @@ pub struct Limits {
     /// Most bytes of a stripe from a pipe that are kept in memory; the rest goes to a file in the spool directory. Three stripes can be
     /// in progress at once: one is read, one is sent, one is being ended.
     pub stripe_memory_bytes_max: usize,
-    /// Bytes fetched at once for a get to a pipe. Three such windows are in flight. The client keeps their buffers for the next get, and
-    /// the buffers of 64 received slices: 64 MiB with default windows and slices.
+    /// Bytes fetched at once for a get to a pipe. Two such windows are in flight, and the client keeps as much memory for the next get:
+    /// 40 MiB by default. Each window is one plan, so larger windows take less CPU time.
     pub window_bytes_max: u64,
     /// Plans for one window of a read, or one stripe of a write, that can fail without progress.
     pub attempts_max: u32,
@@ -81,7 +81,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             stripe_memory_bytes_max: 32 << 20,
-            window_bytes_max: 16 << 20,
+            window_bytes_max: 20 << 20,
             attempts_max: 8,
             stripes_per_page_max: 0,
             call_timeout: Duration::from_secs(30),

@@ -11,6 +11,7 @@ use crate::{
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::{
+    collections::VecDeque,
     fs::File,
     io::{self, Write},
     ops::Range,
@@ -57,8 +58,10 @@ pub struct Got {
     pub plans: u64,
 }
 
-/// Windows of one get in flight at once.
-pub(crate) const WINDOWS_MAX: usize = 3;
+/// Windows of one get in flight at once: one is received while another is planned or written.
+pub(crate) const WINDOWS_MAX: usize = 2;
+/// Stripes of one get to a file in flight at once.
+const STRIPES_MAX: usize = 3;
 /// Most bytes written to a pipe at once. An aborted get still completes a write that has begun.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -140,7 +143,7 @@ impl Client {
 
 /// Takes the bytes of a get in order.
 pub(crate) trait Output {
-    async fn take(&mut self, bytes: Bytes) -> Result<()>;
+    async fn take(&mut self, pieces: Vec<Bytes>) -> Result<()>;
 
     /// After the last byte.
     async fn end(&mut self) -> Result<()> {
@@ -162,8 +165,12 @@ fn cannot_write(error: io::Error) -> Error {
 }
 
 impl<W: AsyncWrite + Unpin> Output for Written<W> {
-    async fn take(&mut self, bytes: Bytes) -> Result<()> {
-        self.0.write_all(&bytes).await.map_err(cannot_write)
+    async fn take(&mut self, pieces: Vec<Bytes>) -> Result<()> {
+        // Each piece is freed as soon as it is written.
+        for piece in pieces {
+            self.0.write_all(&piece).await.map_err(cannot_write)?;
+        }
+        Ok(())
     }
 
     async fn end(&mut self) -> Result<()> {
@@ -172,14 +179,30 @@ impl<W: AsyncWrite + Unpin> Output for Written<W> {
 }
 
 impl Output for Pipe {
-    async fn take(&mut self, bytes: Bytes) -> Result<()> {
-        let mut rest = bytes;
+    async fn take(&mut self, pieces: Vec<Bytes>) -> Result<()> {
+        let mut rest = VecDeque::from(pieces);
         while !rest.is_empty() {
-            let (file, piece) = (Arc::clone(&self.file), rest.split_to(rest.len().min(PIPE_BYTES)));
-            self.mode.run(move || (&*file).write_all(&piece).map_err(cannot_write)).await?;
+            let (file, batch) = (Arc::clone(&self.file), first_of(&mut rest, PIPE_BYTES));
+            let write = move || batch.into_iter().try_for_each(|piece| (&*file).write_all(&piece)).map_err(cannot_write);
+            self.mode.run(write).await?;
         }
         Ok(())
     }
+}
+
+/// Takes the first `len` bytes, or all.
+fn first_of(pieces: &mut VecDeque<Bytes>, len: usize) -> Vec<Bytes> {
+    let (mut first, mut room) = (Vec::new(), len);
+    while room > 0
+        && let Some(mut piece) = pieces.pop_front()
+    {
+        if piece.len() > room {
+            pieces.push_front(piece.split_off(room));
+        }
+        room -= piece.len();
+        first.push(piece);
+    }
+    first
 }
 
 /// A get that has begun.
@@ -250,16 +273,16 @@ impl Get {
         let window_bytes_max = self.shared.config.limits.window_bytes_max;
         let windows = self.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
         let fetching = windows.map(|window| {
-            let start = window.stripe.offset + window.data.start;
-            let place = Arc::new(Place::memory(start, self.shared.windows.take(window.data.len() as usize)));
+            let bytes = Span::new(window.stripe.offset + window.data.start, window.stripe.offset + window.data.end);
+            let place = Arc::new(Place::memory(bytes));
             // In its own task: it continues while the writer is slow, so no agent waits for the reader of the pipe.
             let mut fetched = self.fetch(window, place.clone());
-            async move { joined(&mut fetched).await.map(|()| place.take_memory()) }
+            async move { joined(&mut fetched).await.and_then(|()| place.take_memory()) }
         });
         let mut fetched = stream::iter(fetching).buffered(WINDOWS_MAX);
-        while let Some(bytes) = fetched.try_next().await? {
-            *handed_out += bytes.len() as u64;
-            output.take(bytes).await?;
+        while let Some(pieces) = fetched.try_next().await? {
+            *handed_out += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            output.take(pieces).await?;
         }
         output.end().await
     }
@@ -273,7 +296,7 @@ impl Get {
             let mut fetched = self.fetch(Window { stripe, data }, place.clone());
             async move { joined(&mut fetched).await }
         });
-        stream::iter(fetching).buffer_unordered(WINDOWS_MAX).try_collect::<()>().await?;
+        stream::iter(fetching).buffer_unordered(STRIPES_MAX).try_collect::<()>().await?;
         temporary.keep().await
     }
 

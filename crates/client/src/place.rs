@@ -1,31 +1,33 @@
 //! Where the bytes of a get go: into memory, or into a file that appears when it is complete.
+//!
+//! In memory, bytes stay where they were received until the output has them: a window costs its own size, and no copy.
 
 use crate::{calls::Random, destination::Destination};
 use bytes::Bytes;
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs::File,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
-use weft_engine::Buffer;
 use weft_proto::DiskMode;
-use weft_types::{Error, Result};
+use weft_types::{Error, Result, Span};
 
 /// The place for an object's bytes, by their offset in the object.
 pub(crate) enum Place {
-    /// A window of the object.
-    Memory { start: u64, window: Mutex<Option<Buffer>> },
+    /// A window of the object, in disjoint pieces by their offset in the object.
+    Memory { window: Span, pieces: Mutex<BTreeMap<u64, Bytes>> },
     /// A file whose first byte is byte `start` of the object. Writes take turns: the system allows one write to a file at a time, and
     /// waiting inside the system burns CPU.
     File { start: u64, file: Arc<File>, mode: DiskMode, turn: tokio::sync::Mutex<()> },
 }
 
 impl Place {
-    /// Memory for the bytes from `start` on. All of it must be written before it is taken, because it is reused.
-    pub(crate) fn memory(start: u64, window: Buffer) -> Self {
-        Self::Memory { start, window: Mutex::new(Some(window)) }
+    /// Memory for a window of the object.
+    pub(crate) fn memory(window: Span) -> Self {
+        Self::Memory { window, pieces: Mutex::default() }
     }
 
     /// A file whose first byte is byte `start` of the object.
@@ -37,12 +39,14 @@ impl Place {
     pub(crate) async fn write(&self, pieces: Vec<(u64, Bytes)>) -> Result<()> {
         let outside = || Error::fatal("the plan delivered bytes that were not requested");
         match self {
-            Self::Memory { start, window } => {
-                let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
-                let bytes = window.as_mut().ok_or_else(outside)?.bytes_mut();
+            Self::Memory { window, pieces: known } => {
+                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
                 for (offset, piece) in pieces {
-                    let at = offset.checked_sub(*start).ok_or_else(outside)? as usize;
-                    bytes.get_mut(at..at + piece.len()).ok_or_else(outside)?.copy_from_slice(&piece);
+                    let end = offset.checked_add(piece.len() as u64).ok_or_else(outside)?;
+                    if offset < window.start || end > window.end {
+                        return Err(outside());
+                    }
+                    replace(&mut known, offset, piece);
                 }
                 Ok(())
             }
@@ -61,15 +65,42 @@ impl Place {
         }
     }
 
-    /// The bytes, if they are in memory. Their buffer is reused when they are dropped.
-    pub(crate) fn take_memory(&self) -> Bytes {
-        match self {
-            Self::Memory { window, .. } => {
-                window.lock().unwrap_or_else(PoisonError::into_inner).take().map(Buffer::freeze).unwrap_or_default()
+    /// All bytes of the window in order, if they are in memory.
+    pub(crate) fn take_memory(&self) -> Result<Vec<Bytes>> {
+        let Self::Memory { window, pieces } = self else { return Ok(Vec::new()) };
+        let pieces = std::mem::take(&mut *pieces.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut at = window.start;
+        for (offset, piece) in &pieces {
+            if *offset != at {
+                break;
             }
-            Self::File { .. } => Bytes::new(),
+            at += piece.len() as u64;
+        }
+        match at == window.end {
+            true => Ok(pieces.into_values().collect()),
+            false => Err(Error::fatal(format!("byte {at} of the object is missing, although its window is complete"))),
         }
     }
+}
+
+/// Adds a piece in place of the bytes that are already there.
+fn replace(pieces: &mut BTreeMap<u64, Bytes>, offset: u64, piece: Bytes) {
+    let end = offset + piece.len() as u64;
+    if piece.is_empty() {
+        return;
+    }
+    let before = pieces.range(..end).rev().take_while(|(at, bytes)| **at + bytes.len() as u64 > offset);
+    for at in before.map(|(at, _)| *at).collect::<Vec<_>>() {
+        let Some(mut old) = pieces.remove(&at) else { continue };
+        if at + old.len() as u64 > end {
+            pieces.insert(end, old.split_off((end - at) as usize));
+        }
+        if at < offset {
+            old.truncate((offset - at) as usize);
+            pieces.insert(at, old);
+        }
+    }
+    pieces.insert(offset, piece);
 }
 
 /// A file under a temporary name beside its target; it is removed unless it is [kept](Self::keep).
@@ -145,7 +176,6 @@ impl Drop for TemporaryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_engine::Buffers;
 
     #[tokio::test]
     async fn a_file_gets_its_name_when_it_is_complete_and_leaves_nothing_otherwise() {
@@ -225,11 +255,35 @@ mod tests {
 
     #[tokio::test]
     async fn memory_takes_only_bytes_of_its_window() {
-        let place = Place::memory(10, Buffers::new(1).take(4));
+        let place = Place::memory(Span::new(10, 14));
         place.write(vec![(12, Bytes::from("cd")), (10, Bytes::from("ab"))]).await.unwrap();
-        for outside in [9, 13, 14] {
+        for outside in [9, 13, 14, u64::MAX] {
             assert!(place.write(vec![(outside, Bytes::from("xy"))]).await.is_err());
         }
-        assert_eq!(place.take_memory(), "abcd");
+        assert_eq!(place.take_memory().unwrap().concat(), b"abcd");
+    }
+
+    #[tokio::test]
+    async fn bytes_that_come_again_replace_the_earlier_ones_and_a_gap_is_an_error() {
+        let place = || Place::memory(Span::new(100, 108));
+        for (offset, again, expected) in [
+            (100, "XY", "XYcdefgh"),
+            (101, "XY", "aXYdefgh"),
+            (103, "XYZ", "abcXYZgh"),
+            (102, "X", "abXdefgh"),
+            (104, "WXYZ", "abcdWXYZ"),
+            (100, "STUVWXYZ", "STUVWXYZ"),
+        ] {
+            let place = place();
+            let first = [(104, "efgh"), (100, "abcd")].map(|(offset, piece)| (offset, Bytes::from(piece)));
+            place.write(first.into()).await.unwrap();
+            place.write(vec![(offset, Bytes::from(again)), (offset, Bytes::new())]).await.unwrap();
+            assert_eq!(place.take_memory().unwrap().concat(), expected.as_bytes());
+        }
+        for missing in [vec![], vec![(101, "bcdefgh")], vec![(100, "abc"), (104, "efgh")], vec![(100, "abcdefg")]] {
+            let place = place();
+            place.write(missing.iter().map(|(offset, piece)| (*offset, Bytes::from(*piece))).collect()).await.unwrap();
+            assert!(place.take_memory().is_err(), "{missing:?}");
+        }
     }
 }

@@ -4,11 +4,11 @@ use crate::{calls::Random, client::Shared};
 use bytes::{Bytes, BytesMut};
 use rustix::{
     fs::{Mode, OFlags},
-    io::Errno,
+    io::{Errno, ReadWriteFlags},
 };
 use std::{
     fs::File,
-    io,
+    io::{self, IoSliceMut},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     sync::Arc,
@@ -33,6 +33,8 @@ enum Origin {
 
 /// Bytes of a pipe that are read and spooled at once.
 const SPOOL_BYTES: usize = 1 << 20;
+/// The most bytes that are read on a thread that must not block. They must be in the page cache.
+const CACHED_BYTES_MAX: usize = 1 << 20;
 
 impl StripeData {
     /// `len` bytes of a file.
@@ -103,6 +105,13 @@ impl StripeData {
                 }),
             },
             Origin::File { file, start, mode } => {
+                // A call on a blocking thread costs more than copying a slice from the page cache.
+                if *mode == DiskMode::Pool && rows_len <= CACHED_BYTES_MAX {
+                    let cached = |data_offset, into: &mut [u8]| read_cached(file, start + data_offset, into);
+                    if let Ok(rows) = put_together(buffers, rows_len, &pieces, cached) {
+                        return Ok(rows);
+                    }
+                }
                 let (file, start, buffers) = (file.clone(), *start, Arc::clone(buffers));
                 let read = move || {
                     put_together(&buffers, rows_len, &pieces, |data_offset, into| {
@@ -117,12 +126,12 @@ impl StripeData {
 
 /// Builds rows from pieces; `read` writes each piece from its offset in the stripe's data. The buffer is reused, so places without a
 /// piece are zeroed.
-fn put_together(
+fn put_together<E>(
     buffers: &Arc<Buffers>,
     rows_len: usize,
     pieces: &[Piece],
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
-) -> Result<Bytes> {
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<Bytes, E> {
     let mut buffer = buffers.take(rows_len);
     let rows = buffer.bytes_mut();
     let mut written = 0;
@@ -134,6 +143,12 @@ fn put_together(
     }
     rows[written..].fill(0);
     Ok(buffer.freeze())
+}
+
+/// Reads from the page cache only, or fails.
+fn read_cached(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT)?;
+    if read == into.len() { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
 
 /// A run of a stripe's data, and its place in a row.
@@ -324,7 +339,11 @@ mod tests {
         let layout = StripeLayout { layout: Layout::new(32, 32, 1).unwrap(), k: 3, m: 2, data_len: 96 };
         let buffers = Buffers::new(1);
         assert!(stripe.rows(layout, 0, &[0], Span::new(0, 32), &buffers).await.is_ok());
-        let error = stripe.rows(layout, 1, &[0], Span::new(0, 32), &buffers).await.unwrap_err();
-        assert!(error.message.contains("truncated"), "{error}");
+        let from_cache = StripeData::in_file(Arc::new(File::open(&path).unwrap()), 0, 96, DiskMode::Pool);
+        assert_eq!(from_cache.rows(layout, 0, &[0], Span::new(0, 32), &buffers).await.unwrap(), [1; 32].as_slice());
+        for stripe in [stripe, from_cache] {
+            let error = stripe.rows(layout, 1, &[0], Span::new(0, 32), &buffers).await.unwrap_err();
+            assert!(error.message.contains("truncated"), "{error}");
+        }
     }
 }

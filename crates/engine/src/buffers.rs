@@ -59,11 +59,6 @@ impl Buffers {
         Buffer { memory, len, home: Arc::clone(self) }
     }
 
-    /// Frees all unused buffers.
-    pub fn forget(&self) {
-        let _forgotten = std::mem::take(&mut *self.lock());
-    }
-
     fn keep(&self, memory: Memory) {
         if memory.len() > self.kept_bytes_max || self.kept_max == 0 {
             return;
@@ -183,8 +178,6 @@ mod tests {
         assert_eq!(kept(&buffers), [30, 14, 50]);
         drop(buffers.take(101));
         assert_eq!(kept(&buffers), [30, 14, 50], "a buffer larger than the limit is not kept");
-        buffers.forget();
-        assert_eq!(kept(&buffers), [0; 0]);
     }
 
     #[test]

@@ -41,10 +41,20 @@ pub struct LinkReceiver<S = BoxStream> {
     buffers: SliceBuffers,
 }
 
-/// A pool of receive memory that later links of the same process reuse. It keeps 64 slices, each of at most one frame:
-/// 16 MiB for slices of 256 KiB.
-#[derive(Debug, Default)]
-pub struct SliceMemory(Mutex<Vec<BytesMut>>);
+/// A pool of receive memory that later links of the same process reuse. What it keeps is bounded: its bytes, and those of
+/// one slice to one frame.
+#[derive(Debug)]
+pub struct SliceMemory {
+    kept: Mutex<Vec<Kept>>,
+    kept_bytes_max: usize,
+}
+
+/// Memory of `room` bytes, which is free when its bytes are no longer held.
+#[derive(Debug)]
+struct Kept {
+    room: usize,
+    buffer: BytesMut,
+}
 
 /// Receive memory of one link. It is reused when its bytes are no longer held: with a new allocation for each slice,
 /// the system would map and clear the pages each time.
@@ -289,7 +299,7 @@ impl SliceBuffers {
             return free;
         }
         self.own.truncate(BUFFERS_KEPT_MAX - 1);
-        let kept = self.memory.as_ref().and_then(|memory| take_free(&mut memory.lock(), room));
+        let kept = self.memory.as_ref().and_then(|memory| memory.take(room));
         kept.unwrap_or_else(|| BytesMut::with_capacity(room))
     }
 }
@@ -297,22 +307,47 @@ impl SliceBuffers {
 impl Drop for SliceBuffers {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take().filter(|_| self.room <= BUFFER_KEPT_BYTES_MAX) else { return };
-        let mut kept = memory.lock();
-        // The latest buffers fit the next link best.
-        let too_many = (kept.len() + self.own.len()).saturating_sub(BUFFERS_KEPT_MAX).min(kept.len());
-        kept.drain(..too_many);
-        kept.append(&mut self.own);
+        memory.keep(self.room, std::mem::take(&mut self.own));
     }
 }
 
 impl SliceMemory {
+    /// An empty pool that keeps at most this many bytes.
+    pub fn within(kept_bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self { kept: Mutex::default(), kept_bytes_max })
+    }
+
     /// Frees all kept memory.
     pub fn forget(&self) {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<BytesMut>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn take(&self, room: usize) -> Option<BytesMut> {
+        let mut kept = self.lock();
+        let free = kept.iter_mut().position(|kept| kept.buffer.try_reclaim(room))?;
+        Some(kept.swap_remove(free).buffer)
+    }
+
+    /// Keeps buffers of at most `room` bytes each. They may still be held; then they become free later.
+    fn keep(&self, room: usize, buffers: Vec<BytesMut>) {
+        let mut kept = self.lock();
+        kept.extend(buffers.into_iter().map(|buffer| Kept { room, buffer }));
+        let mut bytes: usize = kept.iter().map(|kept| kept.room).sum();
+        // The latest buffers fit the next link best.
+        let too_many = kept.iter().take_while(|kept| {
+            let is_over = bytes > self.kept_bytes_max;
+            bytes -= kept.room;
+            is_over
+        });
+        let too_many = too_many.count();
+        let dropped: Vec<Kept> = kept.drain(..too_many).collect();
+        // Unmapping takes time, so the lock is released first.
+        drop(kept);
+        drop(dropped);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -361,5 +396,30 @@ impl LinkTotal {
         fields.put_u64_le(self.bytes);
         fields.put_u32_le(self.checksums);
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_that_is_kept_for_the_next_link_is_bounded() {
+        let memory = SliceMemory::within(100);
+        let rooms = || memory.lock().iter().map(|kept| kept.room).collect::<Vec<_>>();
+        let buffers = |count, room| vec![BytesMut::with_capacity(room); count];
+        memory.keep(30, buffers(2, 30));
+        assert_eq!(rooms(), [30, 30]);
+        memory.keep(20, buffers(2, 20));
+        assert_eq!(rooms(), [30, 30, 20, 20]);
+        memory.keep(40, buffers(1, 40));
+        assert_eq!(rooms(), [20, 20, 40], "the oldest are freed first");
+        assert!(memory.take(41).is_none() && memory.take(35).is_some());
+        assert_eq!(rooms(), [20, 20]);
+        memory.keep(101, buffers(1, 101));
+        assert_eq!(rooms(), [0; 0]);
+        memory.keep(20, buffers(1, 20));
+        memory.forget();
+        assert_eq!(rooms(), [0; 0]);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 use weft_proto::frame::{FrameStream, Header, Kind};
-use weft_proto::{LinkReceiver, LinkSender};
+use weft_proto::{LinkReceiver, LinkSender, SliceMemory};
 use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Reaction, Span};
 
 const STALL: Duration = Duration::from_secs(10);
@@ -151,7 +151,7 @@ async fn memory_is_reused_only_when_no_reader_holds_it() {
 
 #[tokio::test]
 async fn the_next_link_receives_where_the_last_one_did() {
-    let memory = Arc::default();
+    let memory = SliceMemory::within(1 << 20);
     let (mut places, mut held) = (BTreeSet::new(), Vec::new());
     for link in 0..8 {
         let (ours, theirs) = connection(None).await;

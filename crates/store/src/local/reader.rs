@@ -127,15 +127,17 @@ impl BlockReader for LocalReader {
 
 /// Reads a sidecar and checks that it belongs to this block. `None` if there is none.
 pub(super) fn read_sidecar(path: &Path, id: BlockId, cluster: ClusterId) -> Result<Option<Sidecar>> {
-    let file = match File::open(path) {
+    let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.map_err(|error| unreadable(path, &error))?,
     };
-    let mut bytes = Vec::new();
-    file.take(SIDECAR_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
-    if bytes.len() as u64 > SIDECAR_BYTES_MAX {
+    let len = file.metadata().map_err(|error| unreadable(path, &error))?.len();
+    if len > SIDECAR_BYTES_MAX {
         return Err(Error::corrupt("the sidecar is larger than any valid one"));
     }
+    // One call instead of a dozen, because a read opens every block that it touches for every window.
+    let mut bytes = vec![0; len as usize];
+    file.read_exact(&mut bytes).map_err(|error| unreadable(path, &error))?;
     let sidecar = Sidecar::decode(&bytes)?;
     let meta = sidecar.meta();
     if meta.id != id {
