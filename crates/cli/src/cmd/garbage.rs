@@ -267,10 +267,9 @@ mod tests {
 node-03  /d    metadata    removed         12  5.0 MiB, 2 unknown  in 30 s
 node-03  /d    metadata    unexpected      12             unknown  to quarantine in 30 s
 node-03  /d    quarantine  unexpected      12             1.0 KiB  in 6 days
-node-03  /d    quarantine  damaged         12                 0 B  by hand
-warning: one is down"
+node-03  /d    quarantine  damaged         12                 0 B  by hand"
         );
-        assert_eq!(goes(&report.garbage[0], 40_000), "now");
+        assert_eq!((goes(&report.garbage[0], 40_000).as_str(), &report.warnings[..]), ("now", &["one is down".to_owned()][..]));
         (report.garbage, report.warnings) = Default::default();
         assert_eq!(text(&report, 0), "there is no garbage");
     }
