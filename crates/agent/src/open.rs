@@ -9,7 +9,7 @@ use crate::{
     link::{Dial, Unconnected, Way},
     node::{Node, Registration},
     ports::TaskPorts,
-    reception::{Expected, Guests},
+    reception::{Expected, Guest, Guests},
     store_sink::Target,
     traffic::Traffic,
     wire,
@@ -277,6 +277,7 @@ impl LinkEnds<'_> {
             }
             Party::Node(_) => Peer::Agent(peer.name.clone()),
         };
-        Ok(Expected { rights, key: self.registration.link_key.clone(), direction, peer, arrived })
+        let guest = Guest { rights, key: self.registration.link_key.clone(), direction, peer };
+        Ok(Expected { guest, arrived })
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     admission::Permit,
     line::Passage,
     node::{Node, Registration},
-    reception::{Arrival, Expected},
+    reception::{Arrival, Expected, Guest},
 };
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -118,8 +118,8 @@ pub(crate) async fn receive(node: &Arc<Node>, request: ReceiveProbeRequest) -> R
     let rights =
         LinkRights { epoch: request.epoch, plan, link: LINK, from, to: Party::Node(registration.node), task_hash: probe_hash() };
     let (key, peer) = (registration.link_key.clone(), Peer::Agent(request.name));
-    let guest = Expected { rights, key, direction: Direction::Push, peer, arrived };
-    let _guests = node.reception.expect(plan, vec![(LINK, guest)]);
+    let guest = Guest { rights, key, direction: Direction::Push, peer };
+    let _guests = node.reception.expect(plan, vec![(LINK, Expected { guest, arrived })]);
     let late = || Error::replan(format!("no probe arrived within {MEET_MAX:?}")).party(from);
     let Arrival { frames, home } = timeout(MEET_MAX, arrival).await.map_err(|_| late())?.map_err(|_| late())?;
     let (came, frames) = watch(frames).await.map_err(|error| error.party(from))?;

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_proto::LogRate;
 use weft_types::{BlockId, Error, PAGE_LEN, Reaction, Result};
 
 /// The outcome of a request to remove blocks.
@@ -49,6 +50,7 @@ pub(crate) enum Counted {
 pub(crate) struct Quota {
     counted: Counted,
     window: Mutex<Option<Window>>,
+    unrecorded: LogRate,
 }
 
 struct Window {
@@ -115,7 +117,7 @@ impl Quota {
             noted: noted.amount,
             allowed: None,
         };
-        Self { counted, window: Mutex::new(counted.noted(&mut known).remove(disk).map(window)) }
+        Self { counted, window: Mutex::new(counted.noted(&mut known).remove(disk).map(window)), unrecorded: LogRate::default() }
     }
 
     /// Takes the right to remove `amount` from the disk `disk`. `all` returns the size of the disk's content. May block.
@@ -148,12 +150,22 @@ impl Quota {
             let noted = window.used.saturating_add(amount.max(floor / NOTED_AHEAD_DIVISOR));
             let left_ms = u64::try_from(window.ends.duration_since(now).as_millis()).unwrap_or(u64::MAX);
             let until_ms = bounds.now_ms.saturating_add(left_ms);
-            bounds.state.update(|memory| {
+            let recorded = bounds.state.update(|memory| {
                 let all = self.counted.noted(memory);
                 all.retain(|_, old| old.until_ms > bounds.now_ms);
                 all.insert(disk.to_owned(), Used { until_ms, amount: noted });
-            })?;
-            window.noted = noted;
+            });
+            match recorded {
+                Ok(()) => window.noted = noted,
+                // Intended removals continue without the record, because they may be what makes room for it. A restart then forgets
+                // this part of the hour.
+                Err(error) if self.counted == Counted::Freed => {
+                    if let Some(left_out) = self.unrecorded.admit() {
+                        tracing::warn!(disk, %error, left_out, "cannot record the removal of blocks: it continues");
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
         window.used = used;
         Ok(())
@@ -320,5 +332,19 @@ mod tests {
             let at = now + Duration::from_millis(later_ms);
             assert_eq!(free_all(&quota, &bounds, at, MIB, disk_bytes), left * MIB, "{now_ms} + {later_ms}");
         }
+    }
+
+    #[tokio::test]
+    async fn without_room_for_the_record_only_intended_removals_continue() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateFile::open(dir.path()).unwrap();
+        // The state file cannot be replaced, as on a full disk.
+        std::fs::create_dir(dir.path().join("agent.new")).unwrap();
+        let limits = Limits { freed_bytes_per_hour: ByteSize(64 * MIB), removed_blocks_per_day: 10, ..Limits::default() };
+        let bounds = Bounds { limits: &limits, state: &state, now_ms: 5000 };
+        let now = Instant::now();
+        assert_eq!(free_all(&fresh(Counted::Freed, now), &bounds, now, MIB, 1 << 30), 256 * MIB, "the limit holds");
+        let refused = fresh(Counted::Unexpected, now).take(1, "d", &bounds, now, |_| Ok(100)).unwrap_err();
+        assert!(refused.message.contains("cannot write"), "{refused}");
     }
 }

@@ -48,11 +48,12 @@ pub(crate) async fn release_some(shared: &Shared, asked: &v1::ReleaseGarbageRequ
     let node = NodeId(asked.node);
     require_node(&shared.members.statuses(), node)?;
     let mut reply = v1::ReleaseGarbageReply::default();
+    // The node first: if it is down, nothing is released.
+    let released = release(shared, node, BLOCKS_PER_CALL).await?;
     if asked.unexpected {
         let released = shared.meta.release_garbage(shared.epoch, node).await;
         reply.released_blocks = released.map_err(|error| shared.meta_error(error))?;
     }
-    let released = release(shared, node, BLOCKS_PER_CALL).await?;
     (reply.freed_blocks, reply.freed_bytes, reply.kept) = (released.freed_blocks, released.freed_bytes, released.kept);
     reply.left_blocks = released.disks.iter().map(|disk| disk.blocks).sum();
     let (blocks, bytes, in_metadata) = (reply.freed_blocks, reply.freed_bytes, reply.released_blocks);

@@ -5,6 +5,7 @@
 
 use crate::{
     connections::{Call, Connection},
+    log_rate::LogRate,
     rpc::MESSAGE_BYTES_MAX,
     security::Peer,
     status::to_status,
@@ -20,6 +21,7 @@ use std::{
     convert::Infallible,
     future::{Future, ready},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 use tonic::{Status, body::Body, server::NamedService};
@@ -159,6 +161,7 @@ impl<S: Agent> Bounded for AgentServer<S> {
 pub struct Services {
     by_path: BTreeMap<String, Offered>,
     calls_per_connection_max: u32,
+    refused: Arc<LogRate>,
 }
 
 /// A call of a service.
@@ -210,7 +213,9 @@ impl Services {
         let peer = connection.map_or(&Peer::Anonymous, |connection| &connection.caller.peer);
         if let Err(error) = callers.admit(peer, request.headers().contains_key(DELEGATION), is_insecure) {
             let address = connection.map(|connection| connection.caller.address.as_str());
-            tracing::warn!(%path, address, %error, "refused a call");
+            if let Some(left_out) = self.refused.admit() {
+                tracing::warn!(%path, address, %error, left_out, "refused a call");
+            }
             return refused(&to_status(&error));
         }
         let call = connection.map(Connection::call);

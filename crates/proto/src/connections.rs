@@ -1,7 +1,8 @@
-//! The connections of a control plane's listener: how many a caller may have, and when idle ones are closed.
+//! The connections of a listener: how many a caller may have, and when idle ones are closed.
 
 use crate::{
     incoming::Accepted,
+    log_rate::LogRate,
     net::{BoxStream, host},
     rpc::Caller,
     security::Peer,
@@ -21,47 +22,67 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-/// The most connections of one agent: its own, one for each conversion, and as many again for broken ones that are not detected yet.
-const CONNECTIONS_PER_AGENT_MAX: u32 = 16;
-/// The most connections of all other callers on one host. Each command has one, each program at least one, and all clients of a cluster
-/// share one name.
-const CONNECTIONS_PER_HOST_MAX: u32 = 512;
+/// The most connections of one caller.
+#[derive(Debug, Clone, Copy)]
+pub struct Shares {
+    /// Of one agent.
+    pub agent: u32,
+    /// Of all other callers on one host together: all clients of a cluster share one name.
+    pub host: u32,
+}
+
+/// The connections to a control plane. An agent has its own, one for each conversion, and as many again for broken ones that are not
+/// detected yet. Each command has one, and each program at least one.
+pub(crate) const CONTROL_PLANE: Shares = Shares { agent: 16, host: 512 };
 /// A connection without calls for this long is closed. A channel reconnects with its next call.
 pub(crate) const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// The number of connections of each caller.
-#[derive(Clone, Default)]
-pub(crate) struct Connections(Arc<Mutex<BTreeMap<Identity, u32>>>);
+/// Counts the connections of each caller against its share.
+#[derive(Clone)]
+pub struct Connections {
+    shares: Shares,
+    counts: Arc<Mutex<BTreeMap<Identity, u32>>>,
+    refused: Arc<LogRate>,
+}
 
 /// A caller. An agent is identified by its name, whatever its address; other callers by their name and host.
 type Identity = (Peer, String);
 
 /// One of a caller's connections, until it is dropped.
-struct Held {
+pub struct Held {
     connections: Connections,
     identity: Identity,
 }
 
 impl Connections {
+    /// No connections yet.
+    pub fn new(shares: Shares) -> Self {
+        Self { shares, counts: Arc::default(), refused: Arc::default() }
+    }
+
     /// A connection for the gRPC server; `None` if its caller has too many.
     pub(crate) fn admit(&self, accepted: Accepted) -> Option<Served> {
         let Accepted { stream, peer, address } = accepted;
         let Some(held) = self.hold(&peer, &address) else {
-            tracing::warn!(%peer, %address, "closed a connection: this caller has too many");
             return None;
         };
         let idle = Box::pin(tokio::time::sleep(CONNECTION_IDLE_MAX));
         Some(Served { stream, connection: Connection::of(peer, address), idle, _held: held })
     }
 
-    fn hold(&self, peer: &Peer, address: &str) -> Option<Held> {
+    /// Counts a connection; `None`, with a log line at a limited rate, if its caller has too many.
+    pub fn hold(&self, peer: &Peer, address: &str) -> Option<Held> {
         let (identity, most) = match peer {
-            Peer::Agent(_) => ((peer.clone(), String::new()), CONNECTIONS_PER_AGENT_MAX),
-            _ => ((peer.clone(), host(address)), CONNECTIONS_PER_HOST_MAX),
+            Peer::Agent(_) => ((peer.clone(), String::new()), self.shares.agent),
+            _ => ((peer.clone(), host(address)), self.shares.host),
         };
         let mut counts = self.lock();
         let count = counts.get(&identity).copied().unwrap_or(0);
         if count >= most {
+            drop(counts);
+            if let Some(left_out) = self.refused.admit() {
+                tracing::warn!(%peer, %address, left_out, "closed a connection: this caller has too many");
+            }
             return None;
         }
         counts.insert(identity.clone(), count + 1);
@@ -70,7 +91,7 @@ impl Connections {
 
     /// A poisoned lock is safe to use: no code panics while the counts change.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Identity, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -194,12 +215,12 @@ mod tests {
 
     #[test]
     fn a_caller_has_its_share_and_closed_connections_are_free_again() {
-        let connections = Connections::default();
+        let connections = Connections::new(CONTROL_PLANE);
         let agent = |name: &str| Peer::Agent(name.into());
         for (peer, other, most) in [
-            (agent("a"), (agent("b"), "10.0.0.1:7"), CONNECTIONS_PER_AGENT_MAX),
-            (Peer::Client, (Peer::Client, "10.0.0.2:7"), CONNECTIONS_PER_HOST_MAX),
-            (Peer::Anonymous, (Peer::Client, "10.0.0.1:7"), CONNECTIONS_PER_HOST_MAX),
+            (agent("a"), (agent("b"), "10.0.0.1:7"), CONTROL_PLANE.agent),
+            (Peer::Client, (Peer::Client, "10.0.0.2:7"), CONTROL_PLANE.host),
+            (Peer::Anonymous, (Peer::Client, "10.0.0.1:7"), CONTROL_PLANE.host),
         ] {
             let address = |port: u32| format!("10.0.0.1:{port}");
             let mut held: Vec<Held> = (0..most).map(|port| connections.hold(&peer, &address(port)).unwrap()).collect();

@@ -1,7 +1,10 @@
 //! Limits the concurrent TLS handshakes of a listener, so that no host can lock out the others. Pure: the caller closes the handshakes.
 
 use crate::net::host;
-use std::{collections::VecDeque, net::IpAddr};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::IpAddr,
+};
 
 /// The most concurrent handshakes of one listener.
 pub(crate) const HANDSHAKES_MAX: usize = 512;
@@ -48,8 +51,12 @@ impl<K> Handshakes<K> {
 
     /// The host with the most handshakes; if several have as many, the one whose oldest handshake is the oldest.
     fn busiest(&self) -> Option<String> {
-        let counted = self.under_way.iter().rev().map(|(_, host)| (self.of_host(host), host));
-        counted.max_by_key(|(count, _)| *count).map(|(_, host)| host.clone())
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, host) in &self.under_way {
+            *counts.entry(host).or_default() += 1;
+        }
+        let busiest = self.under_way.iter().rev().max_by_key(|(_, host)| counts.get(host.as_str()));
+        busiest.map(|(_, host)| host.clone())
     }
 }
 

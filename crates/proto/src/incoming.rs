@@ -3,14 +3,14 @@
 
 use crate::{
     handshakes::Handshakes,
+    log_rate::LogRate,
     net::{BoxStream, Listen},
     security::{Peer, Security},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, JoinError, JoinSet},
-    time::Instant,
 };
 
 /// A connection with an authenticated peer.
@@ -30,8 +30,6 @@ pub struct Incoming {
 
 /// The delay before the next accept after one failed, for example because file descriptors ran out.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// The shortest time between two log lines about handshakes that were closed for others.
-const CROWDED_SAID_EVERY: Duration = Duration::from_secs(10);
 
 impl Incoming {
     /// Starts to accept connections on `listener`.
@@ -53,7 +51,7 @@ impl Incoming {
 
 async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc::Sender<Accepted>) {
     let (mut under_way, mut handshakes) = (JoinSet::new(), Handshakes::<AbortHandle>::default());
-    let mut crowded = Crowded::default();
+    let (closed, refused) = (LogRate::default(), Arc::new(LogRate::default()));
     loop {
         tokio::select! {
             // In a fixed order, so that a simulation is determined by its seed.
@@ -68,10 +66,12 @@ async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc:
             }
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    let handshake = under_way.spawn(handshake(stream, address.clone(), security.clone()));
+                    let handshake = under_way.spawn(handshake(stream, address.clone(), security.clone(), Arc::clone(&refused)));
                     if let Some(oldest) = handshakes.begin(handshake, &address) {
                         oldest.abort();
-                        crowded.say(&address);
+                        if let Some(left_out) = closed.admit() {
+                            tracing::warn!(%address, left_out, "closed the oldest handshake: too many are in progress");
+                        }
                     }
                 }
                 Err(error) => {
@@ -83,29 +83,14 @@ async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc:
     }
 }
 
-/// Logs handshakes that were closed for others, at a limited rate: a flood must not fill the log.
-#[derive(Default)]
-struct Crowded {
-    since_said: u64,
-    said: Option<Instant>,
-}
-
-impl Crowded {
-    fn say(&mut self, address: &str) {
-        self.since_said += 1;
-        if self.said.is_none_or(|said| said.elapsed() >= CROWDED_SAID_EVERY) {
-            tracing::warn!(%address, closed = self.since_said, "closed the oldest handshakes: too many are in progress");
-            *self = Self { since_said: 0, said: Some(Instant::now()) };
-        }
-    }
-}
-
 /// `None`: the connection was refused.
-async fn handshake(stream: BoxStream, address: String, security: Security) -> Option<Accepted> {
+async fn handshake(stream: BoxStream, address: String, security: Security, refused: Arc<LogRate>) -> Option<Accepted> {
     match security.accept(stream).await {
         Ok((stream, peer)) => Some(Accepted { stream, peer, address }),
         Err(error) => {
-            tracing::warn!(%address, %error, "refused a connection");
+            if let Some(left_out) = refused.admit() {
+                tracing::warn!(%address, %error, left_out, "refused a connection");
+            }
             None
         }
     }

@@ -4,7 +4,7 @@
 pub use crate::calls::{Bounded, Services};
 use crate::{
     calls::DELEGATION,
-    connections::{Connection, Connections},
+    connections::{CONTROL_PLANE, Connection, Connections},
     incoming::Incoming,
     net::{BoxStream, Listen, Net},
     security::{Peer, Security},
@@ -83,7 +83,7 @@ pub async fn serve(
     security: Security,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<()> {
-    let (is_insecure, connections) = (security.is_insecure(), Connections::default());
+    let (is_insecure, connections) = (security.is_insecure(), Connections::new(CONTROL_PLANE));
     let incoming = ReceiverStream::new(Incoming::start(listener, security).into_receiver());
     let incoming = incoming.filter_map(move |accepted| connections.admit(accepted)).map(Ok::<_, io::Error>);
     let (stopping, stopped) = tokio::sync::oneshot::channel();

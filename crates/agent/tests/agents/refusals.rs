@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weft_agent::{Agent, Limits};
 use weft_proto::{
-    Peer, decode_task, encode_task, from_status,
+    Peer, TcpNet, decode_task, encode_task, from_status,
     v1::{
         ListBlocksRequest, OpenRequest, QuarantineRequest, ReleaseQuarantineRequest, RemoveRequest, StartRequest,
         task_event::Event,
@@ -138,6 +138,54 @@ async fn only_a_valid_token_moves_bytes_and_each_token_is_valid_once() {
         cluster.cancel(node, opened.plan.id).await;
     }
     cluster.write(&stripe).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_peer_of_a_failed_plan_learns_the_cause() {
+    let cluster = Cluster::start(Options { tls: true, ..Options::agents(2) }).await;
+    let stripe = small(1);
+    let client = cluster.client();
+    let opened = cluster.open(&stripe.write_plan(), &stripe).await.unwrap();
+    let task = decode_task(&opened.tasks[&CLIENT].task).unwrap();
+    let link = task.links.iter().find(|link| link.peer == node(0)).unwrap();
+    let peer = opened.tasks[&CLIENT].peers.iter().find(|peer| peer.link == link.id()).unwrap();
+    let mut running = cluster.start_all(&opened).await;
+    for (node, running) in std::mem::take(&mut running) {
+        cluster.cancel(node, opened.plan.id).await;
+        let end = running.await.unwrap().unwrap();
+        assert!(errors(&end)[0].message.contains("was cancelled"), "{end:?}");
+    }
+
+    let error = client.dial(&task, link, peer).await.err().unwrap();
+    assert!(error.message.contains("was cancelled"), "{error}");
+    let mut forged = peer.clone();
+    forged.token[0] ^= 1;
+    let stranger = cluster.client_with(&Peer::Agent("node-02".into()));
+    for refused in [client.dial(&task, link, &forged).await, stranger.dial(&task, link, peer).await] {
+        let error = refused.err().unwrap();
+        assert!(!error.message.contains("was cancelled") && error.reaction == Reaction::InvalidInput, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_never_sends_a_hello_takes_only_its_share() {
+    let limits = Limits { connections_max: 8, ..Limits::default() };
+    let cluster = Cluster::start(Options { tls: true, limits, ..Options::agents(2) }).await;
+    let stranger = cluster.security(&Peer::Agent("node-02".into()));
+    let address = cluster.agents[&1].data_address().to_string();
+    let mut held = Vec::new();
+    // Twice as many as the agent accepts in all.
+    for _ in 0..32 {
+        held.push(stranger.dial(&TcpNet::default(), &address, &Peer::Agent("node-01".into())).await.unwrap());
+    }
+    let mut closed = 0;
+    for stream in &mut held {
+        let end = tokio::time::timeout(Duration::from_millis(200), stream.read_u8()).await;
+        closed += u32::from(end.is_ok());
+    }
+    assert_eq!(closed, 32 - 4, "a quarter of 16");
+    cluster.write(&small(1)).await;
+    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

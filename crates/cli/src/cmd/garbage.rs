@@ -132,9 +132,6 @@ impl Release {
         let found = session.find_nodes(&[name]).await?;
         let node = found.first().copied().ok_or_else(|| Error::not_found(format!("there is no node '{name}'")))?;
         let told = session.client.garbage(Some(node)).await?;
-        if let Some(warning) = told.warnings.first() {
-            return Err(Error::unavailable(warning));
-        }
         let is_released =
             |it: &&api::Garbage| it.reason == GarbageReason::Unexpected.name() && (it.quarantined || self.unexpected);
         let (blocks, bytes) = told
@@ -144,8 +141,9 @@ impl Release {
             .fold((0, 0), |(blocks, bytes), it| (blocks + it.blocks, it.bytes.saturating_add(bytes)));
         let released = Released { node: name.to_owned(), ..Released::default() };
         if blocks == 0 {
-            return Ok(released);
+            return told.warnings.first().map_or(Ok(released), |warning| Err(Error::unavailable(warning)));
         }
+        output.warn(&told.warnings);
         let what = format!("{blocks} blocks of {name}, {} as far as their lengths are known", human_bytes(bytes));
         if !self.yes {
             return Err(Error::invalid(format!(

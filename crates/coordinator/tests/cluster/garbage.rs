@@ -85,6 +85,26 @@ async fn unexpected_garbage_that_an_operator_releases_is_freed_like_a_removal() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_at_a_node_that_is_down_changes_nothing() {
+    let mut world = World::new(6, 6).await;
+    world.limits = Limits { removed_blocks_per_day: 0, removed_percent_per_day: 0, ..Limits::default() };
+    world.restart_agents().await;
+    world.put("old", &data(100 << 10, 1)).await.unwrap();
+    world.client.remove("b", "old").await.unwrap();
+    forget_reasons(&world);
+    let unexpected = |world: &World| -> u64 {
+        let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
+        file.query_row("SELECT count(*) FROM garbage WHERE reason = 'unexpected'", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(unexpected(&world), 6);
+    world.kill(1);
+    world.until("the node is down", async |world| !world.up().await.contains(&1)).await;
+    let error = world.client.release_garbage(NodeId(1), true).await.unwrap_err();
+    assert!(error.message.contains("is down"), "{error}");
+    assert_eq!(unexpected(&world), 6);
+}
+
+#[tokio::test(start_paused = true)]
 async fn garbage_beyond_the_hourly_bound_is_freed_in_the_next_hours() {
     let slowly = |config: &mut weft_coordinator::CoordinatorConfig| {
         (config.heartbeat_interval_ms, config.down_after_ms, config.sweep_interval_ms) = (10_000, 60_000, 5_000);
