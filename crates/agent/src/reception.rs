@@ -117,8 +117,8 @@ impl Reception {
     /// Records the failure of a plan; peers that connect for its links learn the cause.
     pub(crate) fn fail(&self, plan: PlanId, cause: Error) {
         let mut expected = self.lock();
-        let guests = expected.extract_if((plan, 0)..=(plan, u32::MAX), |_, _| true);
-        let guests = guests.map(|((_, link), expected)| (link, expected.guest)).collect();
+        let links: Vec<u32> = expected.range((plan, 0)..=(plan, u32::MAX)).map(|((_, link), _)| *link).collect();
+        let guests = links.into_iter().filter_map(|link| Some((link, expected.remove(&(plan, link))?.guest))).collect();
         drop(expected);
         let mut failed = self.lock_failed();
         if failed.len() >= FAILED_PLANS_MAX {

@@ -63,9 +63,7 @@ impl Connections {
     /// A connection for the gRPC server; `None` if its caller has too many.
     pub(crate) fn admit(&self, accepted: Accepted) -> Option<Served> {
         let Accepted { stream, peer, address } = accepted;
-        let Some(held) = self.hold(&peer, &address) else {
-            return None;
-        };
+        let held = self.hold(&peer, &address)?;
         let idle = Box::pin(tokio::time::sleep(CONNECTION_IDLE_MAX));
         Some(Served { stream, connection: Connection::of(peer, address), idle, _held: held })
     }
