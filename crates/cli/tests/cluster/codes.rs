@@ -200,7 +200,8 @@ fn is_explained(cluster: &Cluster, key: &str, spec: &str) {
     let plan = cluster.weft(args.iter().chain(&["--json"])).ok().json();
     let considered = plan["considered"].as_array().unwrap_or_else(|| panic!("{plan}"));
     let seconds: Vec<f64> = considered.iter().map(|it| it["seconds"].as_f64().expect("a time")).collect();
-    assert!(seconds.is_sorted() && lines[0].starts_with(considered[0]["scheme"].as_str().expect("a name")), "{spec}: {text}");
+    // Of about equally fast ones, the first is the one that moves least.
+    assert!(seconds.windows(2).all(|pair| pair[0] <= pair[1] * 1.002), "{spec}: {plan}");
     let named = cluster.weft(args.iter().chain(&["--scheme", "ppr"])).ok();
     assert!(!named.text().contains("considered"), "only the named scheme was considered: {}", named.text());
 }
