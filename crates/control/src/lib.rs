@@ -20,6 +20,7 @@
 //! | [`findings`], [`orphans`] | what is recorded of blocks that their nodes report as bad; when a node's blocks are compared |
 //! | [`health`] | whether the cluster is healthy, and why not; how many further losses each stripe survives |
 //! | [`walk`] | which page of the metadata is read next |
+//! | [`schedule`] | the repair of many blocks at once: which node takes which place in which repair |
 //! | [`run`] | what the agents of a plan have reported, when it stalls, and which node is to blame |
 
 pub mod assignment;
@@ -49,6 +50,7 @@ pub mod rebuild;
 pub mod recovery;
 pub mod retries;
 pub mod run;
+pub mod schedule;
 pub mod stragglers;
 mod time;
 pub mod view;

@@ -1,0 +1,324 @@
+//! Balanced assignments: the paper's Algorithm 1, and our own by maximum flow.
+
+use super::{
+    Assignment, Load, Part, Repair,
+    flow::{Arc, Flow},
+};
+use std::{cmp::Reverse, collections::BTreeSet};
+
+/// A network with more arcs than this between parts and nodes is thinned out.
+const ARCS_MAX: usize = 1_000_000;
+
+/// In a thinned network each part keeps at least this many more candidates than it needs.
+const SPARE_CANDIDATES: usize = 8;
+
+/// The most changes of place at the end.
+const RELIEVED_MAX: usize = 10_000;
+
+/// Stands for the node of a vertex that has none yet.
+const NOBODY: u32 = u32::MAX;
+
+/// The direction of a load that is balanced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Down,
+    Up,
+}
+
+impl Direction {
+    fn of(self, load: &Load) -> u64 {
+        match self {
+            Self::Down => load.down,
+            Self::Up => load.up,
+        }
+    }
+}
+
+/// Assignments that are not complete yet, and the loads so far.
+struct Draft<'a> {
+    repairs: &'a [Repair],
+    loads: Vec<Load>,
+    chosen: Vec<Assignment>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(repairs: &'a [Repair], loads: &[Load]) -> Self {
+        let nobody = |repair: &Repair| repair.parts.iter().map(|part| vec![NOBODY; part.vertices.len()]).collect();
+        Self { repairs, loads: loads.to_vec(), chosen: repairs.iter().map(nobody).collect() }
+    }
+
+    fn vertices(&self) -> impl Iterator<Item = (Place, Load)> + use<'a> {
+        let repairs = self.repairs;
+        repairs.iter().enumerate().flat_map(|(repair, it)| {
+            it.parts.iter().enumerate().flat_map(move |(part, it)| {
+                it.vertices.iter().enumerate().map(move |(vertex, load)| (Place { repair, part, vertex }, *load))
+            })
+        })
+    }
+
+    fn part(&self, place: Place) -> &'a Part {
+        &self.repairs[place.repair].parts[place.part]
+    }
+
+    /// The candidates of a part that have no other vertex of the repair.
+    fn free(&self, place: Place) -> impl Iterator<Item = u32> {
+        let taken = &self.chosen[place.repair];
+        self.part(place).candidates.all(self.loads.len()).filter(|node| !taken.iter().flatten().any(|it| it == node))
+    }
+
+    fn node(&self, place: Place) -> u32 {
+        self.chosen[place.repair][place.part][place.vertex]
+    }
+
+    /// The first change of place after which the vertex's node and the other are both less busy than its node is now.
+    fn relief(&self, place: Place) -> Option<Relief> {
+        let (part, from) = (self.part(place), self.node(place));
+        let (here, vertex) = (self.loads[from as usize], part.vertices[place.vertex]);
+        let fits = |to: u32, back: Load| {
+            let (mut ours, mut theirs) = (here, self.loads[to as usize]);
+            ours -= vertex;
+            ours += back;
+            theirs += vertex;
+            theirs -= back;
+            ours.busier().max(theirs.busier()) < here.busier()
+        };
+        if let Some(to) = self.free(place).find(|to| fits(*to, Load::default())) {
+            return Some(Relief { to, exchange: None });
+        }
+        let others = (0..part.vertices.len()).map(|vertex| Place { vertex, ..place });
+        let other = others.into_iter().find(|other| part.vertices[other.vertex] != vertex && fits(self.node(*other), part.vertices[other.vertex]))?;
+        Some(Relief { to: self.node(other), exchange: Some(other) })
+    }
+
+    fn take(&mut self, place: Place, node: u32) {
+        let load = self.part(place).vertices[place.vertex];
+        self.loads[node as usize] += load;
+        self.chosen[place.repair][place.part][place.vertex] = node;
+    }
+}
+
+/// A vertex of a repair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    repair: usize,
+    part: usize,
+    vertex: usize,
+}
+
+/// The paper's Algorithm 1: intermediate vertices in descending order of what they receive, then roots, then leaves.
+/// Each takes the node that has received least so far, leaves the one that has sent least; ties go to the lowest
+/// number. `loads`: what the nodes carry already.
+///
+/// `None` if a repair needs more nodes than it can choose from.
+pub fn algorithm_1(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>> {
+    let mut draft = Draft::new(repairs, loads);
+    let mut all: Vec<(Place, Load)> = draft.vertices().collect();
+    // The sort is stable: equal ones stay in the order of repairs and vertices.
+    let phase = |load: &Load| match (load.up, load.down) {
+        (_, 0) => 2,
+        (0, _) => 1,
+        _ => 0,
+    };
+    all.sort_by_key(|(_, load)| (phase(load), Reverse(load.down)));
+    for (place, load) in all {
+        let direction = if load.down == 0 { Direction::Up } else { Direction::Down };
+        let least = draft.free(place).min_by_key(|node| (direction.of(&draft.loads[*node as usize]), *node))?;
+        draft.take(place, least);
+    }
+    Some(draft.chosen)
+}
+
+/// Assigns vertices so that the busiest link carries as little as possible.
+///
+/// First all vertices that receive, those that receive most first, then the leaves. Each class of equal vertices is a
+/// bipartite b-matching between parts and nodes, solved by maximum flow: nodes may carry a little more in each step,
+/// until every vertex has one. So of each class the largest load is the least possible, given the classes before. A
+/// class does not know what those before it send; at last, vertices of the busiest nodes change places where that helps.
+///
+/// `loads`: what the nodes carry already.
+///
+/// `None` if a repair needs more nodes than it can choose from.
+pub fn balance(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>> {
+    let mut draft = Draft::new(repairs, loads);
+    let receiving: BTreeSet<(Reverse<u64>, Reverse<u64>)> =
+        draft.vertices().filter(|(_, load)| load.down > 0).map(|(_, load)| (Reverse(load.down), Reverse(load.up))).collect();
+    let leaves: BTreeSet<Reverse<u64>> =
+        draft.vertices().filter(|(_, load)| load.down == 0).map(|(_, load)| Reverse(load.up)).collect();
+    let receiving = receiving.into_iter().map(|(down, up)| (Direction::Down, Load { up: up.0, down: down.0 }));
+    let leaves = leaves.into_iter().map(|up| (Direction::Up, Load { up: up.0, down: 0 }));
+    let all = receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load));
+    all.then(|| {
+        relieve(&mut draft);
+        draft.chosen
+    })
+}
+
+/// The vertices of a part that have the same load.
+struct Group {
+    places: Vec<Place>,
+    candidates: Vec<u32>,
+    arcs: Vec<Arc>,
+}
+
+/// Assigns all vertices with this load. Returns whether all have a node.
+fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load) -> bool {
+    let mut groups: Vec<Group> = Vec::new();
+    for (place, _) in draft.vertices().filter(|(_, it)| *it == load) {
+        match groups.last_mut().filter(|group| (group.places[0].repair, group.places[0].part) == (place.repair, place.part)) {
+            Some(group) => group.places.push(place),
+            None => groups.push(Group { places: vec![place], candidates: draft.free(place).collect(), arcs: Vec::new() }),
+        }
+    }
+    let carried: Vec<u64> = draft.loads.iter().map(|load| direction.of(load)).collect();
+    thin_out(&mut groups, &carried);
+    let (first, nodes, size) = (1 + groups.len(), carried.len(), direction.of(&load).max(1));
+    let mut flow = Flow::new(first + nodes + 1);
+    for (at, group) in (1..).zip(&mut groups) {
+        flow.arc(0, at, group.places.len() as u64);
+        group.arcs = group.candidates.iter().map(|node| flow.arc(at, first + *node as usize, 1)).collect();
+    }
+    let links: Vec<Arc> = (first..first + nodes).map(|node| flow.arc(node, first + nodes, 0)).collect();
+    let wanted = groups.iter().map(|group| group.places.len() as u64).sum();
+    let room = |level: u64, node: usize| level.saturating_sub(carried[node]) / size;
+    let (mut level, mut rooms, mut placed) = (water_level(&carried, wanted, size), vec![0; nodes], 0);
+    while placed < wanted {
+        for node in 0..nodes {
+            let wider = room(level, node);
+            flow.widen(links[node], wider - rooms[node]);
+            rooms[node] = wider;
+        }
+        placed += flow.fill();
+        if rooms.iter().all(|room| *room >= wanted) {
+            break;
+        }
+        // The next level at which a node has room for one more.
+        level = (0..nodes).map(|node| carried[node] + (rooms[node] + 1) * size).min().unwrap_or(level);
+    }
+    for group in &groups {
+        let chosen = group.candidates.iter().zip(&group.arcs).filter(|(_, arc)| flow.carried(**arc) > 0);
+        for (place, (node, _)) in group.places.iter().zip(chosen) {
+            draft.take(*place, *node);
+        }
+    }
+    placed == wanted
+}
+
+/// Moves vertices away from the busiest nodes, to a node without a vertex of the repair or in exchange for another
+/// vertex of their part, as long as both nodes are less busy then than the busiest was.
+fn relieve(draft: &mut Draft<'_>) {
+    let mut held: Vec<Vec<Place>> = vec![Vec::new(); draft.loads.len()];
+    for (place, _) in draft.vertices() {
+        held[draft.node(place) as usize].push(place);
+    }
+    // Every step takes a node from those that are busiest. The bound is for very large repairs.
+    for _ in 0..RELIEVED_MAX {
+        let Some(busiest) = (0..draft.loads.len()).max_by_key(|node| (draft.loads[*node].busier(), Reverse(*node))) else { return };
+        let relief = held[busiest].iter().find_map(|place| Some((*place, draft.relief(*place)?)));
+        let Some((place, Relief { to, exchange })) = relief else { return };
+        let mut change = |place: Place, from: u32, to: u32| {
+            held[from as usize].retain(|it| *it != place);
+            held[to as usize].push(place);
+            let load = draft.part(place).vertices[place.vertex];
+            draft.loads[from as usize] -= load;
+            draft.take(place, to);
+        };
+        change(place, busiest as u32, to);
+        if let Some(other) = exchange {
+            change(other, to, busiest as u32);
+        }
+    }
+}
+
+/// Where a vertex can go.
+struct Relief {
+    to: u32,
+    /// The vertex that comes back.
+    exchange: Option<Place>,
+}
+
+/// The lowest load at which the nodes together have room for so many more vertices.
+fn water_level(carried: &[u64], wanted: u64, size: u64) -> u64 {
+    let room = |level: u64| carried.iter().map(|carried| level.saturating_sub(*carried) / size).fold(0, u64::saturating_add);
+    let least = carried.iter().min().copied().unwrap_or(0);
+    first_that(least, least.saturating_add(wanted.saturating_mul(size)), |level| room(level) >= wanted)
+}
+
+/// The least number from `low` to `high` that will do, if all larger ones do; `high` if none does.
+fn first_that(mut low: u64, mut high: u64, will_do: impl Fn(u64) -> bool) -> u64 {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if will_do(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+/// Bounds the arcs: of many candidates, each group keeps those that carry least. Among equal ones each group keeps
+/// others, so that together they still reach all nodes.
+fn thin_out(groups: &mut [Group], carried: &[u64]) {
+    if groups.iter().map(|group| group.candidates.len()).sum::<usize>() <= ARCS_MAX {
+        return;
+    }
+    for (number, group) in (0u64..).zip(groups) {
+        let kept = group.places.len() + SPARE_CANDIDATES;
+        if kept < group.candidates.len() {
+            group.candidates.select_nth_unstable_by_key(kept, |node| (carried[*node as usize], scattered(number, *node)));
+            group.candidates.truncate(kept);
+            group.candidates.sort_unstable();
+        }
+    }
+}
+
+/// A number without pattern for a group and a node (the finalizer of SplitMix64: Steele et al., OOPSLA 2014).
+fn scattered(group: u64, node: u32) -> u64 {
+    let mixed = (group << 32 | u64::from(node)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// A lower bound of the load of the busiest link under any assignment: the least load at which the vertices, if they
+/// could be split among the candidates of their part, would fit. Of a part a node carries at most its largest vertex.
+pub fn lower_bound(repairs: &[Repair], nodes: usize) -> u64 {
+    [Direction::Down, Direction::Up].into_iter().map(|direction| bound_of(repairs, nodes, direction)).max().unwrap_or(0)
+}
+
+fn bound_of(repairs: &[Repair], nodes: usize, direction: Direction) -> u64 {
+    let parts: Vec<(&Part, u64, u64)> = repairs
+        .iter()
+        .flat_map(|repair| &repair.parts)
+        .map(|part| {
+            let of = |load: &Load| direction.of(load);
+            (part, part.vertices.iter().map(of).sum(), part.vertices.iter().map(of).max().unwrap_or(0))
+        })
+        .collect();
+    // In units of the largest common divisor: no load lies between.
+    let unit = parts.iter().flat_map(|(part, ..)| &part.vertices).map(|load| direction.of(load)).fold(0, common_divisor).max(1);
+    let total: u64 = parts.iter().map(|(_, sum, _)| sum / unit).sum();
+    let mean = total.div_ceil((nodes as u64).max(1));
+    if parts.iter().map(|(part, ..)| part.candidates.count(nodes)).sum::<usize>() > ARCS_MAX {
+        return mean * unit;
+    }
+    let first = 1 + parts.len();
+    let fits = |level: u64| {
+        let mut flow = Flow::new(first + nodes + 1);
+        for (at, (part, sum, most)) in (1..).zip(&parts) {
+            flow.arc(0, at, sum / unit);
+            for node in part.candidates.all(nodes) {
+                flow.arc(at, first + node as usize, most / unit);
+            }
+        }
+        for node in first..first + nodes {
+            flow.arc(node, first + nodes, level);
+        }
+        flow.fill() == total
+    };
+    first_that(mean, total, fits) * unit
+}
+
+fn common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
