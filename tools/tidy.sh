@@ -29,7 +29,7 @@ agent:       types gf plan engine store proto
 coordinator: types gf codes plan schemes control meta proto
 client:      types gf plan engine proto
 cli:         types codes plan schemes proto meta agent coordinator client
-lab:         types codes plan schemes proto coordinator client cli
+lab:         types codes plan schemes control proto coordinator client cli
 '
 # These crates describe, compute and decide; they never wait, and know neither a database nor the wire.
 NEVER_ASYNC='types gf codes plan schemes control'

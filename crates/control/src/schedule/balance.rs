@@ -12,8 +12,11 @@ const ARCS_MAX: usize = 1_000_000;
 /// In a thinned network each part keeps at least this many more candidates than it needs.
 const SPARE_CANDIDATES: usize = 8;
 
-/// The most changes of place at the end.
-const RELIEVED_MAX: usize = 10_000;
+/// The most changes of place that are tried at the end.
+const TRIES_MAX: usize = 20_000;
+
+/// The most further moves that one move may need.
+const FOLLOWING_MAX: u32 = 2;
 
 /// Stands for the node of a vertex that has none yet.
 const NOBODY: u32 = u32::MAX;
@@ -68,26 +71,6 @@ impl<'a> Draft<'a> {
 
     fn node(&self, place: Place) -> u32 {
         self.chosen[place.repair][place.part][place.vertex]
-    }
-
-    /// The first change of place after which the vertex's node and the other are both less busy than its node is now.
-    fn relief(&self, place: Place) -> Option<Relief> {
-        let (part, from) = (self.part(place), self.node(place));
-        let (here, vertex) = (self.loads[from as usize], part.vertices[place.vertex]);
-        let fits = |to: u32, back: Load| {
-            let (mut ours, mut theirs) = (here, self.loads[to as usize]);
-            ours -= vertex;
-            ours += back;
-            theirs += vertex;
-            theirs -= back;
-            ours.busier().max(theirs.busier()) < here.busier()
-        };
-        if let Some(to) = self.free(place).find(|to| fits(*to, Load::default())) {
-            return Some(Relief { to, exchange: None });
-        }
-        let others = (0..part.vertices.len()).map(|vertex| Place { vertex, ..place });
-        let other = others.into_iter().find(|other| part.vertices[other.vertex] != vertex && fits(self.node(*other), part.vertices[other.vertex]))?;
-        Some(Relief { to: self.node(other), exchange: Some(other) })
     }
 
     fn take(&mut self, place: Place, node: u32) {
@@ -148,7 +131,7 @@ pub fn balance(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>> {
     let leaves = leaves.into_iter().map(|up| (Direction::Up, Load { up: up.0, down: 0 }));
     let all = receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load));
     all.then(|| {
-        relieve(&mut draft);
+        Relief::new(&mut draft).run();
         draft.chosen
     })
 }
@@ -203,37 +186,76 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load) -> bool {
     placed == wanted
 }
 
-/// Moves vertices away from the busiest nodes, to a node without a vertex of the repair or in exchange for another
-/// vertex of their part, as long as both nodes are less busy then than the busiest was.
-fn relieve(draft: &mut Draft<'_>) {
-    let mut held: Vec<Vec<Place>> = vec![Vec::new(); draft.loads.len()];
-    for (place, _) in draft.vertices() {
-        held[draft.node(place) as usize].push(place);
-    }
-    // Every step takes a node from those that are busiest. The bound is for very large repairs.
-    for _ in 0..RELIEVED_MAX {
-        let Some(busiest) = (0..draft.loads.len()).max_by_key(|node| (draft.loads[*node].busier(), Reverse(*node))) else { return };
-        let relief = held[busiest].iter().find_map(|place| Some((*place, draft.relief(*place)?)));
-        let Some((place, Relief { to, exchange })) = relief else { return };
-        let mut change = |place: Place, from: u32, to: u32| {
-            held[from as usize].retain(|it| *it != place);
-            held[to as usize].push(place);
-            let load = draft.part(place).vertices[place.vertex];
-            draft.loads[from as usize] -= load;
-            draft.take(place, to);
-        };
-        change(place, busiest as u32, to);
-        if let Some(other) = exchange {
-            change(other, to, busiest as u32);
-        }
-    }
+/// Moves vertices away from the busiest nodes.
+struct Relief<'a, 'b> {
+    draft: &'b mut Draft<'a>,
+    /// The vertices of each node.
+    held: Vec<Vec<Place>>,
+    /// Changes that may still be tried.
+    tries: usize,
 }
 
-/// Where a vertex can go.
-struct Relief {
-    to: u32,
-    /// The vertex that comes back.
-    exchange: Option<Place>,
+impl<'a, 'b> Relief<'a, 'b> {
+    fn new(draft: &'b mut Draft<'a>) -> Self {
+        let mut held = vec![Vec::new(); draft.loads.len()];
+        for (place, _) in draft.vertices() {
+            held[draft.node(place) as usize].push(place);
+        }
+        Self { draft, held, tries: TRIES_MAX }
+    }
+
+    /// Relieves the busiest node, again and again, until none can be relieved.
+    fn run(mut self) {
+        loop {
+            let loads = &self.draft.loads;
+            let Some(busiest) = (0..loads.len()).max_by_key(|node| (loads[*node].busier(), Reverse(*node))) else { return };
+            let limit = loads[busiest].busier();
+            if !(0..=FOLLOWING_MAX).any(|following| self.relieve(busiest as u32, limit, following)) {
+                return;
+            }
+        }
+    }
+
+    /// Moves a vertex of a node, so that the node carries less than `limit`: to a node without a vertex of the repair,
+    /// or in exchange for another vertex of its part. The other node must stay below the limit, too; for that, so many
+    /// moves may follow. Returns whether there was such a move; otherwise nothing has changed.
+    fn relieve(&mut self, node: u32, limit: u64, following: u32) -> bool {
+        for place in self.held[node as usize].clone() {
+            let part = self.draft.part(place);
+            let vertex = part.vertices[place.vertex];
+            let others = (0..part.vertices.len()).map(|vertex| Place { vertex, ..place });
+            let others = others.filter(|other| part.vertices[other.vertex] != vertex);
+            let options: Vec<(u32, Option<Place>)> =
+                self.draft.free(place).map(|to| (to, None)).chain(others.map(|it| (self.draft.node(it), Some(it)))).collect();
+            for (to, back) in options {
+                let Some(left) = self.tries.checked_sub(1) else { return false };
+                self.tries = left;
+                self.exchange(place, node, to, back);
+                let below = |at: u32| self.draft.loads[at as usize].busier() < limit;
+                if below(node) && (below(to) || following > 0 && self.relieve(to, limit, following - 1)) {
+                    return true;
+                }
+                self.exchange(place, to, node, back);
+            }
+        }
+        false
+    }
+
+    /// Moves a vertex, and another one back.
+    fn exchange(&mut self, place: Place, from: u32, to: u32, back: Option<Place>) {
+        self.change(place, from, to);
+        if let Some(back) = back {
+            self.change(back, to, from);
+        }
+    }
+
+    fn change(&mut self, place: Place, from: u32, to: u32) {
+        self.held[from as usize].retain(|it| *it != place);
+        self.held[to as usize].push(place);
+        let vertex = self.draft.part(place).vertices[place.vertex];
+        self.draft.loads[from as usize] -= vertex;
+        self.draft.take(place, to);
+    }
 }
 
 /// The lowest load at which the nodes together have room for so many more vertices.

@@ -45,13 +45,7 @@ pub fn parts(code: &dyn Code, stripe: StripeLayout, scheme: &str, lost: u8) -> R
 }
 
 /// The load of each party of the plan that prefers these blocks, best first.
-fn helpers(
-    code: &dyn Code,
-    stripe: StripeLayout,
-    scheme: &str,
-    lost: u8,
-    blocks: &[u8],
-) -> Result<BTreeMap<NodeId, Load>> {
+fn helpers(code: &dyn Code, stripe: StripeLayout, scheme: &str, lost: u8, blocks: &[u8]) -> Result<BTreeMap<NodeId, Load>> {
     let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
     let party = |index: u8| Party::Node(NodeId(index.into()));
     let span = Span::new(0, stripe.layout.positions());

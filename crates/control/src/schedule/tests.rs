@@ -42,8 +42,7 @@ fn stripes(spec: &str, scheme: &str, nodes: usize, count: usize, seed: u64) -> V
     let layout = Layout::new(alpha, alpha, code.alpha() as u32).unwrap();
     let (k, m) = (code.k() as u32, code.m() as u32);
     let stripe = StripeLayout { layout, k, m, data_len: u64::from(k) * alpha };
-    let parts: Vec<Parts> =
-        (0..n as u8).map(|lost| parts(code.as_ref(), stripe, scheme, lost).unwrap()).collect();
+    let parts: Vec<Parts> = (0..n as u8).map(|lost| parts(code.as_ref(), stripe, scheme, lost).unwrap()).collect();
     let mut rng = StdRng::seed_from_u64(seed);
     let mut repair = |_| {
         let lost = rng.random_range(0..n);

@@ -93,10 +93,14 @@ mod tests {
     fn this_process_uses_cpu_time() {
         let before = Cpu::now(None).unwrap();
         let begun = tokio::time::Instant::now();
-        while begun.elapsed().as_millis() < 100 {
+        // On a busy machine the process may wait for a processor.
+        let used = loop {
+            let used = Cpu::now(None).unwrap().since(before);
+            if used.client > 0.0 || begun.elapsed().as_secs() >= 60 {
+                break used;
+            }
             std::hint::spin_loop();
-        }
-        let used = Cpu::now(None).unwrap().since(before);
+        };
         assert!(used.client > 0.0 && used.agents.is_none() && used.coordinator.is_none(), "{used:?}");
     }
 }

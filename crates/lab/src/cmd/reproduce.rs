@@ -5,6 +5,7 @@ use crate::{
     reproduce::{
         Figure, Paper, Report, SEED, Scale, ecpipe, mist,
         page::write_page,
+        repairboost::{self, Asked},
         report::{labelled, read, text, write},
         run::{self, settings},
     },
@@ -34,6 +35,7 @@ pub(super) struct Reproduce {
 enum Command {
     Ecpipe(Ecpipe),
     Mist(Mist),
+    Repairboost(Repairboost),
 }
 
 /// Repair pipelining: figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (USENIX ATC 2017)
@@ -76,6 +78,43 @@ struct Mist {
     what: What,
 }
 
+/// Repair of a whole node: a table of "Boosting Full-Node Repair in Erasure-Coded Storage" (USENIX ATC 2021)
+///
+/// table1: how unevenly links are loaded if helpers and destinations are chosen stripe by stripe, and if they are
+/// balanced. It is computed from plans: nothing is sent, and it needs no root.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft reproduce repairboost --figure table1
+  weft reproduce repairboost --all --out figures
+  weft reproduce repairboost --figure table1 --sets 20 --json
+
+EXIT CODES
+  0 done   1 failed   2 invalid settings   130 interrupted; nothing is left behind")]
+struct Repairboost {
+    /// What to compute
+    #[arg(long, value_name = "FIGURE", value_parser = [repairboost::TABLE_1], required_unless_present = "all")]
+    figure: Option<String>,
+    /// Compute all
+    #[arg(long, conflicts_with = "figure")]
+    all: bool,
+    /// Write the results (JSON) and a page of all figures in it (reproduce.md) to this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Compute nothing: write the page again from the results in DIR
+    #[arg(long, requires = "out", conflicts_with_all = ["quick", "sets", "seed"])]
+    redraw: bool,
+    /// Compute 20 sets: to check that it works, not to cite
+    #[arg(long, conflicts_with = "sets")]
+    quick: bool,
+    /// Sets of five runs
+    #[arg(long, value_name = "N", default_value_t = repairboost::SETS as u32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    sets: u32,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = SEED)]
+    seed: u64,
+}
+
 /// What is run, and how.
 #[derive(Debug, Args)]
 struct What {
@@ -113,7 +152,38 @@ impl Reproduce {
         match self.paper {
             Command::Ecpipe(it) => it.what.run(&ecpipe::PAPER, options, output),
             Command::Mist(it) => it.what.run(&mist::PAPER, options, output),
+            Command::Repairboost(it) => it.run(output),
         }
+    }
+}
+
+impl Repairboost {
+    /// The sets with --quick.
+    const QUICK_SETS: usize = 20;
+
+    fn run(self, output: Output) -> Result<Exit> {
+        let _watch = Watch::begin()?;
+        let report = match (&self.out, self.redraw) {
+            (Some(out), true) => {
+                let none = || Error::not_found(format!("{} has no results of {}", out.display(), repairboost::NAME));
+                repairboost::read(out)?.ok_or_else(none)?
+            }
+            _ => {
+                let sets = if self.quick { Self::QUICK_SETS } else { self.sets as usize };
+                let told = |done: usize, all: usize| {
+                    if !output.json {
+                        eprintln!("{done} of {all} rows");
+                    }
+                };
+                repairboost::run(Asked { sets, seed: self.seed }, told)?
+            }
+        };
+        if let Some(out) = &self.out {
+            repairboost::write(&report, out)?;
+            write_page(out)?;
+        }
+        output.result(&report, repairboost::text)?;
+        Ok(Exit::Ok)
     }
 }
 

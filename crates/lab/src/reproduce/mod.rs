@@ -1,13 +1,15 @@
 //! Experiments of papers, run on a testbed: what each figure measures, and what the paper says about it, as data.
 //!
-//! Each paper has a file here ([`ecpipe`], [`mist`]) with its figures; [`run`] measures a figure, [`report`] compares our numbers with the
+//! Each paper with measured figures has a file here ([`ecpipe`], [`mist`]) with its figures; [`run`] measures a figure, [`report`] compares our numbers with the
 //! paper's and writes the files, [`chart`] draws, and [`page`] writes the page of all figures.
+//! [`repairboost`] computes a table.
 
 mod burst;
 pub(crate) mod chart;
 pub(crate) mod ecpipe;
 pub(crate) mod mist;
 pub(crate) mod page;
+pub(crate) mod repairboost;
 pub(crate) mod report;
 pub(crate) mod run;
 mod tables;

@@ -3,6 +3,7 @@
 use super::{
     Figure, PAPERS, Paper, Report,
     burst::{Faster, faster},
+    repairboost,
     report::{Beside, beside, command, read, scale},
     tables::tables,
 };
@@ -34,6 +35,9 @@ pub(super) fn page(dir: &Path, to: &str) -> Result<String> {
         if !sections.is_empty() {
             page.push_str(&format!("\n## {}: {}\n{sections}", paper.name, paper.title));
         }
+    }
+    if let Some(report) = repairboost::read(dir)? {
+        page.push_str(&repairboost::section(&report, to));
     }
     Ok(page)
 }
