@@ -178,12 +178,17 @@ impl Disks {
         let mut removal = Removal::default();
         for id in blocks {
             let remove = || if reason.is_meant() { self.remove_one(*id, bounds) } else { self.set_aside(*id, NO_REASON, bounds) };
-            // Partial blocks first: otherwise a block could be committed after the look at the disks and be missed.
-            match partials.give_up(*id, opening).and_then(|()| remove()) {
+            // Partial blocks first: otherwise a block could be committed after the look at the disks and be missed. A block that was
+            // there was complete, and one that is kept is not reported as gone: neither is remembered.
+            let removed = partials.give_up(*id).and_then(|removing| {
+                let was_there = remove()?;
+                if !was_there {
+                    removing.remember(opening)?;
+                }
+                Ok(was_there)
+            });
+            match removed {
                 Ok(was_there) => {
-                    if was_there {
-                        partials.forget(*id);
-                    }
                     let count = if reason.is_meant() { &mut removal.removed } else { &mut removal.quarantined };
                     *count += u32::from(was_there);
                     removal.gone.push(*id);

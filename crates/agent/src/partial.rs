@@ -2,7 +2,7 @@
 //! transfers only the rest. The block is committed when it is complete.
 //!
 //! After the agent has reported a block as gone, no task that was already on its way may write it again. So the block
-//! cannot be claimed for as long as such a task may arrive.
+//! cannot be claimed for as long as such a task may arrive. A complete block needs no such time: its tasks have ended.
 
 use crate::Limits;
 use std::{
@@ -22,8 +22,8 @@ pub(crate) struct Partials {
     blocks_max: usize,
     kept_for: Duration,
     blocks: Mutex<BTreeMap<BlockId, Entry>>,
-    /// Blocks that must not be claimed, and until when. Locked after `blocks`.
-    given_up: Mutex<BTreeMap<BlockId, Instant>>,
+    /// Blocks that must not be claimed. Locked after `blocks`.
+    given_up: Mutex<BTreeMap<BlockId, GivenUp>>,
 }
 
 struct Entry {
@@ -35,7 +35,17 @@ struct Entry {
     idle_since: Instant,
 }
 
-/// The most blocks that are remembered as given up.
+/// A block that must not be claimed.
+#[derive(Default)]
+struct GivenUp {
+    /// The removals that look for the block now.
+    removals: u32,
+    /// Until when tasks may arrive that would write it; set when it is reported as gone.
+    until: Option<Instant>,
+}
+
+/// The most blocks that are remembered as given up. Only blocks that are reported as gone and were not complete count, and none of
+/// them gives way to another. If there are as many, such blocks have to wait; complete blocks are removed nevertheless.
 const GIVEN_UP_MAX: usize = 65_536;
 /// The longest time for which a block is remembered as given up, even if the coordinator requests a longer one.
 const GIVEN_UP_FOR_MAX: Duration = Duration::from_secs(60 * 60);
@@ -45,6 +55,12 @@ struct Partial {
     disk: usize,
     meta: BlockMeta,
     writer: Mutex<Option<Box<dyn BlockWriter>>>,
+}
+
+/// The removal of a block: while it exists, no plan can claim the block.
+pub(crate) struct Removing<'a> {
+    partials: &'a Partials,
+    id: BlockId,
 }
 
 /// A plan's right to write a block. On release, the block is kept for the next plan if any of its bytes has arrived.
@@ -90,7 +106,7 @@ impl Partials {
     fn reserve(&self, plan: PlanId, disk: usize, meta: &BlockMeta) -> Result<Option<Arc<Partial>>> {
         let id = meta.id;
         let mut blocks = self.lock();
-        if self.lock_given_up().get(&id).is_some_and(|until| Instant::now() < *until) {
+        if self.lock_given_up().get(&id).is_some_and(|given_up| given_up.holds(Instant::now())) {
             return Err(Error::replan("the task came too late: the coordinator has given up the block").block(id));
         }
         if let Some(entry) = blocks.get_mut(&id) {
@@ -118,19 +134,15 @@ impl Partials {
         Ok(None)
     }
 
-    /// Drops a block that no plan writes now, and prevents new claims for the time `remember`. May block.
-    pub(crate) fn give_up(&self, id: BlockId, remember: Duration) -> Result<()> {
+    /// Drops a block that no plan writes now, and prevents new claims until the removal ends. May block.
+    pub(crate) fn give_up(&self, id: BlockId) -> Result<Removing<'_>> {
         let mut blocks = self.lock();
         if let Some(user) = blocks.get(&id).and_then(|entry| entry.user) {
             return Err(Error::retry(format!("busy: plan {user} is still writing the block")).block(id));
         }
-        let mut given_up = self.lock_given_up();
-        if given_up.len() >= GIVEN_UP_MAX && !given_up.contains_key(&id) {
-            return Err(Error::retry(format!("busy: {GIVEN_UP_MAX} blocks were given up recently")).block(id));
-        }
-        given_up.insert(id, Instant::now() + remember.min(GIVEN_UP_FOR_MAX));
+        self.lock_given_up().entry(id).or_default().removals += 1;
         blocks.remove(&id);
-        Ok(())
+        Ok(Removing { partials: self, id })
     }
 
     /// Fails while a plan writes the block. May block.
@@ -139,11 +151,6 @@ impl Partials {
             Some(user) => Err(Error::retry(format!("busy: plan {user} is still writing the block")).block(id)),
             None => Ok(()),
         }
-    }
-
-    /// Forgets that a block was given up. The block was complete, so no task that writes it can still be on its way.
-    pub(crate) fn forget(&self, id: BlockId) {
-        self.lock_given_up().remove(&id);
     }
 
     /// Drops partial blocks that have been idle for too long. May block.
@@ -158,7 +165,7 @@ impl Partials {
             tracing::warn!(block = %id, "dropped a partial block that no plan resumed");
             blocks.remove(&id);
         }
-        self.lock_given_up().retain(|_, until| now < *until);
+        self.lock_given_up().retain(|_, given_up| given_up.holds(now));
     }
 
     /// A poisoned lock is safe to use: each change to the map is one call.
@@ -166,8 +173,40 @@ impl Partials {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_given_up(&self) -> MutexGuard<'_, BTreeMap<BlockId, Instant>> {
+    fn lock_given_up(&self) -> MutexGuard<'_, BTreeMap<BlockId, GivenUp>> {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GivenUp {
+    fn holds(&self, now: Instant) -> bool {
+        self.removals > 0 || self.until.is_some_and(|until| now < until)
+    }
+}
+
+impl Removing<'_> {
+    /// Prevents claims for the time `remember` after the removal, and at least for as long as an earlier removal has asked for.
+    /// Required before a block that was not complete is reported as gone.
+    pub(crate) fn remember(&self, remember: Duration) -> Result<()> {
+        let mut all = self.partials.lock_given_up();
+        let is_full = all.len() > GIVEN_UP_MAX;
+        let given_up = all.entry(self.id).or_default();
+        if is_full && given_up.until.is_none() {
+            return Err(Error::retry(format!("busy: {GIVEN_UP_MAX} blocks were given up recently")));
+        }
+        given_up.until = given_up.until.max(Some(Instant::now() + remember.min(GIVEN_UP_FOR_MAX)));
+        Ok(())
+    }
+}
+
+impl Drop for Removing<'_> {
+    fn drop(&mut self) {
+        let mut all = self.partials.lock_given_up();
+        let Some(given_up) = all.get_mut(&self.id) else { return };
+        given_up.removals -= 1;
+        if !given_up.holds(Instant::now()) {
+            all.remove(&self.id);
+        }
     }
 }
 
@@ -296,7 +335,7 @@ mod tests {
         assert_eq!(second.commit(None).unwrap().unwrap().len, 8 * 4096);
         assert_eq!(second.arrived(), None);
         drop(second);
-        assert_eq!(partials.give_up(meta.id, Duration::ZERO), Ok(()));
+        drop(partials.give_up(meta.id).ok().unwrap());
         assert_eq!(claim(4).err().unwrap().reaction, Reaction::InvalidInput, "the block exists now");
     }
 
@@ -327,33 +366,27 @@ mod tests {
         let begin = |stripe| partials.claim(PlanId(stripe), 0, store.as_ref(), &meta(stripe, 1));
         let remember = Duration::from_secs(100);
         let id = |stripe| meta(stripe, 1).id;
+        let give_up = |stripe, remember| partials.give_up(id(stripe))?.remember(remember);
         let claim = begin(1).ok().unwrap();
-        assert_eq!(partials.give_up(id(1), remember).unwrap_err().reaction, Reaction::Retry, "a plan is writing it");
+        assert_eq!(give_up(1, remember).unwrap_err().reaction, Reaction::Retry, "a plan is writing it");
         claim.write_at(0, &[1]).unwrap();
         drop(claim);
-        partials.give_up(id(1), remember).unwrap();
-        partials.give_up(id(2), remember).unwrap();
+        give_up(1, remember).unwrap();
+        give_up(2, Duration::from_millis(1)).unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "the bytes that had arrived are still there");
-        for stripe in [1, 2] {
-            let late = begin(stripe).err().unwrap();
-            assert!(late.reaction == Reaction::Replan && late.message.contains("too late"), "{late}");
-        }
-        assert!(begin(3).is_ok(), "another block");
-        partials.forget(id(2));
-        assert!(begin(2).is_ok());
-        partials.give_up(id(1), Duration::from_millis(1)).unwrap();
+        give_up(1, Duration::ZERO).unwrap();
+        drop(partials.give_up(id(1)).ok().unwrap());
         tokio::time::sleep(Duration::from_millis(5)).await;
-        assert!(begin(1).is_ok());
-        partials.expire();
-        assert!(partials.lock_given_up().is_empty());
+        let late = begin(1).err().unwrap();
+        assert!(late.reaction == Reaction::Replan && late.message.contains("too late"), "{late}");
+        assert!(begin(2).is_ok() && begin(3).is_ok());
 
-        let many = (10..10 + GIVEN_UP_MAX as u64).map(|stripe| partials.give_up(id(stripe), remember));
-        assert!(many.into_iter().all(|given_up| given_up.is_ok()));
-        assert_eq!(
-            partials.give_up(id(5), remember).unwrap_err().reaction,
-            Reaction::Retry,
-            "the number of given-up blocks is bounded"
-        );
-        partials.give_up(id(10), remember).unwrap();
+        let (first, second) = (partials.give_up(id(4)).ok().unwrap(), partials.give_up(id(4)).ok().unwrap());
+        drop(first);
+        assert!(begin(4).is_err(), "another removal still looks for it");
+        drop(second);
+        assert!(begin(4).is_ok());
+        partials.expire();
+        assert_eq!(partials.lock_given_up().len(), 1);
     }
 }

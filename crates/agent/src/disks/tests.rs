@@ -172,6 +172,35 @@ async fn expected_garbage_is_limited_by_bytes_and_unexpected_garbage_is_quaranti
 }
 
 #[tokio::test]
+async fn only_blocks_that_were_reported_as_gone_and_were_not_there_are_remembered_as_given_up() {
+    const GIVEN_UP_MAX: u64 = 65_536;
+    let filled = Filled::new();
+    let opening = Duration::from_secs(60);
+    let limits = Limits { removed_blocks_per_day: 3, removed_percent_per_day: 0, ..Limits::default() };
+    let partials = Partials::new(&limits);
+    let bounds = Bounds { limits: &limits, state: &filled.state, now_ms: 5000 };
+    let remove = |blocks: &[BlockId], reason| filled.disks.remove(blocks, reason, opening, &partials, &bounds);
+    let (_, store) = filled.disks.by_id(&filled.disks.0[0].id).unwrap();
+    let claim = |stripe| partials.claim(PlanId(1), 0, store.as_ref(), &conformance::block(CLUSTER, stripe, 5000)).map(drop);
+
+    let removal = remove(&filled.blocks, GarbageReason::Unexpected);
+    assert_eq!((removal.quarantined, removal.kept.len()), (3, 17));
+    assert_eq!(claim(20).unwrap_err().reaction, Reaction::InvalidInput, "the block is still there, and was not given up");
+
+    let nowhere = |stripe| conformance::block(CLUSTER, stripe, 5000).id;
+    let many: Vec<BlockId> = (100..100 + GIVEN_UP_MAX).map(nowhere).collect();
+    assert_eq!(remove(&many, GarbageReason::Removed).gone.len(), many.len());
+    let full = remove(&[nowhere(50), filled.blocks[19], many[0]], GarbageReason::Removed);
+    assert_eq!((full.removed, full.gone), (1, vec![filled.blocks[19], many[0]]), "a complete block waits for those that were not there");
+    assert_eq!(full.kept[0].reaction, Reaction::Retry, "{:?}", full.kept);
+    assert_eq!((full.kept.len(), full.kept[0].block), (1, Some(nowhere(50))));
+    for late in [100, 100 + GIVEN_UP_MAX - 1] {
+        assert_eq!(claim(late).unwrap_err().reaction, Reaction::Replan, "the node forgot that the block was given up");
+    }
+    claim(50).unwrap();
+}
+
+#[tokio::test]
 async fn a_quarantine_is_deleted_for_lack_of_space_or_on_request() {
     let filled = Filled::new();
     let limits = Limits { quarantine_free_percent: 0, ..Limits::default() };
