@@ -5,11 +5,13 @@
 
 use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use weft_control::{
+    Time,
     garbage::{Key, Removals},
     put::upload,
 };
+use weft_meta::GarbageBlock;
 use weft_proto::{rpc, v1};
 use weft_types::{BlockId, Error, GarbageReason, NodeId, Result};
 
@@ -19,6 +21,9 @@ const UPLOADS_PER_SWEEP: u32 = 1_000;
 const BLOCKS_PER_CALL: usize = 64;
 /// The most blocks of one node in one sweep; the rest waits for the next sweep.
 const BLOCKS_PER_SWEEP: u32 = 16_384;
+/// How long one sweep asks one node, for intended and for unexpected garbage each: a slow node does not delay the others for longer than
+/// this and its last call. A node of usual speed removes thousands of blocks in this time.
+const NODE_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Identifies a node's registration.
 type Registration = [u8; 8];
@@ -31,8 +36,8 @@ struct Kept {
     waiting: usize,
     /// The node's reason for the first of them.
     why: String,
-    /// Where the list of each reason ended.
-    listed: Vec<(GarbageReason, Option<Key>)>,
+    /// Where the list of each reason ended, or was left.
+    listed: BTreeMap<GarbageReason, Option<Key>>,
 }
 
 /// Sweeps for as long as it runs.
@@ -88,15 +93,20 @@ async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registratio
     let registered = up.filter_map(|node| Some((node, shared.members.session(node)?.link_key.id())));
     let nodes: Vec<(NodeId, Registration)> = registered.filter(|(node, of)| removals.is_due(*node, meant, of, now)).collect();
     let after = &*removals;
-    let kept = join_all(nodes.iter().map(|(node, _)| remove_garbage(shared, *node, meant, after, now_ms))).await;
-    for ((node, registration), kept) in nodes.into_iter().zip(kept) {
-        kept.iter().flat_map(|kept| &kept.listed).for_each(|(reason, last)| removals.listed(node, *reason, *last));
-        if matches!(&kept, Ok(kept) if kept.waiting > 0) {
+    let asking = nodes.iter().map(async |(node, _)| {
+        let mut kept = Kept::default();
+        let asked = remove_garbage(shared, *node, meant, after, now_ms, &mut kept).await;
+        (kept, asked)
+    });
+    let all_kept = join_all(asking).await;
+    for ((node, registration), (kept, asked)) in nodes.into_iter().zip(all_kept) {
+        kept.listed.iter().for_each(|(reason, last)| removals.listed(node, *reason, *last));
+        if kept.waiting > 0 {
             removals.waits(node, meant, registration, now);
         }
-        match kept {
-            Ok(kept) if kept.blocks == 0 => {}
-            kept if removals.tells(node, meant, now) => tell(&shared.members.name(node), meant, kept),
+        match asked {
+            Ok(()) if kept.blocks == 0 => {}
+            asked if removals.tells(node, meant, now) => tell(&shared.members.name(node), meant, asked.map(|()| kept)),
             _ => {}
         }
     }
@@ -113,36 +123,61 @@ fn tell(node: &str, meant: bool, kept: Result<Kept>) {
 }
 
 /// Deletes the garbage records of the blocks that the node has removed. Blocks that it keeps, for example on a failed disk, stay garbage.
-/// If they fill a whole sweep, the next sweep continues after them.
+/// If they fill a whole sweep, or its time, the next sweep continues after them.
 async fn remove_garbage(
     shared: &Shared,
     node: NodeId,
     meant: bool,
     removals: &Removals<Registration>,
     now_ms: u64,
-) -> Result<Kept> {
-    let mut kept = Kept::default();
-    for reason in GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant() == meant) {
-        let garbage = shared.meta.garbage(node, reason, now_ms, removals.after(node, reason), BLOCKS_PER_SWEEP).await;
+    kept: &mut Kept,
+) -> Result<()> {
+    let reasons: Vec<GarbageReason> = GarbageReason::ALL.into_iter().filter(|reason| reason.is_meant() == meant).collect();
+    let ends = shared.started.now() + NODE_TIME_MAX;
+    for (number, reason) in reasons.iter().enumerate() {
+        // The reasons share the time that is left, so that much garbage of one reason does not delay that of the next.
+        let now = shared.started.now();
+        let ends = now + ends.since(now) / (reasons.len() - number) as u32;
+        let garbage = shared.meta.garbage(node, *reason, now_ms, removals.after(node, *reason), BLOCKS_PER_SWEEP).await;
         let garbage = garbage.map_err(|error| shared.meta_error(error))?;
-        let last = garbage.items.last().filter(|_| garbage.more).map(|last| (last.not_before_ms, last.block));
-        kept.listed.push((reason, last));
-        let blocks: Vec<BlockId> = garbage.items.iter().map(|garbage| garbage.block).collect();
-        for asked in blocks.chunks(BLOCKS_PER_CALL) {
-            let reply = remove(shared, node, asked, reason).await?;
-            let gone = reply.gone.iter().filter_map(|id| postcard::from_bytes::<BlockId>(id).ok());
-            let gone: Vec<BlockId> = gone.filter(|id| asked.contains(id)).collect();
-            kept.blocks += asked.len().saturating_sub(gone.len());
-            kept.waiting += reply.waiting as usize;
-            if !gone.is_empty() {
-                shared.meta.forget_garbage(shared.epoch, node, gone).await.map_err(|error| shared.meta_error(error))?;
-            }
-            if kept.why.is_empty() {
-                kept.why = reply.kept;
-            }
+        let all_asked = remove_list(shared, node, *reason, &garbage.items, ends, kept).await?;
+        if all_asked && !garbage.more {
+            kept.listed.insert(*reason, None);
         }
     }
-    Ok(kept)
+    Ok(())
+}
+
+/// Removes garbage until `ends`, but at least the blocks of one call. Returns whether the node was asked for all.
+async fn remove_list(
+    shared: &Shared,
+    node: NodeId,
+    reason: GarbageReason,
+    garbage: &[GarbageBlock],
+    ends: Time,
+    kept: &mut Kept,
+) -> Result<bool> {
+    let mut left = garbage.len();
+    for garbage in garbage.chunks(BLOCKS_PER_CALL) {
+        let asked: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
+        let reply = remove(shared, node, &asked, reason).await?;
+        let gone = reply.gone.iter().filter_map(|id| postcard::from_bytes::<BlockId>(id).ok());
+        let gone: Vec<BlockId> = gone.filter(|id| asked.contains(id)).collect();
+        kept.blocks += asked.len().saturating_sub(gone.len());
+        kept.waiting += reply.waiting as usize;
+        if !gone.is_empty() {
+            shared.meta.forget_garbage(shared.epoch, node, gone).await.map_err(|error| shared.meta_error(error))?;
+        }
+        if kept.why.is_empty() {
+            kept.why = reply.kept;
+        }
+        kept.listed.insert(reason, garbage.last().map(|last| (last.not_before_ms, last.block)));
+        left -= garbage.len();
+        if ends <= shared.started.now() {
+            break;
+        }
+    }
+    Ok(left == 0)
 }
 
 async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId], reason: GarbageReason) -> Result<v1::RemoveReply> {

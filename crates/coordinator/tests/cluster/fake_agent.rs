@@ -39,6 +39,8 @@ pub(crate) struct Told {
     pub(crate) hangs: bool,
     /// What it was asked to remove, call by call.
     pub(crate) removals: Vec<v1::RemoveRequest>,
+    /// How long each removal takes.
+    pub(crate) removes_for: Duration,
     /// Blocks whose removal it does not confirm.
     pub(crate) keeps: BTreeSet<BlockId>,
     /// Blocks whose removal it confirms without being asked.
@@ -113,7 +115,7 @@ impl Told {
     }
 }
 
-fn blocks_of(ids: &[Vec<u8>]) -> Vec<BlockId> {
+pub(crate) fn blocks_of(ids: &[Vec<u8>]) -> Vec<BlockId> {
     ids.iter().map(|id| postcard::from_bytes(id).unwrap()).collect()
 }
 
@@ -154,11 +156,16 @@ impl v1::agent_server::Agent for Service {
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Result<Response<v1::RemoveReply>, Status> {
         let request = request.into_inner();
-        let mut told = self.0.0.lock().unwrap();
-        let (kept, mut gone): (Vec<BlockId>, Vec<BlockId>) =
-            blocks_of(&request.blocks).into_iter().partition(|id| told.keeps.contains(id));
+        let blocks = blocks_of(&request.blocks);
+        let removes_for = {
+            let mut told = self.0.0.lock().unwrap();
+            told.removals.push(request);
+            told.removes_for
+        };
+        tokio::time::sleep(removes_for).await;
+        let told = self.0.0.lock().unwrap();
+        let (kept, mut gone): (Vec<BlockId>, Vec<BlockId>) = blocks.into_iter().partition(|id| told.keeps.contains(id));
         gone.extend(&told.says_gone);
-        told.removals.push(request);
         let reply = v1::RemoveReply {
             removed: 0,
             gone: gone.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect(),

@@ -1,6 +1,11 @@
 //! Puts that are given up, and what remains of them on agents and in the metadata.
 
-use crate::{fake_agent::FakeAgent, world::World};
+use crate::{
+    fake_agent::{FakeAgent, blocks_of},
+    world::World,
+};
+use std::time::Duration;
+use tokio::time::Instant;
 use weft_client::api;
 use weft_proto::{decode_task, from_status};
 use weft_types::{BlockId, Error, Reaction};
@@ -152,8 +157,49 @@ async fn garbage_is_forgotten_block_by_block_and_only_when_its_node_confirms() {
     let asked = one.asked().removals.len();
     world.until("the other block is removed", async |_| one.asked().removals.len() > asked).await;
     let asked = one.asked().removals.len();
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
     assert!(one.asked().removals.len() <= asked + 1, "the agent is asked to remove a removed block");
+}
+
+/// The slow node keeps all of its garbage.
+#[tokio::test(start_paused = true)]
+async fn a_slow_node_does_not_delay_the_garbage_of_others_and_is_asked_for_all_of_its_own() {
+    let world = World::new(0, 1).await;
+    let agents = [FakeAgent::start(&world, "slow").await, FakeAgent::start(&world, "fast").await];
+    let (slow, fast) = (&agents[0], &agents[1]);
+    let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
+    let add_garbage = |node: u32, stripe: u64, reason: &str| -> BlockId {
+        let sql = "INSERT INTO garbage (node, stripe, idx, copy, generation, disk, not_before_ms, reason)
+                   VALUES (?1, ?2, 0, 0, 1, 1, 0, ?3)";
+        file.execute(sql, (node, stripe, reason)).unwrap();
+        BlockId { stripe: weft_types::StripeId(stripe), index: 0, copy: 0, generation: 1 }
+    };
+    (slow.asked().removes_for, fast.asked().removes_for) = (Duration::from_secs(1), Duration::ZERO);
+    file.execute_batch("BEGIN").unwrap();
+    let blocks: Vec<BlockId> = (1..=40 * 64).map(|stripe| add_garbage(1, stripe, "removed")).collect();
+    slow.asked().keeps.extend(blocks.iter().copied());
+    slow.asked().keeps.insert(add_garbage(1, 9_000, "repaired"));
+    file.execute_batch("COMMIT").unwrap();
+    world.until("the slow node is asked", async |_| !slow.asked().removals.is_empty()).await;
+
+    let calls_of = |reason: &str| slow.asked().removals.iter().filter(|request| request.reason == reason).count();
+    let since = Instant::now();
+    add_garbage(2, 9_001, "removed");
+    world.until("the garbage of the fast node is removed", async |_| !fast.asked().removals.is_empty()).await;
+    assert!(calls_of("repaired") == 1 && calls_of("removed") < 20, "{:?} after {:?}", calls_of("removed"), since.elapsed());
+
+    // A call without an answer ends a sweep too, and is repeated.
+    slow.asked().removes_for = Duration::from_secs(2);
+    let before = calls_of("removed");
+    world.until("another call has begun", async |_| calls_of("removed") > before).await;
+    slow.asked().removes_for = Duration::from_secs(1);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let told = slow.asked();
+    let mut asked: Vec<BlockId> =
+        (told.removals.iter().filter(|request| request.reason == "removed")).flat_map(|request| blocks_of(&request.blocks)).collect();
+    assert_eq!(asked[64 * before..][..64], asked[64 * (before + 1)..][..64], "the call that was not answered is not repeated");
+    asked.drain(64 * before..64 * (before + 1));
+    assert!(asked.len() > blocks.len() && asked[..blocks.len()] == blocks, "a sweep asked again for what an earlier one had asked");
 }
 
 #[tokio::test(start_paused = true)]
