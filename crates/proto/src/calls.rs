@@ -4,6 +4,7 @@
 //! read, and an allowed call gets no more memory than it needs.
 
 use crate::{
+    budget::{Arriving, Budget, Charge, identity},
     connections::{Call, Connection},
     log_rate::LogRate,
     rpc::MESSAGE_BYTES_MAX,
@@ -162,6 +163,7 @@ pub struct Services {
     by_path: BTreeMap<String, Offered>,
     calls_per_connection_max: u32,
     refused: Arc<LogRate>,
+    budget: Budget,
 }
 
 /// A call of a service.
@@ -211,18 +213,22 @@ impl Services {
         };
         let connection = request.extensions().get::<Connection>();
         let peer = connection.map_or(&Peer::Anonymous, |connection| &connection.caller.peer);
+        let address = connection.map_or("", |connection| &connection.caller.address);
         if let Err(error) = callers.admit(peer, request.headers().contains_key(DELEGATION), is_insecure) {
-            let address = connection.map(|connection| connection.caller.address.as_str());
             if let Some(left_out) = self.refused.admit() {
                 tracing::warn!(%path, address, %error, left_out, "refused a call");
             }
             return refused(&to_status(&error));
         }
+        let charge = match self.budget.call(identity(peer, address), request.headers()) {
+            Ok(charge) => charge,
+            Err(error) => return refused(&to_status(&error)),
+        };
         let call = connection.map(Connection::call);
-        let answering = service.clone().oneshot(request);
+        let answering = service.clone().oneshot(request.map(|body| Body::new(Arriving::new(body, Arc::clone(&charge)))));
         Box::pin(async move {
             let answer = answering.await?;
-            Ok::<_, Infallible>(answer.map(|body| Body::new(Answer { body, _call: call })))
+            Ok::<_, Infallible>(answer.map(|body| Body::new(Answer { body, _call: call, _charge: charge })))
         })
     }
 }
@@ -231,10 +237,11 @@ fn refused(status: &Status) -> Answering {
     Box::pin(ready(Ok(status.clone().into_http())))
 }
 
-/// An answer. Its connection is not idle while the answer exists.
+/// An answer. While it exists, its connection is not idle, and its call takes memory.
 struct Answer {
     body: Body,
     _call: Option<Call>,
+    _charge: Arc<Charge>,
 }
 
 impl http_body::Body for Answer {
@@ -257,9 +264,11 @@ impl http_body::Body for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1;
-    use std::collections::BTreeSet;
+    use crate::{from_status, v1};
+    use std::{collections::BTreeSet, time::Duration};
+    use tokio::time::Instant;
     use tonic::{Request, Response};
+    use weft_types::Reaction;
 
     #[test]
     fn the_table_has_every_call() {
@@ -307,15 +316,15 @@ mod tests {
         }
     }
 
-    /// A message that never arrives.
-    struct Never;
+    /// A message of which only the first bytes arrive.
+    struct Begun(Option<Bytes>);
 
-    impl http_body::Body for Never {
+    impl http_body::Body for Begun {
         type Data = Bytes;
         type Error = Status;
 
-        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
-            Poll::Pending
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+            self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(http_body::Frame::data(bytes)))))
         }
     }
 
@@ -323,11 +332,11 @@ mod tests {
     async fn a_call_is_refused_before_its_message_is_read() {
         let services = Services::new().with(MembershipServer::new(Members));
         let call = |path: &str, peer: Peer| {
-            let mut request = http::Request::post(path).body(Body::new(Never)).unwrap();
+            let mut request = http::Request::post(path).body(Body::new(Begun(None))).unwrap();
             request.extensions_mut().insert(Connection::of(peer, "10.0.0.1:1".into()));
             let answering = services.answer(request, false);
             async move {
-                let answer = tokio::time::timeout(std::time::Duration::from_millis(100), answering).await;
+                let answer = tokio::time::timeout(Duration::from_millis(100), answering).await;
                 answer
                     .ok()
                     .map(|answer| Status::from_header_map(answer.unwrap_or_else(|never| match never {}).headers()).unwrap())
@@ -341,5 +350,43 @@ mod tests {
             call("/weft.v1.Membership/Register", Peer::Agent("a".into())).await.is_none(),
             "the call was answered without its message"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_do_not_end_take_a_bounded_memory_for_a_bounded_time() {
+        let services = Services::new().with(MembershipServer::new(Members));
+        let begin = |name: &str| {
+            // The prefix of a gRPC message announces a byte more than arrives.
+            let mut bytes = vec![0; DISKS - 4];
+            bytes[1..5].copy_from_slice(&(DISKS as u32 - 8).to_be_bytes());
+            let mut request = http::Request::post("/weft.v1.Membership/Register").body(Body::new(Begun(Some(bytes.into())))).unwrap();
+            request.extensions_mut().insert(Connection::of(Peer::Agent(name.into()), "10.0.0.1:1".into()));
+            let answering = services.answer(request, false);
+            tokio::spawn(async move {
+                let answer = tokio::time::timeout(Duration::from_secs(100), answering).await.expect("the call waits for its message");
+                let answer = answer.unwrap_or_else(|never| match never {});
+                from_status(&Status::from_header_map(answer.headers()).unwrap())
+            })
+        };
+        // Eight of the longest messages fit into the share of an agent, but for their calls.
+        let mut held: Vec<_> = (0..7).map(|_| begin("a")).collect();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let refused = begin("a").await.unwrap();
+        assert!(refused.reaction == Reaction::Retry && refused.message.contains("take too much memory"), "{refused}");
+        let other = begin("b");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!other.is_finished() && held.iter().all(|held| !held.is_finished()));
+
+        held.remove(0).abort();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let next = begin("a");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!next.is_finished(), "the bytes of a call that ended still count");
+        let since = Instant::now();
+        for late in [held, vec![other, next]].into_iter().flatten() {
+            let late = late.await.unwrap();
+            assert!(late.reaction == Reaction::Retry && late.message.contains("did not arrive"), "{late}");
+        }
+        assert!(since.elapsed() <= Duration::from_secs(60));
     }
 }

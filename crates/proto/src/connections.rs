@@ -1,9 +1,10 @@
 //! The connections of a listener: how many a caller may have, and when idle ones are closed.
 
 use crate::{
+    budget::{Identity, identity},
     incoming::Accepted,
     log_rate::LogRate,
-    net::{BoxStream, host},
+    net::BoxStream,
     rpc::Caller,
     security::Peer,
 };
@@ -45,9 +46,6 @@ pub struct Connections {
     refused: Arc<LogRate>,
 }
 
-/// A caller. An agent is identified by its name, whatever its address; other callers by their name and host.
-type Identity = (Peer, String);
-
 /// One of a caller's connections, until it is dropped.
 pub struct Held {
     connections: Connections,
@@ -70,10 +68,8 @@ impl Connections {
 
     /// Counts a connection; `None`, with a log line at a limited rate, if its caller has too many.
     pub fn hold(&self, peer: &Peer, address: &str) -> Option<Held> {
-        let (identity, most) = match peer {
-            Peer::Agent(_) => ((peer.clone(), String::new()), self.shares.agent),
-            _ => ((peer.clone(), host(address)), self.shares.host),
-        };
+        let most = if matches!(peer, Peer::Agent(_)) { self.shares.agent } else { self.shares.host };
+        let identity = identity(peer, address);
         let mut counts = self.lock();
         let count = counts.get(&identity).copied().unwrap_or(0);
         if count >= most {

@@ -10,6 +10,7 @@
 //! | [`token`], [`task`] | the right to use a link; the encoding of a task |
 //! | [`conversion`] | the interface between an agent and its converter |
 
+mod budget;
 mod calls;
 pub mod certs;
 mod connections;
