@@ -149,6 +149,37 @@ async fn an_agent_cannot_use_up_all_connections() {
     tokio::time::timeout(Duration::from_secs(10), again).await.expect("the closed connection still counts");
 }
 
+/// Each connection carries one long message, whose call takes a while.
+#[tokio::test(start_paused = true)]
+async fn a_caller_with_too_long_messages_is_refused_and_repeats_them_later() {
+    let cluster = Cluster::new(1);
+    let net = Arc::new(MemoryNet::default());
+    let running = start_on(net.as_ref(), cluster.security(&Peer::Coordinator), "127.0.0.1:7401").await;
+    let client = async |name: &str| {
+        let security = cluster.security(&agent(name));
+        let connecting = rpc::connect(net.clone(), &security, &running.address, &Peer::Coordinator);
+        rpc::membership_client(connecting.await.unwrap())
+    };
+    let heartbeat = || {
+        let disk = weft_proto::v1::Disk { path: "d".repeat(7 << 20), ..Default::default() };
+        HeartbeatRequest { node: 30, disks: vec![disk], ..HeartbeatRequest::default() }
+    };
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..9 {
+        let mut client = client("a").await;
+        calls.spawn(async move { client.heartbeat(heartbeat()).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let mut greedy = client("a").await;
+    let refused = from_status(&greedy.heartbeat(heartbeat()).await.unwrap_err());
+    assert!(refused.reaction == Reaction::Retry && refused.message.contains("too much memory"), "{refused}");
+    client("b").await.register(register()).await.unwrap();
+    for call in calls.join_all().await {
+        call.unwrap();
+    }
+    greedy.heartbeat(heartbeat()).await.unwrap();
+}
+
 /// A network that counts the connections over it.
 struct Counting(MemoryNet, AtomicU32);
 
