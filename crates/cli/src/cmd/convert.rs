@@ -79,7 +79,7 @@ impl Convert {
             begun.set(Some(job.id));
             match self.wait {
                 true => job::wait_in(session, job.id, output).await,
-                false => Ok(job::Report::new(job::counted(session, job).await?, &session.nodes().await)),
+                false => Ok(job::Report::new(job::with_total(session, job).await?, &session.nodes().await)),
             }
         });
         let report = job::goes_on(done, &begun)?;

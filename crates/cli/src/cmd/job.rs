@@ -15,7 +15,7 @@ use weft_cli::{
     target,
 };
 use weft_client::{JobChange, api};
-use weft_types::{ByteSize, Error, NodeId, Reaction, Result, human_bytes};
+use weft_types::{ByteSize, Error, NodeId, Reaction, Result, counted, human_bytes};
 
 /// The kind of a conversion.
 const CONVERT: &str = "convert";
@@ -283,8 +283,8 @@ pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
         "failed" if left > 0 => {
             let are = if left == 1 { "is" } else { "are" };
             let still = match report.what {
-                What::Repair { .. } => format!("{left} block{} {are} still lost", plural(left)),
-                What::Convert { .. } => format!("{left} object{} {are} not converted", plural(left)),
+                What::Repair { .. } => format!("{} {are} still lost", counted(left, "block")),
+                What::Convert { .. } => format!("{} {are} not converted", counted(left, "object")),
             };
             Some(Error::unavailable(format!("job {id} has ended, but {still}; last error: {why}")))
         }
@@ -334,7 +334,7 @@ fn has_ended(state: &str) -> bool {
 }
 
 /// Waits briefly until a new job knows its total amount of work, and returns the job's latest state.
-pub(super) async fn counted(session: &Session, mut job: api::Job) -> Result<api::Job> {
+pub(super) async fn with_total(session: &Session, mut job: api::Job) -> Result<api::Job> {
     for _ in 0..10 {
         if has_ended(&job.state) || job.total.as_ref().is_some_and(|total| total.blocks > 0) {
             break;
@@ -405,13 +405,13 @@ impl Report {
 
     /// A summary in one line.
     pub(super) fn line(&self) -> String {
-        let (id, about, state, (work, counted, nothing)) = (self.id, self.about(), &self.state, self.words());
+        let (id, about, state, (work, items, nothing)) = (self.id, self.about(), &self.state, self.words());
         if self.state == "done" && self.done.count() == 0 {
             return format!("job {id}, {work} of {about}: {nothing}");
         }
         let (done, total) = (self.done.count(), self.total.count());
         let bytes = human_bytes(self.done.bytes);
-        let mut line = format!("job {id}, {work} of {about}: {state}, {done} of {total} {counted} ({bytes})");
+        let mut line = format!("job {id}, {work} of {about}: {state}, {done} of {total} {items} ({bytes})");
         if self.left.count() > 0 {
             line.push_str(&format!(", gave up {}", self.left.count()));
         }
@@ -477,10 +477,6 @@ impl What {
             }
         }
     }
-}
-
-fn plural(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 #[cfg(test)]

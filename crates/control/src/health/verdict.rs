@@ -2,6 +2,7 @@
 
 use super::Counts;
 use std::time::Duration;
+use weft_types::counted;
 
 /// The most names that one reason lists.
 const NAMES_MAX: usize = 8;
@@ -96,13 +97,13 @@ impl Signs {
             (all, waiting) if all == waiting => "too many of their nodes are down".to_owned(),
             _ => format!("too many blocks of {lost} are lost; the others need nodes that are down"),
         };
-        Some((Level::Unavailable, format!("{} cannot be read: {why}", stripes(unreadable))))
+        Some((Level::Unavailable, format!("{} cannot be read: {why}", counted(unreadable, "stripe"))))
     }
 
     fn at_risk(&self) -> Option<(Level, String)> {
         let count = self.counts.at_risk;
         let verb = if count == 1 { "does" } else { "do" };
-        (count > 0).then(|| (Level::AtRisk, format!("{} {verb} not survive a further loss", stripes(count))))
+        (count > 0).then(|| (Level::AtRisk, format!("{} {verb} not survive a further loss", counted(count, "stripe"))))
     }
 
     fn bad_blocks(&self) -> Option<(Level, String)> {
@@ -117,7 +118,7 @@ impl Signs {
         let parts: Vec<String> =
             by_reason.iter().filter(|(count, _)| *count > 0).map(|(count, of)| format!("{count} {of}")).collect();
         let (count, parts) = (self.counts.with_bad_blocks, parts.join(", "));
-        (count > 0).then(|| (Level::Degraded, format!("blocks of {} cannot be read: {parts}", stripes(count))))
+        (count > 0).then(|| (Level::Degraded, format!("blocks of {} cannot be read: {parts}", counted(count, "stripe"))))
     }
 
     fn down(&self) -> Option<(Level, String)> {
@@ -137,10 +138,6 @@ impl Signs {
     fn counting(&self) -> Option<(Level, String)> {
         self.counting.then(|| (Level::Degraded, "stripes are still being counted".to_owned()))
     }
-}
-
-fn stripes(count: u64) -> String {
-    format!("{count} stripe{}", if count == 1 { "" } else { "s" })
 }
 
 fn names(all: impl ExactSizeIterator<Item = String>) -> String {

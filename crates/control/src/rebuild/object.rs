@@ -4,7 +4,7 @@
 use super::Lost;
 use crate::view::View;
 use weft_codes::SharedCode;
-use weft_types::{Cause, Error, NodeId, REPLICAS_MAX, Reaction, Result, StripeRecord};
+use weft_types::{Cause, Error, NodeId, REPLICAS_MAX, Reaction, Result, StripeRecord, counted};
 
 /// The index of a named block, if the stripes have it. `first`: the first stripe; no other one has more blocks.
 pub fn named_block(code: &SharedCode, first: Option<&StripeRecord>, index: u32) -> Result<u8> {
@@ -53,8 +53,7 @@ pub(super) fn too_few_for_copies(stripe: &StripeRecord, m: usize, copies: u8, ne
         0 | 1 => String::new(),
         most => format!(", or request at most {most} copies"),
     };
-    let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-    let (data, parity) = (plural(k, "data block"), plural(m, "parity block"));
+    let (data, parity) = (counted(k as u64, "data block"), counted(m as u64, "parity block"));
     Error::unavailable(format!(
         "{copies} copies of {data} and {parity} need {needed} nodes, and {up} of {nodes} nodes are up: start or add nodes{fewer}"
     ))
