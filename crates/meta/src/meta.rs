@@ -168,7 +168,7 @@ pub trait Meta: Send + Sync {
     /// Returns whether the state changed.
     async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool>;
     /// Adds corrupt bytes to those known of a block, if that generation is current and the block is not lost as a
-    /// whole. With more than [`CORRUPT_RANGES_MAX`] ranges, the whole block counts as corrupt. Returns whether anything
+    /// whole. With more than [`CORRUPT_RANGES_MAX`](weft_types::CORRUPT_RANGES_MAX) ranges, the whole block counts as corrupt. Returns whether anything
     /// changed.
     async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 

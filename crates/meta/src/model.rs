@@ -122,7 +122,7 @@ pub struct PolicyRecord {
     pub failure_domain: FailureDomain,
     /// When a put is acknowledged.
     pub ack: Ack,
-    /// Copies of each data block, including the coded one: 1 to [`REPLICAS_MAX`].
+    /// Copies of each data block, including the coded one: 1 to [`REPLICAS_MAX`](weft_types::REPLICAS_MAX).
     pub replicas: u8,
     /// Whether buckets without a named policy get this one.
     pub is_default: bool,
@@ -176,7 +176,7 @@ pub struct NewUpload {
     pub failure_domain: FailureDomain,
     /// When it is acknowledged.
     pub ack: Ack,
-    /// Copies of each data block, including the coded one: 1 to [`REPLICAS_MAX`].
+    /// Copies of each data block, including the coded one: 1 to [`REPLICAS_MAX`](weft_types::REPLICAS_MAX).
     pub replicas: u8,
     /// When it began, milliseconds since 1970.
     pub created_ms: u64,
@@ -235,7 +235,7 @@ pub struct EndStripe {
     pub upload: UploadId,
     /// The stripe.
     pub stripe: StripeId,
-    /// Its blocks and their copies, in the order of [`StripeRecord::all`]: generation, home and state, including
+    /// Its blocks and their copies, in the order of [`StripeRecord::all`](weft_types::StripeRecord::all): generation, home and state, including
     /// missing blocks.
     pub blocks: Vec<(u32, Home, BlockState)>,
     /// The CRC32C of each MiB of each block, by index.
