@@ -56,7 +56,7 @@ impl Progress {
         Self::start(what, Shared::new(Work::default(), Work { items: 0, bytes: total }), quiet)
     }
 
-    /// Starts to show work on objects: their number and bytes; how many there are is unknown.
+    /// Starts to show work on objects: their number and bytes. How many there are is unknown until [`set_total`](Self::set_total).
     pub fn of_objects(what: &str, quiet: bool) -> Self {
         let count = Shared::new(Work::default(), Work::default());
         count.lock().shows_objects = true;
@@ -95,19 +95,26 @@ impl Progress {
 
     /// Sets the finished items and bytes, and their totals if known.
     pub fn set_work(&self, done: Work, total: Option<Work>) {
-        let is_new = {
+        {
             let mut count = self.0.count.lock();
             count.done = done;
             count.estimate.observe(done, self.seconds());
-            total.is_some_and(|total| std::mem::replace(&mut count.total, total).bytes != total.bytes)
-        };
-        if let Some(total) = total.filter(|_| is_new)
+        }
+        if let Some(total) = total {
+            self.set_total(total);
+        }
+        self.show(done);
+    }
+
+    /// Sets the total number of items and bytes; each is unknown if it is 0.
+    pub fn set_total(&self, total: Work) {
+        let before = std::mem::replace(&mut self.0.count.lock().total, total);
+        if before.bytes != total.bytes
             && let Shown::Bar(bar) = &self.0.shown
         {
             bar.set_length(total.bytes);
-            bar.set_style(style(true, &self.0.count));
+            bar.set_style(style(total.bytes > 0, &self.0.count));
         }
-        self.show(done);
     }
 
     /// Seconds since the start.
@@ -163,7 +170,11 @@ impl Shared {
 impl Count {
     /// The number of finished objects, if it is shown.
     fn objects(&self) -> Option<String> {
-        self.shows_objects.then(|| format!("{}, ", counted(self.done.items, "object")))
+        let objects = match self.total.items {
+            0 => counted(self.done.items, "object"),
+            total => format!("{} of {}", self.done.items, counted(total, "object")),
+        };
+        self.shows_objects.then(|| format!("{objects}, "))
     }
 
     /// None before any progress.
@@ -196,7 +207,7 @@ fn bar(what: &str, total: u64, count: &Shared) -> ProgressBar {
 
 fn style(total_is_known: bool, count: &Shared) -> ProgressStyle {
     let template = match total_is_known {
-        true => "{msg:>10} [{bar:32}] {binary_bytes}/{binary_total_bytes}{rate}{left}",
+        true => "{msg:>10} [{bar:32}] {objects}{binary_bytes}/{binary_total_bytes}{rate}{left}",
         false => "{msg:>10} {spinner} {objects}{binary_bytes}{rate}",
     };
     // The templates are constants; if one were wrong, a plain bar would do.
@@ -283,6 +294,12 @@ mod tests {
         let progress = Progress::of_objects("removing", true);
         progress.set_work(Work { items: 1200, bytes: 2 << 20 }, None);
         assert_eq!(progress.line(2.0), "removing: 1200 objects, 2.0 MiB, 1.0 MiB/s");
+        progress.set_total(Work { items: 5000, bytes: 0 });
+        assert_eq!(progress.line(2.0), "removing: 1200 of 5000 objects, 2.0 MiB, 1.0 MiB/s");
+        let progress = Progress::of_objects("storing", true);
+        progress.set_total(Work { items: 2, bytes: 8 << 20 });
+        progress.set_work(Work { items: 0, bytes: 2 << 20 }, None);
+        assert_eq!(progress.line(2.0), "storing: 0 of 2 objects, 2.0 MiB of 8.0 MiB, 1.0 MiB/s, 6 s left");
     }
 
     #[test]

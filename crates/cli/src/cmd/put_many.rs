@@ -2,7 +2,7 @@
 
 use super::{
     many::{Done, Names, Source},
-    tree::{Found, check_file, key_of, walk},
+    tree::{Found, file_len, key_of, walk},
 };
 use clap::Args;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use std::{
     os::unix::ffi::OsStringExt as _,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -159,9 +159,12 @@ impl Many {
     pub(super) fn store(&self, asked: Asked, put: PutOptions, options: &target::Options, output: Output) -> Result<Exit> {
         let (mut report, progress) = (Report::default(), Progress::of_objects("storing", output.json));
         let ended = Session::with(options, async |session| {
+            let (running, sent, progress) = (JoinSet::new(), Arc::default(), progress.clone());
+            if !output.json {
+                self.count(&asked, Arc::downgrade(&sent), progress.clone());
+            }
             let (folder, found) = self.found(asked).await?;
             check(session, &folder, &put).await?;
-            let (running, sent, progress) = (JoinSet::new(), Arc::default(), progress.clone());
             let report = &mut report;
             let puts = Puts { session, folder, options: put, progress, sent, running, report, failures_in_a_row: 0 };
             puts.run(found, usize::from(self.parallel)).await
@@ -176,6 +179,22 @@ impl Many {
         output.result_with(&report, &warnings, text)?;
         report.done.tell_failures(output);
         Ok(report.done.exit())
+    }
+
+    /// Starts to count the files of a tree or of the command line, for the progress. Ends early if the puts `sent` have ended.
+    fn count(&self, asked: &Asked, sent: Weak<AllSent>, progress: Progress) {
+        let goes_on = move || sent.strong_count() > 0;
+        match asked {
+            Asked::Tree(dir, _) => {
+                let (dir, follows_links) = (dir.clone(), self.follow_symlinks);
+                tokio::task::spawn_blocking(move || progress.set_total(tree_work(&dir, follows_links, goes_on)));
+            }
+            Asked::Files(files, _) => {
+                let lens: Vec<u64> = files.iter().filter_map(|path| file_len(path).ok()).collect();
+                progress.set_total(Work { items: lens.len() as u64, bytes: lens.iter().sum() });
+            }
+            Asked::One(..) | Asked::List(_) => {}
+        }
     }
 
     /// Starts to find the files.
@@ -205,6 +224,18 @@ impl Many {
     }
 }
 
+/// The files of a tree and their bytes, as far as they are counted while `goes_on`.
+fn tree_work(dir: &Path, follows_links: bool, goes_on: impl Fn() -> bool) -> Work {
+    let mut work = Work::default();
+    walk(dir, follows_links, |found| {
+        if let Found::File { len, .. } = found {
+            work = Work { items: work.items + 1, bytes: work.bytes.saturating_add(len) };
+        }
+        goes_on()
+    });
+    work
+}
+
 /// Fails if no file can be stored: there is no such bucket, or the coding or the prefix is invalid.
 async fn check(session: &Session, folder: &Folder, put: &PutOptions) -> Result<()> {
     // Of a file whose size is unknown: small files may need fewer nodes.
@@ -231,8 +262,8 @@ async fn listed(mut names: Names, tell: mpsc::Sender<Result<Found>>) {
 
 /// A file that was named; its key follows from its path.
 fn named(path: PathBuf, key: impl Fn(&Path) -> Result<String>) -> Found {
-    match key(&path).and_then(|key| check_file(&path).map(|()| key)) {
-        Ok(key) => Found::File { path, key },
+    match key(&path).and_then(|key| Ok((key, file_len(&path)?))) {
+        Ok((key, len)) => Found::File { path, key, len },
         Err(error) => Found::Failed(path, error),
     }
 }
@@ -285,7 +316,7 @@ impl Puts<'_> {
 
     fn start(&mut self, found: Found) {
         let (path, key) = match found {
-            Found::File { path, key } => (path, format!("{}{key}", self.folder.prefix)),
+            Found::File { path, key, .. } => (path, format!("{}{key}", self.folder.prefix)),
             Found::Link => return self.report.skipped_links += 1,
             Found::Failed(path, error) => return self.report.done.fail(&path.to_string_lossy(), &error),
         };
@@ -405,6 +436,17 @@ mod tests {
             let refused = asked(words).unwrap_err();
             assert!(refused.contains(part), "{words:?}: {refused}");
         }
+    }
+
+    #[test]
+    fn the_files_of_a_tree_are_counted_while_it_is_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        for (name, len) in [("a", 5), ("d/b", 7), ("d/empty", 0)] {
+            std::fs::write(dir.path().join(name), vec![0; len]).unwrap();
+        }
+        assert_eq!(tree_work(dir.path(), false, || true), Work { items: 3, bytes: 12 });
+        assert_eq!(tree_work(dir.path(), false, || false).items, 1, "the count goes on after the puts have ended");
     }
 
     #[test]

@@ -162,6 +162,7 @@ impl Removal<'_> {
 
     /// Removes the objects that the command line lists.
     async fn named(mut self, names: &[String]) -> Result<()> {
+        self.progress.set_total(Work { items: names.len() as u64, bytes: 0 });
         for name in names {
             self.add(name).await?;
         }

@@ -14,8 +14,8 @@ const DEPTH_MAX: usize = 128;
 /// What a walk through a tree meets.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A file, and its path below the root as a key.
-    File { path: PathBuf, key: String },
+    /// A file, its path below the root as a key, and its length in bytes.
+    File { path: PathBuf, key: String, len: u64 },
     /// A symbolic link, which is not followed.
     Link,
     /// What cannot be stored, and why.
@@ -73,7 +73,7 @@ impl<F: FnMut(Found) -> bool> Walk<F> {
                 return self.enter(path, prefix, &metadata);
             }
             (Ok(metadata), Some(name)) => match check_kind(metadata.file_type()) {
-                Ok(()) => Found::File { key: format!("{prefix}{name}"), path },
+                Ok(()) => Found::File { key: format!("{prefix}{name}"), path, len: metadata.len() },
                 Err(error) => Found::Failed(path, error),
             },
         };
@@ -117,9 +117,10 @@ pub(super) fn key_of(path: &Path) -> Result<String> {
     if parts.is_empty() { Err(Error::invalid("it names no file")) } else { Ok(parts.join("/")) }
 }
 
-/// Checks that a path is a regular file, or a link to one.
-pub(super) fn check_file(path: &Path) -> Result<()> {
-    check_kind(fs::metadata(path).map_err(|error| io_error(path, "read", &error))?.file_type())
+/// The length of a regular file, or of the one that a link points to; fails for anything else.
+pub(super) fn file_len(path: &Path) -> Result<u64> {
+    let metadata = fs::metadata(path).map_err(|error| io_error(path, "read", &error))?;
+    check_kind(metadata.file_type()).map(|()| metadata.len())
 }
 
 fn check_kind(kind: FileType) -> Result<()> {
@@ -147,8 +148,8 @@ mod tests {
         let (mut keys, mut links, mut failed) = (Vec::new(), 0, Vec::new());
         walk(root, follows_links, |found| {
             match found {
-                Found::File { path, key } => {
-                    assert_eq!(fs::read(&path).unwrap(), key.as_bytes());
+                Found::File { path, key, len } => {
+                    assert_eq!((fs::read(&path).unwrap(), len), (key.clone().into_bytes(), key.len() as u64));
                     keys.push(key);
                 }
                 Found::Link => links += 1,
