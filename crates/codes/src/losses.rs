@@ -31,8 +31,8 @@ const SAMPLES_MIN: u64 = 100;
 const SEED: u64 = 1;
 
 /// The numbers of lost blocks above the tolerance and up to m, one by one; with more than m lost, too few blocks are left. Ends early
-/// after a number of which no pattern is recovered, because then none of more is; after some numbers at most (`COUNTS_MAX`); and where even a sample would
-/// take too long. Empty for codes that recover any m blocks. The time is bounded for every code, and the result always the same.
+/// after a number of which no pattern is recovered, because then none of more is; after the first `COUNTS_MAX`; and where even a sample
+/// would take too long. Empty for codes that recover any m blocks. The time is bounded for every code, and the result always the same.
 pub fn losses(code: &dyn Code) -> Vec<Losses> {
     let (mut all, mut work_left) = (Vec::new(), EXACT_WORK_MAX);
     if code.tolerance() >= code.m() {

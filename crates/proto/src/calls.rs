@@ -359,11 +359,13 @@ mod tests {
             // The prefix of a gRPC message announces a byte more than arrives.
             let mut bytes = vec![0; DISKS - 4];
             bytes[1..5].copy_from_slice(&(DISKS as u32 - 8).to_be_bytes());
-            let mut request = http::Request::post("/weft.v1.Membership/Register").body(Body::new(Begun(Some(bytes.into())))).unwrap();
+            let mut request =
+                http::Request::post("/weft.v1.Membership/Register").body(Body::new(Begun(Some(bytes.into())))).unwrap();
             request.extensions_mut().insert(Connection::of(Peer::Agent(name.into()), "10.0.0.1:1".into()));
             let answering = services.answer(request, false);
             tokio::spawn(async move {
-                let answer = tokio::time::timeout(Duration::from_secs(100), answering).await.expect("the call waits for its message");
+                let answer =
+                    tokio::time::timeout(Duration::from_secs(100), answering).await.expect("the call waits for its message");
                 let answer = answer.unwrap_or_else(|never| match never {});
                 from_status(&Status::from_header_map(answer.headers()).unwrap())
             })

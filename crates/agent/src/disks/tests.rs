@@ -191,7 +191,11 @@ async fn only_blocks_that_were_reported_as_gone_and_were_not_there_are_remembere
     let many: Vec<BlockId> = (100..100 + GIVEN_UP_MAX).map(nowhere).collect();
     assert_eq!(remove(&many, GarbageReason::Removed).gone.len(), many.len());
     let full = remove(&[nowhere(50), filled.blocks[19], many[0]], GarbageReason::Removed);
-    assert_eq!((full.removed, full.gone), (1, vec![filled.blocks[19], many[0]]), "a complete block waits for those that were not there");
+    assert_eq!(
+        (full.removed, full.gone),
+        (1, vec![filled.blocks[19], many[0]]),
+        "a complete block waits for those that were not there"
+    );
     assert_eq!(full.kept[0].reaction, Reaction::Retry, "{:?}", full.kept);
     assert_eq!((full.kept.len(), full.kept[0].block), (1, Some(nowhere(50))));
     for late in [100, 100 + GIVEN_UP_MAX - 1] {

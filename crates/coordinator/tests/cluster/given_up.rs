@@ -195,11 +195,15 @@ async fn a_slow_node_does_not_delay_the_garbage_of_others_and_is_asked_for_all_o
     slow.asked().removes_for = Duration::from_secs(1);
     tokio::time::sleep(Duration::from_secs(120)).await;
     let told = slow.asked();
-    let mut asked: Vec<BlockId> =
-        (told.removals.iter().filter(|request| request.reason == "removed")).flat_map(|request| blocks_of(&request.blocks)).collect();
+    let mut asked: Vec<BlockId> = (told.removals.iter().filter(|request| request.reason == "removed"))
+        .flat_map(|request| blocks_of(&request.blocks))
+        .collect();
     assert_eq!(asked[64 * before..][..64], asked[64 * (before + 1)..][..64], "the call that was not answered is not repeated");
     asked.drain(64 * before..64 * (before + 1));
-    assert!(asked.len() > blocks.len() && asked[..blocks.len()] == blocks, "a sweep asked again for what an earlier one had asked");
+    assert!(
+        asked.len() > blocks.len() && asked[..blocks.len()] == blocks,
+        "a sweep asked again for what an earlier one had asked"
+    );
 }
 
 #[tokio::test(start_paused = true)]
