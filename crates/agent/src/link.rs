@@ -122,9 +122,21 @@ impl Home {
     }
 }
 
-/// Sent to the neighbour when a stage ends before its last slice.
+const ENDED_EARLY: &str = "its stage of the plan ended early";
+
+/// Sent to the neighbour when a stage ends before its last slice, and the cause is not known here.
 fn broken_off() -> Error {
-    Error::replan("its stage of the plan ended early; its log names the cause")
+    Error::replan(format!("{ENDED_EARLY}; its log names the cause"))
+}
+
+/// Sent to the receiver when the sender's stage has failed: the cause is told in words only. The receiver can do nothing
+/// about it, and blames the party that it names only by that party's own report.
+fn failed(why: &Error) -> Error {
+    // An error that came over a link names the first cause already.
+    if why.message.starts_with(ENDED_EARLY) {
+        return Error::replan(&why.message);
+    }
+    Error::replan(format!("{ENDED_EARLY}: {why}"))
 }
 
 /// The queue's items: slices, then `None` at the end.
@@ -204,6 +216,8 @@ impl SliceSource for LinkSource {
 enum Outgoing {
     Slice(Span, Rows, OwnedSemaphorePermit),
     End,
+    /// The stage has failed; this is sent to the receiver.
+    Failed(Error),
 }
 
 async fn send_all(
@@ -235,6 +249,10 @@ async fn send_all(
             Some(Outgoing::End) => {
                 sender.end().await.map_err(place)?;
                 home.give_back(sender.into_frames());
+                return Ok(());
+            }
+            Some(Outgoing::Failed(why)) => {
+                sender.fail(&why).await;
                 return Ok(());
             }
             None => {
@@ -322,5 +340,10 @@ impl SliceSink for LinkSink {
             Ok(()) => self.pump_result().await,
             Err(_) => Err(self.failure().await),
         }
+    }
+
+    fn fail(&mut self, why: &Error) {
+        // A pump that has ended has told the receiver itself.
+        let _ended = self.sender.send(Outgoing::Failed(failed(why)));
     }
 }

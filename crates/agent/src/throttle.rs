@@ -15,7 +15,7 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 use weft_engine::{Hold, SliceSink, SliceSource};
 use weft_plan::{Class, Precedence};
-use weft_types::{ByteSize, ClassLimits, Result, Rows, Span};
+use weft_types::{ByteSize, ClassLimits, Error, Result, Rows, Span};
 
 /// The burst size. The time that a burst stands for is limited from above and below, because timers are precise to
 /// about 1 ms; unused credit beyond it is lost.
@@ -204,6 +204,10 @@ impl SliceSink for Paid<Box<dyn SliceSink>> {
 
     async fn finish(&mut self) -> Result<()> {
         self.port.finish().await
+    }
+
+    fn fail(&mut self, why: &Error) {
+        self.port.fail(why);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 use weft_plan::{Sink, Source, TaskLane, TaskStage};
-use weft_types::{Result, Rows, Span};
+use weft_types::{Error, Result, Rows, Span};
 
 /// Opens a stage's sources and sinks. The shell (an agent, a client, a simulation) implements it.
 #[async_trait]
@@ -82,4 +82,8 @@ pub trait SliceSink: Send {
     /// Called after the last slice. When it returns, everything is on its way (a link has sent its End) or durable (a
     /// store has committed).
     async fn finish(&mut self) -> Result<()>;
+
+    /// Called instead of [`finish`](Self::finish) when the stage has failed, before the sink is dropped. A link passes
+    /// the reason on to its receiver.
+    fn fail(&mut self, _why: &Error) {}
 }

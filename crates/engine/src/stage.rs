@@ -26,8 +26,8 @@ enum Outlet {
 }
 
 /// The stage cannot continue. The cause was already recorded where it happened, so the records are in the order of
-/// events.
-struct Ended;
+/// events. `None`: no sink is left.
+struct Ended(Option<Error>);
 
 impl StageRun<'_> {
     pub(crate) async fn run(self) -> StageOutcome {
@@ -36,17 +36,31 @@ impl StageRun<'_> {
     }
 
     async fn run_slices(&self) -> Result<(), Ended> {
-        let combiner = self.combiner().map_err(|error| {
-            self.failures.add(self.place(error, None, self.lane.span.start));
-            Ended
-        })?;
+        let combiner = self.combiner().map_err(|error| self.note_at(error, None, self.lane.span.start))?;
         let (mut sources, mut sinks) = self.watch.spend(try_join(self.open_sources(), self.open_sinks())).await?;
+        let moved = self.move_slices(&combiner, &mut sources, &mut sinks).await;
+        if let Err(Ended(Some(why))) = &moved {
+            for sink in &mut sinks {
+                if let Outlet::Port(port) = sink {
+                    port.fail(why);
+                }
+            }
+        }
+        moved
+    }
+
+    async fn move_slices(
+        &self,
+        combiner: &Combiner,
+        sources: &mut [Box<dyn SliceSource>],
+        sinks: &mut [Outlet],
+    ) -> Result<(), Ended> {
         for slice in self.lane.slices(self.task.slice_len) {
             self.step.turn().await;
-            let inputs = self.watch.spend(self.take(&mut sources, &combiner, slice)).await?;
+            let inputs = self.watch.spend(self.take(sources, combiner, slice)).await?;
             let results = self.watch.combine(|| combiner.apply(&inputs, slice));
             drop(inputs);
-            self.watch.spend(self.give(&mut sinks, results, slice)).await?;
+            self.watch.spend(self.give(sinks, results, slice)).await?;
             self.step.done();
             self.watch.add_done(slice.len());
         }
@@ -147,9 +161,9 @@ impl StageRun<'_> {
         finished.map_err(|error| self.note(error, Port::Source(number), self.lane.span.end))
     }
 
-    async fn finish(&self, mut sinks: Vec<Outlet>) -> Result<(), Ended> {
+    async fn finish(&self, sinks: &mut [Outlet]) -> Result<(), Ended> {
         join_all(sinks.iter_mut().enumerate().map(|(number, sink)| self.finish_sink(number, sink))).await;
-        any_alive(&sinks)
+        any_alive(sinks)
     }
 
     async fn finish_sink(&self, number: usize, sink: &mut Outlet) {
@@ -172,8 +186,13 @@ impl StageRun<'_> {
                 Sink::Store { .. } | Sink::Patch { .. } | Sink::Output { .. } | Sink::Check { .. } => None,
             }),
         };
-        self.failures.add(self.place(error, link, position));
-        Ended
+        self.note_at(error, link, position)
+    }
+
+    fn note_at(&self, error: Error, link: Option<u16>, position: u64) -> Ended {
+        let error = self.place(error, link, position);
+        self.failures.add(error.clone());
+        Ended(Some(error))
     }
 
     /// Adds the place to an error that has none: the other end of the link, or this party.
@@ -217,7 +236,7 @@ impl StageRun<'_> {
 }
 
 fn any_alive(sinks: &[Outlet]) -> Result<(), Ended> {
-    if sinks.iter().any(|sink| !matches!(sink, Outlet::Dead)) { Ok(()) } else { Err(Ended) }
+    if sinks.iter().any(|sink| !matches!(sink, Outlet::Dead)) { Ok(()) } else { Err(Ended(None)) }
 }
 
 /// Fails with the first position of the slice at which `rows` are not zero.
