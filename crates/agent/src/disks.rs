@@ -325,6 +325,7 @@ impl Disk {
             quarantined_blocks: quarantined.blocks,
             quarantined_bytes: quarantined.bytes,
             blocks: 0,
+            gone: false,
         }
     }
 }

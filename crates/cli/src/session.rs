@@ -73,6 +73,12 @@ impl Session {
         said.iter().map(|said| find(said.as_ref())).collect()
     }
 
+    /// The node with this name or id.
+    pub async fn find_node(&self, said: &str) -> Result<NodeId> {
+        let found = self.find_nodes(&[said]).await?;
+        found.first().copied().ok_or_else(|| Error::not_found(format!("there is no node '{said}'")))
+    }
+
     /// Adds the names of nodes to an error: errors contain ids, and operators know names.
     async fn explained(&self, error: Error) -> Error {
         let has_id = error.message.as_bytes().windows(2).any(|pair| pair[0] == b'n' && pair[1].is_ascii_digit());

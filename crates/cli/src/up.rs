@@ -46,8 +46,9 @@ pub async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
             not_yet => session = not_yet,
         }
         if Instant::now() > until {
+            let logged = missing.first().map(|name| format!("; {name} logged last: {}", cluster.last_logged(name)));
             let (log, missing) = (cluster.dir().join("log"), missing.join(", "));
-            let why = why.map_or_else(String::new, |error: Error| format!(": {error}"));
+            let why = why.map_or_else(String::new, |error: Error| format!(": {error}")) + &logged.unwrap_or_default();
             return Err(Error::retry(format!("not up after {UP_TIMEOUT:?}: {missing}{why}; see the logs in {}", log.display())));
         }
         tokio::time::sleep(if in_order { POLL_IN_ORDER } else { POLL }).await;

@@ -32,6 +32,7 @@ mod get;
 mod jobs;
 mod lease;
 mod links;
+mod nodes;
 mod objects;
 mod pages;
 mod place;

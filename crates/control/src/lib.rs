@@ -6,6 +6,7 @@
 //! | module | decides |
 //! | --- | --- |
 //! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks are usable at one moment |
+//! | [`departures`] | whether a node or disk that is gone for good can be forgotten |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what space conversions leave free |
 //! | [`cool`] | which copies are dropped when data has cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
@@ -27,6 +28,7 @@ pub mod assignment;
 pub mod capacity;
 pub mod conversion;
 pub mod cool;
+pub mod departures;
 pub mod disputes;
 pub mod findings;
 #[cfg(test)]

@@ -44,6 +44,11 @@ impl Links {
         }
     }
 
+    /// Drops the measurements of a node that was removed.
+    pub fn forget(&mut self, node: NodeId) {
+        self.0.retain(|(from, to), _| ![*from, *to].contains(&node));
+    }
+
     /// All measurements.
     pub fn figures(&self) -> &BTreeMap<Pair, Figure> {
         &self.0

@@ -49,6 +49,8 @@ pub struct DiskState {
     pub quarantined: Quarantined,
     /// The number of its blocks in the metadata.
     pub blocks: u64,
+    /// Whether its agent listed it when it registered.
+    pub listed: bool,
 }
 
 /// The size of a disk's quarantine.
@@ -125,6 +127,25 @@ impl Members {
         let member =
             Member { registered: true, last_seen: now, suspect_until: None, disks, coding_bytes_per_s, fsyncs: 0, record };
         self.nodes.insert(member.record.id, member);
+    }
+
+    /// Whether the metadata has the node.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.nodes.contains_key(&node)
+    }
+
+    /// A node was removed from the metadata.
+    pub fn forget(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
+        self.disputes.forget(node);
+    }
+
+    /// A disk was removed from the metadata.
+    pub fn forget_disk(&mut self, home: Home) {
+        if let Some(member) = self.nodes.get_mut(&home.node) {
+            member.record.disks.retain(|disk| disk.number != home.disk);
+            member.disks.remove(&home.disk);
+        }
     }
 
     /// Handles a heartbeat, with the report on the node's disks. `None` if the node must register first.
@@ -287,7 +308,7 @@ impl Members {
 
 impl DiskState {
     fn after(self, told: &DiskReport) -> Self {
-        Self { free_bytes: told.free_bytes, quarantined: told.quarantined, ..self }
+        Self { free_bytes: told.free_bytes, quarantined: told.quarantined, listed: true, ..self }
     }
 }
 
@@ -365,6 +386,27 @@ mod tests {
         members.registered(record(1, NodeState::Up), 7, &told(44, false), at(3));
         assert_eq!(disk(&members), Some((44, 7)), "the metadata's count stays");
         assert_eq!(members.statuses(at(3))[0].disks[&DiskNumber(1)].quarantined, Quarantined { blocks: 1, bytes: 5 });
+    }
+
+    #[test]
+    fn a_removed_node_and_a_forgotten_disk_are_gone_until_they_are_registered() {
+        let mut members = members();
+        let home = Home { node: NodeId(1), disk: DiskNumber(1) };
+        assert!(members.statuses(at(2))[0].disks[&home.disk].listed);
+        members.registered(record(1, NodeState::Up), 7, &[], at(2));
+        assert!(!members.statuses(at(2))[0].disks[&home.disk].listed, "its agent no longer lists it");
+        members.forget_disk(home);
+        let status = members.statuses(at(2)).remove(0);
+        assert!(status.record.disks.is_empty() && status.disks.is_empty());
+        members.heartbeat(NodeId(1), &told(70, false), 0, at(2)).unwrap();
+        assert!(members.view(at(2)).disk(home).is_none(), "a heartbeat does not bring it back");
+
+        members.forget(NodeId(2));
+        assert!(members.has(NodeId(1)) && !members.has(NodeId(2)) && members.count() == 1);
+        assert!(!members.are_coming_back(), "it is not waited for");
+        assert_eq!(members.heartbeat(NodeId(2), &[], 0, at(3)), None);
+        members.registered(record(2, NodeState::Up), 7, &told(70, false), at(3));
+        assert!(members.is_up(NodeId(2), at(3)));
     }
 
     #[test]

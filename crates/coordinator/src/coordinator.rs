@@ -9,7 +9,7 @@ use crate::{
     jobs::{self, control::Jobs},
     links,
     members::Members,
-    membership::MembershipService,
+    membership::{self, MembershipService},
     orphans,
     puts::under_way::Puts,
     read::under_way::Reads,
@@ -29,7 +29,7 @@ use weft_control::known::Known;
 use weft_meta::{Meta, MetaMode, NewCluster, SqliteMeta};
 use weft_plan::ProofKey;
 use weft_proto::{Net, rpc};
-use weft_types::{Clock, ClusterId, Error, NodeState, Result, Seed};
+use weft_types::{Clock, ClusterId, Error, Result, Seed};
 
 /// How often the coordinator checks for silent nodes.
 const LOOK_INTERVAL_MS: u64 = 250;
@@ -185,12 +185,6 @@ async fn watch_nodes(shared: Arc<Shared>) {
     let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
     loop {
         look.tick().await;
-        for node in shared.members.take_down_silent() {
-            tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
-            if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down).await {
-                let error = shared.meta_error(error);
-                tracing::error!(node = %node.name, %error, "cannot record a node's change of state");
-            }
-        }
+        membership::take_down_silent(&shared).await;
     }
 }

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `config`, `coordinator` | settings; start and stop |
 //! | `members`, `membership` | sessions and heartbeats of the nodes; the service for agents |
+//! | `departures` | removes nodes and disks that are gone for good |
 //! | `options`, `in_flight` | the choices of requests; the bytes that running plans still have to move |
 //! | `delegations` | work that agents do for the coordinator |
 //! | `sign` | from plans to tasks, addresses and tokens |
@@ -31,6 +32,7 @@ mod config;
 mod coordinator;
 mod copies;
 mod delegations;
+mod departures;
 mod garbage;
 mod health;
 mod in_flight;

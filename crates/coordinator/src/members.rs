@@ -64,6 +64,23 @@ impl Members {
         state.sessions.insert(session.record.id, session);
     }
 
+    /// A node was removed from the metadata.
+    pub(crate) fn forget(&self, node: NodeId) {
+        let mut state = self.lock();
+        state.known.forget(node);
+        state.sessions.remove(&node);
+    }
+
+    /// A disk was removed from the metadata.
+    pub(crate) fn forget_disk(&self, home: Home) {
+        self.lock().known.forget_disk(home);
+    }
+
+    /// Whether the metadata has the node.
+    pub(crate) fn has(&self, node: NodeId) -> bool {
+        self.lock().known.has(node)
+    }
+
     /// Handles a heartbeat; returns what changed. `None` if the node must register first.
     pub(crate) fn heartbeat(&self, node: NodeId, disks: &[v1::Disk], fsyncs: u64) -> Option<Heartbeat> {
         self.lock().known.heartbeat(node, &reports(disks), fsyncs, self.started.now())

@@ -135,7 +135,8 @@ impl MembershipService {
         let node = NodeId(told.node);
         let name = shared.members.name(node);
         let again = || Error::not_found(format!("{name} is not registered with this coordinator: register again"));
-        if told.epoch != shared.epoch.0 {
+        // A node that was removed hears why when it registers.
+        if told.epoch != shared.epoch.0 || !shared.members.has(node) {
             return Err(again());
         }
         if !caller.may_be_agent(&name) {
@@ -159,6 +160,17 @@ impl MembershipService {
         }
         let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
         Ok(v1::HeartbeatReply { epoch: shared.epoch.0, limits: limits.map(v1::ClassLimits::from) })
+    }
+}
+
+/// Marks nodes as down that were silent for too long, in the metadata too.
+pub(crate) async fn take_down_silent(shared: &Shared) {
+    for node in shared.members.take_down_silent() {
+        tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
+        if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down).await {
+            let error = shared.meta_error(error);
+            tracing::error!(node = %node.name, %error, "cannot record a node's change of state");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     copies,
     delegations::{Delegation, Who},
-    garbage, health, jobs, links, objects, puts, read, repair,
+    departures, garbage, health, jobs, links, objects, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -299,6 +299,18 @@ impl v1::weft_server::Weft for WeftService {
         let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { jobs::change(&shared, &asked).await }).await)
+    }
+
+    async fn remove_node(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::DepartureReply>, Status> {
+        let asked = request.into_inner();
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { departures::remove_node(&shared, &asked).await }).await)
+    }
+
+    async fn forget_disk(&self, request: Request<v1::ForgetDiskRequest>) -> Result<Response<v1::DepartureReply>, Status> {
+        let asked = request.into_inner();
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { departures::forget_disk(&shared, &asked).await }).await)
     }
 
     async fn list_garbage(&self, request: Request<v1::ListGarbageRequest>) -> Result<Response<v1::ListGarbageReply>, Status> {

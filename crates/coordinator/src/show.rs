@@ -169,6 +169,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
             quarantined_blocks: state.quarantined.blocks,
             quarantined_bytes: state.quarantined.bytes,
             blocks: blocks.get(&disk.number).copied().unwrap_or(0),
+            gone: is_gone(status, disk.number),
         }
     };
     v1::Node {
@@ -187,6 +188,11 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
         garbage_blocks: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.blocks).sum(),
         garbage_bytes: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.bytes).sum(),
     }
+}
+
+/// Whether a node is up and no longer lists a disk.
+fn is_gone(status: &MemberStatus, disk: DiskNumber) -> bool {
+    status.up && !status.disks.get(&disk).is_some_and(|state| state.listed)
 }
 
 /// The whole cluster.
@@ -223,13 +229,17 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus], blocks: &BTreeMap<DiskNu
         warnings.push(format!("{count} of {all} nodes are down: {names}"));
     }
     for status in statuses {
+        let name = &status.record.name;
         let text = |disk: &weft_types::DiskRecord| match blocks.get(&disk.number) {
+            None | Some(0) if is_gone(status, disk.number) => {
+                format!("{} (no longer there; `weft node disk forget {name} {}` forgets it)", disk.path, disk.id)
+            }
             None | Some(0) => disk.path.to_string(),
             Some(left) => format!("{} ({left} of its blocks were not rebuilt)", disk.path),
         };
         let failed: Vec<String> = status.record.disks.iter().filter(|disk| disk.failed).map(text).collect();
         if !failed.is_empty() {
-            warnings.push(format!("disks of {} failed: {}", status.record.name, failed.join(", ")));
+            warnings.push(format!("disks of {name} failed: {}", failed.join(", ")));
         }
     }
     warnings

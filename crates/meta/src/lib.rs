@@ -24,7 +24,8 @@ pub use error::{MetaError, Result};
 pub use jobs::ENDED_JOBS_MAX;
 pub use meta::Meta;
 pub use model::{
-    Allocation, BucketRecord, ClusterRecord, CommitPut, EndStripe, GarbageBlock, GarbageTotal, Leftovers, Listed, Listing,
-    NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, ObjectRecord, Page, PolicyRecord, Totals, UploadRecord,
+    Allocation, BucketRecord, ClusterRecord, CommitPut, Departure, EndStripe, GarbageBlock, GarbageTotal, Leftovers, Listed,
+    Listing, NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, ObjectRecord, Page, PolicyRecord, Totals,
+    UploadRecord,
 };
 pub use sqlite::{MetaMode, SqliteMeta, backup};

@@ -3,7 +3,7 @@
 use crate::*;
 use async_trait::async_trait;
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
     NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
@@ -26,8 +26,8 @@ pub trait Meta: Send + Sync {
     /// Takes at most `limit` stripes of objects that were written or dropped since the database was opened. Each change is returned once.
     async fn changed_stripes(&self, limit: u32) -> Result<Vec<StripeId>>;
 
-    /// Registers a node that is new or restarted. A node's number and name are bound to each other for good. Disks that
-    /// it had and no longer lists are marked failed.
+    /// Registers a node that is new or restarted. A node's number and name are bound to each other until the node is
+    /// removed; its number is never used again. Disks that it had and no longer lists are marked failed.
     async fn register_node(&self, epoch: Epoch, node: NewNode) -> Result<NodeRecord>;
     /// Marks a node as up or down.
     async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState) -> Result<()>;
@@ -39,6 +39,15 @@ pub trait Meta: Send + Sync {
     async fn blocks_per_disk(&self) -> Result<Vec<(DiskNumber, u64)>>;
     /// The blocks on a disk, in order, after `after`.
     async fn blocks_on(&self, home: Home, after: Option<BlockId>, limit: u32) -> Result<Page<BlockId>>;
+
+    /// What a node or, with `disk`, one of its disks holds.
+    async fn held(&self, node: NodeId, disk: Option<DiskNumber>) -> Result<Held>;
+    /// Removes a node for good, with its disks and its records of garbage. A conflict if it is up, holds a block or an
+    /// allocation, or takes part in a job that has not ended. Deletes at most `garbage_max` records of garbage, to bound
+    /// the time that other changes wait: if more are left, the node stays, and the caller asks again.
+    async fn remove_node(&self, epoch: Epoch, node: NodeId, now_ms: u64, garbage_max: u32) -> Result<Departure>;
+    /// Removes a failed disk in the same way. If its agent lists it again later, it is a new disk.
+    async fn forget_disk(&self, epoch: Epoch, home: Home, garbage_max: u32) -> Result<Departure>;
 
     /// Creates a policy. If it is the new default, the old default is no longer one.
     async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()>;

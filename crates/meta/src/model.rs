@@ -291,6 +291,15 @@ pub struct GarbageBlock {
     pub not_before_ms: u64,
 }
 
+/// A step of the removal of a node or a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departure {
+    /// The records of garbage that this step deleted.
+    pub garbage_blocks: u64,
+    /// Whether the node or disk is removed. Otherwise more garbage is left.
+    pub complete: bool,
+}
+
 /// The garbage of one disk for one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GarbageTotal {

@@ -58,7 +58,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 45] = [
+const CALLS: [(&str, &str, Callers, usize); 47] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -104,6 +104,8 @@ const CALLS: [(&str, &str, Callers, usize); 45] = [
     ("weft.v1.Weft", "ChangeJob", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListGarbage", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ReleaseGarbage", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "RemoveNode", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ForgetDisk", Callers::Clients, SMALL),
 ];
 
 impl Callers {

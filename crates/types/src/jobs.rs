@@ -138,6 +138,14 @@ impl JobWork {
             Self::Convert(_) => "convert",
         }
     }
+
+    /// Whether it names this node: as the one to repair, or as one that gets blocks.
+    pub fn names(&self, node: NodeId) -> bool {
+        match self {
+            Self::RepairNode(repair) => repair.node == node || repair.to.contains(&node),
+            Self::Convert(_) => false,
+        }
+    }
 }
 
 impl JobState {

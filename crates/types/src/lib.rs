@@ -30,8 +30,8 @@ pub use jobs::{
 };
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use records::{
-    Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, HelperSelect, Home, NodeRecord, NodeState,
-    ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
+    Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, Held, HelperSelect, Home, NodeRecord,
+    NodeState, ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
 };
 pub use rows::Rows;
 pub use seed::Seed;

@@ -55,6 +55,15 @@ impl fmt::Debug for PutKey {
     }
 }
 
+/// What the metadata has on a node or on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Blocks of stripes, lost ones too.
+    pub blocks: u64,
+    /// Blocks of puts and repairs that have not ended.
+    pub allocations: u64,
+}
+
 /// Whether a node sends heartbeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeState {

@@ -109,7 +109,7 @@ impl Garbage {
             Command::Ls(Ls { node }) => {
                 let report = Session::with(options, async |session| {
                     let node = match &node {
-                        Some(node) => session.find_nodes(&[node]).await?.first().copied(),
+                        Some(node) => Some(session.find_node(node).await?),
                         None => None,
                     };
                     Ok(Report::new(session.client.garbage(node).await?, &session.nodes().await))
@@ -129,8 +129,7 @@ impl Garbage {
 impl Release {
     async fn run(&self, session: &Session, output: Output) -> Result<Released> {
         let name = self.node.as_str();
-        let found = session.find_nodes(&[name]).await?;
-        let node = found.first().copied().ok_or_else(|| Error::not_found(format!("there is no node '{name}'")))?;
+        let node = session.find_node(name).await?;
         let told = session.client.garbage(Some(node)).await?;
         let is_released =
             |it: &&api::Garbage| it.reason == GarbageReason::Unexpected.name() && (it.quarantined || self.unexpected);

@@ -21,6 +21,7 @@ mod many;
 mod metadata;
 mod names;
 mod node;
+mod node_disk;
 mod object;
 mod plan;
 mod policy;

@@ -110,8 +110,7 @@ impl RepairNode {
     }
 
     async fn asked(&self, session: &Session) -> Result<(weft_types::NodeId, RepairNodeOptions)> {
-        let node = session.find_nodes(&[&self.node]).await?;
-        let node = node.first().copied().ok_or_else(|| Error::not_found("no node was named"))?;
+        let node = session.find_node(&self.node).await?;
         let options = RepairNodeOptions {
             select: self.select.clone(),
             to: session.find_nodes(&self.to).await?,

@@ -56,6 +56,8 @@ struct Disk {
     quarantined_bytes: u64,
     /// Blocks of stripes.
     blocks: u64,
+    /// Whether its node is up and no longer lists it.
+    gone: bool,
 }
 
 impl From<api::StatusReply> for Report {
@@ -87,6 +89,7 @@ impl From<api::Node> for Node {
             quarantined_blocks: it.quarantined_blocks,
             quarantined_bytes: it.quarantined_bytes,
             blocks: it.blocks,
+            gone: it.gone,
         };
         Self {
             id: NodeId(it.id).to_string(),

@@ -166,9 +166,12 @@ impl LocalCluster {
 
     /// Why a process has ended: the last line of its log.
     pub(crate) fn ended(&self, name: &str) -> String {
-        let log = self.log(name);
-        let said = last_line(&log).unwrap_or_default();
-        format!("{name} has ended: {said} (more in {})", log.display())
+        format!("{name} has ended: {} (more in {})", self.last_logged(name), self.log(name).display())
+    }
+
+    /// The last line of a process's log.
+    pub(crate) fn last_logged(&self, name: &str) -> String {
+        last_line(&self.log(name)).unwrap_or_default()
     }
 
     /// Stops all processes, agents first and the coordinator last. Returns their number.

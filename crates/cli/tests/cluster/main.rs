@@ -7,6 +7,7 @@ mod conversions;
 mod coordinator;
 mod copies;
 mod corruption;
+mod departures;
 mod disks;
 mod garbage;
 mod harness;

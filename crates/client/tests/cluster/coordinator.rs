@@ -544,6 +544,14 @@ impl Weft for Coordinator {
         answer(Err(Error::not_found(format!("there is no job {}", request.into_inner().id))))
     }
 
+    async fn remove_node(&self, request: Request<v1::RemoveNodeRequest>) -> Answer<v1::DepartureReply> {
+        answer(Err(Error::not_found(format!("there is no node {}", request.into_inner().node))))
+    }
+
+    async fn forget_disk(&self, request: Request<v1::ForgetDiskRequest>) -> Answer<v1::DepartureReply> {
+        answer(Err(Error::not_found(format!("there is no disk {}", request.into_inner().disk))))
+    }
+
     async fn list_garbage(&self, _: Request<v1::ListGarbageRequest>) -> Answer<v1::ListGarbageReply> {
         Ok(Response::new(v1::ListGarbageReply::default()))
     }

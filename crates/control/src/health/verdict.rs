@@ -124,7 +124,12 @@ impl Signs {
     fn down(&self) -> Option<(Level, String)> {
         let names = names(self.down.iter().map(|node| node.name.clone()));
         let verb = if self.down.len() == 1 { "is" } else { "are" };
-        let reason = || format!("{} of {} nodes {verb} down: {names}", self.down.len(), self.nodes);
+        let empty = self.down.iter().find(|node| node.blocks == 0);
+        let hint = empty.map_or(String::new(), |node| {
+            let name = &node.name;
+            format!(" ({name} holds no block: if it is gone for good, `weft node remove {name}` forgets it)")
+        });
+        let reason = || format!("{} of {} nodes {verb} down: {names}{hint}", self.down.len(), self.nodes);
         (!self.down.is_empty()).then(|| (Level::Degraded, reason()))
     }
 

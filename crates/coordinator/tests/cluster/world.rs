@@ -49,6 +49,8 @@ pub(crate) struct World {
     pub(crate) spoils: Spoils,
     /// The size of each disk.
     pub(crate) disk_bytes: DiskBytes,
+    /// Disks that agents that are started from now on do not list.
+    pub(crate) unlisted: Vec<PathBuf>,
     /// The limits of agents that are started from now on.
     pub(crate) limits: Limits,
     pub(crate) client: Client,
@@ -103,6 +105,7 @@ impl World {
             lies: Arc::default(),
             spoils: Arc::default(),
             disk_bytes: Arc::default(),
+            unlisted: Vec::new(),
             limits: Limits::default(),
             client,
         };
@@ -156,7 +159,7 @@ impl World {
             data_advertise: None,
             control_advertise: None,
             state_dir: dir.join("state"),
-            disks: self.disk_dirs(node).to_vec(),
+            disks: self.disk_dirs(node).into_iter().filter(|disk| !self.unlisted.contains(disk)).collect(),
             certificates: None,
             insecure: true,
             limits: self.limits.clone(),

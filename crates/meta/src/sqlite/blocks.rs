@@ -1,6 +1,6 @@
 //! Single blocks: allocation, repair, and bad blocks.
 
-use super::rows;
+use super::{departures, rows};
 use crate::{Allocation, MetaError, NewRepair, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
@@ -25,6 +25,7 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
     if !stripe.blocks.contains_key(&new.index) || new.copy >= REPLICAS_MAX {
         return Err(no_block(&stripe, new.index, new.copy));
     }
+    departures::require_disk(tx, new.home)?;
     require_alone(&stripe, new.index, new.copy, new.home)?;
     require_alone_on_the_way(tx, new)?;
     // All copies of a block share one generation count, which outlives each of them.

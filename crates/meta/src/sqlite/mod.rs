@@ -7,6 +7,7 @@
 mod backup;
 mod blocks;
 mod cluster;
+mod departures;
 mod feed;
 mod garbage;
 mod group;
@@ -31,7 +32,7 @@ use std::{
     time::Duration,
 };
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
+    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
     NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
 };
 
@@ -200,6 +201,18 @@ impl Meta for SqliteMeta {
 
     async fn blocks_on(&self, home: Home, after: Option<BlockId>, limit: u32) -> Result<Page<BlockId>> {
         self.read(move |tx| nodes::blocks_on(tx, home, after, limit)).await
+    }
+
+    async fn held(&self, node: NodeId, disk: Option<DiskNumber>) -> Result<Held> {
+        self.read(move |tx| departures::held(tx, node, disk)).await
+    }
+
+    async fn remove_node(&self, epoch: Epoch, node: NodeId, now_ms: u64, garbage_max: u32) -> Result<Departure> {
+        self.write(epoch, move |tx| departures::remove_node(tx, node, now_ms, garbage_max)).await
+    }
+
+    async fn forget_disk(&self, epoch: Epoch, home: Home, garbage_max: u32) -> Result<Departure> {
+        self.write(epoch, move |tx| departures::forget_disk(tx, home, garbage_max)).await
     }
 
     async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()> {

@@ -2,13 +2,16 @@
 
 use super::{
     cluster::{Numbered, next_number},
-    rows,
+    departures, rows,
 };
 use crate::{MetaError, NewDisk, NewNode, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, NodeRecord, NodeState};
 
 pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord> {
+    if let Some(id) = new.id {
+        departures::require_not_removed(tx, id)?;
+    }
     let id = match (new.id, id_of(tx, &new.name)?) {
         (Some(id), None) => return Err(unknown_or_renamed(tx, id, &new.name)),
         (Some(id), Some(bound)) if id != bound => {

@@ -2,7 +2,7 @@
 
 use super::{
     cluster::{Numbered, next_number},
-    objects, policies, rows,
+    departures, objects, policies, rows,
 };
 use crate::{CommitPut, EndStripe, Leftovers, MetaError, NewStripe, NewUpload, ObjectRecord, Result, UploadRecord, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
@@ -129,6 +129,7 @@ fn allocate_stripe(
     ))?;
     let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8)")?;
     for (index, PlacedBlock { home, copy, .. }) in blocks.into_iter().chain(copies) {
+        departures::require_disk(tx, home)?;
         allocate.execute((id.0, index, copy, home.node.0, home.disk.0, upload.id.0, epoch.0, upload.new.expires_ms))?;
     }
     rows::stripe(tx, id)

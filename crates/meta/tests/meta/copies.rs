@@ -11,15 +11,17 @@ use weft_types::{
     UploadId,
 };
 
-/// Turns a database of schema 11 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
+/// Turns a database of schema 12 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
 pub(crate) const BACK_TO_SCHEMA_10: &str = "
+    DROP TABLE removed_nodes;
     ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE uploads ADD COLUMN put_key INTEGER NOT NULL DEFAULT 0;
     UPDATE uploads SET put_key = -2;
     UPDATE schema_version SET version = 10;";
 
-/// Turns a database of schema 11 into one of schema 9, which has no reasons for garbage.
+/// Turns a database of schema 12 into one of schema 9, which has no reasons for garbage.
 pub(crate) const BACK_TO_SCHEMA_9: &str = "
+    DROP TABLE removed_nodes;
     ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE uploads ADD COLUMN put_key INTEGER NOT NULL DEFAULT 0;
     DROP INDEX garbage_by_time;

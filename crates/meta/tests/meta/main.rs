@@ -4,6 +4,7 @@ mod backup;
 mod common;
 mod conversions;
 mod copies;
+mod departures;
 mod early;
 mod garbage;
 mod jobs;

@@ -27,6 +27,9 @@ pub struct Disk {
     /// of stripes; only in StatusReply
     #[prost(uint64, tag = "8")]
     pub blocks: u64,
+    /// its node is up and no longer lists it; only in StatusReply
+    #[prost(bool, tag = "9")]
+    pub gone: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterRequest {
@@ -617,6 +620,33 @@ pub struct QuarantinedDisk {
     pub damaged_blocks: u64,
     #[prost(uint64, tag = "7")]
     pub damaged_bytes: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveNodeRequest {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetDiskRequest {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// its id
+    #[prost(string, tag = "2")]
+    pub disk: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DepartureReply {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// that were removed: id and path
+    #[prost(message, repeated, tag = "3")]
+    pub disks: ::prost::alloc::vec::Vec<Disk>,
+    /// whose records were deleted
+    #[prost(uint64, tag = "4")]
+    pub garbage_blocks: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGarbageRequest {
@@ -3823,6 +3853,44 @@ pub mod weft_client {
                 .insert(GrpcMethod::new("weft.v1.Weft", "ReleaseGarbage"));
             self.inner.unary(req, path, codec).await
         }
+        /// Removes a node that is gone for good, with its disks and its garbage. Refused while something holds it.
+        pub async fn remove_node(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveNodeRequest>,
+        ) -> std::result::Result<tonic::Response<super::DepartureReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/RemoveNode");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "RemoveNode"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes a disk that its node no longer lists. Refused while something holds it.
+        pub async fn forget_disk(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ForgetDiskRequest>,
+        ) -> std::result::Result<tonic::Response<super::DepartureReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/ForgetDisk");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ForgetDisk"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -4029,6 +4097,16 @@ pub mod weft_server {
             tonic::Response<super::ReleaseGarbageReply>,
             tonic::Status,
         >;
+        /// Removes a node that is gone for good, with its disks and its garbage. Refused while something holds it.
+        async fn remove_node(
+            &self,
+            request: tonic::Request<super::RemoveNodeRequest>,
+        ) -> std::result::Result<tonic::Response<super::DepartureReply>, tonic::Status>;
+        /// Removes a disk that its node no longer lists. Refused while something holds it.
+        async fn forget_disk(
+            &self,
+            request: tonic::Request<super::ForgetDiskRequest>,
+        ) -> std::result::Result<tonic::Response<super::DepartureReply>, tonic::Status>;
     }
     /// ---- clients to the coordinator -----------------------------------------------------------------------------------------
     #[derive(Debug)]
@@ -5524,6 +5602,92 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReleaseGarbageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/RemoveNode" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveNodeSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::RemoveNodeRequest>
+                    for RemoveNodeSvc<T> {
+                        type Response = super::DepartureReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveNodeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::remove_node(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveNodeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/ForgetDisk" => {
+                    #[allow(non_camel_case_types)]
+                    struct ForgetDiskSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::ForgetDiskRequest>
+                    for ForgetDiskSvc<T> {
+                        type Response = super::DepartureReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ForgetDiskRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::forget_disk(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ForgetDiskSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

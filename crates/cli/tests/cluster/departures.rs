@@ -1,0 +1,92 @@
+//! A node and a disk that are gone for good are forgotten.
+
+use crate::harness::{Cluster, Setup, bytes, path, wait_for};
+use serde_json::Value;
+use std::fs;
+
+const CODING: [&str; 6] = ["--code", "rs(2,1)", "--block-size", "64KiB", "--cell-size", "4KiB"];
+
+impl Cluster {
+    fn names_listed(&self) -> Vec<String> {
+        let nodes = self.json(&["node", "ls"]);
+        nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn disks_of(&self, node: &str) -> Vec<Value> {
+        self.json(&["node", "disk", "ls", node]).as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_node_that_is_gone_is_removed_and_comes_back_only_as_a_new_one() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(5) }.up();
+    let content = bytes(2_000_000, 1);
+    cluster.put("data", &content, &CODING).ok();
+    cluster.weft(["node", "remove", "nobody"]).refused(3, &["there is no node 'nobody'", "weft node ls"]);
+    cluster.weft(["node", "remove", "node-03"]).refused(2, &["node-03 is up", "stop its agent", "`weft repair node node-03`"]);
+    cluster.take_down(&["node-03"]);
+    cluster.weft(["node", "remove", "n3"]).refused(2, &["node-03 holds", "`weft repair node node-03`"]);
+    cluster.weft(["repair", "node", "node-03"]).ok();
+    let removed = cluster.json(&["node", "remove", "node-03"]);
+    let disk = cluster.dir().join("nodes/node-03/disk-0");
+    assert_eq!(
+        (&removed["node"], &removed["name"], &removed["disks"][0]["path"]),
+        (&"n3".into(), &"node-03".into(), &path(&disk).into())
+    );
+    assert!(removed["garbage_blocks"].as_u64() > Some(0), "{removed}");
+    assert_eq!(cluster.names_listed(), ["node-01", "node-02", "node-04", "node-05"]);
+    assert_eq!(cluster.weft(["cluster", "status"]).ok().stderr, "");
+    wait_for("the cluster to be healthy", || cluster.weft(["status"]).status.code() == Some(0));
+    cluster.weft(["node", "remove", "node-03"]).refused(3, &["there is no node 'node-03'"]);
+    cluster.expect("data", &content, &[]);
+
+    // Its agent is refused as long as it has its state.
+    let mut back =
+        cluster.start(["agent", "--config", path(&cluster.dir().join("nodes/node-03/agent.toml"))], std::process::Stdio::null());
+    let refused = "node node-03 (n3) was removed from this cluster";
+    wait_for("its agent to be refused", || cluster.log("coordinator").contains(refused));
+    assert!(back.is_running());
+    assert_eq!(cluster.names_listed().len(), 4);
+    drop(back);
+    fs::rename(cluster.dir().join("nodes/node-03/state/agent"), cluster.file("agent")).unwrap();
+    cluster.up().ok();
+    let nodes = cluster.json(&["node", "ls"]);
+    let new = nodes.as_array().unwrap().iter().find(|node| node["name"] == "node-03").unwrap();
+    assert_eq!((&new["id"], &new["blocks"]), (&"n6".into(), &0.into()));
+    cluster.put("data", &bytes(2_000_000, 2), &CODING).ok();
+}
+
+#[test]
+fn a_replaced_disk_is_forgotten() {
+    let cluster = Setup { racks: 1, disks_per_node: 2, ..Setup::nodes(4) }.up();
+    let content = bytes(3_000_000, 1);
+    cluster.put("data", &content, &CODING).ok();
+    let home = cluster.dir().join("nodes/node-02");
+    let old = path(&home.join("disk-0")).to_owned();
+    let forget = |disk: &str| cluster.weft(["node", "disk", "forget", "node-02", disk]);
+    forget(&old).refused(2, &[&old, "in use", "remove it from `disks`"]);
+    forget("disk-9").refused(3, &["'disk-9'", "`weft node disk ls node-02`"]);
+    cluster.take_down(&["node-02"]);
+    forget(&old).refused(4, &["node-02 is down"]);
+    assert!(cluster.disks_of("node-02").iter().all(|disk| disk["state"] == "unknown"));
+
+    let settings = home.join("agent.toml");
+    let text = fs::read_to_string(&settings).unwrap();
+    fs::write(&settings, text.replace("\"disk-0\"", "\"disk-new\"")).unwrap();
+    cluster.up().ok();
+    cluster.wait_for_state(&["node-02"], "up");
+    let states = || -> Vec<(String, String)> {
+        let text = |it: &Value| it.as_str().unwrap().to_owned();
+        cluster.disks_of("n2").iter().map(|disk| (text(&disk["path"]), text(&disk["state"]))).collect()
+    };
+    wait_for("the old disk to be gone", || states().contains(&(old.clone(), "gone".to_owned())));
+    forget(&old).refused(2, &["held", "`weft repair node node-02`"]);
+    cluster.weft(["repair", "node", "node-02"]).ok();
+    let warned = cluster.weft(["cluster", "status"]).ok().stderr;
+    assert!(warned.contains("`weft node disk forget node-02 "), "{warned}");
+    let forgotten = forget(&old).ok();
+    assert!(forgotten.text().starts_with(&format!("forgot the disk {old} of node-02")), "{}", forgotten.text());
+    assert_eq!(states().iter().map(|(_, state)| state.as_str()).collect::<Vec<_>>(), ["ok", "ok"]);
+    assert_eq!(cluster.weft(["cluster", "status"]).ok().stderr, "");
+    cluster.expect("data", &content, &[]);
+}
