@@ -68,7 +68,7 @@ impl Heat {
             return explain::show_saved(&report.plans, &report.warnings, &nodes, output);
         }
         // The error names what could not be copied.
-        if report.left.is_empty() || output.json || !report.blocks.is_empty() {
+        if report.gave_up.is_empty() || output.json || !report.blocks.is_empty() {
             output.result_with(&report, &report.warnings, |report| match report.blocks.is_empty() {
                 true => format!("{object} has all its copies"),
                 false => repair::rebuilt_text(report),

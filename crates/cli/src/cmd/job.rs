@@ -133,7 +133,9 @@ pub(super) struct Report {
     total: Amount,
     done: Amount,
     /// Items that were tried and failed.
-    left: Amount,
+    gave_up: Amount,
+    /// Items that are neither done nor given up; null until all are counted.
+    remaining: Option<Amount>,
     last_error: String,
     /// What the job waits for at the moment.
     waits_for: Vec<String>,
@@ -153,7 +155,7 @@ enum What {
         node: String,
         /// The name of the node.
         name: String,
-        left_blocks: Vec<Left>,
+        gave_up_blocks: Vec<GaveUp>,
         select: String,
         to: Vec<String>,
         scheme: String,
@@ -167,7 +169,7 @@ enum What {
         /// None: all objects of the bucket.
         key: Option<String>,
         policy: String,
-        left_objects: Vec<Left>,
+        gave_up_objects: Vec<GaveUp>,
         concurrency: u32,
         /// None: no limit.
         bytes_per_s: Option<u64>,
@@ -176,7 +178,7 @@ enum What {
 
 /// What could not be done.
 #[derive(Debug, Serialize)]
-struct Left {
+struct GaveUp {
     /// Empty: unknown.
     object: String,
     stripe: u64,
@@ -231,8 +233,8 @@ fn list(options: &target::Options, output: Output) -> Result<Exit> {
     })?;
     let row = |it: &Report| {
         let of = |amount: Amount| format!("{} ({})", amount.count(), human_bytes(amount.bytes));
-        let left = it.left.count().to_string();
-        [it.id.to_string(), it.kind.clone(), it.about(), it.state.clone(), of(it.done), of(it.total), left]
+        let gave_up = it.gave_up.count().to_string();
+        [it.id.to_string(), it.kind.clone(), it.about(), it.state.clone(), of(it.done), of(it.total), gave_up]
     };
     let heading = ["job", "kind", "what", "state", "done", "of", "gave up"];
     output.result(&reports, |reports| table(heading, &[0, 4, 5, 6], reports.iter().map(row))).map(|()| Exit::Ok)
@@ -277,14 +279,14 @@ fn work(amount: &Option<api::JobAmount>) -> Work {
 
 /// The result of an ended job: printed, or an error.
 pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
-    let (id, left, why) = (report.id, report.left.count(), &report.last_error);
+    let (id, gave_up, why) = (report.id, report.gave_up.count(), &report.last_error);
     let error = match report.state.as_str() {
         "cancelled" => Some(Error::retry(format!("job {id} was cancelled; its completed work is kept"))),
-        "failed" if left > 0 => {
-            let are = if left == 1 { "is" } else { "are" };
+        "failed" if gave_up > 0 => {
+            let are = if gave_up == 1 { "is" } else { "are" };
             let still = match report.what {
-                What::Repair { .. } => format!("{} {are} still lost", counted(left, "block")),
-                What::Convert { .. } => format!("{} {are} not converted", counted(left, "object")),
+                What::Repair { .. } => format!("{} {are} still lost", counted(gave_up, "block")),
+                What::Convert { .. } => format!("{} {are} not converted", counted(gave_up, "object")),
             };
             Some(Error::unavailable(format!("job {id} has ended, but {still}; last error: {why}")))
         }
@@ -320,13 +322,20 @@ pub(super) fn goes_on<T>(waited: Result<T>, job: &Cell<Option<u64>>) -> Result<T
 /// A warning if the rate limit of a running conversion makes it take very long.
 fn long(job: &api::Job) -> Option<String> {
     let rate = job.convert.as_ref().map(|what| what.bytes_per_s).filter(|rate| *rate > 0)?;
-    let [total, done, left] = [&job.total, &job.done, &job.left].map(|amount| work(amount).bytes);
-    let rest = total.saturating_sub(done).saturating_sub(left);
+    let rest = job.total.map_or(0, |total| remaining(total, [&job.done, &job.left]).bytes);
     let seconds = rest as f64 / rate as f64;
     let days = seconds / LONG_S;
     let time = if days < 730.0 { format!("{days:.0} days") } else { format!("{:.0} years", days / 365.25) };
     (seconds > LONG_S && !has_ended(&job.state))
         .then(|| format!("job {} converts {} at {}/s: that can take about {time}", job.id, human_bytes(rest), human_bytes(rate)))
+}
+
+/// The part of a job's work that is neither done nor given up.
+fn remaining(total: api::JobAmount, settled: [&Option<api::JobAmount>; 2]) -> api::JobAmount {
+    settled.into_iter().flatten().fold(total, |rest, of| api::JobAmount {
+        blocks: rest.blocks.saturating_sub(of.blocks),
+        bytes: rest.bytes.saturating_sub(of.bytes),
+    })
 }
 
 fn has_ended(state: &str) -> bool {
@@ -352,23 +361,25 @@ impl Report {
             let api::JobAmount { blocks, bytes } = it.unwrap_or_default();
             Amount { blocks: Some(blocks).filter(|_| !is_conversion), objects: Some(blocks).filter(|_| is_conversion), bytes }
         };
-        let left = |it: api::LeftBlock| Left {
+        let gave_up = |it: api::LeftBlock| GaveUp {
             object: it.object,
             stripe: it.stripe,
             block: Some(it.index).filter(|_| !is_conversion),
             reason: with_names(&it.reason, nodes),
         };
-        let left = it.left_blocks.into_iter().map(left).collect();
+        let gave_up = it.left_blocks.into_iter().map(gave_up).collect();
+        let is_counted = |total: &api::JobAmount| total.blocks > 0 || has_ended(&it.state);
+        let remaining = it.total.filter(is_counted).map(|total| remaining(total, [&it.done, &it.left]));
         let what = match it.convert {
             Some(what) => What::Convert {
                 bucket: what.bucket,
                 key: Some(what.key).filter(|key| !key.is_empty()),
                 policy: what.policy,
-                left_objects: left,
+                gave_up_objects: gave_up,
                 concurrency: what.concurrency,
                 bytes_per_s: Some(what.bytes_per_s).filter(|rate| *rate > 0),
             },
-            None => What::repair(it.repair_node.unwrap_or_default(), left, nodes),
+            None => What::repair(it.repair_node.unwrap_or_default(), gave_up, nodes),
         };
         Self {
             warnings,
@@ -377,7 +388,8 @@ impl Report {
             state: it.state,
             total: amount(it.total),
             done: amount(it.done),
-            left: amount(it.left),
+            gave_up: amount(it.left),
+            remaining: remaining.map(|it| amount(Some(it))),
             last_error: with_names(&it.last_error, nodes),
             waits_for: it.waits_for.into_iter().map(|what| with_names(&what, nodes)).collect(),
             stripes_under_way: it.stripes_under_way,
@@ -412,8 +424,8 @@ impl Report {
         let (done, total) = (self.done.count(), self.total.count());
         let bytes = human_bytes(self.done.bytes);
         let mut line = format!("job {id}, {work} of {about}: {state}, {done} of {total} {items} ({bytes})");
-        if self.left.count() > 0 {
-            line.push_str(&format!(", gave up {}", self.left.count()));
+        if self.gave_up.count() > 0 {
+            line.push_str(&format!(", gave up {}", self.gave_up.count()));
         }
         if has_ended(&self.state) {
             let seconds = self.changed_ms.saturating_sub(self.created_ms) as f64 / 1000.0;
@@ -430,13 +442,13 @@ impl Report {
             lines.push(format!("{} stripes in progress", self.stripes_under_way));
         }
         lines.extend(self.waits_for.iter().map(|what| format!("waits for {what}")));
-        let (What::Repair { left_blocks: left, .. } | What::Convert { left_objects: left, .. }) = &self.what;
-        for Left { object, stripe, block, reason } in left {
+        let (What::Repair { gave_up_blocks: named, .. } | What::Convert { gave_up_objects: named, .. }) = &self.what;
+        for GaveUp { object, stripe, block, reason } in named {
             let block = block.map(|block| format!(" block {block}")).unwrap_or_default();
             lines.push(format!("gave up: {object} stripe {stripe}{block}: {reason}"));
         }
-        let more = self.left.count().saturating_sub(left.len() as u64);
-        if more > 0 && !left.is_empty() {
+        let more = self.gave_up.count().saturating_sub(named.len() as u64);
+        if more > 0 && !named.is_empty() {
             lines.push(format!("and {more} more, listed in the coordinator's log"));
         }
         if !self.last_error.is_empty() {
@@ -447,13 +459,13 @@ impl Report {
 }
 
 impl What {
-    fn repair(what: api::RepairNodeRequest, left_blocks: Vec<Left>, nodes: &[api::Node]) -> Self {
+    fn repair(what: api::RepairNodeRequest, gave_up_blocks: Vec<GaveUp>, nodes: &[api::Node]) -> Self {
         let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone());
         let known = |id: &u32| name(*id).unwrap_or_else(|| NodeId(*id).to_string());
         Self::Repair {
             node: NodeId(what.node).to_string(),
             name: name(what.node).unwrap_or_default(),
-            left_blocks,
+            gave_up_blocks,
             select: what.select,
             to: what.to_nodes.iter().map(known).collect(),
             scheme: what.scheme,

@@ -92,8 +92,8 @@ pub(super) struct Report {
     bytes_moved: u64,
     messages: Vec<String>,
     pub(super) warnings: Vec<String>,
-    /// What is still lost.
-    pub(super) left: Vec<Left>,
+    /// The blocks that could not be rebuilt.
+    pub(super) gave_up: Vec<GaveUp>,
     pub(super) seconds: f64,
     #[serde(skip)]
     pub(super) plans: Vec<Vec<u8>>,
@@ -115,7 +115,7 @@ pub(super) struct Rebuilt {
 
 /// A block that could not be rebuilt.
 #[derive(Debug, Serialize)]
-pub(super) struct Left {
+pub(super) struct GaveUp {
     /// The stripe's number in the object, from 0.
     stripe_number: u64,
     index: u32,
@@ -139,12 +139,12 @@ impl Report {
     /// The error that says why blocks are still missing, if any; `one` or `many` describes them.
     pub(super) fn missing(&self, one: &str, many: &str) -> Option<Error> {
         let mut reasons: Vec<&str> = Vec::new();
-        for left in &self.left {
-            if !reasons.contains(&left.reason.as_str()) {
-                reasons.push(&left.reason);
+        for block in &self.gave_up {
+            if !reasons.contains(&block.reason.as_str()) {
+                reasons.push(&block.reason);
             }
         }
-        let count = self.left.len();
+        let count = self.gave_up.len();
         let blocks = if count == 1 { one } else { many };
         (count > 0).then(|| Error::unavailable(format!("{count} {blocks}: {}", reasons.join("; "))))
     }
@@ -179,7 +179,7 @@ impl Repair {
             return explain::show_saved(&report.plans, &report.warnings, &nodes, output);
         }
         // The error names what could not be rebuilt.
-        if report.left.is_empty() || output.json || !report.blocks.is_empty() {
+        if report.gave_up.is_empty() || output.json || !report.blocks.is_empty() {
             output.result_with(&report, &report.warnings, text)?;
         }
         let missing = report.missing("block is still lost", "blocks are still lost");
@@ -214,7 +214,7 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
                 report.resumed = it.resumed;
                 report.warnings = it.warnings;
                 report.messages.retain(|message| !report.warnings.contains(message));
-                report.left = it.left.into_iter().map(Left::from).collect();
+                report.gave_up = it.left.into_iter().map(GaveUp::from).collect();
                 report.blocks = it.blocks.into_iter().map(Rebuilt::from).collect();
             }
         }
@@ -235,7 +235,7 @@ impl From<api::RepairedBlock> for Rebuilt {
     }
 }
 
-impl From<api::LeftBlock> for Left {
+impl From<api::LeftBlock> for GaveUp {
     fn from(it: api::LeftBlock) -> Self {
         Self { stripe_number: it.stripe, index: it.index, copy: it.copy, reason: it.reason }
     }

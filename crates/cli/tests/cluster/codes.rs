@@ -115,7 +115,7 @@ fn every_code_is_read_around_losses_and_rebuilt() {
         for (object, scheme) in these.iter().zip(SCHEMES.iter().cycle()) {
             object.is_read(&cluster);
             let told = cluster.weft(["repair", "object", &object.key, "--scheme", scheme, "--json"]).ok().json();
-            assert_eq!(told["left"].as_array().map(Vec::len), Some(0), "{} {scheme}: {told}", object.spec);
+            assert_eq!(told["gave_up"].as_array().map(Vec::len), Some(0), "{} {scheme}: {told}", object.spec);
             object.is_well(&cluster, &down);
         }
         cluster.up().ok();

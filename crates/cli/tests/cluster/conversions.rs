@@ -79,7 +79,11 @@ impl World {
     /// Waits for the end of a job, which must have converted all objects.
     fn done(&self, id: u64) -> Value {
         let job = self.cluster.json(&["job", "wait", &id.to_string()]);
-        assert_eq!((&job["state"], &job["left"]["objects"], &job["done"]), (&"done".into(), &0.into(), &job["total"]), "{job}");
+        assert_eq!(
+            (&job["state"], &job["gave_up"]["objects"], &job["done"]),
+            (&"done".into(), &0.into(), &job["total"]),
+            "{job}"
+        );
         job
     }
 
@@ -118,7 +122,7 @@ impl World {
 }
 
 fn counts(job: &Value) -> [u64; 3] {
-    ["total", "done", "left"].map(|what| job[what]["objects"].as_u64().unwrap())
+    ["total", "done", "gave_up"].map(|what| job[what]["objects"].as_u64().unwrap())
 }
 
 #[test]
@@ -320,7 +324,7 @@ fn what_cannot_be_converted_is_told_and_stays() {
     let ended = world.convert("hot", "pair", &["--wait"]).end().code(4);
     let job = ended.json();
     assert!(ended.stderr.contains("not converted"), "{}", ended.stderr);
-    let left = job["left_objects"].as_array().unwrap();
+    let left = job["gave_up_objects"].as_array().unwrap();
     assert!(left.iter().any(|it| it["object"] == "hot/100000" && it["reason"].as_str().unwrap().contains("down")), "{job}");
     let shown = cluster.weft(["job", "show", "1"]).ok();
     assert!(shown.text().contains("gave up: hot/100000 stripe 0: "), "{}", shown.text());

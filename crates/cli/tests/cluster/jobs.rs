@@ -73,7 +73,7 @@ impl World {
 }
 
 fn amounts(job: &Value) -> [u64; 3] {
-    ["total", "done", "left"].map(|what| job[what]["blocks"].as_u64().unwrap())
+    ["total", "done", "gave_up"].map(|what| job[what]["blocks"].as_u64().unwrap())
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
     }
     // Each block is named with its reason.
     let mut named: Vec<String> = Vec::new();
-    for it in job["left_blocks"].as_array().unwrap() {
+    for it in job["gave_up_blocks"].as_array().unwrap() {
         assert!(it["reason"].as_str().unwrap().contains("only the named nodes"), "{it}");
         named.push(it["object"].as_str().unwrap().to_owned());
     }

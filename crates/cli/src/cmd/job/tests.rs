@@ -16,3 +16,30 @@ fn a_conversion_that_takes_days_gets_a_warning() {
     let quick = [job("running", 1, 1 << 40, (1 << 40) - 9), job("running", 0, 1 << 40, 0), job("done", 1, 1 << 40, 0)];
     assert!(quick.iter().all(|job| long(job).is_none()));
 }
+
+#[test]
+fn what_was_given_up_and_what_remains_have_their_own_keys() {
+    let amount = |blocks| Some(api::JobAmount { blocks, bytes: 10 * blocks });
+    let gave_up = api::LeftBlock { object: "b/k".into(), reason: "n3 is down".into(), index: 2, ..api::LeftBlock::default() };
+    let repair = api::Job {
+        state: "running".into(),
+        total: amount(9),
+        done: amount(4),
+        left: amount(2),
+        left_blocks: vec![gave_up],
+        repair_node: Some(api::RepairNodeRequest { node: 3, ..api::RepairNodeRequest::default() }),
+        ..api::Job::default()
+    };
+    let json = |job: api::Job| serde_json::to_value(Report::new(job, &[])).unwrap();
+    let shown = json(repair.clone());
+    assert_eq!(shown["gave_up"], serde_json::json!({"blocks": 2, "bytes": 20}));
+    assert_eq!(shown["remaining"], serde_json::json!({"blocks": 3, "bytes": 30}));
+    assert_eq!((&shown["gave_up_blocks"][0]["object"], &shown["gave_up_blocks"][0]["block"]), (&"b/k".into(), &2.into()));
+    assert!(!shown.to_string().contains("left"), "{shown}");
+    let uncounted = api::Job { total: amount(0), ..repair.clone() };
+    assert!(json(uncounted.clone())["remaining"].is_null(), "it has not been counted");
+    assert_eq!(json(api::Job { state: "done".into(), ..uncounted })["remaining"]["blocks"], 0);
+    let convert = json(api::Job { convert: Some(api::ConvertRequest::default()), repair_node: None, ..repair });
+    assert_eq!(convert["remaining"], serde_json::json!({"objects": 3, "bytes": 30}));
+    assert_eq!(convert["gave_up_objects"][0]["object"], "b/k");
+}
