@@ -2,27 +2,12 @@
 
 use std::{
     fs::File,
-    io::{Error as IoError, ErrorKind},
+    io::ErrorKind,
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
-use weft_types::{Cause, Error, Result};
-
-/// An error of the operating system with its path; the kind of error decides the reaction.
-pub fn io_error(path: &Path, what: &str, error: &IoError) -> Error {
-    let path = path.display();
-    match error.kind() {
-        ErrorKind::NotFound => Error::not_found(format!("cannot {what} {path}: it does not exist")),
-        ErrorKind::AlreadyExists => Error::invalid(format!("cannot {what} {path}: a file of this name exists")),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            Error::unavailable(format!("cannot {what} {path}: {error}")).cause(Cause::NoSpace)
-        }
-        ErrorKind::PermissionDenied | ErrorKind::IsADirectory | ErrorKind::NotADirectory | ErrorKind::InvalidInput => {
-            Error::invalid(format!("cannot {what} {path}: {error}"))
-        }
-        _ => Error::fatal(format!("cannot {what} {path}: {error}")),
-    }
-}
+pub use weft_client::io_error;
+use weft_types::{Error, Result};
 
 /// The canonical path of a directory; if it does not exist, its absolute path.
 pub fn real_path(dir: &Path) -> Result<PathBuf> {

@@ -68,7 +68,7 @@ fn one_line(message: &str) -> String {
 /// A user-friendly error for a number: the messages of the standard parsers are written for programmers.
 fn about_number(line: &str) -> String {
     if let Some((start, range)) = line.rsplit_once(" is not in ")
-        && let Some((least, most)) = range.split_once("..=")
+        && let Some((least, most)) = range.split_once("..=").or_else(|| range.split_once(".."))
     {
         let is_open = most.parse::<u64>().is_ok_and(|most| most >= u32::MAX.into());
         let allowed = if is_open { format!("it must be at least {least}") } else { format!("the range is {least} to {most}") };
@@ -178,6 +178,7 @@ mod tests {
             ("'x' for '<ID>': invalid digit found in string", "'x' for '<ID>': a whole number is required"),
             ("'0' for '--runs <N>': 0 is not in 1..=64", "'0' for '--runs <N>' (the range is 1 to 64)"),
             ("'0' for '--runs <N>': 0 is not in 1..=4294967295", "'0' for '--runs <N>' (it must be at least 1)"),
+            ("'0' for '--limit <N>': 0 is not in 1..18446744073709551615", "'0' for '--limit <N>' (it must be at least 1)"),
             ("there is no object b/k", "there is no object b/k"),
         ];
         numbers.iter().for_each(|(line, plain)| assert_eq!(about_number(line), *plain));

@@ -71,7 +71,13 @@ impl Options {
         };
         let path = Path::new(said);
         if path.is_dir() {
-            return ClusterFile::read(&path.join(FILE_NAME))?.target();
+            let file = path.join(FILE_NAME);
+            if !file.exists() {
+                return Err(Error::not_found(format!(
+                    "there is no cluster in {said}: it has no {FILE_NAME}; `weft cluster up --dir DIR --nodes 16` creates a cluster"
+                )));
+            }
+            return ClusterFile::read(&file)?.target();
         }
         if path.is_file() {
             return ClusterFile::read(path)?.target();

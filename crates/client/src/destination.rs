@@ -1,5 +1,6 @@
 //! Classifies the path of a get: a file that can be replaced, or a device or pipe, which must not be.
 
+use crate::io_error;
 use std::{
     fs,
     io::ErrorKind,
@@ -29,7 +30,7 @@ impl Destination {
     /// Classifies `path`. Directories and sockets are refused.
     pub fn of(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let failed = |error: std::io::Error| Error::invalid(format!("cannot write to {shown}: {error}"));
+        let failed = |error: std::io::Error| io_error(path, "write", &error);
         let kind = match fs::metadata(path) {
             Ok(metadata) => metadata.file_type(),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::File(behind_links(path).map_err(failed)?)),

@@ -5,6 +5,7 @@ use crate::{
     background::Owned,
     client::Shared,
     fetch::{self, Failed, Met, StripePlace, Window},
+    paths::cannot_write,
     place::{Place, TemporaryFile},
     progress::{Meter, ProgressFn},
 };
@@ -13,7 +14,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{self, Write},
+    io::Write,
     ops::Range,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -158,10 +159,6 @@ pub(crate) struct Written<W>(pub(crate) W);
 struct Pipe {
     file: Arc<File>,
     mode: DiskMode,
-}
-
-fn cannot_write(error: io::Error) -> Error {
-    Error::fatal(format!("cannot write: {error}"))
 }
 
 impl<W: AsyncWrite + Unpin> Output for Written<W> {

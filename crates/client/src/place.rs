@@ -2,7 +2,7 @@
 //!
 //! In memory, bytes stay where they were received until the output has them: a window costs its own size, and no copy.
 
-use crate::{calls::Random, destination::Destination};
+use crate::{calls::Random, destination::Destination, io_error, paths::cannot_write};
 use bytes::Bytes;
 use std::{
     collections::BTreeMap,
@@ -55,7 +55,7 @@ impl Place {
                 let write = move || {
                     for (offset, piece) in pieces {
                         let at = offset.checked_sub(start).ok_or_else(outside)?;
-                        file.write_all_at(&piece, at).map_err(|error| Error::fatal(format!("cannot write: {error}")))?;
+                        file.write_all_at(&piece, at).map_err(cannot_write)?;
                     }
                     Ok(())
                 };
@@ -124,7 +124,7 @@ impl TemporaryFile {
         let path = target.with_file_name(hidden);
         let (created, shown) = (path.clone(), target.clone());
         let create = move || {
-            let failed = |error| Error::invalid(format!("cannot write to {}: {error}", shown.display()));
+            let failed = |error| io_error(&shown, "write", &error);
             let file = File::options().write(true).create_new(true).open(&created).map_err(failed)?;
             if let Err(error) = file.set_len(len) {
                 // Creating it failed, so it is useless; an error of its removal matters less.

@@ -12,7 +12,10 @@ use crate::{
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName,
+        pem::{self, PemObject},
+    },
     server::WebPkiClientVerifier,
 };
 use std::{
@@ -124,7 +127,10 @@ impl Security {
         let roots = Arc::new(roots);
         let chain = read_certificates(&files.certificate)?;
         require_private(&files.key)?;
-        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable(&files.key, error))?;
+        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| match error {
+            pem::Error::NoItemsFound => unusable(&files.key, "it contains no private key"),
+            error => unusable(&files.key, error),
+        })?;
 
         let client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -150,7 +156,7 @@ impl Security {
     /// Connects to `address` and checks that the peer is `expected`.
     pub async fn dial(&self, net: &dyn Net, address: &str, expected: &Peer) -> Result<BoxStream> {
         let place = |message: String| Error::replan(format!("{expected} at {address}: {message}"));
-        let stream = net.connect(address).await.map_err(|error| place(format!("cannot connect: {error}")))?;
+        let stream = net.connect(address).await.map_err(|error| place(format!("cannot connect: {}", plain(&error))))?;
         let Self::Tls(tls) = self else { return Ok(Box::new(PlainStream::new(stream))) };
 
         let name = expected.dns_name().ok_or_else(|| Error::fatal("a TLS connection needs a named peer"))?;
@@ -181,6 +187,11 @@ impl Security {
             Err(_) => Err(Error::invalid(format!("no TLS handshake within {ACCEPT_TIMEOUT:?}"))),
         }
     }
+}
+
+/// The operating system's message without its number.
+fn plain(error: &std::io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Prefers the fastest cipher: both ends are weft, and 128 bits suffice.
@@ -227,6 +238,9 @@ pub(crate) fn require_private(key: &Path) -> Result<()> {
 }
 
 fn unusable(path: &Path, error: impl fmt::Display) -> Error {
+    if !path.exists() {
+        return Error::not_found(format!("cannot use {}: there is no such file", path.display()));
+    }
     Error::invalid(format!("cannot use {}: {error}", path.display()))
 }
 

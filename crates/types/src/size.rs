@@ -33,8 +33,10 @@ impl FromStr for ByteSize {
             "t" | "tib" | "tb" => 1 << 40,
             _ => return Err(wrong()),
         };
-        if let Ok(whole) = digits.parse::<u64>() {
-            return whole.checked_mul(unit).map(Self).ok_or_else(wrong);
+        let too_large = || format!("'{text}' is too large: at most {} bytes are possible", u64::MAX);
+        if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            let bytes = digits.parse::<u64>().ok().and_then(|whole| whole.checked_mul(unit));
+            return bytes.map(Self).ok_or_else(too_large);
         }
         let number: f64 = digits.parse().map_err(|_| wrong())?;
         let bytes = number * unit as f64;
@@ -139,6 +141,9 @@ mod tests {
         assert!("often".parse::<AutoSize>().unwrap_err().ends_with("1.5GiB, or auto"));
         for wrong in ["", "MiB", "-1", "1.3k", "99999999999TiB", "1XB", "1.2.3k"] {
             assert!(wrong.parse::<ByteSize>().is_err(), "{wrong} was accepted as a size");
+        }
+        for large in ["99999999999TiB", "99999999999999999999"] {
+            assert!(large.parse::<ByteSize>().unwrap_err().contains("is too large"), "{large}");
         }
     }
 }

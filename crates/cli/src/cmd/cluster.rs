@@ -215,6 +215,9 @@ pub(super) fn directory(said: Option<PathBuf>, options: &target::Options) -> Res
         None => PathBuf::from(DEFAULT_DIR),
     };
     // A path to the weft.toml itself names its directory.
+    if dir.is_file() && dir.file_name().is_none_or(|name| name != FILE_NAME) {
+        return Err(Error::invalid(format!("{} is a file: pass the directory of a cluster", dir.display())));
+    }
     if dir.is_file() {
         let parent = dir.parent().map(PathBuf::from).unwrap_or_default();
         return Ok(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent });

@@ -112,18 +112,21 @@ fn considered_text(considered: &[Considered]) -> String {
     text
 }
 
+/// What to do about a file that is no plan.
+const PASS: &str = "pass what a command printed with --explain --json";
+
 /// The plans of a file, which can hold several one after another.
 pub(super) fn read_saved(text: &str) -> Result<Vec<Saved>> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     let (mut saved, mut start) = (Vec::new(), 0);
     while let Some(value) = values.next() {
-        value.map_err(|error| Error::invalid(format!("not a saved plan: {error}")))?;
+        value.map_err(|error| Error::invalid(format!("not a saved plan: {error}; {PASS}")))?;
         let end = values.byte_offset();
         saved.push(weft_plan::from_json(text.get(start..end).unwrap_or_default())?);
         start = end;
     }
     if saved.is_empty() {
-        return Err(Error::invalid("not a saved plan: it is empty"));
+        return Err(Error::invalid(format!("not a saved plan: it is empty; {PASS}")));
     }
     Ok(saved)
 }

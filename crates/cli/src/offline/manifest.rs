@@ -4,7 +4,7 @@
 //! equals, byte for byte, one long stripe with blocks of `stripes × block_size` and the same cells, and is treated as such.
 
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::{io::ErrorKind, path::Path};
 use weft_codes::SharedCode;
 use weft_types::{CHECKSUM_UNIT_LEN, Error, Layout, Result, StripeLayout};
 
@@ -135,10 +135,13 @@ impl Manifest {
         let path = dir.join(NAME);
         let shown = path.display();
         let size = std::fs::metadata(&path).map_err(|error| {
-            if dir.is_dir() && error.kind() == std::io::ErrorKind::NotFound {
-                return Error::not_found(format!("{shown} does not exist: pass a directory that `weft code encode` wrote"));
+            const PASS: &str = "pass a directory that `weft code encode` wrote";
+            match error.kind() {
+                ErrorKind::NotFound if dir.is_dir() => Error::not_found(format!("{shown} does not exist: {PASS}")),
+                ErrorKind::NotFound => Error::not_found(format!("{} does not exist: {PASS}", dir.display())),
+                ErrorKind::NotADirectory => Error::invalid(format!("{} is not a directory: {PASS}", dir.display())),
+                _ => weft_cli::files::io_error(&path, "read", &error),
             }
-            weft_cli::files::io_error(&path, "read", &error)
         })?;
         if size.len() > MANIFEST_BYTES_MAX {
             return Err(Error::invalid(format!("{shown} is too large for a manifest")));

@@ -19,10 +19,22 @@ pub(crate) fn weft<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended 
     weft_at(Path::new(env!("CARGO_BIN_EXE_weft")), args)
 }
 
+/// Runs `weft` in a directory, without the environment of the test run.
+pub(crate) fn weft_in(dir: &Path, args: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEFT_")) {
+        command.env_remove(name);
+    }
+    end(command.current_dir(dir).args(args))
+}
+
 /// Runs the `weft` at that path with these arguments.
 pub(crate) fn weft_at<S: AsRef<OsStr>>(path: &Path, args: impl IntoIterator<Item = S>) -> Ended {
-    let mut command = Command::new(path);
-    let ended = command.args(args).stdin(Stdio::null()).output().expect("weft starts");
+    end(Command::new(path).args(args))
+}
+
+fn end(command: &mut Command) -> Ended {
+    let ended = command.stdin(Stdio::null()).output().expect("weft starts");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("what weft prints is UTF-8");
     Ended { code: ended.status.code().expect("weft ends by itself"), stdout: text(ended.stdout), stderr: text(ended.stderr) }
 }

@@ -5,3 +5,4 @@ mod common;
 mod handover;
 mod plan;
 mod quoted;
+mod wrong_inputs;

@@ -237,6 +237,65 @@ fn what_makes_no_sense_is_refused_and_nothing_is_written() {
     assert!(cluster.files().is_empty(), "a block was written");
 }
 
+/// What is typed on a cluster with the object default/data, the exit code, and parts of the answer.
+const WRONG: &[(&str, i32, &[&str])] = &[
+    ("put file", 2, &["weft put FILE BUCKET/KEY"]),
+    ("put file nobucket/x", 3, &["there is no bucket nobucket", "`weft bucket create nobucket`"]),
+    ("put dir default/x", 2, &["dir is a directory", "--recursive"]),
+    ("put --recursive file default/x", 2, &["file is not a directory", "without --recursive"]),
+    ("put --from dir default/x", 2, &["cannot read dir: it is a directory, not a file"]),
+    ("put file default/x --code rs(9,9)", 6, &["rs(9,9)", "6 of 6 nodes are up"]),
+    ("put file default/x --code rs(3,2) --block-size 9TiB", 2, &["9TiB is too large", "at most 4GiB"]),
+    ("put file default/x --scheme magic", 2, &["'magic'", "auto, direct, mist"]),
+    ("put file default/x --ack none", 2, &["'none' is not an ack rule", "k+N"]),
+    ("put file default/x --parallel 0", 2, &["the range is 1 to 64"]),
+    ("get default/none out", 3, &["there is no object none", "`weft ls default`"]),
+    ("get default/data dir", 2, &["dir is a directory"]),
+    ("get default/data none/out", 3, &["cannot write none/out: the directory none does not exist"]),
+    ("get default/data /dev/full", 7, &["cannot write: No space left on device"]),
+    ("get default/data out --scheme magic", 2, &["'magic'", "pipeline"]),
+    ("get default/data out --range 9000-", 2, &["outside the object", "0-4999"]),
+    ("ls none", 3, &["there is no bucket none"]),
+    ("ls default --limit 0", 2, &["'0' for '--limit <N>' (it must be at least 1)"]),
+    ("rm default/none", 3, &["there is no object none"]),
+    ("rm --recursive default", 2, &["--yes", "--dry-run"]),
+    ("bucket rm default", 2, &["holds 1 object: remove"]),
+    ("policy create p --code rs(3,2) --ack k+9", 2, &["rs(3,2) has k+2 blocks, not k+9"]),
+    ("policy rm default", 2, &["make another policy the default"]),
+    ("policy convert default --to none", 3, &["there is no policy none"]),
+    ("policy heat default/data --replicas 99", 2, &["at most 16"]),
+    ("repair object default/data --block 9", 2, &["there is no block 9", "blocks 0 to 4"]),
+    ("repair object default/data --block 0 --to nobody", 3, &["'nobody'", "`weft node ls`"]),
+    ("repair object default/data --block 0 --paths 0", 2, &["'0' is not a number of paths"]),
+    ("repair node node-01", 2, &["node-01 is up", "--force"]),
+    ("job cancel 99", 3, &["there is no job 99", "`weft job ls`"]),
+    ("node remove node-01", 2, &["node-01 is up", "stop its agent"]),
+    ("node disk forget node-01 nodisk", 3, &["'nodisk'", "`weft node disk ls node-01`"]),
+    ("node garbage release nobody", 3, &["'nobody'"]),
+    ("metadata backup dir", 2, &["dir already exists"]),
+    ("metadata backup none/copy", 3, &["none/copy: there is no directory none"]),
+];
+
+#[test]
+fn wrong_names_numbers_and_paths_are_answered_with_what_to_do() {
+    let cluster = small();
+    let here = cluster.dir().parent().unwrap().to_owned();
+    let (_, content) = data(&cluster, "file", 5000);
+    cluster.put("data", &content, &["--code", "rs(3,2)", "--cell-size", "4KiB"]).ok();
+    fs::create_dir(here.join("dir")).unwrap();
+    let before = cluster.files();
+    for (typed, code, says) in WRONG {
+        let args: Vec<&str> = typed.split(' ').collect();
+        let ended = cluster.start_in(&here, &args, Stdio::null()).end();
+        assert_eq!(ended.status.code(), Some(*code), "{typed}: {}", ended.stderr);
+        let ended = ended.refused(*code, says);
+        assert!(!ended.stderr.contains("os error"), "{typed}: {}", ended.stderr);
+    }
+    assert_eq!(cluster.files(), before, "a block was written or removed");
+    assert!(!here.join("out").exists());
+    cluster.expect("data", &content, &[]);
+}
+
 #[test]
 fn policies_are_what_buckets_carry() {
     let cluster = small();

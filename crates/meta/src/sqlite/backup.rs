@@ -29,6 +29,9 @@ pub fn backup(from: &Path, to: &Path) -> Result<(ClusterRecord, Totals)> {
         |to: &Path| MetaError::Refused(format!("{} already exists, or is not a file name: choose a new file name", to.display()));
     let (Some(name), false) = (to.file_name(), fs::symlink_metadata(to).is_ok()) else { return Err(exists(to)) };
     let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !dir.is_dir() {
+        return Err(MetaError::NotFound(format!("cannot create {}: there is no directory {}", to.display(), dir.display())));
+    }
     // A random name, so that no other process has made the file. Dropping it removes the file.
     let mut prefix = OsString::from(".");
     prefix.push(name);

@@ -2,7 +2,7 @@
 
 use crate::{BucketRecord, MetaError, PolicyRecord, Result};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use weft_types::{Ack, FailureDomain};
+use weft_types::{Ack, FailureDomain, counted};
 
 const POLICY: &str = "name, code, block_len, cell_len, failure_domain, ack_missing_max, is_default, replicas";
 const BUCKET: &str = "name, policy, created_ms, (SELECT count(*) FROM objects WHERE bucket = name)";
@@ -96,7 +96,10 @@ pub(super) fn buckets(tx: &Transaction<'_>) -> Result<Vec<BucketRecord>> {
 pub(super) fn remove_bucket(tx: &Transaction<'_>, name: &str) -> Result<()> {
     let bucket = find_bucket(tx, name)?.ok_or_else(|| no_bucket(name))?;
     if bucket.objects > 0 {
-        return Err(MetaError::Refused(format!("the bucket {name} holds {} objects: remove them first", bucket.objects)));
+        return Err(MetaError::Refused(format!(
+            "the bucket {name} holds {}: remove them first",
+            counted(bucket.objects, "object")
+        )));
     }
     if tx.query_row("SELECT 1 FROM uploads WHERE bucket = ?1", [name], |_| Ok(())).optional()?.is_some() {
         return Err(MetaError::Refused(format!("puts into the bucket {name} are running: try again when they have ended")));

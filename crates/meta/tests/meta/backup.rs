@@ -57,7 +57,7 @@ async fn what_cannot_be_copied_is_named_and_nothing_is_left() {
     fs::write(&from, bytes).unwrap();
     assert!(matches!(backup(&from, &to), Err(MetaError::Storage(_))));
     assert!(
-        matches!(backup(&from, &dir.path().join("no/such/dir")), Err(MetaError::Storage(message)) if message.contains("no/such"))
+        matches!(backup(&from, &dir.path().join("no/such/dir")), Err(MetaError::NotFound(message)) if message.contains("no/such"))
     );
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("copy")), "{left:?}");

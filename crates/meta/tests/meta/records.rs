@@ -261,7 +261,7 @@ async fn policies_and_buckets() {
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("puts into the bucket b are running"));
     meta.commit_put(epoch, upload.id, commit_at(0, 1)).await.unwrap();
-    assert!(refused(meta.remove_bucket(epoch, "b").await).contains("1 objects"));
+    assert!(refused(meta.remove_bucket(epoch, "b").await).contains("holds 1 object: remove"));
 }
 
 #[tokio::test]
