@@ -16,13 +16,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RepairNodeOptions {
-    /// The choice of helpers: `lru`, `random`, `index`; empty: the coordinator's choice.
+    /// Which nodes take part, and when: `boost`, `balance`, `schedule`, `polling`, `sequential`, `lru`, `lru-stripe`, `random`,
+    /// `index`; empty: the coordinator's choice.
     pub select: String,
+    /// What is minimised if the scheme is open: `whole`, `time`, `traffic`; empty: the time of the whole job.
+    pub prefer: String,
     /// The nodes that get the rebuilt blocks; none: the coordinator chooses.
     pub to: Vec<NodeId>,
     /// The scheme; empty: the coordinator's choice.
     pub scheme: String,
-    /// Stripes repaired at the same time; 0: the coordinator's choice.
+    /// Stripes repaired at the same time, at most; 0: the coordinator's choice.
     pub concurrency: u32,
     /// Bytes of a slice; 0: the coordinator's choice.
     pub slice_len: u64,
@@ -152,6 +155,7 @@ impl RepairNodeOptions {
             concurrency: self.concurrency,
             slice_len: self.slice_len,
             force: self.force,
+            prefer: self.prefer.clone(),
         }
     }
 }

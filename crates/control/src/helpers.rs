@@ -1,8 +1,9 @@
 //! Selects the nodes that help a repair when more could help than are needed (ECPipe, §3.3). Over many stripes the work
 //! must be spread evenly.
 //!
-//! The default takes the nodes that have not helped for the longest time. It needs one number for each node. Over the
-//! stripes of a whole node, every survivor helps about equally often, as far as the placement allows.
+//! `lru` takes the nodes that have not helped for the longest time. It needs one number for each node. Over the stripes of
+//! a whole node, every survivor helps about equally often, as far as the placement allows. A schedule ([`crate::schedule`])
+//! knows all stripes and all links, and is better.
 
 use rand::{RngCore, seq::SliceRandom};
 use std::collections::BTreeMap;
@@ -21,9 +22,15 @@ impl LastUsed {
     /// The nodes in order of preference.
     pub fn order(&self, select: HelperSelect, mut nodes: Vec<NodeId>, rng: &mut dyn RngCore) -> Vec<NodeId> {
         match select {
-            HelperSelect::Lru => nodes.sort_by_key(|node| (self.last.get(node).copied().unwrap_or(0), *node)),
-            HelperSelect::Random => nodes.shuffle(&mut *rng),
+            HelperSelect::Random | HelperSelect::Schedule => nodes.shuffle(&mut *rng),
             HelperSelect::Index => nodes.sort_unstable(),
+            // The others are scheduled, and come here only for what a schedule leaves open.
+            HelperSelect::Lru
+            | HelperSelect::Boost
+            | HelperSelect::Balance
+            | HelperSelect::LruStripe
+            | HelperSelect::Sequential
+            | HelperSelect::Polling => nodes.sort_by_key(|node| (self.last.get(node).copied().unwrap_or(0), *node)),
         }
         nodes
     }

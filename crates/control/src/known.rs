@@ -37,6 +37,11 @@ impl Known {
         })
     }
 
+    /// The recipes and lanes of known failure patterns.
+    pub fn patterns_of_repairs(&self) -> &Patterns {
+        &self.patterns
+    }
+
     /// How often a plan's shape was found verified, and how often not.
     pub fn proofs(&self) -> Counts {
         self.proofs.counts()

@@ -1,22 +1,32 @@
 //! The repair of a whole node: which of its blocks are rebuilt, how, and what a failure means for the job.
 //!
 //! The blocks to rebuild are those that the metadata has on the node's disks at any moment; a rebuilt block is no
-//! longer among them. The helpers are chosen over all blocks ([`crate::helpers`]), and each block is rebuilt like any
-//! other ([`crate::rebuild`]).
+//! longer among them. Helpers and targets are chosen over all blocks ([`crate::schedule`]), and each block is rebuilt like
+//! any other ([`crate::rebuild`]).
 
 use crate::{
     job::{Again, Job},
     rebuild::{Destination, Lost, Rebuilt, Request, moved_bytes},
+    schedule::{Scheduled, Starting},
     view::{Standing, View},
 };
 use std::time::Duration;
-use weft_types::{Error, Home, LeftBlock, NodeId, NodeRepair, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
+use weft_types::{
+    Error, HelperSelect, Home, LeftBlock, NodeId, NodeRepair, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId,
+};
 
 /// The reason if blocks are left that no attempt reported.
 pub const LEFT_UNSAID: &str = "blocks came to the node or were lost during the repair: repair the node again";
 
 /// The most plans that an explained repair reports.
 pub const EXPLAINED_MAX: usize = 256;
+
+/// Stripes that are repaired at a time if nothing else is asked for and no schedule decides: a few keep the links of many
+/// nodes busy; more would take memory on all of these and time from readers.
+const CONCURRENCY: u32 = 4;
+
+/// The most stripes for each node that a schedule repairs at a time.
+const CONCURRENT_PER_NODE: usize = 4;
 
 /// A block of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,14 +127,35 @@ pub fn lost(stripe: &StripeRecord, block: Block) -> Vec<Lost> {
     vec![Lost::of(stripe, block.index, block.copy)]
 }
 
-/// A rebuild with the options of the node's repair.
-pub fn request(repair: &NodeRepair, rebuild: Request) -> Request {
+/// A rebuild with the options of the node's repair, by the nodes and the scheme of the schedule, if it has any for it.
+pub fn request(repair: &NodeRepair, mut rebuild: Request, scheduled: Option<Scheduled>) -> Request {
+    if let Some(scheduled) = &scheduled {
+        rebuild.options.scheme.clone_from(&scheduled.scheme);
+    }
     Request {
         helpers: Some(repair.select),
+        scheduled,
         to: Destination::Among(repair.to.iter().copied().collect()),
         // The blocks of a node that is still up must not return to it.
         avoid: repair.force.then_some(repair.node).into_iter().collect(),
         ..rebuild
+    }
+}
+
+/// The default for stripes that are repaired at a time; 0: as many as the schedule starts.
+pub fn usual_concurrency(select: HelperSelect) -> u32 {
+    match Starting::of(select) {
+        Starting::ByShares | Starting::Polling => 0,
+        Starting::InOrder => CONCURRENCY,
+        Starting::OneByOne => 1,
+    }
+}
+
+/// The most stripes that are repaired at a time in a cluster with so many nodes.
+pub fn concurrency(repair: &NodeRepair, nodes: usize) -> usize {
+    match repair.concurrency {
+        0 => CONCURRENT_PER_NODE * nodes.max(1),
+        asked => asked as usize,
     }
 }
 
@@ -158,12 +189,13 @@ pub fn take(job: &mut Job, block: Block, outcome: Outcome) -> Again {
 mod tests {
     use super::*;
     use crate::fixtures::{BLOCK_LEN, home, stripe, view};
-    use weft_types::{Amount, HelperSelect, JobProgress, JobState, PlacedBlock, Reaction};
+    use weft_types::{Amount, JobProgress, JobState, PlacedBlock, Prefer, Reaction};
 
     fn repair(force: bool) -> NodeRepair {
         NodeRepair {
             node: NodeId(2),
             select: HelperSelect::Lru,
+            prefer: Prefer::default(),
             to: vec![NodeId(8)],
             scheme: String::new(),
             concurrency: 2,

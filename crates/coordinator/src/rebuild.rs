@@ -212,6 +212,7 @@ pub(crate) fn request(
         lost,
         options: options.clone(),
         helpers: None,
+        scheduled: None,
         to: Destination::Anywhere,
         failure_domain,
         purpose: Purpose::Repair,

@@ -3,13 +3,13 @@
 use crate::config::CoordinatorConfig;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_control::options::SLICE_BYTES_MAX;
+use weft_control::{node_repair::usual_concurrency, options::SLICE_BYTES_MAX, schedule::Assigning};
 use weft_meta::PolicyRecord;
 use weft_proto::v1;
 use weft_schemes::Kind;
 use weft_types::{
     Ack, ByteSize, CELL_BYTES_USUAL, Conversion, Error, FailureDomain, HelperSelect, Layout, NodeId, NodeRepair, ObjectName,
-    PAGE_LEN, REPLICAS_MAX, Result, usual_cell_len,
+    PAGE_LEN, Prefer, REPLICAS_MAX, Result, usual_cell_len,
 };
 
 /// The most bytes in the name of a bucket, a policy or a node.
@@ -21,9 +21,8 @@ const KEY_BYTES_MAX: usize = 1024;
 /// The largest block, so that the checksums of a stripe fit in one message.
 const BLOCK_BYTES_MAX: u64 = 4 << 30;
 
-/// Stripes of a job that are repaired at the same time, by default and at most. A few keep the links of many nodes
-/// busy; more would take memory on all of these and time from readers.
-const JOB_CONCURRENCY: u32 = 4;
+/// The most stripes of a job that can be asked for at the same time: more would take memory on many nodes and time from
+/// readers.
 const JOB_CONCURRENCY_MAX: u32 = 64;
 /// The default for concurrent stripes of a conversion: each is moved whole, and no user waits for it.
 const CONVERSION_CONCURRENCY: u32 = 2;
@@ -179,9 +178,18 @@ pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorCon
              copies blocks that have a copy"
         )));
     }
-    let concurrency = if asked.concurrency == 0 { JOB_CONCURRENCY } else { asked.concurrency };
+    let select = helper_select(&asked.select)?;
+    let concurrency = if asked.concurrency == 0 { usual_concurrency(select) } else { asked.concurrency };
     if concurrency > JOB_CONCURRENCY_MAX {
         return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be repaired at once, not {concurrency}")));
+    }
+    let prefer = prefer(&asked.prefer)?;
+    if prefer != Prefer::default() && Assigning::of(select) == Assigning::Alone {
+        let (select, prefer) = (select.name(), prefer.name());
+        return Err(Error::invalid(format!(
+            "'{select}' chooses each stripe's nodes when its turn comes, so the schemes of a job cannot be chosen by {prefer}: use \
+             another way to select, such as boost"
+        )));
     }
     let slice_len = asked.slice_len;
     if !slice_len.is_multiple_of(PAGE_LEN) || slice_len > SLICE_BYTES_MAX {
@@ -197,7 +205,8 @@ pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorCon
     let to: BTreeSet<NodeId> = asked.to_nodes.iter().copied().map(NodeId).collect();
     Ok(NodeRepair {
         node: NodeId(asked.node),
-        select: helper_select(&asked.select)?,
+        select,
+        prefer,
         to: to.into_iter().collect(),
         scheme: scheme.clone(),
         concurrency,
@@ -229,6 +238,15 @@ fn helper_select(text: &str) -> Result<HelperSelect> {
         let shown: String = text.chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
         let known = HelperSelect::ALL.map(HelperSelect::name).join(", ");
         Error::invalid(format!("'{shown}' does not select helpers: use one of {known}"))
+    })
+}
+
+fn prefer(text: &str) -> Result<Prefer> {
+    let [usual, ..] = Prefer::ALL;
+    let found = Prefer::ALL.into_iter().find(|prefer| prefer.name() == text);
+    found.or(text.is_empty().then_some(usual)).ok_or_else(|| {
+        let shown: String = text.chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
+        Error::invalid(format!("'{shown}' is nothing to prefer: use one of {}", Prefer::ALL.map(Prefer::name).join(", ")))
     })
 }
 
@@ -405,14 +423,19 @@ mod tests {
         let asked = v1::RepairNodeRequest { node: 3, ..v1::RepairNodeRequest::default() };
         let usual = NodeRepair {
             node: NodeId(3),
-            select: HelperSelect::Lru,
+            select: HelperSelect::Boost,
+            prefer: Prefer::default(),
             to: vec![],
             scheme: "ppr".into(),
-            concurrency: JOB_CONCURRENCY,
+            concurrency: 0,
             slice_len: 0,
             force: false,
         };
         assert_eq!(repair_node(&asked, &config), Ok(usual.clone()));
+        for (select, concurrency) in [(HelperSelect::Polling, 0), (HelperSelect::Lru, 4), (HelperSelect::Sequential, 1)] {
+            let asked = v1::RepairNodeRequest { select: select.name().to_owned(), ..asked.clone() };
+            assert_eq!(repair_node(&asked, &config), Ok(NodeRepair { select, concurrency, ..usual.clone() }));
+        }
         let more = v1::RepairNodeRequest {
             select: "random".into(),
             to_nodes: vec![9, 4, 9],
@@ -435,10 +458,15 @@ mod tests {
         let asked = || asked.clone();
         refused(
             v1::RepairNodeRequest { select: "best\n".into(), ..asked() },
-            "'best\\n' does not select helpers: use one of lru, random, index",
+            "'best\\n' does not select helpers: use one of boost, balance, schedule, polling, sequential, lru, lru-stripe, random, index",
         );
         refused(v1::RepairNodeRequest { scheme: "pigeon".into(), ..asked() }, "pigeon");
         refused(v1::RepairNodeRequest { scheme: "direct".into(), ..asked() }, "blocks of this node are lost");
+        refused(v1::RepairNodeRequest { prefer: "speed".into(), ..asked() }, "use one of whole, time, traffic");
+        refused(
+            v1::RepairNodeRequest { prefer: "traffic".into(), select: "lru".into(), ..asked() },
+            "'lru' chooses each stripe's nodes when its turn comes",
+        );
         refused(v1::RepairNodeRequest { concurrency: 65, ..asked() }, "1 to 64 stripes");
         refused(v1::RepairNodeRequest { slice_len: 5000, ..asked() }, "a multiple of 4KiB");
         refused(v1::RepairNodeRequest { slice_len: 65 << 20, ..asked() }, "at most 64MiB");

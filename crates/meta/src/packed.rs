@@ -3,7 +3,7 @@
 use crate::{MetaError, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, btree_map::Entry};
-use weft_types::{JobWork, LeftBlock, PlacedBlock, StripeLayout};
+use weft_types::{HelperSelect, JobWork, LeftBlock, NodeRepair, PlacedBlock, Prefer, StripeLayout};
 
 /// Version 1: the postcard encoding of the value.
 const VERSION: u8 = 1;
@@ -11,6 +11,9 @@ const VERSION: u8 = 1;
 const COPIES_VERSION: u8 = 2;
 /// The version of a placement in which some indexes have no block, because it would be empty.
 const HOLES_VERSION: u8 = 3;
+
+/// The version of a job's work with what it prefers.
+const PREFER_VERSION: u8 = 2;
 
 /// A stripe's blocks by index, and their copies, each with its index.
 pub(crate) type Placement = (BTreeMap<u8, PlacedBlock>, Vec<(u8, PlacedBlock)>);
@@ -85,14 +88,30 @@ pub(crate) fn unpack_counts(blob: Option<&[u8]>) -> Result<Vec<u64>> {
     blob.map_or(Ok(Vec::new()), |blob| unpack("a stripe's update counts", blob))
 }
 
-/// Packs a job's work.
+/// Packs a job's work. Version 1: the postcard encoding of the work. Version 2, for what a job prefers if that is not the
+/// default, or if the first releases do not know its way to select: of the pair of the work and that.
 pub(crate) fn pack_work(work: &JobWork) -> Result<Vec<u8>> {
-    pack(work)
+    let is_first = |repair: &NodeRepair| {
+        let known = matches!(repair.select, HelperSelect::Lru | HelperSelect::Random | HelperSelect::Index);
+        known && repair.prefer == Prefer::default() && repair.concurrency > 0
+    };
+    match work {
+        JobWork::RepairNode(repair) if !is_first(repair) => pack_as(PREFER_VERSION, &(work, repair.prefer)),
+        _ => pack(work),
+    }
 }
 
 /// The inverse of [`pack_work`].
 pub(crate) fn unpack_work(blob: &[u8]) -> Result<JobWork> {
-    unpack("a job's work", blob)
+    let what = "a job's work";
+    if blob.first() != Some(&PREFER_VERSION) {
+        return unpack(what, blob);
+    }
+    let (mut work, prefer): (JobWork, Prefer) = unpack_as(PREFER_VERSION, what, blob)?;
+    if let JobWork::RepairNode(repair) = &mut work {
+        repair.prefer = prefer;
+    }
+    Ok(work)
 }
 
 /// Packs the blocks that a job left out.
@@ -132,7 +151,7 @@ fn unpack_as<T: DeserializeOwned>(known: u8, what: &str, blob: &[u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::{BlockState, Conversion, DiskNumber, HelperSelect, Home, NodeId, NodeRepair};
+    use weft_types::{BlockState, Conversion, DiskNumber, Home, NodeId};
 
     #[test]
     fn packed_records_unpack_and_other_versions_are_named() {
@@ -175,6 +194,7 @@ mod tests {
         let repair = NodeRepair {
             node: NodeId(2),
             select: HelperSelect::Random,
+            prefer: Prefer::default(),
             to: vec![NodeId(4)],
             scheme: "s".into(),
             concurrency: 3,
@@ -184,7 +204,11 @@ mod tests {
         let (bucket, policy) = ("b".to_owned(), "p".to_owned());
         let convert = Conversion { bucket, key: None, policy, concurrency: 2, bytes_per_s: 300 };
         let left = vec![LeftBlock { object: "b/k".into(), stripe: 7, index: 3, reason: "r".into() }];
-        assert_eq!(pack_work(&JobWork::RepairNode(repair)).unwrap(), [1, 0, 2, 1, 1, 4, 1, b's', 3, 0, 1]);
+        assert_eq!(pack_work(&JobWork::RepairNode(repair.clone())).unwrap(), [1, 0, 2, 1, 1, 4, 1, b's', 3, 0, 1]);
+        let newer = JobWork::RepairNode(NodeRepair { select: HelperSelect::Boost, prefer: Prefer::Traffic, ..repair });
+        let blob = pack_work(&newer).unwrap();
+        assert_eq!(blob, [2, 0, 2, 3, 1, 4, 1, b's', 3, 0, 1, 2], "the bytes of version 2");
+        assert_eq!(unpack_work(&blob).unwrap(), newer);
         assert_eq!(pack_work(&JobWork::Convert(convert)).unwrap(), [1, 1, 1, b'b', 0, 1, b'p', 2, 0xac, 2]);
         assert_eq!(pack_left(&left).unwrap(), [1, 1, 3, b'b', b'/', b'k', 7, 3, 1, b'r']);
     }

@@ -1,7 +1,7 @@
 //! Jobs: long operations that survive the coordinator that started them. Plain values, which the metadata stores and
 //! decisions use.
 
-use crate::{HelperSelect, NodeId};
+use crate::{HelperSelect, NodeId, Prefer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -47,13 +47,16 @@ pub struct Conversion {
 pub struct NodeRepair {
     /// The node.
     pub node: NodeId,
-    /// How helpers are selected.
+    /// How helpers and targets are selected.
     pub select: HelperSelect,
+    /// What is minimised if the scheme is open. Not part of the serialised form: the metadata stores it apart.
+    #[serde(skip)]
+    pub prefer: Prefer,
     /// The targets of the blocks; empty: the placement rules decide.
     pub to: Vec<NodeId>,
     /// The scheme.
     pub scheme: String,
-    /// Stripes that are repaired at the same time.
+    /// Stripes that are repaired at the same time, at most; 0: as many as the schedule starts.
     pub concurrency: u32,
     /// Bytes of a slice; 0: the coordinator's setting.
     pub slice_len: u64,

@@ -31,7 +31,7 @@ pub use jobs::{
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, Held, HelperSelect, Home, NodeRecord,
-    NodeState, ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
+    NodeState, ObjectName, Owner, PlacedBlock, Prefer, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
 };
 pub use rows::Rows;
 pub use seed::Seed;

@@ -281,20 +281,44 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// Which nodes help if more could than are needed (ECPipe, §3.3).
+/// Which nodes help in the repair of a node and which get its blocks, if there is a choice, and when each block's turn
+/// comes. Stored by its number: new ones come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HelperSelect {
-    /// Those that have not helped for the longest time.
+    /// Those that have not helped for the longest time, each with a time of its own (ECPipe, §3.3).
     Lru,
     /// At random.
     Random,
-    /// Those with the lowest numbers: the paper's baseline.
+    /// Those with the lowest numbers: ECPipe's baseline.
     Index,
+    /// Balanced over all links, and started as links have room.
+    Boost,
+    /// Only balanced.
+    Balance,
+    /// At random, but started as links have room.
+    Schedule,
+    /// Those that have not taken part for the longest time, all nodes of a stripe with the same time: RepairBoost's
+    /// second baseline.
+    LruStripe,
+    /// Balanced, one stripe after another.
+    Sequential,
+    /// Balanced, and started where links have carried least: RepairBoost's way for unequal links.
+    Polling,
 }
 
 impl HelperSelect {
     /// All of them, the default first.
-    pub const ALL: [Self; 3] = [Self::Lru, Self::Random, Self::Index];
+    pub const ALL: [Self; 9] = [
+        Self::Boost,
+        Self::Balance,
+        Self::Schedule,
+        Self::Polling,
+        Self::Sequential,
+        Self::Lru,
+        Self::LruStripe,
+        Self::Random,
+        Self::Index,
+    ];
 
     /// The name.
     pub fn name(self) -> &'static str {
@@ -302,6 +326,38 @@ impl HelperSelect {
             Self::Lru => "lru",
             Self::Random => "random",
             Self::Index => "index",
+            Self::Boost => "boost",
+            Self::Balance => "balance",
+            Self::Schedule => "schedule",
+            Self::LruStripe => "lru-stripe",
+            Self::Sequential => "sequential",
+            Self::Polling => "polling",
+        }
+    }
+}
+
+/// What a job minimises if it may choose the scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Prefer {
+    /// The time of the whole job: the load of the busiest link.
+    #[default]
+    Whole,
+    /// The time of each block.
+    Time,
+    /// The bytes that are moved.
+    Traffic,
+}
+
+impl Prefer {
+    /// All of them, the default first.
+    pub const ALL: [Self; 3] = [Self::Whole, Self::Time, Self::Traffic];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Time => "time",
+            Self::Traffic => "traffic",
         }
     }
 }

@@ -114,6 +114,12 @@ fn considered_text(considered: &[Considered]) -> String {
 
 /// What to do about a file that is no plan.
 const PASS: &str = "pass what a command printed with --explain --json";
+/// A schedule among plans.
+#[derive(serde::Deserialize)]
+struct Schedule {
+    #[serde(rename = "schedule")]
+    _schedule: IgnoredAny,
+}
 
 /// The plans of a file, which can hold several one after another.
 pub(super) fn read_saved(text: &str) -> Result<Vec<Saved>> {
@@ -122,7 +128,11 @@ pub(super) fn read_saved(text: &str) -> Result<Vec<Saved>> {
     while let Some(value) = values.next() {
         value.map_err(|error| Error::invalid(format!("not a saved plan: {error}; {PASS}")))?;
         let end = values.byte_offset();
-        saved.push(weft_plan::from_json(text.get(start..end).unwrap_or_default())?);
+        let value = text.get(start..end).unwrap_or_default();
+        // The schedule of a node's repair precedes its plans.
+        if serde_json::from_str::<Schedule>(value).is_err() {
+            saved.push(weft_plan::from_json(value)?);
+        }
         start = end;
     }
     if saved.is_empty() {

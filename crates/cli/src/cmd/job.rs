@@ -157,9 +157,11 @@ enum What {
         name: String,
         gave_up_blocks: Vec<GaveUp>,
         select: String,
+        prefer: String,
         to: Vec<String>,
         scheme: String,
-        concurrency: u32,
+        /// None: as many as the schedule starts, or the default.
+        concurrency: Option<u32>,
         /// None: the coordinator's setting.
         slice_size: Option<u64>,
         force: bool,
@@ -467,9 +469,10 @@ impl What {
             name: name(what.node).unwrap_or_default(),
             gave_up_blocks,
             select: what.select,
+            prefer: what.prefer,
             to: what.to_nodes.iter().map(known).collect(),
             scheme: what.scheme,
-            concurrency: what.concurrency,
+            concurrency: Some(what.concurrency).filter(|count| *count > 0),
             slice_size: Some(what.slice_len).filter(|len| *len > 0),
             force: what.force,
         }
@@ -481,7 +484,10 @@ impl What {
             Self::Repair { select, to, scheme, concurrency, slice_size, .. } => {
                 let to = if to.is_empty() { "any node".to_owned() } else { to.join(", ") };
                 let slices = slice_size.map_or("of the coordinator's default size".to_owned(), |len| ByteSize(len).to_string());
-                format!("helpers by {select}, scheme {scheme}, {concurrency} stripes at a time, slices {slices}, to {to}")
+                let count = concurrency.map_or("as many stripes at a time as links carry".to_owned(), |count| {
+                    format!("at most {count} stripes at a time")
+                });
+                format!("nodes by {select}, scheme {scheme}, {count}, slices {slices}, to {to}")
             }
             Self::Convert { concurrency, bytes_per_s, .. } => {
                 let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", human_bytes(rate)));

@@ -29,6 +29,7 @@ mod put_many;
 mod repair;
 mod repair_node;
 mod rm;
+mod schedule;
 #[cfg(test)]
 mod settings_page;
 mod status;

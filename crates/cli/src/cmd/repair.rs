@@ -196,7 +196,7 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
     while let Some(event) = repair.next().await? {
         match event.event {
             Some(Event::Plan(it)) if options.explain => report.plans.push(it.plan),
-            Some(Event::Plan(_)) | None => {}
+            Some(Event::Plan(_) | Event::Schedule(_)) | None => {}
             Some(Event::Progress(it)) => {
                 progress.set(it.done_bytes, Some(it.total_bytes).filter(|total| *total > 0));
                 match it.message.is_empty() {

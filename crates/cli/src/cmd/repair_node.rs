@@ -1,6 +1,6 @@
 //! `weft repair node`: a job that rebuilds the blocks of a lost node.
 
-use super::{explain, job};
+use super::{explain, job, schedule};
 use clap::Args;
 use std::cell::Cell;
 use weft_cli::{exit::Exit, names::with_names, output::Output, session::Session, target};
@@ -21,7 +21,8 @@ use weft_types::{ByteSize, Error, Result};
 #[command(after_help = "\
 EXAMPLE
   weft repair node node-03
-  weft repair node n3 --to node-11 --to node-12 --select random --concurrency 8 --no-wait
+  weft repair node n3 --to node-11 --to node-12 --concurrency 8 --no-wait
+  weft repair node node-03 --explain
   weft repair node node-03 --explain --json > plans.json && weft plan verify plans.json
 
 EXIT CODES
@@ -29,19 +30,25 @@ EXIT CODES
   2 the node is up, or an invalid option   3 no such node, or no cluster   \
   4 some blocks could not be rebuilt; the others were, and the message names the last reason   130 interrupted; the job continues")]
 pub(super) struct RepairNode {
-    /// Helpers, if there is a choice: lru (the least recently used nodes, so all do the same work), random, or index (always the lowest
-    /// indexes)
-    #[arg(long, value_name = "HOW", default_value = "lru")]
+    /// Which nodes help and which get the blocks, and when a block's turn comes: boost (balanced over all links, and started as links
+    /// have room), balance (only balanced), schedule (at random, but started as links have room), polling (balanced, and started where
+    /// links have carried least), sequential (balanced, one stripe after another), lru (the least recently used nodes), lru-stripe (the
+    /// same with one time for all nodes of a stripe), random, or index (always the lowest indexes)
+    #[arg(long, value_name = "HOW", default_value = "boost")]
     select: String,
+    /// What an automatic scheme minimises: whole (the time of the whole job), time (that of each block), or traffic
+    #[arg(long, value_name = "WHAT", default_value = "whole")]
+    prefer: String,
     /// Node for rebuilt blocks (name or number); can be repeated, and the blocks are spread evenly [default: the coordinator chooses,
     /// as evenly as the racks allow]
     #[arg(long, value_name = "NODE")]
     to: Vec<String>,
-    /// Repair scheme: auto (whichever is predicted to be fastest), conventional, ppr, pipeline or cyclic [default: the coordinator's
+    /// Repair scheme: auto (see --prefer), conventional, ppr, pipeline or cyclic [default: the coordinator's
     /// setting, normally auto]
     #[arg(long)]
     scheme: Option<String>,
-    /// Number of stripes repaired at the same time, 1 to 64 [default: 4]
+    /// Number of stripes repaired at the same time, at most, 1 to 64 [default: as many as the links carry; 4 for ways to select that
+    /// do not schedule]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
     /// Bytes of a slice, a multiple of 4 KiB [default: the coordinator's setting]
@@ -56,8 +63,8 @@ pub(super) struct RepairNode {
     /// Start the job and return
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
-    /// Show the plan of the first stripe with its cost and do nothing (with --json: the plans of the first 256 stripes, in the form that
-    /// `weft plan verify` reads)
+    /// Show the schedule (what each node sends and receives, and the lower bound) and the plan of the first stripe, and do nothing. With
+    /// --json: the schedule and the plans of the first 256 stripes, in the form that `weft plan verify` reads
     #[arg(long)]
     explain: bool,
     /// Node to repair (name or number)
@@ -91,21 +98,25 @@ impl RepairNode {
     }
 
     fn explain(&self, options: &target::Options, output: Output) -> Result<Exit> {
-        let (plans, warnings, nodes) = Session::with(options, async |session| {
+        let (plans, warnings, schedule, nodes) = Session::with(options, async |session| {
             let (node, asked) = self.asked(session).await?;
             let mut events = session.client.explain_repair_node(node, &asked).await?;
-            let (mut plans, mut warnings) = (Vec::new(), Vec::new());
+            let (mut plans, mut warnings, mut schedule) = (Vec::new(), Vec::new(), None);
             while let Some(event) = events.next().await? {
                 match event.event {
                     Some(Event::Plan(it)) => plans.push(it.plan),
+                    Some(Event::Schedule(it)) => schedule = Some(it),
                     Some(Event::Progress(it)) if !warnings.contains(&it.message) => warnings.push(it.message),
                     _ => {}
                 }
             }
             let nodes = session.nodes().await;
             let warnings: Vec<String> = warnings.into_iter().map(|warning| with_names(&warning, &nodes)).collect();
-            Ok((plans, warnings, nodes))
+            Ok((plans, warnings, schedule, nodes))
         })?;
+        if let Some(schedule) = schedule.filter(|schedule| schedule.blocks > 0) {
+            schedule::show(&schedule, &nodes, output)?;
+        }
         explain::show_saved(&plans, &warnings, &nodes, output)
     }
 
@@ -113,6 +124,7 @@ impl RepairNode {
         let node = session.find_node(&self.node).await?;
         let options = RepairNodeOptions {
             select: self.select.clone(),
+            prefer: self.prefer.clone(),
             to: session.find_nodes(&self.to).await?,
             scheme: self.scheme.clone().unwrap_or_default(),
             concurrency: self.concurrency.unwrap_or_default(),

@@ -84,13 +84,13 @@ fn a_lost_node_is_rebuilt_with_any_helpers_and_every_block_is_accounted_for() {
     cluster.weft(["repair", "node", &nodes[0]]).refused(2, &["is up", "nothing is lost", "--force"]);
     cluster.weft(["repair", "node", "nobody"]).refused(3, &["'nobody'", "weft node ls"]);
     cluster.weft(["repair", "node", &nodes[0], "--to", "nobody"]).refused(3, &["'nobody'"]);
-    cluster.weft(["repair", "node", &nodes[0], "--force", "--select", "best"]).refused(2, &["lru, random, index"]);
+    cluster.weft(["repair", "node", &nodes[0], "--force", "--select", "best"]).refused(2, &["boost, balance, schedule"]);
     cluster.weft(["repair", "node", &nodes[0], "--force", "--to", &nodes[0]]).refused(2, &["cannot go to the node itself"]);
     cluster.weft(["repair", "node", &nodes[0], "--scheme", "direct"]).refused(2, &["'direct' only copies", "are lost"]);
     cluster.weft(["job", "show", "7"]).refused(3, &["there is no job 7", "weft job ls"]);
     assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job was created");
 
-    for (number, select) in ["lru", "random", "index"].into_iter().enumerate() {
+    for (number, select) in ["boost", "lru", "random"].into_iter().enumerate() {
         let lost = &nodes[number];
         let held = world.held_by(lost);
         assert!(held > 4, "{lost} holds {held} blocks");
@@ -98,6 +98,7 @@ fn a_lost_node_is_rebuilt_with_any_helpers_and_every_block_is_accounted_for() {
         if number == 0 {
             cluster.weft(["repair", "node", &nodes[5], "--force", "--to", lost]).refused(2, &[lost, "is down"]);
             let explained = cluster.weft(["repair", "node", lost, "--explain", "--json"]).ok();
+            assert!(explained.text().contains("\"bound_bytes\""), "the schedule precedes the plans");
             let plans = cluster.write("plans.json", &explained.stdout);
             assert!(weft(["plan", "verify", path(&plans)]).ok().text().contains("proved"));
             assert_eq!(

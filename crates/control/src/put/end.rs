@@ -188,6 +188,7 @@ impl StripeEnd {
             stripe,
             options: request.repair.clone(),
             helpers: None,
+            scheduled: None,
             to: Destination::Anywhere,
             failure_domain: request.failure_domain,
             purpose: Purpose::Put(request.upload),

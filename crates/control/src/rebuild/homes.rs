@@ -40,7 +40,7 @@ impl Destination {
     }
 
     /// Whether the request names target nodes.
-    fn is_named(&self) -> bool {
+    pub(super) fn is_named(&self) -> bool {
         match self {
             Self::Anywhere => false,
             Self::Nodes(_) => true,
@@ -178,6 +178,9 @@ impl Request {
 
     /// The homes that `count` blocks would get.
     pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
+        if let Some(placed) = self.scheduled_home(count, avoid, view) {
+            return Ok(placed);
+        }
         let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
         let copies = self.copies_max();
         let spec = placement::described(&self.code.spec(), copies);
@@ -209,6 +212,15 @@ impl Request {
             })
     }
 
+    /// The home that a schedule chose, if it can still take the block.
+    fn scheduled_home(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View) -> Option<Placed> {
+        let to = self.scheduled.as_ref()?.home;
+        let is_doubtful = view.node(to)?.is_suspect() && !self.to.is_named();
+        let is_out = avoid.contains(&to) || self.avoid.contains(&to) || is_doubtful || count != 1;
+        let (home, warning) = (!is_out).then(|| self.home_at(to, view).ok())??;
+        Some(Placed { homes: vec![home], warnings: warning.into_iter().collect() })
+    }
+
     /// The highest number of copies of a block, including the new ones.
     fn copies_max(&self) -> u8 {
         let there = self.stripe.all().map(|(index, placed)| (index, placed.copy));
@@ -218,7 +230,7 @@ impl Request {
     }
 
     /// The nodes that are not requestors, if requestors are given.
-    fn not_asked(&self, view: &View) -> BTreeSet<NodeId> {
+    pub(super) fn not_asked(&self, view: &View) -> BTreeSet<NodeId> {
         match &self.to {
             Destination::Among(only) if self.to.is_named() => {
                 view.nodes.keys().filter(|node| !only.contains(node)).copied().collect()
@@ -227,21 +239,25 @@ impl Request {
         }
     }
 
+    /// With copies, a rack with more blocks than the code tolerates to lose is not a risk yet.
+    pub(super) fn unit_of_placement(&self) -> FailureDomain {
+        let has_copies = !self.stripe.copies.is_empty() || self.lost.iter().any(|lost| lost.copy > 0);
+        if has_copies { FailureDomain::Node } else { self.failure_domain }
+    }
+
     fn placement<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
         let (tolerance, bytes) = (self.code.tolerance(), self.bytes_needed());
-        // With copies, a rack with more blocks than the code tolerates to lose is not a risk yet.
-        let has_copies = !self.stripe.copies.is_empty() || self.lost.iter().any(|lost| lost.copy > 0);
-        let failure_domain = if has_copies { FailureDomain::Node } else { self.failure_domain };
+        let failure_domain = self.unit_of_placement();
         placement::Ask { code, count, tolerance, failure_domain, held, avoid, named: false, bytes, load: &NOTHING }
     }
 
     /// The blocks that stay, and their nodes.
-    fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
+    pub(super) fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
         let stays = |(index, placed): &(u8, &PlacedBlock)| !self.is_lost(*index, placed.copy);
         self.stripe.all().filter(stays).map(|(index, placed)| (index, placed.home.node))
     }
 
-    fn lost_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+    pub(super) fn lost_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let is_lost = |(index, placed): &(u8, &PlacedBlock)| self.is_lost(*index, placed.copy);
         self.stripe.all().filter(is_lost).map(|(_, placed)| placed.home.node)
     }

@@ -19,6 +19,7 @@ mod avoided;
 mod homes;
 mod machine;
 mod object;
+mod open;
 mod reading;
 
 pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks, moved_bytes};
@@ -27,7 +28,7 @@ pub use machine::Rebuild;
 pub use object::{lacking_copies, leaves_others, named_block, room_for_copies};
 pub use reading::PlanRequest;
 
-use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::Report, view::View};
+use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::Report, schedule::Scheduled, view::View};
 use rand::RngCore;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
@@ -48,6 +49,8 @@ pub struct Request {
     pub options: RepairOptions,
     /// How helpers are selected; `None`: the nodes nearest to the requestor.
     pub helpers: Option<HelperSelect>,
+    /// The nodes that a schedule chose. Others take part only where these cannot.
+    pub scheduled: Option<Scheduled>,
     /// Where the blocks go.
     pub to: Destination,
     /// The unit of placement.

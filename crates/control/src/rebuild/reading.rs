@@ -11,7 +11,7 @@ use rand::{RngCore, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_plan::{Class, Network, Precedence};
-use weft_schemes::{Run, rebuilds};
+use weft_schemes::{Run, Select, rebuilds};
 use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Party, PlacedBlock, Reaction, Result, Span, StripeRecord};
 
 /// A plan to make, with everything that is needed for it, so that it can be made on any thread.
@@ -30,6 +30,8 @@ pub struct PlanRequest {
     targets: Vec<Target>,
     /// The nodes of all these blocks, in order of preference. `None`: those nearest to the requestor are preferred.
     selected: Option<Vec<NodeId>>,
+    /// Whether the first of them take the places of the plan in this order.
+    in_places: bool,
     options: RepairOptions,
     precedence: Precedence,
 }
@@ -74,7 +76,10 @@ impl PlanRequest {
         let k = self.stripe.dimension();
         let Some(selected) = &self.selected else { return planning::preference(&self.stripe, available, view, k, rack) };
         let homes: BTreeSet<NodeId> = available.iter().filter_map(|index| node_of(&self.stripe, *index)).collect();
-        let selected = selected.iter().copied().filter(|node| homes.contains(node)).collect();
+        let selected: Vec<NodeId> = selected.iter().copied().filter(|node| homes.contains(node)).collect();
+        if self.in_places {
+            return selected.into_iter().map(Party::Node).collect();
+        }
         planning::in_chain(selected, view, k, rack)
     }
 
@@ -104,12 +109,22 @@ impl Request {
         // A suspect node may help if no other can, but never one that failed in this rebuild.
         more.retain(|index| !has_failed(*index));
         let nodes = first.iter().chain(&more).filter_map(|index| node_of(&stripe, *index));
-        let selected = select.map(|select| select(nodes.collect()));
+        let mut selected = select.map(|select| select(nodes.collect()));
+        let mut options = self.options.clone();
+        let helps = |node: &NodeId| first.iter().any(|index| node_of(&stripe, *index) == Some(*node));
+        // If a scheduled helper is gone, its place is free for any other.
+        let in_places = self.scheduled.as_ref().filter(|scheduled| scheduled.helpers.iter().all(helps));
+        if let Some(scheduled) = in_places {
+            let others = selected.unwrap_or_default().into_iter().filter(|node| !scheduled.helpers.contains(node));
+            selected = Some(scheduled.helpers.iter().copied().chain(others).collect());
+            options.select = Select::AsPreferred;
+        }
         PlanRequest {
             code: self.code.clone(),
             object: self.object.clone(),
             wanted: self.wanted(),
-            options: self.options.clone(),
+            options,
+            in_places: in_places.is_some(),
             precedence: self.precedence(&targets, view),
             stripe,
             first,
@@ -158,7 +173,7 @@ impl Request {
 
     /// The stripe as a plan without these nodes reads it: of a block with copies, the best one that is not being
     /// rebuilt.
-    fn serving(&self, view: &View, without: &BTreeSet<NodeId>) -> StripeRecord {
+    pub(super) fn serving(&self, view: &View, without: &BTreeSet<NodeId>) -> StripeRecord {
         let is_shunned = |block: BlockId, node: NodeId| {
             let is_left_alone = without.contains(&node) || self.avoid.contains(&node);
             is_left_alone || self.is_lost(block.index, block.copy) || view.is_suspect_block(block)
@@ -169,7 +184,7 @@ impl Request {
     }
 
     /// Whether a block of the stripe as read by a plan may help: it stays, or its readable rest can be copied.
-    fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
+    pub(super) fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
         let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
         // A block that is only copied is read in place.
         !rebuilds(&self.options.scheme) || stripe.blocks.get(&index).is_some_and(stays) || !stripe.corrupt_bytes(index).is_empty()

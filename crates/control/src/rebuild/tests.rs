@@ -13,7 +13,7 @@ use weft_plan::{Class, Network, Precedence, ProofKey};
 use weft_schemes::Run;
 use weft_types::{AutoSize, BlockState, Error, Party, PlacedBlock, PlanId, Reaction, Span, StripeId, UploadId};
 
-fn request(lost: &[u8]) -> Request {
+pub(super) fn request(lost: &[u8]) -> Request {
     let stripe = stripe();
     Request {
         code: weft_codes::parse("rs(4,2)").unwrap(),
@@ -22,6 +22,7 @@ fn request(lost: &[u8]) -> Request {
         stripe,
         options: RepairOptions::new("conventional".into(), AutoSize::bytes(16 << 10)),
         helpers: None,
+        scheduled: None,
         to: Destination::Anywhere,
         failure_domain: FailureDomain::Node,
         purpose: Purpose::Repair,

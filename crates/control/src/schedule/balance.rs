@@ -3,6 +3,7 @@
 use super::{
     Assignment, Load, Part, Repair,
     flow::{Arc, Flow},
+    speeds::{Direction, Speeds},
 };
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -20,22 +21,6 @@ const FOLLOWING_MAX: u32 = 2;
 
 /// Stands for the node of a vertex that has none yet.
 const NOBODY: u32 = u32::MAX;
-
-/// The direction of a load that is balanced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Down,
-    Up,
-}
-
-impl Direction {
-    fn of(self, load: &Load) -> u64 {
-        match self {
-            Self::Down => load.down,
-            Self::Up => load.up,
-        }
-    }
-}
 
 /// Assignments that are not complete yet, and the loads so far.
 struct Draft<'a> {
@@ -118,10 +103,10 @@ pub fn algorithm_1(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>
 /// until every vertex has one. So of each class the largest load is the least possible, given the classes before. A
 /// class does not know what those before it send; at last, vertices of the busiest nodes change places where that helps.
 ///
-/// `loads`: what the nodes carry already.
+/// `loads`: what the nodes carry already. `speeds`: what their links can carry; with different ones, times are balanced.
 ///
 /// `None` if a repair needs more nodes than it can choose from.
-pub fn balance(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>> {
+pub fn balance(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Vec<Assignment>> {
     let mut draft = Draft::new(repairs, loads);
     let receiving: BTreeSet<(Reverse<u64>, Reverse<u64>)> =
         draft.vertices().filter(|(_, load)| load.down > 0).map(|(_, load)| (Reverse(load.down), Reverse(load.up))).collect();
@@ -129,9 +114,9 @@ pub fn balance(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>> {
         draft.vertices().filter(|(_, load)| load.down == 0).map(|(_, load)| Reverse(load.up)).collect();
     let receiving = receiving.into_iter().map(|(down, up)| (Direction::Down, Load { up: up.0, down: down.0 }));
     let leaves = leaves.into_iter().map(|up| (Direction::Up, Load { up: up.0, down: 0 }));
-    let all = receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load));
+    let all = receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load, speeds));
     all.then(|| {
-        Relief::new(&mut draft).run();
+        Relief::new(&mut draft, speeds).run();
         draft.chosen
     })
 }
@@ -144,7 +129,7 @@ struct Group {
 }
 
 /// Assigns all vertices with this load. Returns whether all have a node.
-fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load) -> bool {
+fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load, speeds: &Speeds) -> bool {
     let mut groups: Vec<Group> = Vec::new();
     for (place, _) in draft.vertices().filter(|(_, it)| *it == load) {
         match groups.last_mut().filter(|group| (group.places[0].repair, group.places[0].part) == (place.repair, place.part)) {
@@ -153,7 +138,8 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load) -> bool {
         }
     }
     let carried: Vec<u64> = draft.loads.iter().map(|load| direction.of(load)).collect();
-    thin_out(&mut groups, &carried);
+    let times: Vec<u64> = (0..carried.len()).map(|node| speeds.time(direction, node, carried[node])).collect();
+    thin_out(&mut groups, &times);
     let (first, nodes, size) = (1 + groups.len(), carried.len(), direction.of(&load).max(1));
     let mut flow = Flow::new(first + nodes + 1);
     for (at, group) in (1..).zip(&mut groups) {
@@ -161,9 +147,14 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load) -> bool {
         group.arcs = group.candidates.iter().map(|node| flow.arc(at, first + *node as usize, 1)).collect();
     }
     let links: Vec<Arc> = (first..first + nodes).map(|node| flow.arc(node, first + nodes, 0)).collect();
-    let wanted = groups.iter().map(|group| group.places.len() as u64).sum();
-    let room = |level: u64, node: usize| level.saturating_sub(carried[node]) / size;
-    let (mut level, mut rooms, mut placed) = (water_level(&carried, wanted, size), vec![0; nodes], 0);
+    let wanted: u64 = groups.iter().map(|group| group.places.len() as u64).sum();
+    let room = |level: u64, node: usize| speeds.bytes(direction, node, level).saturating_sub(carried[node]) / size;
+    let least = times.iter().min().copied().unwrap_or(0);
+    let most = least.saturating_add(speeds.time_max(wanted.saturating_mul(size)));
+    let all_rooms = |level: u64| (0..nodes).map(|node| room(level, node)).fold(0, u64::saturating_add);
+    // The lowest level at which the nodes together have room.
+    let mut level = first_that(least, most, |level| all_rooms(level) >= wanted);
+    let (mut rooms, mut placed) = (vec![0; nodes], 0);
     while placed < wanted {
         for node in 0..nodes {
             let wider = room(level, node);
@@ -175,7 +166,8 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load) -> bool {
             break;
         }
         // The next level at which a node has room for one more.
-        level = (0..nodes).map(|node| carried[node] + (rooms[node] + 1) * size).min().unwrap_or(level);
+        let next = |node: usize| speeds.time(direction, node, carried[node] + (rooms[node] + 1) * size);
+        level = (0..nodes).map(next).min().unwrap_or(level);
     }
     for group in &groups {
         let chosen = group.candidates.iter().zip(&group.arcs).filter(|(_, arc)| flow.carried(**arc) > 0);
@@ -189,6 +181,7 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load) -> bool {
 /// Moves vertices away from the busiest nodes.
 struct Relief<'a, 'b> {
     draft: &'b mut Draft<'a>,
+    speeds: &'b Speeds,
     /// The vertices of each node.
     held: Vec<Vec<Place>>,
     /// Changes that may still be tried.
@@ -196,20 +189,25 @@ struct Relief<'a, 'b> {
 }
 
 impl<'a, 'b> Relief<'a, 'b> {
-    fn new(draft: &'b mut Draft<'a>) -> Self {
+    fn new(draft: &'b mut Draft<'a>, speeds: &'b Speeds) -> Self {
         let mut held = vec![Vec::new(); draft.loads.len()];
         for (place, _) in draft.vertices() {
             held[draft.node(place) as usize].push(place);
         }
-        Self { draft, held, tries: TRIES_MAX }
+        Self { draft, speeds, held, tries: TRIES_MAX }
+    }
+
+    /// The time of a node's busier link.
+    fn busier(&self, node: usize) -> u64 {
+        self.speeds.busier(node, &self.draft.loads[node])
     }
 
     /// Relieves the busiest node, again and again, until none can be relieved.
     fn run(mut self) {
         loop {
-            let loads = &self.draft.loads;
-            let Some(busiest) = (0..loads.len()).max_by_key(|node| (loads[*node].busier(), Reverse(*node))) else { return };
-            let limit = loads[busiest].busier();
+            let nodes = 0..self.draft.loads.len();
+            let Some(busiest) = nodes.max_by_key(|node| (self.busier(*node), Reverse(*node))) else { return };
+            let limit = self.busier(busiest);
             if !(0..=FOLLOWING_MAX).any(|following| self.relieve(busiest as u32, limit, following)) {
                 return;
             }
@@ -231,8 +229,8 @@ impl<'a, 'b> Relief<'a, 'b> {
                 let Some(left) = self.tries.checked_sub(1) else { return false };
                 self.tries = left;
                 self.exchange(place, node, to, back);
-                let below = |at: u32| self.draft.loads[at as usize].busier() < limit;
-                if below(node) && (below(to) || following > 0 && self.relieve(to, limit, following - 1)) {
+                let (relieved, fits) = (self.busier(node as usize) < limit, self.busier(to as usize) < limit);
+                if relieved && (fits || following > 0 && self.relieve(to, limit, following - 1)) {
                     return true;
                 }
                 self.exchange(place, to, node, back);
@@ -256,13 +254,6 @@ impl<'a, 'b> Relief<'a, 'b> {
         self.draft.loads[from as usize] -= vertex;
         self.draft.take(place, to);
     }
-}
-
-/// The lowest load at which the nodes together have room for so many more vertices.
-fn water_level(carried: &[u64], wanted: u64, size: u64) -> u64 {
-    let room = |level: u64| carried.iter().map(|carried| level.saturating_sub(*carried) / size).fold(0, u64::saturating_add);
-    let least = carried.iter().min().copied().unwrap_or(0);
-    first_that(least, least.saturating_add(wanted.saturating_mul(size)), |level| room(level) >= wanted)
 }
 
 /// The least number from `low` to `high` that will do, if all larger ones do; `high` if none does.
@@ -298,13 +289,15 @@ fn scattered(group: u64, node: u32) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// A lower bound of the load of the busiest link under any assignment: the least load at which the vertices, if they
-/// could be split among the candidates of their part, would fit. Of a part a node carries at most its largest vertex.
-pub fn lower_bound(repairs: &[Repair], nodes: usize) -> u64 {
-    [Direction::Down, Direction::Up].into_iter().map(|direction| bound_of(repairs, nodes, direction)).max().unwrap_or(0)
+/// A lower bound of the time of the busiest link under any assignment, in bytes that the fastest link carries in it: the
+/// least time in which the vertices, if they could be split among the candidates of their part, would fit. Of a part a
+/// node carries at most its largest vertex.
+pub fn lower_bound(repairs: &[Repair], speeds: &Speeds) -> u64 {
+    [Direction::Down, Direction::Up].into_iter().map(|direction| bound_of(repairs, speeds, direction)).max().unwrap_or(0)
 }
 
-fn bound_of(repairs: &[Repair], nodes: usize, direction: Direction) -> u64 {
+fn bound_of(repairs: &[Repair], speeds: &Speeds, direction: Direction) -> u64 {
+    let nodes = speeds.nodes();
     let parts: Vec<(&Part, u64, u64)> = repairs
         .iter()
         .flat_map(|repair| &repair.parts)
@@ -313,10 +306,13 @@ fn bound_of(repairs: &[Repair], nodes: usize, direction: Direction) -> u64 {
             (part, part.vertices.iter().map(of).sum(), part.vertices.iter().map(of).max().unwrap_or(0))
         })
         .collect();
-    // In units of the largest common divisor: no load lies between.
+    // In units of the largest common divisor: between equal links, no load lies between.
     let unit = parts.iter().flat_map(|(part, ..)| &part.vertices).map(|load| direction.of(load)).fold(0, common_divisor).max(1);
     let total: u64 = parts.iter().map(|(_, sum, _)| sum / unit).sum();
-    let mean = total.div_ceil((nodes as u64).max(1));
+    let room = |level: u64, node: usize| speeds.bytes(direction, node, level * unit) / unit;
+    let together = |level: u64| (0..nodes).map(|node| room(level, node)).fold(0, u64::saturating_add);
+    let most = speeds.time_max(total);
+    let mean = first_that(0, most, |level| together(level) >= total);
     if parts.iter().map(|(part, ..)| part.candidates.count(nodes)).sum::<usize>() > ARCS_MAX {
         return mean * unit;
     }
@@ -329,12 +325,12 @@ fn bound_of(repairs: &[Repair], nodes: usize, direction: Direction) -> u64 {
                 flow.arc(at, first + node as usize, most / unit);
             }
         }
-        for node in first..first + nodes {
-            flow.arc(node, first + nodes, level);
+        for node in 0..nodes {
+            flow.arc(first + node, first + nodes, room(level, node));
         }
         flow.fill() == total
     };
-    first_that(mean, total, fits) * unit
+    first_that(mean, most, fits) * unit
 }
 
 fn common_divisor(a: u64, b: u64) -> u64 {

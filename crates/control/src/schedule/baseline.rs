@@ -15,21 +15,30 @@ pub fn random(nodes: usize, repairs: &[Repair], rng: &mut dyn RngCore) -> Vec<As
     repairs.iter().map(part).collect()
 }
 
-/// The nodes that took part least recently, ties to the lowest number, with one time for all nodes of a repair: the
-/// selection that the paper describes. Its ties make it worse than ours ([`crate::helpers`]).
-pub fn lru_by_stripe(nodes: usize, repairs: &[Repair]) -> Vec<Assignment> {
-    let mut last: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut assignments = Vec::with_capacity(repairs.len());
-    for (now, repair) in (1..).zip(repairs) {
-        let oldest = |candidates: &Candidates, count: usize| -> Vec<u32> {
-            let mut all: Vec<u32> = candidates.all(nodes).collect();
-            all.sort_by_key(|node| (last.get(node).copied().unwrap_or(0), *node));
-            all.truncate(count);
-            all
-        };
-        let chosen: Assignment = repair.parts.iter().map(|part| oldest(&part.candidates, part.vertices.len())).collect();
-        last.extend(chosen.iter().flatten().map(|node| (*node, now)));
-        assignments.push(chosen);
+/// When each node last took part, one time for all nodes of a repair.
+#[derive(Debug, Clone, Default)]
+pub struct Stamps {
+    now: u64,
+    last: BTreeMap<u32, u64>,
+}
+
+impl Stamps {
+    /// The nodes that took part least recently, ties to the lowest number, with one time for all nodes of a repair: the
+    /// selection that the paper describes. Its ties make it worse than ours ([`crate::helpers`]).
+    pub fn lru_by_stripe(&mut self, nodes: usize, repairs: &[Repair]) -> Vec<Assignment> {
+        let mut assignments = Vec::with_capacity(repairs.len());
+        for repair in repairs {
+            self.now += 1;
+            let oldest = |candidates: &Candidates, count: usize| -> Vec<u32> {
+                let mut all: Vec<u32> = candidates.all(nodes).collect();
+                all.sort_by_key(|node| (self.last.get(node).copied().unwrap_or(0), *node));
+                all.truncate(count);
+                all
+            };
+            let chosen: Assignment = repair.parts.iter().map(|part| oldest(&part.candidates, part.vertices.len())).collect();
+            self.last.extend(chosen.iter().flatten().map(|node| (*node, self.now)));
+            assignments.push(chosen);
+        }
+        assignments
     }
-    assignments
 }

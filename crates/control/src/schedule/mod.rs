@@ -7,14 +7,27 @@
 //! - [`balance`]: as evenly as the placement of the blocks allows, by maximum flow;
 //! - [`algorithm_1`]: the paper's greedy way;
 //! - [`baseline`]: without a view of the whole, at random or the least recently used.
+//!
+//! [`Scheduler`] makes the schedule of a job from it, batch by batch, and [`Admission`] decides which repair starts next,
+//! so that no link carries more than its share at a time.
 
+mod admission;
 mod balance;
 pub mod baseline;
 mod flow;
+mod job;
 mod parts;
+mod rounds;
+mod select;
+mod speeds;
 
+pub use admission::{Admission, Line, Ticket};
 pub use balance::{algorithm_1, balance, lower_bound};
+pub use job::{BLOCKS_PER_NODE, Cluster, Open, Scheduled, Scheduler, Summary};
 pub use parts::{Parts, parts};
+pub use rounds::{Transfer, rounds};
+pub use select::{Assigning, Starting};
+pub use speeds::Speeds;
 
 use std::ops::{AddAssign, SubAssign};
 
@@ -66,7 +79,7 @@ impl Candidates {
         these.iter().copied().chain(others.into_iter().flatten())
     }
 
-    /// How many they are.
+    /// How many there are.
     pub fn count(&self, nodes: usize) -> usize {
         match self {
             Self::These(these) => these.len(),

@@ -2,50 +2,60 @@
 //! each other's places.
 
 use super::{Candidates, Load, Part, Repair};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::Code;
 use weft_plan::{Class, Hold, Job, Want, WantKind, cost};
-use weft_schemes::{Kind, Paths, Request, Run, Select, by_name, plan};
-use weft_types::{BlockId, Error, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
+use weft_schemes::{Kind, Paths, Patterns, Request, Run, Select, by_name, plan};
+use weft_types::{BlockId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
 
 /// The requestor of the plans from which parts are read. Helpers have their block's index.
 const REQUESTOR: NodeId = NodeId(1 << 16);
 
-/// The parts of the repair of one block, by the indexes of blocks. The same for all stripes of a code and a layout.
+/// The parts of the repair of one block, by the indexes of blocks. The same for all stripes of a code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts {
     /// The loads of vertices, and the blocks whose nodes can take them.
     helpers: Vec<(Vec<Load>, Vec<u8>)>,
     /// The load of the destination.
     root: Load,
+    /// Who sends to whom: helpers by their place in all parts together, then the destination.
+    edges: Vec<(usize, usize)>,
 }
 
-/// The parts of a scheme's repair of one block if all others are available.
+/// The parts of a scheme's repair of one block from these others, ascending. Loads are in sub-blocks. `patterns`: the
+/// cache of recipes, if any.
 ///
 /// The parts are read from plans that prefer the helpers in opposite orders. If other blocks help then, any blocks can
 /// help. If the same ones help with other loads, they can change places. Otherwise the code ties each vertex to its
 /// block.
-pub fn parts(code: &dyn Code, stripe: StripeLayout, scheme: &str, lost: u8) -> Result<Parts> {
-    let blocks: Vec<u8> = code.stored().into_iter().filter(|index| *index != lost).collect();
-    let mut backwards = blocks.clone();
+pub fn parts(code: &dyn Code, scheme: &str, lost: u8, available: &[u8], patterns: Option<&Patterns>) -> Result<Parts> {
+    let mut backwards = available.to_vec();
     backwards.reverse();
-    let forth = helpers(code, stripe, scheme, lost, &blocks)?;
-    let back = helpers(code, stripe, scheme, lost, &backwards)?;
+    let (forth, links) = helpers(code, scheme, lost, available, patterns)?;
+    let (back, _) = helpers(code, scheme, lost, &backwards, patterns)?;
     let root = forth.get(&REQUESTOR).copied().unwrap_or_default();
     let in_order = |order: &[u8]| -> Vec<(u8, Load)> {
         order.iter().filter_map(|index| forth.get(&NodeId((*index).into())).map(|load| (*index, *load))).collect()
     };
-    let (chosen, vertices): (Vec<u8>, Vec<Load>) = in_order(&blocks).into_iter().unzip();
+    let (chosen, vertices): (Vec<u8>, Vec<Load>) = in_order(available).into_iter().unzip();
+    let place = |node: NodeId| chosen.iter().position(|index| NodeId((*index).into()) == node).unwrap_or(chosen.len());
+    let edges = links.into_iter().map(|(from, to)| (place(from), place(to))).collect();
     let helpers = match forth.keys().eq(back.keys()) {
         true if forth == back => chosen.into_iter().zip(vertices).map(|(index, load)| (vec![load], vec![index])).collect(),
         true => vec![(vertices, chosen)],
-        false => vec![(vertices, blocks)],
+        false => vec![(vertices, available.to_vec())],
     };
-    Ok(Parts { helpers, root })
+    Ok(Parts { helpers, root, edges })
 }
 
-/// The load of each party of the plan that prefers these blocks, best first.
-fn helpers(code: &dyn Code, stripe: StripeLayout, scheme: &str, lost: u8, blocks: &[u8]) -> Result<BTreeMap<NodeId, Load>> {
+/// The load of each party by number, and who sends to whom.
+type Flows = (BTreeMap<NodeId, Load>, BTreeSet<(NodeId, NodeId)>);
+
+/// The load of each party of the plan that prefers these blocks, best first, and who sends to whom.
+fn helpers(code: &dyn Code, scheme: &str, lost: u8, blocks: &[u8], patterns: Option<&Patterns>) -> Result<Flows> {
+    let alpha = code.alpha() as u64;
+    let (k, m, data_len) = (code.k() as u32, code.m() as u32, code.dimension() as u64 * alpha);
+    let stripe = StripeLayout { layout: Layout::new(alpha, alpha, code.alpha() as u32)?, k, m, data_len };
     let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
     let party = |index: u8| Party::Node(NodeId(index.into()));
     let span = Span::new(0, stripe.layout.positions());
@@ -60,6 +70,7 @@ fn helpers(code: &dyn Code, stripe: StripeLayout, scheme: &str, lost: u8, blocks
         prefer: &prefer,
         select: Select::AsPreferred,
         paths: Paths::Count(1),
+        patterns,
         ..Request::new(code, stripe, &job, run)
     };
     let plan = plan(&request, by_name(Kind::Repair, scheme)?)?;
@@ -69,34 +80,62 @@ fn helpers(code: &dyn Code, stripe: StripeLayout, scheme: &str, lost: u8, blocks
         Party::Node(node) => Some((node, load(share))),
         _ => None,
     });
-    Ok(parties.filter(|(_, load)| *load != Load::default()).collect())
+    let loads = parties.filter(|(_, load)| *load != Load::default()).collect();
+    let mut links = BTreeSet::new();
+    for lane in &plan.shape.lanes {
+        let node = |stage: u16| {
+            let vertex = lane.stages.get(usize::from(stage))?.vertex;
+            plan.binding.parties.get(usize::from(vertex))?.node()
+        };
+        links.extend(lane.links.iter().filter_map(|link| Some((node(link.from)?, node(link.to)?))));
+    }
+    Ok((loads, links))
 }
 
 impl Parts {
-    /// The repair of a block of one stripe: the nodes that hold its other blocks, and those that may get the lost one.
-    pub fn repair(&self, home: impl Fn(u8) -> u32, destinations: Candidates) -> Repair {
+    /// The repair of a block of one stripe, whose blocks have `scale` times as many bytes as a code has sub-blocks: the
+    /// nodes that hold its other blocks, and those that may get the lost one.
+    pub fn repair(&self, scale: u64, home: impl Fn(u8) -> u32, destinations: Candidates) -> Repair {
+        let scaled = |load: &Load| Load { up: load.up * scale, down: load.down * scale };
         let part = |(vertices, blocks): &(Vec<Load>, Vec<u8>)| {
             let mut nodes: Vec<u32> = blocks.iter().map(|index| home(*index)).collect();
             nodes.sort_unstable();
-            Part { vertices: vertices.clone(), candidates: Candidates::These(nodes) }
+            Part { vertices: vertices.iter().map(scaled).collect(), candidates: Candidates::These(nodes) }
         };
-        let root = Part { vertices: vec![self.root], candidates: destinations };
+        let root = Part { vertices: vec![scaled(&self.root)], candidates: destinations };
         Repair { parts: self.helpers.iter().map(part).chain([root]).collect() }
+    }
+
+    /// Who sends to whom: vertices by their place in all parts together, the destination last.
+    pub fn edges(&self) -> &[(usize, usize)] {
+        &self.edges
+    }
+
+    /// Sub-blocks that all vertices together send.
+    pub fn moved(&self) -> u64 {
+        self.helpers.iter().flat_map(|(vertices, _)| vertices).map(|load| load.up).sum::<u64>() + self.root.up
+    }
+
+    /// Sub-blocks that the destination receives.
+    pub fn received(&self) -> u64 {
+        self.root.down
+    }
+
+    /// Sub-blocks on the busiest link: the time of one repair on links that carry nothing else.
+    pub fn busiest(&self) -> u64 {
+        let helpers = self.helpers.iter().flat_map(|(vertices, _)| vertices);
+        helpers.chain([&self.root]).map(Load::busier).max().unwrap_or(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::Layout;
 
     fn of(spec: &str, scheme: &str, lost: u8) -> Parts {
         let code = weft_codes::parse(spec).unwrap();
-        let alpha = code.alpha() as u64;
-        let layout = Layout::new(alpha, alpha, code.alpha() as u32).unwrap();
-        let (k, m) = (code.k() as u32, code.m() as u32);
-        let stripe = StripeLayout { layout, k, m, data_len: u64::from(k) * alpha };
-        parts(code.as_ref(), stripe, scheme, lost).unwrap()
+        let others: Vec<u8> = (0..code.n() as u8).filter(|index| *index != lost).collect();
+        parts(code.as_ref(), scheme, lost, &others, None).unwrap()
     }
 
     const fn load(up: u64, down: u64) -> Load {
@@ -106,21 +145,26 @@ mod tests {
     #[test]
     fn any_k_blocks_help_a_reed_solomon_block_in_any_order() {
         let others = vec![0, 1, 3, 4, 5];
-        let conventional = Parts { helpers: vec![(vec![load(1, 0); 4], others.clone())], root: load(0, 4) };
+        let edges = vec![(0, 4), (1, 4), (2, 4), (3, 4)];
+        let conventional = Parts { helpers: vec![(vec![load(1, 0); 4], others.clone())], root: load(0, 4), edges };
         assert_eq!(of("rs(4,2)", "conventional", 2), conventional);
         let chain = vec![load(1, 0), load(1, 1), load(1, 1), load(1, 1)];
-        assert_eq!(of("rs(4,2)", "pipeline", 2), Parts { helpers: vec![(chain, others.clone())], root: load(0, 1) });
+        let edges = vec![(0, 1), (1, 2), (2, 3), (3, 4)];
+        assert_eq!(of("rs(4,2)", "pipeline", 2), Parts { helpers: vec![(chain, others.clone())], root: load(0, 1), edges });
         let tree = vec![load(1, 0), load(1, 1), load(1, 0), load(1, 2)];
-        assert_eq!(of("rs(4,2)", "ppr", 2), Parts { helpers: vec![(tree, others)], root: load(0, 1) });
+        let edges = vec![(0, 1), (1, 3), (2, 3), (3, 4)];
+        assert_eq!(of("rs(4,2)", "ppr", 2), Parts { helpers: vec![(tree, others)], root: load(0, 1), edges });
     }
 
     #[test]
     fn the_blocks_of_a_local_group_change_places_only_in_a_chain() {
         // Blocks 0 to 2 and the local parity 6 are a group.
         let chain = vec![load(1, 0), load(1, 1), load(1, 1)];
-        assert_eq!(of("lrc(6,2,2)", "pipeline", 1), Parts { helpers: vec![(chain, vec![0, 2, 6])], root: load(0, 1) });
+        let edges = vec![(0, 1), (1, 2), (2, 3)];
+        assert_eq!(of("lrc(6,2,2)", "pipeline", 1), Parts { helpers: vec![(chain, vec![0, 2, 6])], root: load(0, 1), edges });
         let tied = [0, 2, 6].map(|index| (vec![load(1, 0)], vec![index]));
-        assert_eq!(of("lrc(6,2,2)", "conventional", 1), Parts { helpers: tied.into(), root: load(0, 3) });
+        let edges = vec![(0, 3), (1, 3), (2, 3)];
+        assert_eq!(of("lrc(6,2,2)", "conventional", 1), Parts { helpers: tied.into(), root: load(0, 3), edges });
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use super::{super::*, *};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::Value;
-use weft_types::{Layout, StripeLayout};
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("../../tests/data/repairboost.json")).unwrap()
@@ -38,11 +37,9 @@ fn repair(vertices: &[Load], survivors: &[u32], alive: &[u32]) -> Repair {
 /// Stripes of a code on random nodes that lost a block with node 0, repaired by a scheme.
 fn stripes(spec: &str, scheme: &str, nodes: usize, count: usize, seed: u64) -> Vec<Repair> {
     let code = weft_codes::parse(spec).unwrap();
-    let (alpha, n) = (code.alpha() as u64, code.n());
-    let layout = Layout::new(alpha, alpha, code.alpha() as u32).unwrap();
-    let (k, m) = (code.k() as u32, code.m() as u32);
-    let stripe = StripeLayout { layout, k, m, data_len: u64::from(k) * alpha };
-    let parts: Vec<Parts> = (0..n as u8).map(|lost| parts(code.as_ref(), stripe, scheme, lost).unwrap()).collect();
+    let n = code.n();
+    let others = |lost: u8| (0..n as u8).filter(|index| *index != lost).collect::<Vec<_>>();
+    let parts: Vec<Parts> = (0..n as u8).map(|lost| parts(code.as_ref(), scheme, lost, &others(lost), None).unwrap()).collect();
     let mut rng = StdRng::seed_from_u64(seed);
     let mut repair = |_| {
         let lost = rng.random_range(0..n);
@@ -50,7 +47,7 @@ fn stripes(spec: &str, scheme: &str, nodes: usize, count: usize, seed: u64) -> V
         homes[lost] = 0;
         let mut holders = homes.clone();
         holders.sort_unstable();
-        parts[lost].repair(|index| homes[usize::from(index)], Candidates::AllBut(holders))
+        parts[lost].repair(1, |index| homes[usize::from(index)], Candidates::AllBut(holders))
     };
     (0..count).map(&mut repair).collect()
 }
@@ -114,8 +111,19 @@ fn algorithm_1_gives_the_loads_of_the_model_and_balance_is_never_worse() {
                 let ours: Vec<Vec<u32>> = greedy.iter().map(|parts| parts.concat()).collect();
                 assert_eq!(ours, map.iter().map(numbers).collect::<Vec<_>>(), "{scheme}");
             }
-            let (greedy, ours) = (busiest(nodes, &repairs, &greedy), balance(&repairs, &none).unwrap());
-            let (ours, least) = (busiest(nodes, &repairs, &ours), lower_bound(&repairs, nodes));
+            if let Some(model) = expected["rounds"].as_u64() {
+                let edges: Vec<Vec<u32>> = expected["rdag"].as_array().unwrap().iter().map(numbers).collect();
+                let transfer =
+                    |places: &[u32], edge: &[u32]| Transfer { from: places[edge[0] as usize], to: places[edge[1] as usize] };
+                let transfers = |parts: &Assignment| edges.iter().map(|edge| transfer(&parts.concat(), edge)).collect();
+                let rounds = rounds(nodes, &greedy.iter().map(transfers).collect::<Vec<_>>());
+                let last = u64::from(rounds.iter().flatten().max().unwrap() + 1);
+                let least = expected["max_ud"].as_u64().unwrap();
+                assert!(last >= least && last <= model + 1, "{scheme}: {least} <= {last} <= {model} of the model");
+            }
+            let (greedy, ours) =
+                (busiest(nodes, &repairs, &greedy), balance(&repairs, &none, &Speeds::even(none.len())).unwrap());
+            let (ours, least) = (busiest(nodes, &repairs, &ours), lower_bound(&repairs, &Speeds::even(nodes)));
             assert_eq!(expected["max_ud"], greedy, "{scheme}");
             assert!(least <= ours && ours <= greedy, "{scheme}: {least} <= {ours} <= {greedy}");
             // The bound of the linear program, which the model solved.
@@ -132,11 +140,14 @@ fn the_busiest_link_carries_at_most_a_twentieth_more_than_the_lower_bound() {
         for scheme in ["conventional", "pipeline", "ppr"] {
             for seed in 0..8 {
                 let repairs = stripes(spec, scheme, NODES, 100, seed);
-                let ours = busiest(NODES, &repairs, &balance(&repairs, &[Load::default(); NODES]).unwrap());
-                let least = lower_bound(&repairs, NODES);
+                let ours = busiest(NODES, &repairs, &balance(&repairs, &[Load::default(); NODES], &Speeds::even(NODES)).unwrap());
+                let least = lower_bound(&repairs, &Speeds::even(NODES));
                 let ratio = ours as f64 / least as f64;
                 assert!(ours >= least && ratio <= 1.05, "{spec} {scheme} seed {seed}: {ours} / {least} = {ratio:.3}");
-                assert_eq!(balance(&repairs, &[Load::default(); NODES]), balance(&repairs, &[Load::default(); NODES]));
+                assert_eq!(
+                    balance(&repairs, &[Load::default(); NODES], &Speeds::even(NODES)),
+                    balance(&repairs, &[Load::default(); NODES], &Speeds::even(NODES))
+                );
             }
         }
     }
@@ -147,7 +158,7 @@ fn large_networks_are_thinned_out_and_still_balanced() {
     let (nodes, count) = (200, 6_000);
     let repairs = stripes("rs(6,3)", "conventional", nodes, count, 1);
     assert!(repairs.iter().map(|repair| repair.parts[1].candidates.count(nodes)).sum::<usize>() > ARCS_MAX);
-    let ours = loads(nodes, &repairs, &balance(&repairs, &vec![Load::default(); nodes]).unwrap());
+    let ours = loads(nodes, &repairs, &balance(&repairs, &vec![Load::default(); nodes], &Speeds::even(nodes)).unwrap());
     let destinations = ours.iter().map(|load| load.down / 6).max().unwrap();
     assert!(destinations <= (count as u64).div_ceil(nodes as u64 - 1) + 1, "{destinations} blocks");
 }
@@ -157,7 +168,7 @@ fn a_repair_without_enough_nodes_has_no_assignment() {
     let mut repairs = stripes("rs(6,3)", "pipeline", 16, 3, 1);
     repairs[1].parts[1].candidates = Candidates::These(Vec::new());
     let none = [Load::default(); 16];
-    assert_eq!((balance(&repairs, &none), algorithm_1(&repairs, &none)), (None, None));
+    assert_eq!((balance(&repairs, &none, &Speeds::even(none.len())), algorithm_1(&repairs, &none)), (None, None));
 }
 
 #[test]
@@ -166,7 +177,7 @@ fn nodes_that_carry_more_already_get_less() {
     let mut before = [Load::default(); 16];
     before[1] = Load { up: 1_000, down: 1_000 };
     before[2] = Load { up: 20, down: 24 };
-    let ours = loads(16, &repairs, &balance(&repairs, &before).unwrap());
+    let ours = loads(16, &repairs, &balance(&repairs, &before, &Speeds::even(16)).unwrap());
     assert_eq!(ours[1].down, 0);
     assert!(ours[2].up + 20 <= ours[3].up + 2 && ours[2].down + 24 <= ours[3].down + 6, "{ours:?}");
 }
@@ -176,7 +187,8 @@ fn baselines_choose_valid_nodes() {
     let repairs = stripes("lrc(6,2,2)", "pipeline", 16, 200, 3);
     let (mut rng, none) = (StdRng::seed_from_u64(1), [Load::default(); 16]);
     let random = baseline::random(16, &repairs, &mut rng);
-    let (random, lru) = (busiest(16, &repairs, &random), busiest(16, &repairs, &baseline::lru_by_stripe(16, &repairs)));
+    let (random, lru) =
+        (busiest(16, &repairs, &random), busiest(16, &repairs, &baseline::Stamps::default().lru_by_stripe(16, &repairs)));
     let greedy = busiest(16, &repairs, &algorithm_1(&repairs, &none).unwrap());
     assert!(greedy <= random.min(lru), "{greedy} {random} {lru}");
 }

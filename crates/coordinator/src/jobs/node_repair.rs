@@ -3,6 +3,11 @@
 //!
 //! A job needs no list of its own: a resumed job starts from the beginning and finds only the rest.
 
+mod explain;
+mod feed;
+
+pub(crate) use explain::explain;
+
 use super::{
     Control,
     runner::{Passes, Runner},
@@ -11,25 +16,28 @@ use crate::{
     options,
     pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{self, Rebuilder, Told, shares::Shares},
-    repair::{Events, event},
     shared::Shared,
     validate,
 };
+use feed::{Feed, Gate, Lookups};
 use futures::stream;
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tonic::async_trait;
+use weft_codes::SharedCode;
 use weft_control::{
     job::{Again, Counted, Passed},
-    node_repair::{self, Block, EXPLAINED_MAX, Outcome},
+    node_repair::{self, Block, Outcome},
     options::RepairOptions,
     rebuild::Request,
+    schedule::{Scheduled, Scheduler, Starting},
 };
 use weft_meta::{MetaError, ObjectRecord};
-use weft_proto::{
-    to_status,
-    v1::{self, repair_event},
-};
-use weft_types::{Error, Home, JobId, JobWork, NodeRepair, Result, StripeId, StripeRecord};
+use weft_proto::v1;
+use weft_types::{FailureDomain, Home, JobId, JobWork, NodeRepair, ObjectName, Result, StripeId, StripeRecord};
 
 /// A running repair of a node.
 pub(super) struct NodeRepairJob {
@@ -37,30 +45,16 @@ pub(super) struct NodeRepairJob {
     repair: NodeRepair,
     options: RepairOptions,
     shares: Shares,
+    scheduler: Mutex<Scheduler>,
+    lookups: Mutex<Lookups>,
+    /// The ranks of the stripes that were counted, by urgency.
+    ranks: BTreeSet<usize>,
 }
 
 /// Creates the repair of a node.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -> Result<v1::Job> {
     let repair = check(shared, asked).await?;
     super::begin(shared, JobWork::RepairNode(repair)).await
-}
-
-/// Reports the plans that it would start with.
-pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, events: Events) {
-    let explained = match check(&shared, &asked).await {
-        Ok(repair) => {
-            let mut job = NodeRepairJob::new(&shared, repair, shared.jobs.shares().fork());
-            job.options.explained = true;
-            job.explain(&events).await
-        }
-        Err(error) => Err(error),
-    };
-    let last = match explained {
-        Ok(()) => Ok(event(v1::repair_event::Event::Done(v1::RepairDone::default()))),
-        Err(error) => Err(to_status(&error)),
-    };
-    // The client may have disconnected.
-    let _gone = events.send(last).await;
 }
 
 /// Checks a request.
@@ -74,7 +68,7 @@ async fn check(shared: &Shared, asked: &v1::RepairNodeRequest) -> Result<NodeRep
 #[async_trait]
 impl Passes for NodeRepairJob {
     fn show(&self, shown: &mut v1::Job) {
-        let NodeRepair { node, select, to, scheme, concurrency, slice_len, force } = self.repair.clone();
+        let NodeRepair { node, select, prefer, to, scheme, concurrency, slice_len, force } = self.repair.clone();
         shown.repair_node = Some(v1::RepairNodeRequest {
             node: node.0,
             select: select.name().to_owned(),
@@ -83,6 +77,7 @@ impl Passes for NodeRepairJob {
             concurrency,
             slice_len,
             force,
+            prefer: prefer.name().to_owned(),
         });
     }
 
@@ -92,26 +87,33 @@ impl Passes for NodeRepairJob {
 
     async fn count(&mut self) -> Result<Counted> {
         let view = self.shared.members.view();
-        let mut counted = Counted::default();
+        let (mut counted, mut ranks) = (Counted::default(), BTreeSet::new());
         let mut blocks = self.blocks();
         while let Some((stripe, block)) = blocks.next().await? {
             counted.there.add(block.bytes);
             if node_repair::is_wanted(&self.repair, &stripe, block, &view) {
                 counted.to_do.add(block.bytes);
+                ranks.insert(self.rank(&stripe, &view).await?);
             }
         }
+        drop(blocks);
+        self.ranks = ranks;
         Ok(counted)
     }
 
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
         let (work, id, control) = (&*self, runner.id, runner.control);
-        let all = self.blocks();
-        let blocks = stream::try_unfold(all, |mut all| async move { Ok(all.next().await?.map(|(_, block)| (block, all))) });
-        let block = |block| async move {
-            let outcome = work.block(control, block).await;
+        let gate = Gate::new(Starting::of(self.repair.select));
+        let (feed, gate) = (Feed::new(work, &gate), &gate);
+        let blocks = stream::try_unfold(feed, |mut feed| async move { Ok(feed.next().await?.map(|next| (next, feed))) });
+        let block = |(ticket, planned): (_, feed::Planned)| async move {
+            let block = planned.block;
+            let outcome = work.block(control, planned).await;
+            gate.ended(ticket);
             take(id, control, block, outcome)
         };
-        runner.all(self.repair.concurrency as usize, blocks, || false, block).await
+        let concurrency = node_repair::concurrency(&self.repair, self.shared.members.view().nodes.len());
+        runner.all(concurrency, blocks, || false, block).await
     }
 }
 
@@ -127,36 +129,26 @@ fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> Again 
 
 impl NodeRepairJob {
     pub(super) fn new(shared: &Arc<Shared>, repair: NodeRepair, shares: Shares) -> Self {
-        Self { shared: Arc::clone(shared), options: options::of_node(shared, &repair), repair, shares }
+        let options = options::of_node(shared, &repair);
+        Self {
+            shared: Arc::clone(shared),
+            scheduler: Mutex::new(Scheduler::new(repair.select, repair.prefer, &options.scheme)),
+            options,
+            repair,
+            shares,
+            lookups: Mutex::default(),
+            ranks: BTreeSet::new(),
+        }
     }
 
-    async fn explain(&self, events: &Events) -> Result<()> {
-        let tell = async |told: repair_event::Event| {
-            let sent = events.send(Ok(event(told))).await;
-            sent.map_err(|_| Error::retry("the caller disconnected"))
-        };
-        let warn =
-            |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
-        let (mut blocks, mut told) = (self.blocks(), 0);
-        while let Some((stripe, block)) = blocks.next().await? {
-            if !node_repair::is_wanted(&self.repair, &stripe, block, &self.shared.members.view()) {
-                continue;
-            }
-            if told == EXPLAINED_MAX {
-                return tell(warn(format!("only the plans of the first {EXPLAINED_MAX} stripes are shown"))).await;
-            }
-            told += 1;
-            match self.explained(stripe, block).await {
-                Ok((plan, warnings)) => {
-                    for warning in warnings {
-                        tell(warn(warning)).await?;
-                    }
-                    tell(repair_event::Event::Plan(plan)).await?;
-                }
-                Err(error) => tell(warn(error.to_string())).await?,
-            }
-        }
-        Ok(())
+    /// A poisoned lock is safe to use: each change is one call.
+    fn scheduler(&self) -> MutexGuard<'_, Scheduler> {
+        self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Likewise.
+    fn lookups(&self) -> MutexGuard<'_, Lookups> {
+        self.lookups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All blocks on the node's disks.
@@ -167,12 +159,13 @@ impl NodeRepairJob {
         Blocks { shared: &self.shared, homes, stripes: stripes_on_a_disk() }
     }
 
-    async fn block(&self, control: &Control, block: Block) -> Outcome {
-        control.live().moving.insert(block.stripe.0, 0);
-        self.rebuild(control, block).await.unwrap_or_else(Outcome::Left)
+    async fn block(&self, control: &Control, planned: feed::Planned) -> Outcome {
+        control.live().moving.insert(planned.block.stripe.0, 0);
+        self.rebuild(control, planned).await.unwrap_or_else(Outcome::Left)
     }
 
-    async fn rebuild(&self, control: &Control, block: Block) -> Result<Outcome> {
+    async fn rebuild(&self, control: &Control, planned: feed::Planned) -> Result<Outcome> {
+        let block = planned.block;
         // The current record, which other tasks may have changed.
         let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
         let version = node_repair::object_of(&self.repair, &stripe, block, &self.shared.members.view())?;
@@ -184,7 +177,7 @@ impl NodeRepairJob {
             }
         };
         let rebuilt = async {
-            let (rebuilder, request) = self.request(&object, stripe, block).await?;
+            let (rebuilder, request) = self.request(&object, stripe, block, planned.scheduled).await?;
             rebuilder.run(request, tell).await
         };
         Ok(node_repair::outcome(rebuilt.await, &object.name))
@@ -198,24 +191,32 @@ impl NodeRepairJob {
         }
     }
 
-    async fn explained(&self, stripe: StripeRecord, block: Block) -> Result<(v1::RepairPlan, Vec<String>)> {
-        let version = node_repair::visible(&stripe)?;
-        let object = self.shared.meta.object_of(version).await.map_err(|error| self.shared.meta_error(error))?;
-        let number = stripe.number;
-        let explained = self.request(&object, stripe, block).await.and_then(|(rebuilder, request)| rebuilder.explain(request));
-        let (planned, warnings) = explained.map_err(|error| error.object(&object.name))?;
-        Ok((v1::RepairPlan { plan: planned.json()?, stripe: number, lost: vec![block.index.into()] }, warnings))
-    }
-
     /// The request to rebuild the node's block of a stripe.
-    async fn request(&self, object: &ObjectRecord, stripe: StripeRecord, block: Block) -> Result<(Rebuilder<'_>, Request)> {
+    async fn request(
+        &self,
+        object: &ObjectRecord,
+        stripe: StripeRecord,
+        block: Block,
+        scheduled: Option<Scheduled>,
+    ) -> Result<(Rebuilder<'_>, Request)> {
         let code = self.shared.code(&object.code)?;
         let bucket = self.shared.meta.bucket(&object.name.bucket).await;
         let (_, policy) = bucket.map_err(|error| self.shared.meta_error(error))?;
-        let (lost, named) = (node_repair::lost(&stripe, block), (&code, &object.name));
-        let request = rebuild::request(&self.shared, named, stripe, lost, &self.options, policy.failure_domain);
-        let request = node_repair::request(&self.repair, request);
+        let request = self.request_of((&code, &object.name), stripe, block, policy.failure_domain, scheduled);
         Ok((Rebuilder { shared: &self.shared, version: object.version, shares: &self.shares }, request))
+    }
+
+    fn request_of(
+        &self,
+        named: (&SharedCode, &ObjectName),
+        stripe: StripeRecord,
+        block: Block,
+        failure_domain: FailureDomain,
+        scheduled: Option<Scheduled>,
+    ) -> Request {
+        let lost = node_repair::lost(&stripe, block);
+        let request = rebuild::request(&self.shared, named, stripe, lost, &self.options, failure_domain);
+        node_repair::request(&self.repair, request, scheduled)
     }
 }
 

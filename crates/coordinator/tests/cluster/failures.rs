@@ -186,7 +186,7 @@ async fn a_repair_goes_on_when_a_helper_dies() {
             // The plan exists and is about to be opened.
             Event::Plan(_) => world.kill(helper),
             Event::Done(last) => done = Some(last),
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::Schedule(_) => {}
         }
     }
     assert_eq!(done.unwrap().blocks.len(), 1);
@@ -211,7 +211,7 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
                     let binding = weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap().plan.binding;
                     helper = Some(binding.parties[usize::from(binding.blocks[1].vertex)]);
                 }
-                Event::Plan(_) => {}
+                Event::Plan(_) | Event::Schedule(_) => {}
                 Event::Progress(progress) if progress.message.is_empty() => {
                     let Some(Party::Node(helper)) = helper else { panic!("a client helps: {helper:?}") };
                     if progress.done_bytes > 0 && missing.is_none() {

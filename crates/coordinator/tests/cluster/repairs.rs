@@ -7,10 +7,10 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_agent::Throttle;
 use weft_client::{
-    PutOptions, RepairNodeOptions, RepairOptions,
-    api::{BlockRange, Job, ReadStripeRequest, repair_event::Event},
+    JobChange, PutOptions, RepairNodeOptions, RepairOptions,
+    api::{BlockRange, Job, ReadStripeRequest, RepairSchedule, repair_event::Event},
 };
-use weft_types::{ByteSize, Error, NodeId, Party, Reaction};
+use weft_types::{ByteSize, Error, HelperSelect, NodeId, Party, Reaction};
 
 impl World {
     /// Reports a node's failure as a reader of an object would. The node is suspect from then on.
@@ -51,6 +51,104 @@ async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
         blocks.iter().filter(|block| block.generation == 2).for_each(|block| *given.entry(block.node).or_insert(0) += 1);
     }
     assert_eq!(given, BTreeMap::from([(7, 8), (8, 8)]));
+}
+
+/// The schedule of a node's repair, as explained.
+async fn schedule(world: &World, node: u32, options: &RepairNodeOptions) -> RepairSchedule {
+    let mut events = world.client.explain_repair_node(NodeId(node), options).await.unwrap();
+    let mut schedule = None;
+    while let Some(event) = events.next().await.unwrap() {
+        if let Some(Event::Schedule(told)) = event.event {
+            schedule = Some(told);
+        }
+    }
+    schedule.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_way_to_select_repairs_a_node_and_the_balanced_ones_load_all_links_evenly() {
+    for select in HelperSelect::ALL {
+        let mut world = World::new(10, 1).await;
+        for key in 0..30 {
+            world.put(&format!("k{key}"), &data(256 << 10, key)).await.unwrap();
+        }
+        let lost = world.holder("k0", 0).await;
+        let held = world.block_files(lost).len() as u64;
+        world.kill(lost);
+        world.until("one node is down", async |world| world.up().await.len() == 9).await;
+        let (select, scheme) = (select.name().to_owned(), "conventional".to_owned());
+        let options = RepairNodeOptions { select, scheme, ..RepairNodeOptions::default() };
+        let told = schedule(&world, lost, &options).await;
+        if !["random", "schedule"].contains(&options.select.as_str()) {
+            assert_eq!(told, schedule(&world, lost, &options).await, "the same schedule again");
+        }
+        let select = &options.select;
+        assert_eq!((told.blocks, &told.select), (held, select));
+        let sent: u64 = told.nodes.iter().map(|node| node.up_bytes).sum();
+        assert_eq!(sent, held * 4 * (64 << 10), "{select}: four blocks for each");
+        assert!(told.bound_bytes > 0 && told.busiest_bytes >= told.bound_bytes, "{select}: {told:?}");
+
+        let job = world.client.repair_node(NodeId(lost), &options).await.unwrap().id;
+        let ended = world.ended(job).await;
+        assert_eq!((ended.state.as_str(), ended.done.map(|done| done.blocks)), ("done", Some(held)), "{}", ended.last_error);
+        let mut given: BTreeMap<u32, u64> = BTreeMap::new();
+        for key in 0..30 {
+            let name = format!("k{key}");
+            let blocks = world.stat(&name).await.stripes[0].blocks.clone();
+            blocks.iter().filter(|block| block.generation == 2).for_each(|block| *given.entry(block.node).or_insert(0) += 1);
+            let nodes: BTreeSet<u32> = blocks.iter().map(|block| block.node).collect();
+            assert_eq!(nodes.len(), 6, "{select}: two blocks of {name} on a node");
+            assert!(world.get(&name, "").await.unwrap().0 == data(256 << 10, key), "{select}: {name}");
+        }
+        if ["boost", "balance", "sequential", "polling"].contains(&select.as_str()) {
+            let ratio = told.busiest_bytes as f64 / told.bound_bytes as f64;
+            assert!(ratio <= 1.2, "{select}: {told:?}");
+            assert!(given.values().all(|blocks| *blocks <= held.div_ceil(9)), "{select}: {held} blocks on {given:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stripe_that_survives_fewer_losses_is_repaired_first() {
+    let mut world = World::new(9, 1).await;
+    let bytes = data(256 << 10, 5);
+    let mut at_risk = Vec::new();
+    for key in 0..24 {
+        world.put(&format!("k{key}"), &bytes).await.unwrap();
+    }
+    let lost = [world.holder("k20", 0).await, world.holder("k20", 1).await];
+    for key in 0..24 {
+        let nodes: Vec<u32> = world.stat(&format!("k{key}")).await.stripes[0].blocks.iter().map(|block| block.node).collect();
+        if lost.iter().all(|node| nodes.contains(node)) {
+            at_risk.push(key);
+        }
+    }
+    assert!(!at_risk.is_empty() && at_risk.len() < 20, "{at_risk:?}");
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two nodes are down", async |world| world.up().await.len() == 7).await;
+    world.slow_down_agents().await;
+    let options = RepairNodeOptions { select: "sequential".into(), scheme: "pipeline".into(), ..RepairNodeOptions::default() };
+    let job = world.client.repair_node(NodeId(lost[0]), &options).await.unwrap().id;
+    let rebuilt = async |world: &World| -> Vec<u64> {
+        let mut rebuilt = Vec::new();
+        for key in 0..24 {
+            let blocks = world.stat(&format!("k{key}")).await.stripes[0].blocks.clone();
+            if blocks.iter().any(|block| block.generation == 2) {
+                rebuilt.push(key);
+            }
+        }
+        rebuilt
+    };
+    let most = at_risk.len() as u64;
+    world
+        .until("those at risk are repaired", async |world| {
+            let keys = rebuilt(world).await;
+            let done = world.client.job(job).await.unwrap().done.map_or(0, |done| done.blocks);
+            assert!(done >= most || keys.iter().all(|key| at_risk.contains(key)), "{keys:?} before {at_risk:?}");
+            done >= most
+        })
+        .await;
+    world.client.change_job(job, JobChange::Cancel).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

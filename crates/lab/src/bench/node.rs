@@ -1,7 +1,8 @@
 //! Measures the recovery of a whole node on shaped links: the same blocks, rebuilt repeatedly on one or more requestors.
 //!
-//! The requestors hold no other blocks. Between runs the blocks are moved back to their home over fast links, so every run starts from
-//! the same state. The measured time is that of the coordinator's job, by the coordinator's clock.
+//! Either all nodes hold blocks, and get the lost ones, or some requestors hold none and get them all. Between runs the blocks are
+//! copied back to their home over fast links, so every run starts from the same state. The measured time is that of the coordinator's
+//! job, by the coordinator's clock.
 
 use super::{
     IdleMeter, Sample,
@@ -9,25 +10,29 @@ use super::{
     until_nodes,
 };
 use crate::testbed::{LinkRate, Settings, Testbed};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use std::collections::BTreeMap;
 use weft_cli::{local::Signal, seed, session::Session};
 use weft_client::{
-    RepairNodeOptions,
+    RepairNodeOptions, RepairOptions,
     api::{Job, repair_event::Event},
 };
-use weft_types::{AutoSize, Error, NodeId, Party, Result};
+use weft_control::schedule::Starting;
+use weft_types::{AutoSize, Error, HelperSelect, NodeId, Party, Result};
 
 /// More stripes than this mean that something is wrong.
 const STRIPES_MAX: usize = 256;
-/// Blocks that are moved back at the same time.
-const BROUGHT_TOGETHER: u32 = 8;
+/// Blocks that are copied back at the same time.
+const BROUGHT_TOGETHER: usize = 8;
+/// The most stripes that a repair may be asked to run at the same time.
+const CONCURRENCY_MAX: usize = 64;
 
 /// The placement of the stored blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout<'a> {
     pub(crate) code: &'a str,
     pub(crate) block_len: u64,
-    /// The first nodes hold blocks; all others are requestors.
+    /// The first nodes hold blocks; all others are requestors. If all hold blocks, all are requestors, too.
     pub(crate) holders: u32,
     /// Blocks that the lost node held.
     pub(crate) lost: usize,
@@ -37,10 +42,11 @@ pub(crate) struct Layout<'a> {
 #[derive(Debug)]
 pub(crate) struct LostNode {
     node: NodeId,
-    blocks: usize,
     block_len: u64,
     /// The objects, of one stripe each.
     keys: Vec<String>,
+    /// Those of which the node holds a block, and the block's index.
+    held: Vec<(String, u8)>,
     requestors: Vec<NodeId>,
 }
 
@@ -55,11 +61,11 @@ impl LostNode {
         until_nodes(session, away, |node| node.state != "up").await?;
         let link = testbed.settings().link;
         set_links(testbed, None)?;
-        let (mut keys, mut held): (_, BTreeMap<u32, usize>) = (Vec::new(), BTreeMap::new());
+        let (mut keys, mut held): (_, BTreeMap<u32, Vec<(String, u8)>>) = (Vec::new(), BTreeMap::new());
         // The prefix avoids other objects: the cluster may be in use.
         let run = seed::seed()?;
         let node = loop {
-            if let Some((node, _)) = held.iter().find(|(_, blocks)| **blocks >= layout.lost) {
+            if let Some((node, _)) = held.iter().find(|(_, blocks)| blocks.len() >= layout.lost) {
                 break NodeId(*node);
             }
             if keys.len() == STRIPES_MAX {
@@ -67,14 +73,17 @@ impl LostNode {
             }
             let key = format!("node-{run:016x}/{}", keys.len());
             let blocks = store_stripe(session, &key, layout.code, layout.block_len, seed ^ keys.len() as u64, true).await?;
-            blocks.iter().for_each(|block| *held.entry(block.node).or_default() += 1);
+            for block in blocks {
+                held.entry(block.node).or_default().push((key.clone(), block.index as u8));
+            }
             keys.push(key);
         };
         set_links(testbed, link)?;
         away.iter().try_for_each(|name| cluster.start(name))?;
         until_nodes(session, away, |node| node.state == "up").await?;
         let requestors = session.find_nodes(away).await?;
-        Ok(Self { node, blocks: layout.lost, block_len: layout.block_len, keys, requestors })
+        let held = held.remove(&node.0).unwrap_or_default();
+        Ok(Self { node, block_len: layout.block_len, keys, held, requestors })
     }
 
     /// Nodes that can receive blocks.
@@ -84,10 +93,11 @@ impl LostNode {
 
     /// What a recovery rebuilds.
     pub(crate) fn rebuilt_bytes(&self) -> u64 {
-        self.blocks as u64 * self.block_len
+        self.held.len() as u64 * self.block_len
     }
 
-    /// Rebuilds all blocks of the node on that many requestors, all at the same time, and moves them back.
+    /// Rebuilds all blocks of the node on that many requestors (0: on any nodes) and copies them back. Unless the links decide how
+    /// many, as many as possible are rebuilt at the same time.
     pub(crate) async fn rebuild(
         &self,
         session: &Session,
@@ -95,8 +105,10 @@ impl LostNode {
         case: &Case,
         requestors: usize,
     ) -> Result<Recovered> {
-        let to = self.requestors.get(..requestors).filter(|to| !to.is_empty());
+        let to = self.requestors.get(..requestors);
         let to = to.ok_or_else(|| Error::invalid(format!("there are not {requestors} requestors")))?;
+        let by_links = HelperSelect::ALL.into_iter().any(|it| it.name() == case.select && Starting::of(it).by_links());
+        let blocks = self.held.len();
         let slice_len = match case.slice_len {
             AutoSize::Bytes(size) => size.0,
             AutoSize::Auto => 0,
@@ -105,9 +117,10 @@ impl LostNode {
             select: case.select.clone(),
             to: to.to_vec(),
             scheme: case.scheme.clone(),
-            concurrency: self.blocks as u32,
+            concurrency: if by_links { 0 } else { blocks.min(CONCURRENCY_MAX) as u32 },
             slice_len,
             force: true,
+            prefer: String::new(),
         };
         let load = Load::of(session, self.node, &options).await?;
         let idle = IdleMeter::begin();
@@ -115,42 +128,59 @@ impl LostNode {
         let job = ended(session, self.node, &begun).await?;
         let cpu_idle = idle.share();
         let done = done_blocks(&job);
-        if done != self.blocks as u64 {
-            return Err(Error::fatal(format!("{done} blocks of node {} were rebuilt instead of {}", self.node, self.blocks)));
+        if done != blocks as u64 {
+            return Err(Error::fatal(format!("{done} blocks of node {} were rebuilt instead of {blocks}", self.node)));
         }
         // The coordinator's timestamps: an observer sees the end later.
         let seconds = job.changed_ms.saturating_sub(job.created_ms) as f64 / 1e3;
-        let bound_s = testbed.settings().link.map(|link| load.seconds(link.goodput_bytes_per_s()));
-        let most = self.bring_back(session, testbed, to).await?;
-        Ok(Recovered { sample: Sample { seconds, bytes_moved: load.moved_bytes, cpu_idle }, bound_s, most })
+        let rate = testbed.settings().link.map(LinkRate::goodput_bytes_per_s);
+        let most = self.bring_back(session, testbed).await?;
+        Ok(Recovered {
+            sample: Sample { seconds, bytes_moved: load.moved_bytes, cpu_idle },
+            bound_s: rate.map(|rate| load.busiest() as f64 / rate),
+            least_s: rate.map(|rate| load.bound_bytes as f64 / rate),
+            most,
+        })
     }
 
-    /// Moves every block back to its home; returns how many the busiest requestor had.
-    async fn bring_back(&self, session: &Session, testbed: &mut Testbed, from: &[NodeId]) -> Result<usize> {
+    /// Copies every block back to its home; returns how many the node with most of them had.
+    async fn bring_back(&self, session: &Session, testbed: &mut Testbed) -> Result<usize> {
         let link = testbed.settings().link;
         set_links(testbed, None)?;
-        let options = RepairNodeOptions {
-            select: "lru".to_owned(),
-            to: vec![self.node],
-            scheme: "pipeline".to_owned(),
-            concurrency: BROUGHT_TOGETHER,
-            slice_len: 0,
-            force: true,
-        };
-        let mut jobs = Vec::with_capacity(from.len());
-        for node in from {
-            jobs.push((*node, session.client.repair_node(*node, &options).await?));
-        }
-        let (mut brought, mut most) = (0, 0);
-        for (node, job) in jobs {
-            let blocks = done_blocks(&ended(session, node, &job).await?);
-            (brought, most) = (brought + blocks, blocks.max(most));
-        }
-        if brought != self.blocks as u64 {
-            return Err(Error::fatal(format!("only {brought} of {} blocks were moved back to {}", self.blocks, self.node)));
-        }
+        let one = |(key, index): &(String, u8)| self.bring_one(session, key.clone(), *index);
+        let from: Vec<u32> = stream::iter(self.held.iter().map(one)).buffer_unordered(BROUGHT_TOGETHER).try_collect().await?;
         set_links(testbed, link)?;
-        Ok(most as usize)
+        let mut most: BTreeMap<u32, usize> = BTreeMap::new();
+        from.into_iter().for_each(|node| *most.entry(node).or_default() += 1);
+        Ok(most.into_values().max().unwrap_or(0))
+    }
+
+    /// Copies one block back; returns the node where it was.
+    async fn bring_one(&self, session: &Session, key: String, index: u8) -> Result<u32> {
+        let bucket = super::repair::Subject::bucket();
+        let object = session.client.stat(bucket, &key).await?;
+        let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
+        let from = blocks.iter().find(|block| block.index == u32::from(index)).map(|block| block.node);
+        let from = from.ok_or_else(|| Error::fatal(format!("{key} has no block {index}")))?;
+        if NodeId(from) == self.node {
+            return Err(Error::fatal(format!("block {index} of {key} was not rebuilt on another node")));
+        }
+        let options = RepairOptions {
+            blocks: vec![index],
+            scheme: super::DIRECT.to_owned(),
+            to: vec![self.node],
+            ..RepairOptions::default()
+        };
+        let mut repair = session.client.repair(bucket, &key, &options).await?;
+        while let Some(event) = repair.next().await? {
+            if let Some(Event::Done(done)) = event.event {
+                return match done.blocks.len() {
+                    1 => Ok(from),
+                    _ => Err(Error::fatal(format!("block {index} of {key} was not copied back to {}", self.node))),
+                };
+            }
+        }
+        Err(Error::retry("the connection to the coordinator ended before the copy did"))
     }
 
     /// Removes the stored objects.
@@ -166,8 +196,10 @@ impl LostNode {
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) sample: Sample,
-    /// The least time that the links allow.
+    /// The least time that the links allow for its plans.
     pub(crate) bound_s: Option<f64>,
+    /// The least time that the links allow for any plans of the same scheme.
+    pub(crate) least_s: Option<f64>,
     /// Blocks that the busiest requestor received.
     pub(crate) most: usize,
 }
@@ -178,6 +210,8 @@ struct Load {
     up: BTreeMap<Party, u64>,
     down: BTreeMap<Party, u64>,
     moved_bytes: u64,
+    /// What no choice of nodes can undercut on the busiest link.
+    bound_bytes: u64,
 }
 
 impl Load {
@@ -186,9 +220,13 @@ impl Load {
         let mut load = Self::default();
         let mut plans = session.client.explain_repair_node(node, options).await?;
         while let Some(event) = plans.next().await? {
-            if let Some(Event::Plan(it)) = event.event {
-                let saved = weft_plan::from_json(&String::from_utf8_lossy(&it.plan))?;
-                load.add(&weft_plan::cost(&saved.plan)?);
+            match event.event {
+                Some(Event::Plan(it)) => {
+                    let saved = weft_plan::from_json(&String::from_utf8_lossy(&it.plan))?;
+                    load.add(&weft_plan::cost(&saved.plan)?);
+                }
+                Some(Event::Schedule(it)) => load.bound_bytes = it.bound_bytes,
+                _ => {}
             }
         }
         Ok(load)
@@ -202,10 +240,9 @@ impl Load {
         }
     }
 
-    /// The time of the busiest link, if all links have this rate.
-    fn seconds(&self, bytes_per_s: f64) -> f64 {
-        let most = self.up.values().chain(self.down.values()).max().copied().unwrap_or(0);
-        most as f64 / bytes_per_s
+    /// The bytes on the busiest link.
+    fn busiest(&self) -> u64 {
+        self.up.values().chain(self.down.values()).max().copied().unwrap_or(0)
     }
 }
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::{fs, io::ErrorKind, path::Path, sync::Mutex, thread};
 use weft_cli::{files::io_error, interrupt, table::columns};
 use weft_control::schedule::{
-    Assignment, Candidates, Load, Parts, Repair, algorithm_1, balance, baseline, imbalance, loads, lower_bound, parts,
+    Assignment, Candidates, Load, Parts, Repair, Speeds, algorithm_1, balance, baseline, imbalance, loads, lower_bound, parts,
 };
-use weft_types::{Error, Layout, Result, StripeLayout};
+use weft_types::{Error, Result};
 
 /// The results, in the form of `weft bench`.
 pub(crate) type Report = bench::Report<Asked, Cell>;
@@ -125,10 +125,9 @@ pub(crate) fn run(asked: Asked, told: impl Fn(usize, usize) + Sync) -> Result<Re
 fn row(asked: Asked, (code_at, scheme_at): (usize, usize)) -> Result<Vec<Cell>> {
     let ((code_name, spec), (scheme_name, scheme)) = (CODES[code_at], SCHEMES[scheme_at]);
     let code = weft_codes::parse(spec).map_err(Error::fatal)?;
-    let (k, m, alpha) = (code.k() as u32, code.m() as u32, code.alpha());
-    let layout = Layout::new(alpha as u64, alpha as u64, alpha as u32)?;
-    let stripe = StripeLayout { layout, k, m, data_len: u64::from(k) * alpha as u64 };
-    let all = (0..code.n() as u8).map(|lost| parts(code.as_ref(), stripe, scheme, lost)).collect::<Result<Vec<Parts>>>()?;
+    let others = |lost: u8| (0..code.n() as u8).filter(|index| *index != lost).collect::<Vec<_>>();
+    let all = (0..code.n() as u8).map(|lost| parts(code.as_ref(), scheme, lost, &others(lost), None));
+    let all = all.collect::<Result<Vec<Parts>>>()?;
     let (mut imbalances, mut bounded) = ([const { Vec::new() }; SELECTS.len()], [const { Vec::new() }; SELECTS.len()]);
     for set in 0..asked.sets {
         interrupt::check()?;
@@ -138,7 +137,7 @@ fn row(asked: Asked, (code_at, scheme_at): (usize, usize)) -> Result<Vec<Cell>> 
             let mut rng = StdRng::seed_from_u64(asked.seed.wrapping_add(number as u64));
             let repairs: Vec<Repair> = (0..BLOCKS).map(|_| lost_block(&all, &mut rng)).collect();
             let is_bounded = set < BALANCED_SETS;
-            let least = is_bounded.then(|| lower_bound(&repairs, NODES));
+            let least = is_bounded.then(|| lower_bound(&repairs, &Speeds::even(NODES)));
             for (at, select) in SELECTS.into_iter().enumerate() {
                 let balanced = matches!(select, Select::Algorithm1 | Select::Balance);
                 if balanced && !is_bounded {
@@ -183,16 +182,16 @@ fn lost_block(parts: &[Parts], rng: &mut StdRng) -> Repair {
     homes[lost] = 0;
     let mut holders = homes.clone();
     holders.sort_unstable();
-    parts[lost].repair(|index| homes[usize::from(index)], Candidates::AllBut(holders))
+    parts[lost].repair(1, |index| homes[usize::from(index)], Candidates::AllBut(holders))
 }
 
 fn chosen(select: Select, repairs: &[Repair], rng: &mut StdRng) -> Result<Vec<Assignment>> {
     let none = [Load::default(); NODES];
     let chosen = match select {
         Select::Random => Some(baseline::random(NODES, repairs, rng)),
-        Select::LruStripe => Some(baseline::lru_by_stripe(NODES, repairs)),
+        Select::LruStripe => Some(baseline::Stamps::default().lru_by_stripe(NODES, repairs)),
         Select::Algorithm1 => algorithm_1(repairs, &none),
-        Select::Balance => balance(repairs, &none),
+        Select::Balance => balance(repairs, &none, &Speeds::even(NODES)),
     };
     chosen.ok_or_else(|| Error::fatal("internal error: a stripe has no node for its block"))
 }

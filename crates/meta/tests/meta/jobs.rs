@@ -9,13 +9,14 @@ use std::path::Path;
 use weft_meta::*;
 use weft_types::{
     Amount, BlockState, Epoch, HelperSelect, Home, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork,
-    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeId, NodeRepair, NodeState, StripeLayout, StripeRecord,
+    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeId, NodeRepair, NodeState, Prefer, StripeLayout, StripeRecord,
 };
 
 fn repair(node: u32) -> JobWork {
     JobWork::RepairNode(NodeRepair {
         node: NodeId(node),
         select: HelperSelect::Random,
+        prefer: Prefer::Time,
         to: vec![NodeId(4), NodeId(5)],
         scheme: "pipeline".into(),
         concurrency: 3,

@@ -1569,7 +1569,7 @@ pub struct CoolReply {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RepairEvent {
-    #[prost(oneof = "repair_event::Event", tags = "1, 2, 3")]
+    #[prost(oneof = "repair_event::Event", tags = "1, 2, 3, 4")]
     pub event: ::core::option::Option<repair_event::Event>,
 }
 /// Nested message and enum types in `RepairEvent`.
@@ -1582,7 +1582,36 @@ pub mod repair_event {
         Progress(super::RepairProgress),
         #[prost(message, tag = "3")]
         Done(super::RepairDone),
+        /// of a node's repair, before the end of its explanation
+        #[prost(message, tag = "4")]
+        Schedule(super::RepairSchedule),
     }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RepairSchedule {
+    /// that are scheduled
+    #[prost(uint64, tag = "1")]
+    pub blocks: u64,
+    #[prost(string, tag = "2")]
+    pub select: ::prost::alloc::string::String,
+    /// those that send or receive
+    #[prost(message, repeated, tag = "3")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeLoad>,
+    /// time of the busiest link, in bytes that the fastest link carries in it
+    #[prost(uint64, tag = "4")]
+    pub busiest_bytes: u64,
+    /// what no schedule of these blocks can undercut, in the same unit
+    #[prost(uint64, tag = "5")]
+    pub bound_bytes: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeLoad {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(uint64, tag = "2")]
+    pub up_bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub down_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RepairPlan {
@@ -1656,7 +1685,7 @@ pub struct RepairNodeRequest {
     /// the node whose blocks are rebuilt on others
     #[prost(uint32, tag = "1")]
     pub node: u32,
-    /// which nodes help: lru, random, index; empty: lru
+    /// which nodes take part, and when: boost, balance, schedule, polling, sequential, lru, lru-stripe, random, index; empty: boost
     #[prost(string, tag = "2")]
     pub select: ::prost::alloc::string::String,
     /// targets of the blocks; empty: the coordinator chooses
@@ -1665,7 +1694,7 @@ pub struct RepairNodeRequest {
     /// empty: the default
     #[prost(string, tag = "4")]
     pub scheme: ::prost::alloc::string::String,
-    /// stripes at the same time; 0: the default
+    /// stripes at the same time, at most; 0: as many as the schedule starts, or the default
     #[prost(uint32, tag = "5")]
     pub concurrency: u32,
     /// bytes; 0: the coordinator's setting
@@ -1674,6 +1703,9 @@ pub struct RepairNodeRequest {
     /// even if the node is up
     #[prost(bool, tag = "7")]
     pub force: bool,
+    /// what an open scheme minimises: whole, time, traffic; empty: whole
+    #[prost(string, tag = "8")]
+    pub prefer: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConvertRequest {

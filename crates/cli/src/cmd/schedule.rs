@@ -1,0 +1,86 @@
+//! The schedule of a node's repair: what each node sends and receives, and how far the busiest is from the lower bound.
+
+use serde::Serialize;
+use weft_cli::{
+    names::with_names,
+    output::{Output, print},
+    table::columns,
+};
+use weft_client::api::{self, RepairSchedule};
+use weft_types::{Error, NodeId, Result, human_bytes};
+
+/// The JSON form. `weft plan` skips it among plans.
+#[derive(Debug, Serialize)]
+struct Shown {
+    schedule: Schedule,
+}
+
+#[derive(Debug, Serialize)]
+struct Schedule {
+    select: String,
+    blocks: u64,
+    /// The time of the busiest link, in bytes that the fastest link carries in it.
+    busiest_bytes: u64,
+    /// What no schedule of these blocks can undercut.
+    bound_bytes: u64,
+    ratio: f64,
+    nodes: Vec<Load>,
+}
+
+#[derive(Debug, Serialize)]
+struct Load {
+    node: String,
+    up_bytes: u64,
+    down_bytes: u64,
+}
+
+/// Shows it: with `--json` as an object with the key `schedule`.
+pub(super) fn show(schedule: &RepairSchedule, nodes: &[api::Node], output: Output) -> Result<()> {
+    let name = |node: u32| with_names(&NodeId(node).to_string(), nodes);
+    let load = |it: &api::NodeLoad| Load { node: name(it.node), up_bytes: it.up_bytes, down_bytes: it.down_bytes };
+    let shown = Schedule {
+        select: schedule.select.clone(),
+        blocks: schedule.blocks,
+        busiest_bytes: schedule.busiest_bytes,
+        bound_bytes: schedule.bound_bytes,
+        ratio: schedule.busiest_bytes as f64 / schedule.bound_bytes.max(1) as f64,
+        nodes: schedule.nodes.iter().map(load).collect(),
+    };
+    if output.json {
+        return print(&serde_json::to_string_pretty(&Shown { schedule: shown }).map_err(Error::fatal)?);
+    }
+    print(&text(&shown))
+}
+
+fn text(schedule: &Schedule) -> String {
+    let Schedule { select, blocks, busiest_bytes, bound_bytes, ratio, nodes } = schedule;
+    let (busiest, bound) = (human_bytes(*busiest_bytes), human_bytes(*bound_bytes));
+    let row = |load: &Load| vec![load.node.clone(), human_bytes(load.up_bytes), human_bytes(load.down_bytes)];
+    let table = columns(["node", "sends", "receives"], &[1, 2], nodes.iter().map(row));
+    format!(
+        "Schedule of {blocks} blocks by {select}\n{}\n\nbusiest link {busiest}, lower bound {bound}, ratio {ratio:.3}\n",
+        table.trim_end()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_all_nodes_and_the_ratio() {
+        let load = |node: &str, up_bytes, down_bytes| Load { node: node.into(), up_bytes, down_bytes };
+        let schedule = Schedule {
+            select: "boost".into(),
+            blocks: 3,
+            busiest_bytes: 3 << 20,
+            bound_bytes: 2 << 20,
+            ratio: 1.5,
+            nodes: vec![load("node-01", 3 << 20, 0), load("node-02", 0, 1 << 20)],
+        };
+        let text = text(&schedule);
+        for part in ["3 blocks by boost", "node-01", "node-02", "3.0 MiB", "1.0 MiB", "lower bound 2.0 MiB", "ratio 1.500"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a schedule may choose for a rebuild.
+
+use super::Request;
+use crate::{
+    known::Known,
+    planning::{self, Readable},
+    schedule::Open,
+    view::View,
+};
+use std::collections::BTreeSet;
+use weft_types::{AutoSize, FailureDomain, NodeId};
+
+impl Request {
+    /// What is open: which blocks can help, and which nodes can get the lost one. `None` if there is nothing to schedule:
+    /// for several blocks, or for one of which there is a copy.
+    pub fn open(&self, view: &View, known: &Known) -> Option<Open> {
+        let [lost] = self.lost.as_slice() else { return None };
+        let stripe = self.serving(view, &BTreeSet::new());
+        let Readable { good, .. } = planning::readable(&stripe, view);
+        let mut nodes = BTreeSet::new();
+        let mut available: Vec<(u8, NodeId)> = Vec::with_capacity(good.len());
+        for index in good.into_iter().filter(|index| self.is_usable(&stripe, *index)) {
+            let node = stripe.home_of(index)?.node;
+            // Doubtful blocks and nodes help only if there is no alternative, which the rebuild finds out.
+            if stripe.corrupt_bytes(index).is_empty() && !self.avoid.contains(&node) && nodes.insert(node) {
+                available.push((index, node));
+            }
+        }
+        available.sort_unstable();
+        if self.purpose.is_put() || available.iter().any(|(index, _)| *index == lost.index) {
+            return None;
+        }
+        let block_len = stripe.layout.block_len(lost.index.into());
+        let is_by_rack = self.unit_of_placement() == FailureDomain::Rack;
+        Some(Open {
+            code: known.shortened(&self.code, stripe.dimension()),
+            lost: lost.index,
+            block_len,
+            available,
+            held: self.kept().map(|(_, node)| node).collect(),
+            never: self.avoid.iter().copied().chain(self.lost_nodes()).chain(self.not_asked(view)).collect(),
+            rack_max: is_by_rack.then(|| self.code.tolerance()),
+            in_blocks: matches!(self.options.slice_len, AutoSize::Bytes(slice) if slice.0 >= block_len),
+            named: self.to.is_named(),
+            reserve_bytes: self.disk_reserve_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::request, *};
+    use crate::{
+        fixtures::view,
+        helpers::LastUsed,
+        planning::Planned,
+        rebuild::{BlocksGiven, Destination, Rebuild, World},
+        schedule::Scheduled,
+    };
+    use rand::{SeedableRng, rngs::StdRng};
+    use std::time::Duration;
+    use weft_plan::{Class, Network, ProofKey};
+    use weft_schemes::Run;
+    use weft_types::{HelperSelect, Party, PlanId};
+
+    fn known() -> Known {
+        Known::new(ProofKey::PUBLIC)
+    }
+
+    /// The rebuild of block 0 in a job, by a schedule with a chain over these nodes to `home`.
+    fn scheduled(helpers: &[u32], home: u32, to: &[u32]) -> Request {
+        let helpers = helpers.iter().copied().map(NodeId).collect();
+        let (lines, round) = (Vec::new(), 0);
+        let scheduled = Scheduled { scheme: "pipeline".into(), helpers, home: NodeId(home), lines, round };
+        let mut request = request(&[0]);
+        request.options.scheme.clone_from(&scheduled.scheme);
+        let to = Destination::Among(to.iter().copied().map(NodeId).collect());
+        Request { helpers: Some(HelperSelect::Boost), scheduled: Some(scheduled), to, ..request }
+    }
+
+    /// The nodes of the first plan, in the order of the chain.
+    fn chain(request: Request, view: &View) -> Vec<u32> {
+        let (mut used, mut given, mut rng) = (LastUsed::default(), BlocksGiven::new(), StdRng::seed_from_u64(1));
+        let mut world = World { view, used: &mut used, given: &mut given, rng: &mut rng };
+        let (ask, _) = Rebuild::new(request).explain(&mut world).unwrap();
+        let run = |slice_len| Run::new(PlanId(1), 1, Class::Repair, slice_len);
+        let Planned { plan, .. } = ask.plan(view, &Network::uniform(1e9), &known(), run).unwrap();
+        let lane = &plan.shape.lanes[0];
+        let node = |stage: u16| match plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)] {
+            Party::Node(node) => node.0,
+            Party::Client(_) => panic!("a client takes part"),
+        };
+        let starts = lane.links.iter().find(|link| lane.links.iter().all(|other| other.to != link.from));
+        let mut at = starts.unwrap().from;
+        let mut nodes = vec![node(at)];
+        while let Some(link) = lane.links.iter().find(|link| link.from == at) {
+            at = link.to;
+            nodes.push(node(at));
+        }
+        nodes
+    }
+
+    #[test]
+    fn what_can_be_read_may_help_and_nodes_without_a_block_may_get_one() {
+        let mut request = Request { to: Destination::Among([2, 8, 9].map(NodeId).into()), ..request(&[0]) };
+        let open = request.open(&view(9, &[1, 3]), &known()).unwrap();
+        assert_eq!(open.available, [(1, 2), (3, 4), (4, 5), (5, 6)].map(|(index, node)| (index, NodeId(node))));
+        assert_eq!(open.held, [2, 3, 4, 5, 6].map(NodeId), "block 2 stays where it is, although its node is down");
+        assert_eq!(open.never, [1, 3, 4, 5, 6, 7].map(NodeId).into());
+        assert!(open.named && !open.in_blocks && open.rack_max.is_none() && open.lost == 0);
+        let mut suspect = view(9, &[1]);
+        suspect.nodes.get_mut(&NodeId(4)).unwrap().suspect_for = Duration::from_secs(1);
+        (request.failure_domain, request.to) = (FailureDomain::Rack, Destination::Anywhere);
+        request.avoid = [NodeId(5)].into();
+        let open = request.open(&suspect, &known()).unwrap();
+        assert_eq!(open.available.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2, 5]);
+        assert_eq!((open.rack_max, open.named), (Some(2), false));
+        assert!(super::super::tests::request(&[0, 1]).open(&suspect, &known()).is_none(), "two blocks are not scheduled");
+    }
+
+    #[test]
+    fn a_schedule_says_who_helps_in_which_order_and_who_gets_the_block() {
+        let all = view(12, &[1]);
+        assert_eq!(chain(scheduled(&[6, 3, 5, 2], 11, &[]), &all), [6, 3, 5, 2, 11]);
+        assert_eq!(chain(scheduled(&[2, 4, 3, 6], 8, &[8, 9]), &all), [2, 4, 3, 6, 8]);
+    }
+
+    #[test]
+    fn others_take_the_places_of_nodes_that_are_gone() {
+        let gone = view(12, &[1, 3, 11]);
+        let nodes = chain(scheduled(&[6, 3, 5, 2], 11, &[]), &gone);
+        assert_eq!(nodes.len(), 5);
+        assert!(nodes.iter().all(|node| ![1, 3, 11].contains(node)), "{nodes:?}");
+        // A scheduled home that holds a block of the stripe by now.
+        assert!(*chain(scheduled(&[6, 3, 5, 2], 4, &[]), &view(12, &[1])).last().unwrap() > 6);
+    }
+
+    #[test]
+    fn a_suspect_home_is_replaced_unless_an_operator_named_it() {
+        let mut suspect = view(12, &[1]);
+        suspect.nodes.get_mut(&NodeId(11)).unwrap().suspect_for = Duration::from_secs(1);
+        assert_ne!(chain(scheduled(&[6, 3, 5, 2], 11, &[]), &suspect).last(), Some(&11));
+        assert_eq!(chain(scheduled(&[6, 3, 5, 2], 11, &[11]), &suspect).last(), Some(&11));
+    }
+}

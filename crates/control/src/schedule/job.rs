@@ -1,0 +1,373 @@
+//! The schedule of a job: batch by batch, which scheme rebuilds each block, and which nodes help and receive it.
+//!
+//! What nodes carry adds up over the batches, so that the whole job is balanced. A batch sees the nodes and links as they
+//! are when it is scheduled: what failed or slowed down is planned around in the next one.
+
+use super::{
+    Assigning, Assignment, Candidates, Line, Load, Parts, Repair, Speeds, Transfer, balance, baseline, lower_bound, parts, rounds,
+};
+use crate::{placement, view::View};
+use rand::RngCore;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use weft_codes::SharedCode;
+use weft_plan::Network;
+use weft_schemes::{AUTO, Kind, Patterns, answering};
+use weft_types::{HelperSelect, NodeId, Party, Prefer};
+
+/// The repairs of a batch for each node that is up.
+pub const BLOCKS_PER_NODE: usize = 4;
+
+/// Disks with room for so many blocks are preferred: a batch may bring a node several.
+const ROOM_BLOCKS: u64 = BLOCKS_PER_NODE as u64;
+
+/// The most parts that are kept; each is for a code, a scheme, and the blocks that are there.
+const PARTS_MAX: usize = 4_096;
+
+/// Schemes whose bounds differ by at most this factor count as equal: then the one that rebuilds a block faster is taken.
+const ALIKE: f64 = 1.02;
+
+/// The rebuild of one block, and what of it is open.
+#[derive(Debug, Clone)]
+pub struct Open {
+    /// The code, of the stripe's number of data blocks.
+    pub code: SharedCode,
+    /// The lost block.
+    pub lost: u8,
+    /// The bytes of a block.
+    pub block_len: u64,
+    /// The blocks that can help, by index, and their nodes.
+    pub available: Vec<(u8, NodeId)>,
+    /// The nodes that hold blocks of the stripe that stay.
+    pub held: Vec<NodeId>,
+    /// Further nodes that must not get the block.
+    pub never: BTreeSet<NodeId>,
+    /// The blocks of the stripe that a rack may hold; `None`: racks do not matter.
+    pub rack_max: Option<usize>,
+    /// Whether an operator named the remaining nodes: all of them then count as trusted, including suspect ones.
+    pub named: bool,
+    /// Whether nodes send whole blocks, and not slice by slice.
+    pub in_blocks: bool,
+    /// Bytes that must stay free on a disk besides the block.
+    pub reserve_bytes: u64,
+}
+
+/// What a schedule decides for the rebuild of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scheduled {
+    /// The scheme.
+    pub scheme: String,
+    /// The nodes that help, in the order of their places; further ones only if these cannot.
+    pub helpers: Vec<NodeId>,
+    /// The node that gets the block.
+    pub home: NodeId,
+    /// The time that it needs of each node's links, in bytes that the fastest link carries in it.
+    pub lines: Vec<Line>,
+    /// Of whole blocks: the round of its first transfer in its batch; 0 if it moves in slices.
+    pub round: u32,
+}
+
+/// The cluster as a batch sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Cluster<'a> {
+    /// The nodes.
+    pub view: &'a View,
+    /// What their links can carry.
+    pub network: &'a Network,
+    /// The cache of recipes.
+    pub patterns: &'a Patterns,
+}
+
+/// A schedule as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// What each node sends and receives.
+    pub loads: BTreeMap<NodeId, Load>,
+    /// The time of the busiest link, in bytes that the fastest link carries in it.
+    pub busiest: u64,
+    /// What no assignment of the same repairs can undercut, in the same unit.
+    pub bound: u64,
+}
+
+type PartsKey = (String, usize, &'static str, u8, Vec<u8>);
+
+/// Makes the schedule of a job.
+#[derive(Debug)]
+pub struct Scheduler {
+    assigning: Assigning,
+    prefer: Prefer,
+    /// The scheme's name, or `auto`.
+    scheme: String,
+    carried: BTreeMap<NodeId, Load>,
+    stamps: baseline::Stamps,
+    known: BTreeMap<PartsKey, Option<Arc<Parts>>>,
+    /// The repairs of all batches and the time of the busiest link, if a summary is wanted.
+    told: Option<Vec<(Repair, Vec<NodeId>)>>,
+}
+
+/// The nodes of a batch, by number.
+struct Nodes {
+    ids: Vec<NodeId>,
+    facts: Vec<Facts>,
+    speeds: Speeds,
+}
+
+struct Facts {
+    up: bool,
+    suspect: bool,
+    free_bytes: u64,
+    rack: u32,
+}
+
+/// A repair by one scheme.
+#[derive(Debug, Clone)]
+struct Candidate {
+    scheme: &'static str,
+    parts: Arc<Parts>,
+    scale: u64,
+}
+
+impl Scheduler {
+    /// For a job that selects nodes in this way. `scheme`: its name, or `auto`.
+    pub fn new(select: HelperSelect, prefer: Prefer, scheme: &str) -> Self {
+        Self {
+            assigning: Assigning::of(select),
+            prefer,
+            scheme: scheme.to_owned(),
+            carried: BTreeMap::new(),
+            stamps: baseline::Stamps::default(),
+            known: BTreeMap::new(),
+            told: None,
+        }
+    }
+
+    /// Schedules a batch. `None` for a rebuild that must find its nodes alone, because the schedule has none for it.
+    pub fn batch(&mut self, batch: &[Open], cluster: &Cluster<'_>, rng: &mut dyn RngCore) -> Vec<Option<Scheduled>> {
+        if self.assigning == Assigning::Alone && self.told.is_none() {
+            return vec![None; batch.len()];
+        }
+        let nodes = Nodes::of(cluster);
+        let destinations: Vec<Vec<u32>> = batch.iter().map(|open| nodes.destinations(open)).collect();
+        let chosen = self.schemes(batch, &destinations, &nodes, cluster.patterns);
+        let mut repairs: Vec<(usize, Candidate, Repair)> = Vec::with_capacity(batch.len());
+        for (at, (candidate, destinations)) in chosen.into_iter().zip(destinations).enumerate() {
+            let Some(candidate) = candidate.filter(|_| !destinations.is_empty()) else { continue };
+            let home = |index: u8| nodes.home(&batch[at], index);
+            let repair = candidate.parts.repair(candidate.scale, home, Candidates::These(destinations));
+            // Without enough nodes for a part, the rebuild says why.
+            if repair.parts.iter().all(|part| part.candidates.count(nodes.ids.len()) >= part.vertices.len()) {
+                repairs.push((at, candidate, repair));
+            }
+        }
+        let only: Vec<Repair> = repairs.iter().map(|(.., repair)| repair.clone()).collect();
+        let assignments = self.assign(&only, &nodes, rng);
+        let mut scheduled = vec![None; batch.len()];
+        let (mut in_blocks, mut transfers) = (Vec::new(), Vec::new());
+        for ((at, candidate, repair), assignment) in repairs.iter().zip(assignments.unwrap_or_default()) {
+            scheduled[*at] = self.scheduled(candidate, repair, &assignment, &nodes);
+            if batch[*at].in_blocks {
+                let places: Vec<u32> = assignment.concat();
+                let of = |(from, to): &(usize, usize)| Some(Transfer { from: *places.get(*from)?, to: *places.get(*to)? });
+                in_blocks.push(*at);
+                transfers.push(candidate.parts.edges().iter().filter_map(of).collect());
+            }
+        }
+        for (at, rounds) in in_blocks.into_iter().zip(rounds(nodes.ids.len(), &transfers)) {
+            if let Some(scheduled) = &mut scheduled[at] {
+                scheduled.round = rounds.into_iter().min().unwrap_or(0);
+            }
+        }
+        if let Some(told) = &mut self.told {
+            told.extend(only.into_iter().map(|repair| (repair, nodes.ids.clone())));
+        }
+        scheduled
+    }
+
+    fn assign(&mut self, repairs: &[Repair], nodes: &Nodes, rng: &mut dyn RngCore) -> Option<Vec<Assignment>> {
+        let count = nodes.ids.len();
+        match self.assigning {
+            Assigning::Alone => None,
+            Assigning::Random => Some(baseline::random(count, repairs, rng)),
+            Assigning::LruByStripe => Some(self.stamps.lru_by_stripe(count, repairs)),
+            Assigning::Balanced => {
+                let carried = |node: &NodeId| self.carried.get(node).copied().unwrap_or_default();
+                let carried: Vec<Load> = nodes.ids.iter().map(carried).collect();
+                // Only differences matter, and small numbers keep the flow fast.
+                let least = Load {
+                    up: carried.iter().map(|load| load.up).min().unwrap_or(0),
+                    down: carried.iter().map(|load| load.down).min().unwrap_or(0),
+                };
+                let above = |load: &Load| Load { up: load.up - least.up, down: load.down - least.down };
+                balance(repairs, &carried.iter().map(above).collect::<Vec<_>>(), &nodes.speeds)
+            }
+        }
+    }
+
+    /// An assignment in the nodes' own names; counts what they carry.
+    fn scheduled(&mut self, candidate: &Candidate, repair: &Repair, assignment: &Assignment, nodes: &Nodes) -> Option<Scheduled> {
+        let id = |node: &u32| nodes.ids.get(*node as usize).copied();
+        let (root, helpers) = assignment.split_last()?;
+        let home = id(root.first()?)?;
+        let mut lines = Vec::new();
+        for (part, chosen) in repair.parts.iter().zip(assignment) {
+            for (load, node) in part.vertices.iter().zip(chosen) {
+                let at = *node as usize;
+                *self.carried.entry(id(node)?).or_default() += *load;
+                let up = nodes.speeds.busier(at, &Load { up: load.up, down: 0 });
+                let down = nodes.speeds.busier(at, &Load { up: 0, down: load.down });
+                lines.push(Line { node: id(node)?, up, down });
+            }
+        }
+        let helpers = helpers.iter().flatten().filter_map(id).collect();
+        Some(Scheduled { scheme: candidate.scheme.to_owned(), helpers, home, lines, round: 0 })
+    }
+
+    /// The scheme of each repair: the named one; or, over the whole batch, the one with the least bound, or the one that
+    /// moves least for each repair if that has a lower bound.
+    fn schemes(
+        &mut self,
+        batch: &[Open],
+        destinations: &[Vec<u32>],
+        nodes: &Nodes,
+        patterns: &Patterns,
+    ) -> Vec<Option<Candidate>> {
+        let names: Vec<&'static str> = answering(Kind::Repair).map(|scheme| scheme.name()).collect();
+        let names: Vec<&'static str> = names.into_iter().filter(|name| self.scheme == AUTO || self.scheme == *name).collect();
+        let all: Vec<Vec<Candidate>> = batch.iter().map(|open| self.candidates(open, &names, patterns)).collect();
+        let least_time = |all: &[Candidate]| all.iter().min_by_key(|it| (it.parts.busiest(), it.parts.moved())).cloned();
+        let least_traffic = |all: &[Candidate]| all.iter().min_by_key(|it| (it.parts.moved(), it.parts.busiest())).cloned();
+        let mixes: Vec<Vec<Option<Candidate>>> = match self.prefer {
+            Prefer::Time => return all.iter().map(|all| least_time(all)).collect(),
+            Prefer::Traffic => return all.iter().map(|all| least_traffic(all)).collect(),
+            Prefer::Whole => {
+                let by = |name: &&'static str| {
+                    let named =
+                        |all: &Vec<Candidate>| all.iter().find(|it| it.scheme == *name).cloned().or_else(|| least_traffic(all));
+                    all.iter().map(named).collect()
+                };
+                names.iter().map(by).chain([all.iter().map(|all| least_traffic(all)).collect()]).collect()
+            }
+        };
+        let reached: BTreeSet<u32> = destinations.iter().flatten().copied().collect();
+        let bounds: Vec<f64> = mixes.iter().map(|mix| estimate(mix, nodes, reached.len())).collect();
+        let least = bounds.iter().copied().fold(f64::INFINITY, f64::min);
+        let longest = |mix: &[Option<Candidate>]| mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max();
+        let alike = mixes.into_iter().zip(bounds).filter(|(_, bound)| *bound <= least * ALIKE);
+        alike.min_by_key(|(mix, _)| longest(mix)).map(|(mix, _)| mix).unwrap_or_default()
+    }
+
+    /// The parts of a repair by each scheme that can do it.
+    fn candidates(&mut self, open: &Open, names: &[&'static str], patterns: &Patterns) -> Vec<Candidate> {
+        let scale = (open.block_len / open.code.alpha() as u64).max(1);
+        let indexes: Vec<u8> = open.available.iter().map(|(index, _)| *index).collect();
+        let mut found = Vec::with_capacity(names.len());
+        for scheme in names {
+            let key = (open.code.spec(), open.code.dimension(), *scheme, open.lost, indexes.clone());
+            if self.known.len() >= PARTS_MAX && !self.known.contains_key(&key) {
+                self.known.clear();
+            }
+            let made = || parts(open.code.as_ref(), scheme, open.lost, &indexes, Some(patterns)).ok().map(Arc::new);
+            let parts = self.known.entry(key).or_insert_with(made).clone();
+            found.extend(parts.map(|parts| Candidate { scheme, parts, scale }));
+        }
+        found
+    }
+
+    /// Keeps what a summary needs.
+    pub fn summarized(mut self) -> Self {
+        self.told = Some(Vec::new());
+        self
+    }
+
+    /// What the repairs of all batches need at least, for a scheduler that is [`Self::summarized`]. `carried`: what each
+    /// node sends and receives.
+    pub fn summary(&self, carried: BTreeMap<NodeId, Load>, cluster: &Cluster<'_>) -> Summary {
+        let nodes = Nodes::of(cluster);
+        let told = self.told.iter().flatten();
+        // Nodes that came or went since a batch have other numbers: its repairs do not count.
+        let repairs: Vec<Repair> = told.filter(|(_, ids)| *ids == nodes.ids).map(|(repair, _)| repair.clone()).collect();
+        let number = |node: &NodeId| nodes.ids.binary_search(node).ok();
+        let time = |(node, load): (&NodeId, &Load)| number(node).map(|at| nodes.speeds.busier(at, load));
+        let busiest = carried.iter().filter_map(time).max().unwrap_or(0);
+        Summary { loads: carried, busiest, bound: lower_bound(&repairs, &nodes.speeds) }
+    }
+
+    /// What the schedule gives each node to carry.
+    pub fn carried(&self) -> &BTreeMap<NodeId, Load> {
+        &self.carried
+    }
+}
+
+/// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, and the
+/// largest vertices, which cannot be split.
+fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f64 {
+    let usable = nodes.facts.iter().filter(|facts| facts.up).count().max(1);
+    let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
+    let largest = mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max().unwrap_or(0);
+    let each = mix.iter().flatten().count().div_ceil(destinations.max(1)) as u64;
+    let roots = mix.iter().flatten().map(|it| it.parts.received() * it.scale).max().unwrap_or(0);
+    (moved as f64 / usable as f64).max((each * roots) as f64).max(largest as f64)
+}
+
+impl Nodes {
+    fn of(cluster: &Cluster<'_>) -> Self {
+        let Cluster { view, network, .. } = cluster;
+        let ids: Vec<NodeId> = view.nodes.keys().copied().collect();
+        let mut racks: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut facts = Vec::with_capacity(ids.len());
+        for node in view.nodes.values() {
+            let next = racks.len() as u32;
+            let rack = *racks.entry(&node.rack).or_insert(next);
+            let free_bytes = placement::disk_for(node, 0).map_or(0, |disk| disk.free_bytes);
+            facts.push(Facts { up: node.up, suspect: node.is_suspect(), free_bytes, rack });
+        }
+        let rates: Vec<(f64, f64)> =
+            ids.iter().map(|node| (network.up(Party::Node(*node)), network.down(Party::Node(*node)))).collect();
+        Self { ids, facts, speeds: Speeds::of(&rates) }
+    }
+
+    fn number(&self, node: NodeId) -> Option<u32> {
+        self.ids.binary_search(&node).ok().map(|at| at as u32)
+    }
+
+    fn home(&self, open: &Open, index: u8) -> u32 {
+        let node = open.available.iter().find(|(at, _)| *at == index).and_then(|(_, node)| self.number(*node));
+        node.unwrap_or(u32::MAX)
+    }
+
+    /// The nodes that may get a block, ascending: with room for several if there are such nodes, and in racks that the
+    /// stripe's tolerance allows, or else in those with the fewest blocks of the stripe.
+    fn destinations(&self, open: &Open) -> Vec<u32> {
+        let mut is_out = vec![false; self.ids.len()];
+        let mut in_rack: BTreeMap<u32, usize> = BTreeMap::new();
+        for node in open.held.iter().filter_map(|node| self.number(*node)) {
+            is_out[node as usize] = true;
+            *in_rack.entry(self.facts[node as usize].rack).or_default() += 1;
+        }
+        open.never.iter().filter_map(|node| self.number(*node)).for_each(|node| is_out[node as usize] = true);
+        let blocks = |node: u32| in_rack.get(&self.facts[node as usize].rack).copied().unwrap_or(0);
+        let with_room = |room: u64| -> Vec<u32> {
+            let may = |node: &u32| {
+                let facts = &self.facts[*node as usize];
+                facts.up && (open.named || !facts.suspect) && facts.free_bytes >= room && !is_out[*node as usize]
+            };
+            (0..self.ids.len() as u32).filter(may).collect()
+        };
+        let room = |blocks: u64| open.block_len.saturating_mul(blocks).saturating_add(open.reserve_bytes);
+        let mut found = with_room(room(ROOM_BLOCKS));
+        if found.is_empty() {
+            found = with_room(room(1));
+        }
+        if let Some(most) = open.rack_max {
+            let fewest = found.iter().map(|node| blocks(*node)).min().unwrap_or(0);
+            found.retain(|node| blocks(*node) < most.max(fewest + 1));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+#[path = "job_tests.rs"]
+mod tests;

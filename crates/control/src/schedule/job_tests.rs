@@ -1,0 +1,228 @@
+//! Schedules of whole jobs on random stripes.
+
+use super::{super::Admission, super::Starting, *};
+use crate::fixtures::view;
+use rand::{SeedableRng, rngs::StdRng, seq::index};
+use std::time::Duration;
+
+const BLOCK_LEN: u64 = 1 << 20;
+
+/// Blocks of a code on random nodes of `nodes`, lost with node 1.
+fn lost(spec: &str, nodes: u32, count: usize, seed: u64) -> Vec<Open> {
+    let code = weft_codes::parse(spec).unwrap();
+    let (n, mut rng) = (code.n(), StdRng::seed_from_u64(seed));
+    let open = |_| {
+        let homes: Vec<u32> = index::sample(&mut rng, nodes as usize - 1, n).iter().map(|node| node as u32 + 2).collect();
+        let lost = (homes[0] as usize + homes[1] as usize) % n;
+        let others = (0..n).filter(|at| *at != lost);
+        let available: Vec<(u8, NodeId)> = others.map(|at| (at as u8, NodeId(homes[at]))).collect();
+        Open {
+            code: SharedCode::clone(&code),
+            lost: lost as u8,
+            block_len: BLOCK_LEN,
+            held: available.iter().map(|(_, node)| *node).collect(),
+            available,
+            never: BTreeSet::from([NodeId(1)]),
+            rack_max: None,
+            named: false,
+            in_blocks: false,
+            reserve_bytes: 0,
+        }
+    };
+    (0..count).map(open).collect()
+}
+
+/// All batches of a job.
+fn schedule(scheduler: &mut Scheduler, open: &[Open], view: &View, network: &Network) -> Vec<Option<Scheduled>> {
+    let patterns = Patterns::new(1 << 20);
+    let (cluster, mut rng) = (Cluster { view, network, patterns: &patterns }, StdRng::seed_from_u64(9));
+    let batch = BLOCKS_PER_NODE * view.up_count();
+    open.chunks(batch).flat_map(|batch| scheduler.batch(batch, &cluster, &mut rng)).collect()
+}
+
+fn summary(scheduler: &Scheduler, view: &View, network: &Network) -> Summary {
+    let patterns = Patterns::new(1 << 20);
+    scheduler.summary(scheduler.carried().clone(), &Cluster { view, network, patterns: &patterns })
+}
+
+fn scheduler(select: HelperSelect, scheme: &str) -> Scheduler {
+    Scheduler::new(select, Prefer::Whole, scheme).summarized()
+}
+
+/// No node takes part twice; helpers hold blocks of the stripe, and the home holds none.
+fn check(open: &[Open], scheduled: &[Option<Scheduled>], view: &View) {
+    for (open, scheduled) in open.iter().zip(scheduled) {
+        let scheduled = scheduled.as_ref().unwrap();
+        let distinct: BTreeSet<NodeId> = scheduled.helpers.iter().copied().chain([scheduled.home]).collect();
+        assert_eq!(distinct.len(), scheduled.helpers.len() + 1, "{scheduled:?}");
+        assert!(scheduled.helpers.iter().all(|node| open.available.iter().any(|(_, holder)| holder == node)));
+        assert!(!open.held.contains(&scheduled.home) && !open.never.contains(&scheduled.home));
+        assert!(view.node(scheduled.home).unwrap().up);
+        let lines: BTreeSet<NodeId> = scheduled.lines.iter().map(|line| line.node).collect();
+        assert_eq!(lines, distinct);
+    }
+}
+
+#[test]
+fn every_way_to_select_gives_a_valid_schedule_and_the_same_one_again() {
+    let (view, network) = (view(16, &[1]), Network::uniform(1e8));
+    let open = lost("rs(6,3)", 16, 150, 1);
+    let mut busiest = BTreeMap::new();
+    for select in HelperSelect::ALL {
+        for scheme in ["conventional", "ppr", "pipeline", "cyclic", AUTO] {
+            let (mut first, mut second) = (scheduler(select, scheme), scheduler(select, scheme));
+            let scheduled = schedule(&mut first, &open, &view, &network);
+            assert_eq!(scheduled, schedule(&mut second, &open, &view, &network), "the same input, the same schedule");
+            let summed = summary(&first, &view, &network);
+            assert_eq!(summed, summary(&second, &view, &network));
+            assert!(summed.bound > 0);
+            if Assigning::of(select) == Assigning::Alone {
+                assert!(scheduled.iter().all(Option::is_none));
+                continue;
+            }
+            check(&open, &scheduled, &view);
+            busiest.insert((select.name(), scheme), summed.busiest as f64 / summed.bound as f64);
+        }
+    }
+    for ((select, scheme), ratio) in &busiest {
+        match Assigning::of(HelperSelect::ALL.into_iter().find(|it| it.name() == *select).unwrap()) {
+            // In batches, so a little above what one assignment of all blocks reaches.
+            Assigning::Balanced => assert!(*ratio <= 1.08, "{select} {scheme}: {ratio}"),
+            _ => assert!(*ratio > 1.15 && *ratio > busiest[&("boost", *scheme)], "{select} {scheme}: {ratio}"),
+        }
+    }
+}
+
+#[test]
+fn batches_are_balanced_together() {
+    let (view, network) = (view(16, &[1]), Network::uniform(1e8));
+    for spec in ["rs(6,3)", "rs(10,4)", "lrc(6,2,2)", "butterfly(4)", "clay(5,3,d=6)"] {
+        let mut scheduler = scheduler(HelperSelect::Boost, "conventional");
+        let open = lost(spec, 16, 300, 3);
+        check(&open, &schedule(&mut scheduler, &open, &view, &network), &view);
+        let Summary { busiest, bound, .. } = summary(&scheduler, &view, &network);
+        let ratio = busiest as f64 / bound as f64;
+        assert!(ratio <= 1.05, "{spec}: {busiest} / {bound} = {ratio:.3}");
+    }
+}
+
+#[test]
+fn an_open_scheme_minimises_the_whole_job() {
+    let (view, network) = (view(20, &[1]), Network::uniform(1e8));
+    let schemes = |spec: &str, count: usize, prefer: Prefer| -> BTreeSet<String> {
+        let mut scheduler = Scheduler::new(HelperSelect::Boost, prefer, AUTO);
+        let open = lost(spec, 20, count, 5);
+        schedule(&mut scheduler, &open, &view, &network).into_iter().map(|it| it.unwrap().scheme).collect()
+    };
+    let only = |name: &str| BTreeSet::from([name.to_owned()]);
+    // A chain moves four blocks, the code's own recipe five halves.
+    assert_eq!(schemes("butterfly(4)", 76, Prefer::Whole), only("conventional"));
+    assert_eq!(schemes("butterfly(4)", 100, Prefer::Traffic), only("conventional"));
+    assert!(!schemes("butterfly(4)", 100, Prefer::Time).contains("conventional"));
+    // One block alone: a chain carries one block on each link.
+    assert!(!schemes("butterfly(4)", 1, Prefer::Whole).contains("conventional"));
+    // All schemes move the same: that with the lightest vertices is taken.
+    assert!(!schemes("rs(6,3)", 100, Prefer::Whole).contains("conventional"));
+}
+
+#[test]
+fn plans_of_whole_blocks_start_in_the_order_of_rounds() {
+    let (view, network) = (view(16, &[1]), Network::uniform(1e8));
+    for scheme in ["conventional", "ppr", "pipeline"] {
+        let open: Vec<Open> = lost("rs(6,3)", 16, 60, 4).into_iter().map(|open| Open { in_blocks: true, ..open }).collect();
+        let scheduled = schedule(&mut scheduler(HelperSelect::Boost, scheme), &open, &view, &network);
+        check(&open, &scheduled, &view);
+        let rounds: BTreeSet<u32> = scheduled.iter().flatten().map(|it| it.round).collect();
+        assert!(rounds.contains(&0) && rounds.len() > 1, "{scheme}: {rounds:?}");
+        // In the first round, at most one repair for each node that sends.
+        assert!(scheduled.iter().flatten().filter(|it| it.round == 0).count() <= 15);
+    }
+}
+
+#[test]
+fn slow_links_carry_less() {
+    let view = view(16, &[1]);
+    let mut network = Network::uniform(1e8);
+    network.up_bytes_per_s.insert(Party::Node(NodeId(5)), 2e7);
+    network.down_bytes_per_s.insert(Party::Node(NodeId(5)), 2e7);
+    for scheme in ["conventional", "pipeline"] {
+        let mut scheduler = scheduler(HelperSelect::Boost, scheme);
+        let open = lost("rs(6,3)", 16, 200, 6);
+        check(&open, &schedule(&mut scheduler, &open, &view, &network), &view);
+        let Summary { loads, busiest, bound } = summary(&scheduler, &view, &network);
+        let mean = loads.values().map(|load| load.up).sum::<u64>() / 15;
+        assert!(loads[&NodeId(5)].up * 2 < mean, "{scheme}: {:?} of {mean}", loads[&NodeId(5)]);
+        assert!(busiest as f64 <= 1.1 * bound as f64, "{scheme}: {busiest} / {bound}");
+    }
+}
+
+#[test]
+fn destinations_keep_the_tolerance_of_racks_and_have_room() {
+    let (mut view, network) = (view(16, &[1, 9]), Network::uniform(1e8));
+    for node in view.nodes.values_mut() {
+        node.rack = format!("r{}", node.id.0 % 4).into();
+    }
+    view.nodes.get_mut(&NodeId(2)).unwrap().disks[0].free_bytes = 2 * BLOCK_LEN;
+    view.nodes.get_mut(&NodeId(3)).unwrap().suspect_for = Duration::from_secs(1);
+    let open: Vec<Open> = lost("rs(6,3)", 16, 200, 7)
+        .into_iter()
+        .map(|open| {
+            // Node 9 is down: what it holds cannot help, but it still counts in its rack.
+            let available = open.available.iter().copied().filter(|(_, node)| *node != NodeId(9)).collect();
+            Open { rack_max: Some(3), available, ..open }
+        })
+        .collect();
+    let scheduled = schedule(&mut scheduler(HelperSelect::Boost, "pipeline"), &open, &view, &network);
+    check(&open, &scheduled, &view);
+    for (open, scheduled) in open.iter().zip(scheduled.iter().flatten()) {
+        let home = scheduled.home;
+        assert!(![2, 3, 9].contains(&home.0), "{home}: full, suspect or down");
+        let in_rack = |rack: u32| open.held.iter().filter(|node| node.0 % 4 == rack).count();
+        let fewest = (0..4).map(in_rack).min().unwrap();
+        assert!(in_rack(home.0 % 4) < 3.max(fewest + 1));
+    }
+    // Without any room the rebuild says what is missing.
+    view.nodes.values_mut().for_each(|node| node.disks[0].free_bytes = 0);
+    let none = schedule(&mut scheduler(HelperSelect::Boost, "pipeline"), &open, &view, &network);
+    assert!(none.iter().all(Option::is_none));
+}
+
+/// A chain at a time on each link would leave most links idle; all at once would share them unevenly.
+#[test]
+fn admitted_chains_keep_most_links_busy_until_the_end() {
+    let (view, network) = (view(16, &[1]), Network::uniform(1e8));
+    let open = lost("rs(6,3)", 16, 120, 8);
+    let mut job = scheduler(HelperSelect::Boost, "pipeline");
+    let scheduled = schedule(&mut job, &open, &view, &network);
+    let mut admission = Admission::new(Starting::ByShares);
+    admission.add(scheduled.into_iter().flatten().map(|it| (it.lines.clone(), (0, it.round), it.lines)));
+    // Each running chain gets an equal share of its most used link.
+    let (mut running, mut now) = (Vec::new(), 0.0);
+    loop {
+        while let Some((ticket, lines)) = admission.next() {
+            running.push((ticket, lines, BLOCK_LEN as f64));
+        }
+        if running.is_empty() {
+            break;
+        }
+        let mut used: BTreeMap<(NodeId, bool), f64> = BTreeMap::new();
+        let links = |lines: &[Line]| -> Vec<(NodeId, bool)> {
+            let both = |it: &Line| [(it.up > 0).then_some((it.node, true)), (it.down > 0).then_some((it.node, false))];
+            lines.iter().flat_map(both).flatten().collect()
+        };
+        running.iter().for_each(|(_, lines, _)| links(lines).into_iter().for_each(|link| *used.entry(link).or_default() += 1.0));
+        let rate = |lines: &[Line]| 1.0 / links(lines).iter().map(|link| used[link]).fold(1.0, f64::max);
+        let step = running.iter().map(|(_, lines, left)| left / rate(lines)).fold(f64::INFINITY, f64::min);
+        now += step;
+        running.iter_mut().for_each(|(_, lines, left)| *left -= step * rate(lines));
+        running.retain(|(ticket, _, left)| {
+            let is_over = *left < 1.0;
+            if is_over {
+                admission.ended(*ticket);
+            }
+            !is_over
+        });
+    }
+    let bound = summary(&job, &view, &network).bound as f64;
+    assert!(now <= 1.15 * bound, "{now} of {bound}: {:.3}", now / bound);
+}

@@ -1,0 +1,92 @@
+//! The rates of nodes' links relative to each other, so that times are balanced and not bytes.
+
+use super::Load;
+
+/// The speed of the fastest links.
+const FULL: u64 = 1_000;
+
+/// The speeds of nodes' links, by number, in both directions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Speeds {
+    up: Vec<u64>,
+    down: Vec<u64>,
+}
+
+/// The direction of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Down,
+    Up,
+}
+
+impl Direction {
+    pub(super) fn of(self, load: &Load) -> u64 {
+        match self {
+            Self::Down => load.down,
+            Self::Up => load.up,
+        }
+    }
+}
+
+impl Speeds {
+    /// The same for so many nodes.
+    pub fn even(nodes: usize) -> Self {
+        Self { up: vec![FULL; nodes], down: vec![FULL; nodes] }
+    }
+
+    /// From rates in bytes a second, upload and download of each node. A rate of 0 or less counts as very slow.
+    pub fn of(rates: &[(f64, f64)]) -> Self {
+        let best = rates.iter().flat_map(|(up, down)| [*up, *down]).filter(|rate| rate.is_finite()).fold(0.0, f64::max);
+        let speed = |rate: f64| match best > 0.0 {
+            true => ((rate / best * FULL as f64).round() as u64).clamp(1, FULL),
+            false => FULL,
+        };
+        Self { up: rates.iter().map(|(up, _)| speed(*up)).collect(), down: rates.iter().map(|(_, down)| speed(*down)).collect() }
+    }
+
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.up.len()
+    }
+
+    pub(super) fn at(&self, direction: Direction, node: usize) -> u64 {
+        let all = if direction == Direction::Up { &self.up } else { &self.down };
+        all.get(node).copied().unwrap_or(FULL)
+    }
+
+    /// The time of these bytes on a link, in bytes that the fastest link carries in it.
+    pub(super) fn time(&self, direction: Direction, node: usize, bytes: u64) -> u64 {
+        bytes.saturating_mul(FULL).div_ceil(self.at(direction, node))
+    }
+
+    /// The bytes that a link carries in this time.
+    pub(super) fn bytes(&self, direction: Direction, node: usize, time: u64) -> u64 {
+        (u128::from(time) * u128::from(self.at(direction, node)) / u128::from(FULL)) as u64
+    }
+
+    /// The time of a node's busier direction, in bytes that the fastest link carries in it.
+    pub fn busier(&self, node: usize, load: &Load) -> u64 {
+        self.time(Direction::Up, node, load.up).max(self.time(Direction::Down, node, load.down))
+    }
+
+    /// The least speed, for bounds.
+    pub(super) fn time_max(&self, bytes: u64) -> u64 {
+        let slowest = self.up.iter().chain(&self.down).min().copied().unwrap_or(FULL);
+        bytes.saturating_mul(FULL).div_ceil(slowest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_relative_to_the_fastest_link() {
+        let speeds = Speeds::of(&[(100.0, 50.0), (10.0, 0.0)]);
+        assert_eq!(speeds.busier(0, &Load { up: 30, down: 10 }), 30);
+        assert_eq!(speeds.busier(0, &Load { up: 30, down: 20 }), 40);
+        assert_eq!(speeds.busier(1, &Load { up: 30, down: 0 }), 300);
+        assert_eq!((speeds.bytes(Direction::Up, 1, 305), speeds.bytes(Direction::Down, 0, 9)), (30, 4));
+        assert_eq!(Speeds::of(&[(f64::INFINITY, f64::INFINITY)]), Speeds::even(1), "unknown rates are equal");
+    }
+}

@@ -1,0 +1,218 @@
+//! The blocks to rebuild, in the order of a schedule: the shell around [`Scheduler`] and [`Admission`], which decide.
+//!
+//! Blocks are read from the metadata and scheduled in batches. The next batch is scheduled while the last repairs of the
+//! one before run, so that no link waits for it.
+
+use super::{Blocks, NodeRepairJob};
+use crate::compute::compute;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::Notify;
+use weft_codes::SharedCode;
+use weft_control::{
+    health::{BadBlocks, Condition, FurtherLosses},
+    node_repair::{self, Block},
+    schedule::{Admission, BLOCKS_PER_NODE, Cluster, Scheduled, Starting, Ticket},
+    view::View,
+};
+use weft_meta::ObjectRecord;
+use weft_types::{FailureDomain, Owner, Result, StripeId, StripeRecord, UploadId};
+
+/// The most object versions whose codes are kept.
+const OBJECTS_MAX: usize = 1_024;
+
+/// The most stripes of urgent levels that are remembered; further ones may be tried twice.
+const TRIED_MAX: usize = 1 << 20;
+
+/// A block, and what is scheduled for it.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) block: Block,
+    pub(super) scheduled: Option<Scheduled>,
+}
+
+/// The waiting and running repairs of a pass.
+#[derive(Debug)]
+pub(super) struct Gate {
+    admission: Mutex<Admission<Planned>>,
+    freed: Notify,
+}
+
+impl Gate {
+    pub(super) fn new(starting: Starting) -> Self {
+        Self { admission: Mutex::new(Admission::new(starting)), freed: Notify::new() }
+    }
+
+    /// A repair has ended, and its links are free.
+    pub(super) fn ended(&self, ticket: Ticket) {
+        self.lock().ended(ticket);
+        self.freed.notify_one();
+    }
+
+    /// A poisoned lock is safe to use: each change is one call.
+    fn lock(&self) -> MutexGuard<'_, Admission<Planned>> {
+        self.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known of stripes besides their records.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    further: FurtherLosses,
+    objects: BTreeMap<UploadId, Object>,
+}
+
+#[derive(Debug, Clone)]
+struct Object {
+    record: Arc<ObjectRecord>,
+    code: SharedCode,
+    failure_domain: FailureDomain,
+}
+
+/// The blocks of one pass.
+pub(super) struct Feed<'a> {
+    job: &'a NodeRepairJob,
+    gate: &'a Gate,
+    /// The ranks of stripes that are still to be read, the most urgent first; the last one stands for all others.
+    levels: VecDeque<usize>,
+    blocks: Blocks<'a>,
+    all_read: bool,
+    /// Stripes of earlier levels.
+    tried: BTreeSet<StripeId>,
+}
+
+impl<'a> Feed<'a> {
+    /// All blocks of a job, the most urgent ranks first.
+    pub(super) fn new(job: &'a NodeRepairJob, gate: &'a Gate) -> Self {
+        let levels = job.ranks.iter().copied().collect();
+        Self { job, gate, levels, blocks: job.blocks(), all_read: false, tried: BTreeSet::new() }
+    }
+
+    /// The block whose repair starts now. Waits while none can start.
+    pub(super) async fn next(&mut self) -> Result<Option<(Ticket, Planned)>> {
+        loop {
+            let size = self.batch_size();
+            if !self.all_read && self.gate.lock().waiting() < size.div_ceil(2) {
+                self.fill(size).await?;
+            }
+            {
+                let mut admission = self.gate.lock();
+                if let Some(next) = admission.next() {
+                    return Ok(Some(next));
+                }
+                if admission.waiting() == 0 {
+                    if self.all_read {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+            }
+            self.gate.freed.notified().await;
+        }
+    }
+
+    fn batch_size(&self) -> usize {
+        BLOCKS_PER_NODE * self.job.shared.members.view().up_count().max(1)
+    }
+
+    /// Schedules up to so many more blocks.
+    pub(super) async fn fill(&mut self, size: usize) -> Result<()> {
+        let job = self.job;
+        let view = job.shared.members.view();
+        let (mut blocks, mut open) = (Vec::with_capacity(size), Vec::with_capacity(size));
+        while blocks.len() < size {
+            let Some((stripe, block)) = self.blocks.next().await? else {
+                self.levels.pop_front();
+                self.all_read = self.levels.is_empty();
+                if self.all_read {
+                    break;
+                }
+                self.blocks = job.blocks();
+                continue;
+            };
+            if !node_repair::is_wanted(&job.repair, &stripe, block, &view) || self.tried.contains(&stripe.id) {
+                continue;
+            }
+            let rank = job.rank(&stripe, &view).await?;
+            let is_last = self.levels.len() < 2;
+            if !is_last && self.levels.front().is_none_or(|level| rank > *level) {
+                continue;
+            }
+            if !is_last && self.tried.len() < TRIED_MAX {
+                self.tried.insert(stripe.id);
+            }
+            open.push(job.open(stripe, block, &view).await?);
+            blocks.push((block, rank));
+        }
+        let places: Vec<usize> = (0..open.len()).filter(|at| open[*at].is_some()).collect();
+        let open: Vec<_> = open.into_iter().flatten().collect();
+        let scheduled = compute(|| {
+            let network = job.shared.network_of_helpers();
+            let cluster = Cluster { view: &view, network: &network, patterns: job.shared.known.patterns_of_repairs() };
+            job.scheduler().batch(&open, &cluster, &mut *job.shared.rng())
+        });
+        let mut by_place: Vec<Option<Scheduled>> = vec![None; blocks.len()];
+        for (at, scheduled) in places.into_iter().zip(scheduled) {
+            by_place[at] = scheduled;
+        }
+        let batch = blocks.into_iter().zip(by_place).map(|((block, rank), scheduled)| {
+            let (round, lines) = scheduled.as_ref().map(|it| (it.round, it.lines.clone())).unwrap_or_default();
+            (Planned { block, scheduled }, (rank, round), lines)
+        });
+        self.gate.lock().add(batch);
+        Ok(())
+    }
+
+    /// Takes all scheduled blocks, in the order in which they would start one after another.
+    pub(super) fn drain(&self) -> Vec<Planned> {
+        let mut admission = self.gate.lock();
+        let one_by_one = std::iter::from_fn(|| {
+            let (ticket, planned) = admission.next()?;
+            admission.ended(ticket);
+            Some(planned)
+        });
+        one_by_one.collect()
+    }
+
+    /// Whether all blocks have been scheduled.
+    pub(super) fn is_over(&self) -> bool {
+        self.all_read
+    }
+}
+
+impl NodeRepairJob {
+    /// How urgent a stripe is: the number of further losses that it survives. One that cannot be repaired now comes last.
+    pub(super) async fn rank(&self, stripe: &StripeRecord, view: &View) -> Result<usize> {
+        let Some(object) = self.object(stripe).await? else { return Ok(usize::MAX) };
+        let blocks = BadBlocks::of(stripe, view);
+        let condition = Condition::of(stripe, blocks, &object.code, view, &mut self.lookups().further);
+        Ok(condition.now.unwrap_or(usize::MAX))
+    }
+
+    /// What a schedule may choose for a block. `None`: nothing, and the rebuild finds out why.
+    async fn open(&self, stripe: StripeRecord, block: Block, view: &View) -> Result<Option<weft_control::schedule::Open>> {
+        let Some(object) = self.object(&stripe).await? else { return Ok(None) };
+        let named = (&object.code, &object.record.name);
+        let request = self.request_of(named, stripe, block, object.failure_domain, None);
+        Ok(request.open(view, &self.shared.known))
+    }
+
+    async fn object(&self, stripe: &StripeRecord) -> Result<Option<Object>> {
+        let Owner::Object(version) = stripe.owner else { return Ok(None) };
+        if let Some(object) = self.lookups().objects.get(&version) {
+            return Ok(Some(object.clone()));
+        }
+        let Some(record) = self.found(self.shared.meta.object_of(version).await)? else { return Ok(None) };
+        let Some((_, policy)) = self.found(self.shared.meta.bucket(&record.name.bucket).await)? else { return Ok(None) };
+        let (code, failure_domain) = (self.shared.code(&record.code)?, policy.failure_domain);
+        let object = Object { record: Arc::new(record), code, failure_domain };
+        let mut lookups = self.lookups();
+        if lookups.objects.len() >= OBJECTS_MAX {
+            lookups.objects.clear();
+        }
+        lookups.objects.insert(version, object.clone());
+        Ok(Some(object))
+    }
+}
