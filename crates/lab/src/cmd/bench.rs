@@ -1,6 +1,6 @@
 //! `weft bench`: measures schemes on links of a given rate, relative to a direct send, and workloads of many objects.
 
-use super::{bench_objects::BenchObjects, bench_put::BenchPut, links::Links};
+use super::{bench_node::BenchNode, bench_objects::BenchObjects, bench_put::BenchPut, links::Links};
 use crate::{
     bench::{
         self, DIRECT, Machine, Outcome, Report,
@@ -33,6 +33,7 @@ pub(super) struct Bench {
 enum Command {
     Repair(BenchRepair),
     Faults(BenchFaults),
+    Node(BenchNode),
     Put(BenchPut),
     Objects(BenchObjects),
 }
@@ -163,6 +164,7 @@ impl Bench {
         match self.command {
             Command::Repair(it) => it.run(options, output),
             Command::Faults(it) => it.run(options, output),
+            Command::Node(it) => it.run(options, output),
             Command::Put(it) => it.run(options, output),
             Command::Objects(it) => it.run(options, output),
         }
