@@ -4,13 +4,15 @@ use crate::{
     background::Background,
     calls::{Calls, Random},
     config::ClientConfig,
+    fetch::Begun,
     get::WINDOWS_MAX,
 };
 use std::{sync::Arc, time::Duration};
 use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
-        Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy, StatObjectRequest, StatusReply, StatusRequest,
+        BeginRead, BegunRead, Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy, StatObjectRequest,
+        StatusReply, StatusRequest,
     },
 };
 use weft_types::{ClusterId, Error, Reaction, Result};
@@ -35,6 +37,9 @@ pub(crate) struct Shared {
 
 /// How long [`Client::close`] waits for outstanding messages to the coordinator.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An object, and the read of one of its stripes that was started when it was looked up.
+type Stated = (ObjectReply, Option<(u64, Begun)>);
 
 impl Shared {
     /// Frees the buffers that are kept for the next read.
@@ -112,7 +117,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn status(&self) -> Result<StatusReply> {
-        self.shared.calls.ask(StatusRequest {}, |mut client, request| async move { client.status(request).await }).await
+        self.shared.calls.ask(StatusRequest::default(), |mut client, request| async move { client.status(request).await }).await
     }
 
     /// Whether the cluster is healthy, and why not.
@@ -243,10 +248,15 @@ impl Shared {
         }
     }
 
-    pub(crate) async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectReply> {
+    pub(crate) async fn stat(self: &Arc<Self>, bucket: &str, key: &str) -> Result<ObjectReply> {
+        self.stat_and_read(bucket, key, None).await.map(|(object, _)| object)
+    }
+
+    /// An object, and the read that was started with the same call, with its stripe's number. A coordinator may start none.
+    pub(crate) async fn stat_and_read(self: &Arc<Self>, bucket: &str, key: &str, read: Option<BeginRead>) -> Result<Stated> {
         let place = |error: Error| error.object(format_args!("{bucket}/{key}"));
         for _ in 0..self.config.limits.attempts_max {
-            if let Some(object) = self.stat_pages(bucket, key).await.map_err(place)? {
+            if let Some(object) = self.stat_pages(bucket, key, read.as_ref()).await.map_err(place)? {
                 return Ok(object);
             }
         }
@@ -254,17 +264,21 @@ impl Shared {
     }
 
     /// An object with all of its stripes, possibly fetched in pages; `None`: the object was replaced in between.
-    async fn stat_pages(&self, bucket: &str, key: &str) -> Result<Option<ObjectReply>> {
-        let mut whole: Option<ObjectReply> = None;
+    async fn stat_pages(self: &Arc<Self>, bucket: &str, key: &str, read: Option<&BeginRead>) -> Result<Option<Stated>> {
+        let (mut whole, mut begun): (Option<ObjectReply>, Option<(u64, Begun)>) = (None, None);
         loop {
             let from_stripe = whole.as_ref().map_or(0, |whole| whole.stripes.len() as u64);
             let stripes_max = self.config.limits.stripes_per_page_max;
-            let request = StatObjectRequest { bucket: bucket.into(), key: key.into(), from_stripe, stripes_max };
+            let read = read.filter(|_| begun.is_none()).cloned();
+            let request = StatObjectRequest { bucket: bucket.into(), key: key.into(), from_stripe, stripes_max, read };
             let asked = self.calls.ask(request, |mut client, request| async move { client.stat_object(request).await });
-            let page = match (asked.await, &whole) {
+            let mut page = match (asked.await, &whole) {
                 (Ok(page), Some(whole)) if page.version != whole.version => return Ok(None),
                 (page, _) => page?,
             };
+            if let Some(BegunRead { number, reply: Some(reply) }) = page.read.take() {
+                begun = Some((number, Begun::new(self, reply)?));
+            }
             let (count, is_empty) = (page.stripe_count, page.stripes.is_empty());
             let mut object = match whole.take() {
                 None => page,
@@ -277,7 +291,7 @@ impl Shared {
             };
             if object.stripes.len() as u64 >= count {
                 object.incomplete_count = object.incomplete.len() as u64;
-                return Ok(Some(object));
+                return Ok(Some((object, begun)));
             }
             if is_empty {
                 let message = format!("the coordinator sent {} of {count} stripes", object.stripes.len());
@@ -289,7 +303,8 @@ impl Shared {
 }
 
 async fn cluster_of(calls: &Calls, config: &ClientConfig) -> Result<ClusterId> {
-    let status = calls.ask(StatusRequest {}, |mut client, request| async move { client.status(request).await }).await?;
+    let request = StatusRequest { identity: true };
+    let status = calls.ask(request, |mut client, request| async move { client.status(request).await }).await?;
     let cluster: ClusterId = status.cluster.parse().map_err(Error::fatal)?;
     match config.cluster {
         Some(expected) if expected != cluster => {

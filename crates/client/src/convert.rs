@@ -68,7 +68,7 @@ async fn convert(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: &
 
 /// Fetches the bytes to memory or to the spool.
 async fn read(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: ProgressFn, len: u64) -> Result<StripeData> {
-    let options = GetOptions { range: Some(asked.start..asked.end), progress, ..GetOptions::default() };
+    let options = GetOptions { range: Some((asked.start..asked.end).into()), progress, ..GetOptions::default() };
     let get = Get::of(shared, stat(shared, asked).await?, asked.from_stripe, &options)?;
     // Each end is dropped by its user, so the other end does not wait for it.
     let (writer, mut reader) = tokio::io::duplex(PIPE_BYTES);
@@ -94,6 +94,7 @@ async fn stat(shared: &Arc<Shared>, asked: &ConvertStripeRequest) -> Result<Obje
             key: asked.key.clone(),
             from_stripe: asked.from_stripe + known,
             stripes_max: asked.stripes.saturating_sub(known as u32),
+            read: None,
         };
         let page = shared.calls.ask(request, |mut client, request| async move { client.stat_object(request).await });
         let page = page.await?;

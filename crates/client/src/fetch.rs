@@ -25,11 +25,12 @@ use weft_proto::{
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Party, PlanId, Result, Rows, Span, StripeId, StripeLayout};
 
 /// A range of one stripe's data to fetch.
-#[derive(Clone)]
 pub(crate) struct Window {
     pub(crate) stripe: Arc<StripePlace>,
     /// The range in the stripe's data, bytes.
     pub(crate) data: Span,
+    /// A plan for it that runs already.
+    pub(crate) begun: Option<Begun>,
 }
 
 /// A stripe of an object.
@@ -68,8 +69,7 @@ impl StripePlace {
 
     /// The ranges of its data blocks that hold the range `data` of its data.
     pub(crate) fn ranges(&self, data: Span) -> BTreeMap<u32, Vec<Span>> {
-        let ranges = (0..self.layout.k).map(|index| (index, self.layout.block_range(index, data)));
-        ranges.filter(|(_, range)| !range.is_empty()).map(|(index, range)| (index, vec![range])).collect()
+        self.layout.data_ranges(data).map(|(index, range)| (index, vec![range])).collect()
     }
 
     pub(crate) fn request(&self, missing: &BTreeMap<u32, Vec<Span>>, failed: &Failed, explain: bool) -> ReadStripeRequest {
@@ -101,17 +101,24 @@ impl StripePlace {
 /// Fetches a window into a place.
 pub(crate) async fn fetch(
     shared: &Arc<Shared>,
-    window: &Window,
+    window: Window,
     place: Arc<Place>,
     meter: &Meter,
     met: &Mutex<Met>,
 ) -> Result<()> {
-    let stripe = &window.stripe;
-    let mut missing = stripe.ranges(window.data);
+    let Window { stripe, data, mut begun } = window;
+    let mut missing = stripe.ranges(data);
     let (mut failed, mut fruitless) = (Failed::default(), 0);
     while !missing.is_empty() {
         let before = len_of(&missing);
-        let outcome = attempt(shared, stripe, &missing, &failed, place.clone(), meter, met).await;
+        let begun = match begun.take() {
+            Some(begun) => Ok(begun),
+            None => Begun::ask(shared, stripe.request(&missing, &failed, false)).await,
+        };
+        let outcome = match begun {
+            Ok(begun) => attempt(begun, &stripe, &missing, place.clone(), meter, met).await,
+            Err(error) => Err(error),
+        };
         match outcome {
             Ok(tried) => {
                 missing = tried.missing;
@@ -159,25 +166,21 @@ struct Tried {
 }
 
 async fn attempt(
-    shared: &Arc<Shared>,
+    begun: Begun,
     stripe: &Arc<StripePlace>,
     missing: &BTreeMap<u32, Vec<Span>>,
-    failed: &Failed,
     place: Arc<Place>,
     meter: &Meter,
     met: &Mutex<Met>,
 ) -> Result<Tried> {
-    let request = stripe.request(missing, failed, false);
-    let mut reply = shared.calls.ask(request, |mut client, request| async move { client.read_stripe(request).await }).await?;
-    let open = OpenTask::new(reply.task.take())?;
-    let mut reading = Reading { shared: shared.clone(), plan: open.task.plan, errors: Vec::new() };
+    let Begun { open, reply, mut reading } = begun;
     {
         let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
         met.plans += 1;
         met.rebuilt.extend(reply.rebuilt.iter().map(|index| stripe.block(*index)));
     }
     let arrivals = Arc::new(Arrivals::new(stripe.clone(), missing, (&reply, &open.task), place, meter.clone())?);
-    let (outcome, _) = open.run(shared, &Work::Get(arrivals.clone())).await;
+    let (outcome, _) = open.run(&reading.shared, &Work::Get(arrivals.clone())).await;
     if let Some(error) = arrivals.failed_here() {
         return Err(error);
     }
@@ -185,7 +188,29 @@ async fn attempt(
     tried.errors.extend(outcome.errors);
     tried.errors.truncate(ERRORS_MAX);
     reading.errors = tried.errors.iter().map(encode_error).collect();
+    reading.has_ended = tried.errors.is_empty() && tried.missing.is_empty();
     Ok(tried)
+}
+
+/// A plan that runs for a read, and waits for this client. Dropping it ends it.
+pub(crate) struct Begun {
+    open: OpenTask,
+    reply: ReadStripeReply,
+    reading: Reading,
+}
+
+impl Begun {
+    /// What the coordinator answered.
+    pub(crate) fn new(shared: &Arc<Shared>, mut reply: ReadStripeReply) -> Result<Self> {
+        let open = OpenTask::new(reply.task.take())?;
+        let reading = Reading { shared: shared.clone(), plan: open.task.plan, errors: Vec::new(), has_ended: false };
+        Ok(Self { open, reply, reading })
+    }
+
+    async fn ask(shared: &Arc<Shared>, request: ReadStripeRequest) -> Result<Self> {
+        let asked = shared.calls.ask(request, |mut client, request| async move { client.read_stripe(request).await });
+        Self::new(shared, asked.await?)
+    }
 }
 
 fn note(met: &Mutex<Met>, errors: &[Error]) {
@@ -198,15 +223,20 @@ fn len_of(ranges: &BTreeMap<u32, Vec<Span>>) -> u64 {
     ranges.values().flatten().map(|span| span.len()).sum()
 }
 
-/// A plan that the coordinator keeps open for this read. The client reports its end to the coordinator in every case.
+/// A plan that the coordinator keeps open for this read. If it delivered everything, its agents end it, and the coordinator learns that
+/// from them; otherwise the client reports its end.
 struct Reading {
     shared: Arc<Shared>,
     plan: PlanId,
     errors: Vec<Vec<u8>>,
+    has_ended: bool,
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
         let request = EndReadRequest { plan: self.plan.0, errors: std::mem::take(&mut self.errors) };
         let calls = self.shared.calls.clone();
         self.shared.background.start(async move {

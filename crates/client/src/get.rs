@@ -4,10 +4,11 @@ use crate::{
     Client,
     background::Owned,
     client::Shared,
-    fetch::{self, Failed, Met, StripePlace, Window},
+    fetch::{self, Begun, Failed, Met, StripePlace, Window},
     paths::cannot_write,
     place::{Place, TemporaryFile},
     progress::{Meter, ProgressFn},
+    range::ByteRange,
 };
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -15,14 +16,13 @@ use std::{
     collections::VecDeque,
     fs::File,
     io::Write,
-    ops::Range,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use weft_proto::{
     DiskMode,
-    v1::{ObjectReply, ReadStripeReply},
+    v1::{BeginRead, ObjectReply, ReadStripeReply},
 };
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, Span, StripeId, StripeLayout};
 
@@ -30,12 +30,12 @@ use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, 
 ///
 /// ```
 /// # use weft_client::GetOptions;
-/// let first_kilobyte = GetOptions { range: Some(0..1024), ..GetOptions::default() };
+/// let first_kilobyte = GetOptions { range: Some((0..1024).into()), ..GetOptions::default() };
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct GetOptions {
     /// Bytes of the object; `None`: all.
-    pub range: Option<Range<u64>>,
+    pub range: Option<ByteRange>,
     /// The scheme for lost blocks; empty: the coordinator's choice.
     pub scheme: String,
     /// Bytes of a slice of a lost block; `None`: the coordinator's setting.
@@ -131,7 +131,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn explain_get(&self, bucket: &str, key: &str, options: &GetOptions) -> Result<Vec<ReadStripeReply>> {
-        let get = Get::begin(self.shared(), bucket, key, options).await?;
+        let get = Get::of(self.shared(), self.shared().stat(bucket, key).await?, 0, options)?;
         let mut plans = Vec::new();
         for (stripe, data) in get.stripes() {
             let request = stripe.request(&stripe.ranges(data), &Failed::default(), true);
@@ -213,20 +213,45 @@ pub(crate) struct Get {
     handed_out: u64,
     meter: Meter,
     met: Arc<Mutex<Met>>,
+    /// The read that began with the lookup.
+    begun: Mutex<Option<(u64, Begun)>>,
+}
+
+/// The read of all of a range's bytes in one stripe that runs already, if any, with the stripe's number.
+struct First {
+    begun: Option<(u64, Begun)>,
+    bytes_max: u64,
+}
+
+impl First {
+    /// The read, if it is that of a stripe's part `data`.
+    fn of(&mut self, stripe: &StripePlace, data: Span) -> Option<Begun> {
+        let begun = self.begun.take_if(|(number, _)| *number == stripe.number && data.len() <= self.bytes_max);
+        begun.map(|(_, begun)| begun)
+    }
 }
 
 impl Get {
+    /// Looks the object up, and starts to read it in the same call if the first stripe's part of the range is not longer than a window.
     async fn begin(shared: &Arc<Shared>, bucket: &str, key: &str, options: &GetOptions) -> Result<Self> {
-        Self::of(shared, shared.stat(bucket, key).await?, 0, options)
+        let begin = BeginRead {
+            scheme: options.scheme.clone(),
+            slice_len: crate::repair::slice_len(options.slice_len),
+            slice_auto: options.slice_len == Some(AutoSize::Auto),
+            ..ByteRange::begin(options.range.as_ref(), shared.config.limits.window_bytes_max)
+        };
+        let (object, begun) = shared.stat_and_read(bucket, key, Some(begin)).await?;
+        Ok(Self { begun: Mutex::new(begun), ..Self::of(shared, object, 0, options)? })
     }
 
     /// For an object with all stripes known, or from the number `first` on, those that the range touches.
     pub(crate) fn of(shared: &Arc<Shared>, object: ObjectReply, first: u64, options: &GetOptions) -> Result<Self> {
         let place = |error: Error| error.object(format_args!("{}/{}", object.bucket, object.key));
-        let range = range_of(options.range.as_ref(), object.size).map_err(place)?;
+        let range = options.range.as_ref().map_or(Ok(Span::new(0, object.size)), |range| range.of(object.size)).map_err(place)?;
         let stripes = stripes_of(&object, first, options)?;
         let meter = Meter::new(Some(range.len()), &options.progress);
-        Ok(Self { shared: shared.clone(), object, stripes, range, handed_out: 0, meter, met: Arc::default() })
+        let (shared, met, begun) = (shared.clone(), Arc::default(), Mutex::default());
+        Ok(Self { shared, object, stripes, range, handed_out: 0, meter, met, begun })
     }
 
     /// The same get of the current version. If both versions have the same bytes, those already returned are not fetched again.
@@ -249,6 +274,12 @@ impl Get {
         })
     }
 
+    /// The read that runs already.
+    fn take_begun(&self) -> First {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
+        First { begun, bytes_max: self.shared.config.limits.window_bytes_max }
+    }
+
     /// Returns it in order, and restarts if that is safe.
     async fn in_order(mut self, output: &mut impl Output, options: &GetOptions) -> Result<Got> {
         let mut begun = 0;
@@ -267,8 +298,13 @@ impl Get {
 
     /// Returns it in order, window after window, and counts the bytes that the output got.
     pub(crate) async fn hand_out(&self, output: &mut impl Output, handed_out: &mut u64) -> Result<()> {
-        let window_bytes_max = self.shared.config.limits.window_bytes_max;
-        let windows = self.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
+        let (mut begun, window_bytes_max) = (self.take_begun(), self.shared.config.limits.window_bytes_max);
+        let windows = self.stripes().flat_map(move |(stripe, data)| {
+            let begun = begun.of(&stripe, data);
+            let rest = if begun.is_some() { Span::new(data.end, data.end) } else { data };
+            let first = begun.map(|begun| Window { stripe: stripe.clone(), data, begun: Some(begun) });
+            first.into_iter().chain(windows(stripe, rest, window_bytes_max))
+        });
         let fetching = windows.map(|window| {
             let bytes = Span::new(window.stripe.offset + window.data.start, window.stripe.offset + window.data.end);
             let place = Arc::new(Place::memory(bytes));
@@ -289,8 +325,10 @@ impl Get {
         let mode = self.shared.config.disk_mode;
         let temporary = TemporaryFile::create(path, self.range.len(), mode, &self.shared.random).await?;
         let place = Arc::new(Place::file(self.range.start, temporary.file.clone(), mode));
+        let mut begun = self.take_begun();
         let fetching = self.stripes().map(|(stripe, data)| {
-            let mut fetched = self.fetch(Window { stripe, data }, place.clone());
+            let begun = begun.of(&stripe, data);
+            let mut fetched = self.fetch(Window { stripe, data, begun }, place.clone());
             async move { joined(&mut fetched).await }
         });
         stream::iter(fetching).buffer_unordered(STRIPES_MAX).try_collect::<()>().await?;
@@ -327,7 +365,7 @@ impl Get {
 
     fn fetch(&self, window: Window, place: Arc<Place>) -> Owned<Result<()>> {
         let (shared, meter, met) = (self.shared.clone(), self.meter.clone(), self.met.clone());
-        Owned::start(async move { fetch::fetch(&shared, &window, place, &meter, &met).await })
+        Owned::start(async move { fetch::fetch(&shared, window, place, &meter, &met).await })
     }
 
     fn into_got(self) -> Got {
@@ -345,16 +383,6 @@ fn is_same(one: &ObjectReply, other: &ObjectReply) -> bool {
 
 async fn joined(fetched: &mut Owned<Result<()>>) -> Result<()> {
     fetched.join().await.unwrap_or_else(|| Err(Error::fatal("the fetching task ended unexpectedly")))
-}
-
-fn range_of(range: Option<&Range<u64>>, size: u64) -> Result<Span> {
-    match range {
-        None => Ok(Span::new(0, size)),
-        Some(range) if range.start <= range.end && range.end <= size => Ok(Span::new(range.start, range.end)),
-        Some(range) => {
-            Err(Error::invalid(format!("bytes {} to {} are outside the object, which has {size} bytes", range.start, range.end)))
-        }
-    }
 }
 
 /// The stripes of an object; the first of them has this number.
@@ -408,7 +436,7 @@ fn windows(stripe: Arc<StripePlace>, data: Span, bytes_max: u64) -> impl Iterato
     let mut at = data.start;
     std::iter::from_fn(move || {
         let end = ((at / step + 1) * step).min(data.end);
-        let window = (at < data.end).then(|| Window { stripe: stripe.clone(), data: Span::new(at, end) });
+        let window = (at < data.end).then(|| Window { stripe: stripe.clone(), data: Span::new(at, end), begun: None });
         at = end;
         window
     })
@@ -457,16 +485,6 @@ mod tests {
                 let whole = |index| stripe.layout.block_range(index, Span::new(0, end)).end.is_multiple_of(CHECKSUM_UNIT_LEN);
                 assert!((0..4).all(whole), "cells of {cell_len}, window to {end}");
             }
-        }
-    }
-
-    #[test]
-    fn ranges_outside_of_the_object_are_refused() {
-        assert_eq!(range_of(None, 10), Ok(Span::new(0, 10)));
-        assert_eq!(range_of(Some(&(3..10)), 10), Ok(Span::new(3, 10)));
-        assert_eq!(range_of(Some(&(10..10)), 10), Ok(Span::new(10, 10)));
-        for outside in [3..11, 11..11, Range { start: 5, end: 4 }] {
-            assert!(range_of(Some(&outside), 10).unwrap_err().message.contains("10"));
         }
     }
 }

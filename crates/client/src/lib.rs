@@ -41,6 +41,7 @@ mod ports;
 mod probes;
 mod progress;
 mod put;
+mod range;
 mod repair;
 mod stripe_data;
 mod sums;
@@ -56,6 +57,7 @@ pub use paths::io_error;
 pub use probes::LinkProbe;
 pub use progress::{Progress, ProgressFn};
 pub use put::PutOptions;
+pub use range::ByteRange;
 pub use repair::{Repair, RepairOptions};
 pub use sums::UnitSums;
 

@@ -247,6 +247,19 @@ impl PlannedRead {
     }
 }
 
+/// The part of a range of an object's bytes that lies in the first stripe that the range touches, as ranges of data blocks. `None`: this
+/// is not that stripe, or the part is empty or has more than `bytes_max` bytes.
+pub fn first_part(stripe: &StripeRecord, range: Span, bytes_max: u64) -> Option<Vec<Range>> {
+    let start = range.start.checked_sub(stripe.object_offset())?;
+    let end = range.end.checked_sub(stripe.object_offset())?;
+    let part = Span::new(start, end.min(stripe.layout.data_len));
+    if part.is_empty() || part.len() > bytes_max {
+        return None;
+    }
+    let range = |(index, bytes): (u32, Span)| Some(Range { index: u8::try_from(index).ok()?, bytes });
+    stripe.layout.data_ranges(part).map(range).collect()
+}
+
 /// Whether an error concerns only a stripe and the homes of its blocks.
 pub fn is_about(error: &Error, stripe: &StripeRecord) -> bool {
     let is_home = |node| stripe.all().any(|(_, placed)| placed.home.node == node);

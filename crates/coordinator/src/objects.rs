@@ -1,10 +1,11 @@
-//! Lists and removes objects, for clients.
+//! Looks up, lists and removes objects, for clients.
 
-use crate::{shared::Shared, show, validate};
-use std::time::Duration;
+use crate::{read, shared::Shared, show, validate};
+use std::{sync::Arc, time::Duration};
+use weft_control::read::first_part;
 use weft_meta::{Listed, Listing, ObjectRecord};
 use weft_proto::{status::encode_error, v1};
-use weft_types::{Error, ObjectName, Result};
+use weft_types::{Error, ObjectName, Result, Span};
 
 /// The most objects and folders in one answer, and the default.
 const OBJECTS_PER_PAGE_MAX: u32 = 1_000;
@@ -14,6 +15,50 @@ const REMOVED_PER_CALL_MAX: usize = 1_000;
 const REMOVAL_TIME_MAX: Duration = Duration::from_secs(5);
 /// With so many stripes a transaction of removals ends: other changes, such as puts, wait for it.
 const STRIPES_PER_REMOVAL: u64 = 256;
+
+/// An object with a page of its stripes. If `reading` asks for it, also starts the read of a stripe of this page; if the read cannot be
+/// started, the caller learns the reason from its next call.
+pub(crate) async fn stat(
+    shared: &Arc<Shared>,
+    asked: &v1::StatObjectRequest,
+    reading: Option<v1::BeginRead>,
+) -> Result<v1::ObjectReply> {
+    let name = validate::object(&asked.bucket, &asked.key)?;
+    let mut object = look_up_one(shared, &name).await?;
+    loop {
+        let (version, mut first) = (object.version, None);
+        let range = reading.as_ref().map(|reading| (range_of(reading, object.size), reading.bytes_max));
+        let page = show::object_page(shared, object, asked.from_stripe, asked.stripes_max, |stripe| {
+            let part = range.and_then(|(range, bytes_max)| first_part(stripe, range, bytes_max));
+            first = first.take().or_else(|| part.map(|part| (stripe.clone(), part)));
+        });
+        let mut page = page.await?;
+        if page.stripes.is_empty() && asked.from_stripe < page.stripe_count {
+            // Its stripes disappeared during the lookup: the object was replaced or removed.
+            object = look_up_one(shared, &name).await?;
+            if object.version == version {
+                return Ok(page);
+            }
+            continue;
+        }
+        if let (Some(reading), Some(first)) = (reading, first) {
+            page.read = read::begin_with(shared, &page, reading, first).await.ok();
+        }
+        return Ok(page);
+    }
+}
+
+async fn look_up_one(shared: &Shared, name: &ObjectName) -> Result<ObjectRecord> {
+    shared.meta.object(name).await.map_err(|error| shared.meta_error(error))
+}
+
+/// The bytes that a read asks for, of an object of `size` bytes.
+fn range_of(asked: &v1::BeginRead, size: u64) -> Span {
+    match asked.last {
+        Some(count) => Span::new(size.saturating_sub(count), size),
+        None => Span::new(asked.start, asked.end.unwrap_or(size).min(size)),
+    }
+}
 
 /// A page of the objects of a bucket.
 pub(crate) async fn list(shared: &Shared, asked: v1::ListObjectsRequest) -> Result<v1::ListObjectsReply> {

@@ -64,15 +64,49 @@ pub(crate) async fn read_stripe(
     }
     let delegate = delegation.map(|delegation| delegation.node);
     let (slice_bytes, stripe) = (shared.config.slice_len.0, found);
-    let request = Request { code, stripe, ranges, options, slice_bytes, delegate };
+    let read = Read::new(Request { code, stripe, ranges, options, slice_bytes, delegate });
     if asked.explain {
-        let (read, view) = (Read::new(request), shared.members.view());
+        let view = shared.members.view();
         let ask = read.ask(&view, &mut *shared.rng());
         return plan(shared, &ask, &view).and_then(|planned| reply(&planned, None)).map_err(place);
     }
+    until_started(shared, &asked, read, delegation).await.map_err(place)
+}
+
+/// Plans, opens and starts the read of ranges of a stripe that was just looked up as part of an object.
+pub(crate) async fn begin_with(
+    shared: &Arc<Shared>,
+    object: &v1::ObjectReply,
+    asked: v1::BeginRead,
+    (stripe, ranges): (StripeRecord, Vec<Range>),
+) -> Result<v1::BegunRead> {
+    let number = stripe.number;
+    let asked = v1::ReadStripeRequest {
+        bucket: object.bucket.clone(),
+        key: object.key.clone(),
+        version: object.version,
+        number,
+        scheme: asked.scheme,
+        slice_len: asked.slice_len,
+        slice_auto: asked.slice_auto,
+        ..v1::ReadStripeRequest::default()
+    };
+    let (code, options) = (shared.code(&object.code)?, options::of_read(shared, &asked)?);
+    let request = Request { code, stripe, ranges, options, slice_bytes: shared.config.slice_len.0, delegate: None };
+    let reply = until_started(shared, &asked, Read::new(request), None).await?;
+    Ok(v1::BegunRead { number, reply: Some(reply) })
+}
+
+/// Makes plans until one runs. `asked` is for looking the stripe up again.
+async fn until_started(
+    shared: &Arc<Shared>,
+    asked: &v1::ReadStripeRequest,
+    mut read: Read,
+    delegation: Option<&Delegation>,
+) -> Result<v1::ReadStripeReply> {
     // A client does not send the number of its attempts; that there was one is known.
     let resumed = u32::from(!asked.errors.is_empty());
-    let (mut read, mut event, mut started) = (Read::new(request), Event::Begin, None);
+    let (mut event, mut started) = (Event::Begin, None);
     loop {
         let view = shared.members.view();
         let actions = read.on(event, &view, &mut *shared.rng());
@@ -83,22 +117,23 @@ pub(crate) async fn read_stripe(
                 Action::Plan(ask) => answer = Some(Event::Planned(plan(shared, &ask, &view).map(Box::new))),
                 Action::Start(planned) => {
                     let begun = begin(shared, planned, resumed, delegation).await;
-                    let tell = |error: &Error| tracing::info!(object = %object.name, stripe = asked.number, %error, "a read did not start");
+                    let tell = |error: &Error| {
+                        let v1::ReadStripeRequest { bucket, key, number, .. } = asked;
+                        tracing::info!(object = %format_args!("{bucket}/{key}"), stripe = number, %error, "a read did not start");
+                    };
                     let begun = begun.inspect_err(tell);
                     answer = Some(Event::Started(begun.map(|reply| started = Some(reply))));
                 }
-                Action::LookUp => answer = Some(Event::LookedUp(find(shared, &asked).await.map(|(_, stripe)| stripe))),
-                Action::End(Err(error)) => return Err(place(error)),
-                Action::End(Ok(())) => {
-                    return started.ok_or_else(|| Error::fatal("internal error: a read was not started")).map_err(place);
-                }
+                Action::LookUp => answer = Some(Event::LookedUp(find(shared, asked).await.map(|(_, stripe)| stripe))),
+                Action::End(Err(error)) => return Err(error),
+                Action::End(Ok(())) => return started.ok_or_else(|| Error::fatal("internal error: a read was not started")),
             }
         }
         event = answer.ok_or_else(|| Error::fatal("internal error: a read waits for nothing"))?;
     }
 }
 
-/// The client has finished a plan. Its outcome stays known for a moment: see [`Reads::verdict`].
+/// The client ends a plan. Its outcome stays known for a moment: see [`Reads::verdict`].
 pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, delegation: Option<&Delegation>) {
     shared.reads.end(PlanId(asked.plan), delegation, Duration::from_millis(shared.config.failure_grace_ms));
 }

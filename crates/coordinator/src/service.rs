@@ -73,23 +73,6 @@ impl WeftService {
         let buckets = self.meta(self.shared.meta.buckets().await)?;
         Ok(v1::ListBucketsReply { buckets: buckets.into_iter().map(show::bucket).collect() })
     }
-
-    async fn stat_object(&self, asked: v1::StatObjectRequest) -> Result<v1::ObjectReply> {
-        let name = validate::object(&asked.bucket, &asked.key)?;
-        let mut object = self.meta(self.shared.meta.object(&name).await)?;
-        loop {
-            let version = object.version;
-            let page = show::object_page(&self.shared, object, asked.from_stripe, asked.stripes_max).await?;
-            if !page.stripes.is_empty() || asked.from_stripe >= page.stripe_count {
-                return Ok(page);
-            }
-            // Its stripes disappeared during the lookup: the object was replaced or removed.
-            object = self.meta(self.shared.meta.object(&name).await)?;
-            if object.version == version {
-                return Ok(page);
-            }
-        }
-    }
 }
 
 /// Completes a client's request even if it hangs up: half of it would hold disks and memory.
@@ -119,8 +102,8 @@ impl v1::weft_server::Weft for WeftService {
         answer(links::measure(&self.shared, &asked).map(ReceiverStream::new))
     }
 
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        answer(show::status(&self.shared).await)
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        answer(if request.into_inner().identity { Ok(show::identity(&self.shared)) } else { show::status(&self.shared).await })
     }
 
     async fn health(&self, _: Request<v1::Empty>) -> Result<Response<v1::HealthReply>, Status> {
@@ -169,8 +152,14 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn stat_object(&self, request: Request<v1::StatObjectRequest>) -> Result<Response<v1::ObjectReply>, Status> {
-        let (asked, _) = self.asked_by(request, |delegation, asked| delegation.reads(&asked.bucket, &asked.key))?;
-        answer(self.stat_object(asked).await)
+        let (mut asked, who) = self.asked_by(request, |delegation, asked| delegation.reads(&asked.bucket, &asked.key))?;
+        // A delegate reads one version, which it names to ReadStripe.
+        let read = asked.read.take().filter(|_| who.delegation.is_none());
+        let shared = Arc::clone(&self.shared);
+        match read {
+            None => answer(objects::stat(&shared, &asked, None).await),
+            read => answer(to_the_end(async move { objects::stat(&shared, &asked, read).await }).await),
+        }
     }
 
     async fn remove_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::Empty>, Status> {

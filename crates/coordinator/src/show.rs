@@ -83,6 +83,7 @@ pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
         incomplete: Vec::new(),
         incomplete_count: 0,
         unreadable: Vec::new(),
+        read: None,
         written: object.written.0,
     }
 }
@@ -118,8 +119,14 @@ fn unreadable(stripe: &StripeRecord, code: &SharedCode, view: &View, with_reason
 }
 
 /// An object with its stripes from `from` on: at least that one, at most `stripes_max` (0: no limit), and no more than
-/// fit in one answer.
-pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64, stripes_max: u32) -> Result<v1::ObjectReply> {
+/// fit in one answer. `seen` gets the records of these stripes.
+pub(crate) async fn object_page(
+    shared: &Shared,
+    record: ObjectRecord,
+    from: u64,
+    stripes_max: u32,
+    mut seen: impl FnMut(&StripeRecord),
+) -> Result<v1::ObjectReply> {
     let view = shared.members.view();
     let version = record.version;
     let stripes_max = if stripes_max == 0 { usize::MAX } else { stripes_max as usize };
@@ -144,6 +151,7 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
             reply.unreadable.extend(compute(|| unreadable(&record, &code, &view, with_reason)));
         }
         reply.stripes.push(stripe(&record, &view, own_checksums <= CHECKSUMS_MAX)?);
+        seen(&record);
     }
     Ok(reply)
 }
@@ -195,6 +203,18 @@ fn is_gone(status: &MemberStatus, disk: DiskNumber) -> bool {
     status.up && !status.disks.get(&disk).is_some_and(|state| state.listed)
 }
 
+/// Which cluster it is; without any look at the metadata.
+pub(crate) fn identity(shared: &Shared) -> v1::StatusReply {
+    v1::StatusReply {
+        cluster: shared.cluster.id.to_string(),
+        epoch: shared.epoch.0,
+        incarnation: shared.cluster.incarnation.clone(),
+        insecure: shared.security.is_insecure(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..v1::StatusReply::default()
+    }
+}
+
 /// The whole cluster.
 pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
     let totals = shared.meta.totals().await.map_err(|error| shared.meta_error(error))?;
@@ -203,18 +223,14 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
     let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
     let statuses = shared.members.statuses();
     Ok(v1::StatusReply {
-        cluster: shared.cluster.id.to_string(),
-        epoch: shared.epoch.0,
-        incarnation: shared.cluster.incarnation.clone(),
         nodes: statuses.iter().map(|status| node(status, &blocks, &garbage)).collect(),
         objects: totals.objects,
         stripes: totals.stripes,
         data_bytes: totals.data_bytes,
-        insecure: shared.security.is_insecure(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
         warnings: warnings(shared, &statuses, &blocks),
         commits: shared.meta.commits(),
         fsyncs: statuses.iter().fold(0, |sum, status| status.fsyncs.saturating_add(sum)),
+        ..identity(shared)
     })
 }
 

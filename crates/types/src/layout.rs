@@ -266,6 +266,12 @@ impl StripeLayout {
         Span::new(at(data.start), at(data.end))
     }
 
+    /// The data blocks that hold a part of the range `data` of the stripe's data, each with its [`block_range`](Self::block_range).
+    pub fn data_ranges(&self, data: Span) -> impl Iterator<Item = (u32, Span)> {
+        let layout = *self;
+        (0..self.k).map(move |index| (index, layout.block_range(index, data))).filter(|(_, range)| !range.is_empty())
+    }
+
     /// The number of 1 MiB checksum units of block `index` in the metadata.
     pub fn checksum_units(&self, index: u32) -> u64 {
         self.block_len(index).div_ceil(CHECKSUM_UNIT_LEN)

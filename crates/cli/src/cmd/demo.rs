@@ -221,7 +221,7 @@ impl Stage<'_> {
         let whole_seconds = self.fetch(0..self.size, scheme, &self.sha256, rebuilt_min).await?;
         let part = Self::lost_part(self.block_len);
         let part_seconds = self.fetch(part.clone(), scheme, &self.part_sha256, rebuilt_min).await?;
-        let options = GetOptions { range: Some(part), scheme: scheme.to_owned(), ..GetOptions::default() };
+        let options = GetOptions { range: Some(part.into()), scheme: scheme.to_owned(), ..GetOptions::default() };
         let mut part_on_gigabit_seconds = 0.0;
         for reply in self.session.client.explain_get(BUCKET, KEY, &options).await? {
             let plan = weft_plan::from_json(&String::from_utf8_lossy(&reply.plan))?.plan;
@@ -233,7 +233,7 @@ impl Stage<'_> {
     /// The median time in seconds of [`READS`] reads. The bytes are hashed, not written: a busy disk would slow down only the first
     /// read.
     async fn fetch(&self, range: Range<u64>, scheme: &str, sha256: &str, rebuilt_min: usize) -> Result<f64> {
-        let options = GetOptions { range: Some(range), scheme: scheme.to_owned(), ..GetOptions::default() };
+        let options = GetOptions { range: Some(range.into()), scheme: scheme.to_owned(), ..GetOptions::default() };
         let mut seconds = [0.0; READS];
         for seconds in &mut seconds {
             let mut hash = Hash::default();

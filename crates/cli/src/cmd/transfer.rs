@@ -3,7 +3,7 @@
 use super::{
     code_info::short_sub_blocks,
     explain,
-    names::{ByteRange, ObjectName},
+    names::ObjectName,
     object::Incomplete,
     put_many::{Asked, Many},
 };
@@ -19,7 +19,7 @@ use weft_cli::{
     session::Session,
     target,
 };
-use weft_client::{Destination, GetOptions, Got, ProgressFn, PutOptions, api};
+use weft_client::{ByteRange, Destination, GetOptions, Got, ProgressFn, PutOptions, api};
 use weft_types::{AutoSize, ByteSize, Error, Result, human_bytes};
 
 /// Store a file as an object, or many files
@@ -281,18 +281,8 @@ impl Get {
 
     async fn asked(&self, session: &Session, progress: ProgressFn) -> Result<(String, String, GetOptions)> {
         let (bucket, key) = self.object.resolve(session, "KEY").await?;
-        let range = match self.range {
-            Some(range) => {
-                let span = range.of(session.client.stat(&bucket, &key).await?.size)?;
-                Some(span.start..span.end)
-            }
-            None => None,
-        };
-        Ok((
-            bucket,
-            key,
-            GetOptions { range, scheme: self.scheme.clone().unwrap_or_default(), slice_len: self.slice_size, progress },
-        ))
+        let (range, scheme) = (self.range.clone(), self.scheme.clone().unwrap_or_default());
+        Ok((bucket, key, GetOptions { range, scheme, slice_len: self.slice_size, progress }))
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::{CLUSTER, agents::Agents};
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
@@ -36,7 +38,10 @@ pub(crate) struct State {
     objects: BTreeMap<(String, String), Object>,
     running: BTreeMap<u64, Vec<(NodeId, JoinHandle<Outcome>)>>,
     pub(crate) aborted: Vec<u64>,
-    pub(crate) ended_reads: usize,
+    /// Calls of StatObject, ReadStripe and EndRead, in this order of arrival.
+    pub(crate) calls: Vec<&'static str>,
+    /// Starts no read with StatObject, as coordinators before that field.
+    pub(crate) is_old: bool,
     /// Sends no page checksums for units that are read in part.
     pub(crate) tells_no_pages: bool,
     /// Answers Busy to this many more calls of ReadStripe.
@@ -229,6 +234,50 @@ impl Coordinator {
         Ok(reply)
     }
 
+    /// The read that a client asks for with StatObject.
+    fn begin_read(&self, object: &Object, asked: &BeginRead, page: Range<u64>) -> Option<BegunRead> {
+        let size: u64 = object.stripes.values().map(|stripe| stripe.layout.data_len).sum();
+        let (start, end) = match asked.last {
+            Some(count) => (size.saturating_sub(count), size),
+            None => (asked.start, asked.end.unwrap_or(size).min(size)),
+        };
+        let full = object.layout.block_len * u64::from(object.stripes.get(&0)?.layout.k);
+        let number = start / full;
+        let layout = object.stripes.get(&number).filter(|_| page.contains(&number))?.layout;
+        let part = Span::new(start % full, (end - number * full).min(layout.data_len));
+        if part.is_empty() || part.len() > asked.bytes_max {
+            return None;
+        }
+        let request = ReadStripeRequest {
+            bucket: object.bucket.clone(),
+            key: object.key.clone(),
+            version: object.version,
+            number,
+            ranges: layout
+                .data_ranges(part)
+                .map(|(index, range)| BlockRange { index, start: range.start, end: range.end })
+                .collect(),
+            scheme: asked.scheme.clone(),
+            ..ReadStripeRequest::default()
+        };
+        let (plan, reply) = self.plan_read(&request).ok()?;
+        Some(BegunRead { number, reply: Some(ReadStripeReply { task: Some(self.start(&plan)), ..reply }) })
+    }
+
+    /// Waits until the agents' shares of all reads have ended. The client ends those of failed reads.
+    pub(crate) async fn reads_ended(&self) {
+        let running = std::mem::take(&mut self.state.lock().unwrap().running);
+        for (node, agent) in running.into_values().flatten() {
+            let ended = tokio::time::timeout(Duration::from_secs(3), agent).await;
+            assert!(ended.is_ok(), "a plan was left open at {node}");
+        }
+    }
+
+    /// The calls since this was last called.
+    pub(crate) fn calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.state.lock().unwrap().calls)
+    }
+
     fn plan_read(&self, request: &ReadStripeRequest) -> Result<(Plan, ReadStripeReply)> {
         let id = PlanId(self.number());
         let mut state = self.state.lock().unwrap();
@@ -410,19 +459,25 @@ impl Weft for Coordinator {
     }
 
     async fn stat_object(&self, request: Request<StatObjectRequest>) -> Answer<ObjectReply> {
-        let StatObjectRequest { bucket, key, from_stripe, .. } = request.into_inner();
-        let state = self.state.lock().unwrap();
-        let object = state.objects.get(&(bucket, key)).ok_or_else(|| Error::not_found("no such object"));
-        answer(object.map(|object| {
+        let StatObjectRequest { bucket, key, from_stripe, read, .. } = request.into_inner();
+        let (object, is_old) = {
+            let mut state = self.state.lock().unwrap();
+            state.calls.push("StatObject");
+            (state.objects.get(&(bucket, key)).cloned(), state.is_old)
+        };
+        answer(object.ok_or_else(|| Error::not_found("no such object")).map(|object| {
             // Pages of two stripes.
-            let mut reply = self.reply(object);
-            reply.stripes = reply.stripes.into_iter().skip(from_stripe as usize).take(2).collect();
+            let mut reply = self.reply(&object);
+            let page = from_stripe..from_stripe + 2;
+            reply.stripes = reply.stripes.into_iter().skip(page.start as usize).take(2).collect();
+            reply.read = read.filter(|_| !is_old).and_then(|read| self.begin_read(&object, &read, page));
             reply
         }))
     }
 
     async fn read_stripe(&self, request: Request<ReadStripeRequest>) -> Answer<ReadStripeReply> {
         let request = request.into_inner();
+        self.state.lock().unwrap().calls.push("ReadStripe");
         answer(self.plan_read(&request).map(|(plan, reply)| {
             let task = (!request.explain).then(|| self.start(&plan));
             ReadStripeReply { task, ..reply }
@@ -432,7 +487,7 @@ impl Weft for Coordinator {
     async fn end_read(&self, request: Request<EndReadRequest>) -> Answer<Empty> {
         let running = self.state.lock().unwrap().running.remove(&request.into_inner().plan);
         running.into_iter().flatten().for_each(|(_, agent)| agent.abort());
-        self.state.lock().unwrap().ended_reads += 1;
+        self.state.lock().unwrap().calls.push("EndRead");
         answer(Ok(Empty {}))
     }
 

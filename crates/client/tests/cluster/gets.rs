@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 use tokio::io::AsyncReadExt;
-use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions};
+use weft_client::{ByteRange, Client, ClientConfig, GetOptions, Got, PutOptions};
 use weft_types::{ClusterId, NodeId, Party, Reaction};
 
 /// An object of two and a half stripes in blocks of 2 MiB, so checksum units, cells and slices all differ.
@@ -59,7 +59,7 @@ async fn ranges_return_exactly_their_bytes() {
             world.agents.kill(NodeId(node));
         }
         for range in [0..1, 0..0, size - 1..size, 4095..4097, (8 << 20) - 3..(8 << 20) + 3, 70_000..5_000_001] {
-            let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+            let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
             let (_, bytes) = get(&world, &options).await.unwrap();
             assert!(bytes == data[range.start as usize..range.end as usize], "{range:?}");
             let path = world.dir.path().join("part");
@@ -67,9 +67,48 @@ async fn ranges_return_exactly_their_bytes() {
             assert!(std::fs::read(&path).unwrap() == bytes);
         }
     }
-    let outside = GetOptions { range: Some(size - 1..size + 1), ..GetOptions::default() };
+    let outside = GetOptions { range: Some((size - 1..size + 1).into()), ..GetOptions::default() };
     let error = get(&world, &outside).await.unwrap_err();
     assert!(error.reaction == Reaction::InvalidInput && error.message.contains(&size.to_string()), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_read_takes_one_call_and_two_with_an_older_coordinator() {
+    let (world, data) = stored(64 << 10).await;
+    let size = data.len() as u64;
+    let stripe = 8 << 20;
+    // The last one begins on the second page of stripes.
+    let ranges = [0..4096, 4095..4097, stripe - 3..stripe, size - 70_000..size];
+    for (is_old, calls) in [(false, &["StatObject"][..]), (true, &["StatObject", "ReadStripe"])] {
+        world.coordinator.state.lock().unwrap().is_old = is_old;
+        for range in &ranges {
+            world.coordinator.calls();
+            let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
+            let (got, bytes) = get(&world, &options).await.unwrap();
+            assert!(bytes == data[range.start as usize..range.end as usize], "{range:?}");
+            world.client.close().await;
+            let mut made = world.coordinator.calls();
+            // Another page of the object's stripes, but no other plan.
+            assert_eq!((made.remove(1), got.plans), ("StatObject", 1), "{range:?}");
+            assert_eq!(made, calls, "{range:?}");
+            world.coordinator.reads_ended().await;
+        }
+        // The first stripe's part is read at once; a part that is longer than a window is not.
+        for (range, windows) in [(stripe - 100..stripe + 100, 1), (5..(1 << 20) + 6, 2)] {
+            world.coordinator.calls();
+            let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
+            assert!(get(&world, &options).await.unwrap().1 == data[range.start as usize..range.end as usize]);
+            let asked = world.coordinator.calls().iter().filter(|call| **call == "ReadStripe").count();
+            assert_eq!(asked, windows + usize::from(is_old && windows == 1), "{range:?}");
+        }
+    }
+    // Nothing is left of a read that was started and is not wanted.
+    world.coordinator.state.lock().unwrap().is_old = false;
+    let beyond = GetOptions { range: Some((size - 1..size + 1).into()), ..GetOptions::default() };
+    get(&world, &beyond).await.unwrap_err();
+    world.client.close().await;
+    assert_eq!(world.coordinator.calls().last(), Some(&"EndRead"));
+    world.coordinator.reads_ended().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +131,7 @@ async fn a_get_avoids_a_node_that_dies_and_reports_it() {
         assert!(!got.errors.is_empty() && got.plans > 3, "{got:?}");
         assert_eq!(*progress.lock().unwrap(), data.len() as u64);
         world.client.close().await;
-        assert_eq!(world.coordinator.state.lock().unwrap().ended_reads as u64, got.plans, "a plan was left open");
+        world.coordinator.reads_ended().await;
     }
 }
 
@@ -134,7 +173,7 @@ async fn parts_of_units_are_checked() {
         world.coordinator.state.lock().unwrap().tells_no_pages = tells_no_pages;
         let ranges = [5000..5001, 4096..8192, 0..100_000, 30_000..(2 << 20) - 5000, 100_000..(7 << 20) + 1];
         for range in ranges.clone() {
-            let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+            let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
             let part = &data[range.start as usize..range.end as usize];
             let (got, bytes) = get(&world, &options).await.unwrap();
             assert!(bytes == part && got.errors.is_empty(), "{range:?}: {:?}", got.errors);
@@ -148,7 +187,7 @@ async fn parts_of_units_are_checked() {
             assert!(tells_no_pages || lies == 0 && got.errors.iter().any(is_named), "{range:?}: {got:?}");
         }
         world.agents.faults.lock().unwrap().lying.insert(NodeId(1), u32::MAX);
-        let options = GetOptions { range: Some(ranges[0].clone()), ..GetOptions::default() };
+        let options = GetOptions { range: Some(ranges[0].clone().into()), ..GetOptions::default() };
         let error = get(&world, &options).await.unwrap_err();
         assert!(is_named(&error), "{error}");
     }
@@ -208,7 +247,7 @@ async fn a_read_continues_when_its_object_is_converted() {
             let mut state = world.coordinator.state.lock().unwrap();
             (state.is_conversion, state.replaced_after) = (true, Some(calls));
         }
-        let options = GetOptions { range: range.clone(), ..GetOptions::default() };
+        let options = GetOptions { range: range.clone().map(ByteRange::from), ..GetOptions::default() };
         let (got, bytes) = get(&world, &options).await.unwrap();
         let expected = range.map_or(&data[..], |range| &data[range.start as usize..range.end as usize]);
         assert!(bytes == expected, "after {calls} calls: {} bytes", bytes.len());
@@ -251,7 +290,7 @@ async fn explaining_moves_nothing() {
     assert_eq!(plans.len(), 3);
     assert!(plans.iter().all(|stripe| stripe.plan == b"rs(4,2)" && stripe.task.is_none()));
     world.client.close().await;
-    assert_eq!(world.coordinator.state.lock().unwrap().ended_reads, 0);
+    assert_eq!(world.coordinator.calls(), ["StatObject", "StatObject", "ReadStripe", "ReadStripe", "ReadStripe"]);
 }
 
 #[tokio::test]

@@ -168,6 +168,28 @@ fn a_clients_complaint_avoids_as_little_as_possible() {
     assert_eq!(avoided(&corrupt, &stripe, false), (None, None), "its readable parts are known");
 }
 
+#[test]
+fn the_first_part_of_a_range_lies_in_the_stripe_where_it_begins() {
+    let mut stripe = stripe();
+    stripe.number = 1;
+    let (offset, len) = (stripe.object_offset(), stripe.layout.data_len);
+    assert!(offset > 0 && len > 9000, "an unsuitable stripe");
+    let part = |start, end, bytes_max| {
+        let ranges = first_part(&stripe, Span::new(start, end), bytes_max)?;
+        Some(ranges.iter().map(|range| range.bytes.len()).sum::<u64>())
+    };
+    for (start, end, bytes) in [(0, 1, 1), (4000, 9000, 5000), (len - 7, len, 7), (len - 7, u64::MAX - offset, 7), (0, len, len)]
+    {
+        let (start, end) = (offset + start, offset + end);
+        assert_eq!((part(start, end, bytes), part(start, end, bytes - 1)), (Some(bytes), None), "{start}..{end}");
+    }
+    for (start, end) in
+        [(0, offset), (offset - 1, offset + 1), (offset + len, offset + len + 1), (offset + 5, offset + 5), (offset + 5, offset)]
+    {
+        assert_eq!(part(start, end, u64::MAX), None, "{start}..{end}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_read_ends_for_any_answers_and_ignores_unrequested_ones(

@@ -11,7 +11,7 @@ use weft_types::{NodeId, Party, Reaction};
 const PAGE: usize = 4096;
 
 async fn range(world: &World, key: &str, range: std::ops::Range<u64>) -> (Vec<u8>, Got) {
-    let (mut bytes, options) = (Vec::new(), GetOptions { range: Some(range), ..GetOptions::default() });
+    let (mut bytes, options) = (Vec::new(), GetOptions { range: Some(range.into()), ..GetOptions::default() });
     let got = world.client.get("b", key, &mut bytes, &options).await.unwrap();
     (bytes, got)
 }
@@ -79,7 +79,7 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
         }
         // Intact ranges of the block are read directly.
         let mut some = Vec::new();
-        let options = GetOptions { range: Some(0..100), ..GetOptions::default() };
+        let options = GetOptions { range: Some((0..100).into()), ..GetOptions::default() };
         let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
         assert!(some == bytes[..100] && got.rebuilt.is_empty(), "{:?} {:?}", got.rebuilt, got.errors);
 
@@ -144,7 +144,7 @@ async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
     // The rest is readable: pages 16 to 31 of the blocks are the second row of cells.
     for range in [0..256 << 10, 512 << 10..2 << 20] {
         let mut some = Vec::new();
-        let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+        let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
         world.client.get("b", "k", &mut some, &options).await.unwrap();
         assert!(some == bytes[range.start as usize..range.end as usize]);
     }
@@ -158,7 +158,7 @@ async fn a_block_with_growing_corruption_is_avoided_for_a_while() {
     // Reads a range without corrupt pages. Returns whether block 0 was rebuilt for it.
     let around = async || {
         let mut some = Vec::new();
-        let options = GetOptions { range: Some(0..100), ..GetOptions::default() };
+        let options = GetOptions { range: Some((0..100).into()), ..GetOptions::default() };
         let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
         assert!(some == bytes[..100], "{:?}", got.errors);
         !got.rebuilt.is_empty()
@@ -196,7 +196,7 @@ async fn a_forged_block_is_found_out_and_read_and_repaired_around() {
     // Also if no whole unit of the block is read.
     let mut some = Vec::new();
     let range = 64 << 10..80 << 10;
-    let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+    let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
     let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
     assert!(some == bytes[range.start as usize..range.end as usize] && got.rebuilt.len() == 1);
     assert_eq!(world.not_ok("k").await, [(0, 1, "corrupt".to_owned())]);

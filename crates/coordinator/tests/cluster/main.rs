@@ -17,6 +17,7 @@ mod lying_disks;
 mod objects;
 mod orphans;
 mod puts;
+mod reads;
 mod refusals;
 mod repairs;
 mod restarts;

@@ -138,8 +138,8 @@ async fn certificates_say_who_may_call_what() {
         ..api::RegisterRequest::default()
     };
 
-    rpc::weft_client(client.clone()).status(api::StatusRequest {}).await.unwrap();
-    let refused = rpc::weft_client(agent.clone()).status(api::StatusRequest {}).await.unwrap_err();
+    rpc::weft_client(client.clone()).status(api::StatusRequest::default()).await.unwrap();
+    let refused = rpc::weft_client(agent.clone()).status(api::StatusRequest::default()).await.unwrap_err();
     assert!(refused.message().contains("is not a client"), "{refused}");
     let refused = rpc::membership_client(client).register(register("node-01")).await.unwrap_err();
     assert!(refused.message().contains("a client is not an agent"), "{refused}");

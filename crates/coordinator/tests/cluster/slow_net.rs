@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     time::{Instant, Sleep},
 };
 use weft_proto::{
@@ -50,6 +50,51 @@ impl Net for SlowNet {
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
         self.net.listen(address).await
     }
+}
+
+/// A network whose connections deliver everything [`FAR`] after it was sent, in both directions. Connecting takes no time.
+pub(crate) struct FarNet(pub(crate) MemoryNet);
+
+/// Half of a round trip.
+pub(crate) const FAR: Duration = Duration::from_millis(50);
+
+#[async_trait]
+impl Net for FarNet {
+    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
+        let (near_reads, near_writes) = tokio::io::split(self.0.connect(address).await?);
+        let (ours, theirs) = tokio::io::duplex(FAR_BYTES);
+        let (reads, writes) = tokio::io::split(theirs);
+        tokio::spawn(deliver(near_reads, writes));
+        tokio::spawn(deliver(reads, near_writes));
+        Ok(Box::new(ours))
+    }
+
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
+        self.0.listen(address).await
+    }
+}
+
+/// The bytes that one direction takes at once.
+const FAR_BYTES: usize = 4 << 20;
+
+/// Passes bytes on, each [`FAR`] after it came.
+async fn deliver(mut from: impl AsyncRead + Unpin + Send + 'static, mut to: impl AsyncWrite + Unpin + Send + 'static) {
+    let (sender, mut arrived) = tokio::sync::mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        while let Some((at, bytes)) = arrived.recv().await {
+            tokio::time::sleep_until(at + FAR).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        // The other end sees the end of the connection as late as its last byte.
+        let _closed = to.shutdown().await;
+    });
+    let mut bytes = vec![0; FAR_BYTES];
+    while let Ok(count) = from.read(&mut bytes).await
+        && count > 0
+        && sender.send((Instant::now(), bytes[..count].to_vec())).is_ok()
+    {}
 }
 
 /// Addresses at which no connection arrives.

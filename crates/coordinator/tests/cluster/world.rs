@@ -3,7 +3,7 @@
 
 use crate::{
     lying_disks::{DiskBytes, Lies, LyingDisks, Spoils},
-    slow_net::{CutNet, CutOff, SlowNet, StoppableNet},
+    slow_net::{CutNet, CutOff, FarNet, SlowNet, StoppableNet},
 };
 use std::{
     collections::BTreeMap,
@@ -209,6 +209,12 @@ impl World {
     /// A client whose address is on another machine than the agents.
     pub(crate) async fn outside_client(&self) -> Client {
         let config = client_config(&self.net.host("127.0.0.2"), &self.config.listen);
+        Client::connect(config).await.unwrap()
+    }
+
+    /// A client that is far away: see [`FarNet`].
+    pub(crate) async fn far_client(&self) -> Client {
+        let config = ClientConfig { net: Arc::new(FarNet(self.net.clone())), ..client_config(&self.net, &self.config.listen) };
         Client::connect(config).await.unwrap()
     }
 

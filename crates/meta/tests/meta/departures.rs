@@ -7,7 +7,7 @@ use crate::{
 };
 use weft_meta::*;
 use weft_types::{
-    BlockId, DiskNumber, Epoch, Held, HelperSelect, Home, JobState, JobWork, NodeId, NodeRepair, NodeState, StripeLayout,
+    BlockId, DiskNumber, Epoch, Held, HelperSelect, Home, JobState, JobWork, NodeId, NodeRepair, NodeState, Prefer, StripeLayout,
 };
 
 const NOBODY: NodeId = NodeId(7);
@@ -58,7 +58,16 @@ async fn a_node_is_removed_only_if_nothing_holds_it() {
     let repair = |node: u32, to: u32| {
         let select = HelperSelect::Lru;
         let (node, to, scheme) = (NodeId(node), vec![NodeId(to)], "auto".to_owned());
-        JobWork::RepairNode(NodeRepair { node, select, to, scheme, concurrency: 1, slice_len: 0, force: false })
+        JobWork::RepairNode(NodeRepair {
+            node,
+            select,
+            prefer: Prefer::default(),
+            to,
+            scheme,
+            concurrency: 1,
+            slice_len: 0,
+            force: false,
+        })
     };
     take_down(&meta, epoch, 7).await;
     for (node, to) in [(1, 2), (2, 1)] {

@@ -790,7 +790,11 @@ pub struct Name {
     pub name: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusRequest {}
+pub struct StatusRequest {
+    /// only the cluster, the epoch, the incarnation and the version: costs the same however much is stored
+    #[prost(bool, tag = "1")]
+    pub identity: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusReply {
     #[prost(string, tag = "1")]
@@ -1075,6 +1079,34 @@ pub struct StatObjectRequest {
     /// 0: as many as one answer holds
     #[prost(uint32, tag = "4")]
     pub stripes_max: u32,
+    /// Also starts a read, which saves a call. Coordinators that do not know the field ignore it.
+    #[prost(message, optional, tag = "5")]
+    pub read: ::core::option::Option<BeginRead>,
+}
+/// The part of a range that lies in the first stripe that the range touches.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeginRead {
+    /// bytes of the object
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// unset: the object's end
+    #[prost(uint64, optional, tag = "2")]
+    pub end: ::core::option::Option<u64>,
+    /// a longer part is not read
+    #[prost(uint64, tag = "3")]
+    pub bytes_max: u64,
+    /// for lost blocks; empty: the default
+    #[prost(string, tag = "4")]
+    pub scheme: ::prost::alloc::string::String,
+    /// for lost blocks, bytes; 0: the setting
+    #[prost(uint64, tag = "5")]
+    pub slice_len: u64,
+    /// the coordinator chooses the slice length
+    #[prost(bool, tag = "6")]
+    pub slice_auto: bool,
+    /// set: the range is the last bytes of the object, not start and end
+    #[prost(uint64, optional, tag = "7")]
+    pub last: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListObjectsRequest {
@@ -1156,9 +1188,21 @@ pub struct ObjectReply {
     /// among the stripes of this page
     #[prost(message, repeated, tag = "16")]
     pub unreadable: ::prost::alloc::vec::Vec<UnreadableStripe>,
+    /// The read that the request asked for. Unset: the stripe is not on this page, its part is empty or too long, or the read could not be
+    /// started, for a reason that ReadStripe tells.
+    #[prost(message, optional, tag = "21")]
+    pub read: ::core::option::Option<BegunRead>,
     /// differs from version if the object was converted; versions with the same value have the same bytes
     #[prost(uint64, tag = "20")]
     pub written: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BegunRead {
+    /// of the stripe in the object
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(message, optional, tag = "2")]
+    pub reply: ::core::option::Option<ReadStripeReply>,
 }
 /// A stripe that was acknowledged before all its blocks were durable.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3618,7 +3662,7 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ReadStripe"));
             self.inner.unary(req, path, codec).await
         }
-        /// The client has finished a read plan, or reports how it failed.
+        /// The client ends a read plan that failed, or that it does not need. A plan that delivered everything ends without it.
         pub async fn end_read(
             &mut self,
             request: impl tonic::IntoRequest<super::EndReadRequest>,
@@ -4037,7 +4081,7 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::ReadStripeRequest>,
         ) -> std::result::Result<tonic::Response<super::ReadStripeReply>, tonic::Status>;
-        /// The client has finished a read plan, or reports how it failed.
+        /// The client ends a read plan that failed, or that it does not need. A plan that delivered everything ends without it.
         async fn end_read(
             &self,
             request: tonic::Request<super::EndReadRequest>,
