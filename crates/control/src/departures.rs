@@ -103,7 +103,16 @@ mod tests {
     fn repair(node: u32, to: &[u32]) -> JobWork {
         let (node, to) = (NodeId(node), to.iter().map(|id| NodeId(*id)).collect());
         let (select, scheme) = (HelperSelect::Lru, String::new());
-        JobWork::RepairNode(NodeRepair { node, select, to, scheme, concurrency: 1, slice_len: 0, force: false })
+        JobWork::RepairNode(NodeRepair {
+            node,
+            select,
+            prefer: weft_types::Prefer::default(),
+            to,
+            scheme,
+            concurrency: 1,
+            slice_len: 0,
+            force: false,
+        })
     }
 
     fn conversion() -> JobWork {
