@@ -44,6 +44,8 @@ pub struct Shape {
     pub disks_per_agent: u32,
     /// The memory budget of an agent's tasks, bytes.
     pub memory_budget_bytes: u64,
+    /// Whether the cluster rebuilds lost blocks without a person.
+    pub heals: bool,
     /// A simulation that has not ended after this simulated time has failed.
     pub time_max: Duration,
 }
@@ -247,6 +249,8 @@ impl<'a> Cluster<'a> {
             slice_len: ByteSize(32 << 10),
             repair_slice_len: AutoSize::bytes(16 << 10),
             conversion_restart_ms: 10_000,
+            auto_repair: self.shape.heals,
+            lost_after_ms: 12_000,
             ..CoordinatorConfig::default()
         };
         let (net, starts) = (self.network.of(COORDINATOR, &self.trace), AtomicU64::new(0));

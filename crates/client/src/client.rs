@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
-        BeginRead, BegunRead, Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy, StatObjectRequest,
-        StatusReply, StatusRequest,
+        AutoRepair, BeginRead, BegunRead, Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy,
+        StatObjectRequest, StatusReply, StatusRequest,
     },
 };
 use weft_types::{ClusterId, Error, Reaction, Result};
@@ -130,6 +130,14 @@ impl Client {
     /// ```
     pub async fn health(&self) -> Result<HealthReply> {
         self.shared.calls.ask(Empty {}, |mut client, request| async move { client.health(request).await }).await
+    }
+
+    /// Turns the repair without a person on or off. Off, lost blocks stay lost until a person repairs them; what is being rebuilt is
+    /// finished.
+    pub async fn set_auto_repair(&self, on: bool) -> Result<()> {
+        let set =
+            self.shared.calls.ask(AutoRepair { on }, |mut client, request| async move { client.set_auto_repair(request).await });
+        set.await.map(drop)
     }
 
     /// An object: its stripes, the locations of their blocks, and their checksums.

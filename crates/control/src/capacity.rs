@@ -166,7 +166,10 @@ mod tests {
             let disk =
                 DiskView { number, id: path.clone(), path, total_bytes: 1000, free_bytes: *free, failed: false, blocks: 0 };
             let (name, rack) = (id.to_string().into(), format!("r{}", id % racks).into());
-            (NodeId(id), NodeView { id: NodeId(id), name, rack, up: true, suspect_for: Duration::ZERO, disks: vec![disk] })
+            (
+                NodeId(id),
+                NodeView { id: NodeId(id), name, rack, up: true, lost: false, suspect_for: Duration::ZERO, disks: vec![disk] },
+            )
         };
         View { nodes: (1..).zip(free).map(node).collect(), ..View::default() }
     }

@@ -30,7 +30,7 @@ pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
             blocks: 0,
         };
         let (name, rack, up) = (format!("node-{id}").into(), "".into(), !down.contains(&id));
-        (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
+        (NodeId(id), NodeView { id: NodeId(id), name, rack, up, lost: false, suspect_for: Duration::ZERO, disks: vec![disk] })
     };
     View { nodes: (1..=nodes).map(node).collect(), now: Time::default(), ..View::default() }
 }

@@ -19,6 +19,7 @@
 //! | [`links`], [`in_flight`] | the capacity of links; what running plans still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault when nodes blame each other |
 //! | [`findings`], [`orphans`] | what is recorded of blocks that their nodes report as bad; when a node's blocks are compared |
+//! | [`healer`] | which silent nodes are lost; which stripes are rebuilt without a person, and in which order |
 //! | [`health`] | whether the cluster is healthy, and why not; how many further losses each stripe survives |
 //! | [`walk`] | which page of the metadata is read next |
 //! | [`schedule`] | the repair of many blocks at once: which node takes which place in which repair |
@@ -34,6 +35,7 @@ pub mod findings;
 #[cfg(test)]
 mod fixtures;
 pub mod garbage;
+pub mod healer;
 pub mod health;
 pub mod helpers;
 pub mod in_flight;

@@ -23,6 +23,9 @@ pub struct Members {
     down_after: Duration,
     /// How long a node or block that failed is avoided.
     suspect_for: Duration,
+    /// A moment, and the time of day then, in milliseconds since 1970. If the clock of the machine jumps later, times since when nodes are
+    /// in their states stay right.
+    time_of_day: (Time, u64),
 }
 
 #[derive(Debug)]
@@ -82,8 +85,10 @@ pub struct MemberStatus {
     pub record: NodeRecord,
     /// Whether it is up.
     pub up: bool,
-    /// The time since its last heartbeat.
+    /// The time since its last heartbeat, or since the coordinator's start.
     pub silent_for: Duration,
+    /// How long it has been in its recorded state; also before the coordinator's start.
+    pub state_for: Duration,
     /// Its disks, by number.
     pub disks: BTreeMap<DiskNumber, DiskState>,
     /// Coding rate, in bytes a second; 0 if unknown.
@@ -95,15 +100,15 @@ pub struct MemberStatus {
 /// The changes after a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// Whether the node had been down.
-    pub came_up: bool,
+    /// If the node had been down or lost: since when it is up, milliseconds since 1970.
+    pub came_up: Option<u64>,
     /// Disks that failed (true) or recovered.
     pub disks: Vec<(DiskNumber, bool)>,
 }
 
 impl Members {
-    /// The known nodes at start-up, none of which has sent a heartbeat yet.
-    pub fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration, now: Time) -> Self {
+    /// The known nodes at start-up, none of which has sent a heartbeat yet. `now_ms`: the time of day, in milliseconds since 1970.
+    pub fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration, now: Time, now_ms: u64) -> Self {
         let member = |record: NodeRecord| {
             let (last_seen, disks) = (now, BTreeMap::new());
             let member =
@@ -111,7 +116,8 @@ impl Members {
             (member.record.id, member)
         };
         let nodes = records.into_iter().map(member).collect();
-        Self { nodes, disputes: Disputes::default(), suspect_blocks: Arc::default(), down_after, suspect_for }
+        let (disputes, suspect_blocks, time_of_day) = (Disputes::default(), Arc::default(), (now, now_ms));
+        Self { nodes, disputes, suspect_blocks, down_after, suspect_for, time_of_day }
     }
 
     /// A node has registered, with this report on its disks. Clears earlier suspicions.
@@ -148,12 +154,21 @@ impl Members {
         }
     }
 
+    /// The time of day, milliseconds since 1970.
+    fn ms(&self, at: Time) -> u64 {
+        let (start, ms) = self.time_of_day;
+        ms.saturating_add(u64::try_from(at.since(start).as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Handles a heartbeat, with the report on the node's disks. `None` if the node must register first.
     pub fn heartbeat(&mut self, node: NodeId, told: &[DiskReport], fsyncs: u64, now: Time) -> Option<Heartbeat> {
+        let now_ms = self.ms(now);
         let member = self.nodes.get_mut(&node).filter(|member| member.registered)?;
         (member.last_seen, member.fsyncs) = (now, fsyncs);
-        let came_up = member.record.state == NodeState::Down;
-        member.record.state = NodeState::Up;
+        let came_up = (member.record.state != NodeState::Up).then_some(now_ms);
+        if let Some(now_ms) = came_up {
+            (member.record.state, member.record.since_ms) = (NodeState::Up, now_ms);
+        }
         let mut changed = Vec::new();
         for told in told {
             let Some(known) = member.record.disks.iter_mut().find(|known| *known.id == *told.id) else { continue };
@@ -169,13 +184,24 @@ impl Members {
 
     /// Marks nodes as down that were silent for too long; returns them.
     pub fn take_down_silent(&mut self, now: Time) -> Vec<NodeRecord> {
-        let down_after = self.down_after;
-        let is_silent = |member: &&mut Member| member.record.state == NodeState::Up && now.since(member.last_seen) > down_after;
-        let down = |member: &mut Member| {
-            member.record.state = NodeState::Down;
-            member.record.clone()
-        };
-        self.nodes.values_mut().filter(is_silent).map(down).collect()
+        let silent = |member: &Member| member.record.state == NodeState::Up && now.since(member.last_seen) > self.down_after;
+        let silent = self.nodes.values().filter(|member| silent(member));
+        let silent: Vec<(NodeId, u64)> = silent.map(|member| (member.record.id, self.ms(member.last_seen))).collect();
+        silent.into_iter().filter_map(|(node, since_ms)| self.change(node, NodeState::Down, since_ms)).collect()
+    }
+
+    /// Declares nodes lost that are down; returns them.
+    pub fn declare_lost(&mut self, nodes: &[NodeId], now: Time) -> Vec<NodeRecord> {
+        let (is_down, now_ms) =
+            (|id: &&NodeId| self.nodes.get(id).is_some_and(|it| it.record.state == NodeState::Down), self.ms(now));
+        let down: Vec<NodeId> = nodes.iter().filter(is_down).copied().collect();
+        down.into_iter().filter_map(|node| self.change(node, NodeState::Lost, now_ms)).collect()
+    }
+
+    fn change(&mut self, node: NodeId, state: NodeState, since_ms: u64) -> Option<NodeRecord> {
+        let record = &mut self.nodes.get_mut(&node)?.record;
+        (record.state, record.since_ms) = (state, since_ms);
+        Some(record.clone())
     }
 
     /// Avoids a node for a while after it failed another node.
@@ -257,6 +283,7 @@ impl Members {
             record: member.record.clone(),
             up: self.is_member_up(member, now),
             silent_for: now.since(member.last_seen),
+            state_for: Duration::from_millis(self.ms(now).saturating_sub(member.record.since_ms)),
             disks: member.disks.clone(),
             coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
             fsyncs: member.fsyncs,
@@ -296,6 +323,7 @@ impl Members {
             name: Arc::clone(&record.name),
             rack: Arc::clone(&record.rack),
             up: self.is_member_up(member, now),
+            lost: record.state == NodeState::Lost,
             suspect_for: self.suspect_until(member).map_or(Duration::ZERO, |until| until.since(now)),
             disks: record.disks.iter().map(disk).collect(),
         }
@@ -319,6 +347,7 @@ mod tests {
 
     const DOWN_AFTER: Duration = Duration::from_secs(3);
     const SUSPECT_FOR: Duration = Duration::from_secs(30);
+    const START_MS: u64 = 1_000_000;
 
     fn at(seconds: u64) -> Time {
         Time::after(Duration::from_secs(seconds))
@@ -334,6 +363,7 @@ mod tests {
             data_address: String::new(),
             control_address: String::new(),
             state,
+            since_ms: 0,
             disks: vec![disk],
         }
     }
@@ -345,7 +375,7 @@ mod tests {
     /// Nodes 1 and 2, which were up before; node 1 registers at second 1.
     fn members() -> Members {
         let records = vec![record(1, NodeState::Up), record(2, NodeState::Up)];
-        let mut members = Members::new(records, DOWN_AFTER, SUSPECT_FOR, at(0));
+        let mut members = Members::new(records, DOWN_AFTER, SUSPECT_FOR, at(0), START_MS);
         members.registered(record(1, NodeState::Up), 7, &told(80, false), at(1));
         members
     }
@@ -362,7 +392,7 @@ mod tests {
         assert!(!members.are_coming_back() && members.take_down_silent(at(6)).is_empty());
         assert_eq!(members.heartbeat(NodeId(2), &[], 0, at(7)), None, "it must register first");
         let heard = members.heartbeat(NodeId(1), &told(70, true), 3, at(7));
-        assert_eq!(heard, Some(Heartbeat { came_up: true, disks: vec![(DiskNumber(1), true)] }));
+        assert_eq!(heard, Some(Heartbeat { came_up: Some(START_MS + 7_000), disks: vec![(DiskNumber(1), true)] }));
         assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().disks, [], "a change is reported once");
         assert_eq!(members.coding_bytes_per_s(at(8)), BTreeMap::from([(NodeId(1), 7.0)]));
         let fsyncs = |members: &Members| members.statuses(at(8))[0].fsyncs;

@@ -118,7 +118,10 @@ mod tests {
                 let failed = failed.contains(&id);
                 let disk = DiskView { number, id: path.clone(), path, total_bytes: 9, free_bytes: 9, failed, blocks: 1 };
                 let (name, rack, up) = (id.to_string().into(), "r".into(), !down.contains(&id));
-                (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
+                (
+                    NodeId(id),
+                    NodeView { id: NodeId(id), name, rack, up, lost: false, suspect_for: Duration::ZERO, disks: vec![disk] },
+                )
             };
             let view = View { nodes: (1..=6).map(node).collect(), ..View::default() };
             unreadable(&code, stripe.clone(), &view).map_or(Ok(()), |error| Err(error.reaction))

@@ -28,6 +28,8 @@ pub struct NodeView {
     pub rack: Arc<str>,
     /// Whether it has sent a heartbeat recently.
     pub up: bool,
+    /// Whether it was declared lost, and has not come back.
+    pub lost: bool,
     /// For how long it is still avoided if there is an alternative, because it failed another node.
     pub suspect_for: Duration,
     /// Its disks.

@@ -2,16 +2,15 @@
 //! arrive, as a repair would. The metadata records these stripes, so the next coordinator continues with them.
 
 use crate::{
-    options,
     pages::STRIPES_PER_PAGE,
-    rebuild::{self, Rebuilder, shares::Shares},
+    rebuild::{owner::Of, shares::Shares},
     shared::Shared,
 };
 use futures::{StreamExt as _, stream};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use weft_control::{rebuild::Lost, walk::Walk};
 use weft_meta::{Meta, MetaError};
-use weft_types::{Error, FailureDomain, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
+use weft_types::{Error, Result, StripeId, StripeRecord};
 
 /// Stripes that are completed at the same time.
 const CONCURRENCY: usize = 2;
@@ -61,6 +60,7 @@ async fn complete(shared: &Arc<Shared>, stripe: StripeRecord) {
     if shared.puts.late_blocks.has_stripe(id) {
         return;
     }
+    let _claim = shared.claims.claim(id).await;
     let completed = match lacking(shared.meta.as_ref(), id).await {
         Ok(Some(stripe)) => rebuild(shared, stripe).await,
         Ok(None) => Ok(()),
@@ -92,30 +92,6 @@ async fn lacking(meta: &dyn Meta, id: StripeId) -> Result<Option<StripeRecord>, 
     }
 }
 
-/// The owner of a stripe: an object, or a running put.
-struct Of {
-    version: UploadId,
-    name: ObjectName,
-    code: String,
-    failure_domain: FailureDomain,
-}
-
-impl Of {
-    async fn owner(meta: &dyn Meta, owner: Owner) -> Result<Self, MetaError> {
-        match owner {
-            Owner::Upload(version) => {
-                let put = meta.upload(version).await?.new;
-                Ok(Self { version, name: put.name, code: put.code, failure_domain: put.failure_domain })
-            }
-            Owner::Object(version) => {
-                let object = meta.object_of(version).await?;
-                let (_, policy) = meta.bucket(&object.name.bucket).await?;
-                Ok(Self { version, name: object.name, code: object.code, failure_domain: policy.failure_domain })
-            }
-        }
-    }
-}
-
 /// Rebuilds the missing blocks of a stripe.
 async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     let missing = stripe.on_their_way();
@@ -124,15 +100,10 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
         Err(MetaError::NotFound(_)) => return Ok(()),
         of => of.map_err(|error| shared.meta_error(error))?,
     };
-    let place = |error: Error| if error.object.is_some() { error } else { error.object(&of.name) };
-    let code = shared.code(&of.code).map_err(place)?;
-    let (number, options) = (stripe.number, options::usual_repair(shared));
-    let lost = missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect();
-    let request = rebuild::request(shared, (&code, &of.name), stripe, lost, &options, of.failure_domain);
-    let rebuilder = Rebuilder { shared, version: of.version, shares: &Shares::default() };
-    let rebuilt = rebuilder.run(request, |_| {}).await.map_err(place)?;
+    let (number, lost) = (stripe.number, missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect());
+    let rebuilt = of.rebuild(shared, (stripe, lost), &Shares::default(), |request| request, |_| {}).await?;
     match rebuilt.left.into_iter().next() {
-        Some(((index, _), why)) => Err(place(Error::unavailable(format!("block {index}: {why}")))),
+        Some(((index, _), why)) => Err(of.place(Error::unavailable(format!("block {index}: {why}")))),
         None => {
             tracing::info!(object = %of.name, stripe = number, blocks = ?missing, "completed a stripe that ended early");
             Ok(())
@@ -144,7 +115,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
 mod tests {
     use super::*;
     use weft_meta::{EndStripe, Leftovers, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord, SqliteMeta};
-    use weft_types::{Ack, BlockState, ClusterId, DiskNumber, Home, Layout, PutKey, StripeLayout};
+    use weft_types::{Ack, BlockState, ClusterId, DiskNumber, FailureDomain, Home, Layout, ObjectName, PutKey, StripeLayout};
 
     #[tokio::test]
     async fn a_stripe_whose_blocks_have_arrived_in_time_is_left_alone() {
@@ -154,7 +125,7 @@ mod tests {
         let (block_len, cell_len, replicas, is_default) = (4096, 4096, 1, true);
         let policy =
             PolicyRecord { name: "p".into(), code: code.clone(), block_len, cell_len, failure_domain, ack, replicas, is_default };
-        let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1 };
+        let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1, auto_repair: true };
         let meta = SqliteMeta::open(&dir.path().join("metadata.sqlite"), MetaMode::Inline, &new).unwrap();
         let epoch = meta.become_leader().await.unwrap();
         meta.create_bucket(epoch, "b", None, 1).await.unwrap();
@@ -164,7 +135,7 @@ mod tests {
             let (name, rack, zone) = (format!("n{number}"), "r".to_owned(), "z".to_owned());
             let (data_address, control_address) = (format!("{number}"), format!("{number}"));
             let node = NewNode { id: None, name, rack, zone, data_address, control_address, disks: vec![disk] };
-            let node = meta.register_node(epoch, node).await.unwrap();
+            let node = meta.register_node(epoch, node, 1).await.unwrap();
             homes.push(Home { node: node.id, disk: DiskNumber(number) });
         }
         let (name, replaces) = (ObjectName { bucket: "b".into(), key: "k".into() }, None);

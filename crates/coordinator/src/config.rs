@@ -48,6 +48,11 @@ pub struct CoordinatorConfig {
     /// A node that is silent for longer counts as down: reads avoid it, and no block is placed on it. At least twice
     /// `heartbeat_interval_ms`.
     pub down_after_ms: u64,
+    /// A node that is silent for this long is lost: its blocks are rebuilt on other nodes. A restart that takes less costs nothing. More
+    /// than `down_after_ms`.
+    pub lost_after_ms: u64,
+    /// Whether a new cluster rebuilds lost blocks without a person; `weft repair auto` changes it later.
+    pub auto_repair: bool,
     /// Plans avoid a node or block that failed in a plan for this long, if they can. More than `stall_ms`: it takes one stall to find which
     /// node failed.
     pub suspect_ms: u64,
@@ -114,6 +119,8 @@ impl Default for CoordinatorConfig {
             insecure: false,
             heartbeat_interval_ms: 1_000,
             down_after_ms: 5_000,
+            lost_after_ms: 900_000,
+            auto_repair: true,
             suspect_ms: 30_000,
             upload_lease_ms: 600_000,
             garbage_grace_ms: 60_000,
@@ -209,6 +216,12 @@ impl CoordinatorConfig {
         };
         let mut relations = vec![
             relation(("down_after_ms", self.down_after_ms), 2, heartbeat, "one late heartbeat takes a node down"),
+            relation(
+                ("lost_after_ms", self.lost_after_ms),
+                1,
+                ("down_after_ms", self.down_after_ms),
+                "a node is lost before it counts as down",
+            ),
             relation(stall, 1, call, "a task fails while the coordinator still waits for other tasks to start"),
             relation(
                 stall,
@@ -326,6 +339,10 @@ mod tests {
         refused(
             CoordinatorConfig { failure_grace_ms: 11_000, ..base() },
             ["stall_ms is 10000", "failure_grace_ms is 11000", "greater"],
+        );
+        refused(
+            CoordinatorConfig { lost_after_ms: 5_000, ..base() },
+            ["lost_after_ms is 5000", "down_after_ms is 5000", "greater"],
         );
         refused(CoordinatorConfig { suspect_ms: 9_000, ..base() }, ["suspect_ms is 9000", "stall_ms is 10000", "trusted again"]);
         refused(CoordinatorConfig { heartbeat_interval_ms: 5, ..base() }, ["heartbeat_interval_ms is 5", "10", "60000"]);

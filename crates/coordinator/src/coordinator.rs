@@ -1,9 +1,11 @@
 //! Starts and stops a coordinator.
 
 use crate::{
+    claims::Claims,
     completion,
     config::{self, CoordinatorConfig},
     delegations::Delegations,
+    healer::{self, state::Healer},
     health::{self, state::Health},
     in_flight::InFlight,
     jobs::{self, control::Jobs},
@@ -85,7 +87,7 @@ impl Coordinator {
         let (started, (stop, stopped)) = (Started::now_is_the_start(), watch::channel(false));
         let members = Members::new(
             meta.nodes().await?,
-            started,
+            (started, seams.clock.now_ms()),
             Duration::from_millis(config.down_after_ms),
             Duration::from_millis(config.suspect_ms),
         );
@@ -106,6 +108,8 @@ impl Coordinator {
             jobs: Jobs::default(),
             delegations: Delegations::default(),
             health: Health::default(),
+            healer: Healer::new(cluster.auto_repair),
+            claims: Claims::default(),
             started,
             stop: stop.clone(),
             known: Known::new(proof_key(seams.seed)),
@@ -122,6 +126,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), health::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), healer::run(Arc::clone(&shared))));
         jobs::go_on(&shared).await?;
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
@@ -176,6 +181,7 @@ fn open_meta(config: &CoordinatorConfig, seams: &Seams, rng: &mut StdRng) -> Res
         incarnation: rng.random(),
         policies: vec![config.first_policy()?],
         created_ms: seams.clock.now_ms(),
+        auto_repair: config.auto_repair,
     };
     Ok(SqliteMeta::open(&config.metadata_file(), seams.meta_mode, &new)?)
 }

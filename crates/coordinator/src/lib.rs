@@ -14,6 +14,8 @@
 //! | `supervise` | runs a plan at its agents, and finds the node to blame if it fails |
 //! | `links` | the capacity of links between nodes, measured by probes |
 //! | `puts`, `read`, `repair`, `rebuild`, `copies` | requests of clients |
+//! | `healer` | rebuilds lost blocks without a person |
+//! | `claims` | which stripes are being rebuilt |
 //! | `completion` | stripes that were acknowledged before all their blocks were durable |
 //! | `jobs` | jobs that survive a coordinator |
 //! | `pages` | metadata records, read page by page |
@@ -26,6 +28,7 @@
 //! Running repairs of objects are dropped. Jobs continue with what is not done yet, unless they were paused. Agents
 //! register again with their next heartbeat.
 
+mod claims;
 mod completion;
 mod compute;
 mod config;
@@ -34,6 +37,7 @@ mod copies;
 mod delegations;
 mod departures;
 mod garbage;
+mod healer;
 mod health;
 mod in_flight;
 mod jobs;

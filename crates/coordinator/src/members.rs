@@ -51,8 +51,13 @@ impl std::fmt::Debug for Session {
 
 impl Members {
     /// The nodes in the metadata, none of which has sent a heartbeat yet.
-    pub(crate) fn new(records: Vec<NodeRecord>, started: Started, down_after: Duration, suspect_for: Duration) -> Self {
-        let known = members::Members::new(records, down_after, suspect_for, started.now());
+    pub(crate) fn new(
+        records: Vec<NodeRecord>,
+        (started, now_ms): (Started, u64),
+        down_after: Duration,
+        suspect_for: Duration,
+    ) -> Self {
+        let known = members::Members::new(records, down_after, suspect_for, started.now(), now_ms);
         Self { state: Mutex::new(State { known, sessions: BTreeMap::new() }), started }
     }
 
@@ -89,6 +94,11 @@ impl Members {
     /// Marks nodes as down that were silent for too long; returns them.
     pub(crate) fn take_down_silent(&self) -> Vec<NodeRecord> {
         self.lock().known.take_down_silent(self.started.now())
+    }
+
+    /// Declares nodes lost that are down; returns them.
+    pub(crate) fn declare_lost(&self, nodes: &[NodeId]) -> Vec<NodeRecord> {
+        self.lock().known.declare_lost(nodes, self.started.now())
     }
 
     /// Avoids a node for a while after it failed another.

@@ -41,7 +41,8 @@ impl MembershipService {
             PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
         let new = self.checked(&caller.peer, &asked)?;
         self.require_newest_metadata(&asked).await?;
-        let record = shared.meta.register_node(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
+        let record =
+            shared.meta.register_node(shared.epoch, new, shared.now_ms()).await.map_err(|error| shared.meta_error(error))?;
         let link_key = members::draw_link_key(&mut shared.rng());
         let expected = if shared.security.is_insecure() { Peer::Anonymous } else { Peer::Agent(record.name.to_string()) };
         let net = Arc::clone(&shared.net);
@@ -143,9 +144,9 @@ impl MembershipService {
             return Err(Error::invalid(format!("{caller} cannot send heartbeats for node {name}")));
         }
         let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
-        if heard.came_up {
+        if let Some(since_ms) = heard.came_up {
             tracing::info!(node = %name, "a node is up again");
-            let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up).await;
+            let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up, since_ms).await;
             written.map_err(|error| shared.meta_error(error))?;
         }
         for (disk, failed) in heard.disks {
@@ -167,11 +168,22 @@ impl MembershipService {
 pub(crate) async fn take_down_silent(shared: &Shared) {
     for node in shared.members.take_down_silent() {
         tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
-        if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down).await {
+        if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down, node.since_ms).await {
             let error = shared.meta_error(error);
             tracing::error!(node = %node.name, %error, "cannot record a node's change of state");
         }
     }
+}
+
+/// Declares a node lost if it is down. Returns whether it is lost now.
+pub(crate) async fn declare_lost(shared: &Shared, node: NodeId) -> Result<bool> {
+    if shared.members.view().node(node).is_none_or(|node| node.up || node.lost) {
+        return Ok(false);
+    }
+    // The metadata come first: a node that registers meanwhile is not lost there, and then not here either.
+    let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Lost, shared.now_ms()).await;
+    written.map_err(|error| shared.meta_error(error))?;
+    Ok(!shared.members.declare_lost(&[node]).is_empty())
 }
 
 /// Records that a node has found its block bad, and logs it.
@@ -191,7 +203,7 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
         Some(Finding::Corrupt(bytes)) => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
     };
     if marked.map_err(|error| shared.meta_error(error))? {
-        tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "found a bad block: reads rebuild it; repair the object to replace it");
+        tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "found a bad block: reads rebuild it until it is replaced");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Rebuilds blocks of one stripe: the shell around [`weft_control::rebuild`], which decides.
 
+pub(crate) mod owner;
 pub(crate) mod shares;
 
 use crate::{

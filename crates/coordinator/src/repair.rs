@@ -147,7 +147,21 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn stripe(&mut self, stripe: &StripeRecord, done: &mut v1::RepairDone) -> Result<()> {
+    async fn stripe(&mut self, listed: &StripeRecord, done: &mut v1::RepairDone) -> Result<()> {
+        if self.lost(listed).is_empty() {
+            return Ok(());
+        }
+        let shared = self.shared;
+        let asks_for_all = self.blocks.is_empty() && self.replicas.is_none();
+        let _claim = match self.explain {
+            true => None,
+            false if asks_for_all => Some(shared.claims.claim(listed.id).await),
+            // Named blocks and copies are wanted whatever others do, who commit first or do not.
+            false => shared.claims.try_claim(listed.id),
+        };
+        // Others may have rebuilt its blocks since.
+        let now = shared.meta.find_stripes(vec![listed.id]).await.map_err(|error| shared.meta_error(error))?;
+        let Some(stripe) = now.first() else { return Ok(()) };
         let lost = self.lost(stripe);
         if lost.is_empty() {
             return Ok(());

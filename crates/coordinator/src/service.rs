@@ -3,7 +3,7 @@
 use crate::{
     copies,
     delegations::{Delegation, Who},
-    departures, garbage, health, jobs, links, objects, puts, read, repair,
+    departures, garbage, healer, health, jobs, links, objects, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -108,6 +108,11 @@ impl v1::weft_server::Weft for WeftService {
 
     async fn health(&self, _: Request<v1::Empty>) -> Result<Response<v1::HealthReply>, Status> {
         answer(health::reply(&self.shared).await)
+    }
+
+    async fn set_auto_repair(&self, request: Request<v1::AutoRepair>) -> Result<Response<v1::Empty>, Status> {
+        let asked = request.into_inner();
+        answer(healer::set(&self.shared, &asked).await.map(|()| v1::Empty {}))
     }
 
     async fn create_policy(&self, request: Request<v1::Policy>) -> Result<Response<v1::Policy>, Status> {

@@ -45,6 +45,9 @@ pub(crate) struct Shared {
     pub(crate) jobs: crate::jobs::control::Jobs,
     pub(crate) delegations: crate::delegations::Delegations,
     pub(crate) health: crate::health::state::Health,
+    pub(crate) healer: crate::healer::state::Healer,
+    /// Which stripes are being rebuilt.
+    pub(crate) claims: crate::claims::Claims,
     pub(crate) started: Started,
     /// Becomes true when the coordinator must stop.
     pub(crate) stop: watch::Sender<bool>,

@@ -11,7 +11,7 @@ use weft_control::{
 };
 use weft_meta::{BucketRecord, GarbageTotal, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, StripeRecord};
+use weft_types::{DiskNumber, Error, FailureDomain, NodeId, NodeState, Owner, Result, StripeRecord};
 
 /// The most blocks in one answer: more would not fit in a message.
 const BLOCKS_MAX: usize = 32 << 10;
@@ -163,6 +163,15 @@ pub(crate) fn checksums(stripe: &StripeRecord, index: u8) -> v1::BlockChecksums 
     v1::BlockChecksums { index: index.into(), checksums, id }
 }
 
+/// A node that was silent for a moment too long counts as down before this is recorded.
+fn state(status: &MemberStatus) -> NodeState {
+    match (status.up, status.record.state) {
+        (true, _) => NodeState::Up,
+        (false, NodeState::Up) => NodeState::Down,
+        (false, state) => state,
+    }
+}
+
 /// A node.
 pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, garbage: &[GarbageTotal]) -> v1::Node {
     let record = &status.record;
@@ -185,7 +194,8 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
         name: record.name.to_string(),
         rack: record.rack.to_string(),
         zone: record.zone.clone(),
-        state: if status.up { "up".into() } else { "down".into() },
+        state: state(status).name().to_owned(),
+        since_ms: record.since_ms,
         data_address: record.data_address.clone(),
         control_address: record.control_address.clone(),
         disks: record.disks.iter().map(disk).collect(),

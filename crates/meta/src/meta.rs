@@ -23,14 +23,18 @@ pub trait Meta: Send + Sync {
     async fn totals(&self) -> Result<Totals>;
     /// The same totals by code spec.
     async fn totals_by_code(&self) -> Result<Vec<(String, Totals)>>;
+    /// Records whether lost blocks are rebuilt without a person.
+    async fn set_auto_repair(&self, epoch: Epoch, on: bool) -> Result<()>;
     /// Takes at most `limit` stripes of objects that were written or dropped since the database was opened. Each change is returned once.
     async fn changed_stripes(&self, limit: u32) -> Result<Vec<StripeId>>;
 
     /// Registers a node that is new or restarted. A node's number and name are bound to each other until the node is
     /// removed; its number is never used again. Disks that it had and no longer lists are marked failed.
-    async fn register_node(&self, epoch: Epoch, node: NewNode) -> Result<NodeRecord>;
-    /// Marks a node as up or down.
-    async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState) -> Result<()>;
+    /// It is then up; if it was not before, since `now_ms`.
+    async fn register_node(&self, epoch: Epoch, node: NewNode, now_ms: u64) -> Result<NodeRecord>;
+    /// Changes the state of a node, since `since_ms`. A node that is in this state already keeps the time since when,
+    /// and one that is up does not become lost.
+    async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState, since_ms: u64) -> Result<()>;
     /// Marks a disk as failed or healthy.
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()>;
     /// All nodes, by number.

@@ -47,6 +47,8 @@ pub struct NewCluster {
     pub policies: Vec<PolicyRecord>,
     /// When the cluster was created, milliseconds since 1970.
     pub created_ms: u64,
+    /// Whether lost blocks are rebuilt without a person.
+    pub auto_repair: bool,
 }
 
 /// The cluster.
@@ -62,6 +64,8 @@ pub struct ClusterRecord {
     pub stripes_high_water: u64,
     /// When the cluster was created, milliseconds since 1970.
     pub created_ms: u64,
+    /// Whether lost blocks are rebuilt without a person.
+    pub auto_repair: bool,
 }
 
 /// Totals of the metadata.

@@ -64,13 +64,31 @@ pub struct Held {
     pub allocations: u64,
 }
 
-/// Whether a node sends heartbeats.
+/// The recorded state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeState {
     /// It sends heartbeats.
     Up,
-    /// It was silent for too long.
+    /// It is silent, and may only be restarting.
     Down,
+    /// It was silent for so long that its blocks are rebuilt elsewhere. It may still come back.
+    Lost,
+}
+
+impl NodeState {
+    /// Its name, in the metadata and in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Lost => "lost",
+        }
+    }
+
+    /// The state with this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        [Self::Up, Self::Down, Self::Lost].into_iter().find(|state| state.name() == name)
+    }
 }
 
 /// The unit of placement: none may hold more blocks of a stripe than the code tolerates to lose.
@@ -379,6 +397,8 @@ pub struct NodeRecord {
     pub control_address: String,
     /// The last recorded state.
     pub state: NodeState,
+    /// Since when, milliseconds since 1970. Of a node that is down: when it was last heard.
+    pub since_ms: u64,
     /// All disks that it has ever had, by number.
     pub disks: Vec<DiskRecord>,
 }

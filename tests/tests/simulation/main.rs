@@ -21,6 +21,8 @@
 //! Once the cluster is quiet, the disks hold exactly the blocks that the metadata names. Comparing disks with the metadata, which
 //! happens many times meanwhile, quarantines no block.
 //!
+//! In some runs, the cluster rebuilds lost blocks without a person ([`weft_coordinator`]'s healer), and the client only waits for it.
+//!
 //! Runs with copies use `rs(2,2)` and two copies of the data: a stripe has six blocks, too, of which any two may be lost. These
 //! runs also cool objects down and heat them up.
 //!
@@ -69,13 +71,25 @@ const SCHEMES: [&str; 3] = ["conventional", "ppr", "pipeline"];
 const SEEDS: u64 = 12;
 /// The same for runs with copies.
 const SEEDS_WITH_COPIES: u64 = 4;
+/// The same for runs in which the cluster heals itself.
+const SEEDS_THAT_HEAL: u64 = 4;
 /// Threads that run seeds, each its own simulation.
 const THREADS: usize = 2;
+
+/// What distinguishes a run from the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// Data have copies.
+    Hot,
+    /// Lost blocks are rebuilt without a person.
+    Heals,
+}
 
 #[test]
 fn acknowledged_objects_survive() {
     let seeds = seeds(SEEDS);
-    let (rebuilt, repaired, befell) = all_survive(seeds.clone(), false);
+    let (rebuilt, repaired, befell) = all_survive(seeds.clone(), Kind::Plain);
     let enough = seeds.end - seeds.start >= 8;
     assert!(!enough || (rebuilt > 0 && repaired > 0), "no block was ever lost");
     assert!(!enough || befell.len() == 4, "not every kind of disk fault happened: {befell:?}");
@@ -84,12 +98,19 @@ fn acknowledged_objects_survive() {
 #[test]
 fn acknowledged_objects_with_copies_survive() {
     let seeds = seeds(SEEDS_WITH_COPIES);
-    let (_, repaired, _) = all_survive(seeds.clone(), true);
+    let (_, repaired, _) = all_survive(seeds.clone(), Kind::Hot);
+    assert!(seeds.end - seeds.start < 4 || repaired > 0, "no block was ever lost");
+}
+
+#[test]
+fn a_cluster_heals_itself() {
+    let seeds = seeds(SEEDS_THAT_HEAL);
+    let (_, repaired, _) = all_survive(seeds.clone(), Kind::Heals);
     assert!(seeds.end - seeds.start < 4 || repaired > 0, "no block was ever lost");
 }
 
 /// Returns how many blocks were rebuilt for readers and on disks, and how often each kind of disk fault happened.
-fn all_survive(seeds: std::ops::Range<u64>, hot: bool) -> (usize, usize, BTreeMap<Ailment, usize>) {
+fn all_survive(seeds: std::ops::Range<u64>, kind: Kind) -> (usize, usize, BTreeMap<Ailment, usize>) {
     let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let (rebuilt, repaired) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let befell: Mutex<BTreeMap<Ailment, usize>> = Mutex::default();
@@ -101,7 +122,7 @@ fn all_survive(seeds: std::ops::Range<u64>, hot: bool) -> (usize, usize, BTreeMa
                     if seed >= seeds.end {
                         return;
                     }
-                    match run_to_the_end(seed, hot).1 {
+                    match run_to_the_end(seed, kind).1 {
                         Ok(left) => {
                             rebuilt.fetch_add(left.rebuilt, Ordering::Relaxed);
                             repaired.fetch_add(left.repaired, Ordering::Relaxed);
@@ -126,8 +147,8 @@ fn all_survive(seeds: std::ops::Range<u64>, hot: bool) -> (usize, usize, BTreeMa
 fn a_seed_gives_one_trace() {
     let seeds = seeds(SEEDS);
     for seed in seeds.start..seeds.end.min(seeds.start + 2) {
-        let hot = seed % 2 == 1;
-        let (first, second) = (run_to_the_end(seed, hot).0, run_to_the_end(seed, hot).0);
+        let kind = if seed % 2 == 1 { Kind::Hot } else { Kind::Heals };
+        let (first, second) = (run_to_the_end(seed, kind).0, run_to_the_end(seed, kind).0);
         let difference = first.difference(&second).unwrap_or_default();
         assert!(difference.is_empty(), "{}\ntwo runs of seed {seed} have different traces: {difference}", replay(seed));
         assert!(first.len() > 1_000, "a trace of {} lines is too short to compare", first.len());
@@ -167,9 +188,9 @@ fn trace_file(seed: u64) -> std::path::PathBuf {
 }
 
 /// Runs a seed. If it fails, writes its trace to a file.
-fn run_to_the_end(seed: u64, hot: bool) -> (Trace, Result<Left, Failure>) {
+fn run_to_the_end(seed: u64, kind: Kind) -> (Trace, Result<Left, Failure>) {
     let trace = Trace::default();
-    let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, hot, &trace))));
+    let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, kind, &trace))));
     let ended = ended.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         Err(Failure(format!("it panicked: {}", text.unwrap_or_default())))
@@ -182,7 +203,12 @@ fn run_to_the_end(seed: u64, hot: bool) -> (Trace, Result<Left, Failure>) {
         println!("seed {seed}: {} lines, {}, in {}", trace.len(), trace.hash(), trace_file(seed).display());
     }
     if let Some(file) = env::var_os("WEFT_SIM_HASHES") {
-        let line = format!("{seed} {} {}\n", if hot { "copies" } else { "plain" }, trace.hash_without_log());
+        let kind = match kind {
+            Kind::Plain => "plain",
+            Kind::Hot => "copies",
+            Kind::Heals => "heals",
+        };
+        let line = format!("{seed} {kind} {}\n", trace.hash_without_log());
         let appended =
             fs::File::options().append(true).create(true).open(&file).and_then(|mut file| file.write_all(line.as_bytes()));
         appended.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -190,10 +216,10 @@ fn run_to_the_end(seed: u64, hot: bool) -> (Trace, Result<Left, Failure>) {
     (trace, ended)
 }
 
-fn run(seed: u64, hot: bool, trace: &Trace) -> Result<Left, Failure> {
+fn run(seed: u64, kind: Kind, trace: &Trace) -> Result<Left, Failure> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let shape =
-        Shape { agents: AGENTS, racks: 4, disks_per_agent: 2, memory_budget_bytes: 32 << 20, time_max: Duration::from_secs(600) };
+    let (hot, heals, time_max) = (kind == Kind::Hot, kind == Kind::Heals, Duration::from_secs(900));
+    let shape = Shape { agents: AGENTS, racks: 4, disks_per_agent: 2, memory_budget_bytes: 32 << 20, heals, time_max };
     let mut cluster = Cluster::new(seed, shape, trace);
     let config = cluster.client_config("writer", seed ^ 1);
     let doomed = some_bytes(&mut rng, 3 * 4 * BLOCK_LEN as usize);
@@ -205,7 +231,8 @@ fn run(seed: u64, hot: bool, trace: &Trace) -> Result<Left, Failure> {
     let (hand, told, traced) = (cluster.hand(), Arc::clone(&left), trace.clone());
     cluster.client("client", async move {
         let client = connect(config).await;
-        let mut story = Story { client, hand, rng, hot, known: Acknowledged::default(), trace: traced, rebuilt: 0, repaired: 0 };
+        let mut story =
+            Story { client, hand, rng, hot, heals, known: Acknowledged::default(), trace: traced, rebuilt: 0, repaired: 0 };
         story.tell().await?;
         let objects = story.placed().await?;
         let (rebuilt, repaired) = (story.rebuilt, story.repaired);
@@ -239,6 +266,8 @@ struct Story {
     rng: StdRng,
     /// Whether data have copies.
     hot: bool,
+    /// Whether lost blocks are rebuilt without a person.
+    heals: bool,
     known: Acknowledged,
     trace: Trace,
     /// Blocks that were rebuilt for readers, and on disks.
@@ -475,7 +504,42 @@ impl Story {
         Err(Failure("each round of repairs finds more damage".into()))
     }
 
+    /// Waits until no block that is known to be lost is left.
+    async fn until_whole(&mut self) -> Result<(), Failure> {
+        let mut left = String::new();
+        for _ in 0..400 {
+            match self.lost().await {
+                Ok(None) => return Ok(()),
+                Ok(Some(block)) => left = block,
+                Err(error) => left = error.to_string(),
+            }
+            if let Ok(health) = self.client.health().await {
+                let done = health.healing.and_then(|it| it.done).map_or(0, |done| done.blocks);
+                self.repaired = self.repaired.max(done as usize);
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let told = self.client.health().await.map(|health| health.healing);
+        Err(Failure(format!("the cluster does not heal itself: {left}; {told:?}")))
+    }
+
+    /// A block that is known to be lost.
+    async fn lost(&self) -> Result<Option<String>, weft_types::Error> {
+        for key in self.known.objects.keys() {
+            let stat = self.client.stat(BUCKET, key).await?;
+            for stripe in stat.stripes {
+                if let Some(lost) = stripe.blocks.iter().chain(&stripe.copies).find(|block| block.state != "ok") {
+                    return Ok(Some(format!("block {} of stripe {} of {key} is {}", lost.index, stripe.id, lost.state)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     async fn repair_all(&mut self) -> Result<(), Failure> {
+        if self.heals {
+            return self.until_whole().await;
+        }
         let keys: Vec<String> = self.known.objects.keys().cloned().collect();
         for key in keys {
             let mut attempts = 0;

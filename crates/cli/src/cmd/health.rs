@@ -1,6 +1,9 @@
 //! `weft status`: whether the cluster is healthy, why not, and how much space is left, on one screen.
 
-use super::job;
+use super::{
+    healing::{Healing, duration},
+    job,
+};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -52,6 +55,8 @@ struct Report {
     garbage_bytes: u64,
     quarantined_blocks: u64,
     quarantined_bytes: u64,
+    /// What the cluster does by itself about lost blocks.
+    repair: Healing,
     /// The jobs that are running or paused.
     jobs: Vec<job::Report>,
 }
@@ -82,7 +87,9 @@ struct BadBlocks {
     missing: u64,
     coming: u64,
     on_failed_disks: u64,
+    /// On nodes that are down and were not declared lost.
     on_down_nodes: u64,
+    on_lost_nodes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,6 +98,8 @@ struct DownNode {
     name: String,
     silent_ms: u64,
     blocks: u64,
+    /// Whether it was declared lost: its blocks are rebuilt on other nodes.
+    lost: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -122,6 +131,7 @@ impl Report {
             name: it.name,
             silent_ms: it.silent_ms,
             blocks: it.blocks,
+            lost: it.lost,
         };
         let failed = |it: api::FailedDisk| FailedDisk { node: it.name, id: it.id, path: it.path, blocks: it.blocks };
         let bad = it.bad_blocks.unwrap_or_default();
@@ -146,6 +156,7 @@ impl Report {
                 coming: bad.coming,
                 on_failed_disks: bad.on_failed_disks,
                 on_down_nodes: bad.on_down_nodes,
+                on_lost_nodes: bad.on_lost_nodes,
             },
             unreadable_objects: it.unreadable_objects.into_iter().map(|it| format!("{}/{}", it.bucket, it.key)).collect(),
             nodes: it.nodes,
@@ -163,6 +174,7 @@ impl Report {
             garbage_bytes: it.garbage_bytes,
             quarantined_blocks: it.quarantined_blocks,
             quarantined_bytes: it.quarantined_bytes,
+            repair: it.healing.unwrap_or_default().into(),
             jobs: it.jobs.into_iter().map(|it| job::Report::new(it, nodes)).collect(),
         }
     }
@@ -221,6 +233,7 @@ fn text(it: &Report) -> String {
     text += &damage_text(it);
     text += "\n";
     text += &space_text(it);
+    text += &it.repair.text();
     it.jobs.iter().for_each(|job| text += &format!("{}\n", job.line()));
     text
 }
@@ -247,8 +260,12 @@ fn damage_text(it: &Report) -> String {
         let _ = writeln!(text, "\nobjects that cannot be read: {}{more}", it.unreadable_objects.join(", "));
     }
     let down = |node: &DownNode| {
-        let (silent, blocks) = (time(node.silent_ms), counted(node.blocks, "block"));
-        format!("{} is down, silent for {silent}; it holds {blocks}", node.name)
+        let (silent, blocks) = (duration(node.silent_ms), counted(node.blocks, "block"));
+        match (node.lost, node.blocks) {
+            (false, _) => format!("{} is down, silent for {silent}; it holds {blocks}", node.name),
+            (true, 0) => format!("{} is lost, silent for {silent}; its blocks are on other nodes", node.name),
+            (true, _) => format!("{} is lost, silent for {silent}; {blocks} must be rebuilt", node.name),
+        }
     };
     text += &first_lines(&it.down_nodes, "node", down);
     let failed = |disk: &FailedDisk| {
@@ -285,14 +302,4 @@ fn space_text(it: &Report) -> String {
     let garbage = amount(it.garbage_blocks, it.garbage_bytes);
     let _ = writeln!(text, "garbage: {garbage}; quarantined: {}", amount(it.quarantined_blocks, it.quarantined_bytes));
     text
-}
-
-/// A duration as text.
-fn time(milliseconds: u64) -> String {
-    match milliseconds / 1_000 {
-        seconds @ 0..=119 => format!("{seconds} s"),
-        seconds @ 120..=7_199 => format!("{} min", seconds / 60),
-        seconds @ 7_200..=172_799 => format!("{} h", seconds / 3_600),
-        seconds => format!("{} days", seconds / 86_400),
-    }
 }

@@ -1,6 +1,6 @@
 //! `weft repair`: rebuilds lost blocks.
 
-use super::{explain, names::ObjectName, repair_node::RepairNode};
+use super::{explain, names::ObjectName, repair_auto::RepairAuto, repair_node::RepairNode};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use weft_cli::{
@@ -25,6 +25,7 @@ pub(super) struct Repair {
 enum Command {
     Object(RepairObject),
     Node(RepairNode),
+    Auto(RepairAuto),
 }
 
 /// Rebuild lost blocks of an object on other nodes
@@ -155,6 +156,7 @@ impl Repair {
         let asked = match self.command {
             Command::Object(asked) => asked,
             Command::Node(asked) => return asked.run(options, output),
+            Command::Auto(asked) => return asked.run(options, output),
         };
         let quiet = output.json || asked.explain;
         let (report, nodes, object) = Session::with(options, async |session| {

@@ -1,7 +1,7 @@
 //! The nodes of a cluster and how much they store: the output of `weft cluster status` and `weft node ls`.
 
 use serde::Serialize;
-use weft_cli::table::table;
+use weft_cli::{table::table, utc::utc};
 use weft_client::api;
 use weft_types::{NodeId, counted, human_bytes};
 
@@ -31,6 +31,8 @@ pub(super) struct Node {
     pub(super) rack: String,
     zone: String,
     pub(super) state: String,
+    /// Since when it has been in its state, milliseconds since 1970.
+    since_ms: u64,
     data_address: String,
     control_address: String,
     last_seen_ms: u64,
@@ -97,6 +99,7 @@ impl From<api::Node> for Node {
             rack: it.rack,
             zone: it.zone,
             state: it.state,
+            since_ms: it.since_ms,
             data_address: it.data_address,
             control_address: it.control_address,
             last_seen_ms: it.last_seen_ms,
@@ -160,9 +163,20 @@ pub(super) fn nodes_text(nodes: &[Node]) -> String {
         };
         let (blocks, free) = (node.blocks.to_string(), human_bytes(free));
         let garbage = amount(node.garbage_blocks, node.garbage_bytes);
-        [node.id.clone(), node.name.clone(), node.rack.clone(), disks, free, blocks, garbage, quarantined(node), state]
+        [
+            node.id.clone(),
+            node.name.clone(),
+            node.rack.clone(),
+            disks,
+            free,
+            blocks,
+            garbage,
+            quarantined(node),
+            state,
+            utc(node.since_ms),
+        ]
     };
-    let columns = ["node", "name", "rack", "disks", "free", "blocks", "garbage", "quarantined", "state"];
+    let columns = ["node", "name", "rack", "disks", "free", "blocks", "garbage", "quarantined", "state", "since"];
     table(columns, &[3, 4, 5, 6, 7], nodes.iter().map(row))
 }
 

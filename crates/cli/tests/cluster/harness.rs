@@ -37,6 +37,8 @@ const QUICK: &[(&str, &str)] = &[
     // Conversions must not depend on the free space of the machine's disk.
     ("WEFT_COORDINATOR_CONVERSION_FREE_PERCENT", "0"),
     ("WEFT_COORDINATOR_CONVERSION_RESTART_MS", "4000"),
+    // Most tests are about what people ask for.
+    ("WEFT_COORDINATOR_AUTO_REPAIR", "false"),
 ];
 
 /// How a cluster is made.

@@ -559,6 +559,10 @@ impl Weft for Coordinator {
         answer(Ok(Empty {}))
     }
 
+    async fn set_auto_repair(&self, _: Request<AutoRepair>) -> Answer<Empty> {
+        answer(Ok(Empty {}))
+    }
+
     async fn create_bucket(&self, request: Request<Bucket>) -> Answer<Bucket> {
         answer(Ok(request.into_inner()))
     }

@@ -20,7 +20,9 @@ pub struct BadBlocks {
     pub coming: u64,
     /// Blocks on disks that failed or that their nodes no longer have.
     pub failed: u64,
-    /// Blocks on nodes that are down.
+    /// Blocks on nodes that were declared lost.
+    pub lost: u64,
+    /// Blocks on other nodes that are down.
     pub away: u64,
 }
 
@@ -39,11 +41,13 @@ pub struct Condition {
 
 /// Whether the blocks on a disk can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// Yes.
     Here,
     /// Not now: its node is down.
     Away,
+    /// Not now, and probably never: its node is down and was declared lost.
+    Lost,
     /// Not any more: the disk failed or is gone.
     Gone,
 }
@@ -57,15 +61,13 @@ enum Part {
 }
 
 impl Reach {
-    pub(super) fn of(view: &View, home: Home) -> Self {
+    pub(crate) fn of(view: &View, home: Home) -> Self {
         match (view.node(home.node), view.disk(home)) {
-            (Some(node), Some(disk)) if !disk.failed => {
-                if node.up {
-                    Self::Here
-                } else {
-                    Self::Away
-                }
-            }
+            (Some(node), Some(disk)) if !disk.failed => match (node.up, node.lost) {
+                (true, _) => Self::Here,
+                (false, true) => Self::Lost,
+                (false, false) => Self::Away,
+            },
             _ => Self::Gone,
         }
     }
@@ -81,11 +83,17 @@ impl BadBlocks {
                 (BlockState::Missing, _) if stripe.incomplete => bad.coming += 1,
                 (BlockState::Missing, _) => bad.missing += 1,
                 (BlockState::Ok, Reach::Gone) => bad.failed += 1,
+                (BlockState::Ok, Reach::Lost) => bad.lost += 1,
                 (BlockState::Ok, Reach::Away) => bad.away += 1,
                 (BlockState::Ok, Reach::Here) => {}
             }
         }
         bad
+    }
+
+    /// Those that do not come back by themselves: all but those on nodes that are only down, and those still on their way.
+    pub fn to_rebuild(&self) -> u64 {
+        self.corrupt + self.missing + self.failed + self.lost
     }
 
     /// Whether there are none.
@@ -100,6 +108,7 @@ impl BadBlocks {
             missing: self.missing + other.missing * times,
             coming: self.coming + other.coming * times,
             failed: self.failed + other.failed * times,
+            lost: self.lost + other.lost * times,
             away: self.away + other.away * times,
         }
     }
@@ -109,7 +118,7 @@ impl Condition {
     /// The condition of a stripe with these bad blocks.
     pub fn of(stripe: &StripeRecord, blocks: BadBlocks, code: &SharedCode, view: &View, further: &mut FurtherLosses) -> Self {
         let now = least(stripe, code, further, |home| Reach::of(view, home) == Reach::Here);
-        let with_all_nodes = match blocks.away {
+        let with_all_nodes = match blocks.away + blocks.lost {
             0 => now,
             _ => least(stripe, code, further, |home| Reach::of(view, home) != Reach::Gone),
         };

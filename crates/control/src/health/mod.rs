@@ -17,6 +17,7 @@ mod tally;
 mod tests;
 mod verdict;
 
+pub(crate) use condition::Reach;
 pub use condition::{BadBlocks, Condition};
 pub use further::FurtherLosses;
 pub use room::fits_bytes;

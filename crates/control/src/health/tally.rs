@@ -7,12 +7,12 @@ use std::{
 };
 use weft_types::StripeId;
 
-/// The conditions of all stripes with bad blocks; about 50 bytes per stripe.
+/// The conditions of all stripes with bad blocks; about 70 bytes per stripe.
 #[derive(Debug, Default)]
 pub struct Tally {
     stripes: BTreeMap<StripeId, Arc<Condition>>,
-    /// The number of stripes in each condition.
-    conditions: BTreeMap<Arc<Condition>, u64>,
+    /// The stripes in each condition.
+    conditions: BTreeMap<Arc<Condition>, BTreeSet<StripeId>>,
     unreadable: BTreeSet<StripeId>,
 }
 
@@ -49,9 +49,9 @@ impl Tally {
     pub fn set(&mut self, stripe: StripeId, condition: Option<Condition>) {
         if let Some(before) = self.stripes.remove(&stripe) {
             self.unreadable.remove(&stripe);
-            if let Some(count) = self.conditions.get_mut(&before) {
-                *count -= 1;
-                if *count == 0 {
+            if let Some(stripes) = self.conditions.get_mut(&before) {
+                stripes.remove(&stripe);
+                if stripes.is_empty() {
                     self.conditions.remove(&before);
                 }
             }
@@ -62,8 +62,38 @@ impl Tally {
         }
         let shared = self.conditions.get_key_value(&condition).map(|(known, _)| Arc::clone(known));
         let shared = shared.unwrap_or_else(|| Arc::new(condition));
-        *self.conditions.entry(Arc::clone(&shared)).or_default() += 1;
+        self.conditions.entry(Arc::clone(&shared)).or_default().insert(stripe);
         self.stripes.insert(stripe, shared);
+    }
+
+    /// Whether a stripe has bad blocks.
+    pub fn has(&self, stripe: StripeId) -> bool {
+        self.stripes.contains_key(&stripe)
+    }
+
+    /// The conditions that occur, and how many stripes are in each.
+    pub fn conditions(&self) -> impl Iterator<Item = (&Condition, u64)> {
+        self.conditions.iter().map(|(condition, stripes)| (&**condition, stripes.len() as u64))
+    }
+
+    /// The first stripes whose conditions satisfy `is_due`, at most `limit`, without those that satisfy `is_out`: first those that survive
+    /// the fewest further losses, and among these the oldest.
+    pub fn first(&self, limit: usize, is_due: impl Fn(&Condition) -> bool, is_out: impl Fn(StripeId) -> bool) -> Vec<StripeId> {
+        let mut by_losses: BTreeMap<Option<usize>, Vec<&BTreeSet<StripeId>>> = BTreeMap::new();
+        for (condition, stripes) in self.conditions.iter().filter(|(condition, _)| is_due(condition)) {
+            by_losses.entry(condition.now).or_default().push(stripes);
+        }
+        let mut found = Vec::new();
+        for sets in by_losses.into_values() {
+            let open = limit - found.len();
+            let mut next: Vec<StripeId> = Vec::new();
+            for stripes in sets {
+                next.extend(stripes.iter().filter(|stripe| !is_out(**stripe)).take(open));
+            }
+            next.sort_unstable();
+            found.extend(next.into_iter().take(open));
+        }
+        found
     }
 
     /// At most `limit` stripes that cannot be read.
@@ -79,7 +109,8 @@ impl Tally {
         let mut bearings: BTreeMap<(Option<usize>, &str), u64> = BTreeMap::new();
         let mut good: BTreeMap<&str, (u64, usize)> =
             all.iter().map(|(code, stripes, whole)| (&**code, (*stripes, *whole))).collect();
-        for (condition, number) in &self.conditions {
+        for (condition, stripes) in &self.conditions {
+            let number = &(stripes.len() as u64);
             *bearings.entry((condition.now, &condition.code)).or_default() += number;
             if let Some((good, _)) = good.get_mut(&*condition.code) {
                 // The tally and the total number of stripes were not read at the same moment.

@@ -51,6 +51,9 @@ fn blocks_on_nodes_that_are_down_count_as_lost_only_for_now() {
     assert_eq!(blocks, BadBlocks { missing: 1, failed: 1, away: 1, ..BadBlocks::default() });
     stripe.incomplete = true;
     assert_eq!(condition(&stripe, &view(6, &[])).unwrap().blocks, BadBlocks { coming: 1, ..BadBlocks::default() });
+    failed.nodes.get_mut(&NodeId(2)).unwrap().lost = true;
+    let lost = condition(&stripe, &failed).unwrap();
+    assert_eq!((lost.blocks.lost, lost.blocks.away, lost.with_all_nodes), (1, 0, Some(0)), "it may come back all the same");
     failed.nodes.remove(&NodeId(3));
     assert_eq!(survives(&stripe, &failed), (None, None), "a disk that is not known is gone");
 }
@@ -105,7 +108,7 @@ enum Event {
     Remove { nth: usize },
     Mark { nth: usize, index: u8, state: BlockState },
     Move { nth: usize, index: u8, node: u32 },
-    Node { node: u32, up: bool },
+    Node { node: u32, up: bool, lost: bool },
     Disk { node: u32, failed: bool },
     Look,
 }
@@ -119,7 +122,7 @@ fn events() -> impl Strategy<Value = Event> {
         1 => (0..9usize).prop_map(|nth| Event::Remove { nth }),
         3 => (0..9usize, 0..6u8, state).prop_map(|(nth, index, state)| Event::Mark { nth, index, state }),
         2 => (0..9usize, 0..6u8, 1..=NODES).prop_map(|(nth, index, node)| Event::Move { nth, index, node }),
-        3 => (1..=NODES, any::<bool>()).prop_map(|(node, up)| Event::Node { node, up }),
+        3 => (1..=NODES, any::<bool>(), any::<bool>()).prop_map(|(node, up, lost)| Event::Node { node, up, lost }),
         2 => (1..=NODES, any::<bool>()).prop_map(|(node, failed)| Event::Disk { node, failed }),
         6 => Just(Event::Look),
     ]
@@ -176,8 +179,9 @@ impl Followed {
             Event::Move { nth: at, index, node } => {
                 nth(at).inspect(|id| self.stripes.get_mut(id).unwrap().find_mut(index, 0).unwrap().home = home(node))
             }
-            Event::Node { node, up } => {
-                self.view.nodes.get_mut(&NodeId(node)).unwrap().up = up;
+            Event::Node { node, up, lost } => {
+                let node = self.view.nodes.get_mut(&NodeId(node)).unwrap();
+                (node.up, node.lost) = (up, lost && !up);
                 None
             }
             Event::Disk { node, failed } => {
@@ -219,6 +223,8 @@ proptest! {
         let all = [(code().spec(), followed.stripes.len() as u64, 2)];
         prop_assert_eq!(followed.tally.counts(&all), counted.counts(&all));
         prop_assert_eq!(followed.tally.unreadable(99), counted.unreadable(99));
+        let first = |tally: &Tally| tally.first(99, |_| true, |_| false);
+        prop_assert_eq!(first(&followed.tally), first(&counted));
         let counts = counted.counts(&all);
         prop_assert_eq!(counts.bearings.iter().map(|it| it.stripes).sum::<u64>(), followed.stripes.len() as u64);
     }
@@ -244,7 +250,7 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
     assert_eq!(signs(&tally).verdict().level, Level::AtRisk);
     set(&mut tally, 3, &[0, 1], &[3]);
     set(&mut tally, 4, &[0, 1, 2], &[]);
-    let down = DownNode { name: "node-03".into(), silent_for: Duration::from_secs(9), blocks: 7 };
+    let down = DownNode { name: "node-03".into(), silent_for: Duration::from_secs(9), blocks: 7, lost: false };
     let verdict = Signs { down: vec![down], counting: true, ..signs(&tally) }.verdict();
     assert_eq!(verdict.level, Level::Unavailable);
     assert_eq!(
@@ -257,6 +263,9 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
             "stripes are still being counted",
         ]
     );
+    let rebuilt = DownNode { name: "node-04".into(), silent_for: Duration::from_secs(9), blocks: 0, lost: true };
+    let reasons = Signs { down: vec![rebuilt], ..signs(&tally) }.verdict().reasons;
+    assert!(reasons.iter().all(|reason| !reason.contains("node-04")), "all its blocks were rebuilt: {reasons:?}");
     (1..=4).for_each(|id| tally.set(StripeId(id), None));
     assert_eq!(signs(&tally).verdict().level, Level::Healthy);
 

@@ -41,6 +41,8 @@ pub struct DownNode {
     pub silent_for: Duration,
     /// The known number of blocks of stripes that it holds.
     pub blocks: u64,
+    /// Whether it was declared lost.
+    pub lost: bool,
 }
 
 /// A disk that failed, or that its node no longer has.
@@ -79,7 +81,7 @@ pub struct Verdict {
 }
 
 impl Signs {
-    /// Computes the verdict. A failed disk without blocks, such as a replaced one, does not count.
+    /// Computes the verdict. A failed disk or a lost node without blocks, such as one whose blocks were rebuilt, does not count.
     pub fn verdict(&self) -> Verdict {
         let signs = [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed(), self.counting()];
         let found: Vec<(Level, String)> = signs.into_iter().flatten().collect();
@@ -112,6 +114,7 @@ impl Signs {
             (blocks.corrupt, "corrupt"),
             (blocks.missing, "missing"),
             (blocks.failed, "on failed disks"),
+            (blocks.lost, "on lost nodes"),
             (blocks.away, "on nodes that are down"),
             (blocks.coming, "still on their way"),
         ];
@@ -122,15 +125,17 @@ impl Signs {
     }
 
     fn down(&self) -> Option<(Level, String)> {
-        let names = names(self.down.iter().map(|node| node.name.clone()));
-        let verb = if self.down.len() == 1 { "is" } else { "are" };
-        let empty = self.down.iter().find(|node| node.blocks == 0);
+        // A lost node without blocks is repaired: nothing is missing.
+        let down: Vec<&DownNode> = self.down.iter().filter(|node| !node.lost || node.blocks > 0).collect();
+        let names = names(down.iter().map(|node| node.name.clone()));
+        let verb = if down.len() == 1 { "is" } else { "are" };
+        let empty = down.iter().find(|node| node.blocks == 0);
         let hint = empty.map_or(String::new(), |node| {
             let name = &node.name;
             format!(" ({name} holds no block: if it is gone for good, `weft node remove {name}` forgets it)")
         });
-        let reason = || format!("{} of {} nodes {verb} down: {names}{hint}", self.down.len(), self.nodes);
-        (!self.down.is_empty()).then(|| (Level::Degraded, reason()))
+        let reason = || format!("{} of {} nodes {verb} down: {names}{hint}", down.len(), self.nodes);
+        (!down.is_empty()).then(|| (Level::Degraded, reason()))
     }
 
     fn failed(&self) -> Option<(Level, String)> {

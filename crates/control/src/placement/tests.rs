@@ -21,6 +21,7 @@ fn node(id: u32, rack: &str) -> NodeView {
         name: format!("node-{id}").into(),
         rack: rack.into(),
         up: true,
+        lost: false,
         suspect_for: Duration::ZERO,
         disks: vec![disk(1), disk(2)],
     }

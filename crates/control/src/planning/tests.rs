@@ -37,6 +37,7 @@ fn view() -> View {
         name: format!("node-{id}").into(),
         rack: format!("r{}", id % 3).into(),
         up: true,
+        lost: false,
         suspect_for: Duration::ZERO,
         disks: vec![DiskView {
             number: DiskNumber(id),

@@ -194,6 +194,7 @@ mod tests {
             name: "".into(),
             rack: format!("r{}", id % 3).into(),
             up: true,
+            lost: false,
             suspect_for: Duration::ZERO,
             disks: Vec::new(),
         };

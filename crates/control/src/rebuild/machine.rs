@@ -206,6 +206,7 @@ impl Rebuild {
         };
         self.warn(&warnings);
         self.rebuilt.warnings = warnings;
+        self.rebuilt.lack = short.as_ref().and_then(|error| error.cause);
         let why = short.map(|error| error.message).unwrap_or_default();
         for (lost, home) in self.request.lost.clone().into_iter().zip(homes) {
             match home {
@@ -312,6 +313,7 @@ impl Rebuild {
                 self.unallocated.push_back((lost, home));
             }
             Err(error) if !self.request.purpose.is_put() && !self.arriving.is_empty() => {
+                self.rebuilt.lack = error.cause;
                 self.leave((block.index, block.copy), error.message);
             }
             Err(error) => {

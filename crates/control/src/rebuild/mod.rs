@@ -32,7 +32,9 @@ use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::R
 use rand::RngCore;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_types::{BlockId, FailureDomain, HelperSelect, Home, NodeId, ObjectName, Result, StripeRecord, TaskTraffic, UploadId};
+use weft_types::{
+    BlockId, Cause, FailureDomain, HelperSelect, Home, NodeId, ObjectName, Result, StripeRecord, TaskTraffic, UploadId,
+};
 
 /// A request to rebuild blocks.
 #[derive(Debug, Clone)]
@@ -89,6 +91,8 @@ pub struct Rebuilt {
     pub blocks: Vec<RebuiltBlock>,
     /// Blocks, by index and copy, that were left out, and why.
     pub left: Vec<((u8, u8), String)>,
+    /// The missing resource because of which some have no home.
+    pub lack: Option<Cause>,
     /// Warnings about racks.
     pub warnings: Vec<String>,
     /// The traffic of the plans.

@@ -1,6 +1,6 @@
 //! The answer to `weft status`.
 
-use crate::{jobs, shared::Shared};
+use crate::{healer, jobs, shared::Shared};
 use std::{collections::BTreeSet, sync::Arc};
 use weft_control::{
     health::{BadBlocks, Bearing, DownNode, FailedDisk, Signs, fits_bytes},
@@ -8,7 +8,7 @@ use weft_control::{
 };
 use weft_meta::{MetaError, PolicyRecord, Totals};
 use weft_proto::v1;
-use weft_types::{Home, JobState, Owner, Result, StripeId, UploadId};
+use weft_types::{Home, JobState, NodeState, Owner, Result, StripeId, UploadId};
 
 /// The most unreadable objects that are listed.
 const OBJECTS_NAMED: usize = 10;
@@ -50,6 +50,7 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
         jobs: jobs::list(shared).await?.jobs.into_iter().filter(|job| !has_ended(job)).collect(),
         insecure: shared.security.is_insecure(),
         cluster: shared.cluster.id.to_string(),
+        healing: Some(healer::show(shared)),
         ..v1::HealthReply::default()
     };
     add_space(shared, policy, &mut reply)?;
@@ -69,6 +70,7 @@ fn signs(
         name: status.record.name.to_string(),
         silent_for: status.silent_for,
         blocks: blocks_of(status),
+        lost: is_lost(status),
     });
     let failed = failed.iter().map(|it| FailedDisk { node: it.name.clone(), path: it.path.clone(), blocks: it.blocks });
     let state = shared.health.lock();
@@ -144,7 +146,12 @@ fn down_node(status: &MemberStatus) -> v1::DownNode {
         name: status.record.name.to_string(),
         silent_ms: u64::try_from(status.silent_for.as_millis()).unwrap_or(u64::MAX),
         blocks: blocks_of(status),
+        lost: is_lost(status),
     }
+}
+
+fn is_lost(status: &MemberStatus) -> bool {
+    status.record.state == NodeState::Lost
 }
 
 fn bearing(it: &Bearing) -> v1::Bearing {
@@ -153,6 +160,6 @@ fn bearing(it: &Bearing) -> v1::Bearing {
 }
 
 fn bad_blocks(it: BadBlocks) -> v1::BadBlocks {
-    let BadBlocks { corrupt, missing, coming, failed, away } = it;
-    v1::BadBlocks { corrupt, missing, coming, on_failed_disks: failed, on_down_nodes: away }
+    let BadBlocks { corrupt, missing, coming, failed, lost, away } = it;
+    v1::BadBlocks { corrupt, missing, coming, on_failed_disks: failed, on_lost_nodes: lost, on_down_nodes: away }
 }

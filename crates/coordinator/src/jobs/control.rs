@@ -50,8 +50,8 @@ impl Jobs {
         self.lock().get(&job).cloned()
     }
 
-    /// What the rebuilds of a new job share. The times at which nodes helped are shared by all jobs.
-    pub(super) fn shares(&self) -> Shares {
+    /// What the rebuilds of a new job share. The times at which nodes helped are shared by all jobs and the healer.
+    pub(crate) fn shares(&self) -> Shares {
         Shares::new(Arc::clone(&self.helpers_used))
     }
 

@@ -13,7 +13,7 @@ use super::{
     runner::{Passes, Runner},
 };
 use crate::{
-    options,
+    membership, options,
     pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{self, Rebuilder, Told, shares::Shares},
     shared::Shared,
@@ -101,6 +101,13 @@ impl Passes for NodeRepairJob {
         Ok(counted)
     }
 
+    /// Nothing is left on the node. A person has decided that it does not come back, so its silence is no longer a sign of anything.
+    async fn done(&mut self) {
+        if let Err(error) = membership::declare_lost(&self.shared, self.repair.node).await {
+            tracing::warn!(node = %self.shared.members.name(self.repair.node), %error, "cannot record that a repaired node is lost");
+        }
+    }
+
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
         let (work, id, control) = (&*self, runner.id, runner.control);
         let gate = Gate::new(Starting::of(self.repair.select));
@@ -166,6 +173,7 @@ impl NodeRepairJob {
 
     async fn rebuild(&self, control: &Control, planned: feed::Planned) -> Result<Outcome> {
         let block = planned.block;
+        let _claim = self.shared.claims.claim(block.stripe).await;
         // The current record, which other tasks may have changed.
         let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
         let version = node_repair::object_of(&self.repair, &stripe, block, &self.shared.members.view())?;

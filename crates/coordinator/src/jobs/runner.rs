@@ -51,6 +51,9 @@ pub(super) trait Passes: Send {
     /// Counts the work.
     async fn count(&mut self) -> Result<Counted>;
 
+    /// Runs after the job was recorded as done.
+    async fn done(&mut self) {}
+
     /// Tries all items once, usually with [`Runner::all`]. Also returns whether failed items may succeed in another
     /// pass.
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)>;
@@ -81,7 +84,13 @@ impl<'a> Runner<'a> {
                     Action::Write(progress) => {
                         answer = Some(Event::Written(self.write(progress).await.map(|()| Written::Taken)));
                     }
-                    Action::WriteEnd(end, progress) => answer = Some(Event::Written(self.end(end, progress).await)),
+                    Action::WriteEnd(end, progress) => {
+                        let written = self.end(end, progress).await;
+                        if end == JobState::Done && written == Ok(Written::Taken) {
+                            work.done().await;
+                        }
+                        answer = Some(Event::Written(written));
+                    }
                     Action::Wait(pause) => {
                         tokio::time::sleep(pause).await;
                         answer = Some(Event::Woken);

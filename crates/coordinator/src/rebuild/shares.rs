@@ -17,6 +17,11 @@ impl Shares {
         Self { used, given: Mutex::default() }
     }
 
+    /// Forgets how many blocks each node has been given: a node that is new gets its share of those that follow, and not all of them.
+    pub(crate) fn begin_again(&self) {
+        lock(&self.given).clear();
+    }
+
     /// An independent copy: explaining a repair must change nothing.
     pub(crate) fn fork(&self) -> Self {
         let (used, given) = (lock(&self.used).clone(), lock(&self.given).clone());

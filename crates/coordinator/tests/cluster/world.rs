@@ -71,6 +71,8 @@ impl World {
             insecure: true,
             heartbeat_interval_ms: 100,
             down_after_ms: 800,
+            // Most tests are about what people ask for.
+            auto_repair: false,
             suspect_ms: 6_000,
             sweep_interval_ms: 200,
             garbage_grace_ms: 300,

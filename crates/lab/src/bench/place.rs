@@ -47,6 +47,8 @@ pub(crate) fn in_testbed_with<T>(
         if let DaemonSettings::Coordinator(config) = it {
             // Experiments must not wait long for a dead node to be noticed.
             (config.heartbeat_interval_ms, config.down_after_ms) = (500, 2500);
+            // What they measure must be the only repair.
+            config.auto_repair = false;
             adjust(config);
         }
     })?;

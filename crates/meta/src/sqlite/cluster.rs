@@ -14,11 +14,19 @@ pub(super) enum Numbered {
 }
 
 pub(super) fn get(tx: &Transaction<'_>) -> Result<ClusterRecord> {
-    let sql = "SELECT id, incarnation, epoch, stripes_high_water, created_ms FROM cluster";
-    let (id, incarnation, epoch, stripes_high_water, created_ms): (String, String, u64, u64, u64) =
-        tx.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))?;
-    let id: ClusterId = id.parse().map_err(MetaError::Storage)?;
-    Ok(ClusterRecord { id, incarnation, epoch: Epoch(epoch), stripes_high_water, created_ms })
+    let sql = "SELECT id, incarnation, epoch, stripes_high_water, created_ms, auto_repair FROM cluster";
+    let (id, cluster): (String, ClusterRecord) = tx.query_row(sql, [], |row| {
+        let (incarnation, epoch) = (row.get(1)?, Epoch(row.get(2)?));
+        let (stripes_high_water, created_ms, auto_repair) = (row.get(3)?, row.get(4)?, row.get(5)?);
+        let id = ClusterId(0);
+        Ok((row.get(0)?, ClusterRecord { id, incarnation, epoch, stripes_high_water, created_ms, auto_repair }))
+    })?;
+    Ok(ClusterRecord { id: id.parse().map_err(MetaError::Storage)?, ..cluster })
+}
+
+pub(super) fn set_auto_repair(tx: &Transaction<'_>, on: bool) -> Result<()> {
+    tx.execute("UPDATE cluster SET auto_repair = ?1", [on])?;
+    Ok(())
 }
 
 pub(super) fn become_leader(tx: &Transaction<'_>) -> Result<Epoch> {

@@ -179,12 +179,16 @@ impl Meta for SqliteMeta {
         self.recorded(move |writer| feed::take_changed(writer, limit)).await
     }
 
-    async fn register_node(&self, epoch: Epoch, node: NewNode) -> Result<NodeRecord> {
-        self.write(epoch, move |tx| nodes::register(tx, &node)).await
+    async fn set_auto_repair(&self, epoch: Epoch, on: bool) -> Result<()> {
+        self.write(epoch, move |tx| cluster::set_auto_repair(tx, on)).await
     }
 
-    async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState) -> Result<()> {
-        self.write(epoch, move |tx| nodes::set_state(tx, node, state)).await
+    async fn register_node(&self, epoch: Epoch, node: NewNode, now_ms: u64) -> Result<NodeRecord> {
+        self.write(epoch, move |tx| nodes::register(tx, &node, now_ms)).await
+    }
+
+    async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState, since_ms: u64) -> Result<()> {
+        self.write(epoch, move |tx| nodes::set_state(tx, node, state, since_ms)).await
     }
 
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::{MetaError, NewDisk, NewNode, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, NodeRecord, NodeState};
 
-pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord> {
+pub(super) fn register(tx: &Transaction<'_>, new: &NewNode, now_ms: u64) -> Result<NodeRecord> {
     if let Some(id) = new.id {
         departures::require_not_removed(tx, id)?;
     }
@@ -21,14 +21,17 @@ pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord
         (_, Some(bound)) => bound,
         (None, None) => {
             let id = next_number(tx, Numbered::Node)?;
-            tx.execute("INSERT INTO nodes VALUES (?1, ?2, '', '', '', '', 1)", (id, &new.name))?;
+            let sql = "INSERT INTO nodes (id, name, rack, zone, data_address, control_address, state, since_ms)
+                       VALUES (?1, ?2, '', '', '', '', 'up', ?3)";
+            tx.execute(sql, (id, &new.name, now_ms))?;
             NodeId(u32::try_from(id).map_err(|_| MetaError::Storage("no node numbers are left".into()))?)
         }
     };
     tx.execute(
-        "UPDATE nodes SET rack = ?2, zone = ?3, data_address = ?4, control_address = ?5, up = 1 WHERE id = ?1",
+        "UPDATE nodes SET rack = ?2, zone = ?3, data_address = ?4, control_address = ?5 WHERE id = ?1",
         (id.0, &new.rack, &new.zone, &new.data_address, &new.control_address),
     )?;
+    set_state(tx, id, NodeState::Up, now_ms)?;
     // Disks that the agent does not list are failed.
     tx.execute("UPDATE disks SET failed = 1 WHERE node = ?1", [id.0])?;
     for disk in &new.disks {
@@ -37,11 +40,13 @@ pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord
     list(tx)?.into_iter().find(|node| node.id == id).ok_or_else(|| no_node(id))
 }
 
-pub(super) fn set_state(tx: &Transaction<'_>, node: NodeId, state: NodeState) -> Result<()> {
-    match tx.execute("UPDATE nodes SET up = ?2 WHERE id = ?1", (node.0, state == NodeState::Up))? {
-        0 => Err(no_node(node)),
-        _ => Ok(()),
-    }
+/// A node that is in this state already keeps the time since when. A node that has registered meanwhile is not lost.
+pub(super) fn set_state(tx: &Transaction<'_>, node: NodeId, state: NodeState, since_ms: u64) -> Result<()> {
+    let sql = "UPDATE nodes SET since_ms = CASE state WHEN ?2 THEN since_ms ELSE ?3 END, state = ?2
+               WHERE id = ?1 AND NOT (?2 = 'lost' AND state = 'up')";
+    let changed = tx.execute(sql, (node.0, state.name(), since_ms))?;
+    let exists = || tx.query_row("SELECT 1 FROM nodes WHERE id = ?1", [node.0], |_| Ok(())).optional();
+    if changed == 0 && exists()?.is_none() { Err(no_node(node)) } else { Ok(()) }
 }
 
 pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bool) -> Result<()> {
@@ -53,24 +58,28 @@ pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bo
 
 pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<NodeRecord>> {
     let mut statement =
-        tx.prepare_cached("SELECT id, name, rack, zone, data_address, control_address, up FROM nodes ORDER BY id")?;
+        tx.prepare_cached("SELECT id, name, rack, zone, data_address, control_address, state, since_ms FROM nodes ORDER BY id")?;
     let nodes = statement.query_map([], |row| {
-        Ok(NodeRecord {
+        let state: String = row.get(6)?;
+        let record = NodeRecord {
             id: NodeId(row.get(0)?),
             name: row.get(1)?,
             rack: row.get(2)?,
             zone: row.get(3)?,
             data_address: row.get(4)?,
             control_address: row.get(5)?,
-            state: if row.get(6)? { NodeState::Up } else { NodeState::Down },
+            state: NodeState::Down,
+            since_ms: row.get(7)?,
             disks: Vec::new(),
-        })
+        };
+        Ok((record, state))
     })?;
-    let mut nodes = nodes.collect::<Result<Vec<_>, _>>()?;
-    for node in &mut nodes {
-        node.disks = disks_of(tx, node.id)?;
-    }
-    Ok(nodes)
+    let complete = |(node, state): (NodeRecord, String)| {
+        let unknown = || MetaError::Storage(format!("{} is in the unknown state {state}", node.name));
+        let state = NodeState::by_name(&state).ok_or_else(unknown)?;
+        Ok(NodeRecord { disks: disks_of(tx, node.id)?, state, ..node })
+    };
+    nodes.collect::<Result<Vec<_>, _>>()?.into_iter().map(complete).collect()
 }
 
 pub(super) fn blocks_per_disk(tx: &Transaction<'_>) -> Result<Vec<(DiskNumber, u64)>> {

@@ -5,7 +5,7 @@ use crate::{MetaError, NewCluster, Result};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 /// Number n of the list makes schema n+1 of schema n. Never change one that was released: add the next.
-const MIGRATIONS: [&str; 12] = [
+const MIGRATIONS: [&str; 13] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -18,6 +18,7 @@ const MIGRATIONS: [&str; 12] = [
     include_str!("schema_10.sql"),
     include_str!("schema_11.sql"),
     include_str!("schema_12.sql"),
+    include_str!("schema_13.sql"),
 ];
 
 /// The newest schema that this build reads.
@@ -49,8 +50,9 @@ pub(super) fn create_cluster(connection: &mut Connection, new: &NewCluster) -> R
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     if tx.query_row("SELECT 1 FROM cluster", [], |_| Ok(())).optional()?.is_none() {
         tx.execute(
-            "INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0, 0, 0, ?3)",
-            (new.id.to_string(), format!("{:032x}", new.incarnation), new.created_ms),
+            "INSERT INTO cluster (one, id, incarnation, epoch, nodes_high_water, disks_high_water, stripes_high_water, uploads_high_water,
+             created_ms, auto_repair) VALUES (1, ?1, ?2, 0, 0, 0, 0, 0, ?3, ?4)",
+            (new.id.to_string(), format!("{:032x}", new.incarnation), new.created_ms, new.auto_repair),
         )?;
         for policy in &new.policies {
             policies::create(&tx, policy)?;

@@ -25,7 +25,7 @@ pub(crate) fn open(path: &Path) -> SqliteMeta {
         replicas: 1,
         is_default: true,
     };
-    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1 };
+    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1, auto_repair: true };
     SqliteMeta::open(path, MetaMode::Inline, &new).unwrap()
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn open(path: &Path) -> SqliteMeta {
 pub(crate) async fn prepare(meta: &dyn Meta) -> Epoch {
     let epoch = meta.become_leader().await.unwrap();
     for node in 1..=NODES {
-        meta.register_node(epoch, node_of(node)).await.unwrap();
+        meta.register_node(epoch, node_of(node), 1).await.unwrap();
     }
     meta.create_bucket(epoch, "b", None, 1).await.unwrap();
     epoch

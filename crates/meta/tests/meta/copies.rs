@@ -11,24 +11,43 @@ use weft_types::{
     UploadId,
 };
 
-/// Turns a database of schema 12 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
-pub(crate) const BACK_TO_SCHEMA_10: &str = "
+/// Turns a database of schema 13 into one of schema 11, in which a node is up or down, and nothing says since when.
+macro_rules! back_to_schema_11 {
+    () => {
+        "
+    ALTER TABLE nodes ADD COLUMN up INTEGER NOT NULL DEFAULT 1;
+    UPDATE nodes SET up = state = 'up';
+    ALTER TABLE nodes DROP COLUMN state;
+    ALTER TABLE nodes DROP COLUMN since_ms;
+    ALTER TABLE cluster DROP COLUMN auto_repair;
     DROP TABLE removed_nodes;
+    UPDATE schema_version SET version = 11;"
+    };
+}
+pub(crate) const BACK_TO_SCHEMA_11: &str = back_to_schema_11!();
+
+/// Turns a database of schema 13 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
+pub(crate) const BACK_TO_SCHEMA_10: &str = concat!(
+    back_to_schema_11!(),
+    "
     ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE uploads ADD COLUMN put_key INTEGER NOT NULL DEFAULT 0;
     UPDATE uploads SET put_key = -2;
-    UPDATE schema_version SET version = 10;";
+    UPDATE schema_version SET version = 10;"
+);
 
-/// Turns a database of schema 12 into one of schema 9, which has no reasons for garbage.
-pub(crate) const BACK_TO_SCHEMA_9: &str = "
-    DROP TABLE removed_nodes;
+/// Turns a database of schema 13 into one of schema 9, which has no reasons for garbage.
+pub(crate) const BACK_TO_SCHEMA_9: &str = concat!(
+    back_to_schema_11!(),
+    "
     ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE uploads ADD COLUMN put_key INTEGER NOT NULL DEFAULT 0;
     DROP INDEX garbage_by_time;
     ALTER TABLE garbage DROP COLUMN reason;
     ALTER TABLE garbage DROP COLUMN bytes;
     CREATE INDEX garbage_by_time ON garbage (node, not_before_ms);
-    UPDATE schema_version SET version = 9;";
+    UPDATE schema_version SET version = 9;"
+);
 
 /// Turns a database of schema 9 into one of schema 8, which has one count of updates for a stripe, and no keys.
 pub(crate) const BACK_TO_SCHEMA_8: &str = "

@@ -18,7 +18,7 @@ fn home(node: u32) -> Home {
 }
 
 async fn take_down(meta: &SqliteMeta, epoch: Epoch, node: u32) {
-    meta.set_node_state(epoch, NodeId(node), NodeState::Down).await.unwrap();
+    meta.set_node_state(epoch, NodeId(node), NodeState::Down, 1).await.unwrap();
 }
 
 /// Without the nodes that it holds back, a removal is complete in one step.
@@ -90,19 +90,19 @@ async fn a_removed_node_does_not_come_back_and_its_name_and_disks_are_free() {
     let (dir, meta, epoch) = fresh().await;
     take_down(&meta, epoch, 7).await;
     remove(&meta, epoch, NOBODY).await.unwrap();
-    let error = meta.set_node_state(epoch, NOBODY, NodeState::Up).await.unwrap_err();
+    let error = meta.set_node_state(epoch, NOBODY, NodeState::Up, 1).await.unwrap_err();
     assert!(matches!(error, MetaError::NotFound(_)), "{error}");
     drop(meta);
     let meta = open(&dir.path().join("metadata.sqlite"));
     let back = NewNode { id: Some(NOBODY), ..node_of(7) };
     for back in [back.clone(), NewNode { name: "another-name".into(), ..back.clone() }] {
-        let error = meta.register_node(epoch, back).await.unwrap_err();
+        let error = meta.register_node(epoch, back, 1).await.unwrap_err();
         assert!(matches!(&error, MetaError::Refused(_)) && error.to_string().contains("node-7 (n7) was removed"), "{error}");
         assert!(error.to_string().contains("move the file `agent` out of its state_dir"), "{error}");
     }
-    let new = meta.register_node(epoch, node_of(7)).await.unwrap();
+    let new = meta.register_node(epoch, node_of(7), 1).await.unwrap();
     assert_eq!((new.id, new.disks[0].number, &*new.disks[0].id), (NodeId(8), DiskNumber(8), "disk-7"), "numbers are not reused");
-    assert!(meta.register_node(epoch, back).await.is_err(), "not even now that a new node has the name");
+    assert!(meta.register_node(epoch, back, 1).await.is_err(), "not even now that a new node has the name");
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_failed_disk_without_blocks_is_forgotten_and_its_number_is_not_used_ag
     // Disk 1 is replaced by disk 8.
     let mut replaced = node_of(1);
     replaced.disks[0].id = "new".into();
-    meta.register_node(epoch, replaced.clone()).await.unwrap();
+    meta.register_node(epoch, replaced.clone(), 1).await.unwrap();
     conflict(meta.forget_disk(epoch, home(1), ALL).await, "and 1 on their way");
     end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
     conflict(meta.forget_disk(epoch, home(1), ALL).await, "n1 got blocks");
@@ -143,9 +143,9 @@ async fn a_failed_disk_without_blocks_is_forgotten_and_its_number_is_not_used_ag
     assert_eq!(meta.forget_disk(epoch, home(1), ALL).await.unwrap(), Departure { garbage_blocks: 1, complete: true });
     assert_eq!((garbage_of(&meta, NodeId(1), 9).await.len(), garbage_of(&meta, NodeId(2), 9).await.len()), (0, 1));
     let numbers = |record: weft_types::NodeRecord| record.disks.iter().map(|disk| disk.number.0).collect::<Vec<_>>();
-    assert_eq!(numbers(meta.register_node(epoch, replaced.clone()).await.unwrap()), [8]);
+    assert_eq!(numbers(meta.register_node(epoch, replaced.clone(), 1).await.unwrap()), [8]);
     replaced.disks.extend(node_of(1).disks);
-    assert_eq!(numbers(meta.register_node(epoch, replaced).await.unwrap()), [8, 9], "it is a new disk");
+    assert_eq!(numbers(meta.register_node(epoch, replaced, 1).await.unwrap()), [8, 9], "it is a new disk");
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn a_database_of_schema_11_has_removed_no_node() {
     rusqlite::Connection::open(&path).unwrap().execute_batch(BACK_TO_SCHEMA_10).unwrap();
     let meta = open(&path);
     let back = NewNode { id: Some(NOBODY), ..node_of(7) };
-    assert_eq!(meta.register_node(epoch, back).await.unwrap().id, NOBODY);
+    assert_eq!(meta.register_node(epoch, back, 1).await.unwrap().id, NOBODY);
     take_down(&meta, epoch, 7).await;
     assert!(remove(&meta, epoch, NOBODY).await.unwrap().complete);
 }

@@ -3,7 +3,7 @@
 use crate::{
     commit_at,
     common::{node_of, open, prepare},
-    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9, BACK_TO_SCHEMA_10},
+    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9, BACK_TO_SCHEMA_10, BACK_TO_SCHEMA_11},
     leftovers_at, new_put,
 };
 use weft_meta::*;
@@ -37,7 +37,7 @@ fn checksums() -> Vec<Vec<u32>> {
 async fn a_cluster_keeps_its_identity_and_its_epochs_only_grow() {
     let (dir, meta, epoch) = fresh().await;
     drop(meta);
-    let other = NewCluster { id: ClusterId(8), incarnation: 10, policies: vec![], created_ms: 2 };
+    let other = NewCluster { id: ClusterId(8), incarnation: 10, policies: vec![], created_ms: 2, auto_repair: true };
     let path = dir.path().join("metadata.sqlite");
     let meta = SqliteMeta::open(&path, MetaMode::Pool, &other).unwrap();
     let cluster = meta.cluster().await.unwrap();
@@ -65,7 +65,7 @@ async fn only_transactions_that_changed_something_count_as_commits() {
 async fn changes_of_many_callers_at_once_are_all_made_or_refused() {
     let (dir, meta, _) = fresh().await;
     drop(meta);
-    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
+    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let meta = SqliteMeta::open(&dir.path().join("metadata.sqlite"), MetaMode::Pool, &new).unwrap();
     let epoch = meta.become_leader().await.unwrap();
     let before = meta.commits();
@@ -93,7 +93,7 @@ async fn a_newer_schema_is_refused_by_name() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
-    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
+    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
     assert_eq!(error, MetaError::NewerSchema { found: 99, known: 12 });
     assert!(error.to_string().contains("schema 99"), "{error}");
@@ -198,7 +198,7 @@ async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
 #[tokio::test]
 async fn a_node_keeps_its_name_and_its_disks() {
     let (_dir, meta, epoch) = fresh().await;
-    let register = |node: NewNode| meta.register_node(epoch, node);
+    let register = |node: NewNode| meta.register_node(epoch, node, 1_000);
     let again = register(NewNode { id: Some(NodeId(2)), rack: "r9".into(), ..node_of(2) }).await.unwrap();
     assert_eq!((again.id, &*again.rack, again.disks.len()), (NodeId(2), "r9", 1));
     assert_eq!(register(NewNode { id: None, ..node_of(2) }).await.unwrap().id, NodeId(2), "the name is enough");
@@ -219,10 +219,50 @@ async fn a_node_keeps_its_name_and_its_disks() {
     let failed: Vec<bool> = node.disks.iter().map(|disk| disk.failed).collect();
     assert_eq!(failed, [true, false], "the disk that is not listed is failed");
     meta.set_disk_failed(epoch, node.disks[1].number, true).await.unwrap();
-    meta.set_node_state(epoch, NodeId(2), NodeState::Down).await.unwrap();
+    assert!(meta.nodes().await.unwrap()[1].disks[1].failed);
+}
+
+#[tokio::test]
+async fn the_states_of_nodes_and_since_when_outlive_the_coordinator() {
+    let (dir, meta, epoch) = fresh().await;
+    let of_2 = async |meta: &SqliteMeta| {
+        let node = meta.nodes().await.unwrap().remove(1);
+        (node.state, node.since_ms)
+    };
+    assert_eq!(of_2(&meta).await, (NodeState::Up, 1), "since its first registration");
+    let set = |state, since_ms| meta.set_node_state(epoch, NodeId(2), state, since_ms);
+    set(NodeState::Down, 500).await.unwrap();
+    set(NodeState::Down, 900).await.unwrap();
+    assert_eq!(of_2(&meta).await, (NodeState::Down, 500), "it was down already");
+    set(NodeState::Lost, 1_000).await.unwrap();
+    meta.set_auto_repair(epoch, false).await.unwrap();
+    assert!(matches!(meta.set_node_state(epoch, NodeId(9), NodeState::Up, 1).await, Err(MetaError::NotFound(_))));
+    drop(meta);
+
+    let path = dir.path().join("metadata.sqlite");
+    let meta = open(&path);
+    assert_eq!((of_2(&meta).await, meta.cluster().await.unwrap().auto_repair), ((NodeState::Lost, 1_000), false));
+    let (epoch, lost) = (meta.become_leader().await.unwrap(), NodeState::Lost);
+    let again = |now_ms| meta.register_node(epoch, NewNode { id: Some(NodeId(2)), ..node_of(2) }, now_ms);
+    assert_eq!(again(2_000).await.unwrap().since_ms, 2_000);
+    assert_eq!(again(3_000).await.unwrap().since_ms, 2_000, "it was up already");
+    meta.set_node_state(epoch, NodeId(2), lost, 4_000).await.unwrap();
+    assert_eq!(of_2(&meta).await, (NodeState::Up, 2_000), "it registered meanwhile");
+}
+
+#[tokio::test]
+async fn nodes_of_schema_11_count_from_the_migration_on() {
+    let (dir, meta, epoch) = fresh().await;
+    meta.set_node_state(epoch, NodeId(2), NodeState::Down, 5).await.unwrap();
+    drop(meta);
+    let path = dir.path().join("metadata.sqlite");
+    rusqlite::Connection::open(&path).unwrap().execute_batch(BACK_TO_SCHEMA_11).unwrap();
+    let meta = open(&path);
     let nodes = meta.nodes().await.unwrap();
-    assert!(nodes[1].disks[1].failed && nodes[1].state == NodeState::Down);
-    assert!(matches!(meta.set_node_state(epoch, NodeId(9), NodeState::Up).await, Err(MetaError::NotFound(_))));
+    assert_eq!(nodes.iter().filter(|node| node.state == NodeState::Down).map(|node| node.id).collect::<Vec<_>>(), [NodeId(2)]);
+    // 2020: whatever the clock of this machine says, it is later.
+    assert!(nodes.iter().all(|node| node.since_ms > 1_577_836_800_000), "{nodes:?}");
+    assert!(meta.cluster().await.unwrap().auto_repair);
 }
 
 #[tokio::test]

@@ -893,6 +893,67 @@ pub struct HealthReply {
     pub insecure: bool,
     #[prost(string, tag = "27")]
     pub cluster: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "28")]
+    pub healing: ::core::option::Option<Healing>,
+}
+/// What the cluster does by itself about bad blocks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Healing {
+    /// lost blocks are rebuilt without a person
+    #[prost(bool, tag = "1")]
+    pub on: bool,
+    /// why nothing is rebuilt now; empty: it is not stopped
+    #[prost(string, tag = "2")]
+    pub stopped: ::prost::alloc::string::String,
+    /// why no silent node is declared lost; empty: no reason
+    #[prost(string, tag = "3")]
+    pub guard: ::prost::alloc::string::String,
+    /// nodes that are down and not lost
+    #[prost(message, repeated, tag = "4")]
+    pub silent: ::prost::alloc::vec::Vec<SilentNode>,
+    /// that are being rebuilt or will be next
+    #[prost(uint64, tag = "5")]
+    pub stripes_left: u64,
+    #[prost(uint32, tag = "6")]
+    pub stripes_under_way: u32,
+    /// since there was last nothing to do
+    #[prost(uint64, tag = "7")]
+    pub stripes_done: u64,
+    /// since then
+    #[prost(message, optional, tag = "8")]
+    pub done: ::core::option::Option<JobAmount>,
+    /// at the rate so far; absent: unknown
+    #[prost(uint64, optional, tag = "9")]
+    pub remaining_ms: ::core::option::Option<u64>,
+    /// stripes that could not be rebuilt
+    #[prost(message, repeated, tag = "10")]
+    pub waiting: ::prost::alloc::vec::Vec<WaitingStripes>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SilentNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// when it is declared lost; 0: it would be, but for the guard
+    #[prost(uint64, tag = "3")]
+    pub lost_in_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitingStripes {
+    /// nodes, space, retry
+    #[prost(string, tag = "1")]
+    pub wait: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub stripes: u64,
+    /// of the first of them
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AutoRepair {
+    #[prost(bool, tag = "1")]
+    pub on: bool,
 }
 /// Stripes of one code that survive the same number of further losses.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -917,8 +978,11 @@ pub struct BadBlocks {
     pub coming: u64,
     #[prost(uint64, tag = "4")]
     pub on_failed_disks: u64,
+    /// that were not declared lost
     #[prost(uint64, tag = "5")]
     pub on_down_nodes: u64,
+    #[prost(uint64, tag = "6")]
+    pub on_lost_nodes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DownNode {
@@ -931,6 +995,9 @@ pub struct DownNode {
     pub silent_ms: u64,
     #[prost(uint64, tag = "4")]
     pub blocks: u64,
+    /// it was declared lost: its blocks are rebuilt on other nodes
+    #[prost(bool, tag = "5")]
+    pub lost: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FailedDisk {
@@ -957,7 +1024,7 @@ pub struct Node {
     pub rack: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub zone: ::prost::alloc::string::String,
-    /// up, down
+    /// up, down, lost
     #[prost(string, tag = "5")]
     pub state: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
@@ -983,6 +1050,9 @@ pub struct Node {
     /// of those of known length
     #[prost(uint64, tag = "14")]
     pub garbage_bytes: u64,
+    /// since when it has been in its state, milliseconds since 1970
+    #[prost(uint64, tag = "15")]
+    pub since_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {
@@ -3299,6 +3369,28 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Health"));
             self.inner.unary(req, path, codec).await
         }
+        /// Turns the repair without a person on or off.
+        pub async fn set_auto_repair(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AutoRepair>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/SetAutoRepair",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Weft", "SetAutoRepair"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn create_policy(
             &mut self,
             request: impl tonic::IntoRequest<super::Policy>,
@@ -3991,6 +4083,11 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::Empty>,
         ) -> std::result::Result<tonic::Response<super::HealthReply>, tonic::Status>;
+        /// Turns the repair without a person on or off.
+        async fn set_auto_repair(
+            &self,
+            request: tonic::Request<super::AutoRepair>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
         async fn create_policy(
             &self,
             request: tonic::Request<super::Policy>,
@@ -4332,6 +4429,49 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HealthSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/SetAutoRepair" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetAutoRepairSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::AutoRepair>
+                    for SetAutoRepairSvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AutoRepair>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::set_auto_repair(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetAutoRepairSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

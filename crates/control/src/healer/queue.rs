@@ -1,0 +1,197 @@
+//! The order of the work, what is under way, what waits, and how far it is.
+
+use super::{Scope, is_due};
+use crate::{
+    Time,
+    health::{Condition, Tally},
+    retries::Retries,
+    view::View,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use weft_types::{Amount, Cause, Error, StripeId};
+
+/// How many stripes are rebuilt at the same time for each disk that can be used.
+const STRIPES_PER_DISK: usize = 2;
+/// The most stripes that are rebuilt at the same time. Each uses some tens of kilobytes of the coordinator's memory, and buffers at its
+/// agents, which admit no more than they have memory for.
+const STRIPES_MAX: usize = 64;
+/// A stripe that was just rebuilt is left alone until the tally has certainly been updated.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// How many stripes are rebuilt at the same time.
+pub fn concurrency(view: &View) -> usize {
+    let disks = view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks).filter(|disk| !disk.failed).count();
+    (disks * STRIPES_PER_DISK).clamp(1, STRIPES_MAX)
+}
+
+/// What a stripe waits for that could not be rebuilt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// More nodes.
+    Nodes,
+    /// Space on disks.
+    Space,
+    /// Another attempt.
+    Retry,
+}
+
+impl Wait {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nodes => "nodes",
+            Self::Space => "space",
+            Self::Retry => "retry",
+        }
+    }
+}
+
+/// Stripes that wait for the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// What they wait for.
+    pub wait: Wait,
+    /// How many.
+    pub stripes: u64,
+    /// Why the first of them could not be rebuilt.
+    pub why: String,
+}
+
+/// The outcome of the work on a stripe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// These blocks were rebuilt.
+    Rebuilt(Amount),
+    /// There was nothing to do, or someone else does it.
+    Nothing,
+    /// These blocks were rebuilt, and others not.
+    Left(Amount, Error),
+}
+
+/// How far the work is since there was last nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Stripes that were rebuilt as a whole.
+    pub stripes: u64,
+    /// The rebuilt blocks.
+    pub done: Amount,
+    /// When it began.
+    begun: Option<Time>,
+}
+
+/// The work.
+#[derive(Debug, Default)]
+pub struct Queue {
+    under_way: BTreeSet<StripeId>,
+    /// Stripes that were just rebuilt, and until when they are left alone.
+    settling: BTreeMap<StripeId, Time>,
+    tried: Retries<StripeId>,
+    /// Stripes that could not be rebuilt, what each waits for, and why.
+    waiting: BTreeMap<StripeId, (Wait, String)>,
+    progress: Progress,
+}
+
+impl Queue {
+    /// Forgets stripes that have no bad blocks any more, and rests that are over. To be called now and then.
+    pub fn tidy(&mut self, tally: &Tally, now: Time) {
+        self.settling.retain(|_, until| *until > now);
+        self.waiting.retain(|stripe, _| tally.has(*stripe));
+        self.tried.retain(|stripe| tally.has(*stripe));
+    }
+
+    /// The next stripes to rebuild; at most `concurrency` are under way at the same time. Those that survive the fewest further losses come
+    /// first.
+    pub fn next(&mut self, tally: &Tally, scope: &Scope, concurrency: usize, now: Time) -> Vec<StripeId> {
+        let open = concurrency.saturating_sub(self.under_way.len());
+        let is_out = |stripe: StripeId| {
+            self.under_way.contains(&stripe)
+                || self.settling.get(&stripe).is_some_and(|until| *until > now)
+                || !self.tried.is_due(&stripe, now)
+        };
+        let next = tally.first(open, |condition| is_due(condition, scope), is_out);
+        if self.is_idle() {
+            self.progress = Progress { begun: Some(now), ..Progress::default() };
+        }
+        self.under_way.extend(&next);
+        next
+    }
+
+    /// Whether nothing is under way, waits, or was just done.
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.waiting.is_empty() && self.settling.is_empty()
+    }
+
+    /// The work on a stripe has ended.
+    pub fn ended(&mut self, stripe: StripeId, ended: Ended, now: Time) {
+        self.under_way.remove(&stripe);
+        let (done, left) = match ended {
+            Ended::Rebuilt(done) => (done, None),
+            Ended::Nothing => (Amount::default(), None),
+            Ended::Left(done, error) => (done, Some(error)),
+        };
+        self.progress.done.blocks += done.blocks;
+        self.progress.done.bytes = self.progress.done.bytes.saturating_add(done.bytes);
+        let Some(error) = left else {
+            self.progress.stripes += u64::from(done.blocks > 0);
+            self.tried.done(&stripe);
+            self.waiting.remove(&stripe);
+            self.settling.insert(stripe, now + SETTLE);
+            return;
+        };
+        let wait = match error.cause {
+            Some(Cause::TooFewNodes) => Wait::Nodes,
+            Some(Cause::NoSpace) => Wait::Space,
+            None => Wait::Retry,
+        };
+        self.tried.failed(stripe, String::new(), now);
+        if self.waiting.len() < WAITING_MAX || self.waiting.contains_key(&stripe) {
+            self.waiting.insert(stripe, (wait, error.to_string()));
+        }
+    }
+
+    /// Nodes or disks have come or gone: what waits is tried again.
+    pub fn try_again(&mut self) {
+        self.tried.retain(|_| false);
+    }
+
+    /// How many stripes are under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// What waits.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let mut all: BTreeMap<Wait, Waiting> = BTreeMap::new();
+        for (wait, why) in self.waiting.values() {
+            all.entry(*wait).or_insert_with(|| Waiting { wait: *wait, stripes: 0, why: why.clone() }).stripes += 1;
+        }
+        all.into_values().collect()
+    }
+
+    /// The stripes that are due and do not wait, including those under way.
+    pub fn left(&self, tally: &Tally, scope: &Scope) -> u64 {
+        let due = |(condition, stripes): (&Condition, u64)| if is_due(condition, scope) { stripes } else { 0 };
+        let due: u64 = tally.conditions().map(due).sum();
+        let not_counted = self.settling.keys().chain(self.waiting.keys()).filter(|stripe| tally.has(**stripe)).count() as u64;
+        due.saturating_sub(not_counted)
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+}
+
+/// The most stripes of which is remembered what they wait for; the others wait for the same.
+const WAITING_MAX: usize = 65_536;
+
+impl Progress {
+    /// How long it takes until `left` more stripes are rebuilt, at the rate so far; `None` if it is unknown.
+    pub fn remaining(&self, left: u64, now: Time) -> Option<Duration> {
+        let elapsed = now.since(self.begun?);
+        (self.stripes > 0).then(|| elapsed.mul_f64(left as f64 / self.stripes as f64))
+    }
+}

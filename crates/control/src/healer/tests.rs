@@ -1,0 +1,350 @@
+//! Judgements by tables, which blocks are rebuilt, and the queue under any order of events.
+
+use super::*;
+use crate::{
+    Time,
+    fixtures::{self, BLOCK_LEN, stripe, view},
+    health::{BadBlocks, FurtherLosses, Tally},
+    members::MemberStatus,
+};
+use proptest::prelude::*;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use weft_types::{Amount, Cause, Error, NodeId, NodeRecord, NodeState, StripeId};
+
+const LOST_AFTER: Duration = Duration::from_secs(900);
+const ON: Policy = Policy { on: true, lost_after: LOST_AFTER };
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A node in a rack: up, or silent for some seconds and in this state.
+fn node(id: u32, rack: &str, silent: Option<(NodeState, u64)>) -> MemberStatus {
+    let (state, silent_s) = silent.unwrap_or((NodeState::Up, 0));
+    let record = NodeRecord {
+        id: NodeId(id),
+        name: format!("node-{id}").into(),
+        rack: rack.into(),
+        zone: String::new(),
+        data_address: String::new(),
+        control_address: String::new(),
+        state,
+        since_ms: 0,
+        disks: Vec::new(),
+    };
+    MemberStatus {
+        record,
+        up: silent.is_none(),
+        silent_for: seconds(silent_s),
+        state_for: if state == NodeState::Up { seconds(1_000_000) } else { seconds(silent_s) },
+        disks: BTreeMap::new(),
+        coding_bytes_per_s: 0,
+        fsyncs: 0,
+    }
+}
+
+/// This many nodes without racks, of which the first are silent for so many seconds.
+fn nodes(all: u32, silent_s: &[u64]) -> Vec<MemberStatus> {
+    let silent = |id: u32| silent_s.get(id as usize - 1).map(|silent_s| (NodeState::Down, *silent_s));
+    (1..=all).map(|id| node(id, "", silent(id))).collect()
+}
+
+fn declared(nodes: &[MemberStatus]) -> Vec<u32> {
+    judge(nodes, false, ON).declared.iter().map(|node| node.0).collect()
+}
+
+#[test]
+fn a_node_is_lost_after_the_grace_and_not_before() {
+    assert_eq!([899, 900, 5_000].map(|silent| declared(&nodes(6, &[silent]))), [vec![], vec![1], vec![1]]);
+    assert_eq!(declared(&nodes(6, &[899, 1_000])), [2]);
+    let one = judge(&nodes(6, &[300]), false, ON);
+    assert_eq!((one.scope, one.silent), (Scope::Lost { silent_slack: 0 }, vec![(NodeId(1), seconds(600))]));
+    let mut unrecorded = nodes(6, &[]);
+    unrecorded[2] = node(3, "", Some((NodeState::Up, 6)));
+    assert_eq!(
+        judge(&unrecorded, false, ON).silent,
+        [(NodeId(3), seconds(894))],
+        "it was up for days, and is silent for seconds"
+    );
+}
+
+#[test]
+fn many_silent_nodes_or_a_whole_rack_need_a_person() {
+    let guard = |nodes: &[MemberStatus]| {
+        let judged = judge(nodes, false, ON);
+        assert!(judged.guard.is_none() || judged.declared.is_empty());
+        (judged.guard, judged.scope)
+    };
+    let (lost, urgent) = (|silent_slack| Scope::Lost { silent_slack }, 1);
+    let many = |silent, of| Some(Guard::Many { silent, of });
+    assert_eq!(guard(&nodes(10, &[999; 2])), (None, lost(0)), "two of ten");
+    assert_eq!(guard(&nodes(10, &[999; 3])), (many(3, 10), lost(urgent)));
+    assert_eq!(guard(&nodes(10, &[9; 3])), (many(3, 10), lost(0)), "they may be restarting: no repair storm");
+    assert_eq!(guard(&nodes(30, &[999; 3])), (None, lost(0)), "a tenth is not more than a tenth");
+    assert_eq!(guard(&nodes(29, &[999; 3])), (many(3, 29), lost(urgent)));
+    assert_eq!(declared(&nodes(30, &[999; 3])), [1, 2, 3]);
+
+    let racks = |silent: &[(u32, NodeState)], silent_s| {
+        let silent = |id: u32| silent.iter().find(|(at, _)| *at == id).map(|(_, state)| (*state, silent_s));
+        (1..=12).map(|id| node(id, &format!("r{}", id % 6), silent(id))).collect::<Vec<_>>()
+    };
+    let (down, was_lost) = (NodeState::Down, NodeState::Lost);
+    let whole = Some(Guard::Rack { rack: "r1".into(), nodes: 2 });
+    assert_eq!(guard(&racks(&[(1, down), (2, down)], 999)), (None, lost(0)), "of different racks");
+    assert_eq!(guard(&racks(&[(1, down), (7, down)], 999)), (whole.clone(), lost(urgent)));
+    assert_eq!(guard(&racks(&[(1, was_lost), (7, down)], 999)), (whole, lost(urgent)), "one after the other");
+    assert_eq!(guard(&racks(&[(1, was_lost), (7, was_lost)], 999)), (None, lost(0)), "a person decided so");
+    let single: Vec<MemberStatus> = (1..=6).map(|id| node(id, &format!("r{id}"), (id == 1).then_some((down, 999)))).collect();
+    assert_eq!(declared(&single), [1], "a rack of one node is a node");
+    assert_eq!(declared(&nodes(6, &[999, 999])), [1, 2], "nodes without a rack are no rack");
+}
+
+#[test]
+fn nothing_is_done_when_it_is_off_or_when_the_coordinator_may_be_cut_off() {
+    let stop = |nodes: &[MemberStatus], coming_back, policy| match judge(nodes, coming_back, policy) {
+        Judgement { scope: Scope::Nothing(stop), declared, .. } if declared.is_empty() => Some(stop),
+        Judgement { scope: Scope::Lost { .. }, .. } => None,
+        judged => panic!("{judged:?}"),
+    };
+    let six = nodes(6, &[999]);
+    assert_eq!(stop(&six, false, Policy { on: false, ..ON }), Some(Stop::Off));
+    assert_eq!(stop(&six, true, ON), Some(Stop::ComingBack));
+    assert_eq!(stop(&nodes(6, &[999; 3]), false, ON), None, "it hears half of them");
+    assert_eq!(stop(&nodes(6, &[2; 4]), false, ON), Some(Stop::Minority { up: 2, of: 6 }));
+    // What was lost earlier is not a sign of being cut off now.
+    let mut worn = nodes(6, &[999; 4]);
+    worn[..3].iter_mut().for_each(|node| node.record.state = NodeState::Lost);
+    assert_eq!((stop(&worn, false, ON), declared(&worn)), (None, vec![4]));
+}
+
+#[test]
+fn nodes_that_a_person_has_repaired_do_not_count() {
+    let mut four = nodes(10, &[999; 4]);
+    assert!(declared(&four).is_empty());
+    four[..2].iter_mut().for_each(|node| node.record.state = NodeState::Lost);
+    assert_eq!(declared(&four), [3, 4]);
+}
+
+proptest! {
+    /// Whatever state nodes are in: nothing is lost early, and nothing by itself if many are silent.
+    #[test]
+    fn judgements_are_safe(
+        states in proptest::collection::vec((0..4u8, 0..2_000u64, 0..4u8), 0..24),
+        on in any::<bool>(),
+        coming_back in any::<bool>(),
+    ) {
+        let states: Vec<MemberStatus> = (1..).zip(&states).map(|(id, (state, silent_s, rack))| {
+            let silent = [NodeState::Up, NodeState::Down, NodeState::Lost].get(usize::from(*state)).map(|state| (*state, *silent_s));
+            node(id, &format!("r{rack}"), silent)
+        }).collect();
+        let judged = judge(&states, coming_back, Policy { on, ..ON });
+        let silent: Vec<&MemberStatus> = states.iter().filter(|it| !it.up && it.record.state != NodeState::Lost).collect();
+        let up = states.iter().filter(|it| it.up).count();
+        for id in &judged.declared {
+            let node = states.iter().find(|it| it.record.id == *id).unwrap();
+            prop_assert!(!node.up && node.record.state != NodeState::Lost && node.silent_for >= LOST_AFTER);
+            prop_assert!(states.iter().any(|other| other.up && other.record.rack == node.record.rack)
+                || states.iter().filter(|other| other.record.rack == node.record.rack).count() == 1);
+        }
+        if !on || coming_back || up < silent.len() {
+            prop_assert!(judged.declared.is_empty() && matches!(judged.scope, Scope::Nothing(_)));
+        } else {
+            let is_silent_slack_1 = judged.scope == (Scope::Lost { silent_slack: 1 });
+            prop_assert!(!is_silent_slack_1 || judged.guard.is_some());
+        }
+        prop_assert!(silent.len() < 3 || silent.len() * 10 <= silent.len() + up || judged.declared.is_empty());
+        prop_assert_eq!(judged.silent.len() + judged.declared.len(), silent.len(), "each silent node is told or lost");
+    }
+}
+
+const NONE: [u8; 0] = [];
+
+/// Which blocks of the stripe are rebuilt, by index.
+fn rebuilt(stripe: &StripeRecord, view: &View, silent_slack: usize) -> Vec<u8> {
+    let code = weft_codes::parse("rs(4,2)").unwrap();
+    let condition = Condition::of(stripe, BadBlocks::of(stripe, view), &code, view, &mut FurtherLosses::default());
+    let scope = Scope::Lost { silent_slack };
+    let wanted = wanted(stripe, &condition, &scope, view);
+    assert_eq!(is_due(&condition, &scope), !wanted.is_empty() || condition.blocks.to_rebuild() > 0 && condition.now.is_some());
+    assert!(super::wanted(stripe, &condition, &Scope::Nothing(Stop::Off), view).is_empty());
+    wanted.into_iter().map(|lost| lost.index).collect()
+}
+
+#[test]
+fn lost_blocks_are_rebuilt_and_silent_ones_only_if_it_is_urgent() {
+    let mut stripe = stripe();
+    let mark = |stripe: &mut StripeRecord, index, state| stripe.find_mut(index, 0).unwrap().state = state;
+    assert_eq!([rebuilt(&stripe, &view(8, &[]), 0), rebuilt(&stripe, &view(8, &[2]), 0)].concat(), NONE);
+    assert_eq!(rebuilt(&stripe, &view(8, &[2]), 1), [1], "a guard holds, and it survives one further loss");
+    assert_eq!(rebuilt(&stripe, &view(8, &[2, 5]), 0), [1, 4], "it would not survive a further loss");
+    assert_eq!(rebuilt(&stripe, &view(8, &[2, 5, 6]), 1), NONE, "it cannot be read, so it waits for nodes");
+    let mut gone = view(8, &[2, 5]);
+    gone.nodes.get_mut(&NodeId(2)).unwrap().lost = true;
+    gone.nodes.get_mut(&NodeId(5)).unwrap().up = true;
+    assert_eq!(rebuilt(&stripe, &gone, 0), [1]);
+    gone.nodes.get_mut(&NodeId(3)).unwrap().disks[0].failed = true;
+    assert_eq!(rebuilt(&stripe, &gone, 0), [1, 2]);
+    mark(&mut stripe, 5, BlockState::Corrupt);
+    assert_eq!(rebuilt(&stripe, &view(8, &[]), 0), [5]);
+    assert_eq!(rebuilt(&stripe, &view(8, &[1]), 0), [0, 5], "with the corrupt block it would not survive a further loss");
+    mark(&mut stripe, 5, BlockState::Missing);
+    assert_eq!(rebuilt(&stripe, &view(8, &[]), 0), [5]);
+    stripe.incomplete = true;
+    assert_eq!(rebuilt(&stripe, &view(8, &[]), 0), NONE, "its put still brings it");
+}
+
+/// A condition in which so many further losses are survived.
+fn survives(further: Option<usize>) -> Condition {
+    let blocks = BadBlocks { missing: 1, ..BadBlocks::default() };
+    Condition { code: "rs(4,2)".into(), now: further, with_all_nodes: further, blocks }
+}
+
+fn at(seconds: u64) -> Time {
+    Time::after(Duration::from_secs(seconds))
+}
+
+const WORK: Scope = Scope::Lost { silent_slack: 0 };
+
+#[test]
+fn the_most_endangered_come_first_then_the_oldest() {
+    let mut tally = Tally::default();
+    for (id, further) in [(1, Some(2)), (2, Some(1)), (3, None), (4, Some(0)), (5, Some(1)), (6, Some(0))] {
+        tally.set(StripeId(id), Some(survives(further)));
+    }
+    // In another condition, but survives as much.
+    tally.set(StripeId(3), Some(Condition { code: "lrc(4,2,2)".into(), ..survives(Some(1)) }));
+    let mut queue = Queue::default();
+    let ids = |next: Vec<StripeId>| next.into_iter().map(|id| id.0).collect::<Vec<_>>();
+    assert_eq!(ids(queue.next(&tally, &WORK, 3, at(1))), [4, 6, 2]);
+    assert_eq!(queue.next(&tally, &WORK, 3, at(1)), [], "three are under way");
+    assert_eq!(ids(queue.next(&tally, &WORK, 5, at(1))), [3, 5]);
+    assert_eq!(queue.next(&tally, &Scope::Nothing(Stop::Off), 99, at(1)), []);
+    let one = Amount { blocks: 1, bytes: BLOCK_LEN };
+    queue.ended(StripeId(4), Ended::Rebuilt(one), at(2));
+    assert_eq!(ids(queue.next(&tally, &WORK, 5, at(2))), [1], "the tally does not know yet that stripe 4 is complete");
+    tally.set(StripeId(4), None);
+    assert_eq!((queue.left(&tally, &WORK), queue.progress().done, queue.under_way()), (5, one, 5));
+    assert_eq!(queue.progress().remaining(5, at(3)), Some(seconds(10)));
+}
+
+#[test]
+fn what_waits_is_named_and_tried_again_when_nodes_come() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    (1..=3).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(1)).len(), 3);
+    let lacks = |cause| Error::unavailable("no home").cause(cause);
+    queue.ended(StripeId(1), Ended::Left(Amount::default(), lacks(Cause::TooFewNodes)), at(1));
+    queue.ended(StripeId(2), Ended::Left(Amount::default(), lacks(Cause::TooFewNodes)), at(1));
+    queue.ended(StripeId(3), Ended::Left(Amount { blocks: 1, bytes: 7 }, lacks(Cause::NoSpace)), at(1));
+    let waits = || |queue: &Queue| queue.waiting().into_iter().map(|it| (it.wait, it.stripes)).collect::<Vec<_>>();
+    assert_eq!(waits()(&queue), [(Wait::Nodes, 2), (Wait::Space, 1)]);
+    assert!(queue.waiting()[0].why.contains("no home"));
+    assert_eq!((queue.next(&tally, &WORK, 9, at(1)), queue.left(&tally, &WORK)), (vec![], 0));
+    queue.try_again();
+    assert_eq!(queue.next(&tally, &WORK, 9, at(1)).len(), 3, "a node has come");
+    queue.ended(StripeId(1), Ended::Rebuilt(Amount { blocks: 1, bytes: 1 }), at(2));
+    tally.set(StripeId(1), None);
+    tally.set(StripeId(2), None);
+    queue.tidy(&tally, at(2));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(2)), []);
+    assert_eq!(waits()(&queue), [(Wait::Space, 1)], "the object of stripe 2 was removed");
+    queue.ended(StripeId(2), Ended::Nothing, at(2));
+    queue.ended(StripeId(3), Ended::Left(Amount::default(), Error::retry("busy")), at(2));
+    assert_eq!(waits()(&queue), [(Wait::Retry, 1)]);
+    assert_eq!(queue.next(&tally, &WORK, 9, at(100)), [StripeId(3)], "it is tried again by and by");
+}
+
+#[test]
+fn concurrency_follows_the_disks() {
+    let mut nodes = view(6, &[1]);
+    assert_eq!(concurrency(&nodes), 10);
+    nodes.nodes.get_mut(&NodeId(2)).unwrap().disks[0].failed = true;
+    assert_eq!((concurrency(&nodes), concurrency(&fixtures::view(0, &[])), concurrency(&view(500, &[]))), (8, 1, 64));
+}
+
+#[derive(Debug, Clone)]
+enum Happens {
+    Bad { id: u64, further: Option<usize> },
+    Good { id: u64 },
+    Ends { nth: usize, well: bool },
+    Passes { seconds: u64 },
+    Come,
+    Next { concurrency: usize },
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        4 => (1..30u64, proptest::option::of(0..3usize)).prop_map(|(id, further)| Happens::Bad { id, further }),
+        2 => (1..30u64).prop_map(|id| Happens::Good { id }),
+        4 => (0..9usize, any::<bool>()).prop_map(|(nth, well)| Happens::Ends { nth, well }),
+        2 => (0..90u64).prop_map(|seconds| Happens::Passes { seconds }),
+        1 => Just(Happens::Come),
+        5 => (0..6usize).prop_map(|concurrency| Happens::Next { concurrency }),
+    ]
+}
+
+proptest! {
+    /// No stripe is rebuilt twice at a time, bounds hold, none jumps ahead of a more endangered one, and in the end all are done.
+    #[test]
+    fn after_any_order_of_events_everything_is_rebuilt_once_and_in_order(all in proptest::collection::vec(happens(), 0..120)) {
+        let (mut tally, mut queue, mut now) = (Tally::default(), Queue::default(), 0);
+        let mut bad: BTreeMap<StripeId, Option<usize>> = BTreeMap::new();
+        let (mut under_way, mut rested): (BTreeSet<StripeId>, BTreeSet<StripeId>) = (BTreeSet::new(), BTreeSet::new());
+        for event in all {
+            match event {
+                Happens::Bad { id, further } => {
+                    bad.insert(StripeId(id), further);
+                    tally.set(StripeId(id), Some(survives(further)));
+                }
+                Happens::Good { id } => {
+                    bad.remove(&StripeId(id));
+                    tally.set(StripeId(id), None);
+                }
+                Happens::Ends { nth, well } => {
+                    let Some(id) = under_way.iter().nth(nth).copied() else { continue };
+                    under_way.remove(&id);
+                    rested.insert(id);
+                    if well {
+                        queue.ended(id, Ended::Rebuilt(Amount { blocks: 1, bytes: 1 }), at(now));
+                        bad.remove(&id);
+                        tally.set(id, None);
+                    } else {
+                        queue.ended(id, Ended::Left(Amount::default(), Error::retry("a node failed")), at(now));
+                    }
+                }
+                Happens::Passes { seconds } => now += seconds,
+                Happens::Come => {
+                    queue.tidy(&tally, at(now));
+                    queue.try_again();
+                }
+                Happens::Next { concurrency } => {
+                    let next = queue.next(&tally, &WORK, concurrency, at(now));
+                    prop_assert!(next.iter().all(|id| under_way.insert(*id)), "twice at a time: {next:?}");
+                    prop_assert!(next.is_empty() || under_way.len() <= concurrency);
+                    let losses: Vec<usize> = next.iter().map(|id| bad[id].unwrap()).collect();
+                    prop_assert!(losses.is_sorted());
+                    if let Some(last) = losses.last() {
+                        let more = bad.iter().filter(|(id, further)| further.is_some_and(|it| it < *last) && !rested.contains(id));
+                        prop_assert!(more.map(|(id, _)| *id).all(|id| under_way.contains(&id)), "a more endangered one was left");
+                    }
+                }
+            }
+            prop_assert_eq!(queue.under_way(), under_way.len());
+        }
+        for _ in 0..200 {
+            for id in std::mem::take(&mut under_way) {
+                queue.ended(id, Ended::Rebuilt(Amount { blocks: 1, bytes: 1 }), at(now));
+                bad.remove(&id);
+                tally.set(id, None);
+            }
+            now += 1;
+            queue.tidy(&tally, at(now));
+            under_way.extend(queue.next(&tally, &WORK, 2, at(now)));
+        }
+        prop_assert!(bad.values().all(Option::is_none), "left: {bad:?}");
+        prop_assert!(queue.waiting().iter().map(|it| it.stripes).sum::<u64>() <= bad.len() as u64);
+    }
+}

@@ -1,0 +1,140 @@
+//! Rebuilds lost blocks without a person: the shell around [`weft_control::healer`], which decides.
+//!
+//! One task judges the nodes and works on the stripes, several at a time. It keeps no list: the tally of stripes with bad blocks is its
+//! queue, so the next coordinator continues.
+
+mod reports;
+pub(crate) mod state;
+mod stripe;
+
+use crate::{membership, shared::Shared};
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use reports::Reports;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use stripe::Worker;
+use tokio::time::MissedTickBehavior;
+use weft_control::{
+    healer::{self, Judgement, Policy, Scope},
+    view::View,
+};
+use weft_proto::v1;
+use weft_types::{Home, NodeId, Result, StripeId};
+
+/// How often the nodes are judged.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Heals the cluster for as long as it runs.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    shared.until_nodes_are_back().await;
+    let worker = Worker::new(&shared);
+    let (mut under_way, mut look) = (FuturesUnordered::new(), tokio::time::interval(LOOK_INTERVAL));
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut usable, mut reports) = (BTreeSet::new(), Reports::default());
+    loop {
+        tokio::select! {
+            biased;
+            Some((stripe, ended)) = under_way.next() => shared.healer.lock().queue.ended(stripe, ended, shared.started.now()),
+            _ = look.tick() => {
+                judge(&shared).await;
+                if tidy(&shared, &mut usable) || under_way.is_empty() {
+                    worker.begin_again();
+                }
+                reports.look(&shared);
+            }
+        }
+        let (next, scope) = next(&shared);
+        for stripe in next {
+            let (worker, scope) = (&worker, scope.clone());
+            under_way.push(async move { (stripe, worker.stripe(stripe, &scope).await) }.boxed());
+        }
+    }
+}
+
+/// Judges the nodes, and declares some of them lost.
+async fn judge(shared: &Shared) {
+    let policy = Policy { on: shared.healer.lock().on, lost_after: Duration::from_millis(shared.config.lost_after_ms) };
+    let judgement = healer::judge(&shared.members.statuses(), shared.members.are_coming_back(), policy);
+    for node in &judgement.declared {
+        let (name, silent_ms) = (shared.members.name(*node), shared.config.lost_after_ms);
+        match membership::declare_lost(shared, *node).await {
+            Ok(true) => tracing::warn!(node = %name, silent_ms, "a node is lost: its blocks are rebuilt on other nodes"),
+            Ok(false) => {}
+            Err(error) => tracing::error!(node = %name, %error, "cannot record that a node is lost, trying again"),
+        }
+    }
+    shared.healer.lock().judgement = judgement;
+}
+
+/// Forgets what is no longer needed. If disks have come or gone, what waits is tried again. Returns whether they have.
+fn tidy(shared: &Shared, usable: &mut BTreeSet<Home>) -> bool {
+    let now = usable_disks(&shared.members.view());
+    let health = shared.health.lock();
+    let queue = &mut shared.healer.lock().queue;
+    queue.tidy(&health.tally, shared.started.now());
+    let changed = now != *usable;
+    if changed {
+        *usable = now;
+        queue.try_again();
+    }
+    changed
+}
+
+fn usable_disks(view: &View) -> BTreeSet<Home> {
+    let up = view.nodes.values().filter(|node| node.up);
+    let disks = up.flat_map(|node| node.disks.iter().map(move |disk| (node.id, disk)));
+    disks.filter(|(_, disk)| !disk.failed).map(|(node, disk)| Home { node, disk: disk.number }).collect()
+}
+
+/// The stripes to begin with now, and how far repair goes.
+fn next(shared: &Shared) -> (Vec<StripeId>, Scope) {
+    let concurrency = healer::concurrency(&shared.members.view());
+    let health = shared.health.lock();
+    let mut state = shared.healer.lock();
+    let scope = state.judgement.scope.clone();
+    (state.queue.next(&health.tally, &scope, concurrency, shared.started.now()), scope)
+}
+
+/// Turns repair without a person on or off. Blocks that are being rebuilt are finished.
+pub(crate) async fn set(shared: &Shared, asked: &v1::AutoRepair) -> Result<()> {
+    let set = shared.meta.set_auto_repair(shared.epoch, asked.on).await;
+    set.map_err(|error| shared.meta_error(error))?;
+    shared.healer.lock().on = asked.on;
+    tracing::info!(on = asked.on, "changed whether lost blocks are rebuilt without a person");
+    judge(shared).await;
+    Ok(())
+}
+
+/// What the cluster does about its bad blocks.
+pub(crate) fn show(shared: &Shared) -> v1::Healing {
+    let names: BTreeMap<NodeId, String> =
+        shared.members.statuses().into_iter().map(|it| (it.record.id, it.record.name.to_string())).collect();
+    let health = shared.health.lock();
+    let state = shared.healer.lock();
+    let (Judgement { scope, guard, silent, .. }, queue) = (&state.judgement, &state.queue);
+    let (left, progress) = (queue.left(&health.tally, scope), queue.progress());
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let silent_node = |(node, lost_in): &(NodeId, Duration)| {
+        let name = names.get(node).cloned().unwrap_or_default();
+        v1::SilentNode { node: node.0, name, lost_in_ms: ms(*lost_in) }
+    };
+    v1::Healing {
+        on: state.on,
+        stopped: if let Scope::Nothing(stop) = scope { stop.text() } else { String::new() },
+        guard: guard.as_ref().map(|guard| guard.text()).unwrap_or_default(),
+        silent: silent.iter().map(silent_node).collect(),
+        stripes_left: left,
+        stripes_under_way: u32::try_from(queue.under_way()).unwrap_or(u32::MAX),
+        stripes_done: progress.stripes,
+        done: Some(v1::JobAmount { blocks: progress.done.blocks, bytes: progress.done.bytes }),
+        remaining_ms: progress.remaining(left, shared.started.now()).map(ms),
+        waiting: queue.waiting().into_iter().map(waiting).collect(),
+    }
+}
+
+fn waiting(it: healer::Waiting) -> v1::WaitingStripes {
+    v1::WaitingStripes { wait: it.wait.name().to_owned(), stripes: it.stripes, why: it.why }
+}
