@@ -11,6 +11,7 @@ mod departures;
 mod disks;
 mod garbage;
 mod harness;
+mod healing;
 mod health;
 mod jobs;
 mod links;

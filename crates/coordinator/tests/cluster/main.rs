@@ -10,6 +10,7 @@ mod failures;
 mod fake_agent;
 mod garbage;
 mod given_up;
+mod healing;
 mod health;
 mod jobs;
 mod links;

@@ -1,0 +1,65 @@
+//! The cluster heals itself, on real processes.
+
+use crate::harness::{Cluster, Setup, bytes, wait_for};
+
+const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "1MiB", "--cell-size", "64KiB"];
+const HEALS: [(&str, &str); 2] = [("WEFT_COORDINATOR_AUTO_REPAIR", "true"), ("WEFT_COORDINATOR_LOST_AFTER_MS", "4000")];
+
+fn wait_for_healthy(cluster: &Cluster) {
+    wait_for("`weft status` to exit with 0", || cluster.weft(["status"]).status.code() == Some(0));
+}
+
+#[test]
+fn a_node_that_is_killed_is_replaced_without_a_command() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(8) }.with(&HEALS).up();
+    let objects: Vec<(String, Vec<u8>)> = (0..4).map(|number| (format!("data-{number}"), bytes(5 << 20, number))).collect();
+    objects.iter().for_each(|(key, content)| drop(cluster.put(key, content, &CODING).ok()));
+    wait_for_healthy(&cluster);
+    let told = cluster.weft(["status"]).ok().text().to_owned();
+    assert!(told.contains("repair: automatic, nothing to do"), "{told}");
+
+    let lost = cluster.blocks("data-0")[2].node.clone();
+    cluster.kill(&lost);
+    cluster.wait_for_state(&[&lost], "lost");
+    wait_for_healthy(&cluster);
+    for (key, content) in &objects {
+        let blocks = cluster.blocks(key);
+        assert!(blocks.iter().all(|block| block.state == "ok" && block.node != lost), "{blocks:?}");
+        assert_eq!(cluster.expect(key, content, &[])["rebuilt"].as_array().map(Vec::len), Some(0));
+    }
+    let told = cluster.weft(["status"]).ok().text().to_owned();
+    assert!(told.contains(&format!("{lost} is lost")) && told.contains("its blocks are on other nodes"), "{told}");
+    let log = cluster.log("coordinator");
+    assert_eq!(log.matches("a node is lost: its blocks are rebuilt on other nodes").count(), 1, "said once");
+
+    // It comes back, and what was rebuilt is removed from it.
+    cluster.up().ok();
+    wait_for("its old blocks to be removed", || cluster.files_of(&lost).is_empty());
+    wait_for_healthy(&cluster);
+}
+
+#[test]
+fn with_too_few_nodes_it_says_what_it_waits_for_and_it_can_be_turned_off() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(6) }.with(&HEALS).up();
+    let content = bytes(4 << 20, 9);
+    cluster.put("data", &content, &CODING).ok();
+    wait_for_healthy(&cluster);
+    let off = cluster.weft(["repair", "auto", "off", "--json"]).ok().json();
+    assert_eq!((&off["state"], &off["on"]), (&"off".into(), &false.into()), "{off}");
+    let told = cluster.weft(["repair", "auto", "status"]).ok().text().to_owned();
+    assert!(told.contains("`weft repair auto on` turns it on"), "{told}");
+    cluster.weft(["repair", "auto", "on"]).ok();
+
+    let lost = cluster.blocks("data")[0].node.clone();
+    cluster.kill(&lost);
+    wait_for("it to wait for nodes", || {
+        let told = cluster.weft(["status", "--json"]);
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
+        told["repair"]["waiting"][0]["wait"] == "nodes"
+    });
+    let told = String::from_utf8(cluster.weft(["status"]).stdout).unwrap();
+    assert!(told.contains("1 stripe waits for nodes: start nodes that are down, or add some"), "{told}");
+    cluster.up().ok();
+    wait_for_healthy(&cluster);
+    assert!(cluster.blocks("data").iter().all(|block| block.generation == 1), "nothing had to be rebuilt");
+}

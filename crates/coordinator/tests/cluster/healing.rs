@@ -1,0 +1,342 @@
+//! The cluster heals itself: what nobody asks for is done, once, in time, and said.
+
+use crate::world::{World, data};
+use std::{sync::atomic::Ordering, time::Duration};
+use tokio::time::Instant;
+use weft_client::{PutOptions, RepairNodeOptions, api};
+use weft_types::NodeId;
+
+/// The grace of these tests.
+const LOST_AFTER: Duration = Duration::from_secs(5);
+
+/// A cluster that heals itself.
+async fn healing(nodes: u32, racks: u32) -> World {
+    World::with(nodes, racks, |config| {
+        config.auto_repair = true;
+        config.lost_after_ms = LOST_AFTER.as_millis() as u64;
+    })
+    .await
+}
+
+impl World {
+    async fn health(&self) -> api::HealthReply {
+        self.client.health().await.unwrap()
+    }
+
+    async fn told(&self) -> api::Healing {
+        self.health().await.healing.unwrap()
+    }
+
+    async fn until_healthy(&self) {
+        self.until("the cluster is healthy", async |world| world.health().await.level == "healthy").await;
+    }
+
+    async fn until_down(&self, node: u32) {
+        self.until("the node is down", async |world| !world.up().await.contains(&node)).await;
+    }
+
+    async fn state(&self, node: u32) -> String {
+        let status = self.client.status().await.unwrap();
+        status.nodes.into_iter().find(|it| it.id == node).unwrap().state
+    }
+
+    /// The highest generation of an object's blocks.
+    async fn generation(&self, key: &str) -> u32 {
+        let stripes = self.stat(key).await.stripes;
+        stripes.iter().flat_map(|stripe| &stripe.blocks).map(|block| block.generation).max().unwrap()
+    }
+
+    /// What nodes of an object's blocks hold: each stripe's blocks on different nodes, all of them good.
+    async fn assert_whole(&self, key: &str, bytes: &[u8]) {
+        assert_eq!(self.not_ok(key).await, []);
+        for stripe in self.stat(key).await.stripes {
+            let mut nodes: Vec<u32> = stripe.blocks.iter().map(|block| block.node).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            assert_eq!(nodes.len(), stripe.blocks.len(), "no two blocks of a stripe on one node");
+        }
+        assert!(self.get(key, "").await.unwrap().0 == bytes, "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_costs_nothing_and_a_node_that_stays_away_is_replaced() {
+    let mut world = healing(8, 8).await;
+    let bytes = data(9 << 20, 1);
+    world.put("k", &bytes).await.unwrap();
+    world.until_healthy().await;
+    let node = world.holder("k", 0).await;
+    let held = world.block_files(node).len();
+    world.kill(node);
+    world.until_down(node).await;
+    world.until("it is waited for", async |world| !world.told().await.silent.is_empty()).await;
+    let silent = world.told().await.silent.remove(0);
+    assert!(silent.node == node && silent.lost_in_ms > 0 && silent.lost_in_ms <= 5_000, "{silent:?}");
+    tokio::time::sleep(LOST_AFTER / 2).await;
+    world.start_agent(node).await;
+    world.until_healthy().await;
+    assert_eq!((world.generation("k").await, world.allocations()), (1, 0), "nothing was rebuilt");
+
+    world.kill(node);
+    world.until("it is lost", async |world| world.state(node).await == "lost").await;
+    world.until_healthy().await;
+    world.assert_whole("k", &bytes).await;
+    let health = world.health().await;
+    assert!(health.down_nodes[0].lost && health.down_nodes[0].blocks == 0, "{:?}", health.down_nodes);
+    assert_eq!(world.generation("k").await, 2, "each lost block was rebuilt once");
+
+    // It comes back: what was rebuilt meanwhile is garbage on it.
+    assert!(held > 0 && world.block_files(node).len() == held);
+    world.start_agent(node).await;
+    world.until("it is empty", async |world| world.block_files(node).is_empty()).await;
+    assert_eq!(world.state(node).await, "up");
+    world.until_healthy().await;
+    world.assert_whole("k", &bytes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_of_the_coordinator_does_not_reset_the_grace() {
+    let mut world = World::with(8, 8, |config| {
+        config.auto_repair = true;
+        config.lost_after_ms = 15_000;
+    })
+    .await;
+    let bytes = data(3 << 20, 2);
+    world.put("k", &bytes).await.unwrap();
+    let (node, killed) = (world.holder("k", 1).await, Instant::now());
+    world.kill(node);
+    world.until_down(node).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.restart_coordinator().await;
+    world.until("it is lost", async |world| world.state(node).await == "lost").await;
+    let after = killed.elapsed();
+    assert!((15..20).contains(&after.as_secs()), "{after:?}");
+    // The next coordinator knows that it is lost, and continues.
+    world.restart_coordinator().await;
+    assert_eq!(world.state(node).await, "lost");
+    world.until_healthy().await;
+    world.assert_whole("k", &bytes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_come_back_is_rebuilt_at_once() {
+    // The default grace of a quarter of an hour is longer than this test waits.
+    let mut world = World::with(9, 9, |config| config.auto_repair = true).await;
+    let bytes = data(2 << 20, 3);
+    world.put("k", &bytes).await.unwrap();
+    world.until_healthy().await;
+    world.flip("k", 2, 4096 * 3).await;
+    world.get("k", "").await.unwrap();
+    world.until("the corrupt block is found and rebuilt", async |world| world.generation("k").await == 2).await;
+    world.until_healthy().await;
+    world.assert_whole("k", &bytes).await;
+
+    // A node loses its disks.
+    let node = world.holder("k", 0).await;
+    world.kill(node);
+    for disk in world.disk_dirs(node) {
+        std::fs::remove_dir_all(disk).unwrap();
+    }
+    world.start_agent(node).await;
+    world.until("it has lost them", async |world| world.health().await.failed_disks.len() == 2).await;
+    world.until_healthy().await;
+    world.assert_whole("k", &bytes).await;
+
+    // With two silent nodes, the stripe would not survive a further loss.
+    let nodes = [world.holder("k", 1).await, world.holder("k", 4).await];
+    nodes.iter().for_each(|node| world.kill(*node));
+    world
+        .until("the stripe is whole again", async |world| world.up().await.len() == 7 && world.not_ok("k").await.is_empty())
+        .await;
+    world.assert_whole("k", &bytes).await;
+    for node in nodes {
+        assert_eq!(world.state(node).await, "down", "they are waited for all the same");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_rack_needs_a_person_unless_it_is_urgent() {
+    let mut world = healing(10, 5).await;
+    let (near, far) = (data(3 << 20, 4), data(1 << 20, 5));
+    world.put("near", &near).await.unwrap();
+    let options = PutOptions { code: "rs(2,3)".into(), block_len: 256 << 10, cell_len: 64 << 10, ..PutOptions::default() };
+    world.client.put("b", "far", far.as_slice(), &options).await.unwrap();
+    world.until_healthy().await;
+    // Node 1 and 6 are a rack. One block of `far` is there: two further ones may be lost.
+    world.kill(1);
+    world.kill(6);
+    world
+        .until("the urgent stripes are whole", async |world| world.up().await.len() == 8 && world.not_ok("near").await.is_empty())
+        .await;
+    tokio::time::sleep(3 * LOST_AFTER).await;
+    assert_eq!([world.state(1).await, world.state(6).await], ["down", "down"]);
+    assert!(!world.not_ok("far").await.is_empty(), "it survives two further losses");
+    let told = world.told().await;
+    assert!(told.guard.contains("all 2 nodes of rack r1 are silent") && told.guard.contains("weft repair node"), "{told:?}");
+    assert_eq!((told.silent.len(), told.stripes_left, told.silent[0].lost_in_ms), (2, 0, 0));
+
+    for node in [1, 6] {
+        let job = world.client.repair_node(NodeId(node), &RepairNodeOptions::default()).await.unwrap().id;
+        assert_eq!(world.ended(job).await.state, "done");
+    }
+    world.until_healthy().await;
+    assert_eq!([world.state(1).await, world.state(6).await], ["lost", "lost"], "nothing is left on them");
+    world.until("nothing holds", async |world| world.told().await.guard.is_empty()).await;
+    world.assert_whole("near", &near).await;
+    world.assert_whole("far", &far).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_of_many_nodes_is_no_repair_storm() {
+    let mut world = healing(10, 10).await;
+    let bytes = data(1 << 20, 10);
+    let options = PutOptions { code: "rs(2,3)".into(), block_len: 512 << 10, cell_len: 64 << 10, ..PutOptions::default() };
+    world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    world.until_healthy().await;
+    let holders: Vec<u32> = world.stat("k").await.stripes[0].blocks.iter().map(|block| block.node).collect();
+    let other = (1..=10).find(|node| !holders.contains(node)).unwrap();
+    let restarting = [holders[0], holders[1], other];
+    restarting.iter().for_each(|node| world.kill(*node));
+    world.until("many are silent", async |world| world.told().await.guard.contains("3 of 10 nodes are silent")).await;
+    tokio::time::sleep(LOST_AFTER / 2).await;
+    for node in restarting {
+        world.start_agent(node).await;
+    }
+    world.until_healthy().await;
+    assert_eq!((world.generation("k").await, world.allocations()), (1, 0));
+    world.assert_whole("k", &bytes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_coordinator_that_hears_few_nodes_does_nothing() {
+    let world = healing(9, 9).await;
+    world.put("k", &data(1 << 20, 6)).await.unwrap();
+    world.until_healthy().await;
+    let holders: Vec<u32> = world.stat("k").await.stripes[0].blocks.iter().map(|block| block.node).collect();
+    let others: Vec<u32> = (1..=9).filter(|node| !holders.contains(node)).collect();
+    others.iter().for_each(|node| world.stop(*node));
+    world.until("they are down", async |world| world.up().await.len() == 6).await;
+    assert!(world.told().await.stopped.is_empty());
+    // The stripe survives no further loss, and there are homes for its blocks, but most nodes are silent.
+    holders[..2].iter().for_each(|node| world.stop(*node));
+    world.until("it stops", async |world| world.told().await.stopped.contains("hears only 4 of 9 nodes")).await;
+    assert_eq!(world.health().await.level, "at-risk");
+    tokio::time::sleep(2 * LOST_AFTER).await;
+    for node in holders[..2].iter().chain(&others) {
+        world.go_on(*node);
+    }
+    world.until_healthy().await;
+    assert_eq!(world.generation("k").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stripe_waits_for_a_node_and_is_rebuilt_when_one_joins() {
+    let mut world = healing(6, 6).await;
+    let bytes = data(3 << 20, 7);
+    world.put("k", &bytes).await.unwrap();
+    world.until_healthy().await;
+    let node = world.holder("k", 3).await;
+    world.kill(node);
+    world
+        .until("it waits", async |world| world.told().await.waiting.iter().any(|it| it.wait == "nodes" && it.stripes == 2))
+        .await;
+    let told = world.told().await;
+    assert_eq!((told.stripes_left, told.stripes_under_way), (0, 0), "{told:?}");
+    assert_eq!(world.health().await.level, "degraded");
+    world.start_agent(7).await;
+    world.until_healthy().await;
+    assert!(world.told().await.waiting.is_empty());
+    world.assert_whole("k", &bytes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stripe_waits_for_space_and_is_rebuilt_when_there_is_some() {
+    let mut world = healing(8, 8).await;
+    let bytes = data(2 << 20, 8);
+    world.put("k", &bytes).await.unwrap();
+    world.disk_bytes.store(1, Ordering::Relaxed);
+    world.restart_agents().await;
+    world.until_healthy().await;
+    world.flip("k", 2, 4096 * 3).await;
+    world.get("k", "").await.unwrap();
+    world.until("it waits", async |world| world.told().await.waiting.iter().any(|it| it.wait == "space")).await;
+    let told = world.told().await;
+    assert!(told.waiting[0].why.contains("b/k"), "{told:?}");
+    world.disk_bytes.store(1 << 30, Ordering::Relaxed);
+    world.until_healthy().await;
+    world.assert_whole("k", &bytes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_returns_in_the_middle_keeps_its_right_blocks() {
+    let mut world = healing(8, 8).await;
+    let mut objects = Vec::new();
+    for key in 0..6 {
+        objects.push((format!("k{key}"), data(4 << 20, 20 + key)));
+        world.put(&objects[key as usize].0, &objects[key as usize].1).await.unwrap();
+    }
+    world.slow_down_agents().await;
+    world.until_healthy().await;
+    let node = world.holder("k0", 0).await;
+    world.kill(node);
+    world.until("some are rebuilt", async |world| world.told().await.done.is_some_and(|done| done.blocks > 0)).await;
+    world.start_agent(node).await;
+    world.until_healthy().await;
+    for (key, bytes) in &objects {
+        world.assert_whole(key, bytes).await;
+    }
+    let generations: Vec<u32> = {
+        let mut found = Vec::new();
+        for (key, _) in &objects {
+            let stripes = world.stat(key).await.stripes;
+            found.extend(stripes.iter().flat_map(|stripe| &stripe.blocks).map(|block| block.generation));
+        }
+        found
+    };
+    assert!(generations.iter().all(|generation| *generation <= 2), "nothing is rebuilt twice");
+    world.until("what is not needed is gone", async |world| world.block_count(1..=8) == generations.len()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn turned_off_it_waits_for_a_person() {
+    let mut world = healing(8, 8).await;
+    let bytes = data(3 << 20, 9);
+    world.put("k", &bytes).await.unwrap();
+    world.until_healthy().await;
+    world.client.set_auto_repair(false).await.unwrap();
+    let node = world.holder("k", 0).await;
+    world.kill(node);
+    world.until_down(node).await;
+    tokio::time::sleep(2 * LOST_AFTER).await;
+    let told = world.told().await;
+    assert!(!told.on && told.stopped.contains("weft repair auto on"), "{told:?}");
+    world.restart_coordinator().await;
+    world.until("the others are back", async |world| world.up().await.len() == 7).await;
+    tokio::time::sleep(LOST_AFTER).await;
+    assert!(!world.told().await.on && world.generation("k").await == 1, "it stays off");
+    world.client.set_auto_repair(true).await.unwrap();
+    world.until_healthy().await;
+    world.assert_whole("k", &bytes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_twice_if_an_operator_repairs_the_same_node() {
+    let mut world = healing(9, 9).await;
+    let mut held = 0;
+    for key in 0..4 {
+        world.put(&format!("k{key}"), &data(4 << 20, 30 + key)).await.unwrap();
+    }
+    world.slow_down_agents().await;
+    let node = world.holder("k0", 0).await;
+    held += world.block_files(node).len() as u64;
+    world.kill(node);
+    world.until("it is being healed", async |world| world.told().await.stripes_under_way > 0).await;
+    let job = world.client.repair_node(NodeId(node), &RepairNodeOptions::default()).await.unwrap().id;
+    assert_eq!(world.ended(job).await.state, "done");
+    world.until_healthy().await;
+    assert!(held > 0);
+    for key in 0..4 {
+        let key = format!("k{key}");
+        assert_eq!((world.not_ok(&key).await, world.generation(&key).await <= 2), (vec![], true), "{key}");
+    }
+}
