@@ -36,7 +36,8 @@ fn view(nodes: u32) -> View {
             blocks: 0,
         };
         let (name, rack) = (format!("node-{id}").into(), format!("rack-{}", id % 20).into());
-        let node = NodeView { id: NodeId(id), name, rack, up: id > 1, suspect_for: Default::default(), disks: vec![disk] };
+        let node =
+            NodeView { id: NodeId(id), name, rack, up: id > 1, lost: false, suspect_for: Default::default(), disks: vec![disk] };
         (NodeId(id), node)
     };
     View { nodes: (1..=nodes).map(node).collect(), now: Time::default(), ..View::default() }

@@ -269,7 +269,7 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
     (1..=4).for_each(|id| tally.set(StripeId(id), None));
     assert_eq!(signs(&tally).verdict().level, Level::Healthy);
 
-    let down = |name: &str, blocks| DownNode { name: name.into(), silent_for: Duration::from_secs(9), blocks };
+    let down = |name: &str, blocks| DownNode { name: name.into(), silent_for: Duration::from_secs(9), blocks, lost: false };
     let gone = Signs { down: vec![down("node-02", 3), down("node-04", 0)], ..signs(&tally) }.verdict();
     let hint = "node-04 holds no block: if it is gone for good, `weft node remove node-04` forgets it";
     assert_eq!(gone.reasons, [format!("2 of 6 nodes are down: node-02, node-04 ({hint})")]);

@@ -6,10 +6,6 @@ use weft_client::{JobChange, RepairNodeOptions, api::DepartureReply};
 use weft_types::{Error, NodeId, Reaction, Result};
 
 impl World {
-    async fn until_down(&self, node: u32) {
-        self.until("the node is down", async |world| !world.up().await.contains(&node)).await;
-    }
-
     async fn remove(&self, node: u32) -> Result<DepartureReply> {
         self.client.remove_node(NodeId(node)).await
     }

@@ -31,7 +31,7 @@ impl World {
         self.until("the cluster is healthy", async |world| world.health().await.level == "healthy").await;
     }
 
-    async fn until_down(&self, node: u32) {
+    pub(crate) async fn until_down(&self, node: u32) {
         self.until("the node is down", async |world| !world.up().await.contains(&node)).await;
     }
 

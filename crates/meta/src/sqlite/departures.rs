@@ -24,7 +24,7 @@ pub(super) fn held(tx: &Transaction<'_>, node: NodeId, disk: Option<DiskNumber>)
 }
 
 pub(super) fn remove_node(tx: &Transaction<'_>, node: NodeId, now_ms: u64, garbage_max: u32) -> Result<Departure> {
-    let sql = "SELECT name, up FROM nodes WHERE id = ?1";
+    let sql = "SELECT name, state = 'up' FROM nodes WHERE id = ?1";
     let found = tx.query_row(sql, [node.0], |row| Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?))).optional()?;
     let (name, up) = found.ok_or_else(|| MetaError::NotFound(format!("node {node} does not exist")))?;
     if up {
