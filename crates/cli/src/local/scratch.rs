@@ -23,7 +23,8 @@ impl ScratchCluster {
     /// Milliseconds between two heartbeats of its agents.
     pub const HEARTBEAT_INTERVAL_MS: u32 = 200;
 
-    /// Creates one in a directory whose name begins with `name`; nothing runs yet. A dead node is noticed within a second or two.
+    /// Creates one in a directory whose name begins with `name`; nothing runs yet. A dead node is noticed within a second or two. Lost
+    /// blocks are rebuilt only on request, so that a degraded read stays one.
     pub fn make(name: &str, size: Size) -> Result<Self> {
         let dir = ScratchDir(std::env::temp_dir().join(format!("{name}-{:016x}", seed()?)));
         // Other users must not read stored data.
@@ -33,6 +34,7 @@ impl ScratchCluster {
         let cluster = LocalCluster::make(&place, size, seed()?, |it| {
             if let DaemonSettings::Coordinator(config) = it {
                 (config.heartbeat_interval_ms, config.down_after_ms) = (Self::HEARTBEAT_INTERVAL_MS, 1000);
+                config.auto_repair = false;
             }
         })?;
         Ok(Self { cluster, _dir: dir })

@@ -160,7 +160,7 @@ fn why_a_cluster_does_not_come_up_is_told_at_once() {
     let certificate = cluster.dir().join("certificates/client.pem");
     let content = fs::read(&certificate).unwrap();
     fs::remove_file(&certificate).unwrap();
-    cluster.up().refused(2, &["client.pem"]);
+    cluster.up().refused(3, &["client.pem"]);
     fs::write(&certificate, content).unwrap();
     cluster.up().ok();
 }
