@@ -95,7 +95,7 @@ fn main() -> Result<(), String> {
                 scheduled += done.iter().flatten().count();
                 if first.is_none() {
                     admission.add(done.into_iter().flatten().map(|it| ((), (0, it.round), it.lines)));
-                    while admission.next().is_some() {}
+                    while admission.start().is_some() {}
                     first = Some(begun.elapsed());
                 }
             }

@@ -2,8 +2,12 @@
 //!
 //! A repair in slices holds all its links at once, each for a share of its time: a chain all of them for the whole time; a
 //! repair around a hub the hub's downlink for the whole time, and each helper's uplink for a part of it. A repair starts
-//! while every link that it needs has room for its share. A little more than a whole link is given out, so that no link
-//! is idle while a repair is planned, opened or committed.
+//! while every link that it needs has room for its share.
+//!
+//! Much more than a whole link is given out. A repair runs at the pace of the fullest of its links, so that each other one
+//! is full only if further repairs use the rest. With fair links, all repairs together take the least time; but each takes
+//! memory at its nodes, and a link that many share makes each look slow. A hub is full with its own helpers, so fewer of
+//! these suffice.
 
 use super::Starting;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +16,11 @@ use weft_types::NodeId;
 /// A whole link.
 const WHOLE: u64 = 1_000;
 
-/// How many whole links the running repairs may take of one link: while one of them begins or ends, the others use it.
-const SHARES_MAX: u64 = 3 * WHOLE;
+/// How many whole links the running repairs may take of one link.
+const SHARES_MAX: u64 = 32 * WHOLE;
+
+/// A repair that needs its busiest link this much longer than another one takes so many shares of the former.
+const UNEVEN_MAX: u64 = 2;
 
 /// The most repairs that run at a time without an assignment: their links are not known.
 const UNKNOWN_MAX: usize = 4;
@@ -99,7 +106,7 @@ impl<T> Admission<T> {
     }
 
     /// The repair that starts now, if one can. [`Self::ended`] takes its ticket back.
-    pub fn next(&mut self) -> Option<(Ticket, T)> {
+    pub fn start(&mut self) -> Option<(Ticket, T)> {
         let at = match self.starting {
             Starting::InOrder => (!self.waiting.is_empty()).then_some(0),
             Starting::OneByOne => (!self.waiting.is_empty() && self.running.is_empty()).then_some(0),
@@ -174,13 +181,18 @@ impl<T> Admission<T> {
 /// The share of each link that a repair takes while it runs.
 fn shares(lines: &[(Link, u64)]) -> impl Iterator<Item = (Link, u64)> + '_ {
     let longest = lines.iter().map(|(_, time)| *time).max().unwrap_or(1).max(1);
-    lines.iter().map(move |(link, time)| (*link, (u128::from(*time) * u128::from(WHOLE)).div_ceil(u128::from(longest)) as u64))
+    let shortest = lines.iter().map(|(_, time)| *time).min().unwrap_or(1).max(1);
+    let whole = u128::from(WHOLE * (longest / shortest).min(UNEVEN_MAX));
+    lines.iter().map(move |(link, time)| (*link, (u128::from(*time) * whole).div_ceil(u128::from(longest)) as u64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
+
+    /// A repair, as it is added.
+    type Given = (u32, (usize, u32), Vec<Line>);
 
     const fn line(node: u32, up: u64, down: u64) -> Line {
         Line { node: NodeId(node), up, down }
@@ -198,11 +210,11 @@ mod tests {
         let mut admission = Admission::new(Starting::ByShares);
         let all = SHARES_MAX / WHOLE;
         admission.add((0..all + 1).map(|at| (at, (0, 0), chain(&[1, 2, 3]))).chain([(90, (0, 0), chain(&[4, 5]))]));
-        let mut started: Vec<(Ticket, u64)> = std::iter::from_fn(|| admission.next()).collect();
+        let mut started: Vec<(Ticket, u64)> = std::iter::from_fn(|| admission.start()).collect();
         assert_eq!(started.iter().map(|(_, what)| *what).collect::<Vec<_>>(), [(0..all).collect(), vec![90]].concat());
         admission.ended(started.remove(0).0);
-        assert_eq!(admission.next().map(|(_, what)| what), Some(all), "a share is free again");
-        assert_eq!((admission.next(), admission.waiting()), (None, 0));
+        assert_eq!(admission.start().map(|(_, what)| what), Some(all), "a share is free again");
+        assert_eq!((admission.start(), admission.waiting()), (None, 0));
     }
 
     #[test]
@@ -210,18 +222,18 @@ mod tests {
         let mut admission = Admission::new(Starting::ByShares);
         // Four helpers and a hub of its own for each repair.
         let hub = |at: u32| [vec![line(100 + at, 0, 4)], (1..=4).map(|node| line(node, 1, 0)).collect()].concat();
-        admission.add((0..20).map(|at| (at, (0, 0), hub(at))));
-        let started = std::iter::from_fn(|| admission.next()).count() as u64;
-        assert_eq!(started, 4 * SHARES_MAX / WHOLE);
+        admission.add((0..90).map(|at| (at, (0, 0), hub(at))));
+        let started = std::iter::from_fn(|| admission.start()).count() as u64;
+        assert_eq!(started, SHARES_MAX * 4 / (UNEVEN_MAX * WHOLE));
     }
 
     #[test]
     fn the_links_with_most_left_to_carry_go_first_but_urgent_repairs_and_older_batches_before() {
-        let order = |starting, batches: &[&[(u32, (usize, u32), Vec<Line>)]]| {
+        let order = |starting, batches: &[&[Given]]| {
             let mut admission = Admission::new(starting);
             batches.iter().for_each(|batch| admission.add(batch.iter().cloned()));
             let one_by_one = std::iter::from_fn(|| {
-                let (ticket, what) = admission.next()?;
+                let (ticket, what) = admission.start()?;
                 admission.ended(ticket);
                 Some(what)
             });
@@ -245,25 +257,25 @@ mod tests {
         let mut admission = Admission::new(Starting::ByShares);
         let whole = SHARES_MAX / WHOLE;
         admission.add((0..whole).map(|at| (at, (0, 0), chain(&[1, 2]))));
-        let mut running: Vec<Ticket> = (0..whole).map(|_| admission.next().unwrap().0).collect();
+        let mut running: Vec<Ticket> = (0..whole).map(|_| admission.start().unwrap().0).collect();
         admission.add([(50, (0, 0), chain(&[1, 2, 3, 4]))]);
         admission.add([(60, (0, 0), chain(&[3, 4])), (61, (0, 0), chain(&[5, 6]))]);
-        assert_eq!(admission.next().map(|(_, what)| what), Some(61), "only this one leaves the links of the older one free");
+        assert_eq!(admission.start().map(|(_, what)| what), Some(61), "only this one leaves the links of the older one free");
         admission.ended(running.remove(0));
-        assert_eq!([admission.next(), admission.next()].map(|it| it.map(|(_, what)| what)), [Some(50), Some(60)]);
+        assert_eq!([admission.start(), admission.start()].map(|it| it.map(|(_, what)| what)), [Some(50), Some(60)]);
     }
 
     #[test]
     fn one_by_one_and_those_without_known_links() {
         let mut admission = Admission::new(Starting::OneByOne);
         admission.add((0..2).map(|at| (at, (0, 0), Vec::new())));
-        let (ticket, _) = admission.next().unwrap();
-        assert_eq!(admission.next(), None);
+        let (ticket, _) = admission.start().unwrap();
+        assert_eq!(admission.start(), None);
         admission.ended(ticket);
-        assert!(admission.next().is_some());
+        assert!(admission.start().is_some());
         let mut admission = Admission::new(Starting::ByShares);
         admission.add((0..9).map(|at| (at, (0, 0), Vec::new())));
-        assert_eq!(std::iter::from_fn(|| admission.next()).count(), UNKNOWN_MAX);
+        assert_eq!(std::iter::from_fn(|| admission.start()).count(), UNKNOWN_MAX);
     }
 
     /// Under any order of ends: no link is over its share, each repair starts once, and none is forgotten.
@@ -283,7 +295,7 @@ mod tests {
                     admission.add(batch);
                     given += 40;
                 }
-                while let Some((ticket, what)) = admission.next() {
+                while let Some((ticket, what)) = admission.start() {
                     assert!(seen.insert(what));
                     running.push(ticket);
                 }

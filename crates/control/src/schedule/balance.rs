@@ -13,8 +13,9 @@ const ARCS_MAX: usize = 1_000_000;
 /// In a thinned network each part keeps at least this many more candidates than it needs.
 const SPARE_CANDIDATES: usize = 8;
 
-/// The most changes of place that are tried at the end.
-const TRIES_MAX: usize = 20_000;
+/// The most changes of place that are tried at the end, in all and for each vertex.
+const TRIES_MAX: usize = 8_000;
+const TRIES_PER_VERTEX: usize = 8;
 
 /// The most further moves that one move may need.
 const FOLLOWING_MAX: u32 = 2;
@@ -194,7 +195,8 @@ impl<'a, 'b> Relief<'a, 'b> {
         for (place, _) in draft.vertices() {
             held[draft.node(place) as usize].push(place);
         }
-        Self { draft, speeds, held, tries: TRIES_MAX }
+        let tries = TRIES_MAX.min(TRIES_PER_VERTEX * held.iter().map(Vec::len).sum::<usize>());
+        Self { draft, speeds, held, tries }
     }
 
     /// The time of a node's busier link.
@@ -202,12 +204,31 @@ impl<'a, 'b> Relief<'a, 'b> {
         self.speeds.busier(node, &self.draft.loads[node])
     }
 
+    /// About what no change can undercut: the time in which the links of all nodes that carry anything together carry
+    /// everything, in steps of the smallest vertex.
+    fn least(&self) -> u64 {
+        let speeds = self.speeds;
+        let nodes: Vec<usize> = (0..self.draft.loads.len()).filter(|node| self.busier(*node) > 0).collect();
+        let least = |direction: Direction| {
+            let total: u64 = self.draft.loads.iter().map(|load| direction.of(load)).sum();
+            let bytes = |time: u64| nodes.iter().map(move |node| speeds.bytes(direction, *node, time));
+            let together = |time: u64| bytes(time).fold(0, u64::saturating_add);
+            let step = self.draft.vertices().map(|(_, load)| direction.of(&load)).filter(|load| *load > 0).min();
+            first_that(0, speeds.time_max(total), |time| together(time) >= total) + step.unwrap_or(1) - 1
+        };
+        least(Direction::Down).max(least(Direction::Up))
+    }
+
     /// Relieves the busiest node, again and again, until none can be relieved.
     fn run(mut self) {
+        let least = self.least();
         loop {
             let nodes = 0..self.draft.loads.len();
             let Some(busiest) = nodes.max_by_key(|node| (self.busier(*node), Reverse(*node))) else { return };
             let limit = self.busier(busiest);
+            if limit <= least {
+                return;
+            }
             if !(0..=FOLLOWING_MAX).any(|following| self.relieve(busiest as u32, limit, following)) {
                 return;
             }

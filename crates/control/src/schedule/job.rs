@@ -163,9 +163,13 @@ impl Scheduler {
         }
         let only: Vec<Repair> = repairs.iter().map(|(.., repair)| repair.clone()).collect();
         let assignments = self.assign(&only, &nodes, rng);
+        let mut assignments = assignments.unwrap_or_default();
+        for ((.., repair), assignment) in repairs.iter().zip(&mut assignments) {
+            nodes.group_by_rack(repair, assignment);
+        }
         let mut scheduled = vec![None; batch.len()];
         let (mut in_blocks, mut transfers) = (Vec::new(), Vec::new());
-        for ((at, candidate, repair), assignment) in repairs.iter().zip(assignments.unwrap_or_default()) {
+        for ((at, candidate, repair), assignment) in repairs.iter().zip(assignments) {
             scheduled[*at] = self.scheduled(candidate, repair, &assignment, &nodes);
             if batch[*at].in_blocks {
                 let places: Vec<u32> = assignment.concat();
@@ -326,6 +330,24 @@ impl Nodes {
         let rates: Vec<(f64, f64)> =
             ids.iter().map(|node| (network.up(Party::Node(*node)), network.down(Party::Node(*node)))).collect();
         Self { ids, facts, speeds: Speeds::of(&rates) }
+    }
+
+    /// Vertices of a part with the same load are interchangeable: their nodes are ordered so that a chain crosses racks as
+    /// seldom as possible, with those in the rack of the destination next to it.
+    fn group_by_rack(&self, repair: &Repair, assignment: &mut Assignment) {
+        let rack = |node: u32| self.facts.get(node as usize).map(|facts| facts.rack);
+        let home = assignment.last().and_then(|root| root.first()).and_then(|node| rack(*node));
+        for (part, chosen) in repair.parts.iter().zip(assignment) {
+            let mut loads: Vec<Load> = part.vertices.clone();
+            loads.sort_unstable_by_key(|load| (load.up, load.down));
+            loads.dedup();
+            for load in loads {
+                let same: Vec<usize> = (0..chosen.len()).filter(|at| part.vertices[*at] == load).collect();
+                let mut nodes: Vec<u32> = same.iter().map(|at| chosen[*at]).collect();
+                nodes.sort_unstable_by_key(|node| (rack(*node) == home, rack(*node), *node));
+                same.into_iter().zip(nodes).for_each(|(at, node)| chosen[at] = node);
+            }
+        }
     }
 
     fn number(&self, node: NodeId) -> Option<u32> {

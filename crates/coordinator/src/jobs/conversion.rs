@@ -113,7 +113,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::ConvertRequest) -> R
 
 /// Checks a request.
 async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result<Conversion> {
-    let conversion = validate::conversion(asked)?;
+    let conversion = validate::jobs::conversion(asked)?;
     let target = Target::of(shared, &conversion.policy).await?;
     let meta = |error: MetaError| shared.meta_error(error);
     shared.meta.bucket(&conversion.bucket).await.map_err(meta)?;

@@ -59,7 +59,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -
 
 /// Checks a request.
 async fn check(shared: &Shared, asked: &v1::RepairNodeRequest) -> Result<NodeRepair> {
-    let repair = validate::repair_node(asked, &shared.config)?;
+    let repair = validate::jobs::repair_node(asked, &shared.config)?;
     shared.until_nodes_are_back().await;
     node_repair::check(&repair, &shared.members.view(), Duration::from_millis(shared.config.down_after_ms))?;
     Ok(repair)

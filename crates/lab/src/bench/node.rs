@@ -21,7 +21,7 @@ use weft_control::schedule::Starting;
 use weft_types::{AutoSize, Error, HelperSelect, NodeId, Party, Result};
 
 /// More stripes than this mean that something is wrong.
-const STRIPES_MAX: usize = 256;
+const STRIPES_MAX: usize = 1024;
 /// Blocks that are copied back at the same time.
 const BROUGHT_TOGETHER: usize = 8;
 /// The most stripes that a repair may be asked to run at the same time.

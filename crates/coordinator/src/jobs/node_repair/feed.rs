@@ -99,7 +99,7 @@ impl<'a> Feed<'a> {
             }
             {
                 let mut admission = self.gate.lock();
-                if let Some(next) = admission.next() {
+                if let Some(next) = admission.start() {
                     return Ok(Some(next));
                 }
                 if admission.waiting() == 0 {
@@ -169,7 +169,7 @@ impl<'a> Feed<'a> {
     pub(super) fn drain(&self) -> Vec<Planned> {
         let mut admission = self.gate.lock();
         let one_by_one = std::iter::from_fn(|| {
-            let (ticket, planned) = admission.next()?;
+            let (ticket, planned) = admission.start()?;
             admission.ended(ticket);
             Some(planned)
         });
@@ -187,7 +187,7 @@ impl NodeRepairJob {
     pub(super) async fn rank(&self, stripe: &StripeRecord, view: &View) -> Result<usize> {
         let Some(object) = self.object(stripe).await? else { return Ok(usize::MAX) };
         let blocks = BadBlocks::of(stripe, view);
-        let condition = Condition::of(stripe, blocks, &object.code, view, &mut self.lookups().further);
+        let condition = compute(|| Condition::of(stripe, blocks, &object.code, view, &mut self.lookups().further));
         Ok(condition.now.unwrap_or(usize::MAX))
     }
 
