@@ -363,13 +363,12 @@ impl Report {
             let api::JobAmount { blocks, bytes } = it.unwrap_or_default();
             Amount { blocks: Some(blocks).filter(|_| !is_conversion), objects: Some(blocks).filter(|_| is_conversion), bytes }
         };
-        let gave_up = |it: api::LeftBlock| GaveUp {
+        let gave_up = it.left_blocks.into_iter().map(|it| GaveUp {
             object: it.object,
             stripe: it.stripe,
             block: Some(it.index).filter(|_| !is_conversion),
             reason: with_names(&it.reason, nodes),
-        };
-        let gave_up = it.left_blocks.into_iter().map(gave_up).collect();
+        });
         let is_counted = |total: &api::JobAmount| total.blocks > 0 || has_ended(&it.state);
         let remaining = it.total.filter(is_counted).map(|total| remaining(total, [&it.done, &it.left]));
         let what = match it.convert {
@@ -377,11 +376,11 @@ impl Report {
                 bucket: what.bucket,
                 key: Some(what.key).filter(|key| !key.is_empty()),
                 policy: what.policy,
-                gave_up_objects: gave_up,
+                gave_up_objects: gave_up.collect(),
                 concurrency: what.concurrency,
                 bytes_per_s: Some(what.bytes_per_s).filter(|rate| *rate > 0),
             },
-            None => What::repair(it.repair_node.unwrap_or_default(), gave_up, nodes),
+            None => What::repair(it.repair_node.unwrap_or_default(), gave_up.collect(), nodes),
         };
         Self {
             warnings,

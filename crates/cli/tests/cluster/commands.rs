@@ -132,7 +132,9 @@ fn what_is_fetched_goes_through_links_and_pipes_and_replaces_files_only() {
     cluster.weft(["get", "data", path(&fifo)]).ok();
     assert!(reading.join().unwrap() == content);
     assert!(!fs::symlink_metadata(&fifo).unwrap().is_file());
-    cluster.weft(["get", "data", path(&cluster.file("no/dir/out"))]).refused(3, &["no/dir/out: the directory ", "does not exist"]);
+    cluster
+        .weft(["get", "data", path(&cluster.file("no/dir/out"))])
+        .refused(3, &["no/dir/out: the directory ", "does not exist"]);
 }
 
 #[test]
