@@ -152,13 +152,7 @@ impl<'a> Repair<'a> {
             return Ok(());
         }
         let shared = self.shared;
-        let asks_for_all = self.blocks.is_empty() && self.replicas.is_none();
-        let _claim = match self.explain {
-            true => None,
-            false if asks_for_all => Some(shared.claims.claim(listed.id).await),
-            // Named blocks and copies are wanted whatever others do, who commit first or do not.
-            false => shared.claims.try_claim(listed.id),
-        };
+        let _claim = if self.explain { None } else { Some(shared.claims.claim(listed.id).await) };
         // Others may have rebuilt its blocks since.
         let now = shared.meta.find_stripes(vec![listed.id]).await.map_err(|error| shared.meta_error(error))?;
         let Some(stripe) = now.first() else { return Ok(()) };

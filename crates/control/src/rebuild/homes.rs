@@ -212,12 +212,17 @@ impl Request {
             })
     }
 
-    /// The home that a schedule chose, if it can still take the block.
+    /// The home that a schedule chose, if it can still take the block. The stripe may have changed since: another block may have come to
+    /// its rack.
     fn scheduled_home(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View) -> Option<Placed> {
         let to = self.scheduled.as_ref()?.home;
         let is_doubtful = view.node(to)?.is_suspect() && !self.to.is_named();
         let is_out = avoid.contains(&to) || self.avoid.contains(&to) || is_doubtful || count != 1;
         let (home, warning) = (!is_out).then(|| self.home_at(to, view).ok())??;
+        // Only an operator may choose a rack that gets more blocks than the code tolerates to lose.
+        if warning.is_some() && !self.to.is_named() {
+            return None;
+        }
         Some(Placed { homes: vec![home], warnings: warning.into_iter().collect() })
     }
 

@@ -142,4 +142,25 @@ mod tests {
         assert_ne!(chain(scheduled(&[6, 3, 5, 2], 11, &[]), &suspect).last(), Some(&11));
         assert_eq!(chain(scheduled(&[6, 3, 5, 2], 11, &[11]), &suspect).last(), Some(&11));
     }
+
+    /// Nodes 1 and 7 are of rack a, 2, 3 and 8 of b, 4 to 6 of c, 9 of d. Block 0, of node 1, is lost.
+    fn racks(cut_off: &[u32]) -> View {
+        let mut view = view(9, cut_off);
+        for (id, rack) in (1..).zip(["a", "b", "b", "c", "c", "c", "a", "b", "d"]) {
+            view.nodes.get_mut(&NodeId(id)).unwrap().rack = rack.into();
+        }
+        view
+    }
+
+    #[test]
+    fn a_rack_that_has_filled_up_since_the_schedule_gets_no_further_block() {
+        let home = |home, to: &[u32]| {
+            let request = Request { failure_domain: FailureDomain::Rack, ..scheduled(&[6, 3, 5, 2], home, to) };
+            *chain(request, &racks(&[1])).last().unwrap()
+        };
+        assert_eq!(home(9, &[]), 9);
+        assert_eq!(home(7, &[]), 7);
+        assert_ne!(home(8, &[]), 8, "rack b has two blocks, as many as the code tolerates to lose");
+        assert_eq!(home(8, &[8]), 8, "an operator named it");
+    }
 }

@@ -101,10 +101,16 @@ impl Passes for NodeRepairJob {
         Ok(counted)
     }
 
-    /// Nothing is left on the node. A person has decided that it does not come back, so its silence is no longer a sign of anything.
+    /// If nothing is left on the node, a person has decided that it does not come back, so its silence is no longer a sign of anything. (Of
+    /// a node with a failed disk, only the blocks of that disk were rebuilt.)
     async fn done(&mut self) {
-        if let Err(error) = membership::declare_lost(&self.shared, self.repair.node).await {
-            tracing::warn!(node = %self.shared.members.name(self.repair.node), %error, "cannot record that a repaired node is lost");
+        let (shared, node) = (&self.shared, self.repair.node);
+        let declared = async {
+            let held = shared.meta.held(node, None).await.map_err(|error| shared.meta_error(error))?;
+            if held.blocks == 0 { membership::declare_lost(shared, node).await } else { Ok(false) }
+        };
+        if let Err(error) = declared.await {
+            tracing::warn!(node = %shared.members.name(node), %error, "cannot record that a repaired node is lost");
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_agent::Throttle;
 use weft_client::{
     JobChange, PutOptions, RepairNodeOptions, RepairOptions,
-    api::{BlockRange, Job, ReadStripeRequest, RepairSchedule, repair_event::Event},
+    api::{BlockRange, Job, ReadStripeRequest, RepairDone, RepairSchedule, repair_event::Event},
 };
 use weft_types::{ByteSize, Error, HelperSelect, NodeId, Party, Reaction};
 
@@ -289,4 +289,22 @@ async fn a_node_with_a_slow_disk_helps_only_if_no_other_node_can() {
     let again = helpers(&world).await;
     assert!(again.contains(&Party::Node(NodeId(slow))), "n{slow} of {again:?}");
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+/// Each sees what those before it have made of the stripe, so none commits beside another one.
+#[tokio::test(start_paused = true)]
+async fn repairs_of_named_blocks_of_a_stripe_run_one_after_another() {
+    let world = World::new(9, 1).await;
+    let bytes = data(512 << 10, 5);
+    world.put("k", &bytes).await.unwrap();
+    let named = |block: u8| RepairOptions { blocks: vec![block], ..RepairOptions::default() };
+    let (first, second, other) = (named(0), named(0), named(1));
+    let repaired = tokio::join!(world.repair("k", &first), world.repair("k", &second), world.repair("k", &other));
+    let generations = |done: Result<RepairDone, Error>| -> Vec<(u32, u32)> {
+        done.unwrap().blocks.iter().map(|block| (block.index, block.generation)).collect()
+    };
+    let mut all = [generations(repaired.0), generations(repaired.1), generations(repaired.2)].concat();
+    all.sort_unstable();
+    assert_eq!(all, [(0, 2), (0, 3), (1, 2)]);
+    assert!(world.get("k", "conventional").await.unwrap().0 == bytes);
 }

@@ -5,6 +5,7 @@
 
 use super::{Blocks, NodeRepairJob};
 use crate::compute::compute;
+use rand::{SeedableRng as _, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -148,10 +149,12 @@ impl<'a> Feed<'a> {
         }
         let places: Vec<usize> = (0..open.len()).filter(|at| open[*at].is_some()).collect();
         let open: Vec<_> = open.into_iter().flatten().collect();
+        // Of its own: the shared one must not be held for the time of a schedule.
+        let mut rng = StdRng::from_rng(&mut *job.shared.rng());
         let scheduled = compute(|| {
             let network = job.shared.network_of_helpers();
             let cluster = Cluster { view: &view, network: &network, patterns: job.shared.known.patterns_of_repairs() };
-            job.scheduler().batch(&open, &cluster, &mut *job.shared.rng())
+            job.scheduler().batch(&open, &cluster, &mut rng)
         });
         let mut by_place: Vec<Option<Scheduled>> = vec![None; blocks.len()];
         for (at, scheduled) in places.into_iter().zip(scheduled) {
