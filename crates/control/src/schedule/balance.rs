@@ -327,15 +327,16 @@ fn bound_of(repairs: &[Repair], speeds: &Speeds, direction: Direction) -> u64 {
             (part, part.vertices.iter().map(of).sum(), part.vertices.iter().map(of).max().unwrap_or(0))
         })
         .collect();
-    // In units of the largest common divisor: between equal links, no load lies between.
+    // In units of the largest common divisor: no load lies between. Between equal links no time lies between either.
     let unit = parts.iter().flat_map(|(part, ..)| &part.vertices).map(|load| direction.of(load)).fold(0, common_divisor).max(1);
     let total: u64 = parts.iter().map(|(_, sum, _)| sum / unit).sum();
-    let room = |level: u64, node: usize| speeds.bytes(direction, node, level * unit) / unit;
+    let step = if *speeds == Speeds::even(nodes) { unit } else { 1 };
+    let room = |level: u64, node: usize| speeds.bytes(direction, node, level * step) / unit;
     let together = |level: u64| (0..nodes).map(|node| room(level, node)).fold(0, u64::saturating_add);
-    let most = speeds.time_max(total);
+    let most = speeds.time_max(total * unit).div_ceil(step);
     let mean = first_that(0, most, |level| together(level) >= total);
     if parts.iter().map(|(part, ..)| part.candidates.count(nodes)).sum::<usize>() > ARCS_MAX {
-        return mean * unit;
+        return mean * step;
     }
     let first = 1 + parts.len();
     let fits = |level: u64| {
@@ -351,7 +352,7 @@ fn bound_of(repairs: &[Repair], speeds: &Speeds, direction: Direction) -> u64 {
         }
         flow.fill() == total
     };
-    first_that(mean, most, fits) * unit
+    first_that(mean, most, fits) * step
 }
 
 fn common_divisor(a: u64, b: u64) -> u64 {

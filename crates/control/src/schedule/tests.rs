@@ -192,3 +192,26 @@ fn baselines_choose_valid_nodes() {
     let greedy = busiest(16, &repairs, &algorithm_1(&repairs, &none).unwrap());
     assert!(greedy <= random.min(lru), "{greedy} {random} {lru}");
 }
+
+/// Also where links differ a little, so that a whole block more on the one costs less time than on the other.
+#[test]
+fn no_assignment_undercuts_the_lower_bound() {
+    const NODES: usize = 9;
+    const BLOCK: u64 = 25 << 20;
+    let mut rng = StdRng::seed_from_u64(5);
+    for seed in 0..40 {
+        let mut repairs =
+            stripes("rs(4,2)", ["pipeline", "conventional", "ppr"][seed as usize % 3], NODES, 1 + seed as usize % 4, seed);
+        let vertices = repairs.iter_mut().flat_map(|repair| &mut repair.parts).flat_map(|part| &mut part.vertices);
+        vertices.for_each(|load| *load = Load { up: load.up * BLOCK, down: load.down * BLOCK });
+        let mut rate = || 1e9 * rng.random_range(0.85..1.0);
+        let rates: Vec<(f64, f64)> = (0..NODES).map(|_| (rate(), rate())).collect();
+        let speeds = Speeds::of(&rates);
+        let least = lower_bound(&repairs, &speeds);
+        for made in [balance(&repairs, &[Load::default(); NODES], &speeds), algorithm_1(&repairs, &[Load::default(); NODES])] {
+            let loads = loads(NODES, &repairs, &made.unwrap());
+            let busiest = loads.iter().enumerate().map(|(node, load)| speeds.busier(node, load)).max().unwrap();
+            assert!(busiest >= least, "seed {seed}: {busiest} of {least}");
+        }
+    }
+}
