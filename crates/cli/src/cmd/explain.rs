@@ -8,7 +8,7 @@ use weft_cli::{
 };
 use weft_client::api;
 use weft_plan::{ChosenPath, Considered, Job, Plan, Saved, Takes, human_time};
-use weft_types::{Error, Result, human_bytes};
+use weft_types::{Error, Result, counted, human_bytes};
 
 /// Links of 1 Gbit/s: the default for predicted times.
 pub(super) const LINK_BYTES_PER_S: f64 = 125e6;
@@ -62,7 +62,10 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
     }
     match saved.len().checked_sub(texts.len()) {
         _ if saved.is_empty() && !output.json => texts.push("nothing to move".to_owned()),
-        Some(more) if more > 0 => texts.push(format!("… and {more} more plans, one per stripe: --json shows all of them")),
+        Some(more) if more > 0 => {
+            let plans = counted(more as u64, "more plan");
+            texts.push(format!("… and {plans}, one for each stripe: --json shows all of them"));
+        }
         _ => {}
     }
     print(&texts.join("\n")).map(|()| Exit::Ok)
