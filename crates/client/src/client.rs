@@ -132,8 +132,8 @@ impl Client {
         self.shared.calls.ask(Empty {}, |mut client, request| async move { client.health(request).await }).await
     }
 
-    /// Turns the repair without a person on or off. Off, lost blocks stay lost until a person repairs them; what is being rebuilt is
-    /// finished.
+    /// Turns the repair without a person on or off. If it is off, [`Self::repair_node`] or [`Self::repair`] rebuilds lost blocks;
+    /// what is being rebuilt is finished.
     pub async fn set_auto_repair(&self, on: bool) -> Result<()> {
         let set =
             self.shared.calls.ask(AutoRepair { on }, |mut client, request| async move { client.set_auto_repair(request).await });

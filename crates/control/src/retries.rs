@@ -37,6 +37,11 @@ impl<K: Ord> Retries<K> {
         self.0.get(what).map_or(self.0.len() < TRIED_MAX, |tried| tried.again_at <= now)
     }
 
+    /// Whether it has failed, and its pause is not over. Failures that are not remembered do not count.
+    pub fn rests(&self, what: &K, now: Time) -> bool {
+        self.0.get(what).is_some_and(|tried| tried.again_at > now)
+    }
+
     /// When to check again: when the next retry is due, but not later than `latest`.
     pub fn next(&self, latest: Time) -> Time {
         self.0.values().map(|tried| tried.again_at).min().map_or(latest, |next| next.min(latest))
@@ -118,5 +123,6 @@ mod tests {
         }
         let late = Time::after(PAUSE_LAST);
         assert!(retries.is_due(&0, late) && !retries.is_due(&TRIED_MAX, late), "others wait for these");
+        assert!(retries.rests(&0, Time::default()) && !retries.rests(&0, late) && !retries.rests(&TRIED_MAX, Time::default()));
     }
 }

@@ -48,8 +48,8 @@ pub struct CoordinatorConfig {
     /// A node that is silent for longer counts as down: reads avoid it, and no block is placed on it. At least twice
     /// `heartbeat_interval_ms`.
     pub down_after_ms: u64,
-    /// A node that is silent for this long is lost: its blocks are rebuilt on other nodes. A restart that takes less costs nothing. More
-    /// than `down_after_ms`.
+    /// A node that is silent for this long is lost: its blocks are rebuilt on other nodes. A restart that takes less costs nothing, except
+    /// for stripes that would not survive a further loss: these are rebuilt at once. More than `down_after_ms`.
     pub lost_after_ms: u64,
     /// Whether a new cluster rebuilds lost blocks without a person; `weft repair auto` changes it later.
     pub auto_repair: bool,

@@ -37,13 +37,21 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         tokio::select! {
             biased;
-            Some((stripe, ended)) = under_way.next() => shared.healer.lock().queue.ended(stripe, ended, shared.started.now()),
+            // First, so that it comes to its turn however many stripes end.
             _ = look.tick() => {
                 judge(&shared).await;
                 if tidy(&shared, &mut usable) || under_way.is_empty() {
                     worker.begin_again();
                 }
                 reports.look(&shared);
+            }
+            Some(ended) = under_way.next() => {
+                let mut all = vec![ended];
+                while let Some(Some(ended)) = under_way.next().now_or_never() {
+                    all.push(ended);
+                }
+                let (mut state, now) = (shared.healer.lock(), shared.started.now());
+                all.into_iter().for_each(|(stripe, ended)| state.queue.ended(stripe, ended, now));
             }
         }
         let (next, scope) = next(&shared);
@@ -56,25 +64,53 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// Judges the nodes, and declares some of them lost.
 async fn judge(shared: &Shared) {
-    let policy = Policy { on: shared.healer.lock().on, lost_after: Duration::from_millis(shared.config.lost_after_ms) };
-    let judgement = healer::judge(&shared.members.statuses(), shared.members.are_coming_back(), policy);
-    for node in &judgement.declared {
-        let (name, silent_ms) = (shared.members.name(*node), shared.config.lost_after_ms);
-        match membership::declare_lost(shared, *node).await {
-            Ok(true) => tracing::warn!(node = %name, silent_ms, "a node is lost: its blocks are rebuilt on other nodes"),
-            Ok(false) => {}
-            Err(error) => tracing::error!(node = %name, %error, "cannot record that a node is lost, trying again"),
-        }
+    let _turn = shared.healer.judging.lock().await;
+    judge_in_turn(shared).await;
+}
+
+async fn judge_in_turn(shared: &Shared) {
+    let (nodes, coming_back, now) = (shared.members.statuses(), shared.members.are_coming_back(), shared.started.now());
+    let (judgement, is_recorded) = {
+        let mut state = shared.healer.lock();
+        let policy = Policy { on: state.on, lost_after: Duration::from_millis(shared.config.lost_after_ms) };
+        (state.judge.judge(&nodes, coming_back, policy, now), !state.recording.rests(&(), now))
+    };
+    if is_recorded {
+        declare(shared, &judgement.declared).await;
     }
     shared.healer.lock().judgement = judgement;
+}
+
+/// Declares nodes lost. If the metadata cannot be written, waits longer and longer before it tries again.
+async fn declare(shared: &Shared, nodes: &[NodeId]) {
+    for node in nodes {
+        let (name, silent_ms) = (shared.members.name(*node), shared.config.lost_after_ms);
+        match membership::declare_lost(shared, *node).await {
+            Ok(is_lost) => {
+                shared.healer.lock().recording.done(&());
+                if is_lost {
+                    tracing::warn!(node = %name, silent_ms, "a node is lost: its blocks are rebuilt on other nodes");
+                }
+            }
+            Err(error) => {
+                let (times, _) = shared.healer.lock().recording.failed((), String::new(), shared.started.now());
+                match times {
+                    1 => tracing::error!(node = %name, %error, "cannot record that a node is lost, trying again and again"),
+                    _ => tracing::debug!(node = %name, %error, times, "cannot record that a node is lost"),
+                }
+                return;
+            }
+        }
+    }
 }
 
 /// Forgets what is no longer needed. If disks have come or gone, what waits is tried again. Returns whether they have.
 fn tidy(shared: &Shared, usable: &mut BTreeSet<Home>) -> bool {
     let now = usable_disks(&shared.members.view());
     let health = shared.health.lock();
-    let queue = &mut shared.healer.lock().queue;
-    queue.tidy(&health.tally, shared.started.now());
+    let mut state = shared.healer.lock();
+    let (scope, queue) = (state.judgement.scope.clone(), &mut state.queue);
+    queue.tidy(&health.tally, &scope, shared.started.now());
     let changed = now != *usable;
     if changed {
         *usable = now;
@@ -100,11 +136,12 @@ fn next(shared: &Shared) -> (Vec<StripeId>, Scope) {
 
 /// Turns repair without a person on or off. Blocks that are being rebuilt are finished.
 pub(crate) async fn set(shared: &Shared, asked: &v1::AutoRepair) -> Result<()> {
+    let _turn = shared.healer.judging.lock().await;
     let set = shared.meta.set_auto_repair(shared.epoch, asked.on).await;
     set.map_err(|error| shared.meta_error(error))?;
     shared.healer.lock().on = asked.on;
-    tracing::info!(on = asked.on, "changed whether lost blocks are rebuilt without a person");
-    judge(shared).await;
+    tracing::warn!(on = asked.on, "changed whether lost blocks are rebuilt without a person");
+    judge_in_turn(shared).await;
     Ok(())
 }
 
@@ -131,7 +168,7 @@ pub(crate) fn show(shared: &Shared) -> v1::Healing {
         stripes_done: progress.stripes,
         done: Some(v1::JobAmount { blocks: progress.done.blocks, bytes: progress.done.bytes }),
         remaining_ms: progress.remaining(left, shared.started.now()).map(ms),
-        waiting: queue.waiting().into_iter().map(waiting).collect(),
+        waiting: queue.waiting(&health.tally, scope).into_iter().map(waiting).collect(),
     }
 }
 

@@ -21,6 +21,8 @@ use weft_types::{BlockId, DiskNumber, Home, NodeId, NodeRecord};
 pub(crate) struct Members {
     state: Mutex<State>,
     started: Started,
+    /// Held while a change of a node's state is recorded: a later change must not be overwritten by an earlier one.
+    pub(crate) recording: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -58,7 +60,8 @@ impl Members {
         suspect_for: Duration,
     ) -> Self {
         let known = members::Members::new(records, down_after, suspect_for, started.now(), now_ms);
-        Self { state: Mutex::new(State { known, sessions: BTreeMap::new() }), started }
+        let state = Mutex::new(State { known, sessions: BTreeMap::new() });
+        Self { state, started, recording: tokio::sync::Mutex::default() }
     }
 
     /// A node has registered, with this report on its disks and its coding rate: input bytes a second for each output
@@ -125,6 +128,11 @@ impl Members {
     pub(crate) fn session(&self, node: NodeId) -> Option<Session> {
         let state = self.lock();
         state.sessions.get(&node).filter(|_| state.known.is_up(node, self.started.now())).cloned()
+    }
+
+    /// Whether the node is up.
+    pub(crate) fn is_up(&self, node: NodeId) -> bool {
+        self.lock().known.is_up(node, self.started.now())
     }
 
     /// The number of nodes.

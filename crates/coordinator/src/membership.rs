@@ -41,6 +41,7 @@ impl MembershipService {
             PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
         let new = self.checked(&caller.peer, &asked)?;
         self.require_newest_metadata(&asked).await?;
+        let recording = shared.members.recording.lock().await;
         let record =
             shared.meta.register_node(shared.epoch, new, shared.now_ms()).await.map_err(|error| shared.meta_error(error))?;
         let link_key = members::draw_link_key(&mut shared.rng());
@@ -60,6 +61,7 @@ impl MembershipService {
         shared.stragglers().forget(record.id);
         let host = host(&caller.address);
         shared.members.registered(Session { link_key, channel, record, host }, &asked.disks, asked.coding_bytes_per_s);
+        drop(recording);
         Ok(reply)
     }
 
@@ -146,6 +148,7 @@ impl MembershipService {
         let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         if let Some(since_ms) = heard.came_up {
             tracing::info!(node = %name, "a node is up again");
+            let _recording = shared.members.recording.lock().await;
             let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up, since_ms).await;
             written.map_err(|error| shared.meta_error(error))?;
         }
@@ -168,6 +171,10 @@ impl MembershipService {
 pub(crate) async fn take_down_silent(shared: &Shared) {
     for node in shared.members.take_down_silent() {
         tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
+        let _recording = shared.members.recording.lock().await;
+        if shared.members.is_up(node.id) {
+            continue;
+        }
         if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down, node.since_ms).await {
             let error = shared.meta_error(error);
             tracing::error!(node = %node.name, %error, "cannot record a node's change of state");
@@ -180,6 +187,7 @@ pub(crate) async fn declare_lost(shared: &Shared, node: NodeId) -> Result<bool> 
     if shared.members.view().node(node).is_none_or(|node| node.up || node.lost) {
         return Ok(false);
     }
+    let _recording = shared.members.recording.lock().await;
     // The metadata come first: a node that registers meanwhile is not lost there, and then not here either.
     let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Lost, shared.now_ms()).await;
     written.map_err(|error| shared.meta_error(error))?;

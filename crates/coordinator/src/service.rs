@@ -111,8 +111,8 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn set_auto_repair(&self, request: Request<v1::AutoRepair>) -> Result<Response<v1::Empty>, Status> {
-        let asked = request.into_inner();
-        answer(healer::set(&self.shared, &asked).await.map(|()| v1::Empty {}))
+        let (shared, asked) = (Arc::clone(&self.shared), request.into_inner());
+        answer(to_the_end(async move { healer::set(&shared, &asked).await }).await.map(|()| v1::Empty {}))
     }
 
     async fn create_policy(&self, request: Request<v1::Policy>) -> Result<Response<v1::Policy>, Status> {

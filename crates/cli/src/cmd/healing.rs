@@ -38,7 +38,7 @@ pub(super) struct Healing {
 struct Silent {
     id: String,
     name: String,
-    /// When it is declared lost; 0: it would be, but for the guard.
+    /// When it is declared lost; 0: only the guard prevents it.
     lost_in_ms: u64,
 }
 

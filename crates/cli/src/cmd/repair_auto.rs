@@ -13,7 +13,7 @@ use weft_types::Result;
 /// or more than 10 % and at least three of all nodes, none of them is declared lost without a person. If the coordinator hears less than
 /// half of the nodes, it rebuilds nothing.
 ///
-/// Off, lost blocks stay lost until `weft repair node` or `weft repair object`. What is being rebuilt is finished. The setting survives
+/// If it is off, `weft repair node` or `weft repair object` rebuilds lost blocks. What is being rebuilt is finished. The setting survives
 /// restarts.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -1,12 +1,17 @@
 //! Which silent nodes are lost, and how far repair goes without a person.
 
-use crate::members::MemberStatus;
-use std::{collections::BTreeMap, time::Duration};
+use crate::{Time, members::MemberStatus};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use weft_types::{NodeId, NodeState, counted};
 
 /// If at least this many nodes are silent, and more than this share of all, something else than their disks has probably failed.
 const MANY_NODES: usize = 3;
 const MANY_PERCENT: usize = 10;
+/// While nodes come back one after the other, the last ones are not lost: so long after the last one, or less if nodes are lost after less.
+const SETTLE: Duration = Duration::from_secs(60);
 
 /// What people decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +78,7 @@ pub struct Judgement {
     pub scope: Scope,
     /// Why no silent node is declared lost.
     pub guard: Option<Guard>,
-    /// Silent nodes that are not lost, and how long until they are; zero if only a guard prevents it.
+    /// Silent nodes that are not lost, and how long at least until they are; zero if only a guard prevents it.
     pub silent: Vec<(NodeId, Duration)>,
 }
 
@@ -104,14 +109,50 @@ impl Guard {
     }
 }
 
-/// Judges the nodes. `coming_back`: whether the coordinator has just started and some nodes have not registered yet.
+/// Judges the nodes again and again.
+#[derive(Debug, Default)]
+pub struct Judge {
+    /// When the coordinator started, the last node came back that had been silent for long, or a guard was lifted.
+    disturbed: Time,
+    /// Whether too many nodes were silent to declare any of them lost.
+    guarded: bool,
+    /// The nodes that were silent for long, or lost.
+    away: BTreeSet<NodeId>,
+}
+
+impl Judge {
+    /// Judges the nodes. `coming_back`: whether the coordinator has just started and some nodes have not registered yet.
+    pub fn judge(&mut self, nodes: &[MemberStatus], coming_back: bool, policy: Policy, now: Time) -> Judgement {
+        let settle = SETTLE.min(policy.lost_after);
+        if nodes.iter().any(|node| node.up && self.away.contains(&node.record.id)) {
+            self.disturbed = now;
+        }
+        // A node that restarts again and again disturbs nobody.
+        let is_away = |node: &&MemberStatus| !node.up && (is_lost(node) || silent_for(node) >= settle);
+        self.away = nodes.iter().filter(is_away).map(|node| node.record.id).collect();
+        let unsettled = |since: Time| settle.saturating_sub(now.since(since));
+        let judged = judge(nodes, coming_back, policy, unsettled(self.disturbed));
+        let is_guarded = judged.guard.is_some() || matches!(judged.scope, Scope::Nothing(Stop::Minority { .. }));
+        let was_guarded = std::mem::replace(&mut self.guarded, is_guarded);
+        if !was_guarded || self.guarded {
+            return judged;
+        }
+        self.disturbed = now;
+        judge(nodes, coming_back, policy, settle)
+    }
+}
+
+fn is_lost(node: &MemberStatus) -> bool {
+    !node.up && node.record.state == NodeState::Lost
+}
+
+/// The judgement about the nodes at one moment. `unsettled`: for how long none is declared lost.
 ///
 /// A node that was lost before, or that a person has repaired, is no sign of anything, except in the count of its rack.
-pub fn judge(nodes: &[MemberStatus], coming_back: bool, policy: Policy) -> Judgement {
-    let is_lost = |node: &MemberStatus| !node.up && node.record.state == NodeState::Lost;
+fn judge(nodes: &[MemberStatus], coming_back: bool, policy: Policy, unsettled: Duration) -> Judgement {
     let alive: Vec<&MemberStatus> = nodes.iter().filter(|node| !is_lost(node)).collect();
     let silent: Vec<&MemberStatus> = alive.iter().copied().filter(|node| !node.up).collect();
-    let left = |node: &MemberStatus| policy.lost_after.saturating_sub(silent_for(node));
+    let left = |node: &MemberStatus| policy.lost_after.saturating_sub(silent_for(node)).max(unsettled);
     let told: Vec<(NodeId, Duration)> = silent.iter().map(|node| (node.record.id, left(node))).collect();
     let (up, of) = (alive.len() - silent.len(), alive.len());
     let stop = match policy.on {

@@ -9,12 +9,13 @@
 //! The queue holds no stripes of its own. The tally has them, and follows every change, so the next coordinator starts with what is there.
 //! A node that is silent for a moment costs nothing. A stripe that would not survive a further loss does not wait for its nodes.
 
+mod held;
 mod judge;
 mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use judge::{Guard, Judgement, Policy, Scope, Stop, judge};
+pub use judge::{Guard, Judge, Judgement, Policy, Scope, Stop};
 pub use queue::{Ended, Progress, Queue, Wait, Waiting, concurrency};
 
 use crate::{

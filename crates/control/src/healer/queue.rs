@@ -1,16 +1,13 @@
 //! The order of the work, what is under way, what waits, and how far it is.
 
-use super::{Scope, is_due};
+use super::{Scope, held::Held, is_due};
 use crate::{
     Time,
     health::{Condition, Tally},
     retries::Retries,
     view::View,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use weft_types::{Amount, Cause, Error, StripeId};
 
 /// How many stripes are rebuilt at the same time for each disk that can be used.
@@ -85,48 +82,56 @@ pub struct Progress {
 /// The work.
 #[derive(Debug, Default)]
 pub struct Queue {
-    under_way: BTreeSet<StripeId>,
+    /// The stripes that are under way, and the condition in which each was chosen.
+    under_way: BTreeMap<StripeId, Arc<Condition>>,
     /// Stripes that were just rebuilt, and until when they are left alone.
     settling: BTreeMap<StripeId, Time>,
     tried: Retries<StripeId>,
     /// Stripes that could not be rebuilt, what each waits for, and why.
     waiting: BTreeMap<StripeId, (Wait, String)>,
+    held: Held,
+    /// Whether there is work that does not wait.
+    working: bool,
     progress: Progress,
 }
 
 impl Queue {
     /// Forgets stripes that have no bad blocks any more, and rests that are over. To be called now and then.
-    pub fn tidy(&mut self, tally: &Tally, now: Time) {
+    pub fn tidy(&mut self, tally: &Tally, scope: &Scope, now: Time) {
         self.settling.retain(|_, until| *until > now);
         self.waiting.retain(|stripe, _| tally.has(*stripe));
         self.tried.retain(|stripe| tally.has(*stripe));
+        self.held.tidy(tally);
+        self.working = self.left(tally, scope) > 0;
     }
 
     /// The next stripes to rebuild; at most `concurrency` are under way at the same time. Those that survive the fewest further losses come
-    /// first.
+    /// first. Of stripes that wait together, some are tried now and then, in at most half of the open places.
     pub fn next(&mut self, tally: &Tally, scope: &Scope, concurrency: usize, now: Time) -> Vec<StripeId> {
         let open = concurrency.saturating_sub(self.under_way.len());
-        let is_out = |stripe: StripeId| {
-            self.under_way.contains(&stripe)
-                || self.settling.get(&stripe).is_some_and(|until| *until > now)
-                || !self.tried.is_due(&stripe, now)
-        };
-        let next = tally.first(open, |condition| is_due(condition, scope), is_out);
-        if self.is_idle() {
+        if open == 0 {
+            return Vec::new();
+        }
+        let (under_way, settling) = (&self.under_way, &self.settling);
+        let is_busy =
+            |stripe: StripeId| under_way.contains_key(&stripe) || settling.get(&stripe).is_some_and(|until| *until > now);
+        let mut next = self.held.probes(tally, open.div_ceil(2), |condition| is_due(condition, scope), is_busy, now);
+        let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
+        let fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
+        if !self.working && fresh.iter().any(|stripe| !self.waiting.contains_key(stripe)) {
+            self.working = true;
             self.progress = Progress { begun: Some(now), ..Progress::default() };
         }
-        self.under_way.extend(&next);
+        next.extend(fresh);
+        next.sort_by_key(|stripe| (tally.condition(*stripe).and_then(|condition| condition.now), *stripe));
+        let chosen = next.iter().filter_map(|stripe| Some((*stripe, Arc::clone(tally.condition(*stripe)?))));
+        self.under_way.extend(chosen);
         next
-    }
-
-    /// Whether nothing is under way, waits, or was just done.
-    fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.waiting.is_empty() && self.settling.is_empty()
     }
 
     /// The work on a stripe has ended.
     pub fn ended(&mut self, stripe: StripeId, ended: Ended, now: Time) {
-        self.under_way.remove(&stripe);
+        let condition = self.under_way.remove(&stripe);
         let (done, left) = match ended {
             Ended::Rebuilt(done) => (done, None),
             Ended::Nothing => (Amount::default(), None),
@@ -135,7 +140,10 @@ impl Queue {
         self.progress.done.blocks += done.blocks;
         self.progress.done.bytes = self.progress.done.bytes.saturating_add(done.bytes);
         let Some(error) = left else {
-            self.progress.stripes += u64::from(done.blocks > 0);
+            if let Some(condition) = condition.filter(|_| done.blocks > 0) {
+                self.progress.stripes += 1;
+                self.held.done(&condition);
+            }
             self.tried.done(&stripe);
             self.waiting.remove(&stripe);
             self.settling.insert(stripe, now + SETTLE);
@@ -147,14 +155,20 @@ impl Queue {
             None => Wait::Retry,
         };
         self.tried.failed(stripe, String::new(), now);
+        let why = error.to_string();
+        // A part of it could be rebuilt: perhaps of others, too.
+        if let Some(condition) = condition.filter(|_| done.blocks == 0) {
+            self.held.failed(condition, stripe, (wait, &why), now);
+        }
         if self.waiting.len() < WAITING_MAX || self.waiting.contains_key(&stripe) {
-            self.waiting.insert(stripe, (wait, error.to_string()));
+            self.waiting.insert(stripe, (wait, why));
         }
     }
 
     /// Nodes or disks have come or gone: what waits is tried again.
     pub fn try_again(&mut self) {
         self.tried.retain(|_| false);
+        self.held.clear();
     }
 
     /// How many stripes are under way.
@@ -162,21 +176,37 @@ impl Queue {
         self.under_way.len()
     }
 
-    /// What waits.
-    pub fn waiting(&self) -> Vec<Waiting> {
+    /// What is due and waits.
+    pub fn waiting(&self, tally: &Tally, scope: &Scope) -> Vec<Waiting> {
         let mut all: BTreeMap<Wait, Waiting> = BTreeMap::new();
-        for (wait, why) in self.waiting.values() {
-            all.entry(*wait).or_insert_with(|| Waiting { wait: *wait, stripes: 0, why: why.clone() }).stripes += 1;
+        let mut add = |wait: Wait, why: &str, stripes: u64| {
+            all.entry(wait).or_insert_with(|| Waiting { wait, stripes: 0, why: why.to_owned() }).stripes += stripes;
+        };
+        for (stripe, (wait, why)) in &self.waiting {
+            if self.is_open(tally, scope, *stripe) {
+                add(*wait, why, 1);
+            }
+        }
+        for (condition, stripes) in tally.conditions().filter(|(condition, _)| is_due(condition, scope)) {
+            if let Some((wait, why)) = self.held.why(condition) {
+                add(wait, why, stripes);
+            }
         }
         all.into_values().collect()
     }
 
     /// The stripes that are due and do not wait, including those under way.
     pub fn left(&self, tally: &Tally, scope: &Scope) -> u64 {
-        let due = |(condition, stripes): (&Condition, u64)| if is_due(condition, scope) { stripes } else { 0 };
-        let due: u64 = tally.conditions().map(due).sum();
-        let not_counted = self.settling.keys().chain(self.waiting.keys()).filter(|stripe| tally.has(**stripe)).count() as u64;
-        due.saturating_sub(not_counted)
+        let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
+        let due: u64 = tally.conditions().filter(|(condition, _)| is_open(condition)).map(|(_, stripes)| stripes).sum();
+        let settling = self.settling.keys().filter(|stripe| !self.waiting.contains_key(stripe));
+        let not_counted = settling.chain(self.waiting.keys()).filter(|stripe| self.is_open(tally, scope, **stripe));
+        due.saturating_sub(not_counted.count() as u64)
+    }
+
+    /// Whether a stripe is due, and does not wait together with all others in its condition.
+    fn is_open(&self, tally: &Tally, scope: &Scope, stripe: StripeId) -> bool {
+        tally.condition(stripe).is_some_and(|condition| is_due(condition, scope) && !self.held.has(condition))
     }
 
     /// How far it is.
@@ -185,7 +215,7 @@ impl Queue {
     }
 }
 
-/// The most stripes of which is remembered what they wait for; the others wait for the same.
+/// The most stripes of which is remembered what each waits for.
 const WAITING_MAX: usize = 65_536;
 
 impl Progress {

@@ -52,6 +52,11 @@ fn nodes(all: u32, silent_s: &[u64]) -> Vec<MemberStatus> {
     (1..=all).map(|id| node(id, "", silent(id))).collect()
 }
 
+/// The judgement long after the coordinator's start.
+fn judge(nodes: &[MemberStatus], coming_back: bool, policy: Policy) -> Judgement {
+    Judge::default().judge(nodes, coming_back, policy, at(1_000_000))
+}
+
 fn declared(nodes: &[MemberStatus]) -> Vec<u32> {
     judge(nodes, false, ON).declared.iter().map(|node| node.0).collect()
 }
@@ -126,6 +131,52 @@ fn nodes_that_a_person_has_repaired_do_not_count() {
     assert!(declared(&four).is_empty());
     four[..2].iter_mut().for_each(|node| node.record.state = NodeState::Lost);
     assert_eq!(declared(&four), [3, 4]);
+}
+
+#[test]
+fn no_node_is_lost_in_the_moment_it_comes_back() {
+    let at_start = |nodes: &[MemberStatus], second| Judge::default().judge(nodes, false, ON, at(second));
+    // Power failed for an hour. The coordinator starts first.
+    let (two, four) = (nodes(9, &[3_600; 2]), nodes(9, &[3_600; 4]));
+    let early = at_start(&two, 20);
+    assert_eq!((early.declared, early.silent[0]), (vec![], (NodeId(1), seconds(40))));
+    assert_eq!(at_start(&two, 60).declared, [NodeId(1), NodeId(2)]);
+    assert_eq!(at_start(&four, 20).scope, Scope::Lost { silent_slack: 0 }, "what survives a loss is not urgent yet");
+    assert_eq!(at_start(&four, 60).scope, Scope::Lost { silent_slack: 1 });
+
+    // Nodes come back one after the other, 30 seconds apart; in the end none is lost but the one that stays away.
+    let mut judge = Judge::default();
+    let mut declared = |silent: &[u64], second| {
+        let all: Vec<MemberStatus> = nodes(9, &silent.iter().map(|_| 3_600).collect::<Vec<_>>());
+        judge.judge(&all, false, ON, at(second)).declared
+    };
+    assert_eq!(declared(&[1; 5], 1_000), []);
+    for (silent, second) in [(4, 1_030), (3, 1_060), (2, 1_090), (1, 1_120)] {
+        assert_eq!([declared(&vec![1; silent], second), declared(&vec![1; silent], second + 29)].concat(), [], "{silent}");
+    }
+    assert_eq!([declared(&[1], 1_179), declared(&[1], 1_180)], [vec![], vec![NodeId(1)]]);
+}
+
+#[test]
+fn a_guard_that_is_lifted_leaves_time_and_a_restarting_node_does_not_delay_others() {
+    let mut judge = Judge::default();
+    let mut declared = |nodes: &[MemberStatus], second| judge.judge(nodes, false, ON, at(second)).declared;
+    let mut four = nodes(10, &[999; 4]);
+    assert_eq!(declared(&four, 1_000), []);
+    // A person repairs two.
+    four[..2].iter_mut().for_each(|node| node.record.state = NodeState::Lost);
+    assert_eq!([declared(&four, 1_001), declared(&four, 1_060)], [[]; 2] as [[NodeId; 0]; 2]);
+    assert_eq!(declared(&four, 1_061), [NodeId(3), NodeId(4)]);
+
+    let mut judge = Judge::default();
+    for second in (1_000..1_100).step_by(10) {
+        // Node 2 restarts every 20 seconds.
+        let silent = if second % 20 == 0 { nodes(10, &[800 + second - 1_000, 9]) } else { nodes(10, &[800 + second - 1_000]) };
+        judge.judge(&silent, false, ON, at(second));
+    }
+    assert_eq!(judge.judge(&nodes(10, &[900]), false, ON, at(1_100)).declared, [NodeId(1)]);
+    let short = Policy { lost_after: seconds(5), ..ON };
+    assert_eq!(Judge::default().judge(&nodes(10, &[6]), false, short, at(5)).declared, [NodeId(1)], "short times are for tests");
 }
 
 proptest! {
@@ -239,22 +290,133 @@ fn what_waits_is_named_and_tried_again_when_nodes_come() {
     queue.ended(StripeId(1), Ended::Left(Amount::default(), lacks(Cause::TooFewNodes)), at(1));
     queue.ended(StripeId(2), Ended::Left(Amount::default(), lacks(Cause::TooFewNodes)), at(1));
     queue.ended(StripeId(3), Ended::Left(Amount { blocks: 1, bytes: 7 }, lacks(Cause::NoSpace)), at(1));
-    let waits = || |queue: &Queue| queue.waiting().into_iter().map(|it| (it.wait, it.stripes)).collect::<Vec<_>>();
-    assert_eq!(waits()(&queue), [(Wait::Nodes, 2), (Wait::Space, 1)]);
-    assert!(queue.waiting()[0].why.contains("no home"));
+    let waits = |queue: &Queue, tally: &Tally| {
+        queue.waiting(tally, &WORK).into_iter().map(|it| (it.wait, it.stripes)).collect::<Vec<_>>()
+    };
+    assert_eq!(waits(&queue, &tally), [(Wait::Nodes, 2), (Wait::Space, 1)]);
+    assert!(queue.waiting(&tally, &WORK)[0].why.contains("no home"));
+    assert_eq!(queue.waiting(&tally, &Scope::Nothing(Stop::Off)), [], "turned off, nothing waits");
     assert_eq!((queue.next(&tally, &WORK, 9, at(1)), queue.left(&tally, &WORK)), (vec![], 0));
     queue.try_again();
     assert_eq!(queue.next(&tally, &WORK, 9, at(1)).len(), 3, "a node has come");
     queue.ended(StripeId(1), Ended::Rebuilt(Amount { blocks: 1, bytes: 1 }), at(2));
     tally.set(StripeId(1), None);
     tally.set(StripeId(2), None);
-    queue.tidy(&tally, at(2));
+    queue.tidy(&tally, &WORK, at(2));
     assert_eq!(queue.next(&tally, &WORK, 9, at(2)), []);
-    assert_eq!(waits()(&queue), [(Wait::Space, 1)], "the object of stripe 2 was removed");
+    assert_eq!(waits(&queue, &tally), [(Wait::Space, 1)], "the object of stripe 2 was removed");
     queue.ended(StripeId(2), Ended::Nothing, at(2));
     queue.ended(StripeId(3), Ended::Left(Amount::default(), Error::retry("busy")), at(2));
-    assert_eq!(waits()(&queue), [(Wait::Retry, 1)]);
+    assert_eq!(waits(&queue, &tally), [(Wait::Retry, 1)]);
     assert_eq!(queue.next(&tally, &WORK, 9, at(100)), [StripeId(3)], "it is tried again by and by");
+}
+
+/// Stripes that survive so many further losses, and of which this block is on a silent node.
+fn silent_only() -> Condition {
+    Condition { blocks: BadBlocks { away: 1, ..BadBlocks::default() }, ..survives(Some(0)) }
+}
+
+#[test]
+fn the_remaining_time_counts_from_when_there_was_work_again() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    let one = Amount { blocks: 1, bytes: 1 };
+    [1, 2].into_iter().for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(1)).len(), 2);
+    queue.ended(StripeId(1), Ended::Rebuilt(one), at(2));
+    tally.set(StripeId(1), None);
+    queue.ended(StripeId(2), Ended::Left(Amount::default(), Error::unavailable("no home").cause(Cause::TooFewNodes)), at(2));
+    // It waits for a day.
+    queue.tidy(&tally, &WORK, at(86_400));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(86_400)), [StripeId(2)], "tried again, which is no work to speak of");
+    assert_eq!(queue.progress().stripes, 1);
+    (3..=6).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(86_401)).len(), 4);
+    queue.ended(StripeId(3), Ended::Rebuilt(one), at(86_403));
+    tally.set(StripeId(3), None);
+    assert_eq!(queue.left(&tally, &WORK), 3);
+    assert_eq!(queue.progress().remaining(3, at(86_403)), Some(seconds(6)));
+}
+
+#[test]
+fn what_waits_and_is_no_longer_due_does_not_hide_what_is_left() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    tally.set(StripeId(1), Some(silent_only()));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(1)), [StripeId(1)]);
+    queue.ended(StripeId(1), Ended::Left(Amount::default(), Error::retry("busy")), at(1));
+    // Its silent node is not urgent any more.
+    tally.set(StripeId(1), Some(Condition { now: Some(2), ..silent_only() }));
+    tally.set(StripeId(2), Some(survives(Some(1))));
+    assert_eq!((queue.left(&tally, &WORK), queue.waiting(&tally, &WORK)), (1, vec![]));
+}
+
+/// Works for so many seconds, at most eight stripes at a time; `is_placed` says which can be rebuilt. Returns how many attempts failed.
+fn work(queue: &mut Queue, tally: &mut Tally, from: u64, seconds: u64, is_placed: impl Fn(StripeId) -> bool) -> usize {
+    let mut failed = 0;
+    for now in (from..from + seconds).map(at) {
+        queue.tidy(tally, &WORK, now);
+        for _ in 0..20 {
+            for id in queue.next(tally, &WORK, 8, now) {
+                if is_placed(id) {
+                    queue.ended(id, Ended::Rebuilt(Amount { blocks: 1, bytes: 1 }), now);
+                    tally.set(id, None);
+                } else {
+                    let error = Error::unavailable("no home").cause(Cause::TooFewNodes);
+                    queue.ended(id, Ended::Left(Amount::default(), error), now);
+                    failed += 1;
+                }
+            }
+        }
+    }
+    failed
+}
+
+#[test]
+fn stripes_that_cannot_be_placed_cost_little_and_hold_up_no_others() {
+    const ALL: u64 = 100_000;
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    (1..=ALL).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    let failed = work(&mut queue, &mut tally, 0, 300, |_| false);
+    assert!(failed < 400, "{failed} attempts within five minutes");
+    let waiting = queue.waiting(&tally, &WORK);
+    assert_eq!((waiting.len(), waiting[0].wait, waiting[0].stripes, queue.left(&tally, &WORK)), (1, Wait::Nodes, ALL, 0));
+
+    // Others are rebuilt at once, be they more urgent or less.
+    for (id, further) in [(ALL + 1, 0), (ALL + 2, 2)] {
+        tally.set(StripeId(id), Some(survives(Some(further))));
+    }
+    work(&mut queue, &mut tally, 300, 1, |id| id.0 > ALL);
+    assert!(!tally.has(StripeId(ALL + 1)) && !tally.has(StripeId(ALL + 2)) && tally.has(StripeId(ALL)));
+
+    queue.try_again();
+    work(&mut queue, &mut tally, 301, 1, |_| true);
+    assert!(ALL - queue.left(&tally, &WORK) >= 160, "all places are used again");
+}
+
+#[test]
+fn those_that_can_be_placed_are_found_among_those_that_cannot() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    (1..=500).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    let is_placed = |id: StripeId| id.0 > 350;
+    work(&mut queue, &mut tally, 0, 3_000, is_placed);
+    assert_eq!(tally.conditions().map(|(_, stripes)| stripes).sum::<u64>(), 350, "only those are left that cannot be rebuilt");
+    let failed = work(&mut queue, &mut tally, 3_000, 300, is_placed);
+    assert!(failed < 400, "{failed} attempts within five minutes");
+    // Space became free on disks that were there before.
+    work(&mut queue, &mut tally, 3_300, 90, |_| true);
+    assert_eq!(tally.conditions().count(), 0);
+}
+
+#[test]
+fn so_many_failures_that_some_are_forgotten_keep_none_from_being_tried() {
+    const ALL: u64 = 70_000;
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    let condition = |id: u64| Condition { code: format!("rs({},2)", id / 8).into(), ..survives(Some(1)) };
+    (1..=ALL).for_each(|id| tally.set(StripeId(id), Some(condition(id))));
+    for id in queue.next(&tally, &WORK, ALL as usize, at(1)) {
+        queue.ended(id, Ended::Left(Amount::default(), Error::retry("busy")), at(1));
+    }
+    tally.set(StripeId(ALL + 1), Some(survives(Some(0))));
+    assert_eq!(queue.next(&tally, &WORK, 1, at(1)), [StripeId(ALL + 1)]);
 }
 
 #[test]
@@ -317,7 +479,7 @@ proptest! {
                 }
                 Happens::Passes { seconds } => now += seconds,
                 Happens::Come => {
-                    queue.tidy(&tally, at(now));
+                    queue.tidy(&tally, &WORK, at(now));
                     queue.try_again();
                 }
                 Happens::Next { concurrency } => {
@@ -341,10 +503,10 @@ proptest! {
                 tally.set(id, None);
             }
             now += 1;
-            queue.tidy(&tally, at(now));
+            queue.tidy(&tally, &WORK, at(now));
             under_way.extend(queue.next(&tally, &WORK, 2, at(now)));
         }
         prop_assert!(bad.values().all(Option::is_none), "left: {bad:?}");
-        prop_assert!(queue.waiting().iter().map(|it| it.stripes).sum::<u64>() <= bad.len() as u64);
+        prop_assert!(queue.waiting(&tally, &WORK).iter().map(|it| it.stripes).sum::<u64>() <= bad.len() as u64);
     }
 }

@@ -71,6 +71,16 @@ impl Tally {
         self.stripes.contains_key(&stripe)
     }
 
+    /// The condition of a stripe with bad blocks.
+    pub fn condition(&self, stripe: StripeId) -> Option<&Arc<Condition>> {
+        self.stripes.get(&stripe)
+    }
+
+    /// The stripes in a condition; `None` if there are none.
+    pub fn stripes_in(&self, condition: &Condition) -> Option<&BTreeSet<StripeId>> {
+        self.conditions.get(condition)
+    }
+
     /// The conditions that occur, and how many stripes are in each.
     pub fn conditions(&self) -> impl Iterator<Item = (&Condition, u64)> {
         self.conditions.iter().map(|(condition, stripes)| (&**condition, stripes.len() as u64))

@@ -22,12 +22,12 @@ impl Reports {
             (_, guard) => guard.as_ref().map(|guard| guard.text()),
         };
         match &held {
-            Some(why) if self.held.is_none() => tracing::warn!("silent nodes are not declared lost: {why}"),
+            Some(why) if self.held.as_ref() != Some(why) => tracing::warn!("silent nodes are not declared lost: {why}"),
             None if self.held.is_some() => tracing::info!("silent nodes are declared lost again"),
             _ => {}
         }
         self.held = held;
-        let waiting = state.queue.waiting();
+        let waiting = state.queue.waiting(&health.tally, &state.judgement.scope);
         for it in waiting.iter().filter(|it| !self.waits.contains(&it.wait)) {
             tracing::warn!(stripes = it.stripes, wait = it.wait.name(), why = it.why, "lost blocks cannot be rebuilt yet");
         }

@@ -1,18 +1,28 @@
 //! The state of the healer, which answers are computed from.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weft_control::healer::{Judgement, Queue, Scope, Stop};
+use weft_control::{
+    healer::{Judge, Judgement, Queue, Scope, Stop},
+    retries::Retries,
+};
 
 /// The state that one task maintains.
 #[derive(Debug)]
-pub(crate) struct Healer(Mutex<State>);
+pub(crate) struct Healer {
+    state: Mutex<State>,
+    /// Held while nodes are judged and while a person changes the setting: both first change the metadata and then the state.
+    pub(super) judging: tokio::sync::Mutex<()>,
+}
 
 #[derive(Debug)]
 pub(crate) struct State {
     /// Whether lost blocks are rebuilt without a person.
     pub(super) on: bool,
     pub(super) queue: Queue,
+    pub(super) judge: Judge,
     pub(super) judgement: Judgement,
+    /// When lost nodes are recorded again, after the metadata could not be written.
+    pub(super) recording: Retries<()>,
 }
 
 impl Healer {
@@ -20,11 +30,12 @@ impl Healer {
     pub(crate) fn new(on: bool) -> Self {
         let scope = Scope::Nothing(Stop::ComingBack);
         let judgement = Judgement { declared: Vec::new(), scope, guard: None, silent: Vec::new() };
-        Self(Mutex::new(State { on, queue: Queue::default(), judgement }))
+        let (queue, judge, recording) = (Queue::default(), Judge::default(), Retries::default());
+        Self { state: Mutex::new(State { on, queue, judge, judgement, recording }), judging: tokio::sync::Mutex::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A poisoned lock is safe to use: each change is one call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

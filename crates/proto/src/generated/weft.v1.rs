@@ -935,7 +935,7 @@ pub struct SilentNode {
     pub node: u32,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// when it is declared lost; 0: it would be, but for the guard
+    /// when it is declared lost; 0: only the guard prevents it
     #[prost(uint64, tag = "3")]
     pub lost_in_ms: u64,
 }
