@@ -121,7 +121,7 @@ impl Failing {
     /// turn.
     fn probe(&mut self, stripes: &BTreeSet<StripeId>) -> Option<StripeId> {
         self.probes = self.probes.wrapping_add(1);
-        if self.probes % 2 == 0 {
+        if self.probes.is_multiple_of(2) {
             return spread(stripes, self.probes / 2);
         }
         let next = stripes.range((Bound::Excluded(self.after), Bound::Unbounded)).next().or_else(|| stripes.first());
@@ -137,7 +137,7 @@ impl Failing {
 /// The `nth` of a sequence that covers the stripes evenly: the first, one in the middle, at a quarter, at three quarters, and so on.
 fn spread(stripes: &BTreeSet<StripeId>, nth: u32) -> Option<StripeId> {
     let (first, last) = (stripes.first()?.0, stripes.last()?.0);
-    let offset = u128::from(last - first) * u128::from(nth.reverse_bits()) >> 32;
+    let offset = (u128::from(last - first) * u128::from(nth.reverse_bits())) >> 32;
     let from = first.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX));
     stripes.range(StripeId(from)..).next().copied()
 }
