@@ -178,9 +178,20 @@ impl Request {
 
     /// The homes that `count` blocks would get.
     pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
-        if let Some(placed) = self.scheduled_home(count, avoid, view) {
-            return Ok(placed);
+        match self.scheduled_home(count, avoid, view) {
+            Some(scheduled) if scheduled.warnings.is_empty() || self.to.is_named() => Ok(scheduled),
+            // Its rack gets more blocks than the code tolerates to lose. The schedule may have had no better one, or a block has come to the
+            // rack since.
+            Some(scheduled) => match self.place_freely(count, avoid, view, given) {
+                Ok(placed) if placed.warnings.is_empty() => Ok(placed),
+                _ => Ok(scheduled),
+            },
+            None => self.place_freely(count, avoid, view, given),
         }
+    }
+
+    /// The homes that `count` blocks would get without a schedule.
+    fn place_freely(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
         let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
         let copies = self.copies_max();
         let spec = placement::described(&self.code.spec(), copies);
@@ -212,17 +223,12 @@ impl Request {
             })
     }
 
-    /// The home that a schedule chose, if it can still take the block. The stripe may have changed since: another block may have come to
-    /// its rack.
+    /// The home that a schedule chose, if it can still take the block.
     fn scheduled_home(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View) -> Option<Placed> {
         let to = self.scheduled.as_ref()?.home;
         let is_doubtful = view.node(to)?.is_suspect() && !self.to.is_named();
         let is_out = avoid.contains(&to) || self.avoid.contains(&to) || is_doubtful || count != 1;
         let (home, warning) = (!is_out).then(|| self.home_at(to, view).ok())??;
-        // Only an operator may choose a rack that gets more blocks than the code tolerates to lose.
-        if warning.is_some() && !self.to.is_named() {
-            return None;
-        }
         Some(Placed { homes: vec![home], warnings: warning.into_iter().collect() })
     }
 

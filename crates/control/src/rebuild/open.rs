@@ -143,10 +143,10 @@ mod tests {
         assert_eq!(chain(scheduled(&[6, 3, 5, 2], 11, &[11]), &suspect).last(), Some(&11));
     }
 
-    /// Nodes 1 and 7 are of rack a, 2, 3 and 8 of b, 4 to 6 of c, 9 of d. Block 0, of node 1, is lost.
+    /// Nodes 1 and 7 are of rack a, 2, 3 and 8 of b, 4 and 5 of c, 6 of d, 9 of e. Block 0, of node 1, is lost.
     fn racks(cut_off: &[u32]) -> View {
         let mut view = view(9, cut_off);
-        for (id, rack) in (1..).zip(["a", "b", "b", "c", "c", "c", "a", "b", "d"]) {
+        for (id, rack) in (1..).zip(["a", "b", "b", "c", "c", "d", "a", "b", "e"]) {
             view.nodes.get_mut(&NodeId(id)).unwrap().rack = rack.into();
         }
         view
@@ -162,5 +162,9 @@ mod tests {
         assert_eq!(home(7, &[]), 7);
         assert_ne!(home(8, &[]), 8, "rack b has two blocks, as many as the code tolerates to lose");
         assert_eq!(home(8, &[8]), 8, "an operator named it");
+        let request = Request { failure_domain: FailureDomain::Rack, ..scheduled(&[6, 3, 5, 2], 8, &[]) };
+        let mut one = view(9, &[1]);
+        one.nodes.values_mut().for_each(|node| node.rack = "a".into());
+        assert_eq!(*chain(request, &one).last().unwrap(), 8, "with one rack there is no better home");
     }
 }
