@@ -129,8 +129,8 @@ fn broken_off() -> Error {
     Error::replan(format!("{ENDED_EARLY}; its log names the cause"))
 }
 
-/// Sent to the receiver when the sender's stage has failed: the cause is told in words only. The receiver can do nothing
-/// about it, and blames the party that it names only by that party's own report.
+/// The error that a failed stage sends to its receiver. The cause is part of the message only: a node is blamed on its own
+/// report, not on that of another node.
 fn failed(why: &Error) -> Error {
     // An error that came over a link names the first cause already.
     if why.message.starts_with(ENDED_EARLY) {

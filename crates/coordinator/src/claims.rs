@@ -14,7 +14,7 @@ pub(crate) struct Claims {
     freed: Notify,
 }
 
-/// A stripe that nobody else rebuilds until this is dropped.
+/// The exclusive right to rebuild a stripe, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim<'a> {
     claims: &'a Claims,

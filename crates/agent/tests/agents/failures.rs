@@ -98,7 +98,7 @@ async fn a_corrupt_page_is_named_and_reported() {
     let events = cluster.run(&plan, &stripe, &cluster.client()).await.unwrap();
     let cause = &errors(&events[&NodeId(3)])[0];
     assert_eq!((cause.reaction, cause.block, cause.party), (Reaction::Corrupt, Some(spoiled), Some(node(2))));
-    // The receivers further down the chain know the cause in words, and blame nobody for it.
+    // The message names the cause at every receiver further down the chain, but no receiver reports a bad block.
     for receiver in [4, 5, 7].map(NodeId) {
         let told = &errors(&events[&receiver])[0];
         assert_eq!((told.reaction, told.block), (Reaction::Replan, None), "{receiver}: {told}");

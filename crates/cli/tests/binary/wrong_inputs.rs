@@ -103,7 +103,7 @@ fn a_wrong_input_is_answered_with_what_is_wrong_and_what_to_do() {
         for part in says {
             assert!(lines[0].contains(part), "{typed}: '{part}' is missing: {}", ended.stderr);
         }
-        // Numbers of errors and words of programmers help nobody.
+        // Error numbers and internal names do not help a user.
         for word in ["os error", "panicked", "I/O error", "Err(", "None"] {
             assert!(!lines[0].contains(word), "{typed}: {}", ended.stderr);
         }

@@ -127,7 +127,7 @@ impl Judge {
         if nodes.iter().any(|node| node.up && self.away.contains(&node.record.id)) {
             self.disturbed = now;
         }
-        // A node that restarts again and again disturbs nobody.
+        // A node that restarts repeatedly must not delay the decisions about other nodes.
         let is_away = |node: &&MemberStatus| !node.up && (is_lost(node) || silent_for(node) >= settle);
         self.away = nodes.iter().filter(is_away).map(|node| node.record.id).collect();
         let unsettled = |since: Time| settle.saturating_sub(now.since(since));

@@ -207,7 +207,7 @@ proptest! {
             prop_assert!(!is_silent_slack_1 || judged.guard.is_some());
         }
         prop_assert!(silent.len() < 3 || silent.len() * 10 <= silent.len() + up || judged.declared.is_empty());
-        prop_assert_eq!(judged.silent.len() + judged.declared.len(), silent.len(), "each silent node is told or lost");
+        prop_assert_eq!(judged.silent.len() + judged.declared.len(), silent.len(), "each silent node is either listed as silent or declared lost");
     }
 }
 

@@ -53,7 +53,7 @@ fn blocks_on_nodes_that_are_down_count_as_lost_only_for_now() {
     assert_eq!(condition(&stripe, &view(6, &[])).unwrap().blocks, BadBlocks { coming: 1, ..BadBlocks::default() });
     failed.nodes.get_mut(&NodeId(2)).unwrap().lost = true;
     let lost = condition(&stripe, &failed).unwrap();
-    assert_eq!((lost.blocks.lost, lost.blocks.away, lost.with_all_nodes), (1, 0, Some(0)), "it may come back all the same");
+    assert_eq!((lost.blocks.lost, lost.blocks.away, lost.with_all_nodes), (1, 0, Some(0)), "a lost node may still come back");
     failed.nodes.remove(&NodeId(3));
     assert_eq!(survives(&stripe, &failed), (None, None), "a disk that is not known is gone");
 }

@@ -1,4 +1,4 @@
-//! The cluster heals itself: what nobody asks for is done, once, in time, and said.
+//! The cluster heals itself: it rebuilds lost blocks without a command, once each, and reports what it does.
 
 use crate::world::{World, data};
 use std::{sync::atomic::Ordering, time::Duration};
@@ -179,7 +179,7 @@ async fn what_does_not_come_back_is_rebuilt_at_once() {
         .await;
     world.assert_whole("k", &bytes).await;
     for node in nodes {
-        assert_eq!(world.state(node).await, "down", "they are waited for all the same");
+        assert_eq!(world.state(node).await, "down", "the coordinator still waits for them");
     }
 }
 
