@@ -147,6 +147,8 @@ impl LostNode {
     async fn bring_back(&self, session: &Session, testbed: &mut Testbed) -> Result<usize> {
         let link = testbed.settings().link;
         set_links(testbed, None)?;
+        // Full links delay heartbeats, too: what is on a node that counts as down cannot be copied.
+        until_nodes(session, testbed.cluster()?.nodes(), |node| node.state == "up").await?;
         let one = |(key, index): &(String, u8)| self.bring_one(session, key.clone(), *index);
         let from: Vec<u32> = stream::iter(self.held.iter().map(one)).buffer_unordered(BROUGHT_TOGETHER).try_collect().await?;
         set_links(testbed, link)?;

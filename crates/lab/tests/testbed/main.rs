@@ -358,14 +358,27 @@ fn writers_that_begin_at_once_keep_out_of_each_others_way() {
         "1",
     ];
     for (writers, quicker) in [("1", true), ("8", false)] {
-        let report = json(&weft(&[&args[..], &["--schemes", "direct,auto", "--writers", writers]].concat()));
-        let of = |at: usize, what: &str| report["results"][at][what].as_f64().unwrap();
-        let (moved, seconds) = (of(1, "bytes_moved") / of(0, "bytes_moved"), of(1, "median_s") / of(0, "median_s"));
-        assert_eq!(moved > 1.5, quicker, "{writers}: {report}");
-        // With mist the ratio would be 0.57 for one writer and 2.7 for eight.
-        assert!(seconds < if quicker { 0.8 } else { 1.5 }, "{writers}: {report}");
+        // With mist the ratio would be 0.57 for one writer and 2.7 for eight. If other programs use the processors, the times say nothing
+        // about links: then it is measured again.
+        let is_shown = (0..ATTEMPTS).any(|_| {
+            let report = json(&weft(&[&args[..], &["--schemes", "direct,auto", "--writers", writers]].concat()));
+            let of = |at: usize, what: &str| report["results"][at][what].as_f64().unwrap();
+            let (moved, seconds) = (of(1, "bytes_moved") / of(0, "bytes_moved"), of(1, "median_s") / of(0, "median_s"));
+            assert_eq!(moved > 1.5, quicker, "{writers}: {report}");
+            let is_idle = of(0, "cpu_idle").min(of(1, "cpu_idle")) > IDLE;
+            assert!(!is_idle || seconds < if quicker { 0.8 } else { 1.5 }, "{writers}: {report}");
+            is_idle
+        });
+        if !is_shown {
+            println!("not checked: the times of {writers} writers, because the processors were busy {ATTEMPTS} times");
+        }
     }
 }
+
+/// How often a measurement is tried while the processors are busy with other things.
+const ATTEMPTS: u32 = 5;
+/// With less idle time, the processors were measured and not the links.
+const IDLE: f64 = 0.10;
 
 #[test]
 fn a_figure_is_measured_again_and_written_in_all_its_forms() {
