@@ -20,7 +20,7 @@ pub struct Options {
     /// Default: ./weft.toml, or else ./weft-cluster/weft.toml.
     #[arg(long, global = true, env = "WEFT_CLUSTER", value_name = "WHERE", help_heading = "Cluster")]
     pub cluster: Option<String>,
-    /// Directory with ca.pem, client.pem and client-key.pem, for host:port
+    /// Directory with ca.pem, client.pem and client-key.pem: needed for host:port, and otherwise instead of the one in weft.toml
     #[arg(long, global = true, env = "WEFT_CERTIFICATES", value_name = "DIR", help_heading = "Cluster")]
     pub certificates: Option<PathBuf>,
     /// Use no TLS: `cluster up` creates the cluster without; with host:port, the cluster was started without
@@ -67,7 +67,7 @@ impl Options {
         let Some(said) = &self.cluster else {
             let places = [PathBuf::from(FILE_NAME), Path::new(DEFAULT_DIR).join(FILE_NAME)];
             let found = places.iter().find(|place| place.is_file());
-            return ClusterFile::read(found.ok_or_else(no_cluster)?)?.target();
+            return self.with_file(found.ok_or_else(no_cluster)?);
         };
         let path = Path::new(said);
         if path.is_dir() {
@@ -77,21 +77,41 @@ impl Options {
                     "there is no cluster in {said}: it has no {FILE_NAME}; `weft cluster up --dir DIR --nodes 16` creates a cluster"
                 )));
             }
-            return ClusterFile::read(&file)?.target();
+            return self.with_file(&file);
         }
         if path.is_file() {
-            return ClusterFile::read(path)?.target();
+            return self.with_file(path);
         }
         if !is_address(said) {
             return Err(Error::not_found(format!(
                 "no cluster '{said}': there is no such file or directory, and it is not a host:port either"
             )));
         }
-        if let Some(dir) = self.certificates.as_ref().filter(|dir| !dir.is_dir()) {
-            return Err(Error::not_found(format!("--certificates {}: there is no such directory", dir.display())));
-        }
         let (coordinator, insecure) = (said.clone(), self.insecure);
-        ClusterFile { cluster: None, coordinator, certificates: self.certificates.clone(), insecure, bucket: None }.target()
+        ClusterFile { cluster: None, coordinator, certificates: self.certificates()?, insecure, bucket: None }.target()
+    }
+
+    /// The cluster of a file, with the certificates of these options if they name any.
+    fn with_file(&self, path: &Path) -> Result<Target> {
+        let file = ClusterFile::read(path)?;
+        if self.insecure && !file.insecure {
+            let shown = path.display();
+            return Err(Error::invalid(format!(
+                "the cluster of {shown} uses TLS: leave out --insecure, and unset WEFT_INSECURE"
+            )));
+        }
+        let certificates = if file.insecure { None } else { self.certificates()?.or(file.certificates) };
+        ClusterFile { certificates, ..file }.target()
+    }
+
+    /// The directory with certificates, if the options name one.
+    fn certificates(&self) -> Result<Option<PathBuf>> {
+        match &self.certificates {
+            Some(dir) if !dir.is_dir() => {
+                Err(Error::not_found(format!("--certificates {}: there is no such directory", dir.display())))
+            }
+            named => Ok(named.clone()),
+        }
     }
 }
 

@@ -351,6 +351,14 @@ fn without_certificates_only_where_it_is_said() {
     let address = closed_file.lines().find_map(|line| line.strip_prefix("coordinator = ")).unwrap().trim_matches('"').to_owned();
     weft(["--cluster", &address, "--certificates", certificates, "node", "ls"]).ok();
     assert!(!weft(["--cluster", &address, "--insecure", "node", "ls"]).status.success());
+    // Of a cluster that a file names, the file says whether it uses TLS, and the certificates unless others are named.
+    let (closed_dir, open_dir) = (closed.dir(), open.dir());
+    let (dir, none) = (closed_dir.to_str().unwrap(), open_dir.to_str().unwrap());
+    weft(["--cluster", dir, "--insecure", "node", "ls"]).refused(2, &["uses TLS", "leave out --insecure"]);
+    weft(["--cluster", dir, "--certificates", certificates, "node", "ls"]).ok();
+    weft(["--cluster", dir, "--certificates", "/nowhere", "node", "ls"]).refused(3, &["--certificates /nowhere"]);
+    assert!(!weft(["--cluster", dir, "--certificates", none, "node", "ls"]).status.success(), "it has no certificates");
+    weft(["--cluster", none, "--certificates", certificates, "node", "ls"]).ok();
 }
 
 #[test]

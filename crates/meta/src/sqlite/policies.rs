@@ -160,5 +160,7 @@ fn no_policy(name: &str) -> MetaError {
 }
 
 fn no_bucket(name: &str) -> MetaError {
-    MetaError::NotFound(format!("there is no bucket {name}: `weft bucket create {name}` creates it"))
+    MetaError::NotFound(format!(
+        "there is no bucket {name}: `weft bucket ls` lists the buckets, and `weft bucket create {name}` creates it"
+    ))
 }
