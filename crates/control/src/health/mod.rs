@@ -23,4 +23,4 @@ pub use further::FurtherLosses;
 pub use room::fits_bytes;
 pub use survey::{Step, Survey};
 pub use tally::{Bearing, Counts, Tally};
-pub use verdict::{DownNode, FailedDisk, Level, Signs, Verdict};
+pub use verdict::{DownNode, FailedDisk, FullPolicy, Level, Signs, Verdict};

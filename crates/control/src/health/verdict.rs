@@ -12,7 +12,7 @@ const NAMES_MAX: usize = 8;
 pub enum Level {
     /// All stripes are complete and all nodes are up.
     Healthy,
-    /// All data can be read and survives another loss, but a node, disk or block needs attention.
+    /// All data can be read and survives another loss, but a node, disk or block needs attention, or no new data fit.
     Degraded,
     /// All data can be read, but some does not survive another loss.
     AtRisk,
@@ -56,6 +56,19 @@ pub struct FailedDisk {
     pub blocks: u64,
 }
 
+/// A policy in which no new data fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FullPolicy {
+    /// Its name.
+    pub name: String,
+    /// Its code.
+    pub code: String,
+    /// How many nodes it needs.
+    pub needed: usize,
+    /// How many nodes are up.
+    pub up: usize,
+}
+
 /// The input of a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signs {
@@ -69,6 +82,8 @@ pub struct Signs {
     pub down: Vec<DownNode>,
     /// Failed disks.
     pub failed: Vec<FailedDisk>,
+    /// The default policy, if no new data fit in it.
+    pub full: Option<FullPolicy>,
 }
 
 /// A verdict.
@@ -83,7 +98,8 @@ pub struct Verdict {
 impl Signs {
     /// Computes the verdict. A failed disk or a lost node without blocks, such as one whose blocks were rebuilt, does not count.
     pub fn verdict(&self) -> Verdict {
-        let signs = [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed(), self.counting()];
+        let signs =
+            [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed(), self.full(), self.counting()];
         let found: Vec<(Level, String)> = signs.into_iter().flatten().collect();
         Verdict {
             level: found.iter().map(|(level, _)| *level).max().unwrap_or(Level::Healthy),
@@ -143,6 +159,15 @@ impl Signs {
         let names = names(live.iter().map(|disk| format!("{} of {}", disk.path, disk.node)));
         let reason = || format!("failed disks held blocks that were not rebuilt: {names}");
         (!live.is_empty()).then(|| (Level::Degraded, reason()))
+    }
+
+    fn full(&self) -> Option<(Level, String)> {
+        let FullPolicy { name, code, needed, up } = self.full.as_ref()?;
+        let why = match up < needed {
+            true => format!("it needs {needed} nodes, and {up} are up"),
+            false => "disks are full".to_owned(),
+        };
+        Some((Level::Degraded, format!("no new data fit in {code}, the code of the default policy {name}: {why}")))
     }
 
     fn counting(&self) -> Option<(Level, String)> {

@@ -3,7 +3,7 @@
 use crate::{healer, jobs, shared::Shared};
 use std::{collections::BTreeSet, sync::Arc};
 use weft_control::{
-    health::{BadBlocks, Bearing, DownNode, FailedDisk, Signs, fits_bytes},
+    health::{BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs, fits_bytes},
     members::MemberStatus,
 };
 use weft_meta::{MetaError, PolicyRecord, Totals};
@@ -20,14 +20,15 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
     let by_code = shared.meta.totals_by_code().await.map_err(|error| shared.meta_error(error))?;
     let statuses = shared.members.statuses();
     let failed = failed_disks(shared, &statuses).await?;
-    let (signs, unreadable) = signs(shared, &by_code, &statuses, &failed)?;
-    let (verdict, counts) = (signs.verdict(), &signs.counts);
+    let (mut signs, unreadable) = signs(shared, &by_code, &statuses, &failed)?;
     let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
-    let policy = policies.into_iter().find(|policy| policy.is_default);
+    let space = space(shared, policies.into_iter().find(|policy| policy.is_default))?;
+    signs.full = space.full();
+    let (verdict, counts) = (signs.verdict(), &signs.counts);
     let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
     let quarantined = || statuses.iter().flat_map(|status| status.disks.values()).map(|disk| disk.quarantined);
     let has_ended = |job: &v1::Job| JobState::by_name(&job.state).is_none_or(JobState::has_ended);
-    let mut reply = v1::HealthReply {
+    Ok(v1::HealthReply {
         level: verdict.level.name().to_owned(),
         reasons: verdict.reasons,
         counting: signs.counting,
@@ -51,10 +52,12 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
         insecure: shared.security.is_insecure(),
         cluster: shared.cluster.id.to_string(),
         healing: Some(healer::show(shared)),
-        ..v1::HealthReply::default()
-    };
-    add_space(shared, policy, &mut reply)?;
-    Ok(reply)
+        total_bytes: space.total_bytes,
+        free_bytes: space.free_bytes,
+        fits_bytes: space.fits_bytes,
+        policy: space.policy,
+        code: space.code,
+    })
 }
 
 /// The input of the verdict, and stripes that cannot be read.
@@ -80,6 +83,7 @@ fn signs(
         nodes: statuses.len(),
         down: down.collect(),
         failed: failed.collect(),
+        full: None,
     };
     Ok((signs, state.tally.unreadable(STRIPES_LOOKED_UP)))
 }
@@ -122,18 +126,40 @@ async fn objects_of(shared: &Shared, stripes: Vec<StripeId>) -> Result<Vec<v1::O
 }
 
 /// The space of the usable disks, and how much data fits there.
-fn add_space(shared: &Shared, policy: Option<PolicyRecord>, reply: &mut v1::HealthReply) -> Result<()> {
+#[derive(Default)]
+struct Space {
+    total_bytes: u64,
+    free_bytes: u64,
+    /// By the default policy.
+    fits_bytes: u64,
+    policy: String,
+    code: String,
+    nodes_needed: usize,
+    nodes_up: usize,
+}
+
+fn space(shared: &Shared, policy: Option<PolicyRecord>) -> Result<Space> {
     let view = shared.members.view();
+    let mut space = Space { nodes_up: view.up_count(), ..Space::default() };
     for disk in view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks).filter(|disk| !disk.failed) {
-        reply.total_bytes = reply.total_bytes.saturating_add(disk.total_bytes);
-        reply.free_bytes = reply.free_bytes.saturating_add(disk.free_bytes);
+        space.total_bytes = space.total_bytes.saturating_add(disk.total_bytes);
+        space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes);
     }
     if let Some(policy) = policy {
         let code = shared.code(&policy.code)?;
-        reply.fits_bytes = fits_bytes(&view, code.k(), code.n(), shared.config.disk_reserve.0);
-        (reply.policy, reply.code) = (policy.name, policy.code);
+        space.fits_bytes = fits_bytes(&view, code.k(), code.n(), shared.config.disk_reserve.0);
+        (space.policy, space.code, space.nodes_needed) = (policy.name, policy.code, code.n());
     }
-    Ok(())
+    Ok(space)
+}
+
+impl Space {
+    /// The default policy, if no new data fit in it.
+    fn full(&self) -> Option<FullPolicy> {
+        let full =
+            FullPolicy { name: self.policy.clone(), code: self.code.clone(), needed: self.nodes_needed, up: self.nodes_up };
+        (self.fits_bytes == 0 && !self.code.is_empty()).then_some(full)
+    }
 }
 
 fn blocks_of(status: &MemberStatus) -> u64 {

@@ -81,7 +81,7 @@ async fn a_cluster_is_healthy_again_when_nodes_are_back_and_blocks_are_rebuilt()
 
 #[tokio::test(start_paused = true)]
 async fn the_blocks_of_a_replaced_disk_are_lost_until_they_are_rebuilt() {
-    let mut world = World::new(8, 4).await;
+    let mut world = World::with(8, 4, |config| config.default_code = "rs(4,2)".into()).await;
     world.put("k", &data(9 << 20, 1)).await.unwrap();
     let node = world.holder("k", 0).await;
     let on_it = stripes_on(&world, "k", node).await;
@@ -112,7 +112,7 @@ async fn the_blocks_of_a_replaced_disk_are_lost_until_they_are_rebuilt() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_named_with_the_reason() {
-    let mut world = World::new(8, 4).await;
+    let mut world = World::with(8, 4, |config| config.default_code = "rs(4,2)".into()).await;
     world.put("k", &data(2 << 20, 1)).await.unwrap();
     world.put("other", &data(100, 2)).await.unwrap();
     until_level(&world, "healthy").await;
