@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{files::io_error, seed::seed};
 use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::PathBuf};
+use weft_coordinator::CoordinatorConfig;
 use weft_types::Result;
 
 /// A cluster below the system's directory for temporary files. Dropping it stops and removes it.
@@ -26,6 +27,11 @@ impl ScratchCluster {
     /// Creates one in a directory whose name begins with `name`; nothing runs yet. A dead node is noticed within a second or two. Lost
     /// blocks are rebuilt only on request, so that a degraded read stays one.
     pub fn make(name: &str, size: Size) -> Result<Self> {
+        Self::make_with(name, size, |config| config.auto_repair = false)
+    }
+
+    /// The same, with other settings of the coordinator.
+    pub fn make_with(name: &str, size: Size, adjust: impl Fn(&mut CoordinatorConfig)) -> Result<Self> {
         let dir = ScratchDir(std::env::temp_dir().join(format!("{name}-{:016x}", seed()?)));
         // Other users must not read stored data.
         DirBuilder::new().mode(0o700).create(&dir.0).map_err(|error| io_error(&dir.0, "create", &error))?;
@@ -34,7 +40,7 @@ impl ScratchCluster {
         let cluster = LocalCluster::make(&place, size, seed()?, |it| {
             if let DaemonSettings::Coordinator(config) = it {
                 (config.heartbeat_interval_ms, config.down_after_ms) = (Self::HEARTBEAT_INTERVAL_MS, 1000);
-                config.auto_repair = false;
+                adjust(config);
             }
         })?;
         Ok(Self { cluster, _dir: dir })

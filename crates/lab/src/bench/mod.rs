@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod faults;
+pub(crate) mod healing;
 pub(crate) mod node;
 pub(crate) mod objects;
 pub(crate) mod place;

@@ -1,6 +1,6 @@
 //! `weft bench node`: the repair of a whole node by each way to select nodes in turn, relative to the lower bound of the links.
 
-use super::links::Links;
+use super::{bench_healing::BenchHealing, links::Links};
 use crate::{
     bench::{
         self, Machine, Outcome, Report, Sample,
@@ -27,11 +27,17 @@ const MIB: f64 = 1048576.0;
 /// starts from the same state. The time is that of the coordinator's job. The bound is the time that the busiest link needs at least for
 /// these stripes and this scheme, whichever nodes are selected. Ways that do not schedule run as many stripes at the same time as
 /// possible.
+///
+/// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
+/// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.
+/// It is compared with writing the same bytes to the same disk in synced files. Afterwards all objects are read back and compared.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
+  weft bench node --local
   sudo weft bench node --select random,lru-stripe,lru,balance,schedule,boost --scheme conventional,pipeline --code 'rs(6,3)' --runs 3 --json
   sudo weft bench node --select lru,boost --scheme pipeline --code 'rs(10,4)' --requestors 4
+  weft bench node --local --nodes 12 --code 'rs(6,3)' --objects 1000 --json
 
 EXIT CODES
   0 measured   1 failed   2 invalid settings   \
@@ -43,24 +49,30 @@ pub(super) struct BenchNode {
     /// Schemes: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
     #[arg(long, value_delimiter = ',', default_value = "conventional,pipeline", value_name = "SCHEME")]
     scheme: Vec<String>,
-    /// Code
-    #[arg(long, default_value = "rs(6,3)")]
-    code: String,
+    /// Let a cluster on this machine heal itself after the death of an agent
+    #[arg(long, conflicts_with_all = ["select", "scheme", "blocks", "slice_size", "requestors"])]
+    local: bool,
+    /// Number of stored objects, with --local
+    #[arg(long, default_value_t = 256, value_name = "N", requires = "local")]
+    objects: usize,
+    /// Code [default: rs(6,3); with --local rs(4,2)]
+    #[arg(long)]
+    code: Option<String>,
     /// Number of blocks of the node
     #[arg(long, default_value_t = 64, value_name = "N")]
     blocks: usize,
-    /// Bytes of a block
-    #[arg(long, default_value = "4MiB", value_name = "SIZE")]
-    block_size: ByteSize,
+    /// Bytes of a block [default: 4MiB; with --local 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteSize>,
     /// Bytes of a slice, or auto
     #[arg(long, default_value = "64KiB", value_name = "SIZE")]
     slice_size: AutoSize,
     /// Number of measured runs of each way and scheme
     #[arg(long, default_value_t = 3, value_name = "N")]
     runs: usize,
-    /// Number of nodes with blocks
-    #[arg(long, default_value_t = 16, value_name = "N")]
-    nodes: u32,
+    /// Number of nodes with blocks [default: 16; with --local 9]
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
     /// Number of further nodes, which hold no blocks and get all rebuilt ones; 0: the other nodes get them
     #[arg(long, default_value_t = 0, value_name = "N")]
     requestors: u32,
@@ -111,6 +123,9 @@ struct Runs {
 
 impl BenchNode {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        if self.local {
+            return self.healing().run(options, output);
+        }
         let cases = self.cases()?;
         if options.cluster.is_some() {
             return Err(Error::invalid(
@@ -118,14 +133,14 @@ impl BenchNode {
                  WEFT_CLUSTER",
             ));
         }
-        let settings = self.links.settings(self.nodes + self.requestors, options.insecure)?;
+        let settings = self.links.settings(self.nodes() + self.requestors, options.insecure)?;
         in_testbed_with(options, settings, adjust, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::invalid("links can be shaped only in a testbed"))?;
             let results = self.measure(session, testbed, &cases, output.json).await?;
             let outcomes: Vec<Outcome> = results.iter().map(|row| row.outcome.clone()).collect();
             let warnings: Vec<String> = too_busy(&outcomes).into_iter().collect();
-            let Self { code, blocks, block_size, slice_size, requestors, seed, .. } = &self;
-            let (code, blocks, block_size, slice_size) = (code.clone(), *blocks, *block_size, *slice_size);
+            let Self { blocks, slice_size, requestors, seed, .. } = &self;
+            let (code, blocks, block_size, slice_size) = (self.code().to_owned(), *blocks, self.block_size(), *slice_size);
             let testbed = testbed.settings().clone();
             let settings = Asked { code, blocks, block_size, slice_size, requestors: *requestors, seed: *seed, testbed };
             let report = bench::Report { machine: Machine::this(), settings, results, warnings };
@@ -134,15 +149,32 @@ impl BenchNode {
         Ok(Exit::Ok)
     }
 
+    fn code(&self) -> &str {
+        self.code.as_deref().unwrap_or(if self.local { "rs(4,2)" } else { "rs(6,3)" })
+    }
+
+    fn block_size(&self) -> ByteSize {
+        self.block_size.unwrap_or(ByteSize(if self.local { 1 } else { 4 } << 20))
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes.unwrap_or(if self.local { 9 } else { 16 })
+    }
+
+    fn healing(&self) -> BenchHealing {
+        let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
+        BenchHealing { code, block_size, nodes, objects: self.objects, runs: self.runs, seed: self.seed }
+    }
+
     /// All ways to select for each scheme, in this order.
     fn cases(&self) -> Result<Vec<Case>> {
-        let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
+        let code = weft_codes::parse(self.code()).map_err(Error::invalid)?;
         if self.runs == 0 || self.select.is_empty() || self.scheme.is_empty() || self.blocks == 0 {
             return Err(Error::invalid("nothing to measure: --runs, --select, --scheme and --blocks must not be zero or empty"));
         }
         let needed = code.n() as u32 + u32::from(self.requestors == 0);
-        if self.nodes < needed {
-            let (nodes, code) = (self.nodes, &self.code);
+        if self.nodes() < needed {
+            let (nodes, code) = (self.nodes(), self.code());
             return Err(Error::invalid(format!("--nodes {nodes} is too few for {code}: at least {needed} are needed")));
         }
         for select in &self.select {
@@ -154,7 +186,7 @@ impl BenchNode {
         let mut cases = Vec::new();
         for text in &self.scheme {
             // One case for each name: PPR in slices, too, unless its name says otherwise.
-            let mut parsed = Case::parse(text, self.slice_size, self.block_size.0)?;
+            let mut parsed = Case::parse(text, self.slice_size, self.block_size().0)?;
             let case = parsed.pop().ok_or_else(|| Error::invalid("a scheme has no name"))?;
             weft_schemes::check_name(Kind::Repair, &case.scheme)?;
             if !rebuilds(&case.scheme) {
@@ -169,7 +201,7 @@ impl BenchNode {
         if !quiet {
             eprintln!("storing stripes until a node has {} blocks", self.blocks);
         }
-        let layout = Layout { code: &self.code, block_len: self.block_size.0, holders: self.nodes, lost: self.blocks };
+        let layout = Layout { code: self.code(), block_len: self.block_size().0, holders: self.nodes(), lost: self.blocks };
         let node = LostNode::store(session, testbed, layout, self.seed).await?;
         let requestors = self.requestors as usize;
         // Warm-up: the first run opens connections and is not counted.
@@ -298,6 +330,11 @@ mod tests {
         ] {
             assert!(parsed(wrong).cases().is_err(), "{wrong:?}");
         }
+        for mixed in [&["--local", "--select", "lru"][..], &["--objects", "9"]] {
+            assert!(Line::try_parse_from(std::iter::once("node").chain(mixed.iter().copied())).is_err(), "{mixed:?}");
+        }
+        let local = parsed(&["--local"]).healing();
+        assert_eq!((local.code.as_str(), local.nodes, local.block_size.0, local.objects), ("rs(4,2)", 9, 1 << 20, 256));
         assert!(parsed(&["--nodes", "9", "--requestors", "1"]).cases().is_ok(), "the requestor gets the blocks");
     }
 

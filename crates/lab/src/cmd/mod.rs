@@ -1,6 +1,7 @@
 //! The command line of `weft-lab`.
 
 mod bench;
+mod bench_healing;
 mod bench_node;
 mod bench_objects;
 mod bench_put;

@@ -126,7 +126,7 @@ fn row(asked: Asked, (code_at, scheme_at): (usize, usize)) -> Result<Vec<Cell>> 
     let ((code_name, spec), (scheme_name, scheme)) = (CODES[code_at], SCHEMES[scheme_at]);
     let code = weft_codes::parse(spec).map_err(Error::fatal)?;
     let others = |lost: u8| (0..code.n() as u8).filter(|index| *index != lost).collect::<Vec<_>>();
-    let all = (0..code.n() as u8).map(|lost| parts(code.as_ref(), scheme, lost, &others(lost), None));
+    let all = (0..code.n() as u8).map(|lost| parts(code.as_ref(), scheme, &[lost], &others(lost), None));
     let all = all.collect::<Result<Vec<Parts>>>()?;
     let (mut imbalances, mut bounded) = ([const { Vec::new() }; SELECTS.len()], [const { Vec::new() }; SELECTS.len()]);
     for set in 0..asked.sets {
