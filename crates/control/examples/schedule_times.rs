@@ -56,7 +56,7 @@ fn lost(spec: &str, nodes: u32, count: usize) -> Result<Vec<Open>, String> {
         let code = weft_codes::SharedCode::clone(&code);
         Open {
             code,
-            lost,
+            lost: vec![lost],
             block_len: BLOCK_LEN,
             available,
             held: homes,

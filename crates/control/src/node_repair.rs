@@ -7,7 +7,7 @@
 use crate::{
     job::{Again, Job},
     rebuild::{Destination, Lost, Rebuilt, Request, moved_bytes},
-    schedule::{Scheduled, Starting},
+    schedule::{STRIPES_PER_NODE, Scheduled, Starting},
     view::{Standing, View},
 };
 use std::time::Duration;
@@ -24,9 +24,6 @@ pub const EXPLAINED_MAX: usize = 256;
 /// Stripes that are repaired at a time if nothing else is asked for and no schedule decides: a few keep the links of many
 /// nodes busy; more would take memory on all of these and time from readers.
 const CONCURRENCY: u32 = 4;
-
-/// The most stripes for each node that a schedule repairs at a time.
-const CONCURRENT_PER_NODE: usize = 4;
 
 /// A block of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,7 +151,7 @@ pub fn usual_concurrency(select: HelperSelect) -> u32 {
 /// The most stripes that are repaired at a time in a cluster with so many nodes.
 pub fn concurrency(repair: &NodeRepair, nodes: usize) -> usize {
     match repair.concurrency {
-        0 => CONCURRENT_PER_NODE * nodes.max(1),
+        0 => STRIPES_PER_NODE * nodes.max(1),
         asked => asked as usize,
     }
 }

@@ -4,21 +4,25 @@
 //! queue, so the next coordinator continues.
 
 mod reports;
+mod schedule;
 pub(crate) mod state;
 mod stripe;
 
 use crate::{membership, shared::Shared};
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use reports::Reports;
+use schedule::Schedule;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 use stripe::Worker;
 use tokio::time::MissedTickBehavior;
 use weft_control::{
-    healer::{self, Judgement, Policy, Scope},
+    healer::{self, Ended, Judgement, Policy, Scope},
+    schedule::Ticket,
     view::View,
 };
 use weft_proto::v1;
@@ -27,38 +31,73 @@ use weft_types::{Home, NodeId, Result, StripeId};
 /// How often the nodes are judged.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How the work on a stripe ended; without a ticket if no rebuild was started.
+type Done = (Option<Ticket>, (StripeId, Ended));
+
 /// Heals the cluster for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     shared.until_nodes_are_back().await;
     let worker = Worker::new(&shared);
-    let (mut under_way, mut look) = (FuturesUnordered::new(), tokio::time::interval(LOOK_INTERVAL));
+    let (mut schedule, mut under_way) = (Schedule::new(&worker), FuturesUnordered::new());
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut usable, mut reports) = (BTreeSet::new(), Reports::default());
+    let (mut usable, mut reports, mut done) = (BTreeSet::new(), Reports::default(), Vec::new());
     loop {
-        tokio::select! {
+        let looks = tokio::select! {
             biased;
             // First, so that it comes to its turn however many stripes end.
             _ = look.tick() => {
                 judge(&shared).await;
                 if tidy(&shared, &mut usable) || under_way.is_empty() {
-                    worker.begin_again();
+                    schedule.begin_again();
                 }
                 reports.look(&shared);
+                true
             }
             Some(ended) = under_way.next() => {
-                let mut all = vec![ended];
+                done.push(ended);
                 while let Some(Some(ended)) = under_way.next().now_or_never() {
-                    all.push(ended);
+                    done.push(ended);
                 }
-                let (mut state, now) = (shared.healer.lock(), shared.started.now());
-                all.into_iter().for_each(|(stripe, ended)| state.queue.ended(stripe, ended, now));
+                false
             }
+        };
+        end(&shared, &mut schedule, &mut done);
+        let concurrency = healer::concurrency(&shared.members.view());
+        // While the last ones of a batch wait for their links, the next one is scheduled.
+        if looks || schedule.waiting() < concurrency / 2 {
+            let (next, scope) = next(&shared, 2 * concurrency);
+            let in_vain = {
+                let mut adding = pin!(schedule.add(next, &scope));
+                // The others go on meanwhile.
+                loop {
+                    tokio::select! {
+                        biased;
+                        in_vain = &mut adding => break in_vain,
+                        Some(ended) = under_way.next() => done.push(ended),
+                    }
+                }
+            };
+            done.extend(in_vain.into_iter().map(|ended| (None, ended)));
+            end(&shared, &mut schedule, &mut done);
         }
-        let (next, scope) = next(&shared);
-        for stripe in next {
-            let (worker, scope) = (&worker, scope.clone());
-            under_way.push(async move { (stripe, worker.stripe(stripe, &scope).await) }.boxed());
+        while under_way.len() < concurrency
+            && let Some((ticket, planned)) = schedule.start()
+        {
+            let (worker, scope) = (&worker, shared.healer.lock().judgement.scope.clone());
+            let stripe = planned.stripe;
+            under_way.push(async move { (Some(ticket), (stripe, worker.stripe(planned, &scope).await)) }.boxed());
         }
+        shared.healer.lock().under_way = under_way.len();
+    }
+}
+
+/// The work on these stripes has ended.
+fn end(shared: &Shared, schedule: &mut Schedule<'_>, done: &mut Vec<Done>) {
+    let (mut state, now) = (shared.healer.lock(), shared.started.now());
+    for (ticket, (stripe, ended)) in done.drain(..) {
+        ticket.into_iter().for_each(|ticket| schedule.ended(ticket));
+        state.queue.ended(stripe, ended, now);
     }
 }
 
@@ -125,13 +164,13 @@ fn usable_disks(view: &View) -> BTreeSet<Home> {
     disks.filter(|(_, disk)| !disk.failed).map(|(node, disk)| Home { node, disk: disk.number }).collect()
 }
 
-/// The stripes to begin with now, and how far repair goes.
-fn next(shared: &Shared) -> (Vec<StripeId>, Scope) {
-    let concurrency = healer::concurrency(&shared.members.view());
+/// The stripes to schedule now, each with its urgency, and how far repair goes. At most `places` are chosen at the same time.
+fn next(shared: &Shared, places: usize) -> (Vec<(StripeId, usize)>, Scope) {
     let health = shared.health.lock();
     let mut state = shared.healer.lock();
     let scope = state.judgement.scope.clone();
-    (state.queue.next(&health.tally, &scope, concurrency, shared.started.now()), scope)
+    let next = state.queue.next(&health.tally, &scope, places, shared.started.now());
+    (next.into_iter().map(|stripe| (stripe, state.queue.urgency(stripe))).collect(), scope)
 }
 
 /// Turns repair without a person on or off. Blocks that are being rebuilt are finished.
@@ -164,7 +203,7 @@ pub(crate) fn show(shared: &Shared) -> v1::Healing {
         guard: guard.as_ref().map(|guard| guard.text()).unwrap_or_default(),
         silent: silent.iter().map(silent_node).collect(),
         stripes_left: left,
-        stripes_under_way: u32::try_from(queue.under_way()).unwrap_or(u32::MAX),
+        stripes_under_way: u32::try_from(state.under_way).unwrap_or(u32::MAX),
         stripes_done: progress.stripes,
         done: Some(v1::JobAmount { blocks: progress.done.blocks, bytes: progress.done.bytes }),
         remaining_ms: progress.remaining(left, shared.started.now()).map(ms),

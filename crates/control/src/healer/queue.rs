@@ -1,27 +1,26 @@
-//! The order of the work, what is under way, what waits, and how far it is.
+//! The order of the work, what is chosen, what waits, and how far it is.
 
 use super::{Scope, held::Held, is_due};
 use crate::{
     Time,
     health::{Condition, Tally},
     retries::Retries,
-    view::View,
+    schedule::STRIPES_PER_NODE,
+    view::{NodeView, View},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use weft_types::{Amount, Cause, Error, StripeId};
 
-/// How many stripes are rebuilt at the same time for each disk that can be used.
-const STRIPES_PER_DISK: usize = 2;
 /// The most stripes that are rebuilt at the same time. Each uses some tens of kilobytes of the coordinator's memory, and buffers at its
 /// agents, which admit no more than they have memory for.
-const STRIPES_MAX: usize = 64;
+const STRIPES_MAX: usize = 256;
 /// A stripe that was just rebuilt is left alone until the tally has certainly been updated.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// How many stripes are rebuilt at the same time.
+/// The most stripes that are rebuilt at the same time. The links decide how many of them are ([`crate::schedule::Admission`]).
 pub fn concurrency(view: &View) -> usize {
-    let disks = view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks).filter(|disk| !disk.failed).count();
-    (disks * STRIPES_PER_DISK).clamp(1, STRIPES_MAX)
+    let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
+    (view.nodes.values().filter(has_disk).count() * STRIPES_PER_NODE).clamp(1, STRIPES_MAX)
 }
 
 /// What a stripe waits for that could not be rebuilt.
@@ -82,8 +81,8 @@ pub struct Progress {
 /// The work.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// The stripes that are under way, and the condition in which each was chosen.
-    under_way: BTreeMap<StripeId, Arc<Condition>>,
+    /// The stripes that were chosen and are not done, and the condition of each at that time.
+    chosen: BTreeMap<StripeId, Arc<Condition>>,
     /// Stripes that were just rebuilt, and until when they are left alone.
     settling: BTreeMap<StripeId, Time>,
     tried: Retries<StripeId>,
@@ -105,16 +104,14 @@ impl Queue {
         self.working = self.left(tally, scope) > 0;
     }
 
-    /// The next stripes to rebuild; at most `concurrency` are under way at the same time. Those that survive the fewest further losses come
-    /// first. Of stripes that wait together, some are tried now and then, in at most half of the open places.
-    pub fn next(&mut self, tally: &Tally, scope: &Scope, concurrency: usize, now: Time) -> Vec<StripeId> {
-        let open = concurrency.saturating_sub(self.under_way.len());
+    /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first. Of stripes that wait together, some are tried now and then, in at most half of the open places.
+    pub fn next(&mut self, tally: &Tally, scope: &Scope, places: usize, now: Time) -> Vec<StripeId> {
+        let open = places.saturating_sub(self.chosen.len());
         if open == 0 {
             return Vec::new();
         }
-        let (under_way, settling) = (&self.under_way, &self.settling);
-        let is_busy =
-            |stripe: StripeId| under_way.contains_key(&stripe) || settling.get(&stripe).is_some_and(|until| *until > now);
+        let (chosen, settling) = (&self.chosen, &self.settling);
+        let is_busy = |stripe: StripeId| chosen.contains_key(&stripe) || settling.get(&stripe).is_some_and(|until| *until > now);
         let mut next = self.held.probes(tally, open.div_ceil(2), |condition| is_due(condition, scope), is_busy, now);
         let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
         let fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
@@ -124,14 +121,14 @@ impl Queue {
         }
         next.extend(fresh);
         next.sort_by_key(|stripe| (tally.condition(*stripe).and_then(|condition| condition.now), *stripe));
-        let chosen = next.iter().filter_map(|stripe| Some((*stripe, Arc::clone(tally.condition(*stripe)?))));
-        self.under_way.extend(chosen);
+        let conditions = next.iter().filter_map(|stripe| Some((*stripe, Arc::clone(tally.condition(*stripe)?))));
+        self.chosen.extend(conditions);
         next
     }
 
     /// The work on a stripe has ended.
     pub fn ended(&mut self, stripe: StripeId, ended: Ended, now: Time) {
-        let condition = self.under_way.remove(&stripe);
+        let condition = self.chosen.remove(&stripe);
         let (done, left) = match ended {
             Ended::Rebuilt(done) => (done, None),
             Ended::Nothing => (Amount::default(), None),
@@ -171,9 +168,14 @@ impl Queue {
         self.held.clear();
     }
 
-    /// How many stripes are under way.
-    pub fn under_way(&self) -> usize {
-        self.under_way.len()
+    /// How many stripes are chosen.
+    pub fn chosen(&self) -> usize {
+        self.chosen.len()
+    }
+
+    /// How urgent a chosen stripe is: the number of further losses that it survives.
+    pub fn urgency(&self, stripe: StripeId) -> usize {
+        self.chosen.get(&stripe).and_then(|condition| condition.now).unwrap_or(usize::MAX)
     }
 
     /// What is due and waits.
@@ -195,7 +197,7 @@ impl Queue {
         all.into_values().collect()
     }
 
-    /// The stripes that are due and do not wait, including those under way.
+    /// The stripes that are due and do not wait, including those that are chosen.
     pub fn left(&self, tally: &Tally, scope: &Scope) -> u64 {
         let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
         let due: u64 = tally.conditions().filter(|(condition, _)| is_open(condition)).map(|(_, stripes)| stripes).sum();

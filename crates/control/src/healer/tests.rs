@@ -277,7 +277,7 @@ fn the_most_endangered_come_first_then_the_oldest() {
     queue.ended(StripeId(4), Ended::Rebuilt(one), at(2));
     assert_eq!(ids(queue.next(&tally, &WORK, 5, at(2))), [1], "the tally does not know yet that stripe 4 is complete");
     tally.set(StripeId(4), None);
-    assert_eq!((queue.left(&tally, &WORK), queue.progress().done, queue.under_way()), (5, one, 5));
+    assert_eq!((queue.left(&tally, &WORK), queue.progress().done, queue.chosen()), (5, one, 5));
     assert_eq!(queue.progress().remaining(5, at(3)), Some(seconds(10)));
 }
 
@@ -420,11 +420,11 @@ fn so_many_failures_that_some_are_forgotten_keep_none_from_being_tried() {
 }
 
 #[test]
-fn concurrency_follows_the_disks() {
+fn concurrency_follows_the_nodes_with_disks() {
     let mut nodes = view(6, &[1]);
-    assert_eq!(concurrency(&nodes), 10);
+    assert_eq!(concurrency(&nodes), 20);
     nodes.nodes.get_mut(&NodeId(2)).unwrap().disks[0].failed = true;
-    assert_eq!((concurrency(&nodes), concurrency(&fixtures::view(0, &[])), concurrency(&view(500, &[]))), (8, 1, 64));
+    assert_eq!((concurrency(&nodes), concurrency(&fixtures::view(0, &[])), concurrency(&view(500, &[]))), (16, 1, 256));
 }
 
 #[derive(Debug, Clone)]
@@ -494,7 +494,7 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(queue.under_way(), under_way.len());
+            prop_assert_eq!(queue.chosen(), under_way.len());
         }
         for _ in 0..200 {
             for id in std::mem::take(&mut under_way) {

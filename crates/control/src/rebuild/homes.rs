@@ -78,15 +78,15 @@ impl Request {
                     view.name(*to)
                 )));
             }
-            let (home, warning) = self.home_at(*to, view)?;
+            let (home, warning) = self.home_at(*to, &nodes[..at], view)?;
             chosen.homes.push(Some(home));
             chosen.warnings.extend(warning);
         }
         Ok(chosen)
     }
 
-    /// A home on a named node, and a warning about it, if any.
-    fn home_at(&self, to: NodeId, view: &View) -> Result<(Home, Option<String>)> {
+    /// A home on a named node, and a warning about it, if any. `others`: nodes that get other lost blocks.
+    fn home_at(&self, to: NodeId, others: &[NodeId], view: &View) -> Result<(Home, Option<String>)> {
         let name = view.name(to);
         let node =
             view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists the nodes")))?;
@@ -105,12 +105,12 @@ impl Request {
             Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))).cause(Cause::NoSpace)
         })?;
         let mut in_rack = 1;
-        for (_, kept) in self.kept() {
-            in_rack += usize::from(view.node(kept).is_some_and(|kept| kept.rack == node.rack));
+        for other in self.kept().map(|(_, kept)| kept).chain(others.iter().copied()) {
+            in_rack += usize::from(view.node(other).is_some_and(|other| other.rack == node.rack));
         }
         let (spec, nobody) = (self.code.spec(), BTreeSet::new());
         let ask = self.placement(&spec, 1, &[], &nobody);
-        let warning = placement::rack_warning(&ask, &node.rack, in_rack, self.kept().count() + 1);
+        let warning = placement::rack_warning(&ask, &node.rack, in_rack, self.kept().count() + others.len() + 1);
         Ok((Home { node: to, disk: disk.number }, warning))
     }
 
@@ -178,10 +178,10 @@ impl Request {
 
     /// The homes that `count` blocks would get.
     pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
-        match self.scheduled_home(count, avoid, view) {
+        match self.scheduled_homes(count, avoid, view) {
             Some(scheduled) if scheduled.warnings.is_empty() || self.to.is_named() => Ok(scheduled),
-            // Its rack gets more blocks than the code tolerates to lose. The schedule may have had no better one, or a block has come to the
-            // rack since.
+            // A rack gets more blocks than the code tolerates to lose. The schedule may have had no better one, or a block has come to the
+            // rack since; and it does not see the racks of several lost blocks together.
             Some(scheduled) => match self.place_freely(count, avoid, view, given) {
                 Ok(placed) if placed.warnings.is_empty() => Ok(placed),
                 _ => Ok(scheduled),
@@ -223,13 +223,23 @@ impl Request {
             })
     }
 
-    /// The home that a schedule chose, if it can still take the block.
-    fn scheduled_home(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View) -> Option<Placed> {
-        let to = self.scheduled.as_ref()?.home;
-        let is_doubtful = view.node(to)?.is_suspect() && !self.to.is_named();
-        let is_out = avoid.contains(&to) || self.avoid.contains(&to) || is_doubtful || count != 1;
-        let (home, warning) = (!is_out).then(|| self.home_at(to, view).ok())??;
-        Some(Placed { homes: vec![home], warnings: warning.into_iter().collect() })
+    /// The homes that a schedule chose, if they can still take the blocks.
+    fn scheduled_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View) -> Option<Placed> {
+        let scheduled = &self.scheduled.as_ref()?.homes;
+        if scheduled.len() != count {
+            return None;
+        }
+        let mut placed = Placed { homes: Vec::with_capacity(count), warnings: Vec::new() };
+        for (at, to) in scheduled.iter().enumerate() {
+            let is_doubtful = view.node(*to)?.is_suspect() && !self.to.is_named();
+            if avoid.contains(to) || self.avoid.contains(to) || is_doubtful {
+                return None;
+            }
+            let (home, warning) = self.home_at(*to, &scheduled[..at], view).ok()?;
+            placed.homes.push(home);
+            placed.warnings.extend(warning);
+        }
+        Some(placed)
     }
 
     /// The highest number of copies of a block, including the new ones.

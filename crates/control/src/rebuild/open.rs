@@ -11,10 +11,13 @@ use std::collections::BTreeSet;
 use weft_types::{AutoSize, FailureDomain, NodeId};
 
 impl Request {
-    /// What is open: which blocks can help, and which nodes can get the lost one. `None` if there is nothing to schedule:
-    /// for several blocks, or for one of which there is a copy.
+    /// What is open: which blocks can help, and which nodes can get the lost ones. `None` if there is nothing to schedule: for
+    /// blocks of which there are copies, or for several copies of one.
     pub fn open(&self, view: &View, known: &Known) -> Option<Open> {
-        let [lost] = self.lost.as_slice() else { return None };
+        let lost: BTreeSet<u8> = self.lost.iter().map(|lost| lost.index).collect();
+        if lost.is_empty() || lost.len() < self.lost.len() {
+            return None;
+        }
         let stripe = self.serving(view, &BTreeSet::new());
         let Readable { good, .. } = planning::readable(&stripe, view);
         let mut nodes = BTreeSet::new();
@@ -27,14 +30,14 @@ impl Request {
             }
         }
         available.sort_unstable();
-        if self.purpose.is_put() || available.iter().any(|(index, _)| *index == lost.index) {
+        if self.purpose.is_put() || available.iter().any(|(index, _)| lost.contains(index)) {
             return None;
         }
-        let block_len = stripe.layout.block_len(lost.index.into());
+        let block_len = lost.iter().map(|index| stripe.layout.block_len((*index).into())).max()?;
         let is_by_rack = self.unit_of_placement() == FailureDomain::Rack;
         Some(Open {
             code: known.shortened(&self.code, stripe.dimension()),
-            lost: lost.index,
+            lost: self.lost.iter().map(|lost| lost.index).collect(),
             block_len,
             available,
             held: self.kept().map(|(_, node)| node).collect(),
@@ -71,7 +74,7 @@ mod tests {
     fn scheduled(helpers: &[u32], home: u32, to: &[u32]) -> Request {
         let helpers = helpers.iter().copied().map(NodeId).collect();
         let (lines, round) = (Vec::new(), 0);
-        let scheduled = Scheduled { scheme: "pipeline".into(), helpers, home: NodeId(home), lines, round };
+        let scheduled = Scheduled { scheme: "pipeline".into(), helpers, homes: vec![NodeId(home)], lines, round };
         let mut request = request(&[0]);
         request.options.scheme.clone_from(&scheduled.scheme);
         let to = Destination::Among(to.iter().copied().map(NodeId).collect());
@@ -107,7 +110,7 @@ mod tests {
         assert_eq!(open.available, [(1, 2), (3, 4), (4, 5), (5, 6)].map(|(index, node)| (index, NodeId(node))));
         assert_eq!(open.held, [2, 3, 4, 5, 6].map(NodeId), "block 2 stays where it is, although its node is down");
         assert_eq!(open.never, [1, 3, 4, 5, 6, 7].map(NodeId).into());
-        assert!(open.named && !open.in_blocks && open.rack_max.is_none() && open.lost == 0);
+        assert!(open.named && !open.in_blocks && open.rack_max.is_none() && open.lost == [0]);
         let mut suspect = view(9, &[1]);
         suspect.nodes.get_mut(&NodeId(4)).unwrap().suspect_for = Duration::from_secs(1);
         (request.failure_domain, request.to) = (FailureDomain::Rack, Destination::Anywhere);
@@ -115,7 +118,9 @@ mod tests {
         let open = request.open(&suspect, &known()).unwrap();
         assert_eq!(open.available.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2, 5]);
         assert_eq!((open.rack_max, open.named), (Some(2), false));
-        assert!(super::super::tests::request(&[0, 1]).open(&suspect, &known()).is_none(), "two blocks are not scheduled");
+        let two = super::super::tests::request(&[0, 1]).open(&view(9, &[1, 2]), &known()).unwrap();
+        assert_eq!(two.lost, [0, 1]);
+        assert_eq!(two.available.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [2, 3, 4, 5]);
     }
 
     #[test]

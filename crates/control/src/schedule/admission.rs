@@ -23,7 +23,7 @@ const SHARES_MAX: u64 = 32 * WHOLE;
 const UNEVEN_MAX: u64 = 2;
 
 /// The most repairs that run at a time without an assignment: their links are not known.
-const UNKNOWN_MAX: usize = 4;
+const UNKNOWN_MAX: usize = 16;
 
 /// The time that a repair needs of a node's links, in any unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -274,7 +274,7 @@ mod tests {
         admission.ended(ticket);
         assert!(admission.start().is_some());
         let mut admission = Admission::new(Starting::ByShares);
-        admission.add((0..9).map(|at| (at, (0, 0), Vec::new())));
+        admission.add((0..2 * UNKNOWN_MAX).map(|at| (at, (0, 0), Vec::new())));
         assert_eq!(std::iter::from_fn(|| admission.start()).count(), UNKNOWN_MAX);
     }
 

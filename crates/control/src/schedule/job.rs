@@ -1,4 +1,5 @@
-//! The schedule of a job: batch by batch, which scheme rebuilds each block, and which nodes help and receive it.
+//! The schedule of a job: batch by batch, which scheme rebuilds each stripe's lost blocks, and which nodes help and receive
+//! them.
 //!
 //! What nodes carry adds up over the batches, so that the whole job is balanced. A batch sees the nodes and links as they
 //! are when it is scheduled: what failed or slowed down is planned around in the next one.
@@ -29,20 +30,20 @@ const PARTS_MAX: usize = 4_096;
 /// Schemes whose bounds differ by at most this factor count as equal: then the one that rebuilds a block faster is taken.
 const ALIKE: f64 = 1.02;
 
-/// The rebuild of one block, and what of it is open.
+/// The rebuild of a stripe's lost blocks, and what of it is open.
 #[derive(Debug, Clone)]
 pub struct Open {
     /// The code, of the stripe's number of data blocks.
     pub code: SharedCode,
-    /// The lost block.
-    pub lost: u8,
-    /// The bytes of a block.
+    /// The lost blocks: different ones.
+    pub lost: Vec<u8>,
+    /// The bytes of a lost block, at most.
     pub block_len: u64,
     /// The blocks that can help, by index, and their nodes.
     pub available: Vec<(u8, NodeId)>,
     /// The nodes that hold blocks of the stripe that stay.
     pub held: Vec<NodeId>,
-    /// Further nodes that must not get the block.
+    /// Further nodes that must not get a lost block.
     pub never: BTreeSet<NodeId>,
     /// The blocks of the stripe that a rack may hold; `None`: racks do not matter.
     pub rack_max: Option<usize>,
@@ -54,15 +55,15 @@ pub struct Open {
     pub reserve_bytes: u64,
 }
 
-/// What a schedule decides for the rebuild of a block.
+/// What a schedule decides for the rebuild of a stripe's lost blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scheduled {
     /// The scheme.
     pub scheme: String,
     /// The nodes that help, in the order of their places; further ones only if these cannot.
     pub helpers: Vec<NodeId>,
-    /// The node that gets the block.
-    pub home: NodeId,
+    /// The nodes that get the blocks, in the order of the lost blocks.
+    pub homes: Vec<NodeId>,
     /// The time that it needs of each node's links, in bytes that the fastest link carries in it.
     pub lines: Vec<Line>,
     /// Of whole blocks: the round of its first transfer in its batch; 0 if it moves in slices.
@@ -91,7 +92,7 @@ pub struct Summary {
     pub bound: u64,
 }
 
-type PartsKey = (String, usize, &'static str, u8, Vec<u8>);
+type PartsKey = (String, usize, &'static str, Vec<u8>, Vec<u8>);
 
 /// Makes the schedule of a job.
 #[derive(Debug)]
@@ -212,8 +213,8 @@ impl Scheduler {
     /// An assignment in the nodes' own names; counts what they carry.
     fn scheduled(&mut self, candidate: &Candidate, repair: &Repair, assignment: &Assignment, nodes: &Nodes) -> Option<Scheduled> {
         let id = |node: &u32| nodes.ids.get(*node as usize).copied();
-        let (root, helpers) = assignment.split_last()?;
-        let home = id(root.first()?)?;
+        let (roots, helpers) = assignment.split_last()?;
+        let homes = roots.iter().map(id).collect::<Option<_>>()?;
         let mut lines = Vec::new();
         for (part, chosen) in repair.parts.iter().zip(assignment) {
             for (load, node) in part.vertices.iter().zip(chosen) {
@@ -225,7 +226,7 @@ impl Scheduler {
             }
         }
         let helpers = helpers.iter().flatten().filter_map(id).collect();
-        Some(Scheduled { scheme: candidate.scheme.to_owned(), helpers, home, lines, round: 0 })
+        Some(Scheduled { scheme: candidate.scheme.to_owned(), helpers, homes, lines, round: 0 })
     }
 
     /// The scheme of each repair: the named one; or, over the whole batch, the one with the least bound, or the one that
@@ -268,15 +269,20 @@ impl Scheduler {
         let indexes: Vec<u8> = open.available.iter().map(|(index, _)| *index).collect();
         let mut found = Vec::with_capacity(names.len());
         for scheme in names {
-            let key = (open.code.spec(), open.code.dimension(), *scheme, open.lost, indexes.clone());
+            let key = (open.code.spec(), open.code.dimension(), *scheme, open.lost.clone(), indexes.clone());
             if self.known.len() >= PARTS_MAX && !self.known.contains_key(&key) {
                 self.known.clear();
             }
-            let made = || parts(open.code.as_ref(), scheme, open.lost, &indexes, Some(patterns)).ok().map(Arc::new);
+            let made = || parts(open.code.as_ref(), scheme, &open.lost, &indexes, Some(patterns)).ok().map(Arc::new);
             let parts = self.known.entry(key).or_insert_with(made).clone();
             found.extend(parts.map(|parts| Candidate { scheme, parts, scale }));
         }
         found
+    }
+
+    /// Forgets what nodes carried: a node that is new gets its share of what follows, and not all of it.
+    pub fn begin_again(&mut self) {
+        self.carried.clear();
     }
 
     /// Keeps what a summary needs.

@@ -18,7 +18,7 @@ fn lost(spec: &str, nodes: u32, count: usize, seed: u64) -> Vec<Open> {
         let available: Vec<(u8, NodeId)> = others.map(|at| (at as u8, NodeId(homes[at]))).collect();
         Open {
             code: SharedCode::clone(&code),
-            lost: lost as u8,
+            lost: vec![lost as u8],
             block_len: BLOCK_LEN,
             held: available.iter().map(|(_, node)| *node).collect(),
             available,
@@ -53,11 +53,14 @@ fn scheduler(select: HelperSelect, scheme: &str) -> Scheduler {
 fn check(open: &[Open], scheduled: &[Option<Scheduled>], view: &View) {
     for (open, scheduled) in open.iter().zip(scheduled) {
         let scheduled = scheduled.as_ref().unwrap();
-        let distinct: BTreeSet<NodeId> = scheduled.helpers.iter().copied().chain([scheduled.home]).collect();
-        assert_eq!(distinct.len(), scheduled.helpers.len() + 1, "{scheduled:?}");
+        let distinct: BTreeSet<NodeId> = scheduled.helpers.iter().copied().chain(scheduled.homes.iter().copied()).collect();
+        assert_eq!(scheduled.homes.len(), open.lost.len());
+        assert_eq!(distinct.len(), scheduled.helpers.len() + open.lost.len(), "{scheduled:?}");
         assert!(scheduled.helpers.iter().all(|node| open.available.iter().any(|(_, holder)| holder == node)));
-        assert!(!open.held.contains(&scheduled.home) && !open.never.contains(&scheduled.home));
-        assert!(view.node(scheduled.home).unwrap().up);
+        for home in &scheduled.homes {
+            assert!(!open.held.contains(home) && !open.never.contains(home));
+            assert!(view.node(*home).unwrap().up);
+        }
         let lines: BTreeSet<NodeId> = scheduled.lines.iter().map(|line| line.node).collect();
         assert_eq!(lines, distinct);
     }
@@ -89,6 +92,37 @@ fn every_way_to_select_gives_a_valid_schedule_and_the_same_one_again() {
             // In batches, so a little above what one assignment of all blocks reaches.
             Assigning::Balanced => assert!(*ratio <= 1.08, "{select} {scheme}: {ratio}"),
             _ => assert!(*ratio > 1.15 && *ratio > busiest[&("boost", *scheme)], "{select} {scheme}: {ratio}"),
+        }
+    }
+}
+
+/// The same stripes after node 2 was lost, too.
+fn lost_again(open: Vec<Open>) -> Vec<Open> {
+    let second = |mut open: Open| {
+        if let Some(at) = open.available.iter().position(|(_, node)| *node == NodeId(2)) {
+            open.lost.push(open.available.remove(at).0);
+            open.held.retain(|node| *node != NodeId(2));
+        }
+        open.never.insert(NodeId(2));
+        open
+    };
+    open.into_iter().map(second).collect()
+}
+
+#[test]
+fn several_lost_blocks_of_a_stripe_are_scheduled_together() {
+    let (view, network) = (view(16, &[1, 2]), Network::uniform(1e8));
+    for spec in ["rs(6,3)", "rs(10,4)", "lrc(6,2,2)"] {
+        for scheme in ["conventional", "pipeline", AUTO] {
+            let open = lost_again(lost(spec, 16, 150, 11));
+            let twice = open.iter().filter(|open| open.lost.len() == 2).count();
+            assert!(twice > 50 && twice < 150, "{twice}");
+            let mut scheduler = scheduler(HelperSelect::Boost, scheme);
+            let scheduled = schedule(&mut scheduler, &open, &view, &network);
+            check(&open, &scheduled, &view);
+            let summed = summary(&scheduler, &view, &network);
+            let ratio = summed.busiest as f64 / summed.bound as f64;
+            assert!(ratio >= 1.0 && ratio <= 1.1, "{spec} {scheme}: {ratio}");
         }
     }
 }
@@ -175,7 +209,7 @@ fn destinations_keep_the_tolerance_of_racks_and_have_room() {
     let scheduled = schedule(&mut scheduler(HelperSelect::Boost, "pipeline"), &open, &view, &network);
     check(&open, &scheduled, &view);
     for (open, scheduled) in open.iter().zip(scheduled.iter().flatten()) {
-        let home = scheduled.home;
+        let [home] = scheduled.homes[..] else { panic!("{scheduled:?}") };
         assert!(![2, 3, 9].contains(&home.0), "{home}: full, suspect or down");
         let in_rack = |rack: u32| open.held.iter().filter(|node| node.0 % 4 == rack).count();
         let fewest = (0..4).map(in_rack).min().unwrap();
@@ -183,7 +217,7 @@ fn destinations_keep_the_tolerance_of_racks_and_have_room() {
     }
     // Behind its first helper, which alone receives nothing, a chain comes to each rack once, and to that of its home last.
     for scheduled in scheduled.iter().flatten() {
-        let chain: Vec<u32> = scheduled.helpers[1..].iter().chain([&scheduled.home]).map(|node| node.0 % 4).collect();
+        let chain: Vec<u32> = scheduled.helpers[1..].iter().chain(&scheduled.homes).map(|node| node.0 % 4).collect();
         let crossed = chain.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert_eq!(crossed + 1, chain.iter().collect::<BTreeSet<_>>().len(), "{chain:?}");
     }

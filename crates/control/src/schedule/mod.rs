@@ -1,7 +1,7 @@
-//! The repair of many blocks at once: which node takes which place in which repair, so that no link carries more than
+//! The repair of many stripes at once: which node takes which place in which repair, so that no link carries more than
 //! its share (RepairBoost: Lin et al., *Boosting Full-Node Repair in Erasure-Coded Storage*, USENIX ATC 2021, §3).
 //!
-//! The plan of one block's repair is the paper's repair DAG. Of it, the balance needs what each vertex sends and
+//! The plan of one stripe's repair is the paper's repair DAG. Of it, the balance needs what each vertex sends and
 //! receives, and which nodes can take its place: [`Repair`]. An [`Assignment`] says which node takes which place:
 //!
 //! - [`balance`]: as evenly as the placement of the blocks allows, by maximum flow;
@@ -31,6 +31,9 @@ pub use speeds::Speeds;
 
 use std::ops::{AddAssign, SubAssign};
 
+/// The most stripes for each node that a schedule rebuilds at a time.
+pub const STRIPES_PER_NODE: usize = 4;
+
 /// Bytes that a vertex or a node sends and receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
@@ -58,7 +61,7 @@ pub enum Candidates {
     AllBut(Vec<u32>),
 }
 
-/// The repair of one block. No node takes two of its vertices.
+/// The repair of one stripe's lost blocks. No node takes two of its vertices.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Repair {
     /// Its parts.

@@ -8,51 +8,59 @@ use weft_plan::{Class, Hold, Job, Want, WantKind, cost};
 use weft_schemes::{Kind, Paths, Patterns, Request, Run, Select, by_name, plan};
 use weft_types::{BlockId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
 
-/// The requestor of the plans from which parts are read. Helpers have their block's index.
+/// The first requestor of the plans from which parts are read; the others follow it. Helpers have their block's index.
 const REQUESTOR: NodeId = NodeId(1 << 16);
 
-/// The parts of the repair of one block, by the indexes of blocks. The same for all stripes of a code.
+/// The parts of the repair of one stripe's lost blocks, by the indexes of blocks. The same for all stripes of a code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts {
     /// The loads of vertices, and the blocks whose nodes can take them.
     helpers: Vec<(Vec<Load>, Vec<u8>)>,
-    /// The load of the destination.
-    root: Load,
-    /// Who sends to whom: helpers by their place in all parts together, then the destination.
+    /// The load of the destination of each lost block.
+    roots: Vec<Load>,
+    /// Who sends to whom: helpers by their place in all parts together, then the destinations.
     edges: Vec<(usize, usize)>,
 }
 
-/// The parts of a scheme's repair of one block from these others, ascending. Loads are in sub-blocks. `patterns`: the
-/// cache of recipes, if any.
+/// The parts of a scheme's repair of these lost blocks, each at another destination, from these others, ascending. Loads are in
+/// sub-blocks. `patterns`: the cache of recipes, if any.
 ///
 /// The parts are read from plans that prefer the helpers in opposite orders. If other blocks help then, any blocks can
 /// help. If the same ones help with other loads, they can change places. Otherwise the code ties each vertex to its
 /// block.
-pub fn parts(code: &dyn Code, scheme: &str, lost: u8, available: &[u8], patterns: Option<&Patterns>) -> Result<Parts> {
+pub fn parts(code: &dyn Code, scheme: &str, lost: &[u8], available: &[u8], patterns: Option<&Patterns>) -> Result<Parts> {
     let mut backwards = available.to_vec();
     backwards.reverse();
     let (forth, links) = helpers(code, scheme, lost, available, patterns)?;
     let (back, _) = helpers(code, scheme, lost, &backwards, patterns)?;
-    let root = forth.get(&REQUESTOR).copied().unwrap_or_default();
+    let roots: Vec<Load> = (0..lost.len()).map(|at| forth.get(&requestor(at)).copied().unwrap_or_default()).collect();
     let in_order = |order: &[u8]| -> Vec<(u8, Load)> {
         order.iter().filter_map(|index| forth.get(&NodeId((*index).into())).map(|load| (*index, *load))).collect()
     };
     let (chosen, vertices): (Vec<u8>, Vec<Load>) = in_order(available).into_iter().unzip();
-    let place = |node: NodeId| chosen.iter().position(|index| NodeId((*index).into()) == node).unwrap_or(chosen.len());
+    let place = |node: NodeId| match node.0.checked_sub(REQUESTOR.0) {
+        Some(root) => chosen.len() + root as usize,
+        None => chosen.iter().position(|index| NodeId((*index).into()) == node).unwrap_or(0),
+    };
     let edges = links.into_iter().map(|(from, to)| (place(from), place(to))).collect();
     let helpers = match forth.keys().eq(back.keys()) {
         true if forth == back => chosen.into_iter().zip(vertices).map(|(index, load)| (vec![load], vec![index])).collect(),
         true => vec![(vertices, chosen)],
         false => vec![(vertices, available.to_vec())],
     };
-    Ok(Parts { helpers, root, edges })
+    Ok(Parts { helpers, roots, edges })
+}
+
+/// The destination of a lost block, by its place among them.
+const fn requestor(at: usize) -> NodeId {
+    NodeId(REQUESTOR.0 + at as u32)
 }
 
 /// The load of each party by number, and who sends to whom.
 type Flows = (BTreeMap<NodeId, Load>, BTreeSet<(NodeId, NodeId)>);
 
 /// The load of each party of the plan that prefers these blocks, best first, and who sends to whom.
-fn helpers(code: &dyn Code, scheme: &str, lost: u8, blocks: &[u8], patterns: Option<&Patterns>) -> Result<Flows> {
+fn helpers(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: Option<&Patterns>) -> Result<Flows> {
     let alpha = code.alpha() as u64;
     let (k, m, data_len) = (code.k() as u32, code.m() as u32, code.dimension() as u64 * alpha);
     let stripe = StripeLayout { layout: Layout::new(alpha, alpha, code.alpha() as u32)?, k, m, data_len };
@@ -60,13 +68,18 @@ fn helpers(code: &dyn Code, scheme: &str, lost: u8, blocks: &[u8], patterns: Opt
     let party = |index: u8| Party::Node(NodeId(index.into()));
     let span = Span::new(0, stripe.layout.positions());
     let holds = blocks.iter().map(|index| Hold { party: party(*index), block: block(*index), span }).collect();
-    let (requestor, sub_blocks) = (Party::Node(REQUESTOR), (0..code.alpha() as u16).collect());
-    let want = Want { kind: WantKind::Store, party: requestor, index: lost, sub_blocks, span };
-    let job = Job { holds, wants: vec![want], ..Job::default() };
+    let sub_blocks: Vec<u16> = (0..code.alpha() as u16).collect();
+    let at = |at: usize| Party::Node(requestor(at));
+    let want = |(place, index): (usize, &u8)| {
+        let sub_blocks = sub_blocks.clone().into();
+        Want { kind: WantKind::Store, party: at(place), index: *index, sub_blocks, span }
+    };
+    let job = Job { holds, wants: lost.iter().enumerate().map(want).collect(), ..Job::default() };
+    let stores: Vec<(Party, BlockId)> = lost.iter().enumerate().map(|(place, index)| (at(place), block(*index))).collect();
     let prefer: Vec<Party> = blocks.iter().copied().map(party).collect();
     let run = Run::new(PlanId(1), 1, Class::Repair, stripe.layout.positions());
     let request = Request {
-        stores: &[(requestor, block(lost))],
+        stores: &stores,
         prefer: &prefer,
         select: Select::AsPreferred,
         paths: Paths::Count(1),
@@ -93,8 +106,8 @@ fn helpers(code: &dyn Code, scheme: &str, lost: u8, blocks: &[u8], patterns: Opt
 }
 
 impl Parts {
-    /// The repair of a block of one stripe, whose blocks have `scale` times as many bytes as a code has sub-blocks: the
-    /// nodes that hold its other blocks, and those that may get the lost one.
+    /// The repair of one stripe, whose blocks have `scale` times as many bytes as a code has sub-blocks: the nodes that hold
+    /// its other blocks, and those that may get the lost ones.
     pub fn repair(&self, scale: u64, home: impl Fn(u8) -> u32, destinations: Candidates) -> Repair {
         let scaled = |load: &Load| Load { up: load.up * scale, down: load.down * scale };
         let part = |(vertices, blocks): &(Vec<Load>, Vec<u8>)| {
@@ -102,29 +115,32 @@ impl Parts {
             nodes.sort_unstable();
             Part { vertices: vertices.iter().map(scaled).collect(), candidates: Candidates::These(nodes) }
         };
-        let root = Part { vertices: vec![scaled(&self.root)], candidates: destinations };
-        Repair { parts: self.helpers.iter().map(part).chain([root]).collect() }
+        let roots = Part { vertices: self.roots.iter().map(scaled).collect(), candidates: destinations };
+        Repair { parts: self.helpers.iter().map(part).chain([roots]).collect() }
     }
 
-    /// Who sends to whom: vertices by their place in all parts together, the destination last.
+    /// Who sends to whom: vertices by their place in all parts together, the destinations last.
     pub fn edges(&self) -> &[(usize, usize)] {
         &self.edges
     }
 
     /// Sub-blocks that all vertices together send.
     pub fn moved(&self) -> u64 {
-        self.helpers.iter().flat_map(|(vertices, _)| vertices).map(|load| load.up).sum::<u64>() + self.root.up
+        self.vertices().map(|load| load.up).sum()
     }
 
-    /// Sub-blocks that the destination receives.
+    /// Sub-blocks that a destination receives, at most.
     pub fn received(&self) -> u64 {
-        self.root.down
+        self.roots.iter().map(|root| root.down).max().unwrap_or(0)
     }
 
     /// Sub-blocks on the busiest link: the time of one repair on links that carry nothing else.
     pub fn busiest(&self) -> u64 {
-        let helpers = self.helpers.iter().flat_map(|(vertices, _)| vertices);
-        helpers.chain([&self.root]).map(Load::busier).max().unwrap_or(0)
+        self.vertices().map(Load::busier).max().unwrap_or(0)
+    }
+
+    fn vertices(&self) -> impl Iterator<Item = &Load> {
+        self.helpers.iter().flat_map(|(vertices, _)| vertices).chain(&self.roots)
     }
 }
 
@@ -132,9 +148,9 @@ impl Parts {
 mod tests {
     use super::*;
 
-    fn of(spec: &str, scheme: &str, lost: u8) -> Parts {
+    fn of(spec: &str, scheme: &str, lost: &[u8]) -> Parts {
         let code = weft_codes::parse(spec).unwrap();
-        let others: Vec<u8> = (0..code.n() as u8).filter(|index| *index != lost).collect();
+        let others: Vec<u8> = (0..code.n() as u8).filter(|index| !lost.contains(index)).collect();
         parts(code.as_ref(), scheme, lost, &others, None).unwrap()
     }
 
@@ -146,14 +162,17 @@ mod tests {
     fn any_k_blocks_help_a_reed_solomon_block_in_any_order() {
         let others = vec![0, 1, 3, 4, 5];
         let edges = vec![(0, 4), (1, 4), (2, 4), (3, 4)];
-        let conventional = Parts { helpers: vec![(vec![load(1, 0); 4], others.clone())], root: load(0, 4), edges };
-        assert_eq!(of("rs(4,2)", "conventional", 2), conventional);
+        let conventional = Parts { helpers: vec![(vec![load(1, 0); 4], others.clone())], roots: vec![load(0, 4)], edges };
+        assert_eq!(of("rs(4,2)", "conventional", &[2]), conventional);
         let chain = vec![load(1, 0), load(1, 1), load(1, 1), load(1, 1)];
         let edges = vec![(0, 1), (1, 2), (2, 3), (3, 4)];
-        assert_eq!(of("rs(4,2)", "pipeline", 2), Parts { helpers: vec![(chain, others.clone())], root: load(0, 1), edges });
+        assert_eq!(
+            of("rs(4,2)", "pipeline", &[2]),
+            Parts { helpers: vec![(chain, others.clone())], roots: vec![load(0, 1)], edges }
+        );
         let tree = vec![load(1, 0), load(1, 1), load(1, 0), load(1, 2)];
         let edges = vec![(0, 1), (1, 3), (2, 3), (3, 4)];
-        assert_eq!(of("rs(4,2)", "ppr", 2), Parts { helpers: vec![(tree, others)], root: load(0, 1), edges });
+        assert_eq!(of("rs(4,2)", "ppr", &[2]), Parts { helpers: vec![(tree, others)], roots: vec![load(0, 1)], edges });
     }
 
     #[test]
@@ -161,18 +180,21 @@ mod tests {
         // Blocks 0 to 2 and the local parity 6 are a group.
         let chain = vec![load(1, 0), load(1, 1), load(1, 1)];
         let edges = vec![(0, 1), (1, 2), (2, 3)];
-        assert_eq!(of("lrc(6,2,2)", "pipeline", 1), Parts { helpers: vec![(chain, vec![0, 2, 6])], root: load(0, 1), edges });
+        assert_eq!(
+            of("lrc(6,2,2)", "pipeline", &[1]),
+            Parts { helpers: vec![(chain, vec![0, 2, 6])], roots: vec![load(0, 1)], edges }
+        );
         let tied = [0, 2, 6].map(|index| (vec![load(1, 0)], vec![index]));
         let edges = vec![(0, 3), (1, 3), (2, 3)];
-        assert_eq!(of("lrc(6,2,2)", "conventional", 1), Parts { helpers: tied.into(), root: load(0, 3), edges });
+        assert_eq!(of("lrc(6,2,2)", "conventional", &[1]), Parts { helpers: tied.into(), roots: vec![load(0, 3)], edges });
     }
 
     #[test]
     fn the_helpers_of_a_regenerating_code_send_parts_of_their_blocks() {
-        let halves = of("butterfly(4)", "conventional", 0);
+        let halves = of("butterfly(4)", "conventional", &[0]);
         assert_eq!(halves.helpers, [1, 2, 3, 4, 5].map(|index| (vec![load(4, 0)], vec![index])));
-        assert_eq!(halves.root, load(0, 20), "five halves of blocks of eight sub-blocks");
+        assert_eq!(halves.roots, [load(0, 20)], "five halves of blocks of eight sub-blocks");
         // A chain of partial sums sends whole blocks, so it takes four.
-        assert_eq!(of("butterfly(4)", "pipeline", 0).root, load(0, 8));
+        assert_eq!(of("butterfly(4)", "pipeline", &[0]).roots, [load(0, 8)]);
     }
 }

@@ -39,7 +39,8 @@ fn stripes(spec: &str, scheme: &str, nodes: usize, count: usize, seed: u64) -> V
     let code = weft_codes::parse(spec).unwrap();
     let n = code.n();
     let others = |lost: u8| (0..n as u8).filter(|index| *index != lost).collect::<Vec<_>>();
-    let parts: Vec<Parts> = (0..n as u8).map(|lost| parts(code.as_ref(), scheme, lost, &others(lost), None).unwrap()).collect();
+    let parts: Vec<Parts> =
+        (0..n as u8).map(|lost| parts(code.as_ref(), scheme, &[lost], &others(lost), None).unwrap()).collect();
     let mut rng = StdRng::seed_from_u64(seed);
     let mut repair = |_| {
         let lost = rng.random_range(0..n);

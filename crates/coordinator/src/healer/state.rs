@@ -19,6 +19,8 @@ pub(crate) struct State {
     /// Whether lost blocks are rebuilt without a person.
     pub(super) on: bool,
     pub(super) queue: Queue,
+    /// How many stripes are being rebuilt.
+    pub(super) under_way: usize,
     pub(super) judge: Judge,
     pub(super) judgement: Judgement,
     /// When lost nodes are recorded again, after the metadata could not be written.
@@ -31,7 +33,10 @@ impl Healer {
         let scope = Scope::Nothing(Stop::ComingBack);
         let judgement = Judgement { declared: Vec::new(), scope, guard: None, silent: Vec::new() };
         let (queue, judge, recording) = (Queue::default(), Judge::default(), Retries::default());
-        Self { state: Mutex::new(State { on, queue, judge, judgement, recording }), judging: tokio::sync::Mutex::default() }
+        Self {
+            state: Mutex::new(State { on, queue, under_way: 0, judge, judgement, recording }),
+            judging: tokio::sync::Mutex::default(),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -40,11 +40,16 @@ impl Of {
         change: impl FnOnce(Request) -> Request,
         tell: impl FnMut(Told<'_>) + Send,
     ) -> Result<Rebuilt> {
-        let code = shared.code(&self.code).map_err(|error| self.place(error))?;
-        let options = options::usual_repair(shared);
-        let request = rebuild::request(shared, (&code, &self.name), stripe, lost, &options, self.failure_domain);
+        let request = self.request(shared, (stripe, lost))?;
         let rebuilder = Rebuilder { shared, version: self.version, shares };
         rebuilder.run(change(request), tell).await.map_err(|error| self.place(error))
+    }
+
+    /// The request to rebuild blocks of the stripe by the coordinator's settings.
+    pub(crate) fn request(&self, shared: &Shared, (stripe, lost): (StripeRecord, Vec<Lost>)) -> Result<Request> {
+        let code = shared.code(&self.code).map_err(|error| self.place(error))?;
+        let options = options::usual_repair(shared);
+        Ok(rebuild::request(shared, (&code, &self.name), stripe, lost, &options, self.failure_domain))
     }
 
     /// Names the object in an error.

@@ -12,7 +12,7 @@ const LOST_AFTER: Duration = Duration::from_secs(5);
 /// A cluster that heals itself.
 async fn healing(nodes: u32, racks: u32) -> World {
     World::with(nodes, racks, |config| {
-        config.auto_repair = true;
+        (config.auto_repair, config.default_code) = (true, "rs(4,2)".into());
         config.lost_after_ms = LOST_AFTER.as_millis() as u64;
     })
     .await
@@ -97,7 +97,7 @@ async fn a_restart_costs_nothing_and_a_node_that_stays_away_is_replaced() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_of_the_coordinator_does_not_reset_the_grace() {
     let mut world = World::with(8, 8, |config| {
-        config.auto_repair = true;
+        (config.auto_repair, config.default_code) = (true, "rs(4,2)".into());
         config.lost_after_ms = 120_000;
     })
     .await;
@@ -150,7 +150,7 @@ async fn after_a_power_failure_of_all_no_node_is_lost_in_the_moment_it_comes_bac
 #[tokio::test(start_paused = true)]
 async fn what_does_not_come_back_is_rebuilt_at_once() {
     // The default grace of a quarter of an hour is longer than this test waits.
-    let mut world = World::with(9, 9, |config| config.auto_repair = true).await;
+    let mut world = World::with(9, 9, |config| (config.auto_repair, config.default_code) = (true, "rs(4,2)".into())).await;
     let bytes = data(2 << 20, 3);
     world.put("k", &bytes).await.unwrap();
     world.until_healthy().await;
@@ -181,6 +181,37 @@ async fn what_does_not_come_back_is_rebuilt_at_once() {
     for node in nodes {
         assert_eq!(world.state(node).await, "down", "the coordinator still waits for them");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_blocks_of_two_lost_nodes_are_rebuilt_once_each() {
+    let mut world = healing(12, 12).await;
+    let all: Vec<(String, Vec<u8>)> = (0..20).map(|at| (format!("k{at}"), data(1 << 20, at))).collect();
+    for (key, bytes) in &all {
+        world.put(key, bytes).await.unwrap();
+    }
+    world.until_healthy().await;
+    let lost = [world.holder("k0", 0).await, world.holder("k0", 3).await];
+    let held = world.block_count(lost.into_iter());
+    lost.iter().for_each(|node| world.kill(*node));
+    world
+        .until("both are lost", async |world| {
+            let states = [world.state(lost[0]).await, world.state(lost[1]).await];
+            states.iter().all(|state| state == "lost")
+        })
+        .await;
+    world.until_healthy().await;
+    let mut rebuilt = 0;
+    for (key, bytes) in &all {
+        world.assert_whole(key, bytes).await;
+        for block in world.stat(key).await.stripes.into_iter().flat_map(|stripe| stripe.blocks) {
+            assert!(block.generation <= 2 && !lost.contains(&block.node), "{key}: {block:?}");
+            rebuilt += usize::from(block.generation == 2);
+        }
+    }
+    assert_eq!((rebuilt, world.allocations()), (held, 0));
+    let told = world.told().await;
+    assert_eq!((told.stripes_left, told.done.map(|done| done.blocks)), (0, Some(held as u64)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -285,7 +316,8 @@ async fn a_stripe_waits_for_space_and_is_rebuilt_when_there_is_some() {
     world.put("k", &bytes).await.unwrap();
     world.disk_bytes.store(1, Ordering::Relaxed);
     world.restart_agents().await;
-    world.until_healthy().await;
+    let full = "no new data fit in rs(4,2), the code of the default policy default: disks are full";
+    world.until("no new data fit", async |world| world.health().await.reasons == [full]).await;
     world.flip("k", 2, 4096 * 3).await;
     world.get("k", "").await.unwrap();
     world.until("it waits", async |world| world.told().await.waiting.iter().any(|it| it.wait == "space")).await;
