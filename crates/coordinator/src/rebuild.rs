@@ -14,20 +14,20 @@ use shares::{Shares, lock};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 use weft_codes::SharedCode;
 use weft_control::{
     options::RepairOptions,
     planning::Planned,
-    rebuild::{self, Action, Arriving, Destination, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World},
+    rebuild::{
+        self, Action, Arriving, Destination, Event, Lease, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
+    },
     run::{OnFailure, Report, StallPolicy},
     view::View,
 };
 use weft_meta::NewRepair;
 use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, ObjectName, Result, StripeId, StripeRecord, UploadId};
-
-/// A repair that is slower than this for the time of its lease has failed.
-const SLOWEST_BYTES_PER_MS: u64 = 64;
 
 /// The context of a rebuild.
 #[derive(Clone, Copy)]
@@ -115,8 +115,8 @@ impl Rebuilder<'_> {
     async fn allocate(self, request: &Request, (index, copy): (u8, u8), home: Home) -> Result<BlockId> {
         let (shared, stripe) = (self.shared, &request.stripe);
         let len = stripe.layout.block_len(index.into());
-        // A repair's lease is never extended, so it allows for a slow link from the start.
-        let expires_ms = shared.lease_end_ms().saturating_add(len / SLOWEST_BYTES_PER_MS);
+        // Progress extends it.
+        let expires_ms = shared.lease_end_ms();
         let upload = if let Purpose::Put(upload) = request.purpose { Some(upload) } else { None };
         let repair = NewRepair { stripe: stripe.id, index, copy, home, upload, expires_ms };
         let block = shared.meta.allocate_repair(shared.epoch, repair).await.map_err(|error| shared.meta_error(error))?;
@@ -161,7 +161,11 @@ impl Rebuilder<'_> {
         let total: u64 = coming.values().sum::<u64>().max(1);
         let (running, _client) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
         let mut moved: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let mut lease = Lease::new(Duration::from_millis(shared.config.upload_lease_ms));
         let progress = |node: NodeId, bytes: u64| {
+            if lease.told(node, bytes, shared.started.now()) {
+                self.renew(machine);
+            }
             if let Some(most) = coming.get(&node) {
                 moved.insert(node, bytes.min(*most));
                 tell(Told::Thousandths(moved.values().sum::<u64>().saturating_mul(1000) / total));
@@ -173,6 +177,20 @@ impl Rebuilder<'_> {
         let report = running.finish(progress, stall_policy.map(|policy| (policy, is_spare))).await;
         membership::note_bad_blocks(shared, &report).await;
         Ok(report)
+    }
+
+    /// Extends the leases of the blocks that are being written; those of a put live as long as the put. The plan does not wait for it, and the next progress tries again.
+    fn renew(self, machine: &rebuild::Rebuild) {
+        if machine.request().purpose.is_put() {
+            return;
+        }
+        let (shared, blocks) = (Arc::clone(self.shared), machine.arriving().iter().map(|new| new.block).collect());
+        tokio::spawn(async move {
+            if let Err(error) = shared.meta.extend_repairs(shared.epoch, blocks, shared.lease_end_ms()).await {
+                let error = shared.meta_error(error);
+                tracing::warn!(%error, "cannot extend the lease of a repair's allocations");
+            }
+        });
     }
 
     fn order(self, request: &Request, new: &Arriving, view: &View) -> Result<StoreOrder> {

@@ -172,6 +172,8 @@ pub trait Meta: Send + Sync {
     ) -> Result<StripeRecord>;
     /// Releases an allocated block, which becomes garbage. Succeeds if it was released already.
     async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()>;
+    /// Extends the leases of repairs' allocations to `expires_ms`, unless they end later. Those that were released stay released.
+    async fn extend_repairs(&self, epoch: Epoch, blocks: Vec<BlockId>, expires_ms: u64) -> Result<()>;
     /// Releases expired allocations of repairs, and those of earlier leaders, whose plans have ended. They become garbage when they expire.
     /// Returns their number.
     async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64>;

@@ -17,6 +17,7 @@
 mod arriving;
 mod avoided;
 mod homes;
+mod lease;
 mod machine;
 mod object;
 mod open;
@@ -24,6 +25,7 @@ mod reading;
 
 pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks, moved_bytes};
 pub use homes::{BlocksGiven, Destination};
+pub use lease::Lease;
 pub use machine::Rebuild;
 pub use object::{lacking_copies, leaves_others, named_block, room_for_copies};
 pub use reading::PlanRequest;

@@ -13,6 +13,7 @@ mod given_up;
 mod healing;
 mod health;
 mod jobs;
+mod leases;
 mod links;
 mod lying_disks;
 mod objects;

@@ -140,6 +140,17 @@ pub(super) fn abort(tx: &Transaction<'_>, block: BlockId, not_before_ms: u64) ->
     }
 }
 
+/// Allocations of a put expire with the put.
+pub(super) fn extend(tx: &Transaction<'_>, blocks: &[BlockId], expires_ms: u64) -> Result<()> {
+    let sql = "UPDATE allocations SET expires_ms = ?5
+               WHERE stripe = ?1 AND idx = ?2 AND copy = ?3 AND generation = ?4 AND upload IS NULL AND expires_ms < ?5";
+    let mut statement = tx.prepare_cached(sql)?;
+    for block in blocks {
+        statement.execute((block.stripe.0, block.index, block.copy, block.generation, expires_ms))?;
+    }
+    Ok(())
+}
+
 pub(super) fn expire(tx: &Transaction<'_>, epoch: Epoch, now_ms: u64) -> Result<u64> {
     let expired = allocations(tx)?
         .into_iter()

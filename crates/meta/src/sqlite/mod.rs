@@ -418,6 +418,10 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| blocks::abort(tx, block, garbage_not_before_ms)).await
     }
 
+    async fn extend_repairs(&self, epoch: Epoch, blocks: Vec<BlockId>, expires_ms: u64) -> Result<()> {
+        self.write(epoch, move |tx| blocks::extend(tx, &blocks, expires_ms)).await
+    }
+
     async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64> {
         self.write(epoch, move |tx| blocks::expire(tx, epoch, now_ms)).await
     }

@@ -75,6 +75,7 @@ pub(crate) enum Op {
         checksums: Vec<u32>,
     },
     AbortRepair(BlockId),
+    ExtendRepairs(Vec<BlockId>, u64),
     Expire(u64),
     Mark(BlockId, BlockState),
     MarkCorrupt(BlockId, Vec<Span>),
@@ -112,6 +113,7 @@ pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> 
         Op::CommitRepair { block, old, checksums } => meta.commit_repair(epoch, block, old, checksums, LATER_MS).await.map(drop),
         Op::DropCopies(stripe, keep) => meta.drop_copies(epoch, stripe, keep, LATER_MS).await.map(drop),
         Op::AbortRepair(block) => meta.abort_repair(epoch, block, LATER_MS).await,
+        Op::ExtendRepairs(blocks, expires_ms) => meta.extend_repairs(epoch, blocks, expires_ms).await,
         Op::Expire(now_ms) => meta.expire_repairs(epoch, now_ms).await.map(drop),
         Op::Mark(block, state) => meta.mark_block(epoch, block, state).await.map(drop),
         Op::MarkCorrupt(block, bytes) => meta.mark_corrupt(epoch, block, bytes).await.map(drop),
@@ -292,6 +294,10 @@ impl Model {
                 if let Some(allocation) = self.allocations.remove(block) {
                     self.give_up(&allocation, LATER_MS);
                 }
+            }
+            Op::ExtendRepairs(blocks, expires_ms) => {
+                let of_repairs = self.allocations.values_mut().filter(|a| a.upload.is_none() && blocks.contains(&a.block));
+                of_repairs.for_each(|a| a.expires_ms = a.expires_ms.max(*expires_ms));
             }
             Op::Expire(now_ms) => {
                 let epoch = Epoch(self.epoch);
@@ -668,6 +674,9 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
             let block = all.choose(random).unwrap().block;
             if random.random_bool(0.2) {
                 return Op::AbortRepair(block);
+            }
+            if random.random_bool(0.2) {
+                return Op::ExtendRepairs(vec![block], random.random_range(100..300));
             }
             let stripe = model.stripes.get(&block.stripe);
             let old = stripe.and_then(|stripe| stripe.find(block.index, block.copy)).map_or(0, |placed| placed.generation);
