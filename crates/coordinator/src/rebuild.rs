@@ -161,7 +161,8 @@ impl Rebuilder<'_> {
         let total: u64 = coming.values().sum::<u64>().max(1);
         let (running, _client) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
         let mut moved: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let mut lease = Lease::new(Duration::from_millis(shared.config.upload_lease_ms));
+        let allocated_at = (machine.resumed() == 0).then(|| shared.started.now());
+        let mut lease = Lease::new(Duration::from_millis(shared.config.upload_lease_ms), allocated_at);
         let progress = |node: NodeId, bytes: u64| {
             if lease.told(node, bytes, shared.started.now()) {
                 self.renew(machine);

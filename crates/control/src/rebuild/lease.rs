@@ -12,7 +12,7 @@ const RENEWED_AFTER: u32 = 4;
 #[derive(Debug)]
 pub struct Lease {
     len: Duration,
-    /// `None` before the first renewal by this plan.
+    /// `None` if it is due with the first progress.
     renewed_at: Option<Time>,
     /// What each node has moved, bytes.
     moved: BTreeMap<NodeId, u64>,
@@ -20,9 +20,10 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Of this length, for a plan that starts. Its first progress is due to renew: earlier plans may have used up most of the lease.
-    pub fn new(len: Duration) -> Self {
-        Self { len, renewed_at: None, moved: BTreeMap::new(), has_moved: false }
+    /// Of this length, for a plan that starts. `allocated_at`: when the blocks were allocated; `None` if earlier plans may have used up
+    /// most of the lease.
+    pub fn new(len: Duration, allocated_at: Option<Time>) -> Self {
+        Self { len, renewed_at: allocated_at, moved: BTreeMap::new(), has_moved: false }
     }
 
     /// A node has moved this many bytes since the plan's start. Returns whether the allocations must be renewed now.
@@ -44,7 +45,7 @@ mod tests {
     #[test]
     fn progress_of_any_node_renews_and_none_does_not() {
         let at = |s: u64| Time::after(Duration::from_secs(1_000 + s));
-        let (mut lease, one, two) = (Lease::new(Duration::from_secs(40)), NodeId(1), NodeId(2));
+        let (mut lease, one, two) = (Lease::new(Duration::from_secs(40), None), NodeId(1), NodeId(2));
         assert!(!lease.told(one, 0, at(0)), "nothing has moved");
         assert!(lease.told(one, 1, at(0)));
         assert!(!lease.told(one, 2, at(9)), "a quarter of the lease is not over");
@@ -54,5 +55,7 @@ mod tests {
             assert!(!lease.told(one, 2, at(s)), "nothing has moved for {s} s");
         }
         assert!(lease.told(two, 1, at(100)), "one byte suffices");
+        let mut fresh = Lease::new(Duration::from_secs(40), Some(at(0)));
+        assert!(!fresh.told(one, 1, at(9)) && fresh.told(one, 1, at(10)), "a repair that takes a moment renews nothing");
     }
 }
