@@ -338,7 +338,8 @@ async fn read_in_turn(rows: &Arc<RowReader>, batch: Vec<Span>, mode: DiskMode) -
     {
         return vec![read_in_parts(rows, slice, mode).await];
     }
-    let (turn, reader) = (passage.turn().await, Arc::clone(rows));
+    let bytes = batch.iter().map(|slice| rows.bytes_of(*slice)).sum();
+    let (turn, reader) = (passage.turn_of(bytes).await, Arc::clone(rows));
     let read = mode.run(move || Ok(read_batch(&reader, &batch))).await;
     drop(turn);
     read.unwrap_or_else(|error| vec![Err(error)])
@@ -348,7 +349,8 @@ async fn read_in_turn(rows: &Arc<RowReader>, batch: Vec<Span>, mode: DiskMode) -
 async fn read_in_parts(rows: &Arc<RowReader>, slice: Span, mode: DiskMode) -> Result<Rows> {
     let (passage, mut buffer) = (&rows.block.passage, rows.block.buffers.take(rows.bytes_of(slice) as usize));
     for part in parts(slice, rows.sub_blocks.len(), passage.of) {
-        let (turn, reader) = (passage.turn().await, Arc::clone(rows));
+        let bytes = part.len() * rows.sub_blocks.len() as u64;
+        let (turn, reader) = (passage.turn_of(bytes).await, Arc::clone(rows));
         let read = move || {
             reader.fill_part(&mut buffer, slice, part, |offset, bytes| reader.block.read_at(offset, bytes))?;
             Ok(buffer)

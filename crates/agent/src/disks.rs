@@ -6,7 +6,7 @@ pub(crate) use quarantine::Released;
 
 use crate::{
     OpenDisk,
-    line::Line,
+    line::{Bound, Line},
     partial::Partials,
     removal::{Bounds, Counted, Quota, Removal, bytes_on_disk},
     state::Memory,
@@ -21,7 +21,7 @@ use std::{
 use tokio::time::Instant;
 use weft_proto::v1;
 use weft_store::{BlockReader, BlockStore, NewDisk, Quarantined};
-use weft_types::{BlockId, ClusterId, Error, GarbageReason, Reaction, Result};
+use weft_types::{BlockId, ByteSize, ClusterId, Error, GarbageReason, Reaction, Result};
 
 /// All disks of a node, including failed ones.
 pub(crate) struct Disks(Vec<Disk>);
@@ -158,6 +158,16 @@ impl Disks {
             Some(why) => Err(Error::replan(format!("disk {id} has failed: {why}"))),
             None => Ok((number, Arc::clone(store))),
         }
+    }
+
+    /// Sets the limit of all classes below foreground at each disk, bytes a second.
+    pub(crate) fn limit(&self, rate: Option<ByteSize>) {
+        self.0.iter().for_each(|disk| disk.line.bound(Bound::BelowForeground, rate));
+    }
+
+    /// Each disk's path and queue.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&Path, &Line)> {
+        self.0.iter().map(|disk| (&*disk.path, &*disk.line))
     }
 
     /// The queue in which tasks wait for a disk, by the disk's number.

@@ -18,6 +18,7 @@ mod config;
 mod convert;
 mod corruption;
 mod disks;
+mod limit;
 mod line;
 mod link;
 mod membership;

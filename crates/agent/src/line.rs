@@ -5,7 +5,10 @@ use crate::throttle::{Bucket, Throttles};
 use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::{
@@ -32,8 +35,25 @@ pub(crate) struct Line {
     queue: Mutex<Queue>,
     begin: Instant,
     rate: Option<Bucket>,
-    /// Rate limits of single classes, which may change. A class's bytes pass its own limit first.
-    classes: RwLock<BTreeMap<Class, Arc<Line>>>,
+    /// Rate limits of some classes, which may change. Their bytes pass these limits first, in order.
+    bounds: RwLock<BTreeMap<Bound, Arc<Line>>>,
+    /// The time that tasks have waited for [`Bound::BelowForeground`], microseconds.
+    limited_us: AtomicU64,
+}
+
+/// The classes of a rate limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bound {
+    /// One class.
+    Of(Class),
+    /// All classes but foreground together.
+    BelowForeground,
+}
+
+impl Bound {
+    fn is_of(self, class: Class) -> bool {
+        self == Self::Of(class) || self == Self::BelowForeground && class != Class::Foreground
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,24 +85,42 @@ pub(crate) struct Turn<'a> {
 impl Line {
     /// A line with this rate limit, in bytes a second, or with none.
     pub(crate) fn new(rate: Option<ByteSize>) -> Arc<Self> {
-        let (queue, begin, classes) = (Mutex::default(), Instant::now(), RwLock::default());
-        Arc::new(Self { queue, begin, rate: rate.map(Bucket::new), classes })
+        let (queue, begin, bounds) = (Mutex::default(), Instant::now(), RwLock::default());
+        Arc::new(Self { queue, begin, rate: rate.map(Bucket::new), bounds, limited_us: AtomicU64::default() })
     }
 
-    /// Sets a class's rate limit, in bytes a second; `None` removes it.
-    pub(crate) fn bound_class(&self, class: Class, rate: Option<ByteSize>) {
-        let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
-        let known = classes.get(&class).and_then(|line| line.rate.as_ref());
-        match rate {
-            // An unchanged limit keeps its line, because tasks may be waiting in it.
-            Some(rate) if known.is_some_and(|known| known.is_of(rate)) => {}
-            Some(rate) => drop(classes.insert(class, Self::new(Some(rate)))),
-            None => drop(classes.remove(&class)),
+    /// Sets a rate limit, in bytes a second; `None` removes it. A change counts for tasks that wait, too.
+    pub(crate) fn bound(&self, bound: Bound, rate: Option<ByteSize>) {
+        let mut bounds = self.bounds.write().unwrap_or_else(PoisonError::into_inner);
+        let known = bounds.get(&bound).and_then(|line| line.rate.as_ref());
+        match (known, rate) {
+            (Some(known), Some(rate)) => known.set_rate(rate),
+            (None, Some(rate)) => drop(bounds.insert(bound, Self::new(Some(rate)))),
+            (Some(known), None) => {
+                known.set_rate(ByteSize(u64::MAX));
+                bounds.remove(&bound);
+            }
+            (None, None) => {}
         }
     }
 
-    fn of_class(&self, class: Class) -> Option<Arc<Self>> {
-        self.classes.read().unwrap_or_else(PoisonError::into_inner).get(&class).map(Arc::clone)
+    /// The rate limits that a class passes before the line itself.
+    fn bounds_of(&self, class: Class) -> Vec<(Bound, Arc<Self>)> {
+        let bounds = self.bounds.read().unwrap_or_else(PoisonError::into_inner);
+        let of_class = bounds.iter().filter(|(bound, _)| bound.is_of(class));
+        of_class.map(|(bound, line)| (*bound, Arc::clone(line))).collect()
+    }
+
+    /// The rate that results for a class: the lowest of all its limits here.
+    pub(crate) fn rate(&self, class: Class) -> Option<ByteSize> {
+        let bounds = self.bounds_of(class);
+        let all = bounds.iter().filter_map(|(_, line)| line.rate.as_ref()).chain(&self.rate);
+        all.map(Bucket::rate).min()
+    }
+
+    /// The time that tasks have waited for the limit of all classes below foreground.
+    pub(crate) fn limited(&self) -> Duration {
+        Duration::from_micros(self.limited_us.load(Relaxed))
     }
 
     async fn turn(&self, of: Precedence, hold: &Hold) -> Turn<'_> {
@@ -194,7 +232,7 @@ impl Passage {
         let mut left = bytes;
         while left > 0 {
             let frame = frame_bytes(self.of.class, left);
-            self.pass_class(frame).await;
+            self.pass_bounds(frame).await;
             let turn = self.turn().await;
             self.line.pay(frame).await;
             turn.passed(frame);
@@ -202,13 +240,24 @@ impl Passage {
         }
     }
 
-    /// Waits until the class's own rate limit lets a frame pass. This wait counts as held back.
-    async fn pass_class(&self, frame: u64) {
-        let Some(line) = self.line.of_class(self.of.class) else { return };
-        let _held_back = self.hold.begin();
-        let turn = line.turn(self.of, &self.hold).await;
-        line.pay(frame).await;
-        turn.passed(frame);
+    /// Waits until the rate limits of the class let a frame pass, and then for a turn.
+    pub(crate) async fn turn_of(&self, frame: u64) -> Turn<'_> {
+        self.pass_bounds(frame).await;
+        self.turn().await
+    }
+
+    /// Waits until the rate limits of the class let a frame pass. This wait counts as held back.
+    async fn pass_bounds(&self, frame: u64) {
+        for (bound, line) in self.line.bounds_of(self.of.class) {
+            let (begin, _held_back) = (Instant::now(), self.hold.begin());
+            let turn = line.turn(self.of, &self.hold).await;
+            line.pay(frame).await;
+            turn.passed(frame);
+            if bound == Bound::BelowForeground {
+                let waited_us = begin.elapsed().as_micros() as u64;
+                self.line.limited_us.fetch_add(waited_us, Relaxed);
+            }
+        }
     }
 
     /// Waits until `bytes`, within a turn already taken, are paid for.
@@ -233,7 +282,7 @@ impl Passage {
 
     /// Whether a rate limit applies.
     pub(crate) fn is_bounded(&self) -> bool {
-        self.line.rate.is_some() || self.line.of_class(self.of.class).is_some()
+        self.line.rate(self.of.class).is_some()
     }
 }
 
@@ -331,14 +380,61 @@ mod tests {
             passage.pass(4 << 20).await;
             begin.elapsed().as_secs_f64()
         };
-        line.bound_class(Class::Repair, Some(ByteSize(1 << 20)));
+        line.bound(Bound::Of(Class::Repair), Some(ByteSize(1 << 20)));
         assert!((3.7..4.1).contains(&seconds(&repair).await), "repairs do not keep their own rate");
         let mut waits = Box::pin(repair.pass(4 << 20));
         assert!(waits.as_mut().now_or_never().is_none() && repair.hold.is_held_back() && repair.is_bounded());
         assert!(seconds(&reader).await < 0.1 && seconds(&scrub).await < 0.5);
         drop(waits);
-        line.bound_class(Class::Repair, None);
+        line.bound(Bound::Of(Class::Repair), None);
         assert!(seconds(&repair).await < 0.5 && !repair.is_bounded());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_limit_below_foreground_is_shared_and_the_lowest_limit_counts() {
+        let line = Line::new(Some(ByteSize(64 << 20)));
+        let [reader, repair, scrub] = [Class::Foreground, Class::Repair, Class::Scrub].map(|class| passage(&line, class));
+        let limit = |mib: Option<u64>| line.bound(Bound::BelowForeground, mib.map(|mib| ByteSize(mib << 20)));
+        limit(Some(4));
+        assert_eq!(
+            [Class::Foreground, Class::Repair].map(|class| line.rate(class)),
+            [64, 4].map(|mib| Some(ByteSize(mib << 20)))
+        );
+        let begin = Instant::now();
+        let both = async { futures::join!(repair.pass(8 << 20), scrub.pass(8 << 20)) };
+        let reads = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let begin = Instant::now();
+            reader.pass(4 << 20).await;
+            begin.elapsed()
+        };
+        let (_, read) = futures::join!(both, reads);
+        let took = begin.elapsed().as_secs_f64();
+        assert!((3.8..4.2).contains(&took), "{took} s");
+        assert!(read < Duration::from_millis(80), "a reader waited for the limit: {read:?}");
+        assert!(line.limited() > Duration::from_secs(3), "{:?}", line.limited());
+        line.bound(Bound::Of(Class::Repair), Some(ByteSize(1 << 20)));
+        assert_eq!(line.rate(Class::Repair), Some(ByteSize(1 << 20)));
+        line.bound(Bound::Of(Class::Repair), None);
+        limit(Some(100));
+        assert_eq!(line.rate(Class::Repair), Some(ByteSize(64 << 20)), "the line's own");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_tasks_that_wait_for_a_low_limit_go_on_at_once_when_it_is_raised() {
+        let line = Line::new(None);
+        line.bound(Bound::BelowForeground, Some(ByteSize(256 << 10)));
+        let tasks: Vec<_> = (0..32)
+            .map(|_| {
+                let repair = passage(&line, Class::Repair);
+                tokio::spawn(async move { repair.pass(FRAME_BYTES_MAX).await })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let begin = Instant::now();
+        line.bound(Bound::BelowForeground, None);
+        join_all(tasks).await;
+        assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,10 @@
 //! The agent's membership in the cluster: it registers, sends heartbeats, and registers again when the coordinator no
 //! longer knows it.
 
-use crate::node::{Node, Registration};
+use crate::{
+    limit,
+    node::{Node, Registration},
+};
 use rand::Rng;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -72,7 +75,9 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
     loop {
         let reply = call(client.register(with_deadline(request(node, addresses).await?, CALL_DEADLINE))).await?;
         let registration = accept(node, &reply).await?;
-        if node.disks().is_ok() {
+        if let Ok(disks) = node.disks() {
+            // Before it can take a task. An older coordinator has no limit.
+            node.limit.apply(registration.epoch, &reply.limit.unwrap_or_default(), &node.throttles, &disks);
             tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
             node.set_registration(registration);
             return Ok(client);
@@ -175,6 +180,7 @@ async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>) -> 
 
 async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut MembershipClient<Channel>) -> Result<()> {
     let (disks, state) = (node.disks()?, Arc::clone(&node.state));
+    let limited_ms = limit::limited(&node.throttles, &disks).as_millis() as u64;
     let look = move || {
         // Saves the high-water mark if it has grown.
         state.update(|_| ())?;
@@ -190,6 +196,7 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
         memory_used_bytes: node.admission.memory_used_bytes(),
         memory_budget_bytes: node.config.limits.memory_budget.0,
         fsyncs,
+        limited_ms,
     };
     let HeartbeatReply { epoch, limits } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
     node.findings.told(&corrupt);

@@ -6,6 +6,7 @@ use crate::{
     convert,
     corruption::Findings,
     disks::Disks,
+    limit::Limit,
     partial::Partials,
     reception::Reception,
     removal::Bounds,
@@ -55,6 +56,8 @@ pub(crate) struct Node {
     pub(crate) spools: Arc<Spools>,
     /// The cluster's limits, as the coordinator last sent them.
     cluster_limits: Mutex<ClassLimits>,
+    /// The limit on all classes below foreground.
+    pub(crate) limit: Limit,
     /// True, or closed, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
@@ -103,6 +106,7 @@ impl Node {
             converting: Arc::new(Semaphore::new(convert::at_once(&limits))),
             spools: Arc::default(),
             cluster_limits: Mutex::default(),
+            limit: Limit::default(),
             registration: RwLock::default(),
             disks: RwLock::default(),
             config,

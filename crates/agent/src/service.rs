@@ -1,6 +1,6 @@
 //! The coordinator's calls to an agent, over gRPC.
 
-use crate::{convert, disks::Released, node::Node, probe, wire};
+use crate::{convert, disks::Released, limit, node::Node, probe, wire};
 use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -9,8 +9,8 @@ use weft_proto::{
     v1::{
         CancelReply, CancelRequest, ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenReply,
         OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
-        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest, StartRequest, TaskEvent,
-        agent_server::Agent,
+        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest, SetLimitReply, SetLimitRequest,
+        StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Error, GarbageReason, PlanId, Reaction, Result};
@@ -46,7 +46,17 @@ impl Service {
     async fn convert(&self, request: Request<ConvertStripeRequest>) -> Result<ReceiverStream<Result<ConvertEvent, Status>>> {
         let request = request.into_inner();
         self.0.obey(request.epoch).await?;
+        // The registration tells the limit on conversions.
+        self.0.registration()?;
         Ok(ReceiverStream::new(convert::start(&self.0, request).await?))
+    }
+
+    async fn limit(&self, request: Request<SetLimitRequest>) -> Result<SetLimitReply> {
+        let SetLimitRequest { epoch, limit } = request.into_inner();
+        self.0.obey(epoch).await?;
+        let disks = self.0.disks()?;
+        self.0.limit.apply(epoch, &limit.unwrap_or_default(), &self.0.throttles, &disks);
+        Ok(SetLimitReply { lines: limit::lines(&self.0.throttles, &disks) })
     }
 
     async fn cancel_task(&self, request: Request<CancelRequest>) -> Result<CancelReply> {
@@ -157,6 +167,10 @@ impl Agent for Service {
         request: Request<ConvertStripeRequest>,
     ) -> Result<Response<Self::ConvertStripeStream>, Status> {
         answer(self.convert(request).await)
+    }
+
+    async fn set_limit(&self, request: Request<SetLimitRequest>) -> Result<Response<SetLimitReply>, Status> {
+        answer(self.limit(request).await)
     }
 
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<CancelReply>, Status> {

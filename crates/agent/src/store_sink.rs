@@ -178,9 +178,10 @@ impl SliceSink for StoreSink {
         }
         for part in parts(slice, self.sub_blocks.len(), self.target.passage.of) {
             let (target, sub_blocks, rows) = (Arc::clone(&self.target), Arc::clone(&self.sub_blocks), rows.clone());
-            let turn = self.target.passage.turn().await;
+            let bytes = part.len() * self.sub_blocks.len() as u64;
+            let turn = self.target.passage.turn_of(bytes).await;
             self.mode.run(move || target.write(&sub_blocks, slice, part, &rows)).await?;
-            turn.passed(part.len() * self.sub_blocks.len() as u64);
+            turn.passed(bytes);
         }
         Ok(())
     }

@@ -5,14 +5,18 @@
 
 use crate::{
     config::Throttle,
-    line::{Line, Passage},
+    line::{Bound, Line, Passage},
 };
 use async_trait::async_trait;
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 use weft_engine::{Hold, SliceSink, SliceSource};
 use weft_plan::{Class, Precedence};
 use weft_types::{ByteSize, ClassLimits, Error, Result, Rows, Span};
@@ -22,50 +26,101 @@ use weft_types::{ByteSize, ClassLimits, Error, Result, Rows, Span};
 const CREDIT_BYTES: u64 = 256 << 10;
 const CREDIT_MAX: Duration = Duration::from_millis(100);
 const CREDIT_MIN: Duration = Duration::from_millis(5);
+/// The longest wait that is computed at once.
+const FAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Limits the bytes a second, first come, first served.
+/// Limits the bytes a second, first come, first served. The rate may change while tasks wait.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    bytes_per_s: f64,
-    credit: Duration,
-    /// When everything taken so far is paid.
-    paid_at: Mutex<Instant>,
+    account: Mutex<Account>,
+    changed: Notify,
+}
+
+/// Bytes since the bucket was made.
+#[derive(Debug)]
+struct Account {
+    rate: ByteSize,
+    /// Bytes that have been paid for until the time `at`; more at the rate since then.
+    paid: f64,
+    at: Instant,
+    /// Bytes that were taken, and credit that was lost.
+    taken: f64,
+}
+
+impl Account {
+    fn bytes_per_s(&self) -> f64 {
+        self.rate.0 as f64
+    }
+
+    /// Brings the account up to date.
+    fn settle(&mut self, now: Instant) {
+        self.paid += self.bytes_per_s() * now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+    }
+
+    fn credit_bytes(&self) -> f64 {
+        let credit = Duration::try_from_secs_f64(CREDIT_BYTES as f64 / self.bytes_per_s()).unwrap_or(CREDIT_MAX);
+        self.bytes_per_s() * credit.clamp(CREDIT_MIN, CREDIT_MAX).as_secs_f64()
+    }
+
+    /// When everything up to this byte is paid, at the current rate.
+    fn paid_at(&self, byte: f64) -> Instant {
+        let rest = Duration::try_from_secs_f64((byte - self.paid).max(0.0) / self.bytes_per_s()).unwrap_or(FAR);
+        self.at + rest.min(FAR)
+    }
 }
 
 impl Bucket {
     pub(crate) fn new(rate: ByteSize) -> Self {
-        let bytes_per_s = rate.0 as f64;
-        let credit = Duration::try_from_secs_f64(CREDIT_BYTES as f64 / bytes_per_s).unwrap_or(CREDIT_MAX);
-        Self { bytes_per_s, credit: credit.clamp(CREDIT_MIN, CREDIT_MAX), paid_at: Mutex::new(Instant::now()) }
+        let account = Account { rate, paid: 0.0, at: Instant::now(), taken: 0.0 };
+        Self { account: Mutex::new(account), changed: Notify::new() }
+    }
+
+    /// Changes the rate, also for tasks that wait.
+    pub(crate) fn set_rate(&self, rate: ByteSize) {
+        let mut account = self.account();
+        if account.rate != rate {
+            account.settle(Instant::now());
+            account.rate = rate;
+            drop(account);
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn rate(&self) -> ByteSize {
+        self.account().rate
     }
 
     /// Waits until `bytes`, none of which has passed yet, are paid. A dropped wait pays nothing.
     pub(crate) async fn take(&self, bytes: u64) {
         let mut due = Due { bucket: self, bytes };
-        sleep_until(self.charge(bytes)).await;
+        let byte = self.charge(bytes);
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let paid_at = self.account().paid_at(byte);
+            if timeout_at(paid_at, changed).await.is_err() {
+                break;
+            }
+        }
         due.bytes = 0;
     }
 
-    /// The time at which `bytes` more will be paid.
-    fn charge(&self, bytes: u64) -> Instant {
-        let now = Instant::now();
-        let mut paid_at = self.paid_at();
-        let begin = now.checked_sub(self.credit).map_or(*paid_at, |credit| credit.max(*paid_at));
-        *paid_at = begin.checked_add(self.cost(bytes)).unwrap_or(begin);
-        *paid_at
-    }
-
-    pub(crate) fn is_of(&self, rate: ByteSize) -> bool {
-        self.bytes_per_s == rate.0 as f64
+    /// Takes `bytes` more. Returns the byte up to which must be paid then.
+    fn charge(&self, bytes: u64) -> f64 {
+        let mut account = self.account();
+        account.settle(Instant::now());
+        account.taken = account.taken.max(account.paid - account.credit_bytes()) + bytes as f64;
+        account.taken
     }
 
     pub(crate) fn cost(&self, bytes: u64) -> Duration {
-        Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_s).unwrap_or(Duration::MAX)
+        Duration::try_from_secs_f64(bytes as f64 / self.account().bytes_per_s()).unwrap_or(Duration::MAX)
     }
 
-    fn paid_at(&self) -> MutexGuard<'_, Instant> {
-        // A poisoned lock is safe to use: each change is one assignment.
-        self.paid_at.lock().unwrap_or_else(PoisonError::into_inner)
+    fn account(&self) -> MutexGuard<'_, Account> {
+        // A poisoned lock is safe to use: it guards numbers only.
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,8 +132,7 @@ struct Due<'a> {
 
 impl Drop for Due<'_> {
     fn drop(&mut self) {
-        let mut paid_at = self.bucket.paid_at();
-        *paid_at = paid_at.checked_sub(self.bucket.cost(self.bytes)).unwrap_or(*paid_at);
+        self.bucket.account().taken -= self.bytes as f64;
     }
 }
 
@@ -105,9 +159,14 @@ impl Throttles {
     /// Applies the cluster's limits on what lower classes send, and on what they receive.
     pub(crate) fn keep_within(&self, cluster: &ClassLimits) {
         for line in [&self.uplink, &self.downlink] {
-            line.bound_class(Class::Repair, cluster.repair_bytes_per_s);
-            line.bound_class(Class::Scrub, cluster.scrub_bytes_per_s);
+            line.bound(Bound::Of(Class::Repair), cluster.repair_bytes_per_s);
+            line.bound(Bound::Of(Class::Scrub), cluster.scrub_bytes_per_s);
         }
+    }
+
+    /// The rate limit of all disks together, if there is one.
+    pub(crate) fn disk_rate(&self) -> Option<ByteSize> {
+        self.disk.as_ref().and_then(|line| line.rate(Class::Repair))
     }
 
     /// Wraps a source of a stage. `from_disk`: the source is a disk. `combined`: the stage combines its input and does
@@ -269,6 +328,23 @@ mod tests {
             }
             about(begin.elapsed(), seconds);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_the_rate_counts_for_those_that_wait() {
+        let (bucket, begin) = (Bucket::new(ByteSize(MIB)), Instant::now());
+        let change = async {
+            // A quarter is paid.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            bucket.set_rate(ByteSize(3 * MIB));
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            bucket.set_rate(ByteSize(MIB / 2));
+        };
+        futures::join!(bucket.take(4 * MIB), change);
+        about(begin.elapsed(), 1.5 + 3.0);
+        let begin = Instant::now();
+        bucket.take(MIB).await;
+        about(begin.elapsed(), 2.0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@
 //! It changes together with these binaries. A program that stores data embeds `weft-client` instead.
 
 pub mod beside;
+pub mod duration;
 pub mod eta;
 pub mod exit;
 pub mod files;

@@ -38,6 +38,8 @@ struct Count {
     done: Work,
     total: Work,
     estimate: Estimate,
+    /// The least remaining seconds, if a limit is known.
+    least_left: f64,
     /// The items are objects, and their number is shown.
     shows_objects: bool,
 }
@@ -106,6 +108,11 @@ impl Progress {
         self.show(done);
     }
 
+    /// Sets the least remaining time, which follows from a limit; zero: no limit.
+    pub fn set_least_left(&self, left: Duration) {
+        self.0.count.lock().least_left = left.as_secs_f64();
+    }
+
     /// Sets the total number of items and bytes; each is unknown if it is 0.
     pub fn set_total(&self, total: Work) {
         let before = std::mem::replace(&mut self.0.count.lock().total, total);
@@ -159,7 +166,7 @@ impl Progress {
 
 impl Shared {
     fn new(done: Work, total: Work) -> Self {
-        Self(Arc::new(Mutex::new(Count { done, total, estimate: Estimate::new(done), shows_objects: false })))
+        Self(Arc::new(Mutex::new(Count { done, total, estimate: Estimate::new(done), least_left: 0.0, shows_objects: false })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Count> {
@@ -185,7 +192,8 @@ impl Count {
 
     /// The remaining seconds, if the total is known and there has been progress.
     fn left(&self, seconds: f64) -> Option<f64> {
-        if self.total.bytes == 0 { None } else { self.estimate.left(self.done, self.total, seconds) }
+        let left = if self.total.bytes == 0 { None } else { self.estimate.left(self.done, self.total, seconds) };
+        left.map(|left| left.max(self.least_left))
     }
 }
 

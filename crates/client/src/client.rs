@@ -12,7 +12,7 @@ use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
         AutoRepair, BeginRead, BegunRead, Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy,
-        StatObjectRequest, StatusReply, StatusRequest,
+        RepairLimit, RepairLimitReply, StatObjectRequest, StatusReply, StatusRequest,
     },
 };
 use weft_types::{ClusterId, Error, Reaction, Result};
@@ -138,6 +138,24 @@ impl Client {
         let set =
             self.shared.calls.ask(AutoRepair { on }, |mut client, request| async move { client.set_auto_repair(request).await });
         set.await.map(drop)
+    }
+
+    /// The limit on repairs, moves, conversions and scrubs, and where it is in force.
+    pub async fn repair_limit(&self) -> Result<RepairLimitReply> {
+        self.shared.calls.ask(Empty {}, |mut client, request| async move { client.get_repair_limit(request).await }).await
+    }
+
+    /// Sets that limit, durably and at once. Answers when all nodes that are up have confirmed it, or after two seconds.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let limit = weft_client::api::RepairLimit { bytes_per_s: Some(100 << 20), ..Default::default() };
+    /// let told = client.set_repair_limit(limit).await?;
+    /// println!("{} nodes have not confirmed it", told.nodes.iter().filter(|node| node.state != "confirmed").count());
+    /// # Ok(()) }
+    /// ```
+    pub async fn set_repair_limit(&self, limit: RepairLimit) -> Result<RepairLimitReply> {
+        self.shared.calls.ask(limit, |mut client, request| async move { client.set_repair_limit(request).await }).await
     }
 
     /// An object: its stripes, the locations of their blocks, and their checksums.

@@ -30,11 +30,11 @@ struct ReadRate {
 }
 
 impl Stragglers {
-    /// Learns from a finished task. Stages run in parallel: the slowest of them has waited for its disk for as long as
+    /// Learns from a finished task that no other task and no rate limit has held back. Stages run in parallel: the slowest of them has waited for its disk for as long as
     /// all reads took.
     pub fn note(&mut self, node: NodeId, told: &NodeReport, now: Time) {
         let read = told.traffic.read_bytes;
-        if told.end != Some(End::Done) || read < READ_BYTES_MIN {
+        if told.end != Some(End::Done) || read < READ_BYTES_MIN || told.was_held_back {
             return;
         }
         let own_us = told.stages.iter().map(|stage| stage.read_us.saturating_add(stage.combine_us)).max().unwrap_or(0);
@@ -91,6 +91,8 @@ mod tests {
         // A task without information changes nothing.
         rates.note(NodeId(2), &told(MIB - 1, &[0], End::Done), now);
         rates.note(NodeId(3), &told(8 * MIB, &[5000], End::GivenUp), now);
+        let throttled = NodeReport { was_held_back: true, ..told(8 * MIB, &[5000], End::Done) };
+        rates.note(NodeId(1), &throttled, now);
         assert_eq!(rates.stragglers(now), slow);
         now = now + KNOWN_FOR;
         assert_eq!(rates.stragglers(now), slow);

@@ -56,7 +56,8 @@ pub struct CoordinatorConfig {
     /// Plans avoid a node or block that failed in a plan for this long, if they can. More than `stall_ms`: it takes one stall to find which
     /// node failed.
     pub suspect_ms: u64,
-    /// A put whose client is silent for this long is aborted, and its blocks are removed.
+    /// A put whose client is silent for this long is aborted, and its blocks are removed. A repair that moves no byte for this long loses
+    /// its new blocks.
     pub upload_lease_ms: u64,
     /// Blocks of removed and replaced objects stay readable for this long, for reads in progress.
     pub garbage_grace_ms: u64,

@@ -9,6 +9,7 @@ use crate::{
     health::{self, state::Health},
     in_flight::InFlight,
     jobs::{self, control::Jobs},
+    limit::{self, state::Limit},
     links,
     members::Members,
     membership::{self, MembershipService},
@@ -109,6 +110,7 @@ impl Coordinator {
             delegations: Delegations::default(),
             health: Health::default(),
             healer: Healer::new(cluster.auto_repair),
+            limit: Limit::new(cluster.repair_limit),
             claims: Claims::default(),
             started,
             stop: stop.clone(),
@@ -127,6 +129,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), health::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), healer::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
         jobs::go_on(&shared).await?;
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))

@@ -8,7 +8,7 @@ mod schedule;
 pub(crate) mod state;
 mod stripe;
 
-use crate::{membership, shared::Shared};
+use crate::{limit, membership, shared::Shared};
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use reports::Reports;
 use schedule::Schedule;
@@ -188,6 +188,7 @@ pub(crate) async fn set(shared: &Shared, asked: &v1::AutoRepair) -> Result<()> {
 pub(crate) fn show(shared: &Shared) -> v1::Healing {
     let names: BTreeMap<NodeId, String> =
         shared.members.statuses().into_iter().map(|it| (it.record.id, it.record.name.to_string())).collect();
+    let (limit, least_ms) = (limit::text(shared), limit::least_ms(shared, None));
     let health = shared.health.lock();
     let state = shared.healer.lock();
     let (Judgement { scope, guard, silent, .. }, queue) = (&state.judgement, &state.queue);
@@ -206,7 +207,8 @@ pub(crate) fn show(shared: &Shared) -> v1::Healing {
         stripes_under_way: u32::try_from(state.under_way).unwrap_or(u32::MAX),
         stripes_done: progress.stripes,
         done: Some(v1::JobAmount { blocks: progress.done.blocks, bytes: progress.done.bytes }),
-        remaining_ms: progress.remaining(left, shared.started.now()).map(ms),
+        remaining_ms: progress.remaining(left, shared.started.now()).map(ms).max(least_ms.filter(|_| left > 0)),
+        limit,
         waiting: queue.waiting(&health.tally, scope).into_iter().map(waiting).collect(),
     }
 }

@@ -41,6 +41,7 @@ mod healer;
 mod health;
 mod in_flight;
 mod jobs;
+mod limit;
 mod links;
 mod members;
 mod membership;

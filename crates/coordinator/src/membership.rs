@@ -1,6 +1,7 @@
 //! The service for agents: registration and heartbeats.
 
 use crate::{
+    limit,
     members::{self, Session},
     shared::Shared,
     validate,
@@ -56,6 +57,7 @@ impl MembershipService {
             heartbeat_interval_ms: shared.config.heartbeat_interval_ms,
             incarnation: shared.cluster.incarnation.clone(),
             protocol: protocol.into(),
+            limit: Some(limit::of_registration(shared, record.id)),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
         shared.stragglers().forget(record.id);
@@ -145,6 +147,7 @@ impl MembershipService {
         if !caller.may_be_agent(&name) {
             return Err(Error::invalid(format!("{caller} cannot send heartbeats for node {name}")));
         }
+        shared.limit.waited(node, told.limited_ms, shared.started.now());
         let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         if let Some(since_ms) = heard.came_up {
             tracing::info!(node = %name, "a node is up again");

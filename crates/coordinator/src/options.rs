@@ -8,6 +8,7 @@ use std::{
 use weft_control::{
     capacity::{KeptFree, Wanted},
     in_flight::Lines,
+    limit::UNMEASURED_BYTES_PER_S,
     links,
     options::{Assignment, RepairOptions, WriteOptions},
     stragglers,
@@ -17,10 +18,6 @@ use weft_plan::Network;
 use weft_proto::{net::host, rpc::Caller, v1};
 use weft_schemes::{Paths, Select};
 use weft_types::{AutoSize, Error, Home, NodeId, NodeRepair, Party, Result};
-
-/// Links of 1 Gbit/s: which of two plans is faster on equal links does not depend on the rate, and the figure is
-/// familiar.
-const LINK_BYTES_PER_S: f64 = 125e6;
 
 /// The settings' defaults.
 pub(crate) fn usual_repair(shared: &Shared) -> RepairOptions {
@@ -113,7 +110,7 @@ impl Shared {
     /// The known network: nodes, racks, and recent measurements of links.
     pub(crate) fn network(&self) -> Network {
         let age_max = Duration::from_millis(self.config.link_age_max_ms);
-        let measured = self.links().network(self.started.now(), age_max, LINK_BYTES_PER_S);
+        let measured = self.links().network(self.started.now(), age_max, UNMEASURED_BYTES_PER_S);
         let mut network = Network { racks: racks(&self.members.view()), ..measured };
         links::set_rack_lines(&mut network);
         network

@@ -27,6 +27,7 @@ use weft_control::{
     view::View,
 };
 use weft_meta::NewRepair;
+use weft_plan::Class;
 use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, ObjectName, Result, StripeId, StripeRecord, UploadId};
 
 /// The context of a rebuild.
@@ -127,7 +128,7 @@ impl Rebuilder<'_> {
     async fn release(self, block: BlockId, may_be_written: bool) {
         let shared = self.shared;
         // Its task may continue for the time of a stall.
-        let running_ms = if may_be_written { shared.config.stall_ms.into() } else { 0 };
+        let running_ms = if may_be_written { shared.limit.stall_ms(shared.config.stall_ms, Class::Repair).into() } else { 0 };
         let not_before_ms = shared.now_ms().saturating_add(running_ms);
         if let Err(error) = shared.meta.abort_repair(shared.epoch, block, not_before_ms).await {
             let error = shared.meta_error(error);

@@ -3,7 +3,7 @@
 use crate::{
     copies,
     delegations::{Delegation, Who},
-    departures, garbage, healer, health, jobs, links, objects, puts, read, repair,
+    departures, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -113,6 +113,15 @@ impl v1::weft_server::Weft for WeftService {
     async fn set_auto_repair(&self, request: Request<v1::AutoRepair>) -> Result<Response<v1::Empty>, Status> {
         let (shared, asked) = (Arc::clone(&self.shared), request.into_inner());
         answer(to_the_end(async move { healer::set(&shared, &asked).await }).await.map(|()| v1::Empty {}))
+    }
+
+    async fn get_repair_limit(&self, _: Request<v1::Empty>) -> Result<Response<v1::RepairLimitReply>, Status> {
+        Ok(Response::new(limit::reply(&self.shared)))
+    }
+
+    async fn set_repair_limit(&self, request: Request<v1::RepairLimit>) -> Result<Response<v1::RepairLimitReply>, Status> {
+        let (shared, asked) = (Arc::clone(&self.shared), request.into_inner());
+        answer(to_the_end(async move { limit::set(&shared, &asked).await }).await)
     }
 
     async fn create_policy(&self, request: Request<v1::Policy>) -> Result<Response<v1::Policy>, Status> {

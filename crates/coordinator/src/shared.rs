@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) delegations: crate::delegations::Delegations,
     pub(crate) health: crate::health::state::Health,
     pub(crate) healer: crate::healer::state::Healer,
+    /// The limit on repair.
+    pub(crate) limit: crate::limit::state::Limit,
     /// Which stripes are being rebuilt.
     pub(crate) claims: crate::claims::Claims,
     pub(crate) started: Started,

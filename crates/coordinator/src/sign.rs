@@ -91,7 +91,7 @@ pub(crate) fn sign(
         let name = session.as_ref().map_or_else(|| client.to_owned(), |session: &Session| session.record.name.to_string());
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session, name });
     }
-    let stall_ms = shared.config.stall_ms;
+    let stall_ms = shared.limit.stall_ms(shared.config.stall_ms, plan.class);
     let moving = shared.in_flight.begin(planned.lines.clone(), plan.class);
     let mut signed = Signed { id: plan.id, agents: BTreeMap::new(), agents_dial: agents_dial(&cuts), client: None, moving };
     for (party, cut) in &cuts {

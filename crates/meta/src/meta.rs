@@ -4,7 +4,7 @@ use crate::*;
 use async_trait::async_trait;
 use weft_types::{
     BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// The cluster's metadata. Each method is one transaction: when it returns, it is complete and durable, or nothing
@@ -25,6 +25,8 @@ pub trait Meta: Send + Sync {
     async fn totals_by_code(&self) -> Result<Vec<(String, Totals)>>;
     /// Records whether lost blocks are rebuilt without a person.
     async fn set_auto_repair(&self, epoch: Epoch, on: bool) -> Result<()>;
+    /// Records the limit on repair.
+    async fn set_repair_limit(&self, epoch: Epoch, limit: RepairLimit) -> Result<()>;
     /// Takes at most `limit` stripes of objects that were written or dropped since the database was opened. Each change is returned once.
     async fn changed_stripes(&self, limit: u32) -> Result<Vec<StripeId>>;
 

@@ -1,8 +1,8 @@
 //! The metadata's records as values.
 
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, GarbageReason, Home, Layout, NodeId, ObjectName, PutKey, StripeId,
-    StripeLayout, UploadId,
+    Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, GarbageReason, Home, Layout, NodeId, ObjectName, PutKey,
+    RepairLimit, StripeId, StripeLayout, UploadId,
 };
 
 /// One page of a list.
@@ -66,6 +66,8 @@ pub struct ClusterRecord {
     pub created_ms: u64,
     /// Whether lost blocks are rebuilt without a person.
     pub auto_repair: bool,
+    /// The limit on repair.
+    pub repair_limit: RepairLimit,
 }
 
 /// Totals of the metadata.
@@ -77,6 +79,16 @@ pub struct Totals {
     pub stripes: u64,
     /// Their bytes.
     pub data_bytes: u64,
+}
+
+impl Totals {
+    pub(crate) fn and(self, of: Self) -> Self {
+        Self {
+            objects: self.objects + of.objects,
+            stripes: self.stripes + of.stripes,
+            data_bytes: self.data_bytes + of.data_bytes,
+        }
+    }
 }
 
 /// A node as its agent registers it.

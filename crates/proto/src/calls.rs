@@ -58,7 +58,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 48] = [
+const CALLS: [(&str, &str, Callers, usize); 51] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -70,10 +70,13 @@ const CALLS: [(&str, &str, Callers, usize); 48] = [
     ("weft.v1.Agent", "ReleaseQuarantine", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "SendProbe", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "ReceiveProbe", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "SetLimit", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "ConvertStripe", Callers::Coordinator, SMALL),
     ("weft.v1.Weft", "Status", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Health", Callers::Clients, SMALL),
     ("weft.v1.Weft", "SetAutoRepair", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "GetRepairLimit", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "SetRepairLimit", Callers::Clients, SMALL),
     ("weft.v1.Weft", "CreatePolicy", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListPolicies", Callers::Clients, SMALL),
     ("weft.v1.Weft", "RemovePolicy", Callers::Clients, SMALL),

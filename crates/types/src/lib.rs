@@ -12,6 +12,7 @@ mod ids;
 mod jobs;
 mod layout;
 mod records;
+mod repair_limit;
 mod rows;
 mod seed;
 mod seq;
@@ -33,6 +34,7 @@ pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, Held, HelperSelect, Home, NodeRecord,
     NodeState, ObjectName, Owner, PlacedBlock, Prefer, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
 };
+pub use repair_limit::RepairLimit;
 pub use rows::Rows;
 pub use seed::Seed;
 pub use seq::Seq;

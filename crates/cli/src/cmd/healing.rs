@@ -28,8 +28,10 @@ pub(super) struct Healing {
     stripes_done: u64,
     blocks_done: u64,
     bytes_done: u64,
-    /// The remaining time at the rate so far; null: unknown.
+    /// The remaining time at the rate so far, or at the limit if that is longer; null: unknown.
     remaining_ms: Option<u64>,
+    /// The limit that holds repair back now; null: none does.
+    limit: Option<String>,
     /// Stripes that could not be rebuilt yet.
     waiting: Vec<Waiting>,
 }
@@ -76,6 +78,7 @@ impl From<api::Healing> for Healing {
             blocks_done: done.blocks,
             bytes_done: done.bytes,
             remaining_ms: it.remaining_ms,
+            limit: some(it.limit),
             waiting: it.waiting.into_iter().map(waiting).collect(),
         }
     }
@@ -92,6 +95,9 @@ impl Healing {
             for node in self.silent_nodes.iter().take(LINES_MAX) {
                 let _ = writeln!(text, "repair: {} is lost in {}, unless it comes back", node.name, duration(node.lost_in_ms));
             }
+        }
+        if let Some(limit) = &self.limit {
+            let _ = writeln!(text, "repair: held back by its limit, {limit} (`weft repair limit` changes it)");
         }
         for Waiting { wait, stripes, why } in &self.waiting {
             let verb = if *stripes == 1 { "waits" } else { "wait" };
@@ -161,6 +167,8 @@ mod tests {
             "repair: 12 stripes left, 3 in progress; 1 block (1.0 MiB) rebuilt, about 2 min to go\n\
              repair: node-03 is lost in 61 s, unless it comes back\n"
         );
+        let (_, text) = shown(|it| (it.stripes_left, it.limit) = (3, "100MiB/s".into()));
+        assert!(text.contains("repair: held back by its limit, 100MiB/s (`weft repair limit` changes it)\n"), "{text}");
         let (state, text) = shown(|it| {
             it.guard = "3 of 9 nodes are silent".into();
             it.waiting = vec![api::WaitingStripes { wait: "nodes".into(), stripes: 1, why: "no node is left".into() }];

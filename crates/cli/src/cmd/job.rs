@@ -1,5 +1,9 @@
 //! `weft job`: background work that survives disconnects and coordinator restarts.
 
+use super::{
+    healing::duration,
+    job_work::{Amount, GaveUp, What},
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::{cell::Cell, time::Duration};
@@ -15,7 +19,7 @@ use weft_cli::{
     target,
 };
 use weft_client::{JobChange, api};
-use weft_types::{ByteSize, Error, NodeId, Reaction, Result, counted, human_bytes};
+use weft_types::{Error, Reaction, Result, counted, human_bytes};
 
 /// The kind of a conversion.
 const CONVERT: &str = "convert";
@@ -139,71 +143,16 @@ pub(super) struct Report {
     last_error: String,
     /// What the job waits for at the moment.
     waits_for: Vec<String>,
+    /// The limit that holds it back now; null: none does.
+    limit: Option<String>,
+    /// The least remaining time at the limit on repair; null: there is no limit, or nothing is left.
+    limited_ms: Option<u64>,
     stripes_under_way: u32,
     created_ms: u64,
     changed_ms: u64,
     pub(super) warnings: Vec<String>,
     #[serde(flatten)]
     what: What,
-}
-
-/// What a job does, and the first items that it could not complete.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum What {
-    Repair {
-        node: String,
-        /// The name of the node.
-        name: String,
-        gave_up_blocks: Vec<GaveUp>,
-        select: String,
-        prefer: String,
-        to: Vec<String>,
-        scheme: String,
-        /// None: as many as the schedule starts, or the default.
-        concurrency: Option<u32>,
-        /// None: the coordinator's setting.
-        slice_size: Option<u64>,
-        force: bool,
-    },
-    Convert {
-        bucket: String,
-        /// None: all objects of the bucket.
-        key: Option<String>,
-        policy: String,
-        gave_up_objects: Vec<GaveUp>,
-        concurrency: u32,
-        /// None: no limit.
-        bytes_per_s: Option<u64>,
-    },
-}
-
-/// What could not be done.
-#[derive(Debug, Serialize)]
-struct GaveUp {
-    /// Empty: unknown.
-    object: String,
-    stripe: u64,
-    /// None: the whole object.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block: Option<u32>,
-    reason: String,
-}
-
-/// Blocks; for a conversion, objects.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Amount {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    blocks: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    objects: Option<u64>,
-    bytes: u64,
-}
-
-impl Amount {
-    fn count(self) -> u64 {
-        self.blocks.or(self.objects).unwrap_or(0)
-    }
 }
 
 impl Job {
@@ -264,6 +213,7 @@ pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Resul
             progress = Progress::resume(doing, done, output.json);
         }
         let tried = Work { items: total.items.saturating_sub(left.items), bytes: total.bytes.saturating_sub(left.bytes) };
+        progress.set_least_left(Duration::from_millis(job.limited_ms.unwrap_or(0)));
         progress.set_work(done, Some(tried).filter(|tried| tried.bytes > 0));
         if state != job.state && job.state == "paused" && !output.json {
             eprintln!("job {id} is paused: resume it with `weft job resume {id}`");
@@ -393,6 +343,8 @@ impl Report {
             remaining: remaining.map(|it| amount(Some(it))),
             last_error: with_names(&it.last_error, nodes),
             waits_for: it.waits_for.into_iter().map(|what| with_names(&what, nodes)).collect(),
+            limit: Some(it.limit).filter(|limit| !limit.is_empty()),
+            limited_ms: it.limited_ms.filter(|left| *left > 0),
             stripes_under_way: it.stripes_under_way,
             created_ms: it.created_ms,
             changed_ms: it.changed_ms,
@@ -442,6 +394,10 @@ impl Report {
         if self.stripes_under_way > 0 {
             lines.push(format!("{} stripes in progress", self.stripes_under_way));
         }
+        if let Some(limit) = &self.limit {
+            let left = self.limited_ms.map(|left| format!("; {} to go, or more", duration(left))).unwrap_or_default();
+            lines.push(format!("held back by the limit on repair, {limit}{left} (`weft repair limit` changes it)"));
+        }
         lines.extend(self.waits_for.iter().map(|what| format!("waits for {what}")));
         let (What::Repair { gave_up_blocks: named, .. } | What::Convert { gave_up_objects: named, .. }) = &self.what;
         for GaveUp { object, stripe, block, reason } in named {
@@ -456,43 +412,6 @@ impl Report {
             lines.push(format!("last error: {}", self.last_error));
         }
         lines.join("\n")
-    }
-}
-
-impl What {
-    fn repair(what: api::RepairNodeRequest, gave_up_blocks: Vec<GaveUp>, nodes: &[api::Node]) -> Self {
-        let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone());
-        let known = |id: &u32| name(*id).unwrap_or_else(|| NodeId(*id).to_string());
-        Self::Repair {
-            node: NodeId(what.node).to_string(),
-            name: name(what.node).unwrap_or_default(),
-            gave_up_blocks,
-            select: what.select,
-            prefer: what.prefer,
-            to: what.to_nodes.iter().map(known).collect(),
-            scheme: what.scheme,
-            concurrency: Some(what.concurrency).filter(|count| *count > 0),
-            slice_size: Some(what.slice_len).filter(|len| *len > 0),
-            force: what.force,
-        }
-    }
-
-    /// A summary in one line.
-    fn how(&self) -> String {
-        match self {
-            Self::Repair { select, to, scheme, concurrency, slice_size, .. } => {
-                let to = if to.is_empty() { "any node".to_owned() } else { to.join(", ") };
-                let slices = slice_size.map_or("of the coordinator's default size".to_owned(), |len| ByteSize(len).to_string());
-                let count = concurrency.map_or("as many stripes at a time as links carry".to_owned(), |count| {
-                    format!("at most {count} stripes at a time")
-                });
-                format!("nodes by {select}, scheme {scheme}, {count}, slices {slices}, to {to}")
-            }
-            Self::Convert { concurrency, bytes_per_s, .. } => {
-                let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", human_bytes(rate)));
-                format!("{concurrency} stripes at a time, {rate}")
-            }
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `weft repair`: rebuilds lost blocks.
 
-use super::{explain, names::ObjectName, repair_auto::RepairAuto, repair_node::RepairNode};
+use super::{explain, names::ObjectName, repair_auto::RepairAuto, repair_limit::RepairLimitArgs, repair_node::RepairNode};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use weft_cli::{
@@ -26,6 +26,7 @@ enum Command {
     Object(RepairObject),
     Node(RepairNode),
     Auto(RepairAuto),
+    Limit(RepairLimitArgs),
 }
 
 /// Rebuild lost blocks of an object on other nodes
@@ -157,6 +158,7 @@ impl Repair {
             Command::Object(asked) => asked,
             Command::Node(asked) => return asked.run(options, output),
             Command::Auto(asked) => return asked.run(options, output),
+            Command::Limit(asked) => return asked.run(options, output),
         };
         let quiet = output.json || asked.explain;
         let (report, nodes, object) = Session::with(options, async |session| {

@@ -63,3 +63,41 @@ fn with_too_few_nodes_it_says_what_it_waits_for_and_it_can_be_turned_off() {
     wait_for_healthy(&cluster);
     assert!(cluster.blocks("data").iter().all(|block| block.generation == 1), "nothing had to be rebuilt");
 }
+
+#[test]
+fn the_limit_on_repair_is_set_shown_and_survives_a_restart() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(3) }.up();
+    let set = cluster.weft(["repair", "limit", "100MiB/s"]).ok().text().to_owned();
+    assert!(
+        set.contains("repair limit: 100MiB/s at each disk, uplink and downlink\nin force at all 3 nodes that are up"),
+        "{set}"
+    );
+    cluster.weft(["cluster", "down"]).ok();
+    cluster.up().ok();
+    let shown = cluster.weft(["repair", "limit", "--json"]).ok().json();
+    assert_eq!((&shown["kind"], &shown["bytes_per_s"]), (&"rate".into(), &(100u64 << 20).into()), "{shown}");
+    wait_for("all nodes to confirm it", || {
+        let shown = cluster.weft(["repair", "limit", "--json"]).ok().json();
+        let lines = shown["nodes"].as_array().unwrap().iter().flat_map(|node| node["lines"].as_array().unwrap());
+        shown["in_force"] == true && lines.clone().count() == 9 && lines.clone().all(|line| line["bytes_per_s"] == 100u64 << 20)
+    });
+    for (asked, says) in [
+        (&["0"] as &[_], "'0' is not a limit: write a rate (100MiB/s)"),
+        (&["0%"], "would stop repair"),
+        (&["150%"], "use 1% to 100%"),
+        (&["10furlongs/s"], "write a rate (100MiB/s)"),
+        (&["1KiB/s"], "1KiB/s is too low"),
+        (&["--deadline", "0s"], "the deadline 0s is not in the future"),
+        (&["--deadline", "-1h"], "the deadline -1h is not in the future"),
+        (&["--deadline", "tomorrow"], "not a duration"),
+        (&["50%", "--deadline", "2h"], "cannot be used with"),
+    ] {
+        let refused = cluster.weft(["repair", "limit"].iter().chain(asked));
+        let told = &refused.stderr;
+        assert!(refused.status.code() == Some(2) && told.contains(says), "{asked:?}: {told}");
+    }
+    let deadline = cluster.weft(["repair", "limit", "--deadline", "2h"]).ok().text().to_owned();
+    assert!(deadline.contains("now, to finish in 1") || deadline.contains("now, to finish in 2 h"), "{deadline}");
+    let none = cluster.weft(["repair", "limit", "none", "--json"]).ok().json();
+    assert_eq!((&none["kind"], &none["in_force"]), (&"none".into(), &true.into()), "{none}");
+}

@@ -559,6 +559,14 @@ impl Weft for Coordinator {
         answer(Ok(Empty {}))
     }
 
+    async fn get_repair_limit(&self, _: Request<Empty>) -> Answer<RepairLimitReply> {
+        Ok(Response::new(RepairLimitReply::default()))
+    }
+
+    async fn set_repair_limit(&self, _: Request<RepairLimit>) -> Answer<RepairLimitReply> {
+        Ok(Response::new(RepairLimitReply::default()))
+    }
+
     async fn set_auto_repair(&self, _: Request<AutoRepair>) -> Answer<Empty> {
         answer(Ok(Empty {}))
     }

@@ -206,6 +206,15 @@ impl Queue {
         due.saturating_sub(not_counted.count() as u64)
     }
 
+    /// About how many blocks those stripes lack: as many each as all that are due.
+    pub fn left_blocks(&self, tally: &Tally, scope: &Scope) -> u64 {
+        let due = tally.conditions().filter(|(condition, _)| is_due(condition, scope));
+        let (stripes, blocks) = due.fold((0u64, 0u64), |(stripes, blocks), (condition, number)| {
+            (stripes + number, blocks.saturating_add(condition.blocks.to_rebuild().saturating_mul(number)))
+        });
+        self.left(tally, scope).saturating_mul(blocks).div_ceil(stripes.max(1))
+    }
+
     /// Whether a stripe is due, and does not wait together with all others in its condition.
     fn is_open(&self, tally: &Tally, scope: &Scope, stripe: StripeId) -> bool {
         tally.condition(stripe).is_some_and(|condition| is_due(condition, scope) && !self.held.has(condition))

@@ -45,6 +45,8 @@ pub struct NodeReport {
     /// Whether, at its last report, one of its stages waited for tasks of an earlier class. This is no fault of the
     /// node.
     pub held_back: bool,
+    /// Whether any of its reports said so: then its times do not show how fast the node is.
+    pub was_held_back: bool,
 }
 
 /// How a task ended.
@@ -179,7 +181,10 @@ impl Report {
     pub fn take(&mut self, id: NodeId, event: TaskEvent) {
         let Some(node) = self.open(id) else { return };
         match event {
-            TaskEvent::Progress { waiting, held_back, .. } => (node.waiting, node.held_back) = (waiting, held_back),
+            TaskEvent::Progress { waiting, held_back, .. } => {
+                (node.waiting, node.held_back) = (waiting, held_back);
+                node.was_held_back |= held_back;
+            }
             TaskEvent::Done { stored, traffic, stages } => {
                 node.stored.extend(stored);
                 (node.traffic, node.stages) = (traffic, stages);

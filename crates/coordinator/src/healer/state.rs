@@ -1,5 +1,6 @@
 //! The state of the healer, which answers are computed from.
 
+use crate::health::state::Health;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weft_control::{
     healer::{Judge, Judgement, Queue, Scope, Stop},
@@ -37,6 +38,13 @@ impl Healer {
             state: Mutex::new(State { on, queue, under_way: 0, judge, judgement, recording }),
             judging: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// The blocks that are due to be rebuilt.
+    pub(crate) fn left_blocks(&self, health: &Health) -> u64 {
+        let health = health.lock();
+        let state = self.lock();
+        state.queue.left_blocks(&health.tally, &state.judgement.scope)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

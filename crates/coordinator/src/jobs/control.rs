@@ -24,6 +24,8 @@ pub(crate) struct Control {
     /// The requested state.
     pub(super) state: watch::Sender<JobState>,
     pub(super) live: Mutex<Live>,
+    /// Whether it is a conversion.
+    pub(super) converts: bool,
 }
 
 /// The progress of a job.
@@ -55,6 +57,13 @@ impl Jobs {
         Shares::new(Arc::clone(&self.helpers_used))
     }
 
+    /// Of each running job, whether it is a conversion, and the bytes that are neither done nor given up.
+    pub(crate) fn left(&self) -> Vec<(bool, u64)> {
+        let all: Vec<Arc<Control>> = self.lock().values().cloned().collect();
+        let running = all.iter().filter(|control| *control.state.borrow() == JobState::Running);
+        running.map(|control| (control.converts, control.left_bytes())).collect()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Control>>> {
         // A poisoned lock is safe to use: each change is one call.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,6 +71,13 @@ impl Jobs {
 }
 
 impl Control {
+    /// The bytes that are neither done nor given up.
+    pub(super) fn left_bytes(&self) -> u64 {
+        let live = self.live();
+        let progress = live.job.progress();
+        progress.total.bytes.saturating_sub(progress.done.bytes).saturating_sub(progress.left.bytes)
+    }
+
     pub(super) fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

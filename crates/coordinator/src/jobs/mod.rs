@@ -9,7 +9,10 @@ pub(crate) mod conversion;
 pub(crate) mod node_repair;
 mod runner;
 
-use crate::shared::{Shared, until_stopped};
+use crate::{
+    limit,
+    shared::{Shared, until_stopped},
+};
 use control::{Control, Live};
 use conversion::ConversionJob;
 use node_repair::NodeRepairJob;
@@ -87,9 +90,10 @@ fn passes(shared: &Arc<Shared>, work: JobWork) -> Box<dyn Passes> {
 
 /// Runs a job until it or the coordinator ends.
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
+    let converts = matches!(job.work, JobWork::Convert(_));
     let mut work = passes(shared, job.work);
     let live = Live::new(Job::new(job.state, job.progress, work.left_unsaid()));
-    let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live) });
+    let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live), converts });
     shared.jobs.lock().insert(job.id, Arc::clone(&control));
     let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
     tokio::spawn(until_stopped(stopped, async move {
@@ -144,6 +148,8 @@ fn show_with(shared: &Arc<Shared>, job: JobRecord, control: Option<Arc<Control>>
         moving_bytes: moving.values().sum::<u64>().saturating_add(gathered_bytes),
         left_blocks: progress.left_blocks.into_iter().map(show_left).collect(),
         waits_for,
+        limit: control.as_ref().map_or_else(String::new, |_| limit::text(shared)),
+        limited_ms: control.and_then(|control| limit::least_ms(shared, Some((control.converts, control.left_bytes())))),
         ..v1::Job::default()
     };
     passes(shared, job.work).show(&mut shown);

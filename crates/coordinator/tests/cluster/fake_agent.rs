@@ -37,6 +37,8 @@ pub(crate) struct Told {
     pub(crate) refused: usize,
     /// It answers nothing when it is to open a task.
     pub(crate) hangs: bool,
+    /// The limits that it was told.
+    pub(crate) limits: Vec<v1::LowerLimit>,
     /// What it was asked to remove, call by call.
     pub(crate) removals: Vec<v1::RemoveRequest>,
     /// How long each removal takes.
@@ -148,6 +150,19 @@ impl v1::agent_server::Agent for Service {
 
     async fn convert_stripe(&self, _: Request<v1::ConvertStripeRequest>) -> Result<Response<Self::ConvertStripeStream>, Status> {
         Err(to_status(&Error::retry("it converts nothing")))
+    }
+
+    async fn set_limit(&self, request: Request<v1::SetLimitRequest>) -> Result<Response<v1::SetLimitReply>, Status> {
+        let hangs = {
+            let mut told = self.0.0.lock().unwrap();
+            let hangs = told.hangs;
+            told.limits.extend(request.into_inner().limit.filter(|_| !hangs));
+            hangs
+        };
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        Ok(Response::new(v1::SetLimitReply::default()))
     }
 
     async fn cancel(&self, _: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {

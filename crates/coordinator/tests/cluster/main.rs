@@ -14,6 +14,7 @@ mod healing;
 mod health;
 mod jobs;
 mod leases;
+mod limits;
 mod links;
 mod lying_disks;
 mod objects;

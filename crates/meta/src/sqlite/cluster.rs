@@ -2,7 +2,7 @@
 
 use crate::{ClusterRecord, MetaError, Result, Totals};
 use rusqlite::Transaction;
-use weft_types::{ClusterId, Epoch};
+use weft_types::{ClusterId, Epoch, RepairLimit};
 
 /// The counters, which only grow.
 #[derive(Debug, Clone, Copy)]
@@ -14,18 +14,26 @@ pub(super) enum Numbered {
 }
 
 pub(super) fn get(tx: &Transaction<'_>) -> Result<ClusterRecord> {
-    let sql = "SELECT id, incarnation, epoch, stripes_high_water, created_ms, auto_repair FROM cluster";
-    let (id, cluster): (String, ClusterRecord) = tx.query_row(sql, [], |row| {
+    let sql = "SELECT id, incarnation, epoch, stripes_high_water, created_ms, auto_repair, repair_limit FROM cluster";
+    let (id, limit, cluster): (String, String, ClusterRecord) = tx.query_row(sql, [], |row| {
         let (incarnation, epoch) = (row.get(1)?, Epoch(row.get(2)?));
         let (stripes_high_water, created_ms, auto_repair) = (row.get(3)?, row.get(4)?, row.get(5)?);
         let id = ClusterId(0);
-        Ok((row.get(0)?, ClusterRecord { id, incarnation, epoch, stripes_high_water, created_ms, auto_repair }))
+        let repair_limit = RepairLimit::None;
+        let cluster = ClusterRecord { id, incarnation, epoch, stripes_high_water, created_ms, auto_repair, repair_limit };
+        Ok((row.get(0)?, row.get(6)?, cluster))
     })?;
-    Ok(ClusterRecord { id: id.parse().map_err(MetaError::Storage)?, ..cluster })
+    let (id, repair_limit) = (id.parse().map_err(MetaError::Storage)?, limit.parse().map_err(MetaError::Storage)?);
+    Ok(ClusterRecord { id, repair_limit, ..cluster })
 }
 
 pub(super) fn set_auto_repair(tx: &Transaction<'_>, on: bool) -> Result<()> {
     tx.execute("UPDATE cluster SET auto_repair = ?1", [on])?;
+    Ok(())
+}
+
+pub(super) fn set_repair_limit(tx: &Transaction<'_>, limit: RepairLimit) -> Result<()> {
+    tx.execute("UPDATE cluster SET repair_limit = ?1", [limit.to_string()])?;
     Ok(())
 }
 

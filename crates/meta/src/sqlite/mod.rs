@@ -33,7 +33,7 @@ use std::{
 };
 use weft_types::{
     BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// The longest wait for another process's transaction.
@@ -163,12 +163,7 @@ impl Meta for SqliteMeta {
     }
 
     async fn totals(&self) -> Result<Totals> {
-        let add = |sum: Totals, (_, of): (String, Totals)| Totals {
-            objects: sum.objects + of.objects,
-            stripes: sum.stripes + of.stripes,
-            data_bytes: sum.data_bytes + of.data_bytes,
-        };
-        Ok(self.totals_by_code().await?.into_iter().fold(Totals::default(), add))
+        Ok(self.totals_by_code().await?.into_iter().fold(Totals::default(), |sum, (_, of)| sum.and(of)))
     }
 
     async fn totals_by_code(&self) -> Result<Vec<(String, Totals)>> {
@@ -181,6 +176,10 @@ impl Meta for SqliteMeta {
 
     async fn set_auto_repair(&self, epoch: Epoch, on: bool) -> Result<()> {
         self.write(epoch, move |tx| cluster::set_auto_repair(tx, on)).await
+    }
+
+    async fn set_repair_limit(&self, epoch: Epoch, limit: RepairLimit) -> Result<()> {
+        self.write(epoch, move |tx| cluster::set_repair_limit(tx, limit)).await
     }
 
     async fn register_node(&self, epoch: Epoch, node: NewNode, now_ms: u64) -> Result<NodeRecord> {

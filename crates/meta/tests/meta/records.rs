@@ -8,8 +8,8 @@ use crate::{
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, NodeId, NodeState, ObjectName, PutKey, Seq,
-    Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, NodeId, NodeState, ObjectName, PutKey,
+    RepairLimit, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 pub(crate) async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 13 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 14 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -236,13 +236,20 @@ async fn the_states_of_nodes_and_since_when_outlive_the_coordinator() {
     assert_eq!(of_2(&meta).await, (NodeState::Down, 500), "it was down already");
     set(NodeState::Lost, 1_000).await.unwrap();
     meta.set_auto_repair(epoch, false).await.unwrap();
+    let limits = ["50%", "until 1700000000000", "none", "100MiB/s"].map(|text| text.parse::<RepairLimit>().unwrap());
+    for limit in limits {
+        meta.set_repair_limit(epoch, limit).await.unwrap();
+        assert_eq!(meta.cluster().await.unwrap().repair_limit, limit);
+    }
     assert!(matches!(meta.set_node_state(epoch, NodeId(9), NodeState::Up, 1).await, Err(MetaError::NotFound(_))));
     drop(meta);
 
     let path = dir.path().join("metadata.sqlite");
     let meta = open(&path);
     assert_eq!((of_2(&meta).await, meta.cluster().await.unwrap().auto_repair), ((NodeState::Lost, 1_000), false));
-    let (epoch, lost) = (meta.become_leader().await.unwrap(), NodeState::Lost);
+    assert_eq!(meta.cluster().await.unwrap().repair_limit, limits[3]);
+    let (before, epoch, lost) = (epoch, meta.become_leader().await.unwrap(), NodeState::Lost);
+    assert!(matches!(meta.set_repair_limit(before, limits[0]).await, Err(MetaError::StaleLeader { .. })));
     let again = |now_ms| meta.register_node(epoch, NewNode { id: Some(NodeId(2)), ..node_of(2) }, now_ms);
     assert_eq!(again(2_000).await.unwrap().since_ms, 2_000);
     assert_eq!(again(3_000).await.unwrap().since_ms, 2_000, "it was up already");
@@ -262,7 +269,8 @@ async fn nodes_of_schema_11_count_from_the_migration_on() {
     assert_eq!(nodes.iter().filter(|node| node.state == NodeState::Down).map(|node| node.id).collect::<Vec<_>>(), [NodeId(2)]);
     // 2020: whatever the clock of this machine says, it is later.
     assert!(nodes.iter().all(|node| node.since_ms > 1_577_836_800_000), "{nodes:?}");
-    assert!(meta.cluster().await.unwrap().auto_repair);
+    let cluster = meta.cluster().await.unwrap();
+    assert!(cluster.auto_repair && cluster.repair_limit == RepairLimit::None);
 }
 
 #[tokio::test]

@@ -83,6 +83,9 @@ pub struct RegisterReply {
     pub incarnation: ::prost::alloc::string::String,
     #[prost(uint32, tag = "7")]
     pub protocol: u32,
+    /// in force before the agent takes a task; absent: no limit
+    #[prost(message, optional, tag = "8")]
+    pub limit: ::core::option::Option<LowerLimit>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatRequest {
@@ -102,6 +105,9 @@ pub struct HeartbeatRequest {
     /// of all its disks since the agent started
     #[prost(uint64, tag = "7")]
     pub fsyncs: u64,
+    /// the time that its tasks have waited for the limit on repair, since the agent started
+    #[prost(uint64, tag = "8")]
+    pub limited_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CorruptBlock {
@@ -135,6 +141,46 @@ pub struct ClassLimits {
     pub repair_bytes_per_s: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "4")]
     pub scrub_bytes_per_s: ::core::option::Option<u64>,
+}
+/// The most that all classes below foreground together use of a node. The lower of this and of all other limits counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LowerLimit {
+    /// of an epoch; a lower one is late
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// absent: no limit
+    #[prost(uint64, optional, tag = "2")]
+    pub up_bytes_per_s: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    pub down_bytes_per_s: ::core::option::Option<u64>,
+    /// of each disk
+    #[prost(uint64, optional, tag = "4")]
+    pub disk_bytes_per_s: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetLimitRequest {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(message, optional, tag = "2")]
+    pub limit: ::core::option::Option<LowerLimit>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetLimitReply {
+    #[prost(message, repeated, tag = "1")]
+    pub lines: ::prost::alloc::vec::Vec<LimitedLine>,
+}
+/// A disk or a direction of a node's link.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LimitedLine {
+    /// uplink, downlink, or the path of a disk
+    #[prost(string, tag = "1")]
+    pub line: ::prost::alloc::string::String,
+    /// the lowest of all limits on repairs; absent: no limit
+    #[prost(uint64, optional, tag = "2")]
+    pub bytes_per_s: ::core::option::Option<u64>,
+    /// its rate; absent: not measured. Only in RepairLimitReply
+    #[prost(uint64, optional, tag = "3")]
+    pub measured_bytes_per_s: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -928,6 +974,9 @@ pub struct Healing {
     /// stripes that could not be rebuilt
     #[prost(message, repeated, tag = "10")]
     pub waiting: ::prost::alloc::vec::Vec<WaitingStripes>,
+    /// the limit that holds repair back now; empty: none does
+    #[prost(string, tag = "11")]
+    pub limit: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SilentNode {
@@ -954,6 +1003,50 @@ pub struct WaitingStripes {
 pub struct AutoRepair {
     #[prost(bool, tag = "1")]
     pub on: bool,
+}
+/// On repairs, moves, conversions and scrubs together, at each disk, uplink and downlink. At most one field is set; none: no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RepairLimit {
+    #[prost(uint64, optional, tag = "1")]
+    pub bytes_per_s: ::core::option::Option<u64>,
+    /// of the line's measured rate
+    #[prost(uint32, optional, tag = "2")]
+    pub percent: ::core::option::Option<u32>,
+    /// from now on
+    #[prost(uint64, optional, tag = "3")]
+    pub deadline_in_ms: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RepairLimitReply {
+    #[prost(message, optional, tag = "1")]
+    pub limit: ::core::option::Option<RepairLimit>,
+    #[prost(message, repeated, tag = "2")]
+    pub nodes: ::prost::alloc::vec::Vec<LimitedNode>,
+    /// tasks have waited for it a moment ago
+    #[prost(bool, tag = "3")]
+    pub holds_back: bool,
+    /// the rate that follows from a deadline now; absent: there is none, or it has passed
+    #[prost(uint64, optional, tag = "4")]
+    pub deadline_bytes_per_s: ::core::option::Option<u64>,
+    /// of the work of now, at the limit; absent: nothing is left, or there is no limit
+    #[prost(uint64, optional, tag = "5")]
+    pub remaining_ms: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LimitedNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// confirmed, pending, down
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// it has not confirmed
+    #[prost(string, tag = "4")]
+    pub why: ::prost::alloc::string::String,
+    /// as it last confirmed them
+    #[prost(message, repeated, tag = "5")]
+    pub lines: ::prost::alloc::vec::Vec<LimitedLine>,
 }
 /// Stripes of one code that survive the same number of further losses.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1899,6 +1992,12 @@ pub struct Job {
     /// what it waits for now, each once; not kept over a restart
     #[prost(string, repeated, tag = "15")]
     pub waits_for: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the limit that holds it back now; empty: none does
+    #[prost(string, tag = "16")]
+    pub limit: ::prost::alloc::string::String,
+    /// the least remaining time at that limit
+    #[prost(uint64, optional, tag = "17")]
+    pub limited_ms: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobAmount {
@@ -2565,6 +2664,25 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("weft.v1.Agent", "ReceiveProbe"));
             self.inner.unary(req, path, codec).await
         }
+        /// Limits all classes below foreground, at once and also for running tasks. Answers with what now holds at each line.
+        pub async fn set_limit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetLimitRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetLimitReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Agent/SetLimit");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "SetLimit"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Rewrites a stripe of an object in another code, as a client would: reads it and writes it by the coordinator's
         /// plans. The stream ends with Done or an error. If the caller hangs up, the conversion is cancelled.
         pub async fn convert_stripe(
@@ -2667,6 +2785,11 @@ pub mod agent_server {
             tonic::Response<super::ReceiveProbeReply>,
             tonic::Status,
         >;
+        /// Limits all classes below foreground, at once and also for running tasks. Answers with what now holds at each line.
+        async fn set_limit(
+            &self,
+            request: tonic::Request<super::SetLimitRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetLimitReply>, tonic::Status>;
         /// Server streaming response type for the ConvertStripe method.
         type ConvertStripeStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::ConvertEvent, tonic::Status>,
@@ -3154,6 +3277,49 @@ pub mod agent_server {
                     };
                     Box::pin(fut)
                 }
+                "/weft.v1.Agent/SetLimit" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetLimitSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::SetLimitRequest>
+                    for SetLimitSvc<T> {
+                        type Response = super::SetLimitReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetLimitRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::set_limit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetLimitSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/weft.v1.Agent/ConvertStripe" => {
                     #[allow(non_camel_case_types)]
                     struct ConvertStripeSvc<T: Agent>(pub Arc<T>);
@@ -3389,6 +3555,56 @@ pub mod weft_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("weft.v1.Weft", "SetAutoRepair"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The limit on repair, and where it is in force.
+        pub async fn get_repair_limit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::Empty>,
+        ) -> std::result::Result<
+            tonic::Response<super::RepairLimitReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/GetRepairLimit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Weft", "GetRepairLimit"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Sets it. Answers when all nodes that are up have confirmed it, or after two seconds.
+        pub async fn set_repair_limit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RepairLimit>,
+        ) -> std::result::Result<
+            tonic::Response<super::RepairLimitReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/SetRepairLimit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Weft", "SetRepairLimit"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn create_policy(
@@ -4088,6 +4304,22 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::AutoRepair>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// The limit on repair, and where it is in force.
+        async fn get_repair_limit(
+            &self,
+            request: tonic::Request<super::Empty>,
+        ) -> std::result::Result<
+            tonic::Response<super::RepairLimitReply>,
+            tonic::Status,
+        >;
+        /// Sets it. Answers when all nodes that are up have confirmed it, or after two seconds.
+        async fn set_repair_limit(
+            &self,
+            request: tonic::Request<super::RepairLimit>,
+        ) -> std::result::Result<
+            tonic::Response<super::RepairLimitReply>,
+            tonic::Status,
+        >;
         async fn create_policy(
             &self,
             request: tonic::Request<super::Policy>,
@@ -4472,6 +4704,92 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetAutoRepairSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/GetRepairLimit" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetRepairLimitSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::Empty>
+                    for GetRepairLimitSvc<T> {
+                        type Response = super::RepairLimitReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::Empty>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::get_repair_limit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetRepairLimitSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/SetRepairLimit" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetRepairLimitSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::RepairLimit>
+                    for SetRepairLimitSvc<T> {
+                        type Response = super::RepairLimitReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RepairLimit>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::set_repair_limit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetRepairLimitSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -218,6 +218,7 @@ impl Membership for Registry {
             heartbeat_interval_ms: 50,
             incarnation: "first".into(),
             protocol: weft_proto::PROTOCOL.newest.into(),
+            ..RegisterReply::default()
         }))
     }
 

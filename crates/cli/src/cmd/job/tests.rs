@@ -30,6 +30,9 @@ fn what_was_given_up_and_what_remains_have_their_own_keys() {
         repair_node: Some(api::RepairNodeRequest { node: 3, ..api::RepairNodeRequest::default() }),
         ..api::Job::default()
     };
+    let limited = api::Job { limit: "50MiB/s".into(), limited_ms: Some(600_000), ..repair.clone() };
+    let text = Report::new(limited, &[]).text();
+    assert!(text.contains("held back by the limit on repair, 50MiB/s; 10 min to go, or more"), "{text}");
     let json = |job: api::Job| serde_json::to_value(Report::new(job, &[])).unwrap();
     let shown = json(repair.clone());
     assert_eq!(shown["gave_up"], serde_json::json!({"blocks": 2, "bytes": 20}));

@@ -1,0 +1,101 @@
+//! What a job does, how much of it, and what it could not do, in printable form.
+
+use serde::Serialize;
+use weft_client::api;
+use weft_types::{ByteSize, NodeId, human_bytes};
+
+/// What a job does, and the first items that it could not complete.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum What {
+    Repair {
+        node: String,
+        /// The name of the node.
+        name: String,
+        gave_up_blocks: Vec<GaveUp>,
+        select: String,
+        prefer: String,
+        to: Vec<String>,
+        scheme: String,
+        /// None: as many as the schedule starts, or the default.
+        concurrency: Option<u32>,
+        /// None: the coordinator's setting.
+        slice_size: Option<u64>,
+        force: bool,
+    },
+    Convert {
+        bucket: String,
+        /// None: all objects of the bucket.
+        key: Option<String>,
+        policy: String,
+        gave_up_objects: Vec<GaveUp>,
+        concurrency: u32,
+        /// None: no limit.
+        bytes_per_s: Option<u64>,
+    },
+}
+
+/// What could not be done.
+#[derive(Debug, Serialize)]
+pub(super) struct GaveUp {
+    /// Empty: unknown.
+    pub(super) object: String,
+    pub(super) stripe: u64,
+    /// None: the whole object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) block: Option<u32>,
+    pub(super) reason: String,
+}
+
+/// Blocks; for a conversion, objects.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Amount {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) blocks: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) objects: Option<u64>,
+    pub(super) bytes: u64,
+}
+
+impl Amount {
+    pub(super) fn count(self) -> u64 {
+        self.blocks.or(self.objects).unwrap_or(0)
+    }
+}
+
+impl What {
+    pub(super) fn repair(what: api::RepairNodeRequest, gave_up_blocks: Vec<GaveUp>, nodes: &[api::Node]) -> Self {
+        let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone());
+        let known = |id: &u32| name(*id).unwrap_or_else(|| NodeId(*id).to_string());
+        Self::Repair {
+            node: NodeId(what.node).to_string(),
+            name: name(what.node).unwrap_or_default(),
+            gave_up_blocks,
+            select: what.select,
+            prefer: what.prefer,
+            to: what.to_nodes.iter().map(known).collect(),
+            scheme: what.scheme,
+            concurrency: Some(what.concurrency).filter(|count| *count > 0),
+            slice_size: Some(what.slice_len).filter(|len| *len > 0),
+            force: what.force,
+        }
+    }
+
+    /// A summary in one line.
+    pub(super) fn how(&self) -> String {
+        match self {
+            Self::Repair { select, to, scheme, concurrency, slice_size, .. } => {
+                let to = if to.is_empty() { "any node".to_owned() } else { to.join(", ") };
+                let slices = slice_size.map_or("of the coordinator's default size".to_owned(), |len| ByteSize(len).to_string());
+                let count = concurrency.map_or("as many stripes at a time as links carry".to_owned(), |count| {
+                    format!("at most {count} stripes at a time")
+                });
+                format!("nodes by {select}, scheme {scheme}, {count}, slices {slices}, to {to}")
+            }
+            Self::Convert { concurrency, bytes_per_s, .. } => {
+                let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", human_bytes(rate)));
+                format!("{concurrency} stripes at a time, {rate}")
+            }
+        }
+    }
+}

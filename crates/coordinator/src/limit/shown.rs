@@ -1,0 +1,108 @@
+//! What people see of the limit.
+
+use super::{state::Rates, work};
+use crate::shared::Shared;
+use std::time::Duration;
+use weft_control::limit::{deadline_rate, least_time};
+use weft_proto::v1;
+use weft_types::{NodeId, RepairLimit, human_bytes};
+
+/// The state of a node that must still confirm.
+pub(super) const PENDING: &str = "pending";
+
+/// The limit, and where it is in force.
+pub(crate) fn reply(shared: &Shared) -> v1::RepairLimitReply {
+    let (statuses, rates, now_ms) = (shared.members.statuses(), Rates::of(&shared.links()), shared.now_ms());
+    let sessions: Vec<_> = statuses.iter().map(|status| shared.members.session(status.record.id).filter(|_| status.up)).collect();
+    let holds_back = holds_back(shared);
+    let state = shared.limit.lock();
+    let node = |(status, session): (&weft_control::members::MemberStatus, &Option<crate::members::Session>)| {
+        let (id, name) = (status.record.id, status.record.name.to_string());
+        let answer = session
+            .as_ref()
+            .and_then(|session| state.ledger.answer(id, &session.link_key.id(), &state.bounds(now_ms, &rates, id)));
+        let (is, why, lines) = match (session, answer) {
+            (None, _) => ("down", String::new(), Vec::new()),
+            (Some(_), None) => (PENDING, "it is being told".into(), Vec::new()),
+            (Some(_), Some(Err(refusal))) if refusal.is_final => ("refused", refusal.why.clone(), Vec::new()),
+            (Some(_), Some(Err(refusal))) => (PENDING, refusal.why.clone(), Vec::new()),
+            (Some(_), Some(Ok(lines))) => ("confirmed", String::new(), measured(lines, &rates, id)),
+        };
+        v1::LimitedNode { node: id.0, name, state: is.to_owned(), why, lines }
+    };
+    v1::RepairLimitReply {
+        limit: Some(message(state.limit, now_ms)),
+        nodes: statuses.iter().zip(&sessions).map(node).collect(),
+        holds_back,
+        deadline_bytes_per_s: deadline(state.limit, state.busiest_bytes, now_ms),
+        remaining_ms: state.lowest.filter(|_| state.busiest_bytes > 0).map(|rate| ms(least_time(state.busiest_bytes, rate))),
+    }
+}
+
+/// With the measured rates.
+fn measured(lines: &[v1::LimitedLine], rates: &Rates, node: NodeId) -> Vec<v1::LimitedLine> {
+    let of = rates.of.get(&node).copied().unwrap_or_default();
+    let measured = |line: &str| match line {
+        "uplink" => of.up,
+        "downlink" => of.down,
+        _ => None,
+    };
+    let with = |line: &v1::LimitedLine| v1::LimitedLine {
+        measured_bytes_per_s: measured(&line.line).map(|rate| rate as u64),
+        ..line.clone()
+    };
+    lines.iter().map(with).collect()
+}
+
+fn message(limit: RepairLimit, now_ms: u64) -> v1::RepairLimit {
+    match limit {
+        RepairLimit::None => v1::RepairLimit::default(),
+        RepairLimit::Rate(rate) => v1::RepairLimit { bytes_per_s: Some(rate.0), ..v1::RepairLimit::default() },
+        RepairLimit::Percent(percent) => v1::RepairLimit { percent: Some(percent), ..v1::RepairLimit::default() },
+        RepairLimit::Until(at_ms) => {
+            v1::RepairLimit { deadline_in_ms: Some(at_ms.saturating_sub(now_ms)), ..v1::RepairLimit::default() }
+        }
+    }
+}
+
+fn deadline(limit: RepairLimit, busiest_bytes: u64, now_ms: u64) -> Option<u64> {
+    let RepairLimit::Until(at_ms) = limit else { return None };
+    deadline_rate(busiest_bytes, at_ms, now_ms)
+}
+
+/// Whether tasks have waited for the limit a moment ago.
+fn holds_back(shared: &Shared) -> bool {
+    let state = shared.limit.lock();
+    state.lowest.is_some() && state.ledger.holds_back(shared.started.now())
+}
+
+/// The limit in a few words, if it holds repair back; otherwise empty.
+pub(crate) fn text(shared: &Shared) -> String {
+    if !holds_back(shared) {
+        return String::new();
+    }
+    let state = shared.limit.lock();
+    match (state.limit, deadline(state.limit, state.busiest_bytes, shared.now_ms())) {
+        (RepairLimit::Percent(percent), _) => format!("{percent}% of each link's measured rate"),
+        (_, Some(rate)) => format!("{}/s, to meet the deadline", human_bytes(rate)),
+        (limit, None) => limit.to_string(),
+    }
+}
+
+/// The least time that work takes at the limit, milliseconds; `None` without a limit. `work`: whether it is a conversion, and its bytes; or
+/// what is rebuilt without a person.
+pub(crate) fn least_ms(shared: &Shared, work: Option<(bool, u64)>) -> Option<u64> {
+    let (cost, lowest) = {
+        let state = shared.limit.lock();
+        (state.cost, state.lowest?)
+    };
+    let busiest = match work {
+        Some((converts, bytes)) => work::busiest(&cost, converts, bytes),
+        None => work::of_healer(shared, &cost),
+    };
+    Some(ms(least_time(busiest, lowest)))
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

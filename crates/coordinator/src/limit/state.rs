@@ -1,0 +1,93 @@
+//! The limit, and which nodes obey it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+use weft_control::{
+    Time,
+    limit::{self, Bounds, Cost, Ledger, Measured},
+    links::Links,
+};
+use weft_plan::Class;
+use weft_proto::v1;
+use weft_types::{NodeId, RepairLimit};
+
+/// Identifies a node's registration.
+pub(super) type Registration = [u8; 8];
+
+/// The limit, and which nodes obey it.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    state: Mutex<State>,
+    pub(super) changed: Notify,
+    /// Held while a person changes the limit.
+    pub(super) changing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) limit: RepairLimit,
+    pub(super) ledger: Ledger<Registration, Vec<v1::LimitedLine>>,
+    pub(super) cost: Cost,
+    /// What the busiest line still has to carry, bytes.
+    pub(super) busiest_bytes: u64,
+    /// The lowest rate of any line; `None`: there is no limit.
+    pub(super) lowest: Option<u64>,
+}
+
+/// The measured rates of links.
+pub(super) struct Rates {
+    pub(super) of: BTreeMap<NodeId, Measured>,
+    usual: f64,
+}
+
+impl Limit {
+    pub(crate) fn new(limit: RepairLimit) -> Self {
+        let (ledger, cost) = (Ledger::default(), Cost::default());
+        // Until the first look.
+        let lowest = if let RepairLimit::Rate(rate) = limit { Some(rate.0) } else { None };
+        let state = Mutex::new(State { limit, ledger, cost, busiest_bytes: 0, lowest });
+        Self { state, changed: Notify::new(), changing: tokio::sync::Mutex::default() }
+    }
+
+    /// A node reports how long its tasks have waited for the limit, milliseconds.
+    pub(crate) fn waited(&self, node: NodeId, total_ms: u64, now: Time) {
+        self.lock().ledger.waited(node, total_ms, now);
+    }
+
+    /// How long links of a task may stand still, milliseconds: `usual_ms`, or longer if the limit lets them wait.
+    pub(crate) fn stall_ms(&self, usual_ms: u32, class: Class) -> u32 {
+        let lowest = self.lock().lowest.filter(|_| class != Class::Foreground);
+        let stall = limit::stall(Duration::from_millis(usual_ms.into()), lowest);
+        u32::try_from(stall.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock is safe to use: each change is one assignment or call.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    pub(super) fn bounds(&self, now_ms: u64, rates: &Rates, node: NodeId) -> Bounds {
+        let of = rates.of.get(&node).copied().unwrap_or_default();
+        limit::bounds(self.limit, now_ms, self.busiest_bytes, of, rates.usual)
+    }
+
+    /// The message that sets a node's limits.
+    pub(super) fn message(&mut self, bounds: Bounds) -> v1::LowerLimit {
+        let Bounds { up, down, disk } = bounds;
+        let number = self.ledger.next_number();
+        v1::LowerLimit { number, up_bytes_per_s: up, down_bytes_per_s: down, disk_bytes_per_s: disk }
+    }
+}
+
+impl Rates {
+    pub(super) fn of(links: &Links) -> Self {
+        let of = limit::measured(links.figures());
+        Self { usual: limit::usual(&of), of }
+    }
+}
