@@ -9,6 +9,7 @@ use crate::{
     sums::UnitSums,
 };
 use async_trait::async_trait;
+use bytes::BytesMut;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -168,6 +169,11 @@ impl Ports for ClientPorts<'_> {
             }
             _ => Err(Error::fatal(format!("a client cannot write to {sink:?}"))),
         }
+    }
+
+    /// The rebuilt blocks of a get stay in memory as long as the received ones, so both share it.
+    fn room(&self, len: usize) -> Option<BytesMut> {
+        matches!(self.work, Work::Get(_)).then(|| self.shared.slices.room(len))
     }
 }
 

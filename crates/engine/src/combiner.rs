@@ -1,6 +1,7 @@
 //! Executes a stage's matrix: forwards a source's bytes unchanged where possible, and computes the other rows.
 
-use crate::buffers::Buffers;
+use crate::buffers::{Buffer, Buffers};
+use bytes::{Bytes, BytesMut};
 use std::{ops::Range, sync::Arc};
 use weft_gf::{Combination, Factored};
 use weft_types::{Error, Result, Rows, Span};
@@ -30,6 +31,28 @@ enum Route {
 struct Group {
     rows: Vec<usize>,
     buffers: Arc<Buffers>,
+}
+
+/// Memory for computed rows.
+enum Room {
+    Own(Buffer),
+    Given(BytesMut),
+}
+
+impl Room {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(buffer) => buffer.bytes_mut(),
+            Self::Given(bytes) => bytes,
+        }
+    }
+
+    fn freeze(self) -> Bytes {
+        match self {
+            Self::Own(buffer) => buffer.freeze(),
+            Self::Given(bytes) => bytes.freeze(),
+        }
+    }
 }
 
 impl Combiner {
@@ -65,10 +88,11 @@ impl Combiner {
         Ok(Self { source_widths: source_widths.to_vec(), routes, columns, combination, groups })
     }
 
-    /// The rows for each sink. `sources` must have the right lengths ([`check`](Self::check)).
-    pub(crate) fn apply(&self, sources: &[Rows], slice: Span) -> Vec<Rows> {
+    /// The rows for each sink. `sources` must have the right lengths ([`check`](Self::check)). `give` gives memory for
+    /// computed rows, as [`Ports::room`](crate::Ports::room) does.
+    pub(crate) fn apply(&self, sources: &[Rows], slice: Span, give: impl Fn(usize) -> Option<BytesMut>) -> Vec<Rows> {
         let len = slice.len() as usize;
-        let computed = self.compute(sources, len);
+        let computed = self.compute(sources, len, give);
         let route = |route: &Route| match route {
             Route::Forward { source, sub_blocks } => {
                 let rows = &sources[*source];
@@ -90,14 +114,17 @@ impl Combiner {
         Err(Error::corrupt(format!("a slice has {} bytes instead of {expected}", bytes.len())))
     }
 
-    fn compute(&self, sources: &[Rows], len: usize) -> Vec<Rows> {
+    fn compute(&self, sources: &[Rows], len: usize, give: impl Fn(usize) -> Option<BytesMut>) -> Vec<Rows> {
         let Some(combination) = &self.combination else { return Vec::new() };
         let inputs: Vec<&[u8]> = self.columns.iter().map(|(source, sub)| &sources[*source][sub * len..(sub + 1) * len]).collect();
-        let mut buffers: Vec<_> = self.groups.iter().map(|group| group.buffers.take(group.rows.len() * len)).collect();
-        let mut rows: Vec<&mut [u8]> =
-            buffers.iter_mut().flat_map(|buffer| buffer.bytes_mut().chunks_exact_mut(len.max(1))).collect();
+        let room = |group: &Group| {
+            let bytes = group.rows.len() * len;
+            give(bytes).map_or_else(|| Room::Own(group.buffers.take(bytes)), Room::Given)
+        };
+        let mut rooms: Vec<Room> = self.groups.iter().map(room).collect();
+        let mut rows: Vec<&mut [u8]> = rooms.iter_mut().flat_map(|room| room.bytes_mut().chunks_exact_mut(len.max(1))).collect();
         combination.apply(&inputs, &mut rows);
-        buffers.into_iter().map(|buffer| buffer.freeze().into()).collect()
+        rooms.into_iter().map(|room| room.freeze().into()).collect()
     }
 }
 
@@ -159,7 +186,7 @@ mod tests {
         assert_eq!(combiner.routes[4], Route::Computed(1));
 
         let sources = [Rows::from(vec![5, 6]), Rows::from(vec![1, 2, 3, 4, 7, 8])];
-        let sinks = combiner.apply(&sources, Span::new(7, 9));
+        let sinks = combiner.apply(&sources, Span::new(7, 9), |_| None);
         assert_eq!(sinks[0].as_ptr(), sources[0].as_ptr(), "a plain row was copied");
         assert_eq!(sinks[3].as_ptr(), sources[1][2..].as_ptr(), "a plain row was copied");
         assert_eq!(sinks[1].as_ptr(), sinks[2].as_ptr(), "equal rows were computed twice");
@@ -171,12 +198,12 @@ mod tests {
     fn rows_without_terms_are_zeros_even_in_a_used_buffer() {
         let combiner = Combiner::new(&matrix(3, 1, &[(0, 0, 2)]), &[1], &[1, 2], 1).unwrap();
         for _ in 0..3 {
-            let sinks = combiner.apply(&[Rows::from(vec![9; 100])], Span::new(0, 100));
+            let sinks = combiner.apply(&[Rows::from(vec![9; 100])], Span::new(0, 100), |_| None);
             assert_eq!(sinks[0], vec![mul(2, 9); 100]);
             assert_eq!(sinks[1], vec![0; 200]);
         }
         let nothing = Combiner::new(&matrix(1, 0, &[]), &[], &[1], 1).unwrap();
-        assert_eq!(nothing.apply(&[], Span::new(0, 5))[0], vec![0; 5]);
+        assert_eq!(nothing.apply(&[], Span::new(0, 5), |_| None)[0], vec![0; 5]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The interface of the engine to its shell: where slices come from and where they go.
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
@@ -17,6 +18,12 @@ pub trait Ports: Send + Sync {
     /// Opens a sink (never a `Check`: the engine does those itself). The engine gives it the lane's slices in order,
     /// each once.
     async fn sink(&self, lane: &TaskLane, stage: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>>;
+
+    /// Memory of `len` initialised bytes for rows that a stage computes, if their takers hold them for long; `None`: the
+    /// stage reuses memory of its own.
+    fn room(&self, _len: usize) -> Option<BytesMut> {
+        None
+    }
 }
 
 /// Whether a port is held back by tasks of an earlier class. The port sets it; observers of its stage read it.

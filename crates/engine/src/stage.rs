@@ -58,7 +58,7 @@ impl StageRun<'_> {
         for slice in self.lane.slices(self.task.slice_len) {
             self.step.turn().await;
             let inputs = self.watch.spend(self.take(sources, combiner, slice)).await?;
-            let results = self.watch.combine(|| combiner.apply(&inputs, slice));
+            let results = self.watch.combine(|| combiner.apply(&inputs, slice, |len| self.ports.room(len)));
             drop(inputs);
             self.watch.spend(self.give(sinks, results, slice)).await?;
             self.step.done();

@@ -41,8 +41,10 @@ pub struct LinkReceiver<S = BoxStream> {
     buffers: SliceBuffers,
 }
 
-/// A pool of receive memory that later links of the same process reuse. What it keeps is bounded: its bytes, and those of
-/// one slice to one frame.
+/// A pool of memory for slices that later links of the same process reuse. What it keeps is bounded: its bytes, and those
+/// of one slice to one frame.
+///
+/// Short slices share memory, so that what slices of one length have left fits those of any other.
 #[derive(Debug)]
 pub struct SliceMemory {
     kept: Mutex<Vec<Kept>>,
@@ -90,6 +92,8 @@ const END_LEN: usize = 12;
 const BUFFERS_KEPT_MAX: usize = 64;
 /// Larger buffers are freed with their link.
 const BUFFER_KEPT_BYTES_MAX: usize = FRAME_PAYLOAD_BYTES_MAX + HEADER_LEN;
+/// In a pool, shorter slices share memory of this size: that of a usual slice.
+const SHARED_BYTES: usize = (256 << 10) + HEADER_LEN;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     /// Sends on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that takes
@@ -294,13 +298,14 @@ impl SliceBuffers {
     /// same time.
     fn take(&mut self, slice_bytes: usize) -> BytesMut {
         let room = slice_bytes.saturating_add(HEADER_LEN);
-        self.room = self.room.max(room);
+        let allocated = if self.memory.is_some() { room.max(SHARED_BYTES) } else { room };
+        self.room = self.room.max(allocated);
         if let Some(free) = take_free(&mut self.own, room) {
             return free;
         }
         self.own.truncate(BUFFERS_KEPT_MAX - 1);
         let kept = self.memory.as_ref().and_then(|memory| memory.take(room));
-        kept.unwrap_or_else(|| BytesMut::with_capacity(room))
+        kept.unwrap_or_else(|| BytesMut::with_capacity(allocated))
     }
 }
 
@@ -315,6 +320,31 @@ impl SliceMemory {
     /// An empty pool that keeps at most this many bytes.
     pub fn within(kept_bytes_max: usize) -> Arc<Self> {
         Arc::new(Self { kept: Mutex::default(), kept_bytes_max })
+    }
+
+    /// Zeroed memory for a slice of `len` bytes that is computed instead of received. It returns to the pool when its bytes
+    /// are no longer held.
+    pub fn room(&self, len: usize) -> BytesMut {
+        let mut kept = self.lock();
+        let free = kept.iter_mut().position(|kept| kept.buffer.try_reclaim(len));
+        let mut rows = match free {
+            Some(free) => {
+                let rest = kept[free].buffer.split_off(len);
+                std::mem::replace(&mut kept[free].buffer, rest)
+            }
+            None => {
+                drop(kept);
+                let room = len.max(SHARED_BYTES);
+                let mut rows = BytesMut::with_capacity(room);
+                let rest = rows.split_off(len);
+                if room <= BUFFER_KEPT_BYTES_MAX {
+                    self.keep(room, vec![rest]);
+                }
+                rows
+            }
+        };
+        rows.resize(len, 0);
+        rows
     }
 
     /// Frees all kept memory.

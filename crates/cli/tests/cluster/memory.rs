@@ -1,9 +1,14 @@
-//! The memory that a repair needs at an agent.
+//! The memory that a repair needs at an agent, and a get at the client.
 
-use crate::harness::{Setup, bytes};
-use std::{collections::BTreeMap, fs};
+use crate::harness::{Cluster, Setup, bytes, path};
+use serde_json::Value;
+use std::{collections::BTreeMap, fs, io::Read, process::Stdio};
 
 const LIMIT_KIB: u64 = 16 << 10;
+/// What a get may need more if it rebuilds blocks.
+const REBUILDING_KIB: u64 = 4 << 10;
+/// More than a pipe holds: a get that still has to write as much has not ended.
+const UNREAD_BYTES: usize = 1 << 20;
 
 #[test]
 fn a_large_block_in_a_chain_costs_each_agent_little_memory() {
@@ -32,6 +37,41 @@ fn a_large_block_in_a_chain_costs_each_agent_little_memory() {
     // The chain used four nodes.
     assert!(costs.values().filter(|cost| **cost > 0).count() >= 4, "{costs:?}");
     cluster.expect("large", &content, &[]);
+}
+
+#[test]
+fn a_get_that_rebuilds_blocks_needs_hardly_more_memory_than_another() {
+    let cluster = Setup::nodes(6).up();
+    let content = bytes(160 << 20, 9);
+    cluster.put("large", &content, &["--code", "rs(4,2)"]).ok();
+    let (plain, rebuilt) = peak_of_a_get(&cluster, "large", &content);
+    assert_eq!(rebuilt, 0);
+    let blocks = cluster.blocks("large");
+    let home = &blocks.iter().find(|block| block.index == 0).expect("the first block").node;
+    cluster.take_down(&[home]);
+    let (degraded, rebuilt) = peak_of_a_get(&cluster, "large", &content);
+    assert_eq!(rebuilt, 1);
+    println!("KiB: {plain}, {degraded} if a block is rebuilt");
+    assert!(degraded < plain + REBUILDING_KIB, "{plain} KiB, and {degraded} KiB if a block is rebuilt");
+}
+
+/// The most memory that a get to a pipe had, in KiB, and the number of blocks that it rebuilt.
+fn peak_of_a_get(cluster: &Cluster, key: &str, content: &[u8]) -> (u64, usize) {
+    let pipe = cluster.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let mut get = cluster.start(["get", key, path(&pipe), "--json"], Stdio::null());
+    let mut reader = fs::File::open(&pipe).expect("our own pipe");
+    let mut got = vec![0; content.len()];
+    let (most, rest) = got.split_at_mut(content.len() - UNREAD_BYTES);
+    reader.read_exact(most).expect("the object");
+    let peak = kib(get.child().id(), "VmHWM");
+    reader.read_exact(rest).expect("the end of the object");
+    drop(reader);
+    fs::remove_file(&pipe).expect("it is there");
+    assert!(got == content, "{key} came back changed");
+    // The report of a get to a pipe is on stderr.
+    let report: Value = serde_json::from_str(&get.end().ok().stderr).expect("a report");
+    (peak, report["rebuilt"].as_array().expect("a list of blocks").len())
 }
 
 /// A line of /proc/PID/status.

@@ -155,7 +155,7 @@ async fn the_next_link_receives_where_the_last_one_did() {
     let (mut places, mut held) = (BTreeSet::new(), Vec::new());
     for link in 0..8 {
         let (ours, theirs) = connection(None).await;
-        let slice = Span::new(link << 16, (link + 1) << 16);
+        let slice = Span::new(link << 18, (link + 1) << 18);
         let mut sender = LinkSender::new(ours, 9, 1, STALL);
         let mut receiver = LinkReceiver::new(theirs, 9, 1, STALL).with_memory(&memory);
         let (sent, received) = tokio::join!(async { sender.send(slice, &rows(slice, 1)).await }, receiver.receive(slice));
@@ -170,6 +170,43 @@ async fn the_next_link_receives_where_the_last_one_did() {
         assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "held bytes were overwritten");
     }
     assert_eq!(places.len(), held.len() + 1, "one buffer for each held slice, and one that is reused");
+}
+
+#[tokio::test]
+async fn slices_of_all_lengths_share_memory_with_computed_ones() {
+    const KIB: u64 = 1 << 10;
+    let memory = SliceMemory::within(1 << 20);
+    let mut first = None;
+    for (count, kib) in [(4, 64), (1, 256), (3, 80), (4, 64), (64, 4), (1, 256)] {
+        let (ours, theirs) = connection(None).await;
+        let (mut sender, mut receiver) =
+            (LinkSender::new(ours, 9, 1, STALL), LinkReceiver::new(theirs, 9, 1, STALL).with_memory(&memory));
+        let slices = || (0..count).map(|at| Span::new(at * kib * KIB, (at + 1) * kib * KIB));
+        let sending = async {
+            for slice in slices() {
+                sender.send(slice, &rows(slice, 1)).await.unwrap();
+            }
+        };
+        let receiving = async {
+            let mut held = Vec::new();
+            for slice in slices() {
+                held.push(receiver.receive(slice).await.unwrap());
+            }
+            held
+        };
+        let ((), received) = tokio::join!(sending, receiving);
+        assert!(slices().zip(&received).all(|(slice, received)| *received == rows(slice, 1)), "held bytes were overwritten");
+        drop((received, receiver));
+        let computed: Vec<_> = (0..count).map(|_| memory.room((kib * KIB) as usize)).collect();
+        assert!(computed.iter().all(|rows| rows.len() as u64 == kib * KIB && rows.iter().all(|byte| *byte == 0)));
+        let at = computed[0].as_ptr() as usize;
+        assert_eq!(*first.get_or_insert(at), at, "{count} slices of {kib} KiB were received in other memory");
+        let end = computed.iter().map(|rows| rows.as_ptr() as usize + rows.len()).max();
+        assert!(
+            end.is_some_and(|end| end <= at + 257 * KIB as usize),
+            "{count} slices of {kib} KiB need more memory than one long one"
+        );
+    }
 }
 
 #[tokio::test]
