@@ -122,7 +122,7 @@ fn several_lost_blocks_of_a_stripe_are_scheduled_together() {
             check(&open, &scheduled, &view);
             let summed = summary(&scheduler, &view, &network);
             let ratio = summed.busiest as f64 / summed.bound as f64;
-            assert!(ratio >= 1.0 && ratio <= 1.1, "{spec} {scheme}: {ratio}");
+            assert!((1.0..=1.1).contains(&ratio), "{spec} {scheme}: {ratio}");
         }
     }
 }

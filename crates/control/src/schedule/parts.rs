@@ -71,8 +71,8 @@ fn helpers(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: 
     let sub_blocks: Vec<u16> = (0..code.alpha() as u16).collect();
     let at = |at: usize| Party::Node(requestor(at));
     let want = |(place, index): (usize, &u8)| {
-        let sub_blocks = sub_blocks.clone().into();
-        Want { kind: WantKind::Store, party: at(place), index: *index, sub_blocks, span }
+        let (party, index, sub_blocks) = (at(place), *index, sub_blocks.clone());
+        Want { kind: WantKind::Store, party, index, sub_blocks, span }
     };
     let job = Job { holds, wants: lost.iter().enumerate().map(want).collect(), ..Job::default() };
     let stores: Vec<(Party, BlockId)> = lost.iter().enumerate().map(|(place, index)| (at(place), block(*index))).collect();
