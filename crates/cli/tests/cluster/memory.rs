@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, io::Read, process::Stdio};
 
 const LIMIT_KIB: u64 = 16 << 10;
 /// What a get may need more if it rebuilds blocks.
-const REBUILDING_KIB: u64 = 4 << 10;
+const REBUILDING_KIB: u64 = 6 << 10;
 /// More than a pipe holds: a get that still has to write as much has not ended.
 const UNREAD_BYTES: usize = 1 << 20;
 
@@ -42,17 +42,29 @@ fn a_large_block_in_a_chain_costs_each_agent_little_memory() {
 #[test]
 fn a_get_that_rebuilds_blocks_needs_hardly_more_memory_than_another() {
     let cluster = Setup::nodes(6).up();
-    let content = bytes(160 << 20, 9);
-    cluster.put("large", &content, &["--code", "rs(4,2)"]).ok();
+    let content = bytes(200 << 20, 9);
+    cluster.put("large", &content, &["--code", "rs(4,2)", "--block-size", "10MiB"]).ok();
     let (plain, rebuilt) = peak_of_a_get(&cluster, "large", &content);
     assert_eq!(rebuilt, 0);
+    // Slices of rebuilt blocks are shorter than others. The worst case for their memory is a get that needs both by turns: the node that
+    // is lost holds data of some stripes, and none of those between.
     let blocks = cluster.blocks("large");
-    let home = &blocks.iter().find(|block| block.index == 0).expect("the first block").node;
-    cluster.take_down(&[home]);
+    let holds_data = |node: &String| -> Vec<bool> {
+        let mut stripes = BTreeMap::<u64, bool>::new();
+        for block in &blocks {
+            *stripes.entry(block.stripe).or_default() |= block.node == *node && block.index < 4;
+        }
+        stripes.into_values().collect()
+    };
+    let nodes = cluster.nodes();
+    let turns = |node: &&String| holds_data(node).windows(2).filter(|pair| pair[0] != pair[1]).count();
+    let lost = nodes.iter().max_by_key(turns).expect("six nodes");
+    assert!(turns(&lost) > 0, "each node holds data of all stripes or of none: {blocks:?}");
+    cluster.take_down(&[lost]);
     let (degraded, rebuilt) = peak_of_a_get(&cluster, "large", &content);
-    assert_eq!(rebuilt, 1);
-    println!("KiB: {plain}, {degraded} if a block is rebuilt");
-    assert!(degraded < plain + REBUILDING_KIB, "{plain} KiB, and {degraded} KiB if a block is rebuilt");
+    assert_eq!(rebuilt, holds_data(lost).into_iter().filter(|holds| *holds).count());
+    println!("KiB: {plain}, {degraded} if blocks are rebuilt");
+    assert!(degraded < plain + REBUILDING_KIB, "{plain} KiB, and {degraded} KiB if blocks are rebuilt");
 }
 
 /// The most memory that a get to a pipe had, in KiB, and the number of blocks that it rebuilt.
