@@ -20,6 +20,7 @@ mod quarantine;
 mod reader;
 mod recover;
 mod steps;
+mod write_back;
 mod writer;
 
 pub use label::NewDisk;

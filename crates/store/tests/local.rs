@@ -177,6 +177,30 @@ fn cached_bytes_are_read_without_waiting() {
     }
 }
 
+#[test]
+fn a_long_block_that_was_just_written_is_read_from_the_page_cache() {
+    const LEN: usize = 24 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let (mut meta, bytes) = (conformance::block(CLUSTER, 1, LEN as u64), conformance::pattern(LEN as u64));
+    (meta.stripe.layout.block_len, meta.stripe.layout.cell_len) = (LEN as u64, LEN as u64);
+    let mut writer = store.create(&meta).unwrap();
+    for (at, part) in bytes.chunks(1 << 20).enumerate() {
+        writer.write_at((at as u64) << 20, part).unwrap();
+    }
+    writer.finish(None).unwrap();
+    let cached = |id, at: u64| {
+        let payload = fs::File::open(store.payload_path(id)).unwrap();
+        let mut page = [0; 4096];
+        rustix::io::preadv2(&payload, &mut [std::io::IoSliceMut::new(&mut page)], at, ReadWriteFlags::NOWAIT).is_ok()
+    };
+    let pages = (0..LEN as u64).step_by(4096);
+    let (all, there) = (pages.clone().count(), pages.filter(|at| cached(meta.id, *at)).count());
+    // Not every file system can tell whether a page is cached.
+    let can_tell = cached(put(&store, 2, 10_000).0.id, 0);
+    assert!(!can_tell || there > all / 2, "{there} of {all} pages");
+}
+
 /// What a quarantined block's directory holds: reason, payload, sidecar.
 fn quarantined(dir: &Path, name: &str) -> (String, Vec<u8>, Option<Vec<u8>>) {
     let place = dir.join("quarantine").join(name);

@@ -2,6 +2,7 @@
 
 use super::disk::{Claim, Disk, remove_if_there};
 use super::steps::Step;
+use super::write_back::WriteBack;
 use crate::block_store::{BlockWriter, Receipt};
 use crate::coverage::{Coverage, units_of};
 use crate::sidecar::Sidecar;
@@ -19,6 +20,7 @@ pub(super) struct LocalWriter {
     meta: BlockMeta,
     payload: File,
     coverage: Coverage,
+    write_back: WriteBack,
     /// True after a failed write: the content of the file is unknown.
     broken: bool,
     leftovers: Leftovers,
@@ -48,7 +50,8 @@ impl LocalWriter {
             })?;
         }
         let disk = Arc::clone(disk);
-        Ok(Self { disk, meta: meta.clone(), payload, coverage: Coverage::new(len), broken: false, leftovers, _claim: claim })
+        let (coverage, write_back) = (Coverage::new(len), WriteBack::default());
+        Ok(Self { disk, meta: meta.clone(), payload, coverage, write_back, broken: false, leftovers, _claim: claim })
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -65,11 +68,13 @@ impl LocalWriter {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.coverage.admit(Span::new(offset, offset + bytes.len() as u64))?;
+        let span = Span::new(offset, offset + bytes.len() as u64);
+        self.coverage.admit(span)?;
         let written = self.disk.step(Step::WritePayload, || self.payload.write_all_at(bytes, offset));
         self.broken = written.is_err();
         written?;
         self.coverage.add(offset, bytes);
+        self.write_back.wrote(&self.payload, span);
         Ok(())
     }
 
