@@ -14,6 +14,8 @@ use weft_types::{CLASS_RATE_MIN, NodeId, RepairLimit};
 /// The rate of a link while none was measured, bytes a second: 1 Gbit/s, which is familiar. Which of two plans is faster on equal links does
 /// not depend on it.
 pub const UNMEASURED_BYTES_PER_S: f64 = 125e6;
+/// The highest rate, bytes a second. It is beyond all lines, and buckets can compute with it for years.
+const RATE_MAX: u64 = 1 << 40;
 /// What a deadline's rate leaves for the end of the work, when fewer lines are busy, and for lines that are busier than most.
 const HEADROOM: f64 = 1.25;
 /// A rate that differs by less than this part is not told again.
@@ -69,7 +71,7 @@ pub fn bounds(limit: RepairLimit, now_ms: u64, busiest_bytes: u64, of: Measured,
     let same = |rate: u64| Bounds { up: Some(rate), down: Some(rate), disk: Some(rate) };
     match limit {
         RepairLimit::None => Bounds::default(),
-        RepairLimit::Rate(rate) => same(rate.max(CLASS_RATE_MIN).0),
+        RepairLimit::Rate(rate) => same(rate.0.clamp(CLASS_RATE_MIN.0, RATE_MAX)),
         RepairLimit::Percent(percent) => {
             let share = |rate: Option<f64>| Some(at_least(rate.unwrap_or(usual) * f64::from(percent) / 100.0));
             Bounds { up: share(of.up), down: share(of.down), disk: None }
@@ -86,7 +88,7 @@ pub fn deadline_rate(busiest_bytes: u64, at_ms: u64, now_ms: u64) -> Option<u64>
 
 fn at_least(rate: f64) -> u64 {
     // Saturates.
-    (rate as u64).max(CLASS_RATE_MIN.0)
+    (rate as u64).clamp(CLASS_RATE_MIN.0, RATE_MAX)
 }
 
 impl Bounds {
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(of(RepairLimit::Percent(50), down_unknown), Bounds { down: Some(30_000_000), ..half }, "the usual rate");
         assert_eq!(
             of(RepairLimit::Percent(1), Measured { up: Some(1e6), down: Some(f64::INFINITY) }),
-            Bounds { up: Some(CLASS_RATE_MIN.0), down: Some(u64::MAX), disk: None }
+            Bounds { up: Some(CLASS_RATE_MIN.0), down: Some(RATE_MAX), disk: None }
         );
     }
 
@@ -275,7 +277,7 @@ mod tests {
         assert_eq!(rate(0, NOW), same(CLASS_RATE_MIN.0), "no work: new work begins slowly until it is counted");
         assert_eq!(rate(80_000, at_ms), Bounds::default(), "the deadline has passed");
         assert_eq!(rate(80_000, at_ms + 1), Bounds::default());
-        assert_eq!(deadline_rate(u64::MAX, at_ms, at_ms - 1), Some(u64::MAX));
+        assert_eq!(deadline_rate(u64::MAX, at_ms, at_ms - 1), Some(RATE_MAX));
     }
 
     #[test]

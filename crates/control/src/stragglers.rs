@@ -30,8 +30,8 @@ struct ReadRate {
 }
 
 impl Stragglers {
-    /// Learns from a finished task that no other task and no rate limit has held back. Stages run in parallel: the slowest of them has waited for its disk for as long as
-    /// all reads took.
+    /// Learns from a finished task that no other task and no rate limit has held back. Stages run in parallel: the slowest of them has waited
+    /// for its disk for as long as all reads took.
     pub fn note(&mut self, node: NodeId, told: &NodeReport, now: Time) {
         let read = told.traffic.read_bytes;
         if told.end != Some(End::Done) || read < READ_BYTES_MIN || told.was_held_back {

@@ -51,6 +51,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 if tidy(&shared, &mut usable) || under_way.is_empty() {
                     schedule.begin_again();
                 }
+                schedule.urge(&shared.health.lock().tally);
                 reports.look(&shared);
                 true
             }
@@ -170,7 +171,7 @@ fn next(shared: &Shared, places: usize) -> (Vec<(StripeId, usize)>, Scope) {
     let mut state = shared.healer.lock();
     let scope = state.judgement.scope.clone();
     let next = state.queue.next(&health.tally, &scope, places, shared.started.now());
-    (next.into_iter().map(|stripe| (stripe, state.queue.urgency(stripe))).collect(), scope)
+    (next.into_iter().map(|stripe| (stripe, health.tally.urgency(stripe))).collect(), scope)
 }
 
 /// Turns repair without a person on or off. Blocks that are being rebuilt are finished.

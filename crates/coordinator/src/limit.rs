@@ -24,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the caller of a change waits for the nodes.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(2);
-const CONFIRMED_POLL: Duration = Duration::from_millis(20);
+const CONFIRMED_POLL: Duration = Duration::from_millis(50);
 /// The farthest deadline.
 const DEADLINE_MS_MAX: u64 = 365 * 86_400_000;
 
@@ -61,7 +61,8 @@ fn due(shared: &Shared) -> Vec<(NodeId, Session, Bounds)> {
     let statuses = shared.members.statuses();
     let up = statuses.iter().filter(|status| status.up);
     let sessions: Vec<Session> = up.filter_map(|status| shared.members.session(status.record.id)).collect();
-    let (rates, now_ms) = (Rates::of(&shared.links()), shared.now_ms());
+    let limit = shared.limit.lock().limit;
+    let (rates, now_ms) = (Rates::for_limit(limit, &shared.links()), shared.now_ms());
     let mut state = shared.limit.lock();
     state.ledger.keep(&statuses.iter().map(|status| status.record.id).collect());
     let wanted = |session: Session| {
@@ -96,7 +97,8 @@ async fn tell(shared: &Shared, node: NodeId, session: Session, bounds: Bounds) {
 
 /// The limit in the answer to a registration.
 pub(crate) fn of_registration(shared: &Shared, node: NodeId) -> v1::LowerLimit {
-    let (rates, now_ms) = (Rates::of(&shared.links()), shared.now_ms());
+    let limit = shared.limit.lock().limit;
+    let (rates, now_ms) = (Rates::for_limit(limit, &shared.links()), shared.now_ms());
     let mut state = shared.limit.lock();
     let bounds = state.bounds(now_ms, &rates, node);
     state.message(bounds)

@@ -181,7 +181,8 @@ impl Rebuilder<'_> {
         Ok(report)
     }
 
-    /// Extends the leases of the blocks that are being written; those of a put live as long as the put. The plan does not wait for it, and the next progress tries again.
+    /// Extends the leases of the blocks that are being written; those of a put live as long as the put. The plan does not wait for it, and
+    /// the next progress tries again.
     fn renew(self, machine: &rebuild::Rebuild) {
         if machine.request().purpose.is_put() {
             return;

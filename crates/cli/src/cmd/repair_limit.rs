@@ -164,7 +164,7 @@ impl Report {
             lines.push(format!("in force at all {} that are up", counted(up.len() as u64, "node")));
         } else {
             let of = counted(up.len() as u64, "node");
-            lines.push(format!("not confirmed by {} of {of} that are up, which keep the limit that they had:", open.len()));
+            lines.push(format!("not confirmed by {} of {of} that are up, which may keep the limit that they had:", open.len()));
             let named = |node: &&Node| format!("  {}: {}", node.name, node.why.as_deref().unwrap_or("no answer yet"));
             lines.extend(open.iter().take(NAMED_MAX).map(named));
             if open.len() > NAMED_MAX {

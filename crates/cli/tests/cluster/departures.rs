@@ -37,7 +37,7 @@ fn a_node_that_is_gone_is_removed_and_comes_back_only_as_a_new_one() {
     assert_eq!(cluster.names_listed(), ["node-01", "node-02", "node-04", "node-05"]);
     assert_eq!(cluster.weft(["cluster", "status"]).ok().stderr, "");
     // Nothing is lost, but five nodes are needed for the default policy.
-    let full = "no new data fit in rs(3,2), the code of the default policy default: it needs 5 nodes, and 4 are up";
+    let full = "no new data fit in rs(3,2), the code of the default policy default: it needs 5 nodes, and 4 are up with a disk";
     wait_for("the status to say what is left", || {
         let status = cluster.weft(["status", "--json"]).json();
         status["level"] == "degraded" && status["reasons"] == serde_json::json!([full])

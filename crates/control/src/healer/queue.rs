@@ -104,7 +104,8 @@ impl Queue {
         self.working = self.left(tally, scope) > 0;
     }
 
-    /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first. Of stripes that wait together, some are tried now and then, in at most half of the open places.
+    /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first.
+    /// Of stripes that wait together, some are tried now and then, in at most half of the open places.
     pub fn next(&mut self, tally: &Tally, scope: &Scope, places: usize, now: Time) -> Vec<StripeId> {
         let open = places.saturating_sub(self.chosen.len());
         if open == 0 {
@@ -171,11 +172,6 @@ impl Queue {
     /// How many stripes are chosen.
     pub fn chosen(&self) -> usize {
         self.chosen.len()
-    }
-
-    /// How urgent a chosen stripe is: the number of further losses that it survives.
-    pub fn urgency(&self, stripe: StripeId) -> usize {
-        self.chosen.get(&stripe).and_then(|condition| condition.now).unwrap_or(usize::MAX)
     }
 
     /// What is due and waits.

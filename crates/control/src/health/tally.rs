@@ -76,6 +76,11 @@ impl Tally {
         self.stripes.get(&stripe)
     }
 
+    /// How many further losses a stripe with bad blocks survives; the highest number if it cannot be read, or has no bad blocks.
+    pub fn urgency(&self, stripe: StripeId) -> usize {
+        self.condition(stripe).and_then(|condition| condition.now).unwrap_or(usize::MAX)
+    }
+
     /// The stripes in a condition; `None` if there are none.
     pub fn stripes_in(&self, condition: &Condition) -> Option<&BTreeSet<StripeId>> {
         self.conditions.get(condition)

@@ -278,7 +278,7 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
     let full = |up| Some(FullPolicy { name: "default".into(), code: "rs(4,2)".into(), needed: 6, up });
     let verdict = |up| Signs { full: full(up), ..signs(&tally) }.verdict();
     assert_eq!(verdict(5).level, Level::Degraded);
-    assert!(verdict(5).reasons.iter().any(|it| it.ends_with("it needs 6 nodes, and 5 are up")), "{:?}", verdict(5));
+    assert!(verdict(5).reasons.iter().any(|it| it.ends_with("it needs 6 nodes, and 5 are up with a disk")), "{:?}", verdict(5));
     assert!(verdict(6).reasons.iter().any(|it| it.ends_with("disks are full")), "{:?}", verdict(6));
     let replaced = Signs { failed: vec![disk(0)], ..signs(&tally) };
     assert_eq!(replaced.verdict().level, Level::Healthy, "nothing is left to do about it");

@@ -65,7 +65,7 @@ pub struct FullPolicy {
     pub code: String,
     /// How many nodes it needs.
     pub needed: usize,
-    /// How many nodes are up.
+    /// How many nodes are up and have a disk that can be used.
     pub up: usize,
 }
 
@@ -164,7 +164,7 @@ impl Signs {
     fn full(&self) -> Option<(Level, String)> {
         let FullPolicy { name, code, needed, up } = self.full.as_ref()?;
         let why = match up < needed {
-            true => format!("it needs {needed} nodes, and {up} are up"),
+            true => format!("it needs {needed} nodes, and {up} are up with a disk"),
             false => "disks are full".to_owned(),
         };
         Some((Level::Degraded, format!("no new data fit in {code}, the code of the default policy {name}: {why}")))

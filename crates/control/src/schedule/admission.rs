@@ -52,7 +52,7 @@ struct Waiting<T> {
     lines: Vec<(Link, u64)>,
 }
 
-/// The waiting and the running repairs of a job.
+/// The waiting and the running repairs.
 #[derive(Debug)]
 pub struct Admission<T> {
     starting: Starting,
@@ -97,6 +97,12 @@ impl<T> Admission<T> {
             self.waiting.push(Waiting { what, rank: (urgency, self.batch, round), lines: needs });
         }
         // Stable: within a batch in the given order.
+        self.waiting.sort_by_key(|waiting| waiting.rank);
+    }
+
+    /// Sets the urgency of all that wait: it changes while they do.
+    pub fn urge(&mut self, urgency: impl Fn(&T) -> usize) {
+        self.waiting.iter_mut().for_each(|waiting| waiting.rank.0 = urgency(&waiting.what));
         self.waiting.sort_by_key(|waiting| waiting.rank);
     }
 
@@ -250,6 +256,10 @@ mod tests {
         let urgent =
             [(1, (2, 0), chain(&[1, 2])), (2, (0, 1), chain(&[3, 4])), (3, (1, 0), chain(&[1, 2])), (4, (0, 0), chain(&[3, 4]))];
         assert_eq!(order(Starting::ByShares, &[&urgent]), [4, 2, 3, 1]);
+        let mut admission = Admission::new(Starting::ByShares);
+        admission.add(urgent);
+        admission.urge(|what| usize::from(*what != 1));
+        assert_eq!(admission.start().map(|(_, what)| what), Some(1), "it has become urgent while it waited");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use futures::{StreamExt as _, stream};
 use rand::{SeedableRng as _, rngs::StdRng};
 use weft_control::{
     healer::{Ended, Scope},
+    health::Tally,
     schedule::{Admission, Cluster, Scheduled, Scheduler, Starting, Ticket},
 };
 use weft_types::{Prefer, StripeId};
@@ -38,8 +39,16 @@ impl<'a> Schedule<'a> {
         self.admission.waiting()
     }
 
+    /// Stripes that wait may have become more urgent.
+    pub(super) fn urge(&mut self, tally: &Tally) {
+        self.admission.urge(|planned| tally.urgency(planned.stripe));
+    }
+
     /// Schedules the rebuilds of stripes, each with its urgency, together. Returns those with which nothing can be done.
     pub(super) async fn add(&mut self, stripes: Vec<(StripeId, usize)>, scope: &Scope) -> Vec<(StripeId, Ended)> {
+        if stripes.is_empty() {
+            return Vec::new();
+        }
         let (worker, shared) = (self.worker, self.worker.shared());
         let view = shared.members.view();
         let looked_up = stream::iter(stripes).map(|(stripe, urgency)| {

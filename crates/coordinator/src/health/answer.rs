@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use weft_control::{
     health::{BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs, fits_bytes},
     members::MemberStatus,
+    view::NodeView,
 };
 use weft_meta::{MetaError, PolicyRecord, Totals};
 use weft_proto::v1;
@@ -135,12 +136,14 @@ struct Space {
     policy: String,
     code: String,
     nodes_needed: usize,
+    /// Those with a disk that can be used.
     nodes_up: usize,
 }
 
 fn space(shared: &Shared, policy: Option<PolicyRecord>) -> Result<Space> {
     let view = shared.members.view();
-    let mut space = Space { nodes_up: view.up_count(), ..Space::default() };
+    let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
+    let mut space = Space { nodes_up: view.nodes.values().filter(has_disk).count(), ..Space::default() };
     for disk in view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks).filter(|disk| !disk.failed) {
         space.total_bytes = space.total_bytes.saturating_add(disk.total_bytes);
         space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes);

@@ -86,6 +86,14 @@ impl State {
 }
 
 impl Rates {
+    /// Of all links, if `limit` needs them.
+    pub(super) fn for_limit(limit: RepairLimit, links: &Links) -> Self {
+        match limit {
+            RepairLimit::Percent(_) => Self::of(links),
+            _ => Self { of: BTreeMap::new(), usual: limit::UNMEASURED_BYTES_PER_S },
+        }
+    }
+
     pub(super) fn of(links: &Links) -> Self {
         let of = limit::measured(links.figures());
         Self { usual: limit::usual(&of), of }

@@ -1038,7 +1038,7 @@ pub struct LimitedNode {
     pub node: u32,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// confirmed, pending, down
+    /// confirmed, pending, refused, down
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
     /// it has not confirmed
