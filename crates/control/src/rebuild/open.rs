@@ -148,6 +148,15 @@ mod tests {
         assert_eq!(chain(scheduled(&[6, 3, 5, 2], 11, &[11]), &suspect).last(), Some(&11));
     }
 
+    #[test]
+    fn a_block_on_a_suspect_node_can_be_copied() {
+        let mut suspect = view(12, &[]);
+        suspect.nodes.get_mut(&NodeId(1)).unwrap().suspect_for = Duration::from_secs(1);
+        let mut request = Request { to: Destination::Nodes(vec![NodeId(11)]), ..request(&[0]) };
+        request.options.scheme = "direct".into();
+        assert_eq!(chain(request, &suspect), [1, 11]);
+    }
+
     /// Nodes 1 and 7 are of rack a, 2, 3 and 8 of b, 4 and 5 of c, 6 of d, 9 of e. Block 0, of node 1, is lost.
     fn racks(cut_off: &[u32]) -> View {
         let mut view = view(9, cut_off);

@@ -56,10 +56,11 @@ impl PlanRequest {
             let way = Way { options: &self.options, network, prefer: &prefer, known };
             planning::rebuild(&self.code, &self.stripe, available, &self.targets, &way, run(slice_len))
         };
-        // Uses as few doubtful blocks as possible.
+        // Uses as few doubtful blocks as possible. What is only copied has no other source.
         let all: Vec<u8> = self.first.iter().chain(&self.more).copied().collect();
-        let mut planned = attempt(&self.first);
-        for count in self.first.len() + 1..=all.len() {
+        let fewest = if rebuilds(&self.options.scheme) { self.first.len() } else { all.len() };
+        let mut planned = attempt(&all[..fewest]);
+        for count in fewest + 1..=all.len() {
             match planned {
                 Err(error) if error.reaction == Reaction::Unavailable => planned = attempt(&all[..count]),
                 other => return other,
