@@ -40,7 +40,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             () = shared.limit.changed.notified() => {}
             Some(node) = telling.next() => {
                 under_way.remove(&node);
-                // One that cannot be reached is told again at the next look.
+                // The next look calls an unreachable node again.
                 continue;
             }
         }

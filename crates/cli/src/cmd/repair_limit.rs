@@ -19,7 +19,7 @@ const NAMED_MAX: usize = 6;
 ///
 /// A rate is in bytes a second, 256KiB/s or more. A share is of each link's measured rate (`weft link ls`); a link without a measured rate
 /// gets the median of the others, or 1 Gbit/s if none was measured. Rates of disks are not measured, so a share limits only links. A
-/// deadline becomes a rate, which is computed anew as the work proceeds; after it, there is no limit.
+/// deadline becomes a rate, which the coordinator recomputes twice a second; after the deadline there is no limit.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
