@@ -31,7 +31,7 @@ pub struct Members {
 #[derive(Debug)]
 struct Member {
     record: NodeRecord,
-    /// Whether it has registered with this coordinator.
+    /// Whether it has registered with this coordinator, with its disks.
     registered: bool,
     /// The coordinator's start, until the node registers.
     last_seen: Time,
@@ -120,7 +120,8 @@ impl Members {
         Self { nodes, disputes, suspect_blocks, down_after, suspect_for, time_of_day }
     }
 
-    /// A node has registered, with this report on its disks. Clears earlier suspicions.
+    /// A node has registered, with this report on its disks. Clears earlier suspicions. A new agent first registers without disks, to learn
+    /// the cluster that it opens them for; it counts only when it registers again with them.
     pub fn registered(&mut self, record: NodeRecord, coding_bytes_per_s: u64, told: &[DiskReport], now: Time) {
         self.disputes.forget(record.id);
         let before = self.nodes.remove(&record.id).map(|before| before.disks).unwrap_or_default();
@@ -130,8 +131,15 @@ impl Members {
             (known.number, told.iter().find(|told| *told.id == *known.id).map_or(state, |told| state.after(told)))
         };
         let disks = record.disks.iter().map(disk).collect();
-        let member =
-            Member { registered: true, last_seen: now, suspect_until: None, disks, coding_bytes_per_s, fsyncs: 0, record };
+        let member = Member {
+            registered: !told.is_empty(),
+            last_seen: now,
+            suspect_until: None,
+            disks,
+            coding_bytes_per_s,
+            fsyncs: 0,
+            record,
+        };
         self.nodes.insert(member.record.id, member);
     }
 
@@ -402,6 +410,17 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_up_only_when_its_disks_are_open() {
+        let mut members = members();
+        members.registered(record(3, NodeState::Up), 7, &[], at(1));
+        assert!(!members.is_up(NodeId(3), at(1)) && !members.view(at(1)).node(NodeId(3)).unwrap().up);
+        assert!(members.are_coming_back() && !members.is_name_up("node-3", at(1)));
+        assert_eq!(members.heartbeat(NodeId(3), &told(70, false), 0, at(1)), None, "it must register with its disks");
+        members.registered(record(3, NodeState::Up), 7, &told(70, false), at(2));
+        assert!(members.is_up(NodeId(3), at(2)));
+    }
+
+    #[test]
     fn free_space_counts_down_until_the_next_heartbeat() {
         let mut members = members();
         members.set_blocks(&[(DiskNumber(1), 4)]);
@@ -423,7 +442,8 @@ mod tests {
         let mut members = members();
         let home = Home { node: NodeId(1), disk: DiskNumber(1) };
         assert!(members.statuses(at(2))[0].disks[&home.disk].listed);
-        members.registered(record(1, NodeState::Up), 7, &[], at(2));
+        let other = DiskReport { id: "other".into(), ..told(70, false).remove(0) };
+        members.registered(record(1, NodeState::Up), 7, &[other], at(2));
         assert!(!members.statuses(at(2))[0].disks[&home.disk].listed, "its agent no longer lists it");
         members.forget_disk(home);
         let status = members.statuses(at(2)).remove(0);

@@ -96,15 +96,22 @@ async fn agents_that_do_not_belong_are_sent_away() {
     }
     assert_eq!(world.client.status().await.unwrap().nodes.len(), 1);
 
-    let registered = member.register(good).await.unwrap().into_inner();
+    let without_disks = member.register(good.clone()).await.unwrap().into_inner();
+    let heartbeat = |of: &weft_proto::v1::RegisterReply, epoch| weft_proto::v1::HeartbeatRequest {
+        node: of.node,
+        epoch,
+        ..weft_proto::v1::HeartbeatRequest::default()
+    };
+    let early = member.heartbeat(heartbeat(&without_disks, without_disks.epoch)).await.unwrap_err();
+    assert_eq!(early.code(), Code::NotFound, "it registers again when its disks are open");
+    let disk = weft_proto::v1::Disk { id: "77".into(), path: "/77".into(), ..weft_proto::v1::Disk::default() };
+    let registered = member.register(wrong(&|r| r.disks = vec![disk.clone()])).await.unwrap().into_inner();
     assert_eq!(
-        (registered.cluster, registered.protocol, registered.link_key.len()),
-        (cluster, weft_proto::PROTOCOL.newest.into(), 32)
+        (&registered.cluster, registered.protocol, registered.link_key.len()),
+        (&cluster, weft_proto::PROTOCOL.newest.into(), 32)
     );
-    let heartbeat =
-        |epoch| weft_proto::v1::HeartbeatRequest { node: registered.node, epoch, ..weft_proto::v1::HeartbeatRequest::default() };
-    member.heartbeat(heartbeat(registered.epoch)).await.unwrap();
-    let stale = member.heartbeat(heartbeat(registered.epoch - 1)).await.unwrap_err();
+    member.heartbeat(heartbeat(&registered, registered.epoch)).await.unwrap();
+    let stale = member.heartbeat(heartbeat(&registered, registered.epoch - 1)).await.unwrap_err();
     assert_eq!(stale.code(), Code::NotFound);
 }
 
