@@ -17,7 +17,7 @@ pub struct SimDisks {
     pub trace: Trace,
 }
 
-const DISK: Capacity = Capacity { total_bytes: 1 << 40, free_bytes: 1 << 39 };
+const DISK: Capacity = Capacity { total_bytes: 1 << 40, free_bytes: 1 << 39, file_system: 0 };
 
 impl OpenDisk for SimDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {

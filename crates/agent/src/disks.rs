@@ -20,7 +20,7 @@ use std::{
 };
 use tokio::time::Instant;
 use weft_proto::v1;
-use weft_store::{BlockReader, BlockStore, NewDisk, Quarantined};
+use weft_store::{BlockReader, BlockStore, Capacity, NewDisk, Quarantined};
 use weft_types::{BlockId, ByteSize, ClusterId, Error, GarbageReason, Reaction, Result};
 
 /// All disks of a node, including failed ones.
@@ -324,7 +324,7 @@ impl Disk {
     fn report(&self) -> v1::Disk {
         let capacity = self.store.as_ref().map_err(Clone::clone).and_then(|store| store.capacity());
         let failed = self.store.as_ref().map_or(true, |store| store.failed().is_some()) || capacity.is_err();
-        let (total_bytes, free_bytes) = capacity.map_or((0, 0), |capacity| (capacity.total_bytes, capacity.free_bytes));
+        let Capacity { total_bytes, free_bytes, file_system } = capacity.unwrap_or_default();
         let quarantined = self.store.as_ref().map_or_else(|_| Quarantined::default(), |store| store.quarantined());
         v1::Disk {
             id: self.id.clone(),
@@ -336,6 +336,7 @@ impl Disk {
             quarantined_bytes: quarantined.bytes,
             blocks: 0,
             gone: false,
+            file_system,
         }
     }
 }

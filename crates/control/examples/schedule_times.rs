@@ -32,6 +32,7 @@ fn view(nodes: u32) -> View {
             path: "/d".into(),
             total_bytes: 1 << 44,
             free_bytes: 1 << 43,
+            file_system: 0,
             failed: false,
             blocks: 0,
         };

@@ -4,13 +4,14 @@
 
 use crate::{
     placement::{self, Ask, NOTHING},
+    reserve::{self, Share},
     view::{DiskView, NodeView, View},
 };
 use rand::{SeedableRng as _, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_types::{
-    ByteSize, Cause, Error, FailureDomain, NodeId, Result, StripeLayout,
+    ByteSize, Cause, Error, FailureDomain, NodeId, RebuildReserve, Result, StripeLayout,
     conversion::{SPOOLED_BEYOND_BYTES, kept_free_bytes},
 };
 
@@ -62,6 +63,7 @@ impl<'a> Wanted<'a> {
             named: false,
             load: &NOTHING,
             bytes: 0,
+            kept: Share::NONE,
         };
         // The number of blocks in a rack does not depend on the random numbers.
         let placed = placement::place(view, &ask, &mut StdRng::seed_from_u64(0)).ok()?;
@@ -74,6 +76,8 @@ impl<'a> Wanted<'a> {
 pub struct KeptFree {
     /// Free space that puts leave too, bytes.
     pub reserve_bytes: u64,
+    /// What puts leave besides, to rebuild the largest node.
+    pub rebuild: RebuildReserve,
     /// Further free space for puts, percent of the disk.
     pub percent: u32,
 }
@@ -81,9 +85,20 @@ pub struct KeptFree {
 impl KeptFree {
     /// Whether a node has a disk that can take a block of this length and keep the required free space; `of` gives a
     /// disk's free bytes. The disk with the most free space counts, because blocks are placed there.
-    fn has_room(self, node: &NodeView, bytes: u64, of: impl Fn(&DiskView) -> u64) -> bool {
-        let kept = |disk: &DiskView| kept_free_bytes(disk.total_bytes, self.reserve_bytes, self.percent);
+    fn has_room(self, node: &NodeView, bytes: u64, share: Share, of: impl Fn(&DiskView) -> u64) -> bool {
+        let kept = |disk: &DiskView| {
+            kept_free_bytes(disk.total_bytes, self.reserve_bytes, self.percent).saturating_add(share.of(disk.total_bytes))
+        };
         node.disks.iter().any(|disk| !disk.failed && of(disk) >= kept(disk).saturating_add(bytes))
+    }
+
+    /// What a disk keeps free besides the reserve, for messages.
+    fn beside(self, share: Share) -> String {
+        let rebuild = match share.is_none() {
+            true => String::new(),
+            false => format!(" and the {share} that puts leave free to rebuild the largest node (rebuild_reserve)"),
+        };
+        format!("the {} % of a disk that conversions leave to puts (conversion_free_percent){rebuild}", self.percent)
     }
 
     /// The nodes that lack the space for a block of a conversion.
@@ -96,17 +111,17 @@ impl KeptFree {
         let is_asked = |node: &&NodeView| !held.contains(&node.id) && !avoid.contains(&node.id);
         let is_usable = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
         let now = |disk: &DiskView| disk.free_bytes;
+        let share = reserve::share(self.rebuild, view, wanted.code.n());
         let (roomy, full): (Vec<_>, Vec<_>) =
-            view.nodes.values().filter(is_asked).filter(is_usable).partition(|node| self.has_room(node, bytes, now));
+            view.nodes.values().filter(is_asked).filter(is_usable).partition(|node| self.has_room(node, bytes, share, now));
         let usable = roomy.len() + full.len();
-        let (block, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
-        let never: BTreeSet<NodeId> =
-            full.iter().filter(|node| !self.has_room(node, bytes, |disk| disk.total_bytes)).map(|node| node.id).collect();
+        let (block, reserve, beside) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.beside(share));
+        let is_too_small = |node: &&&NodeView| !self.has_room(node, bytes, share, |disk| disk.total_bytes);
+        let never: BTreeSet<NodeId> = full.iter().filter(is_too_small).map(|node| node.id).collect();
         let waits = |why: String| {
             Error::retry(format!(
-                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free in addition to the {percent} % of a \
-                 disk that conversions leave to puts (conversion_free_percent), and {why}; the space of removed blocks becomes free \
-                 at the rate that limits.freed_percent_per_hour of the agents allows",
+                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free in addition to {beside}, and {why}; \
+                 the space of removed blocks becomes free at the rate that limits.freed_percent_per_hour of the agents allows",
                 full.len()
             ))
         };
@@ -114,14 +129,14 @@ impl KeptFree {
             if usable - never.len() < count {
                 return Err(Error::unavailable(format!(
                     "a stripe needs {count} nodes, but the disks of {} of {usable} are too small for a block of {block} and {reserve} \
-                     in addition to the {percent} % that conversions leave to puts (conversion_free_percent)",
+                     in addition to {beside}",
                     never.len()
                 ))
                 .cause(Cause::NoSpace));
             }
             return Err(waits(format!("a stripe needs {count} nodes")));
         }
-        self.require_spool(view, wanted.spooled_bytes)?;
+        self.require_spool(view, share, wanted.spooled_bytes)?;
         let full: BTreeSet<NodeId> = full.iter().map(|node| node.id).collect();
         match wanted.crowded(view, &full) {
             Some(crowded) if wanted.crowded(view, &never).is_none() => Err(waits(format!("without these nodes {crowded}"))),
@@ -130,16 +145,14 @@ impl KeptFree {
     }
 
     /// Fails unless some disk can spool a whole stripe.
-    fn require_spool(self, view: &View, bytes: u64) -> Result<()> {
-        let any = |of: fn(&DiskView) -> u64| view.nodes.values().any(|node| node.up && self.has_room(node, bytes, of));
+    fn require_spool(self, view: &View, share: Share, bytes: u64) -> Result<()> {
+        let any = |of: fn(&DiskView) -> u64| view.nodes.values().any(|node| node.up && self.has_room(node, bytes, share, of));
         // If no node is up, space is not the problem.
         if bytes == 0 || view.up_count() == 0 || any(|disk| disk.free_bytes) {
             return Ok(());
         }
-        let (stripe, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
-        let beside = format!(
-            "{stripe} and {reserve} in addition to the {percent} % that conversions leave to puts (conversion_free_percent)"
-        );
+        let (stripe, reserve) = (ByteSize(bytes), ByteSize(self.reserve_bytes));
+        let beside = format!("{stripe} and {reserve} in addition to {}", self.beside(share));
         Err(match any(|disk| disk.total_bytes) {
             true => Error::retry(format!(
                 "waits for space: the agent that writes a stripe may have to spool it to a disk, but no disk of any node has {beside} free"
@@ -157,14 +170,22 @@ mod tests {
     use std::{sync::Arc, time::Duration};
     use weft_types::{DiskNumber, Reaction};
 
-    const KEPT: KeptFree = KeptFree { reserve_bytes: 20, percent: 10 };
+    const KEPT: KeptFree = KeptFree { reserve_bytes: 20, rebuild: RebuildReserve::Off, percent: 10 };
 
     /// Nodes with these free bytes of 1000, in alternating racks.
     fn view(free: &[u64], racks: u32) -> View {
         let node = |(id, free): (u32, &u64)| {
             let (number, path) = (DiskNumber(id), Arc::<str>::from(""));
-            let disk =
-                DiskView { number, id: path.clone(), path, total_bytes: 1000, free_bytes: *free, failed: false, blocks: 0 };
+            let disk = DiskView {
+                number,
+                id: path.clone(),
+                path,
+                total_bytes: 1000,
+                free_bytes: *free,
+                file_system: 0,
+                failed: false,
+                blocks: 0,
+            };
             let (name, rack) = (id.to_string().into(), format!("r{}", id % racks).into());
             (
                 NodeId(id),
@@ -204,6 +225,18 @@ mod tests {
     }
 
     #[test]
+    fn a_conversion_also_leaves_what_puts_leave_to_rebuild_the_largest_node() {
+        let code = weft_codes::parse("rs(1,1)").unwrap();
+        let wanted = Wanted { count: 3, ..two_of(&code) };
+        let kept = KeptFree { rebuild: RebuildReserve::Auto, ..KEPT };
+        // A quarter of 1000 on four nodes.
+        assert_eq!(kept.without_room(&view(&[375, 374, 375, 375], 1), &wanted).map(numbers), Ok(vec![2]));
+        let waits = kept.without_room(&view(&[375, 374, 374, 375], 1), &wanted).unwrap_err();
+        assert!(waits.message.contains("(conversion_free_percent) and the 25.0 % that puts leave free"), "{waits}");
+        assert_eq!(KEPT.without_room(&view(&[125; 4], 1), &wanted).map(numbers), Ok(vec![]));
+    }
+
+    #[test]
     fn a_node_that_is_unreachable_or_holds_a_block_has_no_room() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
         let wanted = two_of(&code);
@@ -220,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_stripe_to_be_spooled_waits_for_a_disk_with_room() {
-        let spool = |free: &[u64], bytes| KEPT.require_spool(&view(free, 1), bytes).map_err(|error| error.reaction);
+        let spool = |free: &[u64], bytes| KEPT.require_spool(&view(free, 1), Share::NONE, bytes).map_err(|error| error.reaction);
         assert_eq!(spool(&[100, 520, 100], 400), Ok(()), "to the byte");
         assert_eq!(spool(&[100, 519, 100], 400), Err(Reaction::Retry));
         assert_eq!(spool(&[100, 100], 880), Err(Reaction::Retry));

@@ -26,6 +26,7 @@ pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
             path: "/d".into(),
             total_bytes: 1 << 40,
             free_bytes: 1 << 39,
+            file_system: 0,
             failed: false,
             blocks: 0,
         };

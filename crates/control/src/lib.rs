@@ -8,6 +8,7 @@
 //! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks are usable at one moment |
 //! | [`departures`] | whether a node or disk that is gone for good can be forgotten |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what space conversions leave free |
+//! | [`reserve`] | what space puts leave free, so that the largest node can be rebuilt |
 //! | [`cool`] | which copies are dropped when data has cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`job`] | when an operator's job works, retries and waits, and how it ended |
@@ -54,6 +55,7 @@ pub mod put;
 pub mod read;
 pub mod rebuild;
 pub mod recovery;
+pub mod reserve;
 pub mod retries;
 pub mod run;
 pub mod schedule;

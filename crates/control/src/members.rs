@@ -48,6 +48,8 @@ struct Member {
 pub struct DiskState {
     /// Free bytes.
     pub free_bytes: u64,
+    /// Equal for disks on one file system of one machine; 0: unknown.
+    pub file_system: u64,
     /// The size of its quarantine.
     pub quarantined: Quarantined,
     /// The number of its blocks in the metadata.
@@ -74,6 +76,8 @@ pub struct DiskReport {
     pub failed: bool,
     /// Free bytes.
     pub free_bytes: u64,
+    /// Equal for disks on one file system of one machine; 0: unknown.
+    pub file_system: u64,
     /// The size of its quarantine.
     pub quarantined: Quarantined,
 }
@@ -322,9 +326,9 @@ impl Members {
     fn node_view(&self, member: &Member, now: Time) -> NodeView {
         let record = &member.record;
         let disk = |disk: &DiskRecord| {
-            let DiskState { free_bytes, blocks, .. } = member.disks.get(&disk.number).copied().unwrap_or_default();
-            let (id, path) = (Arc::clone(&disk.id), Arc::clone(&disk.path));
-            DiskView { number: disk.number, id, path, total_bytes: disk.total_bytes, free_bytes, failed: disk.failed, blocks }
+            let DiskState { free_bytes, file_system, blocks, .. } = member.disks.get(&disk.number).copied().unwrap_or_default();
+            let (id, path, total_bytes) = (Arc::clone(&disk.id), Arc::clone(&disk.path), disk.total_bytes);
+            DiskView { number: disk.number, id, path, total_bytes, free_bytes, file_system, failed: disk.failed, blocks }
         };
         NodeView {
             id: record.id,
@@ -344,7 +348,9 @@ impl Members {
 
 impl DiskState {
     fn after(self, told: &DiskReport) -> Self {
-        Self { free_bytes: told.free_bytes, quarantined: told.quarantined, listed: true, ..self }
+        // A disk that fails no longer says where it is.
+        let file_system = if told.file_system == 0 { self.file_system } else { told.file_system };
+        Self { free_bytes: told.free_bytes, file_system, quarantined: told.quarantined, listed: true, ..self }
     }
 }
 
@@ -377,7 +383,8 @@ mod tests {
     }
 
     fn told(free_bytes: u64, failed: bool) -> Vec<DiskReport> {
-        vec![DiskReport { id: "d".into(), failed, free_bytes, quarantined: Quarantined { blocks: 1, bytes: 5 } }]
+        let (file_system, quarantined) = (7, Quarantined { blocks: 1, bytes: 5 });
+        vec![DiskReport { id: "d".into(), failed, free_bytes, file_system, quarantined }]
     }
 
     /// Nodes 1 and 2, which were up before; node 1 registers at second 1.

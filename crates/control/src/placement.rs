@@ -4,7 +4,10 @@
 //! Racks are filled evenly, which minimises the fullest of them. Within a rack the emptiest node comes first; the order
 //! of equals is random.
 
-use crate::view::{DiskView, NodeView, View};
+use crate::{
+    reserve::Share,
+    view::{DiskView, NodeView, View},
+};
 use rand::{Rng, seq::SliceRandom};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
@@ -54,6 +57,8 @@ pub struct Ask<'a> {
     pub named: bool,
     /// Bytes that a disk must have free, including the reserve.
     pub bytes: u64,
+    /// What of each disk must stay free besides.
+    pub kept: Share,
     /// The load that earlier placements of the same batch gave each node; nodes with less come first.
     pub load: &'a BTreeMap<NodeId, u64>,
 }
@@ -72,9 +77,8 @@ pub struct Placed {
 
 /// Chooses homes. The error states how many nodes there are and how many are needed.
 pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
-    let free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
     let mut candidates: Vec<Candidate<'_>> =
-        view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask, rng.random())).collect();
+        asked(view, ask).filter_map(|node| Candidate::new(node, ask, rng.random())).collect();
     // Suspect nodes are used only if there are not enough others.
     let trusted = candidates.iter().filter(|candidate| !candidate.node.is_suspect()).count();
     if trusted >= ask.count && !ask.named {
@@ -110,8 +114,9 @@ pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
 }
 
 /// The disk of a node for a new block: the one with the most free space, if that suffices.
-pub fn disk_for(node: &NodeView, bytes: u64) -> Option<&DiskView> {
-    let usable = node.disks.iter().filter(|disk| !disk.failed && disk.free_bytes >= bytes);
+pub fn disk_for(node: &NodeView, bytes: u64, kept: Share) -> Option<&DiskView> {
+    let has_room = |disk: &&DiskView| disk.free_bytes >= bytes.saturating_add(kept.of(disk.total_bytes));
+    let usable = node.disks.iter().filter(|disk| !disk.failed).filter(has_room);
     usable.max_by_key(|disk| (disk.free_bytes, std::cmp::Reverse(disk.blocks), std::cmp::Reverse(disk.number)))
 }
 
@@ -133,7 +138,7 @@ struct RackFill<'a> {
 
 impl<'a> Candidate<'a> {
     fn new(node: &'a NodeView, ask: &Ask<'_>, draw: u32) -> Option<Self> {
-        let disk = disk_for(node, ask.bytes)?;
+        let disk = disk_for(node, ask.bytes, ask.kept)?;
         let (total, free) = node.disks.iter().filter(|disk| !disk.failed).fold((0u64, 0u64), |(total, free), disk| {
             (total.saturating_add(disk.total_bytes), free.saturating_add(disk.free_bytes))
         });
@@ -184,11 +189,17 @@ fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
     }
     let full = full_disks(view, ask);
     let cause = if full.is_empty() { Cause::TooFewNodes } else { Cause::NoSpace };
+    let (kept, help) = match is_kept(view, ask) {
+        false => (String::new(), ""),
+        true => (
+            format!(" beside the {} that puts leave free to rebuild the largest node", ask.kept),
+            "; add nodes or disks, remove objects, or set a smaller rebuild_reserve",
+        ),
+    };
     Error::unavailable(format!(
         "{code} needs {count} more nodes for a stripe, but only {found} of the {up} nodes that are up can take a block of it: the \
-         others hold one already, have failed, or have less than {} free on every disk{}",
+         others hold one already, have failed, or have less than {} free on every disk{kept}{full}{help}",
         human_bytes(ask.bytes),
-        full
     ))
     .cause(cause)
 }
@@ -198,10 +209,20 @@ fn narrower(up: usize) -> String {
     if up < 2 { String::new() } else { format!(", or use a code with at most {up} blocks") }
 }
 
+/// Whether some node lacks space only because of what is kept free.
+fn is_kept(view: &View, ask: &Ask<'_>) -> bool {
+    let has_room = |node: &NodeView, kept: Share| disk_for(node, ask.bytes, kept).is_some();
+    asked(view, ask).any(|node| has_room(node, Share::NONE) && !has_room(node, ask.kept))
+}
+
+/// The nodes that could take a block if they have the space.
+fn asked<'a>(view: &'a View, ask: &Ask<'_>) -> impl Iterator<Item = &'a NodeView> {
+    view.nodes.values().filter(|node| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id))
+}
+
 /// Lists the fullest disks of the nodes that lack space.
 fn full_disks(view: &View, ask: &Ask<'_>) -> String {
-    let is_free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
-    let nodes = view.nodes.values().filter(is_free).filter(|node| disk_for(node, ask.bytes).is_none());
+    let nodes = asked(view, ask).filter(|node| disk_for(node, ask.bytes, ask.kept).is_none());
     let disks = nodes.flat_map(|node| node.disks.iter().filter(|disk| !disk.failed).map(move |disk| (node, disk)));
     let name = |(node, disk): (&NodeView, &DiskView)| format!("{}:{} has {}", node.name, disk.path, human_bytes(disk.free_bytes));
     let mut named: Vec<String> = disks.take(FULL_DISKS_NAMED + 1).map(name).collect();

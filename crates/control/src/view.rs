@@ -56,6 +56,8 @@ pub struct DiskView {
     pub total_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
+    /// Equal for disks on one file system of one machine; 0: unknown.
+    pub file_system: u64,
     /// Whether it failed, or its agent no longer has it.
     pub failed: bool,
     /// The number of its blocks, as far as known.

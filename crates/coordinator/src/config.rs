@@ -10,7 +10,7 @@ use weft_control::options::check_slice_len;
 use weft_meta::PolicyRecord;
 use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
 use weft_schemes::Kind;
-use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, Result};
+use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, RebuildReserve, Result};
 
 /// The heartbeat intervals that agents accept.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
@@ -101,7 +101,11 @@ pub struct CoordinatorConfig {
     pub default_failure_domain: String,
     /// A disk with less free space than this gets no new block.
     pub disk_reserve: ByteSize,
-    /// Share of each disk that conversions leave free for puts, in addition to `disk_reserve`; below 100. A conversion waits if too few
+    /// Share of each disk that puts and conversions leave free, in addition to `disk_reserve`, so that the largest node can be rebuilt. Repair
+    /// may use it. `auto`: the share of the largest node in all, and nothing if every stripe has a block on every node or if all nodes share
+    /// one file system. `off`: nothing. `15%`: this share, always.
+    pub rebuild_reserve: RebuildReserve,
+    /// Share of each disk that conversions leave free for puts, in addition to `disk_reserve` and `rebuild_reserve`; below 100. A conversion waits if too few
     /// nodes have more free space.
     pub conversion_free_percent: u32,
     /// A conversion waits this long for a node that is down and holds its new blocks, because the node may be restarting.
@@ -142,6 +146,7 @@ impl Default for CoordinatorConfig {
             default_code: "rs(6,3)".into(),
             default_failure_domain: "rack".into(),
             disk_reserve: ByteSize(64 << 20),
+            rebuild_reserve: RebuildReserve::Auto,
             conversion_free_percent: 10,
             conversion_restart_ms: 300_000,
             limits: ClassLimits::default(),
@@ -189,10 +194,12 @@ impl CoordinatorConfig {
             );
             return Err(Error::invalid(message));
         }
-        if self.conversion_free_percent >= 100 {
+        let reserve = if let RebuildReserve::Percent(percent) = self.rebuild_reserve { percent } else { 0 };
+        if self.conversion_free_percent.saturating_add(reserve) >= 100 {
             let asked = self.conversion_free_percent;
             return Err(Error::invalid(format!(
-                "conversion_free_percent is {asked}: it must be less than 100, to leave space for conversions"
+                "conversion_free_percent is {asked}: with rebuild_reserve ({}) it must be less than 100, to leave space for conversions",
+                self.rebuild_reserve
             )));
         }
         self.limits.check()?;
@@ -306,6 +313,14 @@ mod tests {
         assert!(
             wrong(CoordinatorConfig { conversion_free_percent: 100, ..config.clone() })
                 .contains("conversion_free_percent is 100")
+        );
+        let both =
+            CoordinatorConfig { conversion_free_percent: 50, rebuild_reserve: RebuildReserve::Percent(50), ..config.clone() };
+        assert!(wrong(both).contains("with rebuild_reserve (50%) it must be less than 100"));
+        let reserve: CoordinatorConfig = toml::from_str("rebuild_reserve = '12%'").unwrap();
+        assert_eq!(reserve.rebuild_reserve, RebuildReserve::Percent(12));
+        assert!(
+            toml::from_str::<CoordinatorConfig>("rebuild_reserve = '120%'").unwrap_err().to_string().contains("use auto, off")
         );
         let limits: CoordinatorConfig =
             toml::from_str("limits.repair_percent = 50\nlimits.scrub_bytes_per_s = \"1MiB\"").unwrap();

@@ -200,6 +200,7 @@ fn reports(disks: &[v1::Disk]) -> Vec<DiskReport> {
         id: disk.id.clone(),
         failed: disk.failed,
         free_bytes: disk.free_bytes,
+        file_system: disk.file_system,
         quarantined: Quarantined { blocks: disk.quarantined_blocks, bytes: disk.quarantined_bytes },
     };
     disks.iter().map(report).collect()

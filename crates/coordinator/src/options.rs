@@ -11,6 +11,7 @@ use weft_control::{
     limit::UNMEASURED_BYTES_PER_S,
     links,
     options::{Assignment, RepairOptions, WriteOptions},
+    reserve::{self, Share},
     stragglers,
     view::{NodeView, View},
 };
@@ -99,7 +100,16 @@ pub(crate) fn write_network(options: &WriteOptions, shared: &Shared, writer: Par
 impl Shared {
     /// The space that conversions leave free.
     pub(crate) fn kept_free(&self) -> KeptFree {
-        KeptFree { reserve_bytes: self.config.disk_reserve.0, percent: self.config.conversion_free_percent }
+        KeptFree {
+            reserve_bytes: self.config.disk_reserve.0,
+            rebuild: self.config.rebuild_reserve,
+            percent: self.config.conversion_free_percent,
+        }
+    }
+
+    /// What of each disk stays free of new data in stripes of `n` blocks, so that the largest node can be rebuilt.
+    pub(crate) fn kept_for_repair(&self, view: &View, n: usize) -> Share {
+        reserve::share(self.config.rebuild_reserve, view, n)
     }
 
     /// The nodes that get no block of a conversion: see [`KeptFree::without_room`].

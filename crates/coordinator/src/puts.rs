@@ -367,6 +367,7 @@ fn request(shared: &Shared, upload: UploadId, new: &NewUpload, code: &SharedCode
         repair: options::usual_repair(shared),
         resumes_max: shared.config.resumes_max,
         disk_reserve_bytes: shared.config.disk_reserve.0,
+        rebuild_reserve: shared.config.rebuild_reserve,
         long_wait_ms: shared.config.stall_ms / WAIT_SHARE,
     }
 }

@@ -23,6 +23,7 @@ use weft_control::{
     rebuild::{
         self, Action, Arriving, Destination, Event, Lease, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
     },
+    reserve::Share,
     run::{OnFailure, Report, StallPolicy},
     view::View,
 };
@@ -241,5 +242,6 @@ pub(crate) fn request(
         avoid: BTreeSet::new(),
         resumes_max: shared.config.resumes_max,
         disk_reserve_bytes: shared.config.disk_reserve.0,
+        kept: Share::NONE,
     }
 }

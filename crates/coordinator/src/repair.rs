@@ -166,7 +166,12 @@ impl<'a> Repair<'a> {
         let (named, failure_domain) = ((&code, &self.object.name), self.failure_domain);
         let request = rebuild::request(self.shared, named, stripe.clone(), lost, &self.options, failure_domain);
         let to = if self.to.is_empty() { Destination::Anywhere } else { Destination::Nodes(self.to.clone()) };
-        let (request, shares) = (Request { to, ..request }, Shares::default());
+        // Further copies are new data: they leave the room that repair may need.
+        let kept = match self.replicas {
+            Some(_) => shared.kept_for_repair(&shared.members.view(), code.n()),
+            None => request.kept,
+        };
+        let (request, shares) = (Request { to, kept, ..request }, Shares::default());
         let rebuilder = Rebuilder { shared: self.shared, version: self.object.version, shares: &shares };
         if self.explain {
             let (planned, warnings) = rebuilder.explain(request)?;

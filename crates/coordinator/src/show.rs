@@ -187,6 +187,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
             quarantined_bytes: state.quarantined.bytes,
             blocks: blocks.get(&disk.number).copied().unwrap_or(0),
             gone: is_gone(status, disk.number),
+            file_system: state.file_system,
         }
     };
     v1::Node {

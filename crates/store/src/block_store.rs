@@ -109,12 +109,14 @@ pub trait BlockReader: Send + Sync {
 }
 
 /// The size of a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// The size of the disk, in bytes.
     pub total_bytes: u64,
     /// The bytes that can still be written.
     pub free_bytes: u64,
+    /// Equal for disks on one file system of one machine; 0: unknown.
+    pub file_system: u64,
 }
 
 /// The size of the quarantine.

@@ -41,6 +41,16 @@ fn the_local_store_conforms() {
 }
 
 #[test]
+fn directories_of_one_file_system_are_known_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| open(&dir.path().join(name)).capacity().unwrap());
+    assert!(one.file_system != 0 && one.file_system == other.file_system, "{one:?} {other:?}");
+    if let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") {
+        assert_ne!(open(elsewhere.path()).capacity().unwrap().file_system, one.file_system);
+    }
+}
+
+#[test]
 fn a_disk_keeps_its_identity_and_its_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let (meta, bytes) = put(&open(dir.path()), 4097, 10_000);

@@ -11,6 +11,7 @@ mod garbage;
 mod ids;
 mod jobs;
 mod layout;
+mod rebuild_reserve;
 mod records;
 mod repair_limit;
 mod rows;
@@ -30,6 +31,7 @@ pub use jobs::{
     LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
 };
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
+pub use rebuild_reserve::RebuildReserve;
 pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, Held, HelperSelect, Home, NodeRecord,
     NodeState, ObjectName, Owner, PlacedBlock, Prefer, PutKey, REPLICAS_MAX, StripeRecord, UploadId,

@@ -117,6 +117,8 @@ struct Space {
     total_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
+    /// What of the disks puts leave free, so that the largest node can be rebuilt; 0: nothing.
+    kept_bytes: u64,
     /// How many bytes of new data fit under the default policy.
     fits_bytes: u64,
     policy: String,
@@ -166,6 +168,7 @@ impl Report {
                 total_bytes: it.total_bytes,
                 used_bytes: it.total_bytes.saturating_sub(it.free_bytes),
                 free_bytes: it.free_bytes,
+                kept_bytes: it.kept_bytes,
                 fits_bytes: it.fits_bytes,
                 policy: it.policy,
                 code: it.code,
@@ -291,11 +294,13 @@ fn first_lines<T>(all: &[T], noun: &str, line: impl Fn(&T) -> String) -> String 
 }
 
 fn space_text(it: &Report) -> String {
-    let Space { total_bytes, used_bytes, free_bytes, fits_bytes, policy, code } = &it.space;
-    let [total, used, free, fits] = [total_bytes, used_bytes, free_bytes, fits_bytes].map(|bytes| human_bytes(*bytes));
+    let Space { total_bytes, used_bytes, free_bytes, kept_bytes, fits_bytes, policy, code } = &it.space;
+    let [total, used, free, fits, kept] =
+        [total_bytes, used_bytes, free_bytes, fits_bytes, kept_bytes].map(|bytes| human_bytes(*bytes));
+    let kept = if *kept_bytes == 0 { String::new() } else { format!(", {kept} kept for repair") };
     let why = if *fits_bytes == 0 { ": too few nodes are up, or disks are full" } else { "" };
     let mut text =
-        format!("space: {used} of {total} used, {free} free; {fits} of new data fit in {code} (policy {policy}){why}\n");
+        format!("space: {used} of {total} used, {free} free{kept}; {fits} of new data fit in {code} (policy {policy}){why}\n");
     let amount = |blocks: u64, bytes: u64| {
         if blocks == 0 { "none".to_owned() } else { format!("{} ({})", counted(blocks, "block"), human_bytes(bytes)) }
     };

@@ -136,6 +136,7 @@ fn unit(field: &Field) -> &'static str {
         ("Vec<PathBuf>", _) => "list of paths",
         ("ClusterId", _) => "32 hex digits",
         ("AutoSize", _) => "size, or `auto`",
+        ("RebuildReserve", _) => "`auto`, `off` or a share",
         ("ByteSize", "s") => "rate",
         ("ByteSize", _) => "size",
         ("u32" | "u64", "ms") => "ms",

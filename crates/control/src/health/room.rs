@@ -1,13 +1,17 @@
 //! How much new data fits into the free space.
 
-use crate::view::View;
+use crate::{
+    reserve::Share,
+    view::{DiskView, View},
+};
 
 /// The bytes of new data that fit with a code of k data blocks and n blocks in total, if each node takes one block of a stripe and racks do
-/// not matter. `reserve_bytes` of each disk stay free. Nodes that are down and failed disks do not count.
-pub fn fits_bytes(view: &View, k: usize, n: usize, reserve_bytes: u64) -> u64 {
+/// not matter. `reserve_bytes` and the share of each disk stay free. Nodes that are down and failed disks do not count.
+pub fn fits_bytes(view: &View, k: usize, n: usize, reserve_bytes: u64, kept: Share) -> u64 {
+    let free = |disk: &DiskView| disk.free_bytes.saturating_sub(reserve_bytes).saturating_sub(kept.of(disk.total_bytes));
     let free = view.nodes.values().filter(|node| node.up).map(|node| {
         let usable = node.disks.iter().filter(|disk| !disk.failed);
-        usable.map(|disk| disk.free_bytes.saturating_sub(reserve_bytes)).fold(0, u64::saturating_add)
+        usable.map(free).fold(0, u64::saturating_add)
     });
     let free: Vec<u128> = free.map(u128::from).collect();
     // If each of the n blocks has this many bytes, no node takes more.
@@ -35,14 +39,22 @@ mod tests {
             }
             view
         };
-        assert_eq!(fits_bytes(&with(&[100; 6], &[]), 4, 6, 0), 400);
-        assert_eq!(fits_bytes(&with(&[100; 6], &[]), 4, 6, 10), 360);
-        assert_eq!(fits_bytes(&with(&[100; 12], &[]), 4, 6, 0), 800);
-        assert_eq!(fits_bytes(&with(&[100; 6], &[3]), 4, 6, 0), 0, "too few nodes");
-        assert_eq!(fits_bytes(&with(&[50, 50, 50, 9_000], &[]), 2, 3, 0), 2 * 75, "75 on the large one, 75 on two others each");
-        assert_eq!(fits_bytes(&View::default(), 4, 6, 0), 0);
+        assert_eq!(fits_bytes(&with(&[100; 6], &[]), 4, 6, 0, Share::NONE), 400);
+        assert_eq!(fits_bytes(&with(&[100; 6], &[]), 4, 6, 10, Share::NONE), 360);
+        assert_eq!(fits_bytes(&with(&[100; 12], &[]), 4, 6, 0, Share::NONE), 800);
+        assert_eq!(fits_bytes(&with(&[100; 6], &[3]), 4, 6, 0, Share::NONE), 0, "too few nodes");
+        assert_eq!(
+            fits_bytes(&with(&[50, 50, 50, 9_000], &[]), 2, 3, 0, Share::NONE),
+            2 * 75,
+            "75 on the large one, 75 on two others each"
+        );
+        assert_eq!(fits_bytes(&View::default(), 4, 6, 0, Share::NONE), 0);
         let mut failed = with(&[100; 7], &[]);
         failed.nodes.get_mut(&NodeId(7)).unwrap().disks[0].failed = true;
-        assert_eq!(fits_bytes(&failed, 4, 6, 0), 400);
+        assert_eq!(fits_bytes(&failed, 4, 6, 0, Share::NONE), 400);
+        let mut large = with(&[300; 6], &[]);
+        large.nodes.values_mut().for_each(|node| node.disks[0].total_bytes = 1_000);
+        let kept = crate::reserve::share(weft_types::RebuildReserve::Percent(20), &large, 6);
+        assert_eq!(fits_bytes(&large, 4, 6, 30, kept), 4 * 70);
     }
 }

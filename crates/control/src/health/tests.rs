@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     fixtures::{BLOCK_LEN, home, stripe, view},
+    reserve,
     view::View,
 };
 use proptest::prelude::*;
@@ -275,8 +276,15 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
     assert_eq!(gone.reasons, [format!("2 of 6 nodes are down: node-02, node-04 ({hint})")]);
 
     let disk = |blocks| FailedDisk { node: "node-01".into(), path: "/srv/a".into(), blocks };
-    let full = |up| Some(FullPolicy { name: "default".into(), code: "rs(4,2)".into(), needed: 6, up });
-    let verdict = |up| Signs { full: full(up), ..signs(&tally) }.verdict();
+    let kept = reserve::Share::NONE;
+    let full = |up, kept| Some(FullPolicy { name: "default".into(), code: "rs(4,2)".into(), needed: 6, up, kept });
+    let verdict = |up| Signs { full: full(up, kept), ..signs(&tally) }.verdict();
+    let kept = reserve::share(weft_types::RebuildReserve::Percent(15), &View::default(), 6);
+    let reserved = Signs { full: full(6, kept), ..signs(&tally) }.verdict();
+    assert!(
+        reserved.reasons[0].contains("disks are full up to the 15.0 % that is kept free to rebuild the largest node"),
+        "{reserved:?}"
+    );
     assert_eq!(verdict(5).level, Level::Degraded);
     assert!(verdict(5).reasons.iter().any(|it| it.ends_with("it needs 6 nodes, and 5 are up with a disk")), "{:?}", verdict(5));
     assert!(verdict(6).reasons.iter().any(|it| it.ends_with("disks are full")), "{:?}", verdict(6));

@@ -1,6 +1,7 @@
 //! Whether the cluster is healthy, and why not.
 
 use super::Counts;
+use crate::reserve::Share;
 use std::time::Duration;
 use weft_types::counted;
 
@@ -67,6 +68,8 @@ pub struct FullPolicy {
     pub needed: usize,
     /// How many nodes are up and have a disk that can be used.
     pub up: usize,
+    /// If data would fit without it: what of each disk is kept free to rebuild the largest node.
+    pub kept: Share,
 }
 
 /// The input of a verdict.
@@ -162,10 +165,14 @@ impl Signs {
     }
 
     fn full(&self) -> Option<(Level, String)> {
-        let FullPolicy { name, code, needed, up } = self.full.as_ref()?;
-        let why = match up < needed {
-            true => format!("it needs {needed} nodes, and {up} are up with a disk"),
-            false => "disks are full".to_owned(),
+        let FullPolicy { name, code, needed, up, kept } = self.full.as_ref()?;
+        let why = match (up < needed, kept.is_none()) {
+            (true, _) => format!("it needs {needed} nodes, and {up} are up with a disk"),
+            (false, true) => "disks are full".to_owned(),
+            (false, false) => format!(
+                "disks are full up to the {kept} that is kept free to rebuild the largest node (rebuild_reserve): add nodes or disks, or \
+                 remove objects"
+            ),
         };
         Some((Level::Degraded, format!("no new data fit in {code}, the code of the default policy {name}: {why}")))
     }

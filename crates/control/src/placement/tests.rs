@@ -13,6 +13,7 @@ fn node(id: u32, rack: &str) -> NodeView {
         path: "/d".into(),
         total_bytes: 100 * BLOCK,
         free_bytes: 50 * BLOCK,
+        file_system: 0,
         failed: false,
         blocks: 0,
     };
@@ -34,7 +35,8 @@ fn view(racks: &[usize]) -> View {
 
 fn ask<'a>(count: usize, tolerance: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> Ask<'a> {
     let failure_domain = FailureDomain::Rack;
-    Ask { code: "rs(k,m)", count, tolerance, failure_domain, held, avoid, named: false, bytes: BLOCK, load: &NOTHING }
+    let (bytes, kept) = (BLOCK, Share::NONE);
+    Ask { code: "rs(k,m)", count, tolerance, failure_domain, held, avoid, named: false, bytes, kept, load: &NOTHING }
 }
 
 fn per_rack(view: &View, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<String, usize> {
@@ -112,6 +114,32 @@ fn full_failed_and_suspect_are_avoided() {
         let error = place(&view, &ask(3, 1, &[], &avoid), &mut rng).unwrap_err();
         assert!(error.message.contains("only 2 of the 4"), "{error}");
     }
+}
+
+#[test]
+fn what_is_kept_free_is_not_used_and_the_error_says_why() {
+    let (mut view, avoid) = (view(&[3]), BTreeSet::new());
+    // Of 100 blocks, 24 are kept.
+    let kept = crate::reserve::share(weft_types::RebuildReserve::Percent(24), &view, 3);
+    view.nodes.values_mut().flat_map(|node| &mut node.disks).for_each(|disk| disk.free_bytes = 25 * BLOCK);
+    let mut rng = StdRng::seed_from_u64(1);
+    let ask = Ask { kept, ..ask(3, 2, &[], &avoid) };
+    assert_eq!(place(&view, &ask, &mut rng).unwrap().homes.len(), 3, "to the byte");
+    let node = view.nodes.get_mut(&NodeId(2)).unwrap();
+    node.disks.iter_mut().for_each(|disk| disk.free_bytes -= 1);
+    let error = place(&view, &ask, &mut rng).unwrap_err();
+    assert_eq!(error.cause, Some(Cause::NoSpace));
+    for part in [
+        "only 2 of the 3",
+        "24.0 % that puts leave free to rebuild the largest node (node-2:/d has",
+        "remove objects, or set a smaller rebuild_reserve",
+    ] {
+        assert!(error.message.contains(part), "{part}: {error}");
+    }
+    assert_eq!(place(&view, &Ask { kept: Share::NONE, ..ask.clone() }, &mut rng).unwrap().homes.len(), 3, "repair may use it");
+    view.nodes.get_mut(&NodeId(2)).unwrap().disks.iter_mut().for_each(|disk| disk.free_bytes = 0);
+    let error = place(&view, &ask, &mut rng).unwrap_err();
+    assert!(error.cause == Some(Cause::NoSpace) && !error.message.contains("rebuild_reserve"), "the disk is just full: {error}");
 }
 
 #[test]

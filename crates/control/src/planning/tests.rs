@@ -45,6 +45,7 @@ fn view() -> View {
             path: "/d".into(),
             total_bytes: 1,
             free_bytes: 1,
+            file_system: 0,
             failed: false,
             blocks: 0,
         }],

@@ -183,7 +183,7 @@ mod tests {
     use proptest::prelude::*;
     use rand::{SeedableRng, rngs::StdRng};
     use weft_plan::Network;
-    use weft_types::{AutoSize, FailureDomain, ObjectName};
+    use weft_types::{AutoSize, FailureDomain, ObjectName, RebuildReserve};
 
     fn begin(scheme: &str, kept_free: Option<KeptFree>) -> StripeBegin {
         let request = Request {
@@ -197,6 +197,7 @@ mod tests {
             repair: RepairOptions::new("conventional".into(), AutoSize::bytes(16 << 10)),
             resumes_max: 2,
             disk_reserve_bytes: 0,
+            rebuild_reserve: RebuildReserve::Off,
             long_wait_ms: 2_500,
         };
         StripeBegin::new(request, stripe().layout, options(scheme))
@@ -408,7 +409,7 @@ mod tests {
         let ended = on(&mut begin("direct", None), Event::Begin, &view(5, &[]));
         assert!(matches!(&ended[..], [Action::End(Err(error))] if error.message.contains('5')), "{ended:?}");
         // Nodes 7 and 8 have only the space that conversions must leave free.
-        let kept_free = Some(KeptFree { reserve_bytes: 0, percent: 10 });
+        let kept_free = Some(KeptFree { reserve_bytes: 0, rebuild: RebuildReserve::Off, percent: 10 });
         let mut full = view(8, &[]);
         for id in [7, 8] {
             full.nodes.get_mut(&NodeId(id)).unwrap().disks[0].free_bytes = 1 << 20;

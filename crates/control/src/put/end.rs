@@ -9,6 +9,7 @@ use super::{
 use crate::{
     rebuild::{self, Destination, Lost, Purpose, RebuiltBlock},
     recovery,
+    reserve::Share,
     run::{End, Report},
     view::{NodeView, View},
 };
@@ -195,6 +196,7 @@ impl StripeEnd {
             avoid,
             resumes_max: request.resumes_max,
             disk_reserve_bytes: request.disk_reserve_bytes,
+            kept: Share::NONE,
         };
         self.actions.push(Action::Rebuild(Box::new(rebuild)));
         self.state = State::Rebuilding(what);

@@ -7,6 +7,7 @@ use crate::{
     capacity::Wanted,
     options::{Assignment, WriteOptions},
     placement::{self, Ask, Placed},
+    reserve::{self, Share},
     view::{NodeView, View},
 };
 use rand::{Rng, RngCore};
@@ -76,7 +77,8 @@ impl Request {
         let bytes = stripe.block_len(0).saturating_add(self.disk_reserve_bytes);
         let (tolerance, failure_domain) = (self.code.tolerance(), self.failure_domain);
         let (data, count) = (stripe.data_blocks() as usize, stripe.blocks().count());
-        let blocks = Ask { code: &spec, count, tolerance, failure_domain, held: &[], avoid, named: false, load, bytes };
+        let kept = reserve::share(self.rebuild_reserve, site.view, self.code.n());
+        let blocks = Ask { code: &spec, count, tolerance, failure_domain, held: &[], avoid, named: false, load, bytes, kept };
         let all = placement::nodes_needed(data, count, self.replicas);
         let described = placement::described(&spec, self.replicas);
         // Copies may share racks: the loss of a rack then loses copies, but no data.
@@ -121,6 +123,7 @@ impl Request {
             named: false,
             load: &placement::NOTHING,
             bytes: stripe.layout.block_len(0).saturating_add(self.disk_reserve_bytes),
+            kept: Share::NONE,
         };
         view.nodes.values().any(is_trusted) && placement::place(view, &ask, &mut rng).is_ok()
     }
@@ -181,7 +184,7 @@ mod tests {
     use crate::{fixtures, put::tests::request};
     use rand::{SeedableRng, rngs::StdRng};
     use std::time::Duration;
-    use weft_types::{DiskNumber, Layout};
+    use weft_types::{Cause, DiskNumber, Layout, RebuildReserve};
 
     fn home(node: u32) -> Home {
         Home { node: NodeId(node), disk: DiskNumber(node) }
@@ -224,6 +227,30 @@ mod tests {
         assert!(has_spare(&seventh, 10) && !has_spare(&seventh, 11), "it lacks space");
         seventh.nodes.get_mut(&NodeId(7)).unwrap().suspect_for = Duration::from_secs(1);
         assert!(!has_spare(&seventh, 0));
+    }
+
+    #[test]
+    fn a_new_stripe_leaves_room_to_rebuild_the_largest_node_and_one_that_has_begun_may_use_it() {
+        let mut view = fixtures::view(8, &[]);
+        let stripe = StripeLayout { layout: Layout::new(8192, 8192, 1).unwrap(), k: 4, m: 2, data_len: 4 * 8192 };
+        let homes = |view: &View, reserve: RebuildReserve| {
+            let request = Request { rebuild_reserve: reserve, ..request() };
+            let options = WriteOptions::new("direct".to_owned(), 4096, true).unwrap();
+            let (network, mut rng) = (|_: Party| Network::uniform(1e8), StdRng::seed_from_u64(1));
+            let mut site = Site { view, coding_bytes_per_s: &|_| 0.0, network: &network, rng: &mut rng };
+            request.homes_of(&[stripe], &options, &BTreeSet::new(), &mut site).map(|placed| placed[0].homes.len())
+        };
+        // An eighth of each disk of 1 TiB.
+        let fill = |view: &mut View, free| view.nodes.values_mut().for_each(|node| node.disks[0].free_bytes = free);
+        fill(&mut view, (1 << 37) + 8192);
+        assert_eq!(homes(&view, RebuildReserve::Auto), Ok(6));
+        fill(&mut view, (1 << 37) + 8191);
+        let error = homes(&view, RebuildReserve::Auto).unwrap_err();
+        assert!(error.cause == Some(Cause::NoSpace) && error.message.contains("12.5 %"), "{error}");
+        assert_eq!(homes(&view, RebuildReserve::Off), Ok(6));
+        assert!(homes(&view, RebuildReserve::Percent(13)).is_err() && homes(&view, RebuildReserve::Percent(12)).is_ok());
+        let request = Request { rebuild_reserve: RebuildReserve::Auto, ..request() };
+        assert!(request.has_spare(&fixtures::stripe(), &view, &mut StdRng::seed_from_u64(1)));
     }
 
     #[test]

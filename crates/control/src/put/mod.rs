@@ -40,7 +40,9 @@ use crate::{
 use rand::RngCore;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_types::{BlockId, BlockState, Error, FailureDomain, Home, NodeId, ObjectName, Result, TaskTraffic, UploadId};
+use weft_types::{
+    BlockId, BlockState, Error, FailureDomain, Home, NodeId, ObjectName, RebuildReserve, Result, TaskTraffic, UploadId,
+};
 
 /// What all stripes of a put have in common.
 #[derive(Debug, Clone)]
@@ -65,6 +67,8 @@ pub struct Request {
     pub resumes_max: u32,
     /// Bytes that must stay free on a disk.
     pub disk_reserve_bytes: u64,
+    /// What else stays free when homes are chosen for a stripe. What has begun may use it.
+    pub rebuild_reserve: RebuildReserve,
     /// A node that waited for another for this long when its plan ended did not fail itself, milliseconds.
     pub long_wait_ms: u32,
 }

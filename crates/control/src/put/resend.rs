@@ -7,6 +7,7 @@ use super::{
 use crate::{
     capacity::Wanted,
     placement::{self, Ask, NOTHING},
+    reserve::Share,
     view::View,
 };
 use std::collections::{BTreeSet, VecDeque};
@@ -132,6 +133,7 @@ impl StripeEnd {
             named: false,
             load: &NOTHING,
             bytes: stripe.layout.block_len(0).saturating_add(request.disk_reserve_bytes),
+            kept: Share::NONE,
         };
         let mut found = placement::place(world.view, &ask, &mut world.rng)?.homes.into_iter();
         homes.iter_mut().filter(|home| home.is_none()).for_each(|home| *home = found.next());

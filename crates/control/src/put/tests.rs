@@ -10,7 +10,7 @@ use crate::{
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
-use weft_types::{AutoSize, Owner, Party, PlacedBlock, Reaction, StripeRecord, UploadId};
+use weft_types::{AutoSize, Owner, Party, PlacedBlock, Reaction, RebuildReserve, StripeRecord, UploadId};
 
 const BLOCKS: u8 = 6;
 
@@ -26,6 +26,7 @@ pub(super) fn request() -> Request {
         repair: RepairOptions::new("conventional".into(), AutoSize::bytes(16 << 10)),
         resumes_max: 3,
         disk_reserve_bytes: 0,
+        rebuild_reserve: RebuildReserve::Off,
         long_wait_ms: 2_500,
     }
 }
@@ -453,7 +454,7 @@ fn data_is_sent_again_a_limited_number_of_times() {
 
 #[test]
 fn a_conversion_that_sends_again_leaves_the_space_for_puts() {
-    let kept_free = Some(KeptFree { reserve_bytes: 0, percent: 10 });
+    let kept_free = Some(KeptFree { reserve_bytes: 0, rebuild: RebuildReserve::Off, percent: 10 });
     let mut little = view(12, &[]);
     (7..=9).for_each(|id| little.nodes.get_mut(&NodeId(id)).unwrap().disks[0].free_bytes = 1 << 20);
     let mut played = Played::new(Request { kept_free, ..request() }, sent("direct"), little, |index| index > 2);

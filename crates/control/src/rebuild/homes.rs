@@ -100,7 +100,7 @@ impl Request {
             )));
         }
         let bytes = self.bytes_needed();
-        let disk = placement::disk_for(node, bytes);
+        let disk = placement::disk_for(node, bytes, self.kept);
         let disk = disk.ok_or_else(|| {
             Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))).cause(Cause::NoSpace)
         })?;
@@ -122,7 +122,7 @@ impl Request {
         let at_home = |lost: &Lost| {
             let node = self.partly_lost().find(|(block, _)| *block == (lost.index, lost.copy))?.1;
             let node = view.node(node).filter(|node| node.up && may_take(node.id))?;
-            let disk = placement::disk_for(node, self.bytes_needed())?;
+            let disk = placement::disk_for(node, self.bytes_needed(), self.kept)?;
             Some(Home { node: node.id, disk: disk.number })
         };
         let mut homes: Vec<Option<Home>> = self.lost.iter().map(at_home).collect();
@@ -269,7 +269,8 @@ impl Request {
     fn placement<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
         let (tolerance, bytes) = (self.code.tolerance(), self.bytes_needed());
         let failure_domain = self.unit_of_placement();
-        placement::Ask { code, count, tolerance, failure_domain, held, avoid, named: false, bytes, load: &NOTHING }
+        let kept = self.kept;
+        placement::Ask { code, count, tolerance, failure_domain, held, avoid, named: false, bytes, kept, load: &NOTHING }
     }
 
     /// The blocks that stay, and their nodes.

@@ -30,7 +30,9 @@ pub use machine::Rebuild;
 pub use object::{lacking_copies, leaves_others, named_block, room_for_copies};
 pub use reading::PlanRequest;
 
-use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::Report, schedule::Scheduled, view::View};
+use crate::{
+    helpers::LastUsed, options::RepairOptions, planning::Planned, reserve::Share, run::Report, schedule::Scheduled, view::View,
+};
 use rand::RngCore;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
@@ -67,6 +69,8 @@ pub struct Request {
     pub resumes_max: u32,
     /// Bytes that must stay free on a disk.
     pub disk_reserve_bytes: u64,
+    /// What of each disk stays free besides; nothing for repairs.
+    pub kept: Share,
 }
 
 /// The purpose of a rebuild.

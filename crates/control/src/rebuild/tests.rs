@@ -29,6 +29,7 @@ pub(super) fn request(lost: &[u8]) -> Request {
         avoid: BTreeSet::new(),
         resumes_max: 8,
         disk_reserve_bytes: 0,
+        kept: Share::NONE,
     }
 }
 
@@ -627,4 +628,15 @@ proptest! {
         }
         played.check_end();
     }
+}
+
+#[test]
+fn a_repair_uses_the_space_that_new_copies_leave() {
+    let mut view = view(8, &[1]);
+    // A quarter of each disk of 1 TiB is kept, and less is free.
+    view.nodes.values_mut().for_each(|node| node.disks[0].free_bytes = 1 << 37);
+    let kept = crate::reserve::share(weft_types::RebuildReserve::Percent(25), &view, 6);
+    let homes = |kept| Request { kept, ..request(&[0]) }.choose_homes(&view, &mut BlocksGiven::new());
+    assert!(homes(Share::NONE).unwrap().homes[0].is_some());
+    assert_eq!(homes(kept).unwrap_err().cause, Some(Cause::NoSpace));
 }

@@ -7,7 +7,7 @@
 use super::{
     Assigning, Assignment, Candidates, Line, Load, Parts, Repair, Speeds, Transfer, balance, baseline, lower_bound, parts, rounds,
 };
-use crate::{placement, view::View};
+use crate::{placement, reserve::Share, view::View};
 use rand::RngCore;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -330,7 +330,7 @@ impl Nodes {
         for node in view.nodes.values() {
             let next = racks.len() as u32;
             let rack = *racks.entry(&node.rack).or_insert(next);
-            let free_bytes = placement::disk_for(node, 0).map_or(0, |disk| disk.free_bytes);
+            let free_bytes = placement::disk_for(node, 0, Share::NONE).map_or(0, |disk| disk.free_bytes);
             facts.push(Facts { up: node.up, suspect: node.is_suspect(), free_bytes, rack });
         }
         let rates: Vec<(f64, f64)> =

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use weft_control::{
     health::{BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs, fits_bytes},
     members::MemberStatus,
+    reserve::{self, Share},
     view::NodeView,
 };
 use weft_meta::{MetaError, PolicyRecord, Totals};
@@ -56,6 +57,7 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
         total_bytes: space.total_bytes,
         free_bytes: space.free_bytes,
         fits_bytes: space.fits_bytes,
+        kept_bytes: space.kept_bytes,
         policy: space.policy,
         code: space.code,
     })
@@ -131,8 +133,12 @@ async fn objects_of(shared: &Shared, stripes: Vec<StripeId>) -> Result<Vec<v1::O
 struct Space {
     total_bytes: u64,
     free_bytes: u64,
+    /// What puts leave free to rebuild the largest node.
+    kept_bytes: u64,
     /// By the default policy.
     fits_bytes: u64,
+    /// If data would fit without it: the share of each disk that is kept free.
+    kept: Share,
     policy: String,
     code: String,
     nodes_needed: usize,
@@ -150,7 +156,10 @@ fn space(shared: &Shared, policy: Option<PolicyRecord>) -> Result<Space> {
     }
     if let Some(policy) = policy {
         let code = shared.code(&policy.code)?;
-        space.fits_bytes = fits_bytes(&view, code.k(), code.n(), shared.config.disk_reserve.0);
+        let kept = shared.kept_for_repair(&view, code.n());
+        let fits = |kept| fits_bytes(&view, code.k(), code.n(), shared.config.disk_reserve.0, kept);
+        (space.kept_bytes, space.fits_bytes) = (reserve::kept_bytes(&view, kept), fits(kept));
+        space.kept = if space.fits_bytes == 0 && fits(Share::NONE) > 0 { kept } else { Share::NONE };
         (space.policy, space.code, space.nodes_needed) = (policy.name, policy.code, code.n());
     }
     Ok(space)
@@ -159,8 +168,13 @@ fn space(shared: &Shared, policy: Option<PolicyRecord>) -> Result<Space> {
 impl Space {
     /// The default policy, if no new data fit in it.
     fn full(&self) -> Option<FullPolicy> {
-        let full =
-            FullPolicy { name: self.policy.clone(), code: self.code.clone(), needed: self.nodes_needed, up: self.nodes_up };
+        let full = FullPolicy {
+            name: self.policy.clone(),
+            code: self.code.clone(),
+            needed: self.nodes_needed,
+            up: self.nodes_up,
+            kept: self.kept,
+        };
         (self.fits_bytes == 0 && !self.code.is_empty()).then_some(full)
     }
 }

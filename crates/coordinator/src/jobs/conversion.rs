@@ -32,6 +32,7 @@ use weft_control::{
     conversion::{self, Outcome, rate::ReadRate, room::Room, writers::Writers},
     job::{Again, Counted, Passed},
     placement::{self, Ask},
+    reserve::Share,
 };
 use weft_meta::{MetaError, ObjectRecord, Page, PolicyRecord};
 use weft_proto::{rpc::CONVERSIONS_PER_AGENT_MAX, v1};
@@ -133,6 +134,7 @@ async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result<Conversion
         named: false,
         load: &placement::NOTHING,
         bytes: shared.config.disk_reserve.0,
+        kept: Share::NONE,
     };
     let view = shared.members.view();
     placement::place(&view, &ask, &mut *shared.rng()).map_err(|error| view.lacking_nodes(error))?;

@@ -19,15 +19,15 @@ async fn healing(nodes: u32, racks: u32) -> World {
 }
 
 impl World {
-    async fn health(&self) -> api::HealthReply {
+    pub(crate) async fn health(&self) -> api::HealthReply {
         self.client.health().await.unwrap()
     }
 
-    async fn told(&self) -> api::Healing {
+    pub(crate) async fn told(&self) -> api::Healing {
         self.health().await.healing.unwrap()
     }
 
-    async fn until_healthy(&self) {
+    pub(crate) async fn until_healthy(&self) {
         self.until("the cluster is healthy", async |world| world.health().await.level == "healthy").await;
     }
 
@@ -35,19 +35,19 @@ impl World {
         self.until("the node is down", async |world| !world.up().await.contains(&node)).await;
     }
 
-    async fn state(&self, node: u32) -> String {
+    pub(crate) async fn state(&self, node: u32) -> String {
         let status = self.client.status().await.unwrap();
         status.nodes.into_iter().find(|it| it.id == node).unwrap().state
     }
 
     /// The highest generation of an object's blocks.
-    async fn generation(&self, key: &str) -> u32 {
+    pub(crate) async fn generation(&self, key: &str) -> u32 {
         let stripes = self.stat(key).await.stripes;
         stripes.iter().flat_map(|stripe| &stripe.blocks).map(|block| block.generation).max().unwrap()
     }
 
     /// What nodes of an object's blocks hold: each stripe's blocks on different nodes, all of them good.
-    async fn assert_whole(&self, key: &str, bytes: &[u8]) {
+    pub(crate) async fn assert_whole(&self, key: &str, bytes: &[u8]) {
         assert_eq!(self.not_ok(key).await, []);
         for stripe in self.stat(key).await.stripes {
             let mut nodes: Vec<u32> = stripe.blocks.iter().map(|block| block.node).collect();

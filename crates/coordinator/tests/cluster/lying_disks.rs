@@ -49,6 +49,7 @@ impl OpenDisk for LyingDisks {
                 spoils: Arc::clone(&self.spoils),
                 dir: dir.to_path_buf(),
                 disk_bytes: Arc::clone(&self.disk_bytes),
+                file_system: id as u64 | 1,
             }),
         })
     }
@@ -60,6 +61,8 @@ struct LyingStore {
     spoils: Spoils,
     dir: PathBuf,
     disk_bytes: DiskBytes,
+    /// Of its own, if it has a chosen size.
+    file_system: u64,
 }
 
 /// Bytes of all files in a directory and below.
@@ -111,7 +114,10 @@ impl BlockStore for LyingStore {
     fn capacity(&self) -> Result<Capacity> {
         match self.disk_bytes.load(Ordering::Relaxed) {
             0 => self.store.capacity(),
-            total_bytes => Ok(Capacity { total_bytes, free_bytes: total_bytes.saturating_sub(bytes_in(&self.dir)) }),
+            total_bytes => {
+                let free_bytes = total_bytes.saturating_sub(bytes_in(&self.dir));
+                Ok(Capacity { total_bytes, free_bytes, file_system: self.file_system })
+            }
         }
     }
 

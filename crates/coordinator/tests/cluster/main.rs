@@ -23,6 +23,7 @@ mod puts;
 mod reads;
 mod refusals;
 mod repairs;
+mod reserve;
 mod restarts;
 mod slow_net;
 mod small;

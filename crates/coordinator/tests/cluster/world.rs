@@ -22,7 +22,7 @@ use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
 use weft_proto::{MemoryNet, Security};
 use weft_store::Sidecar;
-use weft_types::{ByteSize, Clock, Error, NodeId, Party, Result};
+use weft_types::{ByteSize, Clock, Error, NodeId, Party, RebuildReserve, Result};
 
 /// The longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -82,6 +82,7 @@ impl World {
             disk_reserve: ByteSize(0),
             // Independent of the free space of the machine's own disk.
             conversion_free_percent: 0,
+            rebuild_reserve: RebuildReserve::Off,
             conversion_restart_ms: 2_000,
             ..CoordinatorConfig::default()
         };

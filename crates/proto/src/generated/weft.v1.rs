@@ -30,6 +30,9 @@ pub struct Disk {
     /// its node is up and no longer lists it; only in StatusReply
     #[prost(bool, tag = "9")]
     pub gone: bool,
+    /// equal for disks on one file system of one machine; 0: unknown
+    #[prost(fixed64, tag = "10")]
+    pub file_system: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterRequest {
@@ -941,6 +944,9 @@ pub struct HealthReply {
     pub cluster: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "28")]
     pub healing: ::core::option::Option<Healing>,
+    /// of the disks that can be used: what puts leave free to rebuild the largest node
+    #[prost(uint64, tag = "29")]
+    pub kept_bytes: u64,
 }
 /// What the cluster does by itself about bad blocks.
 #[derive(Clone, PartialEq, ::prost::Message)]

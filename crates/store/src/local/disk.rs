@@ -8,6 +8,7 @@ use crate::block_store::{Capacity, Quarantined};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, Cause, ClusterId, Error, Result};
@@ -33,6 +34,8 @@ pub(super) struct Disk {
     /// The size of the quarantine, counted when the disk was opened.
     pub(super) quarantined: Mutex<Quarantined>,
     pub(super) fsyncs: Fsyncs,
+    /// Equal for directories on one file system of one machine; 0: unknown.
+    file_system: u64,
     /// Holds the lock until the last user of the disk is dropped.
     lock: File,
 }
@@ -79,7 +82,8 @@ impl Disk {
         lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(context("cannot write its lock file"))?;
         let (claimed, failed, shards) = (Mutex::default(), Mutex::default(), Mutex::default());
         let quarantined = Mutex::new(quarantine::count(&dir.join(QUARANTINE))?);
-        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, quarantined, fsyncs, lock })
+        let file_system = file_system(dir).map_err(context("cannot read its file system"))?;
+        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, quarantined, fsyncs, file_system, lock })
     }
 
     pub(super) fn blocks_dir(&self) -> PathBuf {
@@ -167,7 +171,7 @@ impl Disk {
         let stat =
             rustix::fs::statvfs(&self.dir).map_err(|error| cannot_open(&self.dir, "cannot read its size", &error.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(Capacity { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
+        Ok(Capacity { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail), file_system: self.file_system })
     }
 
     fn claims(&self) -> std::sync::MutexGuard<'_, BTreeSet<BlockId>> {
@@ -190,6 +194,14 @@ impl Disk {
             }
         }
     }
+}
+
+/// Identifies the file system of a directory: by its device, and by the machine's current boot, which is drawn at random.
+fn file_system(dir: &Path) -> io::Result<u64> {
+    let device = fs::metadata(dir)?.dev();
+    let Ok(boot) = fs::read_to_string("/proc/sys/kernel/random/boot_id") else { return Ok(0) };
+    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    Ok(u64::from_str_radix(&digits, 16).map_or(0, |boot| boot ^ device))
 }
 
 impl Drop for Disk {
