@@ -2,13 +2,17 @@
 //!
 //! Stripes of rs(6,3) and rs(10,4) lie on random nodes; one node is lost. `assigned`: all batches are scheduled. `first
 //! batch`: the first one is, and its first repairs start. The lookups in the metadata, and the plans with their proofs, are
-//! not part of it (see the example plan_times of the coordinator).
+//! not part of it (see the example plan_times of the coordinator). Fails if a schedule takes longer than it may.
 
 // This program measures real time.
 #![allow(clippy::disallowed_methods)]
 
 use rand::{SeedableRng, rngs::StdRng, seq::index};
-use std::{collections::BTreeSet, fs, time::Instant};
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{Duration, Instant},
+};
 use weft_control::{
     Time,
     schedule::{Admission, BLOCKS_PER_NODE, Cluster, Open, Scheduler, Starting},
@@ -20,9 +24,14 @@ use weft_types::{DiskNumber, HelperSelect, NodeId, Prefer};
 
 const BLOCK_LEN: u64 = 64 << 20;
 
-/// Lost blocks, nodes, and the scheme.
-const CASES: [(usize, u32, &str); 4] =
-    [(100, 16, "auto"), (10_000, 100, "auto"), (100_000, 1_000, "conventional"), (100_000, 1_000, "auto")];
+/// Lost blocks, nodes, the scheme, and how long all may take, milliseconds.
+const CASES: [(usize, u32, &str, u64); 5] = [
+    (100, 16, "auto", 10),
+    (10_000, 100, "conventional", 1_000),
+    (10_000, 100, "auto", 1_000),
+    (100_000, 1_000, "conventional", 30_000),
+    (100_000, 1_000, "auto", 30_000),
+];
 
 fn view(nodes: u32) -> View {
     let node = |id: u32| {
@@ -83,7 +92,7 @@ fn main() -> Result<(), String> {
         "code", "blocks", "nodes", "scheme", "first batch", "assigned", "peak memory"
     );
     for spec in ["rs(6,3)", "rs(10,4)"] {
-        for (count, nodes, scheme) in CASES {
+        for (count, nodes, scheme, most_ms) in CASES {
             let (view, network, patterns) = (view(nodes), Network::uniform(1e9), Patterns::new(1 << 20));
             let open = lost(spec, nodes, count)?;
             let (cluster, mut rng) = (Cluster { view: &view, network: &network, patterns: &patterns }, StdRng::seed_from_u64(2));
@@ -101,11 +110,14 @@ fn main() -> Result<(), String> {
                 }
             }
             let all = begun.elapsed();
-            let ms = |time: std::time::Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
+            let ms = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
             let first = first.map(ms).unwrap_or_default();
             println!("{spec:<10} {count:>7} {nodes:>6} {scheme:<13} {first:>12} {:>12} {:>14}", ms(all), peak_memory());
             if scheduled != count {
                 return Err(format!("{scheduled} of {count} blocks were scheduled"));
+            }
+            if all > Duration::from_millis(most_ms) {
+                return Err(format!("{count} blocks took longer than {most_ms} ms"));
             }
         }
     }

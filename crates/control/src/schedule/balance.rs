@@ -141,6 +141,10 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load, speeds: &Spe
     let carried: Vec<u64> = draft.loads.iter().map(|load| direction.of(load)).collect();
     let times: Vec<u64> = (0..carried.len()).map(|node| speeds.time(direction, node, carried[node])).collect();
     thin_out(&mut groups, &times);
+    // Levels are those of these nodes: one that can take nothing, such as the lost one, never fills up.
+    let mut is_reached = vec![false; carried.len()];
+    groups.iter().flat_map(|group| &group.candidates).for_each(|node| is_reached[*node as usize] = true);
+    let reached: Vec<usize> = (0..carried.len()).filter(|node| is_reached[*node]).collect();
     let (first, nodes, size) = (1 + groups.len(), carried.len(), direction.of(&load).max(1));
     let mut flow = Flow::new(first + nodes + 1);
     for (at, group) in (1..).zip(&mut groups) {
@@ -150,25 +154,27 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load, speeds: &Spe
     let links: Vec<Arc> = (first..first + nodes).map(|node| flow.arc(node, first + nodes, 0)).collect();
     let wanted: u64 = groups.iter().map(|group| group.places.len() as u64).sum();
     let room = |level: u64, node: usize| speeds.bytes(direction, node, level).saturating_sub(carried[node]) / size;
-    let least = times.iter().min().copied().unwrap_or(0);
+    let least = reached.iter().map(|node| times[*node]).min().unwrap_or(0);
     let most = least.saturating_add(speeds.time_max(wanted.saturating_mul(size)));
-    let all_rooms = |level: u64| (0..nodes).map(|node| room(level, node)).fold(0, u64::saturating_add);
-    // The lowest level at which the nodes together have room.
-    let mut level = first_that(least, most, |level| all_rooms(level) >= wanted);
+    let all_rooms = |level: u64| reached.iter().map(|node| room(level, *node)).fold(0, u64::saturating_add);
+    // The lowest level at which the nodes together have room. Half of the way at a time, so that all fill evenly.
+    let lowest = first_that(least, most, |level| all_rooms(level) >= wanted);
+    let half_way = |level: u64| if lowest - level > size { level + (lowest - level) / 2 } else { lowest };
+    let mut level = half_way(least);
     let (mut rooms, mut placed) = (vec![0; nodes], 0);
     while placed < wanted {
-        for node in 0..nodes {
+        for node in reached.iter().copied() {
             let wider = room(level, node);
             flow.widen(links[node], wider - rooms[node]);
             rooms[node] = wider;
         }
         placed += flow.fill();
-        if rooms.iter().all(|room| *room >= wanted) {
+        if reached.iter().all(|node| rooms[*node] >= wanted) {
             break;
         }
         // The next level at which a node has room for one more.
         let next = |node: usize| speeds.time(direction, node, carried[node] + (rooms[node] + 1) * size);
-        level = (0..nodes).map(next).min().unwrap_or(level);
+        level = if level < lowest { half_way(level) } else { reached.iter().copied().map(next).min().unwrap_or(level) };
     }
     for group in &groups {
         let chosen = group.candidates.iter().zip(&group.arcs).filter(|(_, arc)| flow.carried(**arc) > 0);
