@@ -8,9 +8,13 @@
 //! is full only if further repairs use the rest. With fair links, all repairs together take the least time; but each takes
 //! memory at its nodes, and a link that many share makes each look slow. A hub is full with its own helpers, so fewer of
 //! these suffice.
+//!
+//! Often more repairs fit than may run at a time. Those that start must then fill all links evenly: if the repairs of a few
+//! destinations came first, the others would wait idly for their turn. So the one starts whose links have most left to
+//! start and least that runs, each counted by the time that the repair needs of it: what is left falls evenly.
 
 use super::Starting;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use weft_types::NodeId;
 
 /// A whole link.
@@ -43,13 +47,21 @@ pub struct Ticket(u64);
 /// A link by its number: those of uplinks are even.
 type Link = usize;
 
+/// What a repair needs of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Use {
+    link: Link,
+    time: u64,
+    /// The share of the link that it takes while it runs.
+    share: u64,
+}
+
 #[derive(Debug)]
 struct Waiting<T> {
     what: T,
     /// More urgent ones first, then those of earlier batches and rounds.
     rank: (usize, u64, u32),
-    /// The time that it needs of each link.
-    lines: Vec<(Link, u64)>,
+    uses: Vec<Use>,
 }
 
 /// The waiting and the running repairs.
@@ -59,12 +71,13 @@ pub struct Admission<T> {
     batch: u64,
     last: u64,
     links: BTreeMap<NodeId, Link>,
-    /// By link: the share that is given out, the time that is still to be carried, and what has been carried.
+    /// By link: the share that is given out, the time of the repairs that wait less that of those that run, and what has been
+    /// carried.
     taken: Vec<u64>,
-    left: Vec<u64>,
+    due: Vec<i64>,
     carried: Vec<u64>,
     waiting: Vec<Waiting<T>>,
-    running: BTreeMap<Ticket, Vec<(Link, u64)>>,
+    running: BTreeMap<Ticket, Vec<Use>>,
 }
 
 impl<T> Admission<T> {
@@ -76,7 +89,7 @@ impl<T> Admission<T> {
             last: 0,
             links: BTreeMap::new(),
             taken: Vec::new(),
-            left: Vec::new(),
+            due: Vec::new(),
             carried: Vec::new(),
             waiting: Vec::new(),
             running: BTreeMap::new(),
@@ -93,8 +106,8 @@ impl<T> Admission<T> {
                 let link = self.link(line.node);
                 needs.extend([(link, line.up), (link + 1, line.down)].into_iter().filter(|(_, time)| *time > 0));
             }
-            needs.iter().for_each(|(link, time)| self.left[*link] += time);
-            self.waiting.push(Waiting { what, rank: (urgency, self.batch, round), lines: needs });
+            needs.iter().for_each(|(link, time)| self.due[*link] += *time as i64);
+            self.waiting.push(Waiting { what, rank: (urgency, self.batch, round), uses: uses(&needs) });
         }
         // Stable: within a batch in the given order.
         self.waiting.sort_by_key(|waiting| waiting.rank);
@@ -118,84 +131,84 @@ impl<T> Admission<T> {
             Starting::OneByOne => (!self.waiting.is_empty() && self.running.is_empty()).then_some(0),
             Starting::ByShares | Starting::Polling => self.fitting(),
         }?;
-        let Waiting { what, lines, .. } = self.waiting.remove(at);
-        shares(&lines).for_each(|(link, share)| self.taken[link] += share);
+        let Waiting { what, uses, .. } = self.waiting.remove(at);
+        for Use { link, time, share } in &uses {
+            self.taken[*link] += share;
+            self.due[*link] -= 2 * *time as i64;
+        }
         self.last += 1;
         let ticket = Ticket(self.last);
-        self.running.insert(ticket, lines);
+        self.running.insert(ticket, uses);
         Some((ticket, what))
     }
 
     /// A repair has ended.
     pub fn ended(&mut self, ticket: Ticket) {
-        let Some(lines) = self.running.remove(&ticket) else { return };
-        shares(&lines).for_each(|(link, share)| self.taken[link] = self.taken[link].saturating_sub(share));
-        for (link, time) in lines {
-            self.left[link] = self.left[link].saturating_sub(time);
+        for Use { link, time, share } in self.running.remove(&ticket).into_iter().flatten() {
+            self.taken[link] = self.taken[link].saturating_sub(share);
+            self.due[link] += time as i64;
             self.carried[link] += time;
         }
     }
 
-    /// Of the most urgent and oldest ones that fit, the one whose busiest link has most left to carry (or has carried
-    /// least). One that does not fit keeps its links free of less urgent ones, so that it is not passed over for ever.
+    /// Of the most urgent and oldest ones that fit, the one whose links are most due (or have carried least). One
+    /// that does not fit keeps its links free of less urgent ones, so that it is not passed over for ever.
     fn fitting(&self) -> Option<usize> {
-        let (mut kept_free, mut rank) = (BTreeSet::new(), None);
-        let mut best: Option<(u64, usize)> = None;
-        for (at, waiting) in self.waiting.iter().enumerate() {
-            if rank != Some(waiting.rank) {
-                if best.is_some() {
-                    break;
+        let mut is_kept_free = vec![false; self.taken.len()];
+        let has_unknown = self.running.values().filter(|uses| uses.is_empty()).count() < UNKNOWN_MAX;
+        let mut at = 0;
+        for of_rank in self.waiting.chunk_by(|one, next| one.rank == next.rank) {
+            let mut best: Option<(i128, usize)> = None;
+            for (at, Waiting { uses, .. }) in (at..).zip(of_rank) {
+                let fits = |of: &Use| self.taken[of.link] + of.share <= SHARES_MAX && !is_kept_free[of.link];
+                let score = self.score(uses);
+                let is_better = best.is_none_or(|(most, _)| score > most);
+                if is_better && uses.iter().all(fits) && (has_unknown || !uses.is_empty()) {
+                    best = Some((score, at));
                 }
-                let before = self.waiting[..at].iter().filter(|other| Some(other.rank) == rank);
-                kept_free.extend(before.flat_map(|other| &other.lines).map(|(link, _)| *link));
-                rank = Some(waiting.rank);
             }
-            let score = self.score(&waiting.lines);
-            let is_better = best.is_none_or(|(most, _)| score > most);
-            if is_better && self.fits(&waiting.lines) && !waiting.lines.iter().any(|(link, _)| kept_free.contains(link)) {
-                best = Some((score, at));
+            if best.is_some() {
+                return best.map(|(_, at)| at);
             }
+            of_rank.iter().flat_map(|waiting| &waiting.uses).for_each(|of| is_kept_free[of.link] = true);
+            at += of_rank.len();
         }
-        best.map(|(_, at)| at)
+        None
     }
 
-    fn score(&self, lines: &[(Link, u64)]) -> u64 {
-        let links = lines.iter().map(|(link, _)| *link);
+    fn score(&self, uses: &[Use]) -> i128 {
         match self.starting {
-            Starting::Polling => u64::MAX - links.map(|link| self.carried[link]).min().unwrap_or(0),
-            _ => links.map(|link| self.left[link]).max().unwrap_or(0),
+            Starting::Polling => -i128::from(uses.iter().map(|of| self.carried[of.link]).min().unwrap_or(0)),
+            _ => uses.iter().map(|of| i128::from(of.time) * i128::from(self.due[of.link])).sum(),
         }
-    }
-
-    fn fits(&self, lines: &[(Link, u64)]) -> bool {
-        if lines.is_empty() {
-            return self.running.values().filter(|lines| lines.is_empty()).count() < UNKNOWN_MAX;
-        }
-        shares(lines).all(|(link, share)| self.taken[link] + share <= SHARES_MAX)
     }
 
     fn link(&mut self, node: NodeId) -> Link {
         let next = self.taken.len();
         let link = *self.links.entry(node).or_insert(next);
         if link == next {
-            [&mut self.taken, &mut self.left, &mut self.carried].into_iter().for_each(|of| of.extend([0, 0]));
+            self.taken.extend([0; 2]);
+            self.due.extend([0; 2]);
+            self.carried.extend([0; 2]);
         }
         link
     }
 }
 
-/// The share of each link that a repair takes while it runs.
-fn shares(lines: &[(Link, u64)]) -> impl Iterator<Item = (Link, u64)> + '_ {
-    let longest = lines.iter().map(|(_, time)| *time).max().unwrap_or(1).max(1);
-    let shortest = lines.iter().map(|(_, time)| *time).min().unwrap_or(1).max(1);
+/// With the share of each link that a repair takes while it runs.
+fn uses(needs: &[(Link, u64)]) -> Vec<Use> {
+    let longest = needs.iter().map(|(_, time)| *time).max().unwrap_or(1).max(1);
+    let shortest = needs.iter().map(|(_, time)| *time).min().unwrap_or(1).max(1);
     let whole = u128::from(WHOLE * (longest / shortest).min(UNEVEN_MAX));
-    lines.iter().map(move |(link, time)| (*link, (u128::from(*time) * whole).div_ceil(u128::from(longest)) as u64))
+    let share = |time: u64| (u128::from(time) * whole).div_ceil(u128::from(longest)) as u64;
+    needs.iter().map(|(link, time)| Use { link: *link, time: *time, share: share(*time) }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
+    use std::collections::BTreeSet;
 
     /// A repair, as it is added.
     type Given = (u32, (usize, u32), Vec<Line>);
@@ -217,7 +230,8 @@ mod tests {
         let all = SHARES_MAX / WHOLE;
         admission.add((0..all + 1).map(|at| (at, (0, 0), chain(&[1, 2, 3]))).chain([(90, (0, 0), chain(&[4, 5]))]));
         let mut started: Vec<(Ticket, u64)> = std::iter::from_fn(|| admission.start()).collect();
-        assert_eq!(started.iter().map(|(_, what)| *what).collect::<Vec<_>>(), [(0..all).collect(), vec![90]].concat());
+        let all_started: BTreeSet<u64> = started.iter().map(|(_, what)| *what).collect();
+        assert_eq!(all_started, (0..all).chain([90]).collect());
         admission.ended(started.remove(0).0);
         assert_eq!(admission.start().map(|(_, what)| what), Some(all), "a share is free again");
         assert_eq!((admission.start(), admission.waiting()), (None, 0));
@@ -313,7 +327,7 @@ mod tests {
                 assert!(!running.is_empty(), "seed {seed}: nothing runs, and {} wait", admission.waiting());
                 admission.ended(running.swap_remove(rng.random_range(0..running.len())));
             }
-            assert!(admission.taken.iter().chain(&admission.left).all(|of| *of == 0));
+            assert!(admission.taken.iter().all(|of| *of == 0) && admission.due.iter().all(|of| *of == 0));
         }
     }
 }
