@@ -14,7 +14,7 @@ use weft_types::{Amount, Cause, Error, StripeId};
 /// The most stripes that are rebuilt at the same time. Each uses some tens of kilobytes of the coordinator's memory, and buffers at its
 /// agents, which admit no more than they have memory for.
 const STRIPES_MAX: usize = 256;
-/// A stripe that was just rebuilt is left alone until the tally has certainly been updated.
+/// A stripe that was just rebuilt is left alone until the tally has looked at it again, and at most this long.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// The most stripes that are rebuilt at the same time. The links decide how many of them are ([`crate::schedule::Admission`]).
@@ -81,10 +81,9 @@ pub struct Progress {
 /// The work.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// The stripes that were chosen and are not done, and the condition of each at that time.
-    chosen: BTreeMap<StripeId, Arc<Condition>>,
-    /// Stripes that were just rebuilt, and until when they are left alone.
-    settling: BTreeMap<StripeId, Time>,
+    /// The stripes that were chosen and are not done.
+    chosen: BTreeMap<StripeId, Chosen>,
+    settling: BTreeMap<StripeId, Settling>,
     tried: Retries<StripeId>,
     /// Stripes that could not be rebuilt, what each waits for, and why.
     waiting: BTreeMap<StripeId, (Wait, String)>,
@@ -94,10 +93,31 @@ pub struct Queue {
     progress: Progress,
 }
 
+/// The state of a stripe when it was chosen.
+#[derive(Debug)]
+struct Chosen {
+    condition: Arc<Condition>,
+    look: Option<u64>,
+}
+
+/// A stripe that was just rebuilt. The tally may not know yet.
+#[derive(Debug)]
+struct Settling {
+    until: Time,
+    /// The tally's look at it by which it was chosen. After any later one, it may have lost another block.
+    look: Option<u64>,
+}
+
+impl Settling {
+    fn is_over(&self, stripe: StripeId, tally: &Tally, now: Time) -> bool {
+        self.until <= now || tally.look(stripe) != self.look
+    }
+}
+
 impl Queue {
     /// Forgets stripes that have no bad blocks any more, and rests that are over. To be called now and then.
     pub fn tidy(&mut self, tally: &Tally, scope: &Scope, now: Time) {
-        self.settling.retain(|_, until| *until > now);
+        self.settling.retain(|stripe, settling| !settling.is_over(*stripe, tally, now));
         self.waiting.retain(|stripe, _| tally.has(*stripe));
         self.tried.retain(|stripe| tally.has(*stripe));
         self.held.tidy(tally);
@@ -112,7 +132,8 @@ impl Queue {
             return Vec::new();
         }
         let (chosen, settling) = (&self.chosen, &self.settling);
-        let is_busy = |stripe: StripeId| chosen.contains_key(&stripe) || settling.get(&stripe).is_some_and(|until| *until > now);
+        let settles = |stripe: StripeId| settling.get(&stripe).is_some_and(|settling| !settling.is_over(stripe, tally, now));
+        let is_busy = |stripe: StripeId| chosen.contains_key(&stripe) || settles(stripe);
         let mut next = self.held.probes(tally, open.div_ceil(2), |condition| is_due(condition, scope), is_busy, now);
         let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
         let fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
@@ -122,14 +143,18 @@ impl Queue {
         }
         next.extend(fresh);
         next.sort_by_key(|stripe| (tally.condition(*stripe).and_then(|condition| condition.now), *stripe));
-        let conditions = next.iter().filter_map(|stripe| Some((*stripe, Arc::clone(tally.condition(*stripe)?))));
-        self.chosen.extend(conditions);
+        for stripe in &next {
+            if let Some(condition) = tally.condition(*stripe) {
+                self.settling.remove(stripe);
+                self.chosen.insert(*stripe, Chosen { condition: Arc::clone(condition), look: tally.look(*stripe) });
+            }
+        }
         next
     }
 
     /// The work on a stripe has ended.
     pub fn ended(&mut self, stripe: StripeId, ended: Ended, now: Time) {
-        let condition = self.chosen.remove(&stripe);
+        let (condition, look) = self.chosen.remove(&stripe).map_or((None, None), |it| (Some(it.condition), it.look));
         let (done, left) = match ended {
             Ended::Rebuilt(done) => (done, None),
             Ended::Nothing => (Amount::default(), None),
@@ -144,7 +169,7 @@ impl Queue {
             }
             self.tried.done(&stripe);
             self.waiting.remove(&stripe);
-            self.settling.insert(stripe, now + SETTLE);
+            self.settling.insert(stripe, Settling { until: now + SETTLE, look });
             return;
         };
         let wait = match error.cause {
@@ -197,7 +222,9 @@ impl Queue {
     pub fn left(&self, tally: &Tally, scope: &Scope) -> u64 {
         let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
         let due: u64 = tally.conditions().filter(|(condition, _)| is_open(condition)).map(|(_, stripes)| stripes).sum();
-        let settling = self.settling.keys().filter(|stripe| !self.waiting.contains_key(stripe));
+        let settles = |(stripe, settling): &(&StripeId, &Settling)| tally.look(**stripe) == settling.look;
+        let settling = self.settling.iter().filter(settles).map(|(stripe, _)| stripe);
+        let settling = settling.filter(|stripe| !self.waiting.contains_key(stripe));
         let not_counted = settling.chain(self.waiting.keys()).filter(|stripe| self.is_open(tally, scope, **stripe));
         due.saturating_sub(not_counted.count() as u64)
     }

@@ -22,7 +22,7 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 /// A node in a rack: up, or silent for some seconds and in this state.
-fn node(id: u32, rack: &str, silent: Option<(NodeState, u64)>) -> MemberStatus {
+pub(super) fn node(id: u32, rack: &str, silent: Option<(NodeState, u64)>) -> MemberStatus {
     let (state, silent_s) = silent.unwrap_or((NodeState::Up, 0));
     let record = NodeRecord {
         id: NodeId(id),
@@ -279,6 +279,30 @@ fn the_most_endangered_come_first_then_the_oldest() {
     tally.set(StripeId(4), None);
     assert_eq!((queue.left(&tally, &WORK), queue.progress().done, queue.chosen()), (5, one, 5));
     assert_eq!(queue.progress().remaining(5, at(3)), Some(seconds(10)));
+}
+
+#[test]
+fn a_stripe_that_loses_another_block_right_after_its_rebuild_is_rebuilt_at_once() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    let one = Amount { blocks: 1, bytes: 1 };
+    // Stripe 2 only keeps the condition in the tally.
+    [1, 2].into_iter().for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    assert_eq!(queue.next(&tally, &WORK, 2, at(1)).len(), 2);
+    queue.ended(StripeId(1), Ended::Rebuilt(one), at(1));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(1)), [], "the tally does not know yet that it is complete");
+    assert_eq!(queue.left(&tally, &WORK), 1);
+    // The tally looks at it again, and finds it in the same condition as before.
+    tally.set(StripeId(1), Some(survives(Some(1))));
+    assert_eq!(queue.left(&tally, &WORK), 2, "it is not done");
+    assert_eq!(queue.next(&tally, &WORK, 9, at(1)), [StripeId(1)]);
+
+    // It loses the block during the rebuild.
+    tally.set(StripeId(1), Some(survives(Some(0))));
+    queue.ended(StripeId(1), Ended::Rebuilt(one), at(2));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(2)), [StripeId(1)]);
+    queue.ended(StripeId(1), Ended::Nothing, at(2));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(2)), [], "each look costs one attempt");
+    assert_eq!(queue.next(&tally, &WORK, 9, at(6)), [StripeId(1)]);
 }
 
 #[test]

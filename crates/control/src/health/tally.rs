@@ -7,13 +7,21 @@ use std::{
 };
 use weft_types::StripeId;
 
-/// The conditions of all stripes with bad blocks; about 70 bytes per stripe.
+/// The conditions of all stripes with bad blocks; about 80 bytes per stripe.
 #[derive(Debug, Default)]
 pub struct Tally {
-    stripes: BTreeMap<StripeId, Arc<Condition>>,
+    stripes: BTreeMap<StripeId, Known>,
+    /// The number of the last look at a stripe.
+    looks: u64,
     /// The stripes in each condition.
     conditions: BTreeMap<Arc<Condition>, BTreeSet<StripeId>>,
     unreadable: BTreeSet<StripeId>,
+}
+
+#[derive(Debug)]
+struct Known {
+    condition: Arc<Condition>,
+    look: u64,
 }
 
 /// The stripes of one code that survive the same number of further losses.
@@ -47,7 +55,8 @@ pub struct Counts {
 impl Tally {
     /// Records a stripe's condition; `None` if it has no bad block or does not exist.
     pub fn set(&mut self, stripe: StripeId, condition: Option<Condition>) {
-        if let Some(before) = self.stripes.remove(&stripe) {
+        self.looks += 1;
+        if let Some(Known { condition: before, .. }) = self.stripes.remove(&stripe) {
             self.unreadable.remove(&stripe);
             if let Some(stripes) = self.conditions.get_mut(&before) {
                 stripes.remove(&stripe);
@@ -63,7 +72,7 @@ impl Tally {
         let shared = self.conditions.get_key_value(&condition).map(|(known, _)| Arc::clone(known));
         let shared = shared.unwrap_or_else(|| Arc::new(condition));
         self.conditions.entry(Arc::clone(&shared)).or_default().insert(stripe);
-        self.stripes.insert(stripe, shared);
+        self.stripes.insert(stripe, Known { condition: shared, look: self.looks });
     }
 
     /// Whether a stripe has bad blocks.
@@ -73,7 +82,12 @@ impl Tally {
 
     /// The condition of a stripe with bad blocks.
     pub fn condition(&self, stripe: StripeId) -> Option<&Arc<Condition>> {
-        self.stripes.get(&stripe)
+        Some(&self.stripes.get(&stripe)?.condition)
+    }
+
+    /// The number of the look that found a stripe in its condition: a later look has a higher one, also if it found the same condition.
+    pub fn look(&self, stripe: StripeId) -> Option<u64> {
+        Some(self.stripes.get(&stripe)?.look)
     }
 
     /// How many further losses a stripe with bad blocks survives; the highest number if it cannot be read, or has no bad blocks.
