@@ -236,6 +236,11 @@ impl PlannedRead {
         read.filter(is_in_part).map(|range| range.index).collect()
     }
 
+    /// The blocks that are read.
+    pub fn read(&self) -> Vec<BlockId> {
+        self.planned.plan.binding.blocks.iter().map(|block| block.id).collect()
+    }
+
     /// Whether another plan could avoid a node.
     pub fn is_spare(&self, node: NodeId, view: &View) -> bool {
         let wanted = planning::wanted(&self.stripe, &self.delivers);
@@ -281,6 +286,31 @@ pub fn avoided(error: &Error, stripe: &StripeRecord, blamed: bool) -> (Option<No
         stripe.id == block.stripe && placed.is_some_and(|placed| placed.state != BlockState::Ok)
     };
     (node, error.block.filter(|block| !is_known(block)))
+}
+
+/// The blocks to avoid for a while after a rebuilt range arrived with wrong bytes. All that was read for it had passed the checksums on its
+/// disk, so any of the blocks in `read` may have been changed on the way, and nobody knows which: the next plans do without each in turn.
+pub fn doubted(code: &SharedCode, stripe: &StripeRecord, errors: &[Error], read: &[BlockId], view: &View) -> Vec<BlockId> {
+    let is_wrong = |error: &&Error| error.reaction == Reaction::Corrupt && error.party.is_none();
+    let wrong = errors.iter().filter(is_wrong).filter_map(|error| error.block);
+    let rebuilt: BTreeSet<u8> =
+        wrong.filter(|block| block.stripe == stripe.id && !read.contains(block)).map(|block| block.index).collect();
+    let whole = |index: &u8| (*index, stripe.layout.coded_span());
+    let wanted: Vec<(u8, Span)> = rebuilt.iter().map(whole).collect();
+    let mut doubted: Vec<BlockId> = Vec::new();
+    if wanted.is_empty() {
+        return doubted;
+    }
+    let Readable { good, suspect, .. } = planning::readable(stripe, view);
+    for block in read.iter().filter(|block| !view.is_suspect_block(**block)) {
+        let is_left = |index: &u8| *index != block.index && doubted.iter().all(|other| other.index != *index);
+        let left: Vec<u8> =
+            good.iter().chain(&suspect).copied().filter(|index| !rebuilt.contains(index)).filter(is_left).collect();
+        if planning::unrecoverable(code, stripe, &left, &wanted).is_none() {
+            doubted.push(*block);
+        }
+    }
+    doubted
 }
 
 /// Widens the ranges to what can be read and checked, and merges those that then overlap.

@@ -113,6 +113,35 @@ fn an_unreachable_node_is_avoided_and_of_a_bad_block_only_the_block() {
 }
 
 #[test]
+fn after_a_wrong_result_reads_do_without_each_helper_in_turn() {
+    let code = weft_codes::parse("rs(4,2)").unwrap();
+    for lies in 1..=5 {
+        let mut view = view(8, &[1]);
+        let mut plans = 0;
+        loop {
+            plans += 1;
+            let ask = Read::new(request(0)).ask(&view, &mut rng());
+            let read = made(&ask, &view).unwrap().read();
+            if read.iter().all(|block| block.index != lies) {
+                break;
+            }
+            let wrong = Error::corrupt("unit 0 arrived with a wrong checksum").block(stripe().block_id(0).unwrap());
+            let doubted = doubted(&code, &stripe(), &[Error::replan("reset"), wrong], &read, &view);
+            assert_eq!(doubted.len(), 1, "one of five can be left out");
+            let suspect = std::sync::Arc::make_mut(&mut view.suspect_blocks);
+            suspect.extend(doubted.into_iter().map(|block| (block, crate::Time::after(std::time::Duration::from_secs(9)))));
+        }
+        assert!(plans <= 6, "{plans} plans with block {lies}");
+    }
+    let (view, block) = (view(8, &[1, 2]), |index| stripe().block_id(index).unwrap());
+    let read: Vec<BlockId> = (2..6).map(block).collect();
+    let none: &[BlockId] = &[];
+    let doubted = |error| doubted(&code, &stripe(), &[error], &read, &view);
+    assert_eq!(doubted(Error::corrupt("wrong").block(block(0))), none, "none can be left out");
+    assert_eq!(doubted(Error::corrupt("wrong").block(block(2))), none, "it was read, and not rebuilt");
+}
+
+#[test]
 fn too_many_losses_and_permanent_errors_end_a_read() {
     let (ended, read) = played(request(0), view(8, &[1, 2, 3]), |_, _| Ok(()));
     let error = ended.unwrap_err();

@@ -1,9 +1,10 @@
 //! The state machine of a rebuild: what it waits for, and what follows from each answer.
 
+mod failures;
+
 use super::{
-    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
-    avoided::{Avoided, DISPUTES_MAX, is_known_bad, knows_bad_blocks},
-    homes::Chosen,
+    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World, avoided::Avoided,
+    doubts::Doubts, homes::Chosen,
 };
 use crate::{
     planning::{Planned, Target},
@@ -11,7 +12,7 @@ use crate::{
     view::View,
 };
 use std::collections::{BTreeSet, VecDeque};
-use weft_types::{BlockId, Cause, Error, Home, NodeId, Party, Reaction, Result};
+use weft_types::{BlockId, Error, Home, NodeId, Reaction, Result};
 
 /// How many homes are tried for a block while other rebuilds bring blocks of the stripe there.
 pub(super) const HOMES_MAX: usize = 4;
@@ -25,6 +26,7 @@ pub struct Rebuild {
     unallocated: VecDeque<(Lost, Home)>,
     arriving: Vec<Arriving>,
     avoided: Avoided,
+    doubts: Doubts,
     /// The first reason why a block could not be allocated.
     conflict: Option<Error>,
     /// Why the last plan failed; `None` before the first.
@@ -77,6 +79,8 @@ enum Failure {
     Told(Report),
     /// A node could not take part.
     NotOpened { node: NodeId, error: Error },
+    /// Rebuilt blocks are not what was lost.
+    Wrong,
 }
 
 impl Rebuild {
@@ -88,6 +92,7 @@ impl Rebuild {
             unallocated: VecDeque::new(),
             arriving: Vec::new(),
             avoided: Avoided::default(),
+            doubts: Doubts::default(),
             conflict: None,
             failure: None,
             rebuilt: Rebuilt::default(),
@@ -137,7 +142,7 @@ impl Rebuild {
 
     /// Whether another plan could replace the running one without this node: with other helpers or another home.
     pub fn is_spare(&self, node: NodeId, view: &View, given: &BlocksGiven) -> bool {
-        let (request, failed) = (&self.request, self.avoided.left_alone());
+        let (request, failed) = (&self.request, self.left_alone());
         if self.pending().any(|new| new.home.node == node) {
             let avoid = self.pending().map(|new| new.home.node).chain(failed).collect();
             return !request.to.names(node) && request.find_homes(1, &avoid, view, given).is_ok();
@@ -222,7 +227,8 @@ impl Rebuild {
         if let Some((lost, home)) = self.unallocated.pop_front() {
             return self.allocate(lost, home);
         }
-        let failed = |new: &Arriving| new.durable.is_none() && self.avoided.failed.contains(&new.home.node);
+        let is_useless = |new: &Arriving| self.avoided.failed.contains(&new.home.node) || self.doubts.wrong.contains(&new.block);
+        let failed = |new: &Arriving| new.durable.is_none() && is_useless(new);
         if let Some(at) = self.arriving.iter().position(failed) {
             return self.replace(at, world);
         }
@@ -235,7 +241,7 @@ impl Rebuild {
         }
         if let Some(error) = self.failure.take() {
             self.rebuilt.resumed += 1;
-            if self.rebuilt.resumed > self.request.resumes_max {
+            if self.rebuilt.resumed > self.request.resumes_max.saturating_add(self.doubts.turns) {
                 let message =
                     format!("gave up after {} plans, the last of which failed: {}", self.rebuilt.resumed, error.message);
                 return self.fail(Error { reaction: Reaction::Unavailable, message, ..error });
@@ -253,7 +259,7 @@ impl Rebuild {
         let World { view, used, rng, .. } = world;
         let mut select = self.request.helpers.map(|select| move |nodes: Vec<NodeId>| used.order(select, nodes, *rng));
         let select = select.as_mut().map(|select| select as &mut dyn FnMut(Vec<NodeId>) -> Vec<NodeId>);
-        self.request.ask(targets, &self.avoided.left_alone(), view, select)
+        self.request.ask(targets, &self.left_alone(), view, select)
     }
 
     /// Requests a home, and then another one while a concurrent rebuild brings another block of the stripe there.
@@ -295,131 +301,15 @@ impl Rebuild {
         self.go_on(world);
     }
 
-    /// Finds a new home for a block whose node has failed. If one of several blocks has none, the others are rebuilt
-    /// without it.
-    fn replace(&mut self, at: usize, world: &mut World<'_>) {
-        let new = self.arriving.remove(at);
-        let (block, node) = (new.block, new.home.node);
-        let lost = Lost { index: block.index, copy: block.copy, checksums: new.expected.clone() };
-        if self.request.to.names(node) {
-            self.arriving.push(new);
-            let name = world.view.name(node);
-            return self.fail(Error::unavailable(format!("{name} failed, which was to store the block")).block(block));
-        }
-        let avoid = self.taken(&lost);
-        match self.request.place_one(&avoid, world.view, world.given) {
-            Ok((home, warnings)) => {
-                self.warn(&warnings);
-                self.unallocated.push_back((lost, home));
-            }
-            Err(error) if !self.request.purpose.is_put() && !self.arriving.is_empty() => {
-                self.rebuilt.lack = error.cause;
-                self.leave((block.index, block.copy), error.message);
-            }
-            Err(error) => {
-                self.arriving.push(new);
-                return self.fail(error);
-            }
-        }
-        self.actions.push(Action::Release { block, may_be_written: true });
-        self.state = State::Releasing;
-    }
-
     fn planned(&mut self, planned: Box<Planned>, world: &mut World<'_>) {
         self.note_helpers(&planned, world);
         self.state = State::Running { reads: planned.plan.binding.blocks.iter().map(|block| block.id).collect() };
         self.actions.push(Action::Run(planned));
     }
 
-    /// No plan could be made, or not all its agents could open it.
-    fn not_run(&mut self, error: Error, world: &mut World<'_>) {
-        match (error.reaction, error.party) {
-            // A node could not be reached: another plan avoids it.
-            (Reaction::Replan, Some(Party::Node(node))) => self.look_up(Failure::NotOpened { node, error }, world),
-            // Too few nodes are left without the blamed ones: perhaps the nodes that blamed them are at fault.
-            (Reaction::Unavailable, _) if !self.avoided.blamed.is_empty() => {
-                if self.avoid_doubtful(1, world) || self.avoided.second_chances() {
-                    self.failure = Some(error);
-                    self.go_on(world);
-                } else {
-                    self.fail(error);
-                }
-            }
-            _ => self.fail(error),
-        }
-    }
-
-    fn ran(&mut self, report: Report, reads: &[BlockId], world: &mut World<'_>) {
-        self.rebuilt.traffic = self.rebuilt.traffic + report.traffic();
-        let whole = self.request.stripe.layout.coded_span();
-        let mut wrong = None;
-        for new in self.arriving.iter_mut().filter(|new| new.durable.is_none()) {
-            new.take(&report, whole);
-            if new.durable.is_none() && report.is_not_what_was_lost(new.block, new.home.node) {
-                wrong.get_or_insert((new.block, new.home.node));
-            }
-        }
-        if let Some((block, node)) = wrong {
-            // The new home may have corrupted the block: the next attempt uses another node, if there is one.
-            self.actions.push(Action::Suspect(node));
-            return self.fail(self.request.not_what_was_lost(block, reads, world.view));
-        }
-        if self.arriving.iter().all(|new| new.durable.is_some()) {
-            return self.all_durable();
-        }
-        self.look_up(Failure::Told(report), world);
-    }
-
-    /// Looks up what was recorded of the stripe's blocks since. For a put's stripe nothing is recorded before its end.
-    fn look_up(&mut self, failure: Failure, world: &mut World<'_>) {
-        if self.request.purpose.is_put() {
-            return self.failed(failure, world);
-        }
-        self.actions.push(Action::LookUp);
-        self.state = State::LookingUp(failure);
-    }
-
-    /// Decides which nodes the next plan avoids, and continues.
-    fn failed(&mut self, failure: Failure, world: &mut World<'_>) {
-        let stripe = &self.request.stripe;
-        self.failure = Some(match failure {
-            Failure::NotOpened { node, error } => {
-                // The next plan avoids a bad block, but not its node.
-                if !error.block.is_some_and(|block| is_known_bad(stripe, block)) {
-                    self.avoided.failed.insert(node);
-                    self.avoided.disk_was_full |= error.cause == Some(Cause::NoSpace);
-                }
-                error
-            }
-            Failure::Told(report) => {
-                let is_bad = report.blame.is_some_and(|blame| knows_bad_blocks(stripe, blame.node, &report));
-                self.avoided.learn(&report, &self.arriving, is_bad);
-                let dead = self.arriving.iter().filter(|new| new.durable.is_none() && new.is_dead(&report));
-                self.avoided.failed.extend(dead.map(|new| new.home.node));
-                self.avoid_doubtful(DISPUTES_MAX, world);
-                report.cause()
-            }
-        });
-        self.go_on(world);
-    }
-
-    /// A home that was in disputes with its helpers in this many plans is their common cause. It is replaced if there
-    /// is another node, and the helpers are cleared. Returns whether there was such a home.
-    fn avoid_doubtful(&mut self, plans: u32, world: &mut World<'_>) -> bool {
-        let avoided = &self.avoided;
-        let is_doubtful = |node: &NodeId| avoided.disputes.get(node).is_some_and(|disputes| *disputes >= plans);
-        let homes = || self.pending().map(|new| new.home.node).filter(|node| !avoided.failed.contains(node));
-        let doubtful: BTreeSet<NodeId> = homes().filter(|node| is_doubtful(node) && !self.request.to.names(*node)).collect();
-        // Homes that have failed must be replaced, too.
-        let needed = doubtful.len() + (self.pending().count() - homes().count());
-        let avoid: BTreeSet<NodeId> = self.arriving.iter().map(|new| new.home.node).chain(avoided.left_alone()).collect();
-        if doubtful.is_empty() || self.request.find_homes(needed, &avoid, world.view, world.given).is_err() {
-            return false;
-        }
-        self.actions.extend(doubtful.iter().map(|node| Action::Suspect(*node)));
-        self.avoided.failed.extend(doubtful);
-        self.avoided.blamed.clear();
-        true
+    /// All nodes that the next plan avoids.
+    fn left_alone(&self) -> BTreeSet<NodeId> {
+        self.avoided.left_alone().union(&self.doubts.left_out).copied().collect()
     }
 
     fn all_durable(&mut self) {

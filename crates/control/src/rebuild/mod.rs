@@ -11,11 +11,14 @@
 //!                │               ▼                  │
 //!                └──────── another home ◄───────────┘
 //! ```
+//! A block that was rebuilt with wrong checksums is rebuilt again at another home, and with other helpers (`doubts`).
+//!
 //! A repair leaves out blocks without a home, and fails if no block has one. A put's rebuild fails if any block has
 //! none; it looks up and commits nothing.
 
 mod arriving;
 mod avoided;
+mod doubts;
 mod homes;
 mod lease;
 mod machine;

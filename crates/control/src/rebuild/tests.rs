@@ -309,19 +309,85 @@ fn a_named_home_is_not_replaced() {
     assert!(down.asked.is_none() && down.ended.take().unwrap().unwrap_err().message.contains("node-9 is down"));
 }
 
+impl Played {
+    /// Plays to the end. Of plans for which `is_wrong` holds, given helpers and homes, the homes store other bytes than were lost. Returns
+    /// how many plans ran.
+    fn with_wrong_results(&mut self, is_wrong: impl Fn(&BTreeSet<NodeId>, &BTreeSet<NodeId>) -> bool) -> usize {
+        let mut plans = 0;
+        while self.ended.is_none() {
+            let Some(Action::Run(planned)) = &self.asked else {
+                self.well();
+                continue;
+            };
+            plans += 1;
+            let mut report = self.report(planned);
+            let arriving: Vec<Arriving> = self.machine.arriving().iter().filter(|new| new.durable.is_none()).cloned().collect();
+            let homes: BTreeSet<NodeId> = arriving.iter().map(|new| new.home.node).collect();
+            let helpers = report.nodes.keys().copied().filter(|node| !homes.contains(node)).collect();
+            if !is_wrong(&helpers, &homes) {
+                self.well();
+                continue;
+            }
+            for new in arriving {
+                let stored = vec![(new.block, Stored { len: BLOCK_LEN, checksums: vec![99] })];
+                report.take(new.home.node, TaskEvent::Done { stored, traffic: TaskTraffic::default(), stages: Vec::new() });
+            }
+            self.asked = None;
+            self.on(Event::Ran(Ok(report)));
+        }
+        self.check_end();
+        plans
+    }
+}
+
 #[test]
-fn a_wrongly_rebuilt_block_is_dropped_and_its_sources_are_named() {
+fn a_block_that_its_new_home_corrupts_goes_to_another() {
     let mut played = Played::new(request(&[0]), view(10, &[1]));
-    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
-    let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
-    let (mut report, new) = (played.report(&planned), played.machine.arriving()[0].clone());
-    let stored = vec![(new.block, Stored { len: BLOCK_LEN, checksums: vec![99] })];
-    report.take(new.home.node, TaskEvent::Done { stored, traffic: TaskTraffic::default(), stages: Vec::new() });
-    played.on(Event::Ran(Ok(report)));
-    assert_eq!(steps(&mut played), ["release"]);
+    let Some(Action::Allocate { home, .. }) = &played.asked else { panic!("an allocation is expected") };
+    let first = home.node;
+    assert_eq!(played.with_wrong_results(|_, homes| homes.contains(&first)), 2);
+    let rebuilt = played.ended.unwrap().unwrap();
+    assert_ne!(rebuilt.blocks[0].home.node, first);
+    assert!(played.suspects.contains(&first) && played.said.iter().any(|said| said.contains("one of which changes bytes")));
+    assert!(rebuilt.left.is_empty() && rebuilt.resumed == 1);
+}
+
+#[test]
+fn helpers_are_left_out_in_turn_until_the_rebuilt_block_is_right() {
+    for lies in 2..=6 {
+        let mut played = Played::new(request(&[0]), view(10, &[1]));
+        let plans = played.with_wrong_results(|helpers, _| helpers.contains(&NodeId(lies)));
+        assert!(played.ended.unwrap().unwrap().left.is_empty(), "node {lies}");
+        assert!(plans <= 5, "{plans} plans with node {lies}");
+        assert!(plans == 1 || played.suspects.contains(&NodeId(lies)), "{:?} with node {lies}", played.suspects);
+        assert!(played.suspects.len() <= 2, "{:?}", played.suspects);
+    }
+    // Bounded otherwise, but each of the helpers has its turn.
+    let mut played = Played::new(Request { resumes_max: 1, ..request(&[0]) }, view(10, &[1]));
+    played.with_wrong_results(|helpers, _| helpers.contains(&NodeId(5)));
+    assert!(played.ended.unwrap().is_ok());
+}
+
+#[test]
+fn a_named_home_keeps_its_block_and_helpers_are_left_out() {
+    let to = Destination::Nodes(vec![NodeId(9)]);
+    let mut played = Played::new(Request { to, ..request(&[0]) }, view(10, &[1]));
+    played.with_wrong_results(|helpers, _| helpers.contains(&NodeId(3)));
+    assert_eq!(played.ended.unwrap().unwrap().blocks[0].home.node, NodeId(9));
+}
+
+#[test]
+fn with_no_other_helpers_and_no_other_home_the_sources_of_a_wrong_block_are_named() {
+    let mut played = Played::new(request(&[0, 1]), view(8, &[1, 2]));
+    assert_eq!(played.with_wrong_results(|_, _| true), 2);
     let error = played.ended.unwrap().unwrap_err();
-    assert!(error.reaction == Reaction::Corrupt && error.message.contains("on node-2"), "{error}");
-    assert_eq!(played.suspects, [new.home.node]);
+    assert!(error.reaction == Reaction::Corrupt && error.message.contains("on node-3"), "{error}");
+    assert_eq!(played.suspects.len(), 2, "the homes");
+
+    // All of them lie.
+    let mut played = Played::new(request(&[0]), view(10, &[1]));
+    assert!(played.with_wrong_results(|_, _| true) <= 6);
+    assert_eq!(played.ended.unwrap().unwrap_err().reaction, Reaction::Corrupt);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use tokio::{task::JoinHandle, time::Instant};
-use weft_types::{PlanId, StripeId};
+use weft_types::{BlockId, PlanId, StripeId};
 
 /// How often failing plans are checked for their end.
 const VERDICT_LOOK_MS: u64 = 25;
@@ -30,6 +30,8 @@ pub(crate) struct Reads {
 
 pub(super) struct Reading {
     pub(super) stripe: StripeId,
+    /// The blocks that it reads.
+    pub(super) blocks: Vec<BlockId>,
     /// The delegation that reads; `None` for a client.
     pub(super) delegation: Option<Delegation>,
     pub(super) handle: PlanHandle,
@@ -85,6 +87,13 @@ impl Reads {
         any(&|reading| reading.blames.load(Ordering::Relaxed))
     }
 
+    /// The blocks that a plan has read, if it is known and read by this caller.
+    pub(super) fn blocks(&self, plan: PlanId, delegation: Option<&Delegation>) -> Vec<BlockId> {
+        let running = self.lock();
+        let reading = running.get(&plan).filter(|reading| reading.delegation.as_ref() == delegation);
+        reading.map(|reading| reading.blocks.clone()).unwrap_or_default()
+    }
+
     /// Its reader has finished; its tasks may take this long to end.
     pub(super) fn end(&self, plan: PlanId, delegation: Option<&Delegation>, within: Duration) {
         if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.delegation.as_ref() == delegation) {
@@ -108,8 +117,9 @@ mod tests {
         let begin = |plan| {
             let (handle, watching) = (PlanHandle::of_nothing().0, tokio::spawn(std::future::pending()));
             let ended = Arc::<OnceLock<Instant>>::default();
-            let (stripe, blames) = (StripeId(7), Arc::default());
-            reads.begin(PlanId(plan), Reading { stripe, delegation: None, handle, watching, blames, ended: Arc::clone(&ended) });
+            let (stripe, blocks, blames) = (StripeId(7), Vec::new(), Arc::default());
+            let reading = Reading { stripe, blocks, delegation: None, handle, watching, blames, ended: Arc::clone(&ended) };
+            reads.begin(PlanId(plan), reading);
             ended
         };
         let known = || reads.lock().keys().map(|plan| plan.0).collect::<Vec<_>>();
@@ -137,11 +147,13 @@ mod tests {
         for (whose, others) in [(Some(&own), [Some(&other), None]), (None, [Some(&other), Some(&own)])] {
             let (reads, (handle, told)) = (Reads::default(), PlanHandle::of_nothing());
             let (stripe, watching) = (StripeId(7), tokio::spawn(std::future::pending()));
-            let reading =
-                Reading { stripe, delegation: whose.cloned(), handle, watching, blames: Arc::default(), ended: Arc::default() };
+            let (delegation, blocks) = (whose.cloned(), vec![BlockId { stripe, index: 1, copy: 0, generation: 1 }]);
+            let reading = Reading { stripe, blocks, delegation, handle, watching, blames: Arc::default(), ended: Arc::default() };
             reads.lock().insert(PlanId(1), reading);
             reads.end(PlanId(2), whose, within);
             others.into_iter().for_each(|other| reads.end(PlanId(1), other, within));
+            let blocks = |plan, whose| reads.blocks(PlanId(plan), whose).len();
+            assert_eq!((others.map(|other| blocks(1, other)), blocks(2, whose), blocks(1, whose)), ([0, 0], 0, 1));
             assert_eq!(*told.borrow(), None);
             reads.end(PlanId(1), whose, within);
             assert_eq!(*told.borrow(), Some(within));

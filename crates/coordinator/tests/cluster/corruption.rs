@@ -52,6 +52,27 @@ async fn bytes_that_a_node_corrupts_after_reading_are_read_around_and_the_node_i
     }
 }
 
+/// What a helper changes can only be seen in the rebuilt bytes, which do not show which helper it was.
+#[tokio::test(start_paused = true)]
+async fn a_degraded_read_does_without_a_helper_that_lies() {
+    for lies in 1..=5 {
+        let mut world = World::with(8, 8, |_| ()).await;
+        let bytes = data(2 << 20, 41);
+        world.put("k", &bytes).await.unwrap();
+        let lost = world.holder("k", 0).await;
+        world.kill(lost);
+        world.until("one node is down", async |world| world.up().await.len() == 7).await;
+        world.spoils.lock().unwrap().insert(lies, Spoiled::Read);
+        // Of block 0 only, so that no helper is also read itself.
+        for _ in 0..2 {
+            let (read, got) = range(&world, "k", 4096..8192).await;
+            assert!(read == bytes[4096..8192] && got.rebuilt.len() == 1 && got.plans <= 6, "block {lies}: {got:?}");
+        }
+        let (read, got) = range(&world, "k", 4096..8192).await;
+        assert!(read == bytes[4096..8192] && got.plans == 1, "it is left out for a while: {got:?}");
+    }
+}
+
 fn ranges(object: &api::ObjectReply, index: usize) -> Vec<(u64, u64)> {
     object.stripes[0].blocks[index].corrupt.iter().map(|bytes| (bytes.start, bytes.end)).collect()
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     fake_agent::FakeAgent,
+    lying_disks::Spoiled,
     world::{World, block, data},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,7 +216,7 @@ async fn a_task_that_can_never_be_taken_is_told_as_such() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_stored_wrong_bytes_is_left_out_the_next_time() {
+async fn a_block_that_its_new_home_stores_wrong_goes_to_another() {
     let mut world = World::with(8, 8, |config| config.suspect_ms = 600_000).await;
     let bytes = data(1 << 20, 24);
     world.put("k", &bytes).await.unwrap();
@@ -224,13 +225,35 @@ async fn a_node_that_stored_wrong_bytes_is_left_out_the_next_time() {
     world.until("one node is down", async |world| world.up().await.len() == 7).await;
     let first = world.explained_target("k", 3).await;
     world.lies.lock().unwrap().insert(3);
-    let error = world.repair("k", &RepairOptions::default()).await.unwrap_err();
-    assert!(error.reaction == Reaction::Corrupt && error.message.contains("does not match its recorded checksums"), "{error}");
-    let next = world.explained_target("k", 3).await;
-    assert_ne!(next, first, "the block goes to the same disk again");
     world.repair("k", &RepairOptions::default()).await.unwrap();
-    assert_eq!((world.holder("k", 3).await, world.not_ok("k").await), (next, vec![]));
+    assert_ne!(world.holder("k", 3).await, first, "the block goes to the same disk again");
+    assert_eq!(world.not_ok("k").await, vec![]);
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    // To this node only.
+    world.lies.lock().unwrap().insert(2);
+    world.repair("k", &block(2, Some(first))).await.unwrap();
+    assert_eq!((world.holder("k", 2).await, world.not_ok("k").await), (first, vec![]));
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+/// All that a node sends has the right checksums, but is not what it has stored.
+#[tokio::test(start_paused = true)]
+async fn a_helper_that_lies_is_left_out() {
+    for scheme in ["pipeline", "conventional", "ppr"] {
+        let mut world = World::new(8, 8).await;
+        let bytes = data(1 << 20, 31);
+        world.put("k", &bytes).await.unwrap();
+        let (lost, liar) = (world.holder("k", 0).await, world.holder("k", 2).await);
+        world.kill(lost);
+        world.until("one node is down", async |world| world.up().await.len() == 7).await;
+        world.spoils.lock().unwrap().insert(2, Spoiled::Read);
+        let options = RepairOptions { scheme: scheme.into(), ..block(0, None) };
+        world.repair("k", &options).await.unwrap();
+        world.spoils.lock().unwrap().clear();
+        assert_eq!(world.not_ok("k").await, [], "{scheme}");
+        assert!(world.get("k", "").await.unwrap().0 == bytes, "{scheme}");
+        assert_ne!(world.holder("k", 0).await, liar);
+    }
 }
 
 /// One plan rebuilds two blocks of a stripe. A repair that names one of them meanwhile begins when it has ended.
