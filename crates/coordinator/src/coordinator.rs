@@ -18,6 +18,7 @@ use crate::{
     read::under_way::Reads,
     service::WeftService,
     shared::{Shared, until_stopped, wait_for_stop},
+    silence::{self, SilenceFile},
     started::Started,
     sweep,
 };
@@ -86,9 +87,12 @@ impl Coordinator {
             )));
         }
         let (started, (stop, stopped)) = (Started::now_is_the_start(), watch::channel(false));
+        let (mut nodes, now_ms) = (meta.nodes().await?, seams.clock.now_ms());
+        let lost_after = Duration::from_millis(config.lost_after_ms);
+        weft_control::healer::resume(&mut nodes, silence::read(&config.dir).as_ref(), now_ms, lost_after);
         let members = Members::new(
-            meta.nodes().await?,
-            (started, seams.clock.now_ms()),
+            nodes,
+            (started, now_ms),
             Duration::from_millis(config.down_after_ms),
             Duration::from_millis(config.suspect_ms),
         );
@@ -189,11 +193,13 @@ fn open_meta(config: &CoordinatorConfig, seams: &Seams, rng: &mut StdRng) -> Res
     Ok(SqliteMeta::open(&config.metadata_file(), seams.meta_mode, &new)?)
 }
 
-/// Marks silent nodes as down, in the metadata too.
+/// Marks silent nodes as down, in the metadata too, and records how long they have been silent.
 async fn watch_nodes(shared: Arc<Shared>) {
+    let mut silence = SilenceFile::default();
     let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
     loop {
         look.tick().await;
         membership::take_down_silent(&shared).await;
+        silence.look(&shared);
     }
 }

@@ -57,6 +57,7 @@ mod service;
 mod shared;
 mod show;
 mod sign;
+mod silence;
 mod started;
 mod supervise;
 mod sweep;

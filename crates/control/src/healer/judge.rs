@@ -123,7 +123,7 @@ pub struct Judge {
 impl Judge {
     /// Judges the nodes. `coming_back`: whether the coordinator has just started and some nodes have not registered yet.
     pub fn judge(&mut self, nodes: &[MemberStatus], coming_back: bool, policy: Policy, now: Time) -> Judgement {
-        let settle = SETTLE.min(policy.lost_after);
+        let settle = settle(policy.lost_after);
         if nodes.iter().any(|node| node.up && self.away.contains(&node.record.id)) {
             self.disturbed = now;
         }
@@ -140,6 +140,10 @@ impl Judge {
         self.disturbed = now;
         judge(nodes, coming_back, policy, settle)
     }
+}
+
+pub(super) fn settle(lost_after: Duration) -> Duration {
+    SETTLE.min(lost_after)
 }
 
 fn is_lost(node: &MemberStatus) -> bool {

@@ -12,11 +12,13 @@
 mod held;
 mod judge;
 mod queue;
+mod silence;
 #[cfg(test)]
 mod tests;
 
 pub use judge::{Guard, Judge, Judgement, Policy, Scope, Stop};
 pub use queue::{Ended, Progress, Queue, Wait, Waiting, concurrency};
+pub use silence::{Recorder, SILENCE_BYTES_MAX, Silence, resume};
 
 use crate::{
     health::{Condition, Reach},

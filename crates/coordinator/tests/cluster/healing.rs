@@ -119,6 +119,30 @@ async fn a_restart_of_the_coordinator_does_not_reset_the_grace() {
     world.assert_whole("k", &bytes).await;
 }
 
+/// Neither is a node lost that has just restarted, nor is one that is gone waited for.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_while_no_coordinator_runs_changes_little() {
+    for (days, lost_after_s) in [(-2, 240..245), (2, 180..185)] {
+        let mut world = World::with(8, 8, |config| {
+            (config.auto_repair, config.default_code) = (true, "rs(4,2)".into());
+            config.lost_after_ms = 240_000;
+        })
+        .await;
+        world.put("k", &data(1 << 20, 2)).await.unwrap();
+        let (node, killed) = (world.holder("k", 1).await, Instant::now());
+        world.kill(node);
+        world.until_down(node).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        world.clock.ahead_ms.store(days * 86_400_000, Ordering::Relaxed);
+        world.restart_coordinator().await;
+        tokio::time::sleep(Duration::from_secs(150)).await;
+        assert_eq!(world.state(node).await, "down", "{days} days");
+        tokio::time::sleep(Duration::from_secs(lost_after_s.start - 1).saturating_sub(killed.elapsed())).await;
+        world.until("it is lost", async |world| world.state(node).await == "lost").await;
+        assert!(lost_after_s.contains(&killed.elapsed().as_secs()), "{days} days: {:?}", killed.elapsed());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_power_failure_of_all_no_node_is_lost_in_the_moment_it_comes_back() {
     let mut world = healing(9, 9).await;

@@ -72,8 +72,8 @@ async fn a_second_coordinator_ends_the_first() {
         ..CoordinatorConfig::default()
     };
     let (net, clock) = (MemoryNet::default(), SimulatedClock::default());
-    let mut first = Coordinator::start(config.clone(), seams(&net, clock, 1)).await.unwrap();
-    let second = Coordinator::start(config.clone(), seams(&net, clock, 2)).await.unwrap();
+    let mut first = Coordinator::start(config.clone(), seams(&net, clock.clone(), 1)).await.unwrap();
+    let second = Coordinator::start(config.clone(), seams(&net, clock.clone(), 2)).await.unwrap();
     assert_eq!((first.epoch() + 1, first.cluster()), (second.epoch(), second.cluster()));
     tokio::time::timeout(std::time::Duration::from_secs(10), first.ended()).await.unwrap().unwrap();
     second.shutdown().await.unwrap();

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct World {
     dir: TempDir,
     pub(crate) net: MemoryNet,
-    clock: SimulatedClock,
+    pub(crate) clock: SimulatedClock,
     config: CoordinatorConfig,
     coordinator: Option<Coordinator>,
     agents: BTreeMap<u32, Agent>,
@@ -88,7 +88,7 @@ impl World {
         };
         change(&mut config);
         let (net, clock) = (MemoryNet::default(), SimulatedClock::default());
-        let coordinator = Coordinator::start(config.clone(), seams(&net, clock, 1)).await.unwrap();
+        let coordinator = Coordinator::start(config.clone(), seams(&net, clock.clone(), 1)).await.unwrap();
         config.listen = coordinator.address().to_owned();
         let client = Client::connect(client_config(&net, &config.listen)).await.unwrap();
         client.create_bucket("b", "").await.unwrap();
@@ -134,7 +134,7 @@ impl World {
             before.store(false, Ordering::Relaxed);
         }
         seams.net = Arc::new(StoppableNet { net, stopped });
-        (seams.clock, seams.disk_mode) = (Arc::new(self.clock), DiskMode::Inline);
+        (seams.clock, seams.disk_mode) = (Arc::new(self.clock.clone()), DiskMode::Inline);
         let (lies, spoils, disk_bytes) = (Arc::clone(&self.lies), Arc::clone(&self.spoils), Arc::clone(&self.disk_bytes));
         seams.disks = Arc::new(LyingDisks { lies, spoils, disk_bytes });
         // A killed agent holds its disks for a moment.
@@ -270,7 +270,7 @@ impl World {
         self.seed += 1;
         // Its port becomes free a moment later.
         for _ in 0..200 {
-            match Coordinator::start(self.config.clone(), seams(&self.net, self.clock, self.seed)).await {
+            match Coordinator::start(self.config.clone(), seams(&self.net, self.clock.clone(), self.seed)).await {
                 Ok(coordinator) => {
                     self.coordinator = Some(coordinator);
                     self.client = Client::connect(client_config(&self.net, &self.config.listen)).await.unwrap();
@@ -469,19 +469,24 @@ pub(crate) fn seams(net: &MemoryNet, clock: SimulatedClock, seed: u64) -> Seams 
     Seams { net: Arc::new(net.clone()), clock: Arc::new(clock), seed: seed.into(), meta_mode: MetaMode::Inline }
 }
 
-/// Tokio's time, counted from a fixed date.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SimulatedClock(Instant);
+/// Tokio's time, counted from a fixed date. Clones are the same clock.
+#[derive(Debug, Clone)]
+pub(crate) struct SimulatedClock {
+    start: Instant,
+    /// By how much a test has set it forward.
+    pub(crate) ahead_ms: Arc<AtomicI64>,
+}
 
 impl Default for SimulatedClock {
     fn default() -> Self {
-        Self(Instant::now())
+        Self { start: Instant::now(), ahead_ms: Arc::default() }
     }
 }
 
 impl Clock for SimulatedClock {
     fn now_ms(&self) -> u64 {
-        1_700_000_000_000 + self.0.elapsed().as_millis() as u64
+        let ahead_ms = self.ahead_ms.load(Ordering::Relaxed);
+        (1_700_000_000_000 + self.start.elapsed().as_millis() as u64).saturating_add_signed(ahead_ms)
     }
 }
 
