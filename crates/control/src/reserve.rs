@@ -72,26 +72,24 @@ fn needed(view: &View, n: usize) -> Share {
     Share::of_whole(largest.into(), all).min(Share::of_whole(1, n as u128))
 }
 
-/// The capacity of each node with disks; `None` if several nodes have all that there is on one file system. A file system is shared evenly.
+/// The capacity of each node with disks; `None` if several nodes are on one file system: then the cluster is a trial on one machine, or its
+/// losses are not those of single nodes.
 ///
 /// A node that is only down counts, because its blocks may have to be rebuilt. A lost one counts as long as they are.
 fn capacities(view: &View) -> Option<BTreeMap<NodeId, u64>> {
     let blocks = |disks: &[DiskView]| disks.iter().map(|disk| disk.blocks).sum::<u64>();
     let counted = view.nodes.values().filter(|node| !node.lost || blocks(&node.disks) > 0);
-    let disks = counted.flat_map(|node| node.disks.iter().map(|disk| (node.id, disk))).filter(|(_, disk)| !disk.failed);
-    let mut parts: Vec<(u64, NodeId, u64)> = disks.map(|(node, disk)| (disk.file_system, node, disk.total_bytes)).collect();
-    parts.sort_unstable();
-    // Several directories of a node on one file system are one disk.
-    parts.dedup_by(|one, other| one.0 != 0 && (one.0, one.1) == (other.0, other.1));
-    let (mut capacities, mut file_systems, mut sharing) = (BTreeMap::new(), 0, 1);
-    for part in parts.chunk_by(|one, other| one.0 != 0 && one.0 == other.0) {
-        for (file_system, node, bytes) in part {
-            *capacities.entry(*node).or_insert(0u64) += bytes / part.len() as u64;
-            sharing = if *file_system == 0 { sharing } else { sharing.max(part.len()) };
+    let (mut capacities, mut file_systems) = (BTreeMap::new(), BTreeMap::new());
+    for (node, disk) in counted.flat_map(|node| node.disks.iter().map(|disk| (node.id, disk))).filter(|(_, disk)| !disk.failed) {
+        let known = if disk.file_system == 0 { None } else { file_systems.insert(disk.file_system, node) };
+        match known {
+            // Several directories of a node on one file system are one disk.
+            Some(other) if other == node => {}
+            Some(_) => return None,
+            None => *capacities.entry(node).or_insert(0u64) += disk.total_bytes,
         }
-        file_systems += usize::from(part[0].0 != 0);
     }
-    (file_systems != 1 || sharing == 1).then_some(capacities)
+    Some(capacities)
 }
 
 #[cfg(test)]
@@ -139,13 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_share_a_file_system_share_its_size() {
+    fn nothing_is_kept_if_nodes_share_a_file_system() {
         let mut one = view(&[1_000; 8]);
         one.nodes.values_mut().for_each(|node| node.disks[0].file_system = 5);
-        assert_eq!(millionths(&one, 6), 0, "all on one: its loss is the loss of everything");
-        let mut two = one.clone();
-        two.nodes.values_mut().skip(4).for_each(|node| node.disks[0].file_system = 6);
-        assert_eq!(millionths(&two, 6), 125_000, "four nodes of 250 on each");
+        assert_eq!(millionths(&one, 6), 0);
+        one.nodes.values_mut().skip(2).for_each(|node| node.disks[0].file_system = u64::from(node.id.0) + 100);
+        assert_eq!(millionths(&one, 6), 0, "two are enough");
         // Two directories of one node are no second disk.
         let mut twice = view(&[1_000; 10]);
         let node = twice.nodes.get_mut(&NodeId(3)).unwrap();

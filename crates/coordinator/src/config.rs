@@ -102,8 +102,8 @@ pub struct CoordinatorConfig {
     /// A disk with less free space than this gets no new block.
     pub disk_reserve: ByteSize,
     /// Share of each disk that puts and conversions leave free, in addition to `disk_reserve`, so that the largest node can be rebuilt. Repair
-    /// may use it. `auto`: the share of the largest node in all, and nothing if every stripe has a block on every node or if all nodes share
-    /// one file system. `off`: nothing. `15%`: this share, always.
+    /// may use it. `auto`: the share of the largest node in all, and nothing if every stripe has a block on every node or if nodes share a file
+    /// system. `off`: nothing. `15%`: this share, always.
     pub rebuild_reserve: RebuildReserve,
     /// Share of each disk that conversions leave free for puts, in addition to `disk_reserve` and `rebuild_reserve`; below 100. A conversion waits if too few
     /// nodes have more free space.

@@ -519,14 +519,14 @@ impl Story {
     async fn until_whole(&mut self) -> Result<(), Failure> {
         let mut left = String::new();
         for _ in 0..400 {
+            if let Ok(health) = self.client.health().await {
+                let done = health.healing.and_then(|it| it.done).map_or(0, |done| done.blocks);
+                self.repaired = self.repaired.max(done as usize);
+            }
             match self.lost().await {
                 Ok(None) => return Ok(()),
                 Ok(Some(block)) => left = block,
                 Err(error) => left = error.to_string(),
-            }
-            if let Ok(health) = self.client.health().await {
-                let done = health.healing.and_then(|it| it.done).map_or(0, |done| done.blocks);
-                self.repaired = self.repaired.max(done as usize);
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 const MIB: usize = 1 << 20;
 const CODING: [&str; 6] = ["--code", "rs(2,1)", "--block-size", "4MiB", "--cell-size", "1MiB"];
-const NO_RESERVE: (&str, &str) = ("WEFT_COORDINATOR_DISK_RESERVE", "0");
+const NO_RESERVE: [(&str, &str); 2] = [("WEFT_COORDINATOR_DISK_RESERVE", "0"), ("WEFT_COORDINATOR_REBUILD_RESERVE", "off")];
 
 /// Replaces disks by small ones, each given by node, bytes and files. Returns `None` if the machine does not allow it.
 fn small_disks(cluster: &mut Cluster, disks: &[(&str, usize, u32)]) -> Option<Vec<PathBuf>> {
@@ -46,7 +46,7 @@ fn wait_for_free(cluster: &Cluster, disk: &std::path::Path, holds: impl Fn(u64) 
 
 #[test]
 fn a_disk_that_fills_up_during_a_put_is_gone_around() {
-    let mut cluster = Setup { racks: 1, ..Setup::nodes(4) }.with(&[NO_RESERVE]).up();
+    let mut cluster = Setup { racks: 1, ..Setup::nodes(4) }.with(&NO_RESERVE).up();
     let disks = [("node-01", 16, 0), ("node-02", 6, 0), ("node-03", 16, 0), ("node-04", 16, 0)];
     let Some(disks) = small_disks(&mut cluster, &disks.map(|(node, size, files)| (node, size * MIB, files))) else { return };
     // The disk has the largest share of free space: it has room for a block, but not for its sidecar.
@@ -70,7 +70,7 @@ fn a_disk_that_fills_up_during_a_put_is_gone_around() {
 
 #[test]
 fn a_disk_that_takes_no_more_files_is_gone_around() {
-    let mut cluster = Setup { racks: 1, ..Setup::nodes(4) }.with(&[NO_RESERVE]).up();
+    let mut cluster = Setup { racks: 1, ..Setup::nodes(4) }.with(&NO_RESERVE).up();
     let Some(disks) = small_disks(&mut cluster, &[("node-02", 64 * MIB, 64)]) else { return };
     let filler = disks[0].join("filler");
     fs::create_dir(&filler).expect("there is room");
@@ -97,7 +97,7 @@ fn put_around(cluster: &Cluster, key: &str, content: &[u8]) {
 
 #[test]
 fn a_put_that_has_nowhere_else_to_go_names_the_node_and_the_disk_that_is_full() {
-    let mut cluster = Setup::nodes(3).with(&[NO_RESERVE]).up();
+    let mut cluster = Setup::nodes(3).with(&NO_RESERVE).up();
     let kept = bytes(8 * MIB, 1);
     cluster.put("kept", &kept, &CODING).ok();
     let Some(disks) = small_disks(&mut cluster, &[("node-03", 16 * MIB, 0)]) else { return };
