@@ -130,7 +130,7 @@ mod tests {
         let at = |seconds| Time::after(Duration::from_secs(seconds));
         let up = node(2, "", None);
         let mut look = |nodes: &[MemberStatus], seconds| recorder.look(nodes, at(seconds), NOW_MS + seconds * 1000, LOST_AFTER);
-        assert_eq!(look(&[up.clone()], 1), None);
+        assert_eq!(look(std::slice::from_ref(&up), 1), None);
         assert_eq!(look(&[down(1, 5), up.clone()], 20).unwrap(), "weft silent nodes 1\nat 1700000020000\n1 5000\n");
         assert_eq!(look(&[down(1, 19), up.clone()], 34), None);
         assert!(look(&[down(1, 20), up.clone()], 35).is_some());
