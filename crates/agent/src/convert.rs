@@ -136,7 +136,7 @@ fn conversion(
         coordinators: node.config.coordinators.clone(),
         security: node.security.clone(),
         net: Arc::clone(&node.seams.net),
-        node_link: Arc::new(BothWays::new(&node.throttles, PRECEDENCE)),
+        node_link: Arc::new(BothWays::new(&node.throttles, PRECEDENCE, node.limit.extra_stall(PRECEDENCE.class))),
         seed: node.draw(|random| random.random()),
         disk_mode: node.seams.disk_mode,
         spool_dir: spool.dir(),

@@ -13,12 +13,20 @@ use std::{
     time::Duration,
 };
 use weft_plan::Class;
-use weft_proto::v1::{LimitedLine, LowerLimit};
+use weft_proto::{
+    ExtraStall,
+    v1::{LimitedLine, LowerLimit},
+};
 use weft_types::ByteSize;
 
-/// The epoch and the number of the limit in force.
+/// The limit in force.
 #[derive(Debug, Default)]
-pub(crate) struct Limit(Mutex<(u64, u64)>);
+pub(crate) struct Limit {
+    /// Its epoch and number.
+    last: Mutex<(u64, u64)>,
+    /// How much longer the links of running tasks may be silent.
+    extra_stall: ExtraStall,
+}
 
 impl Limit {
     /// Applies a limit, unless a later one was applied.
@@ -33,11 +41,17 @@ impl Limit {
         throttles.uplink.bound(Bound::BelowForeground, rate(limit.up_bytes_per_s));
         throttles.downlink.bound(Bound::BelowForeground, rate(limit.down_bytes_per_s));
         disks.limit(rate(limit.disk_bytes_per_s));
+        self.extra_stall.set_ms(limit.extra_stall_ms);
+    }
+
+    /// How much longer than usual links of a class may be silent.
+    pub(crate) fn extra_stall(&self, class: Class) -> ExtraStall {
+        if class == Class::Foreground { ExtraStall::default() } else { self.extra_stall.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, (u64, u64)> {
         // A poisoned lock is safe to use: each change is one assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -20,7 +20,7 @@ use weft_engine::{
     classes::{FRAME_BYTES_MAX, Ticket, Turns, frame_bytes},
 };
 use weft_plan::{Class, Precedence};
-use weft_proto::NodeLink;
+use weft_proto::{ExtraStall, NodeLink};
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
 /// How often a waiting task checks whether another class holds it back, so that its reports stay true.
@@ -290,14 +290,15 @@ impl Passage {
 pub(crate) struct BothWays {
     uplink: Passage,
     downlink: Passage,
+    extra_stall: ExtraStall,
 }
 
 impl BothWays {
-    pub(crate) fn new(throttles: &Throttles, of: Precedence) -> Self {
+    pub(crate) fn new(throttles: &Throttles, of: Precedence, extra_stall: ExtraStall) -> Self {
         let hold = Hold::default();
         let [uplink, downlink] =
             [&throttles.uplink, &throttles.downlink].map(|line| Passage::new(line, of).of_port(hold.clone()));
-        Self { uplink, downlink }
+        Self { uplink, downlink, extra_stall }
     }
 }
 
@@ -313,6 +314,10 @@ impl NodeLink for BothWays {
 
     fn is_held_back(&self) -> bool {
         self.uplink.hold.is_held_back()
+    }
+
+    fn extra_stall(&self) -> ExtraStall {
+        self.extra_stall.clone()
     }
 }
 

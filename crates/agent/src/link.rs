@@ -11,7 +11,7 @@ use tokio::{
 };
 use weft_engine::{Hold, SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
 use weft_plan::{Class, Slices, TaskLink};
-use weft_proto::{FrameStream, Hello, LinkReceiver, LinkSender, Peer, Pool};
+use weft_proto::{FrameStream, Hello, LinkReceiver, LinkSender, Peer, Pool, Stall};
 use weft_types::{Error, Reaction, Result, Rows, Span};
 
 /// An end of a link that is not connected yet.
@@ -19,7 +19,7 @@ pub(crate) struct Unconnected {
     pub(crate) link: TaskLink,
     pub(crate) way: Way,
     /// A link fails when nothing moves on it for this long.
-    pub(crate) stall: Duration,
+    pub(crate) stall: Stall,
     /// The length of the queue, in slices.
     pub(crate) window: usize,
     pub(crate) traffic: Arc<Traffic>,
@@ -67,7 +67,7 @@ impl Unconnected {
     }
 
     async fn connect(&mut self) -> Result<Connected> {
-        let (stall, peer) = (self.stall, self.link.peer);
+        let (stall, peer) = (self.stall.now(), self.link.peer);
         let connected = match &mut self.way {
             Way::Dial(dial) => timeout(stall, dial.connect()).await.map(|frames| {
                 let home = Home::Pool(Arc::clone(&dial.pool), dial.address.clone(), dial.peer.clone());
@@ -150,7 +150,7 @@ async fn receive_all(mut link: Unconnected, slices: Slices, queue: mpsc::Sender<
     };
     let received = match connected {
         Ok(Connected { frames, home }) => {
-            let mut receiver = LinkReceiver::new(frames, link.link.id(), link.link.width, link.stall);
+            let mut receiver = LinkReceiver::new(frames, link.link.id(), link.link.width, link.stall.clone());
             let received = tokio::select! {
                 biased;
                 received = receive(&mut receiver, &link, slices, &queue) => received,
@@ -232,7 +232,7 @@ async fn send_all(
         connected = link.connect() => connected?,
         _ = &mut unwanted => return Ok(()),
     };
-    let mut sender = LinkSender::new(frames, link.link.id(), link.link.width, link.stall);
+    let mut sender = LinkSender::new(frames, link.link.id(), link.link.width, link.stall.clone());
     loop {
         match queue.recv().await {
             Some(Outgoing::Slice(slice, rows, _room)) => {

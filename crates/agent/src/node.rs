@@ -23,7 +23,7 @@ use std::{
 };
 use tokio::sync::{Semaphore, watch};
 use weft_engine::{Buffers, classes::Capacity};
-use weft_proto::{LinkKey, Pool, PoolLimits, Security};
+use weft_proto::{LinkKey, LogCauses, Pool, PoolLimits, Security};
 use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
 /// The most memory that the buffer pool keeps for reuse, bytes: some slices for each of many readers.
@@ -58,6 +58,8 @@ pub(crate) struct Node {
     cluster_limits: Mutex<ClassLimits>,
     /// The limit on all classes below foreground.
     pub(crate) limit: Limit,
+    /// Why tasks fail, to say each now and then.
+    pub(crate) failures: LogCauses,
     /// True, or closed, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
@@ -107,6 +109,7 @@ impl Node {
             spools: Arc::default(),
             cluster_limits: Mutex::default(),
             limit: Limit::default(),
+            failures: LogCauses::default(),
             registration: RwLock::default(),
             disks: RwLock::default(),
             config,

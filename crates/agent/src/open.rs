@@ -17,13 +17,12 @@ use crate::{
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 use tokio::sync::oneshot;
 use weft_engine::classes::Demand;
 use weft_plan::{Sink, Source, Task, TaskLink};
 use weft_proto::{
-    Direction, Hello, LinkRights, LinkToken, Peer,
+    Direction, Hello, LinkRights, LinkToken, Peer, Stall,
     token::task_hash,
     v1::{LinkPeer, OpenRequest, ReadSpec, StoreSpec},
 };
@@ -41,7 +40,7 @@ pub(crate) struct OpenTask {
 }
 
 /// A link fails when nothing moves on it for this long, unless the coordinator sets another time.
-const STALL_DEFAULT: Duration = Duration::from_secs(30);
+const STALL_DEFAULT_MS: u32 = 30_000;
 
 /// Opens the task that the request carries.
 pub(crate) async fn open(node: &Arc<Node>, task: Task, request: OpenRequest) -> Result<OpenTask> {
@@ -63,7 +62,8 @@ pub(crate) async fn open(node: &Arc<Node>, task: Task, request: OpenRequest) -> 
     let specs = store_specs(&request.stores, &registration, &task)?;
     let recorded = recorded_checksums(&request.reads)?;
 
-    let stall = if request.stall_ms == 0 { STALL_DEFAULT } else { Duration::from_millis(request.stall_ms.into()) };
+    let stall_ms = if request.stall_ms == 0 { STALL_DEFAULT_MS } else { request.stall_ms };
+    let stall = Stall::of_task(stall_ms, request.extra_stall_ms, node.limit.extra_stall(task.precedence().class));
     let traffic = Arc::new(Traffic::default());
     let ends = LinkEnds { node, registration: &registration, task: &task, task_bytes: &request.task, stall, traffic: &traffic };
     let (links, guests) = ends.make(&request.peers)?;
@@ -210,7 +210,7 @@ struct LinkEnds<'a> {
     registration: &'a Registration,
     task: &'a Task,
     task_bytes: &'a [u8],
-    stall: Duration,
+    stall: Stall,
     traffic: &'a Arc<Traffic>,
 }
 
@@ -236,7 +236,7 @@ impl LinkEnds<'_> {
             let line = if link.sends { &throttles.uplink } else { &throttles.downlink };
             let line = Passage::new(line, self.task.precedence());
             let (link, traffic) = (link.clone(), Arc::clone(self.traffic));
-            links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic, line });
+            links.insert(id, Unconnected { link, way, stall: self.stall.clone(), window, traffic, line });
         }
         Ok((links, guests))
     }

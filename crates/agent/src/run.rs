@@ -61,7 +61,12 @@ pub(crate) async fn run(
     match errors.first() {
         // The usual cause is that another node was busy or failed.
         Some(_) if cancelled => tracing::debug!(%plan, "a task was cancelled"),
-        Some(error) => tracing::warn!(%error, count = errors.len(), "a task failed"),
+        Some(error) => {
+            match node.failures.admit(error.party.map(|party| party.to_string()).unwrap_or_default(), &error.message) {
+                Some(left_out) => tracing::warn!(%error, count = errors.len(), left_out, "a task failed"),
+                None => tracing::debug!(%error, count = errors.len(), "a task failed"),
+            }
+        }
         None => {}
     }
     event(&errors, harvest, &traffic, stages)

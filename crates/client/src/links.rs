@@ -2,12 +2,12 @@
 
 use crate::background::Owned;
 use async_trait::async_trait;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use weft_engine::{SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
 use weft_plan::{Slices, TaskLane, TaskLink};
 use weft_proto::{
-    Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, NodeLink, Peer, Pool, SliceMemory, v1::LinkPeer,
+    Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, NodeLink, Peer, Pool, SliceMemory, Stall, v1::LinkPeer,
 };
 use weft_types::{ClusterId, Error, Party, PlanId, Result, Rows, Span};
 
@@ -21,7 +21,7 @@ pub(crate) struct Dialing<'a> {
     pub(crate) party: Party,
     pub(crate) link: &'a TaskLink,
     pub(crate) peer: &'a LinkPeer,
-    pub(crate) stall: Duration,
+    pub(crate) stall: Stall,
     /// Throttle for what is sent and received.
     pub(crate) node_link: Option<&'a Arc<dyn NodeLink>>,
 }
@@ -70,7 +70,7 @@ impl Dialing<'_> {
     /// Opens a link on which this client receives.
     pub(crate) async fn source(&self, lane: &TaskLane, slice_len: u64) -> Result<LinkSource> {
         let (frames, home) = self.open(Direction::Pull).await?;
-        let receiver = LinkReceiver::new(frames, self.link.id(), self.link.width, self.stall).with_memory(self.slices);
+        let receiver = LinkReceiver::new(frames, self.link.id(), self.link.width, self.stall.clone()).with_memory(self.slices);
         let (incoming, queue) = mpsc::channel(window(lane));
         let receiving = Owned::start(receive_all(receiver, lane.slices(slice_len), incoming, self.node_link.cloned(), home));
         Ok(LinkSource { queue, receiving })
@@ -91,7 +91,7 @@ impl Dialing<'_> {
             token: LinkToken::from_slice(&self.peer.token)?,
         };
         let peer = Peer::Agent(self.peer.name.clone());
-        let patience = self.patience(direction);
+        let patience = self.patience(direction).now();
         let opening = tokio::time::timeout(patience, self.pool.open(&self.peer.address, &peer, &hello));
         let late = |_| Error::replan(format!("{peer} at {}: no link within {} ms", self.peer.address, patience.as_millis()));
         let frames = opening.await.map_err(late)??;
@@ -99,10 +99,10 @@ impl Dialing<'_> {
     }
 
     /// Shorter than the patience of the other receivers of a put: otherwise they would abort the put while it waits for this one.
-    fn patience(&self, direction: Direction) -> Duration {
+    fn patience(&self, direction: Direction) -> Stall {
         match direction {
-            Direction::Push => self.stall / 2,
-            Direction::Pull => self.stall,
+            Direction::Push => self.stall.shortened(),
+            Direction::Pull => self.stall.clone(),
         }
     }
 }

@@ -20,9 +20,9 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 use weft_engine::{Buffers, Observer, Outcome, Ports, SliceSink, SliceSource};
-use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
+use weft_plan::{Class, Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
 use weft_proto::{
-    decode_task,
+    Stall, decode_task,
     v1::{ClientTask, LinkPeer, StageReport},
 };
 use weft_types::{Error, Layout, NodeId, Party, Result, Rows, Span, StageTimes, StripeLayout};
@@ -31,7 +31,9 @@ use weft_types::{Error, Layout, NodeId, Party, Result, Rows, Span, StageTimes, S
 pub(crate) struct OpenTask {
     pub(crate) task: Task,
     peers: BTreeMap<u32, LinkPeer>,
-    stall: Duration,
+    stall_ms: u32,
+    /// What of it is due to the limit on repair.
+    extra_stall_ms: u32,
 }
 
 /// The purpose of a share.
@@ -79,7 +81,7 @@ const SLICE_BYTES_MAX: u64 = 256 << 20;
 /// If no slice was sent for this long, the client asks the coordinator whether it still waits for the receivers.
 const STANDSTILL: Duration = Duration::from_secs(1);
 /// Without news from the coordinator: a peer that moves nothing for this long has failed.
-const STALL: Duration = Duration::from_secs(30);
+const STALL_MS: u32 = 30_000;
 
 impl OpenTask {
     /// Parses what the coordinator sent, and checks that it can be run here.
@@ -99,8 +101,8 @@ impl OpenTask {
                 return Err(Error::fatal(message).link(link.id(), 0));
             }
         }
-        let stall = if message.stall_ms == 0 { STALL } else { Duration::from_millis(u64::from(message.stall_ms)) };
-        Ok(Self { task, peers, stall })
+        let stall_ms = if message.stall_ms == 0 { STALL_MS } else { message.stall_ms };
+        Ok(Self { task, peers, stall_ms, extra_stall_ms: message.extra_stall_ms })
     }
 
     /// Runs it to its end; also returns how its stages spent their time.
@@ -128,7 +130,10 @@ impl ClientPorts<'_> {
         };
         let (plan, party) = (self.open.task.plan, self.open.task.party);
         let Shared { pool, slices, cluster, config, .. } = self.shared.as_ref();
-        let (stall, node_link) = (self.open.stall, config.node_link.as_ref());
+        let node_link = config.node_link.as_ref();
+        let is_limited = self.open.task.precedence().class != Class::Foreground;
+        let extra = node_link.filter(|_| is_limited).map(|link| link.extra_stall()).unwrap_or_default();
+        let stall = Stall::of_task(self.open.stall_ms, self.open.extra_stall_ms, extra);
         Ok(Dialing { pool, slices, cluster: *cluster, plan, party, link, peer, stall, node_link })
     }
 }

@@ -24,8 +24,9 @@ const NEWS: f64 = 0.05;
 const WAITING_BYTES: u64 = 64 << 20;
 /// A node whose tasks have waited for the limit less than this between two heartbeats is not held back.
 const HELD_BACK_MIN_MS: u64 = 100;
-/// How long a wait counts.
+/// How long a wait counts at least, and for how many heartbeats: the last one of a node may be late.
 const HELD_BACK_FOR: Duration = Duration::from_secs(5);
+const HELD_BACK_HEARTBEATS: u32 = 2;
 
 /// The measured rates of a node's link, bytes a second; `None`: not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -45,6 +46,8 @@ pub struct Bounds {
     pub down: Option<u64>,
     /// Of each of its disks.
     pub disk: Option<u64>,
+    /// How much longer links of tasks may stand still than without a limit.
+    pub extra_stall: Duration,
 }
 
 /// The rates of nodes' links: the best of each node's last measurements, of any age, because busy links are not measured again.
@@ -68,13 +71,13 @@ pub fn usual(measured: &BTreeMap<NodeId, Measured>) -> f64 {
 /// The limits of a node's lines. No rate is lower than [`CLASS_RATE_MIN`]. Rates of disks are not measured: of a share, only the links are
 /// limited. `busiest_bytes`: what the busiest line still has to carry.
 pub fn bounds(limit: RepairLimit, now_ms: u64, busiest_bytes: u64, of: Measured, usual: f64) -> Bounds {
-    let same = |rate: u64| Bounds { up: Some(rate), down: Some(rate), disk: Some(rate) };
+    let same = |rate: u64| Bounds { up: Some(rate), down: Some(rate), disk: Some(rate), ..Bounds::default() };
     match limit {
         RepairLimit::None => Bounds::default(),
         RepairLimit::Rate(rate) => same(rate.0.clamp(CLASS_RATE_MIN.0, RATE_MAX)),
         RepairLimit::Percent(percent) => {
             let share = |rate: Option<f64>| Some(at_least(rate.unwrap_or(usual) * f64::from(percent) / 100.0));
-            Bounds { up: share(of.up), down: share(of.down), disk: None }
+            Bounds { up: share(of.up), down: share(of.down), ..Bounds::default() }
         }
         RepairLimit::Until(at_ms) => deadline_rate(busiest_bytes, at_ms, now_ms).map(same).unwrap_or_default(),
     }
@@ -97,21 +100,30 @@ impl Bounds {
         [self.up, self.down, self.disk].into_iter().flatten().min()
     }
 
+    /// With the time that follows from the lowest rate of all nodes: links between a slow node and others wait at both ends.
+    #[must_use]
+    pub fn among(self, lowest: Option<u64>) -> Self {
+        Self { extra_stall: extra_stall(lowest), ..self }
+    }
+
     /// Whether a node that obeys `self` must hear of `wanted`.
     fn must_become(&self, wanted: &Self) -> bool {
         let differs = |known: Option<u64>, wanted: Option<u64>| match (known, wanted) {
             (Some(known), Some(wanted)) => (wanted as f64 / known as f64 - 1.0).abs() > NEWS,
             (known, wanted) => known != wanted,
         };
-        differs(self.up, wanted.up) || differs(self.down, wanted.down) || differs(self.disk, wanted.disk)
+        let stall_ms = |of: &Self| Some(of.extra_stall.as_millis() as u64).filter(|ms| *ms > 0);
+        differs(self.up, wanted.up)
+            || differs(self.down, wanted.down)
+            || differs(self.disk, wanted.disk)
+            || differs(stall_ms(self), stall_ms(wanted))
     }
 }
 
-/// How long the links of a task of a lower class may stand still, given the lowest limit: all slices of a line may be before the next one
-/// of a link. The supervision of plans finds nodes that fail long before.
-pub fn stall(stall: Duration, lowest: Option<u64>) -> Duration {
-    let waits = lowest.map_or(Duration::ZERO, |rate| Duration::from_secs(WAITING_BYTES.div_ceil(rate.max(1))));
-    stall.saturating_add(waits)
+/// How much longer than without a limit the links of a task of a lower class may stand still, given the lowest limit: all slices of a line
+/// may be before the next one of a link. The supervision of plans finds nodes that fail long before.
+pub fn extra_stall(lowest: Option<u64>) -> Duration {
+    lowest.map_or(Duration::ZERO, |rate| Duration::from_secs(WAITING_BYTES.div_ceil(rate.max(1))))
 }
 
 /// How much traffic work causes at a line, on average.
@@ -226,9 +238,10 @@ impl<S: PartialEq, A> Ledger<S, A> {
         known.total_ms = total_ms;
     }
 
-    /// Whether tasks have waited for the limit a moment ago.
-    pub fn holds_back(&self, now: Time) -> bool {
-        self.waits.values().filter_map(|waits| waits.grew_at).any(|at| now.since(at) <= HELD_BACK_FOR)
+    /// Whether tasks have waited for the limit a moment ago. `heartbeat`: the interval of nodes' reports.
+    pub fn holds_back(&self, heartbeat: Duration, now: Time) -> bool {
+        let counts_for = HELD_BACK_FOR.max(heartbeat.saturating_mul(HELD_BACK_HEARTBEATS));
+        self.waits.values().filter_map(|waits| waits.grew_at).any(|at| now.since(at) <= counts_for)
     }
 
     /// Forgets nodes that no longer exist.
@@ -247,7 +260,7 @@ mod tests {
     const NOW: u64 = 1_700_000_000_000;
 
     fn same(rate: u64) -> Bounds {
-        Bounds { up: Some(rate), down: Some(rate), disk: Some(rate) }
+        Bounds { up: Some(rate), down: Some(rate), disk: Some(rate), ..Bounds::default() }
     }
 
     #[test]
@@ -256,13 +269,13 @@ mod tests {
         let of = |limit, measured| bounds(limit, NOW, 0, measured, 60e6);
         assert_eq!(of(RepairLimit::None, measured), Bounds::default());
         assert_eq!(of(RepairLimit::Rate(ByteSize(10 * MIB)), measured), same(10 * MIB));
-        let half = Bounds { up: Some(50_000_000), down: Some(20_000_000), disk: None };
+        let half = Bounds { up: Some(50_000_000), down: Some(20_000_000), ..Bounds::default() };
         assert_eq!(of(RepairLimit::Percent(50), measured), half);
         let down_unknown = Measured { down: None, ..measured };
         assert_eq!(of(RepairLimit::Percent(50), down_unknown), Bounds { down: Some(30_000_000), ..half }, "the usual rate");
         assert_eq!(
             of(RepairLimit::Percent(1), Measured { up: Some(1e6), down: Some(f64::INFINITY) }),
-            Bounds { up: Some(CLASS_RATE_MIN.0), down: Some(RATE_MAX), disk: None }
+            Bounds { up: Some(CLASS_RATE_MIN.0), down: Some(RATE_MAX), ..Bounds::default() }
         );
     }
 
@@ -298,9 +311,8 @@ mod tests {
         assert_eq!((cost.of_rebuild(60 * MIB), cost.of_conversion(10 * MIB)), (60 * MIB, 3 * MIB));
         assert_eq!(Cost::of(&[], 0).of_rebuild(7), 7);
         assert_eq!(least_time(60 * MIB, 2 * MIB), Duration::from_secs(30));
-        let ten = Duration::from_secs(10);
-        assert_eq!((stall(ten, None), stall(ten, Some(64 * MIB))), (ten, Duration::from_secs(11)));
-        assert_eq!(stall(ten, Some(CLASS_RATE_MIN.0)), Duration::from_secs(266));
+        assert_eq!((extra_stall(None), extra_stall(Some(64 * MIB))), (Duration::ZERO, Duration::from_secs(1)));
+        assert_eq!(extra_stall(Some(CLASS_RATE_MIN.0)), Duration::from_secs(256));
     }
 
     #[test]
@@ -316,26 +328,31 @@ mod tests {
         assert!(!ledger.is_due(node, &1, &slow) && !ledger.is_due(node, &1, &almost) && ledger.is_due(node, &1, &fast));
         assert_eq!((ledger.answer(node, &1, &almost), ledger.answer(node, &1, &fast)), (Some(Ok(&"lines")), None));
         assert!(ledger.is_due(node, &1, &Bounds::default()), "no limit is news, too");
+        assert!(ledger.is_due(node, &1, &slow.among(Some(MIB))), "links may wait longer because another node is slow");
         assert!(ledger.is_due(node, &2, &slow) && ledger.answer(node, &2, &slow).is_none(), "it has registered again");
         ledger.told(node, 2, slow, Err(Refusal { is_final: true, ..open }));
         assert!(!ledger.is_due(node, &2, &slow) && ledger.is_due(node, &2, &fast), "an old agent");
         assert!(ledger.next_number() < ledger.next_number());
         ledger.keep(&BTreeSet::new());
         assert!(ledger.is_due(node, &2, &slow));
-        assert!(!ledger.holds_back(at));
+        assert!(!ledger.holds_back(Duration::ZERO, at));
     }
 
     #[test]
     fn waits_that_grow_hold_repair_back_for_a_moment() {
         let (mut ledger, at) = (Ledger::<u8, ()>::default(), |s| Time::after(Duration::from_secs(s)));
+        let is_held_back = |ledger: &Ledger<u8, ()>, s| ledger.holds_back(Duration::from_secs(1), at(s));
         ledger.waited(NodeId(1), 9_000, at(1));
-        assert!(!ledger.holds_back(at(1)), "nobody knows when it waited");
+        assert!(!is_held_back(&ledger, 1), "nobody knows when it waited");
         ledger.waited(NodeId(1), 9_099, at(2));
-        assert!(!ledger.holds_back(at(2)));
+        assert!(!is_held_back(&ledger, 2));
         ledger.waited(NodeId(1), 9_199, at(3));
-        assert!(ledger.holds_back(at(3)) && ledger.holds_back(at(8)) && !ledger.holds_back(at(9)));
+        assert!(is_held_back(&ledger, 3) && is_held_back(&ledger, 8) && !is_held_back(&ledger, 9));
+        let rare = Duration::from_secs(60);
+        assert!(ledger.holds_back(rare, at(63)) && ledger.holds_back(rare, at(123)), "the next report may be late");
+        assert!(!ledger.holds_back(rare, at(124)));
         ledger.waited(NodeId(1), 0, at(10));
         ledger.waited(NodeId(1), 100, at(11));
-        assert!(ledger.holds_back(at(11)), "it was restarted");
+        assert!(is_held_back(&ledger, 11), "it was restarted");
     }
 }

@@ -21,6 +21,12 @@ pub const LEFT_UNSAID: &str = "blocks came to the node or were lost during the r
 /// The most plans that an explained repair reports.
 pub const EXPLAINED_MAX: usize = 256;
 
+/// The most blocks of the node that an explained repair looks at, to find those with which the repair would begin.
+pub const EXPLAINED_BLOCKS_MAX: usize = 65_536;
+
+/// The most repairs that are explained at the same time: each takes some megabytes, and the metadata's time.
+pub const EXPLAINED_AT_ONCE_MAX: usize = 2;
+
 /// Stripes that are repaired at a time if nothing else is asked for and no schedule decides: a few keep the links of many
 /// nodes busy; more would take memory on all of these and time from readers.
 const CONCURRENCY: u32 = 4;

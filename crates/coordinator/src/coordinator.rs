@@ -32,7 +32,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use weft_control::known::Known;
 use weft_meta::{Meta, MetaMode, NewCluster, SqliteMeta};
 use weft_plan::ProofKey;
-use weft_proto::{Net, rpc};
+use weft_proto::{LogCauses, Net, rpc};
 use weft_types::{Clock, ClusterId, Error, Result, Seed};
 
 /// How often the coordinator checks for silent nodes.
@@ -116,6 +116,7 @@ impl Coordinator {
             healer: Healer::new(cluster.auto_repair),
             limit: Limit::new(cluster.repair_limit),
             claims: Claims::default(),
+            failures: LogCauses::default(),
             started,
             stop: stop.clone(),
             known: Known::new(proof_key(seams.seed)),

@@ -14,7 +14,6 @@ use reports::Reports;
 use schedule::Schedule;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -39,6 +38,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     shared.until_nodes_are_back().await;
     let worker = Worker::new(&shared);
     let (mut schedule, mut under_way) = (Schedule::new(&worker), FuturesUnordered::new());
+    // At most one batch. Meanwhile, the repairs of the batch before it go on.
+    let mut looked_up = FuturesUnordered::new();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut usable, mut reports, mut done) = (BTreeSet::new(), Reports::default(), Vec::new());
@@ -48,12 +49,16 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             // First, so that it comes to its turn however many stripes end.
             _ = look.tick() => {
                 judge(&shared).await;
-                if tidy(&shared, &mut usable) || under_way.is_empty() {
+                if tidy(&shared, &mut usable) || under_way.is_empty() && looked_up.is_empty() {
                     schedule.begin_again();
                 }
                 schedule.urge(&shared.health.lock().tally);
                 reports.look(&shared);
                 true
+            }
+            Some(batch) = looked_up.next() => {
+                done.extend(schedule.add(batch).into_iter().map(|ended| (None, ended)));
+                false
             }
             Some(ended) = under_way.next() => {
                 done.push(ended);
@@ -65,22 +70,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         };
         end(&shared, &mut schedule, &mut done);
         let concurrency = healer::concurrency(&shared.members.view());
-        // While the last ones of a batch wait for their links, the next one is scheduled.
-        if looks || schedule.waiting() < concurrency / 2 {
+        // While the last ones of a batch wait for their links, the next one is looked up.
+        if looked_up.is_empty() && (looks || schedule.waiting() < concurrency / 2) {
             let (next, scope) = next(&shared, 2 * concurrency);
-            let in_vain = {
-                let mut adding = pin!(schedule.add(next, &scope));
-                // The others go on meanwhile.
-                loop {
-                    tokio::select! {
-                        biased;
-                        in_vain = &mut adding => break in_vain,
-                        Some(ended) = under_way.next() => done.push(ended),
-                    }
-                }
-            };
-            done.extend(in_vain.into_iter().map(|ended| (None, ended)));
-            end(&shared, &mut schedule, &mut done);
+            if !next.is_empty() {
+                looked_up.push(schedule::look_up(&worker, next, scope));
+            }
         }
         while under_way.len() < concurrency
             && let Some((ticket, planned)) = schedule.start()

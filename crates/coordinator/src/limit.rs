@@ -65,12 +65,12 @@ fn due(shared: &Shared) -> Vec<(NodeId, Session, Bounds)> {
     let (rates, now_ms) = (Rates::for_limit(limit, &shared.links()), shared.now_ms());
     let mut state = shared.limit.lock();
     state.ledger.keep(&statuses.iter().map(|status| status.record.id).collect());
+    state.lowest = sessions.iter().filter_map(|session| state.bounds(now_ms, &rates, session.record.id).lowest()).min();
     let wanted = |session: Session| {
         let node = session.record.id;
         (node, state.bounds(now_ms, &rates, node), session)
     };
     let all: Vec<_> = sessions.into_iter().map(wanted).collect();
-    state.lowest = all.iter().filter_map(|(_, bounds, _)| bounds.lowest()).min();
     let is_due = |(node, bounds, session): &(NodeId, Bounds, Session)| state.ledger.is_due(*node, &session.link_key.id(), bounds);
     all.into_iter().filter(is_due).map(|(node, bounds, session)| (node, session, bounds)).collect()
 }
@@ -101,7 +101,8 @@ pub(crate) fn of_registration(shared: &Shared, node: NodeId) -> v1::LowerLimit {
     let (rates, now_ms) = (Rates::for_limit(limit, &shared.links()), shared.now_ms());
     let mut state = shared.limit.lock();
     let bounds = state.bounds(now_ms, &rates, node);
-    state.message(bounds)
+    let lowest = bounds.lowest().into_iter().chain(state.lowest).min();
+    state.message(bounds.among(lowest))
 }
 
 /// Changes the limit, and waits for the nodes.

@@ -72,9 +72,15 @@ impl Rebuilder<'_> {
             let mut answer = None;
             for action in self.with_world(&view, |world| machine.on(event, world)) {
                 match action {
-                    Action::Warn(warning) => tracing::warn!(%object, %stripe, "{warning}"),
+                    Action::Warn(warning) => {
+                        if let Some(left_out) = shared.failures.admit(stripe, &warning) {
+                            tracing::warn!(%object, %stripe, left_out, "{warning}");
+                        }
+                    }
                     Action::Resumed(message) => {
-                        tracing::warn!(%object, %stripe, "{message}");
+                        if let Some(left_out) = shared.failures.admit(stripe, &message) {
+                            tracing::warn!(%object, %stripe, left_out, "{message}");
+                        }
                         tell(Told::Resumed(message));
                     }
                     Action::Suspect(node) => shared.members.suspect(node),
@@ -118,7 +124,7 @@ impl Rebuilder<'_> {
         let (shared, stripe) = (self.shared, &request.stripe);
         let len = stripe.layout.block_len(index.into());
         // Progress extends it.
-        let expires_ms = shared.lease_end_ms();
+        let expires_ms = shared.after_ms(shared.repair_lease());
         let upload = if let Purpose::Put(upload) = request.purpose { Some(upload) } else { None };
         let repair = NewRepair { stripe: stripe.id, index, copy, home, upload, expires_ms };
         let block = shared.meta.allocate_repair(shared.epoch, repair).await.map_err(|error| shared.meta_error(error))?;
@@ -129,8 +135,8 @@ impl Rebuilder<'_> {
     async fn release(self, block: BlockId, may_be_written: bool) {
         let shared = self.shared;
         // Its task may continue for the time of a stall.
-        let running_ms = if may_be_written { shared.limit.stall_ms(shared.config.stall_ms, Class::Repair).into() } else { 0 };
-        let not_before_ms = shared.now_ms().saturating_add(running_ms);
+        let running = if may_be_written { shared.stall(Class::Repair) } else { Duration::ZERO };
+        let not_before_ms = shared.after_ms(running);
         if let Err(error) = shared.meta.abort_repair(shared.epoch, block, not_before_ms).await {
             let error = shared.meta_error(error);
             tracing::warn!(%block, %error, "cannot release an allocation; it will expire");
@@ -163,11 +169,12 @@ impl Rebuilder<'_> {
         let total: u64 = coming.values().sum::<u64>().max(1);
         let (running, _client) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
         let mut moved: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let allocated_at = (machine.resumed() == 0).then(|| shared.started.now());
-        let mut lease = Lease::new(Duration::from_millis(shared.config.upload_lease_ms), allocated_at);
+        let allocated = (machine.resumed() == 0).then(|| (shared.started.now(), shared.repair_lease()));
+        let mut lease = Lease::new(allocated);
         let progress = |node: NodeId, bytes: u64| {
-            if lease.told(node, bytes, shared.started.now()) {
-                self.renew(machine);
+            let len = shared.repair_lease();
+            if lease.told(node, bytes, len, shared.started.now()) {
+                self.renew(machine, len);
             }
             if let Some(most) = coming.get(&node) {
                 moved.insert(node, bytes.min(*most));
@@ -184,13 +191,13 @@ impl Rebuilder<'_> {
 
     /// Extends the leases of the blocks that are being written; those of a put live as long as the put. The plan does not wait for it, and
     /// the next progress tries again.
-    fn renew(self, machine: &rebuild::Rebuild) {
+    fn renew(self, machine: &rebuild::Rebuild, lease: Duration) {
         if machine.request().purpose.is_put() {
             return;
         }
         let (shared, blocks) = (Arc::clone(self.shared), machine.arriving().iter().map(|new| new.block).collect());
         tokio::spawn(async move {
-            if let Err(error) = shared.meta.extend_repairs(shared.epoch, blocks, shared.lease_end_ms()).await {
+            if let Err(error) = shared.meta.extend_repairs(shared.epoch, blocks, shared.after_ms(lease)).await {
                 let error = shared.meta_error(error);
                 tracing::warn!(%error, "cannot extend the lease of a repair's allocations");
             }

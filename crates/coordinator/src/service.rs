@@ -277,10 +277,7 @@ impl v1::weft_server::Weft for WeftService {
         &self,
         request: Request<v1::RepairNodeRequest>,
     ) -> Result<Response<Self::ExplainRepairNodeStream>, Status> {
-        let asked = request.into_inner();
-        let (events, told) = mpsc::channel(repair::EVENTS_MAX);
-        tokio::spawn(jobs::node_repair::explain(Arc::clone(&self.shared), asked, events));
-        Ok(Response::new(ReceiverStream::new(told)))
+        answer(jobs::node_repair::explain(&self.shared, request.into_inner()).map(ReceiverStream::new))
     }
 
     async fn convert(&self, request: Request<v1::ConvertRequest>) -> Result<Response<v1::Job>, Status> {

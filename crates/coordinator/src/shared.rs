@@ -12,10 +12,10 @@ use std::{
 };
 use tokio::sync::watch;
 use weft_codes::SharedCode;
-use weft_control::{known::Known, links::Links, retries::Retries, run::stall_after, stragglers::Stragglers};
+use weft_control::{known::Known, links::Links, rebuild::lease_len, retries::Retries, run::stall_after, stragglers::Stragglers};
 use weft_meta::{ClusterRecord, Meta, MetaError};
-use weft_plan::Precedence;
-use weft_proto::{Net, Security, from_status};
+use weft_plan::{Class, Precedence};
+use weft_proto::{LogCauses, Net, Security, from_status};
 use weft_schemes::Run;
 use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, PutKey, Result, StripeId};
 
@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) limit: crate::limit::state::Limit,
     /// Which stripes are being rebuilt.
     pub(crate) claims: crate::claims::Claims,
+    /// Why rebuilds and plans fail, to say each now and then.
+    pub(crate) failures: LogCauses,
     pub(crate) started: Started,
     /// Becomes true when the coordinator must stop.
     pub(crate) stop: watch::Sender<bool>,
@@ -131,9 +133,24 @@ impl Shared {
         self.now_ms().saturating_add(self.config.garbage_grace_ms)
     }
 
+    /// The time in so long, milliseconds since 1970.
+    pub(crate) fn after_ms(&self, time: Duration) -> u64 {
+        self.now_ms().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// When a new allocation expires.
     pub(crate) fn lease_end_ms(&self) -> u64 {
         self.now_ms().saturating_add(self.config.upload_lease_ms)
+    }
+
+    /// The lease of a new block. If slices wait for the limit on repair, it must outlast several of them.
+    pub(crate) fn repair_lease(&self) -> Duration {
+        lease_len(Duration::from_millis(self.config.upload_lease_ms), self.limit.extra_stall(Class::Repair))
+    }
+
+    /// How long links of a class may be silent.
+    pub(crate) fn stall(&self, class: Class) -> Duration {
+        Duration::from_millis(self.config.stall_ms.into()) + self.limit.extra_stall(class)
     }
 
     /// See [`stall_after`].

@@ -1,6 +1,6 @@
 //! From a verified plan to the messages for each party: its task, the other ends of its links, and the tokens for them.
 
-use crate::{in_flight::Moving, members::Session, shared::Shared};
+use crate::{in_flight::Moving, limit, members::Session, shared::Shared};
 use std::collections::BTreeMap;
 use weft_codes::SharedCode;
 use weft_control::{planning::Planned, view::View};
@@ -91,7 +91,8 @@ pub(crate) fn sign(
         let name = session.as_ref().map_or_else(|| client.to_owned(), |session: &Session| session.record.name.to_string());
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session, name });
     }
-    let stall_ms = shared.limit.stall_ms(shared.config.stall_ms, plan.class);
+    let extra_stall_ms = limit::state::ms(shared.limit.extra_stall(plan.class));
+    let stall_ms = shared.config.stall_ms.saturating_add(extra_stall_ms);
     let moving = shared.in_flight.begin(planned.lines.clone(), plan.class);
     let mut signed = Signed { id: plan.id, agents: BTreeMap::new(), agents_dial: agents_dial(&cuts), client: None, moving };
     for (party, cut) in &cuts {
@@ -102,13 +103,13 @@ pub(crate) fn sign(
                 let task = cut.bytes.clone();
                 let registration = session.link_key.id().to_vec();
                 let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
-                let open = v1::OpenRequest { task, peers, stores, stall_ms, registration, reads };
+                let open = v1::OpenRequest { task, peers, stores, stall_ms, registration, reads, extra_stall_ms };
                 let (incoming_bytes, link_bytes) = (bytes_over(&cut.task, |link| !link.sends), bytes_over(&cut.task, |_| true));
                 signed
                     .agents
                     .insert(*node, SignedTask { session: session.clone(), open, tells_pages: false, incoming_bytes, link_bytes });
             }
-            _ => signed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms }),
+            _ => signed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms, extra_stall_ms }),
         }
     }
     Ok(signed)

@@ -2,7 +2,7 @@
 //! the network; the [`Converter`] reads and writes as a client does. The program that starts an agent passes it in, so
 //! the agent crate does not depend on the client.
 
-use crate::{DiskMode, Net, Security, v1::ConvertStripeRequest};
+use crate::{DiskMode, ExtraStall, Net, Security, v1::ConvertStripeRequest};
 use async_trait::async_trait;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use weft_types::{ClusterId, Result};
@@ -24,6 +24,8 @@ pub trait NodeLink: Send + Sync {
     async fn received(&self, bytes: u64);
     /// Whether the node's other work holds the conversion back now, so that no peer is blamed for the delay.
     fn is_held_back(&self) -> bool;
+    /// How much longer than usual the conversion's links may be silent.
+    fn extra_stall(&self) -> ExtraStall;
 }
 
 /// One stripe to convert, and what it may use.

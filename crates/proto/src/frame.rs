@@ -10,14 +10,24 @@ pub use error::FrameError;
 
 use crate::{
     net::BoxStream,
+    stall::Stall,
     status::{decode_error, encode_error},
     token::{LinkToken, TOKEN_LEN},
     version::{PROTOCOL, ProtocolRange},
 };
 use bytes::{Buf, BufMut, BytesMut};
 use serde::{Deserialize, Serialize};
-use std::{future::poll_fn, io, pin::Pin, task::Poll, time::Duration};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::{Instant, timeout_at},
+};
 use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Result, Span, crc32c, crc32c_joined};
 
 /// Bytes of a frame's header.
@@ -47,7 +57,7 @@ pub struct FrameStream<S = BoxStream> {
     waiting: BytesMut,
     /// True after a small Data frame: more of them probably follow.
     reads_many: bool,
-    stall: Duration,
+    stall: Stall,
 }
 
 /// The kind of a frame.
@@ -185,7 +195,7 @@ pub(crate) struct Announced {
 impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     /// Frames over a connection.
     pub fn new(stream: S) -> Self {
-        Self { stream, ahead: BytesMut::new(), waiting: BytesMut::new(), reads_many: false, stall: PEER_TIMEOUT }
+        Self { stream, ahead: BytesMut::new(), waiting: BytesMut::new(), reads_many: false, stall: PEER_TIMEOUT.into() }
     }
 
     /// The underlying connection.
@@ -194,8 +204,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     }
 
     /// Sets the time after which a read or write that moves nothing fails.
-    pub fn set_stall(&mut self, stall: Duration) {
-        self.stall = stall;
+    pub fn set_stall(&mut self, stall: impl Into<Stall>) {
+        self.stall = stall.into();
     }
 
     /// Sends a frame.
@@ -218,7 +228,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
             }
         } else {
             self.write_waiting().await?;
-            write_all(&mut self.stream, Buf::chain(&bytes[..], payload), self.stall).await?;
+            write_all(&mut self.stream, Buf::chain(&bytes[..], payload), &self.stall).await?;
         }
         Ok(checksum)
     }
@@ -226,12 +236,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     /// Sends everything that is buffered.
     pub async fn flush(&mut self) -> Result<(), FrameError> {
         self.write_waiting().await?;
-        within(self.stall, self.stream.flush()).await
+        within(&self.stall, self.stream.flush()).await
     }
 
     async fn write_waiting(&mut self) -> Result<(), FrameError> {
         if !self.waiting.is_empty() {
-            write_all(&mut self.stream, &self.waiting[..], self.stall).await?;
+            write_all(&mut self.stream, &self.waiting[..], &self.stall).await?;
             self.waiting.clear();
         }
         Ok(())
@@ -275,7 +285,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         self.ahead.advance(there);
         while payload.len() < end {
             let room = end + HEADER_LEN - payload.len();
-            read_some(&mut self.stream, payload, room, self.stall).await?;
+            read_some(&mut self.stream, payload, room, &self.stall).await?;
         }
         self.ahead.put_slice(&payload[end..]);
         payload.truncate(end);
@@ -292,7 +302,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     }
 
     async fn read_ahead(&mut self, limit: usize) -> Result<(), FrameError> {
-        read_some(&mut self.stream, &mut self.ahead, limit, self.stall).await
+        read_some(&mut self.stream, &mut self.ahead, limit, &self.stall).await
     }
 
     /// Sends a frame that is not Data.
@@ -388,7 +398,7 @@ pub(crate) fn peer_error(payload: &[u8]) -> Error {
     decode_error(payload).unwrap_or_else(|| Error::replan("the peer aborted the link without a readable reason"))
 }
 
-async fn write_all(stream: &mut (impl AsyncWrite + Unpin), mut rest: impl Buf, stall: Duration) -> Result<(), FrameError> {
+async fn write_all(stream: &mut (impl AsyncWrite + Unpin), mut rest: impl Buf, stall: &Stall) -> Result<(), FrameError> {
     while rest.has_remaining() {
         if within(stall, stream.write_buf(&mut rest)).await? == 0 {
             return Err(io::Error::from(io::ErrorKind::WriteZero).into());
@@ -402,7 +412,7 @@ async fn read_some(
     stream: &mut (impl AsyncRead + Unpin),
     into: &mut BytesMut,
     limit: usize,
-    stall: Duration,
+    stall: &Stall,
 ) -> Result<(), FrameError> {
     into.reserve(limit);
     match within(stall, stream.read_buf(&mut into.limit(limit))).await? {
@@ -411,10 +421,17 @@ async fn read_some(
     }
 }
 
-async fn within<T>(limit: Duration, moving: impl Future<Output = io::Result<T>>) -> Result<T, FrameError> {
-    match tokio::time::timeout(limit, moving).await {
-        Ok(moved) => Ok(moved?),
-        Err(_) => Err(FrameError::Stalled(limit)),
+async fn within<T>(stall: &Stall, moving: impl Future<Output = io::Result<T>>) -> Result<T, FrameError> {
+    let begin = Instant::now();
+    let mut moving = pin!(moving);
+    loop {
+        let limit = stall.now();
+        match timeout_at(begin + limit, &mut moving).await {
+            Ok(moved) => return Ok(moved?),
+            // It was lengthened meanwhile.
+            Err(_) if stall.now() > limit => {}
+            Err(_) => return Err(FrameError::Stalled(limit)),
+        }
     }
 }
 

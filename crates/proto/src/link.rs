@@ -2,6 +2,7 @@
 
 use crate::frame::{FrameError, FrameStream, HEADER_LEN, Header, Kind, peer_error};
 use crate::net::BoxStream;
+use crate::stall::Stall;
 use bytes::{BufMut, BytesMut};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -94,11 +95,18 @@ const BUFFERS_KEPT_MAX: usize = 64;
 const BUFFER_KEPT_BYTES_MAX: usize = FRAME_PAYLOAD_BYTES_MAX + HEADER_LEN;
 /// In a pool, shorter slices share memory of this size: that of a usual slice.
 const SHARED_BYTES: usize = (256 << 10) + HEADER_LEN;
+/// And those that fit, memory of this size: many links at a time with a small slice each are small reads.
+const SHARED_BYTES_MIN: usize = (32 << 10) + HEADER_LEN;
+
+/// The memory that is allocated in a pool for a slice that needs `room` bytes.
+fn shared_bytes(room: usize) -> usize {
+    if room <= SHARED_BYTES_MIN { SHARED_BYTES_MIN } else { room.max(SHARED_BYTES) }
+}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     /// Sends on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that takes
     /// nothing for `stall` has failed.
-    pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: Duration) -> Self {
+    pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: impl Into<Stall>) -> Self {
         frames.set_stall(stall);
         Self { frames, state: LinkState::new(link, width) }
     }
@@ -196,7 +204,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
     /// Receives on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that sends
     /// nothing for `stall` has failed.
-    pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: Duration) -> Self {
+    pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: impl Into<Stall>) -> Self {
         frames.set_stall(stall);
         Self { frames, state: LinkState::new(link, width), buffers: SliceBuffers::default() }
     }
@@ -298,14 +306,15 @@ impl SliceBuffers {
     /// same time.
     fn take(&mut self, slice_bytes: usize) -> BytesMut {
         let room = slice_bytes.saturating_add(HEADER_LEN);
-        let allocated = if self.memory.is_some() { room.max(SHARED_BYTES) } else { room };
-        self.room = self.room.max(allocated);
+        let allocated = if self.memory.is_some() { shared_bytes(room) } else { room };
         if let Some(free) = take_free(&mut self.own, room) {
             return free;
         }
         self.own.truncate(BUFFERS_KEPT_MAX - 1);
         let kept = self.memory.as_ref().and_then(|memory| memory.take(room));
-        kept.unwrap_or_else(|| BytesMut::with_capacity(allocated))
+        let Kept { room, buffer } = kept.unwrap_or_else(|| Kept { room: allocated, buffer: BytesMut::with_capacity(allocated) });
+        self.room = self.room.max(room);
+        buffer
     }
 }
 
@@ -334,7 +343,7 @@ impl SliceMemory {
             }
             None => {
                 drop(kept);
-                let room = len.max(SHARED_BYTES);
+                let room = shared_bytes(len);
                 let mut rows = BytesMut::with_capacity(room);
                 let rest = rows.split_off(len);
                 if room <= BUFFER_KEPT_BYTES_MAX {
@@ -352,10 +361,10 @@ impl SliceMemory {
         self.lock().clear();
     }
 
-    fn take(&self, room: usize) -> Option<BytesMut> {
+    fn take(&self, room: usize) -> Option<Kept> {
         let mut kept = self.lock();
         let free = kept.iter_mut().position(|kept| kept.buffer.try_reclaim(room))?;
-        Some(kept.swap_remove(free).buffer)
+        Some(kept.swap_remove(free))
     }
 
     /// Keeps buffers of at most `room` bytes each. They may still be held; then they become free later.
@@ -451,5 +460,19 @@ mod tests {
         memory.keep(20, buffers(1, 20));
         memory.forget();
         assert_eq!(rooms(), [0; 0]);
+    }
+
+    #[test]
+    fn a_link_of_small_slices_takes_little_memory_of_a_pool() {
+        let memory = SliceMemory::within(1 << 20);
+        let of_link = |slice_bytes| {
+            let mut link = SliceBuffers { own: Vec::new(), room: 0, memory: Some(Arc::clone(&memory)) };
+            let buffer = link.take(slice_bytes);
+            let bytes = buffer.capacity();
+            link.own.push(buffer);
+            bytes
+        };
+        assert_eq!([4 << 10, 32 << 10].map(of_link), [SHARED_BYTES_MIN; 2]);
+        assert_eq!([64 << 10, 4 << 10, 256 << 10].map(of_link), [SHARED_BYTES, SHARED_BYTES_MIN, SHARED_BYTES]);
     }
 }

@@ -13,7 +13,7 @@ const HOME: NodeId = NodeId(3);
 
 /// At every line.
 fn everywhere(number: u64, rate: Option<u64>) -> LowerLimit {
-    LowerLimit { number, up_bytes_per_s: rate, down_bytes_per_s: rate, disk_bytes_per_s: rate }
+    LowerLimit { number, up_bytes_per_s: rate, down_bytes_per_s: rate, disk_bytes_per_s: rate, extra_stall_ms: 0 }
 }
 
 impl Cluster {
@@ -88,6 +88,32 @@ async fn a_running_repair_obeys_a_limit_that_is_lowered_and_raised_and_a_reader_
             assert!(matches!(end, Event::Done(_)), "{what}, {node}: {end:?}");
         }
         assert!(begin.elapsed() < Duration::from_secs(2), "{what}: {:?} without a limit", begin.elapsed());
+    }
+}
+
+/// The links of the tasks may be silent for 10 s, and a slice now takes 16 s at each line.
+#[tokio::test(start_paused = true)]
+async fn links_of_running_tasks_may_be_silent_for_as_long_as_the_new_limit_says() {
+    for (extra_stall_ms, survives) in [(90_000, true), (0, false)] {
+        let cluster = Cluster::start(Options::agents(3).simulated()).await;
+        let stripe = Stripe { slice_len: 64 << 10, ..Stripe::new(1, "rs(1,1)", 64 * MIB, 64 * MIB) };
+        cluster.write(&stripe).await;
+        let limit = async |limit: LowerLimit| {
+            for node in [HELPER, HOME] {
+                cluster.limit(node, limit).await;
+            }
+        };
+        limit(everywhere(1, Some(MIB))).await;
+        let opened = cluster.open(&repair(&stripe), &stripe).await.unwrap();
+        let running = cluster.start_all(&opened).await;
+        sleep(Duration::from_secs(2)).await;
+        limit(LowerLimit { extra_stall_ms, ..everywhere(2, Some(4 << 10)) }).await;
+        sleep(Duration::from_secs(120)).await;
+        limit(everywhere(3, None)).await;
+        for (node, end) in running {
+            let end = end.await.unwrap().unwrap();
+            assert_eq!(matches!(end, Event::Done(_)), survives, "{extra_stall_ms} ms, {node}: {end:?}");
+        }
     }
 }
 

@@ -140,7 +140,7 @@ impl Coordinator {
                         LinkPeer { link: link.id(), address: node.address.clone(), token: vec![0; 32], name: node.name.clone() }
                     };
                     let peers = task.links.iter().map(peer).collect();
-                    client = ClientTask { task: encode_task(&task).unwrap(), peers, stall_ms: 5000 };
+                    client = ClientTask { task: encode_task(&task).unwrap(), peers, stall_ms: 5000, extra_stall_ms: 0 };
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::{
 };
 use tokio::{io::AsyncWriteExt, time::Instant};
 use weft_client::{Client, ClientConfig, GetOptions, Progress, ProgressFn, PutOptions, RepairOptions};
-use weft_proto::NodeLink;
+use weft_proto::{ExtraStall, NodeLink};
 use weft_types::{NodeId, Reaction};
 
 fn options(block_len: u64, cell_len: u64) -> PutOptions {
@@ -79,6 +79,10 @@ impl NodeLink for HeldBack {
 
     fn is_held_back(&self) -> bool {
         Instant::now() < self.0
+    }
+
+    fn extra_stall(&self) -> ExtraStall {
+        ExtraStall::default()
     }
 }
 

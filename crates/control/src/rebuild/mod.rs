@@ -28,7 +28,7 @@ mod reading;
 
 pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks, moved_bytes};
 pub use homes::{BlocksGiven, Destination};
-pub use lease::Lease;
+pub use lease::{Lease, lease_len};
 pub use machine::Rebuild;
 pub use object::{lacking_copies, leaves_others, named_block, room_for_copies};
 pub use reading::PlanRequest;

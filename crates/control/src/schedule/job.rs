@@ -316,7 +316,8 @@ fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f6
     let usable = nodes.facts.iter().filter(|facts| facts.up).count().max(1);
     let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
     let largest = mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max().unwrap_or(0);
-    let each = mix.iter().flatten().count().div_ceil(destinations.max(1)) as u64;
+    // A repair has a destination for each lost block.
+    let each = mix.iter().flatten().map(|it| it.parts.destinations()).sum::<usize>().div_ceil(destinations.max(1)) as u64;
     let roots = mix.iter().flatten().map(|it| it.parts.received() * it.scale).max().unwrap_or(0);
     (moved as f64 / usable as f64).max((each * roots) as f64).max(largest as f64)
 }

@@ -128,6 +128,19 @@ fn several_lost_blocks_of_a_stripe_are_scheduled_together() {
 }
 
 #[test]
+fn the_estimate_counts_a_destination_for_each_lost_block() {
+    let (view, network, patterns) = (view(16, &[1, 2]), Network::uniform(1e8), Patterns::new(1 << 20));
+    let nodes = Nodes::of(&Cluster { view: &view, network: &network, patterns: &patterns });
+    let code = weft_codes::parse("rs(6,3)").unwrap();
+    let available: Vec<u8> = (2..9).collect();
+    let parts = Arc::new(parts(code.as_ref(), "conventional", &[0, 1], &available, None).unwrap());
+    let (received, repairs) = (parts.received(), 10);
+    let mix = vec![Some(Candidate { scheme: "conventional", parts, scale: 1 }); repairs];
+    // Each of the two possible destinations gets a block of each stripe.
+    assert_eq!(estimate(&mix, &nodes, 2), (repairs as u64 * received) as f64);
+}
+
+#[test]
 fn batches_are_balanced_together() {
     let (view, network) = (view(16, &[1]), Network::uniform(1e8));
     for spec in ["rs(6,3)", "rs(10,4)", "lrc(6,2,2)", "butterfly(4)", "clay(5,3,d=6)"] {

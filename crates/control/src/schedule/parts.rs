@@ -129,6 +129,11 @@ impl Parts {
         self.vertices().map(|load| load.up).sum()
     }
 
+    /// How many nodes get a block.
+    pub fn destinations(&self) -> usize {
+        self.roots.len()
+    }
+
     /// Sub-blocks that a destination receives, at most.
     pub fn received(&self) -> u64 {
         self.roots.iter().map(|root| root.down).max().unwrap_or(0)

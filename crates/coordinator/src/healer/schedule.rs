@@ -7,12 +7,34 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use weft_control::{
     healer::{Ended, Scope},
     health::Tally,
-    schedule::{Admission, Cluster, Scheduled, Scheduler, Starting, Ticket},
+    schedule::{Admission, Cluster, Open, Scheduled, Scheduler, Starting, Ticket},
+    view::View,
 };
 use weft_types::{Prefer, StripeId};
 
 /// How many stripes are looked up at the same time.
 const LOOKUPS: usize = 8;
+
+/// What a schedule may choose for a stripe, or why nothing can be done.
+type Found = Result<(Planned, Option<Open>), Ended>;
+
+/// The stripes to rebuild next.
+pub(super) struct Batch {
+    view: View,
+    /// Each with its urgency.
+    found: Vec<(StripeId, usize, Found)>,
+}
+
+/// Looks stripes up, each with its urgency.
+pub(super) async fn look_up(worker: &Worker<'_>, stripes: Vec<(StripeId, usize)>, scope: Scope) -> Batch {
+    let view = worker.shared().members.view();
+    let found = stream::iter(stripes).map(|(stripe, urgency)| {
+        let (view, scope) = (&view, &scope);
+        async move { (stripe, urgency, worker.open(stripe, scope, view).await) }
+    });
+    let found = found.buffered(LOOKUPS).collect().await;
+    Batch { view, found }
+}
 
 /// The waiting and the running rebuilds.
 pub(super) struct Schedule<'a> {
@@ -44,20 +66,11 @@ impl<'a> Schedule<'a> {
         self.admission.urge(|planned| tally.urgency(planned.stripe));
     }
 
-    /// Schedules the rebuilds of stripes, each with its urgency, together. Returns those with which nothing can be done.
-    pub(super) async fn add(&mut self, stripes: Vec<(StripeId, usize)>, scope: &Scope) -> Vec<(StripeId, Ended)> {
-        if stripes.is_empty() {
-            return Vec::new();
-        }
-        let (worker, shared) = (self.worker, self.worker.shared());
-        let view = shared.members.view();
-        let looked_up = stream::iter(stripes).map(|(stripe, urgency)| {
-            let view = &view;
-            async move { (stripe, urgency, worker.open(stripe, scope, view).await) }
-        });
-        let looked_up: Vec<_> = looked_up.buffered(LOOKUPS).collect().await;
+    /// Schedules the rebuilds of a batch together. Returns the stripes with which nothing can be done.
+    pub(super) fn add(&mut self, batch: Batch) -> Vec<(StripeId, Ended)> {
+        let (Batch { view, found }, shared) = (batch, self.worker.shared());
         let (mut ended, mut unscheduled, mut planned, mut open) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (stripe, urgency, found) in looked_up {
+        for (stripe, urgency, found) in found {
             match found {
                 Ok((plan, Some(what))) => {
                     planned.push((plan, urgency));

@@ -5,14 +5,16 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::watch;
-use weft_control::{conversion::waits::Waits, helpers::LastUsed, job::Job};
+use tokio::sync::{Semaphore, watch};
+use weft_control::{conversion::waits::Waits, helpers::LastUsed, job::Job, node_repair::EXPLAINED_AT_ONCE_MAX};
 use weft_types::{JobId, JobState};
 
 /// The jobs that this coordinator runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Jobs {
     running: Mutex<BTreeMap<JobId, Arc<Control>>>,
+    /// A turn for each repair that is explained.
+    pub(super) explaining: Arc<Semaphore>,
     /// Serialises changes of jobs' states, so that the last change reported is the last one written.
     pub(super) changing: tokio::sync::Mutex<()>,
     helpers_used: Arc<Mutex<LastUsed>>,
@@ -44,6 +46,13 @@ pub(crate) struct Live {
 impl Live {
     pub(super) fn new(job: Job) -> Self {
         Self { job, moving: BTreeMap::new(), gathered_bytes: 0, waits: Waits::default() }
+    }
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        let explaining = Arc::new(Semaphore::new(EXPLAINED_AT_ONCE_MAX));
+        Self { running: Mutex::default(), explaining, changing: tokio::sync::Mutex::default(), helpers_used: Arc::default() }
     }
 }
 

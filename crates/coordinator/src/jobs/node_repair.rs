@@ -49,6 +49,8 @@ pub(super) struct NodeRepairJob {
     lookups: Mutex<Lookups>,
     /// The ranks of the stripes that were counted, by urgency.
     ranks: BTreeSet<usize>,
+    /// The most blocks that are looked at.
+    blocks_max: usize,
 }
 
 /// Creates the repair of a node.
@@ -123,7 +125,7 @@ impl Passes for NodeRepairJob {
             let block = planned.block;
             let outcome = work.block(control, planned).await;
             gate.ended(ticket);
-            take(id, control, block, outcome)
+            take(&work.shared, (id, control), block, outcome)
         };
         let concurrency = node_repair::concurrency(&self.repair, self.shared.members.view().nodes.len());
         runner.all(concurrency, blocks, || false, block).await
@@ -131,11 +133,13 @@ impl Passes for NodeRepairJob {
 }
 
 /// Counts the outcome for a block. Returns whether another attempt may succeed.
-fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> Again {
+fn take(shared: &Shared, (job, control): (JobId, &Control), block: Block, outcome: Outcome) -> Again {
     let mut live = control.live();
     live.moving.remove(&block.stripe.0);
-    if let Outcome::Left(error) = &outcome {
-        tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "cannot rebuild a block of a node");
+    if let Outcome::Left(error) = &outcome
+        && let Some(left_out) = shared.failures.admit(format_args!("{job} {}", block.stripe), &error.message)
+    {
+        tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, left_out, "cannot rebuild a block of a node");
     }
     node_repair::take(&mut live.job, block, outcome)
 }
@@ -151,6 +155,7 @@ impl NodeRepairJob {
             shares,
             lookups: Mutex::default(),
             ranks: BTreeSet::new(),
+            blocks_max: usize::MAX,
         }
     }
 
@@ -169,7 +174,7 @@ impl NodeRepairJob {
         let node = self.repair.node;
         let disks = self.shared.members.view().node(node).map(|node| node.disks.clone()).unwrap_or_default();
         let homes = disks.iter().map(|disk| Home { node, disk: disk.number }).collect();
-        Blocks { shared: &self.shared, homes, stripes: stripes_on_a_disk() }
+        Blocks { shared: &self.shared, homes, stripes: stripes_on_a_disk(), left: self.blocks_max }
     }
 
     async fn block(&self, control: &Control, planned: feed::Planned) -> Outcome {
@@ -240,6 +245,8 @@ struct Blocks<'a> {
     /// The last disk is the current one.
     homes: Vec<Home>,
     stripes: Pages<Option<StripeId>, StripeRecord>,
+    /// The most that are still returned.
+    left: usize,
 }
 
 fn stripes_on_a_disk() -> Pages<Option<StripeId>, StripeRecord> {
@@ -248,7 +255,9 @@ fn stripes_on_a_disk() -> Pages<Option<StripeId>, StripeRecord> {
 
 impl Blocks<'_> {
     async fn next(&mut self) -> Result<Option<(StripeRecord, Block)>> {
-        while let Some(home) = self.homes.last().copied() {
+        while self.left > 0
+            && let Some(home) = self.homes.last().copied()
+        {
             let stripe = self.stripes.next(|after| self.shared.meta.stripes_on(home, after, STRIPES_PER_PAGE)).await;
             let Some(stripe) = stripe.map_err(|error| self.shared.meta_error(error))? else {
                 self.homes.pop();
@@ -256,6 +265,7 @@ impl Blocks<'_> {
                 continue;
             };
             if let Some(block) = Block::on(&stripe, home) {
+                self.left -= 1;
                 return Ok(Some((stripe, block)));
             }
         }

@@ -73,7 +73,8 @@ fn deadline(limit: RepairLimit, busiest_bytes: u64, now_ms: u64) -> Option<u64> 
 /// Whether tasks have waited for the limit a moment ago.
 fn holds_back(shared: &Shared) -> bool {
     let state = shared.limit.lock();
-    state.lowest.is_some() && state.ledger.holds_back(shared.started.now())
+    let heartbeat = Duration::from_millis(shared.config.heartbeat_interval_ms.into());
+    state.lowest.is_some() && state.ledger.holds_back(heartbeat, shared.started.now())
 }
 
 /// The limit in a few words, if it holds repair back; otherwise empty.

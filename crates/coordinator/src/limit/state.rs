@@ -58,11 +58,9 @@ impl Limit {
         self.lock().ledger.waited(node, total_ms, now);
     }
 
-    /// How long links of a task may stand still, milliseconds: `usual_ms`, or longer if the limit lets them wait.
-    pub(crate) fn stall_ms(&self, usual_ms: u32, class: Class) -> u32 {
-        let lowest = self.lock().lowest.filter(|_| class != Class::Foreground);
-        let stall = limit::stall(Duration::from_millis(usual_ms.into()), lowest);
-        u32::try_from(stall.as_millis()).unwrap_or(u32::MAX)
+    /// How much longer than without a limit links of a class may stand still.
+    pub(crate) fn extra_stall(&self, class: Class) -> Duration {
+        limit::extra_stall(self.lock().lowest.filter(|_| class != Class::Foreground))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -74,15 +72,21 @@ impl Limit {
 impl State {
     pub(super) fn bounds(&self, now_ms: u64, rates: &Rates, node: NodeId) -> Bounds {
         let of = rates.of.get(&node).copied().unwrap_or_default();
-        limit::bounds(self.limit, now_ms, self.busiest_bytes, of, rates.usual)
+        limit::bounds(self.limit, now_ms, self.busiest_bytes, of, rates.usual).among(self.lowest)
     }
 
     /// The message that sets a node's limits.
     pub(super) fn message(&mut self, bounds: Bounds) -> v1::LowerLimit {
-        let Bounds { up, down, disk } = bounds;
+        let Bounds { up, down, disk, extra_stall } = bounds;
         let number = self.ledger.next_number();
-        v1::LowerLimit { number, up_bytes_per_s: up, down_bytes_per_s: down, disk_bytes_per_s: disk }
+        let extra_stall_ms = ms(extra_stall);
+        v1::LowerLimit { number, up_bytes_per_s: up, down_bytes_per_s: down, disk_bytes_per_s: disk, extra_stall_ms }
     }
+}
+
+/// For a message.
+pub(crate) fn ms(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 impl Rates {

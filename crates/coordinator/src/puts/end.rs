@@ -49,8 +49,8 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
         complaints.extend(error.party.and_then(Party::node));
     }
     // An agent may be busy with its disk for the time of a stall.
-    let stall_ms = shared.limit.stall_ms(shared.config.stall_ms, sent.options.precedence().class);
-    handle.client_done(Duration::from_millis(u64::from(stall_ms).saturating_add(shared.config.failure_grace_ms)));
+    let stall = shared.stall(sent.options.precedence().class);
+    handle.client_done(stall + Duration::from_millis(shared.config.failure_grace_ms));
     sent.take_checksums(asked.sent.iter().map(|block| (block.index, block.checksums.clone())));
     let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)? };
     let request = request(shared, upload.id, &upload.new, &ending.code);

@@ -197,7 +197,11 @@ impl Running {
         }
         let (report, suspect) = execution.finish();
         if let Some(blame) = report.blame {
-            tracing::warn!(plan = %self.plan, node = %self.shared.members.name(blame.node), cause = %report.cause(), "a plan failed");
+            let (plan, node, cause) = (self.plan, self.shared.members.name(blame.node), report.cause());
+            match self.shared.failures.admit(&node, &cause.message) {
+                Some(left_out) => tracing::warn!(%plan, %node, %cause, left_out, "a plan failed"),
+                None => tracing::debug!(%plan, %node, %cause, "a plan failed"),
+            }
         }
         // The next plans avoid it for a while.
         suspect.into_iter().for_each(|node| self.shared.members.suspect(node));

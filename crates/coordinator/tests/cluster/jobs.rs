@@ -4,6 +4,7 @@ use crate::world::{World, data};
 use rusqlite::Connection;
 use std::time::Duration;
 use weft_client::{JobChange, PutOptions, RepairNodeOptions, api::Job};
+use weft_meta::MetaMode;
 use weft_types::NodeId;
 
 impl World {
@@ -54,6 +55,33 @@ async fn a_job_whose_state_cannot_be_written_goes_on_until_it_can() {
     metadata.execute_batch("DROP TRIGGER full").unwrap();
     let ended = world.ended(job).await;
     assert_eq!((ended.state.as_str(), amounts(&ended)), ("done", (held, held, 0)), "{}", ended.last_error);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_repairs_are_explained_at_the_same_time_and_none_without_a_reader() {
+    let mut world = World::made(7, 7, MetaMode::InlineAfter(Duration::from_millis(20)), |_| {}).await;
+    for key in 0..20 {
+        world.put(&format!("k{key}"), &data(16 << 10, key)).await.unwrap();
+    }
+    let lost = world.holder("k0", 0).await;
+    world.kill(lost);
+    world.until_down(lost).await;
+    let mut bare = world.bare_client().await;
+    let asked = weft_client::api::RepairNodeRequest { node: lost, ..Default::default() };
+    let first = bare.explain_repair_node(asked.clone()).await.unwrap();
+    let mut second = bare.explain_repair_node(asked.clone()).await.unwrap().into_inner();
+    let refused = bare.explain_repair_node(asked.clone()).await.unwrap_err();
+    assert!(refused.message().contains("2 other repairs of nodes are being explained"), "{refused:?}");
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let mut third = bare.explain_repair_node(asked.clone()).await.expect("the first one has no reader any more").into_inner();
+    for stream in [&mut second, &mut third] {
+        let mut plans = 0;
+        while let Some(event) = stream.message().await.unwrap() {
+            plans += usize::from(matches!(event.event, Some(weft_client::api::repair_event::Event::Plan(_))));
+        }
+        assert!(plans > 5, "{plans}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,12 +2,12 @@
 
 use crate::{
     fake_agent::FakeAgent,
-    world::{World, data},
+    world::{World, block, data},
 };
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_client::{RepairNodeOptions, api};
-use weft_types::NodeId;
+use weft_client::{PutOptions, RepairNodeOptions, RepairOptions, api};
+use weft_types::{AutoSize, NodeId};
 
 const MIB: u64 = 1 << 20;
 
@@ -66,6 +66,7 @@ async fn a_node_that_cannot_be_reached_keeps_the_lower_limit_and_hears_the_highe
     let (reply, _) = world.limit(rate(MIB)).await;
     assert!(reply.nodes.iter().all(|node| node.state == "confirmed"), "{reply:?}");
     assert_eq!(told(), Some(MIB));
+    assert_eq!(fake.asked().limits.last().map(|limit| limit.extra_stall_ms), Some(64_000));
     fake.asked().hangs = true;
     let (reply, took) = world.limit(rate(100 * MIB)).await;
     assert!(took < Duration::from_millis(2_100), "{took:?}");
@@ -110,6 +111,7 @@ async fn a_limit_outlives_coordinators_and_agents_and_holds_before_an_agents_fir
     let registered = world.bare_member().await.register(request).await.unwrap().into_inner();
     let limit = registered.limit.unwrap();
     assert_eq!([limit.up_bytes_per_s, limit.down_bytes_per_s, limit.disk_bytes_per_s], [Some(MIB); 3]);
+    assert_eq!(limit.extra_stall_ms, 64_000, "64 MiB may be before a slice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,6 +142,44 @@ async fn a_low_limit_slows_repairs_and_fails_none_of_their_links() {
     let least = Duration::from_millis(1_000 * blocks * 9 / 10);
     assert!(blocks == 12 && begin.elapsed() > least, "{blocks} blocks in {:?}", begin.elapsed());
     assert!(begin.elapsed() < least * 2, "{blocks} blocks in {:?}", begin.elapsed());
+}
+
+/// The plan is signed without a limit, and the lease is shorter than a slice takes at the new one.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_lowered_while_a_repair_runs_ends_neither_its_links_nor_its_lease() {
+    let mut world = World::with(7, 7, |config| {
+        (config.stall_ms, config.upload_lease_ms, config.down_after_ms) = (2_000, 3_000, 800);
+    })
+    .await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 4 << 20, cell_len: 64 << 10, ..PutOptions::default() };
+    let bytes = data(16 << 20, 5);
+    world.client.put("b", "k", &bytes[..], &options).await.unwrap();
+    let holders: Vec<u32> = world.stat("k").await.stripes[0].blocks.iter().map(|block| block.node).collect();
+    let spare = (1..=7).find(|node| !holders.contains(node)).unwrap();
+    let lost = world.holder("k", 0).await;
+    world.kill(lost);
+    world.until_down(lost).await;
+    world.limit(rate(32 * MIB)).await;
+    let options =
+        RepairOptions { scheme: "conventional".into(), slice_len: Some(AutoSize::bytes(1 << 20)), ..block(0, Some(spare)) };
+    let client = world.client.clone();
+    let repair = tokio::spawn(async move {
+        let mut repair = client.repair("b", "k", &options).await?;
+        let mut done = None;
+        while let Some(event) = repair.next().await? {
+            if let Some(api::repair_event::Event::Done(end)) = event.event {
+                done = Some(end);
+            }
+        }
+        Ok::<_, weft_types::Error>(done)
+    });
+    world.until("a block is being written", async |world| world.being_written().len() == 1).await;
+    // Four slices of 1 MiB at a time arrive over a line of 256 KiB/s.
+    world.limit(rate(256 << 10)).await;
+    let begin = Instant::now();
+    let done = repair.await.unwrap().unwrap().unwrap();
+    assert!(begin.elapsed() > Duration::from_secs(40), "it was not slow: {:?}", begin.elapsed());
+    assert_eq!((done.blocks.len(), done.resumed, world.allocations()), (1, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -64,6 +64,11 @@ impl World {
 
     /// With other settings of the coordinator.
     pub(crate) async fn with(nodes: u32, racks: u32, change: impl FnOnce(&mut CoordinatorConfig)) -> Self {
+        Self::made(nodes, racks, MetaMode::Inline, change).await
+    }
+
+    /// With other settings of the coordinator, and with another speed of its disk.
+    pub(crate) async fn made(nodes: u32, racks: u32, meta_mode: MetaMode, change: impl FnOnce(&mut CoordinatorConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = CoordinatorConfig {
             listen: "127.0.0.1:0".into(),
@@ -88,7 +93,8 @@ impl World {
         };
         change(&mut config);
         let (net, clock) = (MemoryNet::default(), SimulatedClock::default());
-        let coordinator = Coordinator::start(config.clone(), seams(&net, clock.clone(), 1)).await.unwrap();
+        let seams = Seams { meta_mode, ..seams(&net, clock.clone(), 1) };
+        let coordinator = Coordinator::start(config.clone(), seams).await.unwrap();
         config.listen = coordinator.address().to_owned();
         let client = Client::connect(client_config(&net, &config.listen)).await.unwrap();
         client.create_bucket("b", "").await.unwrap();

@@ -13,6 +13,7 @@ mod garbage;
 mod group;
 mod jobs;
 mod listing;
+mod mode;
 mod nodes;
 mod objects;
 mod policies;
@@ -21,6 +22,7 @@ mod rows;
 mod schema;
 
 pub use backup::backup;
+pub use mode::MetaMode;
 
 use crate::*;
 use async_trait::async_trait;
@@ -41,15 +43,6 @@ const BUSY_TIMEOUT_MS: u64 = 5_000;
 
 /// Statements that stay prepared.
 const STATEMENTS_MAX: usize = 128;
-
-/// Where a transaction runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetaMode {
-    /// On the calling thread: for a deterministic simulation.
-    Inline,
-    /// On tokio's pool for blocking calls.
-    Pool,
-}
 
 /// [`Meta`] in a SQLite file. Clones share the connections.
 #[derive(Clone)]
@@ -92,7 +85,7 @@ impl SqliteMeta {
             let mut connection = reader.lock().unwrap_or_else(PoisonError::into_inner);
             query(&connection.transaction()?)
         };
-        self.run(run).await.unwrap_or_else(Err)
+        self.mode.run(run).await.unwrap_or_else(Err)
     }
 
     /// A transaction for the leader of an epoch.
@@ -116,7 +109,7 @@ impl SqliteMeta {
     {
         let answer = self.writer.enqueue(change);
         let writer = Arc::clone(&self.writer);
-        self.run(move || writer.commit_waiting()).await?;
+        self.mode.run(move || writer.commit_waiting()).await?;
         answer.await.unwrap_or_else(|_| Err(MetaError::Storage("a transaction was aborted".into())))
     }
 
@@ -127,16 +120,7 @@ impl SqliteMeta {
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
         let writer = Arc::clone(&self.writer);
-        self.run(move || writer.with_connection(query)).await.unwrap_or_else(Err)
-    }
-
-    async fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        match self.mode {
-            MetaMode::Inline => Ok(run()),
-            MetaMode::Pool => tokio::task::spawn_blocking(run)
-                .await
-                .map_err(|error| MetaError::Storage(format!("a transaction was aborted: {error}"))),
-        }
+        self.mode.run(move || writer.with_connection(query)).await.unwrap_or_else(Err)
     }
 }
 

@@ -159,6 +159,9 @@ pub struct LowerLimit {
     /// of each disk
     #[prost(uint64, optional, tag = "4")]
     pub disk_bytes_per_s: ::core::option::Option<u64>,
+    /// how much longer their links may be silent than without a limit
+    #[prost(uint32, tag = "5")]
+    pub extra_stall_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetLimitRequest {
@@ -357,6 +360,9 @@ pub struct OpenRequest {
     /// the recorded checksums of blocks to read; blocks without any are missing here
     #[prost(message, repeated, tag = "7")]
     pub reads: ::prost::alloc::vec::Vec<ReadSpec>,
+    /// what of stall_ms is due to the limit on repair, which may change
+    #[prost(uint32, tag = "8")]
+    pub extra_stall_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenReply {
@@ -1567,6 +1573,9 @@ pub struct ClientTask {
     pub peers: ::prost::alloc::vec::Vec<LinkPeer>,
     #[prost(uint32, tag = "3")]
     pub stall_ms: u32,
+    /// see OpenRequest
+    #[prost(uint32, tag = "4")]
+    pub extra_stall_ms: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]

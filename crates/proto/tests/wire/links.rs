@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 use weft_proto::frame::{FrameStream, Header, Kind};
-use weft_proto::{LinkReceiver, LinkSender, SliceMemory};
+use weft_proto::{ExtraStall, LinkReceiver, LinkSender, SliceMemory, Stall};
 use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Reaction, Span};
 
 const STALL: Duration = Duration::from_secs(10);
@@ -261,6 +261,23 @@ async fn a_peer_that_moves_nothing_is_given_up() {
     };
     timeout(STALL, sending).await.unwrap();
     assert_eq!(sent.unwrap_err().reaction, Reaction::Replan);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_waits_may_be_silent_for_longer_when_the_limit_is_lowered() {
+    let extra = ExtraStall::default();
+    let (ours, theirs) = tokio::io::duplex(4096);
+    let stall = Stall::of_task(1_000, 0, extra.clone());
+    let mut receiver = LinkReceiver::new(FrameStream::new(ours), 9, 1, stall);
+    let begin = tokio::time::Instant::now();
+    let lowered = async {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        extra.set_ms(5_000);
+    };
+    let (received, ()) = tokio::join!(receiver.receive(Span::new(0, 10)), lowered);
+    assert!(received.unwrap_err().message.contains("6000 ms"));
+    assert_eq!(begin.elapsed(), Duration::from_secs(6));
+    drop(theirs);
 }
 
 #[tokio::test]

@@ -181,6 +181,7 @@ impl Coordinator {
                 stall_ms: 10_000,
                 registration: Vec::new(),
                 reads: Vec::new(),
+                extra_stall_ms: 0,
             };
             (*party, request)
         };

@@ -12,8 +12,10 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
 };
+use tokio::sync::mpsc;
+use tonic::Status;
 use weft_control::{
-    node_repair::{self, EXPLAINED_MAX},
+    node_repair::{self, EXPLAINED_AT_ONCE_MAX, EXPLAINED_BLOCKS_MAX, EXPLAINED_MAX},
     planning,
     schedule::{BLOCKS_PER_NODE, Cluster, Load, Scheduler, Starting, Summary},
 };
@@ -23,22 +25,34 @@ use weft_proto::{
 };
 use weft_types::{Error, NodeId, Party, Result};
 
-/// Reports the schedule, and the plans that the repair would start with.
-pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, events: Events) {
-    let explained = match check(&shared, &asked).await {
-        Ok(repair) => {
-            let mut job = NodeRepairJob::new(&shared, repair, shared.jobs.shares().fork());
-            job.options.explained = true;
-            let scheduler = Scheduler::new(job.repair.select, job.repair.prefer, &job.options.scheme);
-            job.scheduler = Mutex::new(scheduler.summarized());
-            match job.count().await {
-                Ok(_) => job.explain(&events).await,
-                Err(error) => Err(error),
-            }
-        }
-        Err(error) => Err(error),
+/// Events that may wait for the caller: most are plans, of some tens of kilobytes each.
+const EVENTS_MAX: usize = 16;
+
+/// Begins to report the schedule, and the plans that the repair would start with, unless too many others are being explained.
+pub(crate) fn explain(
+    shared: &Arc<Shared>,
+    asked: v1::RepairNodeRequest,
+) -> Result<mpsc::Receiver<Result<v1::RepairEvent, Status>>> {
+    let busy = |_| {
+        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs of nodes are being explained: try again in a moment"))
     };
-    let last = match explained {
+    let turn = Arc::clone(&shared.jobs.explaining).try_acquire_owned().map_err(busy)?;
+    let (events, told) = mpsc::channel(EVENTS_MAX);
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        tokio::select! {
+            biased;
+            // The work must not outlive its reader.
+            () = events.closed() => {}
+            () = tell(&shared, &asked, &events) => {}
+        }
+        drop(turn);
+    });
+    Ok(told)
+}
+
+async fn tell(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest, events: &Events) {
+    let last = match NodeRepairJob::explain(shared, asked, events).await {
         Ok(()) => Ok(event(v1::repair_event::Event::Done(v1::RepairDone::default()))),
         Err(error) => Err(to_status(&error)),
     };
@@ -47,27 +61,36 @@ pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, e
 }
 
 impl NodeRepairJob {
-    async fn explain(&self, events: &Events) -> Result<()> {
+    async fn explain(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest, events: &Events) -> Result<()> {
         let tell = async |told: repair_event::Event| {
             let sent = events.send(Ok(event(told))).await;
             sent.map_err(|_| Error::retry("the caller disconnected"))
         };
         let warn =
             |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
-        let gate = Gate::new(Starting::of(self.repair.select));
-        let mut feed = Feed::new(self, &gate);
+        let repair = check(shared, asked).await?;
+        let mut job = Self::new(shared, repair, shared.jobs.shares().fork());
+        (job.options.explained, job.blocks_max) = (true, EXPLAINED_BLOCKS_MAX);
+        job.scheduler = Mutex::new(Scheduler::new(job.repair.select, job.repair.prefer, &job.options.scheme).summarized());
+        if job.count().await?.there.blocks >= EXPLAINED_BLOCKS_MAX as u64 {
+            let most = EXPLAINED_BLOCKS_MAX;
+            tell(warn(format!("only the first {most} blocks of the node were looked at: the repair may begin with others")))
+                .await?;
+        }
+        let gate = Gate::new(Starting::of(job.repair.select));
+        let mut feed = Feed::new(&job, &gate);
         let mut loads: BTreeMap<NodeId, Load> = BTreeMap::new();
         let mut told = 0;
         while !feed.is_over() {
-            let size = (BLOCKS_PER_NODE * self.shared.members.view().up_count().max(1)).min(EXPLAINED_MAX + 1 - told);
+            let size = (BLOCKS_PER_NODE * shared.members.view().up_count().max(1)).min(EXPLAINED_MAX + 1 - told);
             feed.fill(size).await?;
             for planned in feed.drain() {
                 if told == EXPLAINED_MAX {
                     tell(warn(format!("only the plans of the first {EXPLAINED_MAX} stripes are shown"))).await?;
-                    return tell(self.schedule(loads, told)).await;
+                    return tell(job.schedule(loads, told)).await;
                 }
                 told += 1;
-                match self.explained(planned).await {
+                match job.explained(planned).await {
                     Ok(Some((plan, warnings))) => {
                         for warning in warnings {
                             tell(warn(warning)).await?;
@@ -80,7 +103,7 @@ impl NodeRepairJob {
                 }
             }
         }
-        tell(self.schedule(loads, told)).await
+        tell(job.schedule(loads, told)).await
     }
 
     async fn explained(&self, planned: Planned) -> Result<Option<(Explained, Vec<String>)>> {
