@@ -71,6 +71,16 @@ const VERSION: u32 = 3;
 const STATE_BYTES_MAX: u64 = 1 << 20;
 const INCARNATION_BYTES_MAX: usize = 255;
 
+/// The number of the node with this state directory; `None` if it has never joined a cluster. Changes nothing.
+pub fn node_of(dir: &Path) -> Result<Option<NodeId>> {
+    let path = dir.join("agent");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(decode(&text, &path)?.node),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::unavailable(format!("cannot read {}: {error}", path.display()))),
+    }
+}
+
 impl StateFile {
     /// Reads the file in `dir`; creates `dir` if it is missing.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
@@ -233,6 +243,8 @@ mod tests {
         };
         file.update(|known| *known = memory.clone()).unwrap();
         assert_eq!(StateFile::open(dir.path()).unwrap().get(), memory);
+        assert_eq!(node_of(dir.path()), Ok(Some(NodeId(3))));
+        assert_eq!(node_of(&dir.path().join("none")), Ok(None));
 
         file.note_stripe(40);
         file.note_stripe(12);

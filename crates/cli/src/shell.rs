@@ -6,7 +6,10 @@ use crate::{
     output::print,
     target,
 };
-use clap::{Args, Command, FromArgMatches, error::ErrorKind};
+use clap::{
+    Args, Command, FromArgMatches,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use serde_json::{Value, json};
 use weft_types::{Error, Reaction, Result};
 
@@ -32,7 +35,30 @@ pub struct Help {
 pub fn parse<P: FromArgMatches>(mut command: Command) -> Result<P, Exit> {
     let matches = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = matches.and_then(|mut it| P::from_arg_matches_mut(&mut it).map_err(|error| error.format(&mut command)));
-    parsed.map_err(|error| refuse(&error))
+    parsed.map_err(|error| match elsewhere(&command, &error) {
+        Some(error) => report(&error, asks_for_json()),
+        None => refuse(&error),
+    })
+}
+
+/// The error for a command that exists, but below another one.
+fn elsewhere(all: &Command, error: &clap::Error) -> Option<Error> {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let mut found = Vec::new();
+    paths_to(all, typed, "weft", &mut found);
+    let found: Vec<String> = found.iter().map(|path| format!("`{path}`")).collect();
+    (!found.is_empty()).then(|| Error::invalid(format!("there is no command '{typed}' here: use {}", found.join(" or "))))
+}
+
+/// The commands of this name, wherever they are.
+fn paths_to(command: &Command, name: &str, path: &str, found: &mut Vec<String>) {
+    for sub in command.get_subcommands() {
+        let path = format!("{path} {}", sub.get_name());
+        paths_to(sub, name, &path, found);
+        if sub.get_name() == name {
+            found.push(path);
+        }
+    }
 }
 
 /// Prints help and the version; anything else is an invalid command line, reported on one line like every other error.

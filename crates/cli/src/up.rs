@@ -7,6 +7,7 @@ use crate::{
 };
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
+use weft_client::api;
 use weft_types::{Error, Reaction, Result};
 
 /// Most time for a cluster to come up.
@@ -34,10 +35,11 @@ pub async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
             Some(session) => {
                 // A coordinator that restarts can disappear again for a moment: no answer is not an error yet.
                 let status = keep(session.client.status().await, &mut why)?;
+                let removed = status.as_ref().map(|status| removed(cluster, status)).transpose()?.unwrap_or_default();
                 let nodes = status.map(|status| status.nodes).unwrap_or_default();
                 known = nodes.len();
-                let is_up = |name: &&String| !nodes.iter().any(|node| node.name == **name && node.state == "up");
-                cluster.nodes().iter().filter(is_up).cloned().collect()
+                let is_up = |name: &String| nodes.iter().any(|node| node.name == *name && node.state == "up");
+                cluster.nodes().iter().filter(|name| !is_up(name) && !removed.contains(name)).cloned().collect()
             }
             None => vec![COORDINATOR.to_owned()],
         };
@@ -53,6 +55,19 @@ pub async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
         }
         tokio::time::sleep(if in_order { POLL_IN_ORDER } else { POLL }).await;
     }
+}
+
+/// The agents whose nodes were removed from the cluster: they have numbers that the coordinator does not know, and cannot come back.
+pub fn removed<'a>(cluster: &'a LocalCluster, status: &api::StatusReply) -> Result<Vec<&'a String>> {
+    let mut removed = Vec::new();
+    for name in cluster.nodes() {
+        let is_known = status.nodes.iter().any(|node| node.name == *name);
+        let id = if is_known { None } else { cluster.node_id(name)? };
+        if id.is_some_and(|id| status.nodes.iter().all(|node| node.id != id.0)) {
+            removed.push(name);
+        }
+    }
+    Ok(removed)
 }
 
 /// Creates the bucket of keys without one, when the whole cluster is up for the first time.

@@ -11,7 +11,7 @@ use weft_cli::{
     seed::seed,
     session::{self, Session},
     target::{self, DEFAULT_DIR, FILE_NAME},
-    up::{bring_up, make_first_bucket},
+    up::{bring_up, make_first_bucket, removed},
 };
 use weft_types::{Error, Result};
 
@@ -130,7 +130,9 @@ impl Up {
             make_first_bucket(&cluster, &session).await?;
             session.client.status().await
         })?;
-        let report = Report::from(report);
+        let removed: Vec<String> = removed(&cluster, &report)?.into_iter().map(|name| left_out(&cluster, name)).collect();
+        let mut report = Report::from(report);
+        report.warnings.extend(removed);
         let text = |it: &Report| format!("{}\n{}", status::summary(it), found_by(&cluster));
         output.result_with(&report, &report.warnings, text).map(|()| Exit::Ok)
     }
@@ -183,6 +185,16 @@ impl Status {
             (true, false) => Exit::Ok,
         })
     }
+}
+
+/// What to do about an agent whose node was removed.
+fn left_out(cluster: &LocalCluster, name: &str) -> String {
+    let home = cluster.dir().join("nodes").join(name);
+    format!(
+        "the node of {name} was removed from the cluster and cannot come back: move {} away, or the file state/agent in it to add it as a \
+         new node",
+        home.display()
+    )
 }
 
 /// How other commands find the cluster.

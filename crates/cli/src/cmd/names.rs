@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 use weft_cli::session::Session;
-use weft_types::{Error, Result};
+use weft_types::{Error, Reaction, Result};
 
 /// `BUCKET/KEY`, or `KEY` alone in the default bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,17 +26,40 @@ impl FromStr for ObjectName {
 }
 
 impl ObjectName {
-    /// Bucket and key. A key without a bucket must not be the name of a bucket: `weft ls photos` means the bucket, so no command takes
-    /// `photos` for an object. `example` is a key for the error message.
+    /// Bucket and key. A key without a bucket must not be the name of a bucket: `weft ls photos` means the bucket, so no command that
+    /// changes something takes `photos` for an object. `example` is a key for the error message.
     pub(crate) async fn resolve(&self, session: &Session, example: &str) -> Result<(String, String)> {
-        let (bucket, key) = self.in_bucket(session.bucket.as_deref())?;
-        if self.bucket.is_none() && session.client.has_bucket(&key).await? {
-            return Err(Error::invalid(format!(
-                "'{key}' is the name of a bucket: write {key}/{example} for an object in it, or {bucket}/{key} for the object in the \
-                 bucket '{bucket}'"
-            )));
+        let (bucket, key) = self.to_read(session)?;
+        match self.is_bucket(session, example).await? {
+            Some(error) => Err(error),
+            None => Ok((bucket, key)),
         }
-        Ok((bucket, key))
+    }
+
+    /// Bucket and key, to read an object: whether the key is the name of a bucket matters only if there is no such object
+    /// ([`Self::unread`]).
+    pub(crate) fn to_read(&self, session: &Session) -> Result<(String, String)> {
+        self.in_bucket(session.bucket.as_deref())
+    }
+
+    /// Why an object could not be read.
+    pub(crate) async fn unread(&self, session: &Session, why: Error) -> Error {
+        let asks = why.reaction == Reaction::NotFound;
+        // Without an answer, the first error tells enough.
+        let is_bucket = if asks { self.is_bucket(session, "KEY").await.ok().flatten() } else { None };
+        is_bucket.unwrap_or(why)
+    }
+
+    /// The error for a key without a bucket that is the name of a bucket.
+    async fn is_bucket(&self, session: &Session, example: &str) -> Result<Option<Error>> {
+        let (bucket, key) = self.to_read(session)?;
+        if self.bucket.is_some() || !session.client.has_bucket(&key).await? {
+            return Ok(None);
+        }
+        Ok(Some(Error::invalid(format!(
+            "'{key}' is the name of a bucket: write {key}/{example} for an object in it, or {bucket}/{key} for the object in the bucket \
+             '{bucket}'"
+        ))))
     }
 
     fn in_bucket(&self, default_bucket: Option<&str>) -> Result<(String, String)> {

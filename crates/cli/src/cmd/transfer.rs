@@ -248,8 +248,11 @@ impl Get {
         let is_pipe = self.file == Path::new("-");
         if self.explain {
             let (plans, nodes) = Session::with(options, async |session| {
-                let (bucket, key, get_options) = self.asked(session, ProgressFn::default()).await?;
-                Ok((session.client.explain_get(&bucket, &key, &get_options).await?, session.nodes().await))
+                let (bucket, key, get_options) = self.asked(session, ProgressFn::default())?;
+                match session.client.explain_get(&bucket, &key, &get_options).await {
+                    Ok(plans) => Ok((plans, session.nodes().await)),
+                    Err(error) => Err(self.object.unread(session, error).await),
+                }
             })?;
             let plans: Vec<Vec<u8>> = plans.into_iter().map(|reply| reply.plan).collect();
             return explain::show_saved(&plans, &[], &nodes, output);
@@ -257,16 +260,10 @@ impl Get {
         let destination = if is_pipe { None } else { Some(Destination::of(&self.file)?) };
         let progress = Progress::new("fetching", 0, output.json);
         let fetched = Session::with(options, async |session| {
-            let (bucket, key, get_options) = self.asked(session, told(&progress)).await?;
-            let got = match &destination {
-                None => session.client.get_pipe(&bucket, &key, standard(std::io::stdout())?, &get_options).await,
-                Some(Destination::File(file)) => session.client.get_file(&bucket, &key, file, &get_options).await,
-                Some(Destination::Stream(stream)) => {
-                    let opened = tokio::fs::File::options().write(true).open(stream).await;
-                    let opened = opened.map_err(|error| io_error(stream, "write to", &error))?.into_std().await;
-                    session.client.get_pipe(&bucket, &key, opened, &get_options).await
-                }
-            }?;
+            let got = match self.fetch(session, destination.as_ref(), told(&progress)).await {
+                Ok(got) => got,
+                Err(error) => return Err(self.object.unread(session, error).await),
+            };
             let nodes = if got.errors.is_empty() { Vec::new() } else { session.nodes().await };
             Ok(Fetched::new(got, progress.finish(), &nodes))
         })?;
@@ -279,8 +276,21 @@ impl Get {
         output.result(&fetched, fetched_text).map(|()| Exit::Ok)
     }
 
-    async fn asked(&self, session: &Session, progress: ProgressFn) -> Result<(String, String, GetOptions)> {
-        let (bucket, key) = self.object.resolve(session, "KEY").await?;
+    async fn fetch(&self, session: &Session, destination: Option<&Destination>, progress: ProgressFn) -> Result<Got> {
+        let (bucket, key, get_options) = self.asked(session, progress)?;
+        match destination {
+            None => session.client.get_pipe(&bucket, &key, standard(std::io::stdout())?, &get_options).await,
+            Some(Destination::File(file)) => session.client.get_file(&bucket, &key, file, &get_options).await,
+            Some(Destination::Stream(stream)) => {
+                let opened = tokio::fs::File::options().write(true).open(stream).await;
+                let opened = opened.map_err(|error| io_error(stream, "write to", &error))?.into_std().await;
+                session.client.get_pipe(&bucket, &key, opened, &get_options).await
+            }
+        }
+    }
+
+    fn asked(&self, session: &Session, progress: ProgressFn) -> Result<(String, String, GetOptions)> {
+        let (bucket, key) = self.object.to_read(session)?;
         let (range, scheme) = (self.range.clone(), self.scheme.clone().unwrap_or_default());
         Ok((bucket, key, GetOptions { range, scheme, slice_len: self.slice_size, progress }))
     }

@@ -18,7 +18,7 @@ use std::{
 };
 use weft_agent::AgentConfig;
 use weft_coordinator::CoordinatorConfig;
-use weft_types::{Error, Result};
+use weft_types::{Error, NodeId, Result};
 
 pub(super) const COORDINATOR_FILE: &str = "coordinator.toml";
 pub(super) const AGENT_FILE: &str = "agent.toml";
@@ -107,6 +107,13 @@ impl LocalCluster {
     /// The agents' names.
     pub fn nodes(&self) -> &[String] {
         &self.nodes
+    }
+
+    /// The number of an agent's node; `None` if it has never joined the cluster.
+    pub(crate) fn node_id(&self, name: &str) -> Result<Option<NodeId>> {
+        let file = self.settings(name);
+        let agent: AgentConfig = settings::parse(&file)?;
+        weft_agent::node_of(&file.parent().unwrap_or(&self.dir).join(agent.state_dir))
     }
 
     /// The contents of `weft.toml`.

@@ -23,6 +23,9 @@ type Case = (&'static str, i32, &'static [&'static str]);
 const LINES: &[Case] = &[
     ("frobnicate", 2, &["unrecognized subcommand 'frobnicate'"]),
     ("puts", 2, &["a similar subcommand exists: 'put'"]),
+    ("heat photos/cat.jpg", 2, &["there is no command 'heat' here: use `weft policy heat`"]),
+    ("convert photos --to lrc(6,2,2)", 2, &["use `weft policy convert`"]),
+    ("node repair node-03", 2, &["use `weft repair`"]),
     ("help nothing", 3, &["there is no command 'nothing'", "`weft help`"]),
     ("node remove", 2, &["<NODE>", "Usage: weft node remove"]),
     ("node disk forget node-03", 2, &["<DISK>"]),

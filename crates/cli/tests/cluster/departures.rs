@@ -56,6 +56,11 @@ fn a_node_that_is_gone_is_removed_and_comes_back_only_as_a_new_one() {
     assert!(back.is_running());
     assert_eq!(cluster.names_listed().len(), 4);
     drop(back);
+    // The others do not wait for it.
+    let up = cluster.up().ok();
+    assert!(up.stderr.contains("the node of node-03 was removed from the cluster"), "{}", up.stderr);
+    assert_eq!(cluster.names_listed().len(), 4);
+    cluster.kill("node-03");
     fs::rename(cluster.dir().join("nodes/node-03/state/agent"), cluster.file("agent")).unwrap();
     cluster.up().ok();
     let nodes = cluster.json(&["node", "ls"]);
