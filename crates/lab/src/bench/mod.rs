@@ -7,6 +7,7 @@ pub(crate) mod node;
 pub(crate) mod objects;
 pub(crate) mod place;
 pub(crate) mod put;
+pub(crate) mod reads;
 pub(crate) mod repair;
 pub(crate) mod usage;
 pub(crate) mod writer;
@@ -153,6 +154,11 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     let lower = *sorted.get((sorted.len() - 1) / 2)?;
     Some(f64::midpoint(lower, upper))
+}
+
+/// The smallest of the ascending values that is not below this percentage of all.
+pub(crate) fn percentile(ascending: &[f64], percent: usize) -> f64 {
+    ascending.get((ascending.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
 /// Waits until all nodes of these names are in the expected state.

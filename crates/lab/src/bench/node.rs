@@ -124,15 +124,8 @@ impl LostNode {
         };
         let load = Load::of(session, self.node, &options).await?;
         let idle = IdleMeter::begin();
-        let begun = session.client.repair_node(self.node, &options).await?;
-        let job = ended(session, self.node, &begun).await?;
+        let seconds = self.recover(session, &options).await?;
         let cpu_idle = idle.share();
-        let done = done_blocks(&job);
-        if done != blocks as u64 {
-            return Err(Error::fatal(format!("{done} blocks of node {} were rebuilt instead of {blocks}", self.node)));
-        }
-        // The coordinator's timestamps: an observer sees the end later.
-        let seconds = job.changed_ms.saturating_sub(job.created_ms) as f64 / 1e3;
         let rate = testbed.settings().link.map(LinkRate::goodput_bytes_per_s);
         let most = self.bring_back(session, testbed).await?;
         Ok(Recovered {
@@ -143,8 +136,25 @@ impl LostNode {
         })
     }
 
+    /// Rebuilds all blocks of the node; returns the seconds.
+    pub(crate) async fn recover(&self, session: &Session, options: &RepairNodeOptions) -> Result<f64> {
+        let begun = session.client.repair_node(self.node, options).await?;
+        let job = ended(session, self.node, &begun).await?;
+        let (done, blocks) = (done_blocks(&job), self.held.len());
+        if done != blocks as u64 {
+            return Err(Error::fatal(format!("{done} blocks of node {} were rebuilt instead of {blocks}", self.node)));
+        }
+        // The coordinator's timestamps: an observer sees the end later.
+        Ok(job.changed_ms.saturating_sub(job.created_ms) as f64 / 1e3)
+    }
+
+    /// The stored objects.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.keys.clone()
+    }
+
     /// Copies every block back to its home; returns how many the node with most of them had.
-    async fn bring_back(&self, session: &Session, testbed: &mut Testbed) -> Result<usize> {
+    pub(crate) async fn bring_back(&self, session: &Session, testbed: &mut Testbed) -> Result<usize> {
         let link = testbed.settings().link;
         set_links(testbed, None)?;
         // Full links delay heartbeats, too: what is on a node that counts as down cannot be copied.

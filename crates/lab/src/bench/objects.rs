@@ -5,6 +5,7 @@
 //! agents report them with heartbeats.
 
 use super::{
+    percentile,
     place::Place,
     put::{self, BUCKET},
     until_nodes,
@@ -381,8 +382,7 @@ impl Phase {
     fn of(phase: Job, size: usize, samples: &[Sample]) -> Self {
         let mut ms: Vec<f64> = samples.iter().flat_map(|sample| &sample.latencies).map(|it| it.as_secs_f64() * 1e3).collect();
         ms.sort_by(f64::total_cmp);
-        // The smallest value that is not below this percentage of all values.
-        let at = |percent: usize| ms.get((ms.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(f64::NAN);
+        let at = |percent: usize| percentile(&ms, percent);
         let rates = || samples.iter().map(|sample| sample.latencies.len() as f64 / sample.seconds);
         let seconds = samples.iter().map(|sample| sample.seconds).sum::<f64>();
         let objects_per_s = ms.len() as f64 / seconds;

@@ -1,6 +1,6 @@
 //! `weft bench node`: the repair of a whole node by each way to select nodes in turn, relative to the lower bound of the links.
 
-use super::{bench_healing::BenchHealing, links::Links};
+use super::{bench_healing::BenchHealing, bench_reads::BenchReads, links::Links};
 use crate::{
     bench::{
         self, Machine, Outcome, Report, Sample,
@@ -31,12 +31,17 @@ const MIB: f64 = 1048576.0;
 /// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
 /// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.
 /// It is compared with writing the same bytes to the same disk in synced files. Afterwards all objects are read back and compared.
+///
+/// With --reads, four readers get ranges of 256 KiB from random objects, each one after another: while nothing else runs, while a node is
+/// repaired at a limit of 50 % of each link's measured rate, and while it is repaired without a limit. The latencies are compared with
+/// those of the idle cluster in the same run. The node stays up, so no read rebuilds a block.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft bench node --local
   sudo weft bench node --select random,lru-stripe,lru,balance,schedule,boost --scheme conventional,pipeline --code 'rs(6,3)' --runs 3 --json
   sudo weft bench node --select lru,boost --scheme pipeline --code 'rs(10,4)' --requestors 4
+  sudo weft bench node --reads --runs 3
   weft bench node --local --nodes 12 --code 'rs(6,3)' --objects 1000 --json
 
 EXIT CODES
@@ -55,6 +60,12 @@ pub(super) struct BenchNode {
     /// Number of stored objects, with --local
     #[arg(long, default_value_t = 256, value_name = "N", requires = "local")]
     objects: usize,
+    /// Measure reads beside a repair: at least N in each phase of a run
+    #[arg(
+        long, num_args = 0..=1, default_missing_value = "1000", value_name = "N",
+        conflicts_with_all = ["local", "select", "scheme", "slice_size", "requestors"]
+    )]
+    reads: Option<usize>,
     /// Code [default: rs(6,3); with --local rs(4,2)]
     #[arg(long)]
     code: Option<String>,
@@ -126,6 +137,9 @@ impl BenchNode {
         if self.local {
             return self.healing().run(options, output);
         }
+        if let Some(reads) = self.reads {
+            return self.beside(reads).run(options, output);
+        }
         let cases = self.cases()?;
         if options.cluster.is_some() {
             return Err(Error::invalid(
@@ -164,6 +178,12 @@ impl BenchNode {
     fn healing(&self) -> BenchHealing {
         let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
         BenchHealing { code, block_size, nodes, objects: self.objects, runs: self.runs, seed: self.seed }
+    }
+
+    fn beside(self, reads: usize) -> BenchReads {
+        let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
+        let Self { blocks, runs, links, seed, .. } = self;
+        BenchReads { reads, code, blocks, block_size, nodes, runs, links, seed }
     }
 
     /// All ways to select for each scheme, in this order.
@@ -330,11 +350,18 @@ mod tests {
         ] {
             assert!(parsed(wrong).cases().is_err(), "{wrong:?}");
         }
-        for mixed in [&["--local", "--select", "lru"][..], &["--objects", "9"]] {
+        for mixed in [
+            &["--local", "--select", "lru"][..],
+            &["--objects", "9"],
+            &["--reads", "--local"],
+            &["--reads", "9", "--scheme", "ppr"],
+        ] {
             assert!(Line::try_parse_from(std::iter::once("node").chain(mixed.iter().copied())).is_err(), "{mixed:?}");
         }
         let local = parsed(&["--local"]).healing();
         assert_eq!((local.code.as_str(), local.nodes, local.block_size.0, local.objects), ("rs(4,2)", 9, 1 << 20, 256));
+        let reads = [&["--reads"][..], &["--reads", "50"], &[]].map(|args| parsed(args).reads);
+        assert_eq!(reads, [Some(1000), Some(50), None]);
         assert!(parsed(&["--nodes", "9", "--requestors", "1"]).cases().is_ok(), "the requestor gets the blocks");
     }
 

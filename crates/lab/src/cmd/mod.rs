@@ -5,6 +5,7 @@ mod bench_healing;
 mod bench_node;
 mod bench_objects;
 mod bench_put;
+mod bench_reads;
 mod links;
 mod reproduce;
 mod testbed;
