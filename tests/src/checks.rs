@@ -67,6 +67,23 @@ pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) 
     Ok(())
 }
 
+/// Every stripe must be at full strength: all blocks good, no two of them on one node.
+pub async fn check_apart(client: &Client, bucket: &str, known: &Acknowledged) -> Result<(), Failure> {
+    for key in known.objects.keys() {
+        for stripe in client.stat(bucket, key).await?.stripes {
+            let blocks = || stripe.blocks.iter().chain(&stripe.copies);
+            if let Some(bad) = blocks().find(|block| block.state != "ok") {
+                return Err(Failure(format!("block {} of stripe {} of {key} is {}", bad.index, stripe.id, bad.state)));
+            }
+            let nodes: BTreeSet<u32> = blocks().map(|block| block.node).collect();
+            if nodes.len() < blocks().count() {
+                return Err(Failure(format!("stripe {} of {key} has two blocks on one node", stripe.id)));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The disks must contain exactly what the metadata says, intact unless known to be spoiled; and no block was ever quarantined as an
 /// orphan. Unfinished puts and repairs from before a restart of the coordinator are quarantined as garbage.
 pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSet<(PathBuf, BlockId)>) -> Result<(), Failure> {

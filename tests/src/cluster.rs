@@ -1,7 +1,8 @@
 //! A simulated cluster: a coordinator, agents and clients on separate hosts, and the events that can happen to them.
 
-use crate::{Network, Sickness, SimClock, SimDisks, Trace};
+use crate::{Illness, Network, Roles, Sickness, SimClock, SimDisks, Trace};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     error::Error as StdError,
     fmt,
     path::{Path, PathBuf},
@@ -13,7 +14,7 @@ use std::{
 };
 use tempfile::TempDir;
 use turmoil::Sim;
-use weft_agent::{Agent, AgentConfig, Limits, MemoryGauge, Throttle};
+use weft_agent::{Agent, AgentConfig, DiskDelay, Limits, MemoryGauge, Throttle};
 use weft_client::{Client, ClientConfig, StripeConverter};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
@@ -30,6 +31,11 @@ pub struct Cluster<'a> {
     shape: Shape,
     dir: TempDir,
     hosts: Vec<String>,
+    /// The hosts that were killed or lost power.
+    dead: BTreeSet<String>,
+    clocks: BTreeMap<String, SimClock>,
+    /// The additional milliseconds of each disk call of an agent.
+    delays: BTreeMap<String, &'static AtomicU64>,
     over_budget: Arc<Mutex<Vec<String>>>,
 }
 
@@ -71,6 +77,18 @@ pub enum Deed {
     Heal(String, String),
     /// An agent's disks start to fail.
     Sicken(String),
+    /// An agent's disks have this illness.
+    Ail(String, Illness),
+    /// Each call to an agent's disks takes so many milliseconds longer.
+    Slow(String, u64),
+    /// All connections to a host are held up for a time, as if its process did not run; nothing is lost.
+    Stall(String),
+    /// A stalled host goes on.
+    GoOn(String),
+    /// Nothing passes from the first host to the second; the other direction works. [`Deed::Heal`] repairs it.
+    CutOneWay(String, String),
+    /// A host's clock is set so many milliseconds ahead of the simulation's time, or behind it.
+    SetClock(String, i64),
     /// An agent's disks work again, except for spoiled blocks; a failed disk is used again when the agent restarts.
     Cure(String),
 }
@@ -79,7 +97,11 @@ pub enum Deed {
 #[derive(Clone, Default)]
 pub struct Hand {
     due: Arc<Mutex<Vec<(Duration, Deed)>>>,
+    at_steps: Arc<Mutex<Vec<(usize, Choose)>>>,
 }
+
+/// Chooses events, each after a delay, by who moves blocks at that moment.
+type Choose = Box<dyn FnOnce(&Roles) -> Vec<(Duration, Deed)> + Send>;
 
 /// The cluster id of every simulation.
 pub(crate) const CLUSTER: ClusterId = ClusterId(0x5eed);
@@ -92,7 +114,26 @@ impl Hand {
         self.due.lock().unwrap_or_else(PoisonError::into_inner).push((at, deed));
     }
 
-    /// Waits until all scheduled events have happened.
+    /// Schedules events for the moment at which the trace has so many lines.
+    pub fn at_step(&self, lines: usize, choose: impl FnOnce(&Roles) -> Vec<(Duration, Deed)> + Send + 'static) {
+        self.at_steps.lock().unwrap_or_else(PoisonError::into_inner).push((lines, Box::new(choose)));
+    }
+
+    /// Forgets events at steps that have not come.
+    pub fn forget_steps(&self) {
+        self.at_steps.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Chooses the events whose step has come.
+    fn reach(&self, lines: usize, roles: &Roles, now: Duration) {
+        let mut at_steps = self.at_steps.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, choose) in at_steps.extract_if(.., |(step, _)| *step <= lines) {
+            let chosen = choose(roles).into_iter().map(|(delay, deed)| (now + delay, deed));
+            self.due.lock().unwrap_or_else(PoisonError::into_inner).extend(chosen);
+        }
+    }
+
+    /// Waits until all scheduled events have happened, except for those at steps.
     pub async fn idle(&self) {
         while !self.due.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -122,7 +163,8 @@ impl<'a> Cluster<'a> {
         let network = Network::default();
         let (hand, hosts, over_budget) = (Hand::default(), Vec::new(), Arc::default());
         let (sickness, trace) = (Sickness::new(seed, trace), trace.clone());
-        let mut cluster = Self { sim, hand, network, sickness, trace, shape, dir, hosts, over_budget };
+        let (dead, clocks, delays) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        let mut cluster = Self { sim, hand, network, sickness, trace, shape, dir, hosts, dead, clocks, delays, over_budget };
         cluster.add_coordinator(seed);
         for number in 1..=cluster.shape.agents {
             cluster.add_agent(seed, number);
@@ -199,6 +241,7 @@ impl<'a> Cluster<'a> {
             if ended {
                 return Ok(());
             }
+            self.hand.reach(self.trace.len(), &self.sickness.roles(), self.sim.elapsed());
             for deed in self.hand.take(self.sim.elapsed()) {
                 self.trace.event("-", format_args!("{deed:?}"));
                 self.does(deed);
@@ -212,19 +255,39 @@ impl<'a> Cluster<'a> {
     }
 
     fn does(&mut self, deed: Deed) {
-        let Self { sim, network, sickness, trace, hosts, .. } = self;
+        let Self { sim, network, sickness, trace, hosts, dead, clocks, delays, .. } = self;
+        let others = |host: &str| hosts.iter().filter(|other| *other != host).cloned().collect::<Vec<_>>();
         match deed {
-            Deed::Kill(host) => network.crash(sim, &host, trace),
+            // Two faults may hit the same host.
+            Deed::Kill(host) | Deed::PowerOff(host) if dead.contains(&host) => {}
+            Deed::Start(host) if !dead.contains(&host) => {}
+            Deed::Kill(host) => {
+                network.crash(sim, &host, trace);
+                dead.insert(host);
+            }
             Deed::PowerOff(host) => {
                 let others: Vec<&str> = hosts.iter().map(String::as_str).filter(|other| *other != host).collect();
+                dead.insert(host.clone());
                 network.silently(sim, &host, &others, |sim| network.crash(sim, &host, trace));
             }
-            Deed::Start(host) => sim.bounce(host),
+            Deed::Start(host) => {
+                dead.remove(&host);
+                sim.bounce(host);
+            }
             Deed::Cut(one, other) => network.cut(sim, &one, &other),
             Deed::Hold(one, other) => network.hold(sim, &one, &other),
             Deed::Heal(one, other) => network.heal(sim, &one, &other),
+            Deed::Stall(host) => others(&host).iter().for_each(|other| network.hold(sim, &host, other)),
+            Deed::GoOn(host) => others(&host).iter().for_each(|other| network.heal(sim, &host, other)),
+            Deed::CutOneWay(from, to) => network.cut_one_way(sim, &from, &to),
+            Deed::SetClock(host, ahead_ms) => clocks.entry(host).or_default().set(ahead_ms),
+            Deed::Slow(host, ms) => delays.get(&host).into_iter().for_each(|delay| delay.store(ms, Ordering::Relaxed)),
+            Deed::Ail(host, illness) => sickness.fall_ill(&host, illness),
             Deed::Sicken(host) => sickness.begin(&host),
-            Deed::Cure(host) => sickness.end(&host),
+            Deed::Cure(host) => {
+                sickness.end(&host);
+                delays.get(&host).into_iter().for_each(|delay| delay.store(0, Ordering::Relaxed));
+            }
         }
     }
 
@@ -254,11 +317,12 @@ impl<'a> Cluster<'a> {
             ..CoordinatorConfig::default()
         };
         let (net, starts) = (self.network.of(COORDINATOR, &self.trace), AtomicU64::new(0));
+        let clock = self.clock_of(COORDINATOR);
         self.hosts.push(COORDINATOR.into());
         self.sim.host(COORDINATOR, move || {
             let seams = weft_coordinator::Seams {
                 net: Arc::new(net.clone()),
-                clock: Arc::new(SimClock),
+                clock: Arc::new(clock.clone()),
                 seed: seed_of(seed, 0, &starts).into(),
                 meta_mode: MetaMode::Inline,
             };
@@ -290,12 +354,13 @@ impl<'a> Cluster<'a> {
         let disks = SimDisks { host: host.clone(), sickness: self.sickness.clone(), trace: self.trace.clone() };
         let (budget, over_budget) = (self.shape.memory_budget_bytes, Arc::clone(&self.over_budget));
         self.hosts.push(host.clone());
+        let (clock, delay) = (self.clock_of(&host), self.delay_of(&host));
         self.sim.host(host.clone(), move || {
             let seams = weft_agent::Seams {
                 net: Arc::new(net.clone()),
-                clock: Arc::new(SimClock),
+                clock: Arc::new(clock.clone()),
                 seed: seed_of(seed, number, &starts).into(),
-                disk_mode: weft_agent::DiskMode::Inline,
+                disk_mode: weft_agent::DiskMode::Slowed(DiskDelay(delay)),
                 disks: Arc::new(disks.clone()),
                 converter: Arc::new(StripeConverter),
             };
@@ -306,6 +371,17 @@ impl<'a> Cluster<'a> {
                 Ok(agent.run().await?)
             }
         });
+    }
+}
+
+impl Cluster<'_> {
+    fn clock_of(&mut self, host: &str) -> SimClock {
+        self.clocks.entry(host.to_owned()).or_default().clone()
+    }
+
+    /// It is never freed: a disk's mode is copied freely.
+    fn delay_of(&mut self, host: &str) -> &'static AtomicU64 {
+        *self.delays.entry(host.to_owned()).or_insert_with(|| Box::leak(Box::new(AtomicU64::new(0))))
     }
 }
 

@@ -1,10 +1,10 @@
 //! The simulation's disks: real directories with a fixed size on every machine.
 
-use crate::{Sickness, Trace, sickness::SickSteps};
+use crate::{Illness, Sickness, Trace, sickness::SickSteps};
 use std::{path::Path, sync::Arc};
 use weft_agent::{OpenDisk, OpenedDisk};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined};
-use weft_types::{BlockId, BlockMeta, ClusterId, Result};
+use weft_types::{BlockId, BlockMeta, Cause, ClusterId, Error, Result};
 
 /// Opens directories as disks of one size, and records what is done to them.
 #[derive(Clone)]
@@ -37,6 +37,10 @@ struct SimDisk {
 }
 
 impl SimDisk {
+    fn is_full(&self) -> bool {
+        self.disks.sickness.is_ill(&self.disks.host, Illness::Full)
+    }
+
     fn note<T>(&self, what: &str, id: BlockId, result: &Result<T>) {
         match result {
             Ok(_) => self.disks.trace.event(&self.disks.host, format_args!("{what} {id}")),
@@ -47,7 +51,11 @@ impl SimDisk {
 
 impl BlockStore for SimDisk {
     fn create(&self, meta: &BlockMeta) -> Result<Box<dyn BlockWriter>> {
-        let created = self.store.create(meta);
+        let created = match self.is_full() {
+            true => Err(Error::unavailable("the disk is full: injected").cause(Cause::NoSpace)),
+            false => self.store.create(meta),
+        };
+        self.disks.sickness.moved(&self.disks.host, true);
         self.note("creates", meta.id, &created);
         created
     }
@@ -55,6 +63,7 @@ impl BlockStore for SimDisk {
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
         self.disks.sickness.rot(&self.disks.host, self.local.dir(), id, &self.local.payload_path(id));
         let opened = self.store.open(id);
+        self.disks.sickness.moved(&self.disks.host, false);
         self.note("opens", id, &opened);
         opened
     }
@@ -88,7 +97,7 @@ impl BlockStore for SimDisk {
     }
 
     fn capacity(&self) -> Result<Capacity> {
-        Ok(DISK)
+        Ok(if self.is_full() { Capacity { free_bytes: 0, ..DISK } } else { DISK })
     }
 
     fn failed(&self) -> Option<String> {

@@ -4,7 +4,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `net` | the network: hosts that crash; connections that are cut, refused, delayed |
-//! | `clock` | the wall clock |
+//! | `clock` | the wall clocks |
 //! | `disks` | real directories with a fixed size on every machine |
 //! | `sickness` | failing disks |
 //! | `cluster` | the hosts, and the events that can happen to them |
@@ -19,10 +19,10 @@ mod net;
 mod sickness;
 mod trace;
 
-pub use checks::{Acknowledged, check_disks, check_readable, check_visible};
+pub use checks::{Acknowledged, check_apart, check_disks, check_readable, check_visible};
 pub use clock::SimClock;
 pub use cluster::{Cluster, Deed, Failure, Hand, Shape, agent_name, connect};
 pub use disks::SimDisks;
 pub use net::{Network, SimNet};
-pub use sickness::{Ailment, Sickness};
+pub use sickness::{Ailment, Illness, Roles, Sickness};
 pub use trace::Trace;

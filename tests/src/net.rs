@@ -27,6 +27,8 @@ pub struct Network {
 struct State {
     cut: BTreeSet<(String, String)>,
     held: BTreeSet<(String, String)>,
+    /// From the first host to the second, nothing passes.
+    one_way: BTreeSet<(String, String)>,
     /// Open connections, oldest first.
     open: BTreeMap<u64, Open>,
     next: u64,
@@ -72,16 +74,25 @@ impl Network {
         self.lock().held.insert(pair(one, other));
     }
 
+    /// Cuts the network in one direction.
+    pub fn cut_one_way(&self, sim: &Sim<'_>, from: &str, to: &str) {
+        sim.partition_oneway(from, to);
+        self.lock().one_way.insert((from.to_owned(), to.to_owned()));
+    }
+
     /// Repairs the network between two hosts.
     pub fn heal(&self, sim: &Sim<'_>, one: &str, other: &str) {
         sim.release(one, other);
         let mut state = self.lock();
+        state.one_way.remove(&(one.to_owned(), other.to_owned()));
+        state.one_way.remove(&(other.to_owned(), one.to_owned()));
         state.cut.remove(&pair(one, other));
         state.held.remove(&pair(one, other));
     }
 
     fn is_cut(&self, one: &str, other: &str) -> bool {
-        self.lock().cut.contains(&pair(one, other))
+        let state = self.lock();
+        state.cut.contains(&pair(one, other)) || state.one_way.contains(&(one.to_owned(), other.to_owned()))
     }
 
     /// Kills everything that runs on a host; its connections end. [`Sim::bounce`] starts it again.
@@ -98,7 +109,8 @@ impl Network {
     pub fn silently<'a>(&self, sim: &mut Sim<'a>, host: &str, others: &[&str], deed: impl FnOnce(&mut Sim<'a>)) {
         let whole = |other: &&&str| {
             let (state, pair) = (self.lock(), pair(host, other));
-            !state.cut.contains(&pair) && !state.held.contains(&pair)
+            let is_one_way = state.one_way.iter().any(|(from, to)| self::pair(from, to) == pair);
+            !state.cut.contains(&pair) && !state.held.contains(&pair) && !is_one_way
         };
         let others: Vec<&str> = others.iter().filter(whole).copied().collect();
         others.iter().for_each(|other| sim.partition(host, *other));

@@ -38,6 +38,19 @@ impl Ailment {
     }
 }
 
+/// What a disk does from some moment on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Illness {
+    /// It has no free space.
+    Full,
+    /// Each sync fails, and the disk with it.
+    Broken,
+    /// It returns other bytes than were written, with checksums that match them.
+    Lying,
+    /// It stores other bytes than it was given.
+    Spoiling,
+}
+
 /// The hosts with failing disks, and the faults so far. Clones share the state.
 #[derive(Clone)]
 pub struct Sickness(Arc<Mutex<Inner>>);
@@ -45,6 +58,9 @@ pub struct Sickness(Arc<Mutex<Inner>>);
 struct Inner {
     random: StdRng,
     sick: BTreeSet<String>,
+    ill: BTreeSet<(String, Illness)>,
+    /// The host that last opened a block, and the one that last created one.
+    roles: Roles,
     befell: BTreeMap<Ailment, usize>,
     spoiled: BTreeSet<(PathBuf, BlockId)>,
     trace: Trace,
@@ -53,9 +69,9 @@ struct Inner {
 impl Sickness {
     /// Without any fault.
     pub fn new(seed: u64, trace: &Trace) -> Self {
-        let (sick, befell, spoiled) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
-        let random = StdRng::seed_from_u64(seed ^ 0xbad_d15c);
-        Self(Arc::new(Mutex::new(Inner { random, sick, befell, spoiled, trace: trace.clone() })))
+        let (sick, ill, befell, spoiled) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+        let (random, roles, trace) = (StdRng::seed_from_u64(seed ^ 0xbad_d15c), Roles::default(), trace.clone());
+        Self(Arc::new(Mutex::new(Inner { random, sick, ill, roles, befell, spoiled, trace })))
     }
 
     /// A host's disks start to fail.
@@ -65,7 +81,30 @@ impl Sickness {
 
     /// A host's disks stop failing; spoiled blocks stay spoiled.
     pub(crate) fn end(&self, host: &str) {
-        self.lock().sick.remove(host);
+        let mut inner = self.lock();
+        inner.sick.remove(host);
+        inner.ill.retain(|(ill, _)| ill != host);
+    }
+
+    /// All disks of a host have this illness from now on.
+    pub(crate) fn fall_ill(&self, host: &str, illness: Illness) {
+        self.lock().ill.insert((host.to_owned(), illness));
+    }
+
+    pub(crate) fn is_ill(&self, host: &str, illness: Illness) -> bool {
+        self.lock().ill.contains(&(host.to_owned(), illness))
+    }
+
+    /// A host has opened a block, or created one.
+    pub(crate) fn moved(&self, host: &str, creates: bool) {
+        let mut inner = self.lock();
+        let roles = &mut inner.roles;
+        *if creates { &mut roles.destination } else { &mut roles.helper } = Some(host.to_owned());
+    }
+
+    /// The hosts that moved blocks last.
+    pub fn roles(&self) -> Roles {
+        self.lock().roles.clone()
     }
 
     /// How often each kind of fault has happened.
@@ -92,6 +131,8 @@ impl Sickness {
     /// The fault of a call to a disk of `host`, if any.
     pub(crate) fn fault(&self, host: &str, call: &Call) -> Option<Fault> {
         match call.kind {
+            CallKind::Read if self.is_ill(host, Illness::Lying) => Some(Fault::FlipBit(3)),
+            CallKind::Write if self.is_ill(host, Illness::Spoiling) => Some(Fault::FlipBit(3)),
             // The error that the store reports for an unreadable sector.
             CallKind::Read if self.befalls(host, Ailment::ReadError) => Some(Fault::Fail(Reaction::Corrupt)),
             CallKind::Write if self.befalls(host, Ailment::FlippedOnTheWay) => {
@@ -123,6 +164,15 @@ impl Sickness {
     }
 }
 
+/// The hosts that moved blocks last: during a repair, one of its helpers and one of its destinations.
+#[derive(Debug, Clone, Default)]
+pub struct Roles {
+    /// The host that last opened a block.
+    pub helper: Option<String>,
+    /// The host that last created a block.
+    pub destination: Option<String>,
+}
+
 /// The steps of one host's disks.
 pub(crate) struct SickSteps {
     pub(crate) host: String,
@@ -138,7 +188,8 @@ impl fmt::Debug for SickSteps {
 impl Steps for SickSteps {
     fn before(&self, step: Step) -> io::Result<()> {
         let sync = matches!(step, Step::SyncPayload | Step::SyncSidecar | Step::SyncDirectory);
-        if sync && self.sickness.befalls(&self.host, Ailment::FailedSync) {
+        let is_broken = self.sickness.is_ill(&self.host, Illness::Broken);
+        if sync && (is_broken || self.sickness.befalls(&self.host, Ailment::FailedSync)) {
             return Err(io::Error::other("injected sync failure"));
         }
         Ok(())

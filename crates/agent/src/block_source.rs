@@ -53,7 +53,7 @@ impl OpenBlock {
         let cuts = weft_plan::cell_bytes(&self.layout, slice_len, sub_blocks.len()) > 0;
         let rows = RowReader { block: self, sub_blocks: sub_blocks.to_vec(), cell: cuts.then(Mutex::default) };
         match mode {
-            DiskMode::Inline => Box::new(InlineSource(Arc::new(rows))),
+            DiskMode::Inline | DiskMode::Slowed(_) => Box::new(InlineSource(Arc::new(rows), mode)),
             DiskMode::Pool => Box::new(AheadSource { rows: Arc::new(rows), slices, window: window.max(1), ahead: None }),
         }
     }
@@ -256,12 +256,12 @@ impl RowReader {
     }
 }
 
-struct InlineSource(Arc<RowReader>);
+struct InlineSource(Arc<RowReader>, DiskMode);
 
 #[async_trait]
 impl SliceSource for InlineSource {
     async fn next(&mut self, slice: Span) -> Result<Rows> {
-        read_in_turn(&self.0, vec![slice], DiskMode::Inline).await.pop().unwrap_or_else(|| Err(unread()))
+        read_in_turn(&self.0, vec![slice], self.1).await.pop().unwrap_or_else(|| Err(unread()))
     }
 
     fn hold(&self) -> Option<Hold> {

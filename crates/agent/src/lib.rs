@@ -46,4 +46,4 @@ pub use agent::{Agent, MemoryGauge, Stopper};
 pub use config::{AgentConfig, Limits, Throttle};
 pub use seams::{LocalDisks, OpenDisk, OpenedDisk, Seams};
 pub use state::node_of;
-pub use weft_proto::DiskMode;
+pub use weft_proto::{DiskDelay, DiskMode};

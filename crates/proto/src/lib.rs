@@ -36,7 +36,7 @@ mod version;
 
 pub use connections::{Connections, Held, Shares};
 pub use conversion::{Conversion, ConversionLimits, Converter, NodeLink};
-pub use disk_mode::DiskMode;
+pub use disk_mode::{DiskDelay, DiskMode};
 pub use frame::{Direction, FrameError, FrameStream, Hello};
 pub use incoming::{Accepted, Incoming};
 pub use link::{LinkReceiver, LinkSender, SliceMemory};

@@ -30,6 +30,7 @@
 //! whether data have copies, and the hash of its trace without log lines. A change that must not affect behaviour must leave
 //! these lines unchanged.
 
+mod chaos;
 mod network;
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
