@@ -1,16 +1,22 @@
 //! The coordinator's calls to an agent, over gRPC.
 
-use crate::{convert, disks::Released, limit, node::Node, probe, wire};
+use crate::{
+    convert,
+    disks::{Disks, Released},
+    limit,
+    node::Node,
+    probe, wire,
+};
 use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use weft_proto::{
     decode_task, to_status,
     v1::{
-        CancelReply, CancelRequest, ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenReply,
-        OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
-        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest, SetLimitReply, SetLimitRequest,
-        StartRequest, TaskEvent, agent_server::Agent,
+        CancelReply, CancelRequest, CheckBlocksReply, CheckBlocksRequest, CheckedBlock, ConvertEvent, ConvertStripeRequest,
+        ListBlocksReply, ListBlocksRequest, OpenReply, OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply,
+        ReceiveProbeRequest, ReleaseQuarantineReply, ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply,
+        SendProbeRequest, SetLimitReply, SetLimitRequest, StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Error, GarbageReason, PlanId, Reaction, Result};
@@ -20,6 +26,8 @@ pub(crate) struct Service(pub(crate) Arc<Node>);
 
 /// The most blocks in one request.
 const REMOVED_BLOCKS_MAX: usize = 100_000;
+/// The most blocks that one call checks: it opens each of them.
+const CHECKED_BLOCKS_MAX: usize = 1_000;
 
 impl Service {
     async fn open_task(&self, request: Request<OpenRequest>) -> Result<OpenReply> {
@@ -137,6 +145,37 @@ impl Service {
         let (blocks, more) = self.0.seams.disk_mode.run(list).await?;
         Ok(ListBlocksReply { blocks: blocks.iter().map(wire::encode).collect(), more })
     }
+
+    async fn check(&self, request: Request<CheckBlocksRequest>) -> Result<CheckBlocksReply> {
+        let CheckBlocksRequest { blocks, disk } = request.into_inner();
+        if blocks.len() > CHECKED_BLOCKS_MAX {
+            return Err(Error::invalid(format!(
+                "{} blocks in one call: at most {CHECKED_BLOCKS_MAX} are possible",
+                blocks.len()
+            )));
+        }
+        let blocks = blocks.iter().map(|block| wire::decode::<BlockId>("block", block)).collect::<Result<Vec<_>>>()?;
+        let disks = self.0.disks()?;
+        let check = move || Ok(blocks.into_iter().map(|id| checked(&disks, &disk, id)).collect());
+        Ok(CheckBlocksReply { blocks: self.0.seams.disk_mode.run(check).await? })
+    }
+}
+
+/// The state of a block in an answer.
+fn checked(disks: &Disks, disk: &str, id: BlockId) -> CheckedBlock {
+    // A block that its own disk lacks is not on another one that cannot be used.
+    let is_lacking =
+        || disks.by_id(disk).is_ok_and(|(_, store)| store.open(id).is_err_and(|it| it.reaction == Reaction::NotFound));
+    let (state, checksums, why) = match disks.open_block(id) {
+        Ok((_, reader)) => (1, reader.units().to_vec(), String::new()),
+        Err(error) => match error.reaction {
+            Reaction::NotFound => (2, Vec::new(), error.message),
+            Reaction::Corrupt => (3, Vec::new(), error.message),
+            Reaction::Replan if is_lacking() => (2, Vec::new(), "its disk does not have it".to_owned()),
+            _ => (0, Vec::new(), error.message),
+        },
+    };
+    CheckedBlock { state, checksums, why }
 }
 
 /// Why blocks were kept; empty if none were.
@@ -183,6 +222,10 @@ impl Agent for Service {
 
     async fn list_blocks(&self, request: Request<ListBlocksRequest>) -> Result<Response<ListBlocksReply>, Status> {
         answer(self.list(request).await)
+    }
+
+    async fn check_blocks(&self, request: Request<CheckBlocksRequest>) -> Result<Response<CheckBlocksReply>, Status> {
+        answer(self.check(request).await)
     }
 
     async fn quarantine(&self, request: Request<QuarantineRequest>) -> Result<Response<QuarantineReply>, Status> {

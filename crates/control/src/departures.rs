@@ -87,6 +87,7 @@ mod tests {
                 control_address: String::new(),
                 state,
                 since_ms: 0,
+                came_back: false,
                 disks: vec![disk],
             },
             up,

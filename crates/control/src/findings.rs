@@ -1,4 +1,5 @@
-//! What nodes report about their own blocks (lost, or corrupt in part), and what of it is recorded.
+//! What nodes report about their own blocks (lost, or corrupt in part), what is found when those of a node that came back are checked, and
+//! what of it is recorded.
 
 use weft_types::{BlockId, BlockState, NodeId, Span, StripeRecord};
 
@@ -9,6 +10,41 @@ pub enum Finding {
     Lost(BlockState),
     /// These bytes of it are corrupt.
     Corrupt(Vec<Span>),
+}
+
+/// What a node says about a block that it should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// It is there, with the CRC32C of each MiB.
+    There(Vec<u32>),
+    /// It is on none of the node's disks.
+    Absent(String),
+    /// It is damaged.
+    Damaged(String),
+    /// It cannot be said now.
+    Unknown(String),
+}
+
+impl Seen {
+    /// What is wrong with a node's block of this stripe, and why; `None` if it is right, or no longer the stripe's block.
+    pub fn finding(&self, stripe: &StripeRecord, node: NodeId, block: BlockId) -> Option<(Finding, String)> {
+        let placed = stripe.find(block.index, block.copy).filter(|placed| placed.home.node == node);
+        let is_current =
+            placed.is_some_and(|placed| placed.generation == block.generation && placed.state == BlockState::Ok) && stripe.ended;
+        if !is_current {
+            return None;
+        }
+        match self {
+            Self::There(checksums) => {
+                let recorded = stripe.checksums.get(usize::from(block.index)).filter(|recorded| !recorded.is_empty());
+                let differs = recorded.is_some_and(|recorded| recorded != checksums);
+                differs.then(|| (Finding::Lost(BlockState::Corrupt), "its checksums are not those that were recorded".to_owned()))
+            }
+            Self::Absent(why) => Some((Finding::Lost(BlockState::Missing), why.clone())),
+            Self::Damaged(why) => Some((Finding::Lost(BlockState::Corrupt), why.clone())),
+            Self::Unknown(_) => None,
+        }
+    }
 }
 
 /// The consequences of a report.
@@ -71,6 +107,28 @@ mod tests {
             assert_eq!(judged(stripe, node, corrupt(&[(0, PAGE)])), avoided, "node {node}");
         }
         assert_eq!(judged(Some(&stripe), 2, lost()), Judged { avoid: false, mark: Some(lost()) });
+    }
+
+    #[test]
+    fn a_block_that_is_absent_damaged_or_another_is_lost_if_it_is_still_the_stripes() {
+        let stripe = stripe();
+        let block = |generation| BlockId { stripe: stripe.id, index: 1, copy: 0, generation };
+        let found =
+            |seen: Seen, node, generation| seen.finding(&stripe, NodeId(node), block(generation)).map(|(finding, _)| finding);
+        let (right, absent) = (Seen::There(vec![11]), Seen::Absent("no".into()));
+        assert_eq!(found(right, 2, 1), None);
+        assert_eq!(found(Seen::There(vec![12]), 2, 1), Some(Finding::Lost(BlockState::Corrupt)));
+        assert_eq!(found(absent.clone(), 2, 1), Some(Finding::Lost(BlockState::Missing)));
+        assert_eq!(found(Seen::Damaged("its sidecar".into()), 2, 1), Some(Finding::Lost(BlockState::Corrupt)));
+        assert_eq!(found(Seen::Unknown("busy".into()), 2, 1), None);
+        assert_eq!(
+            (found(absent.clone(), 3, 1), found(absent.clone(), 2, 2)),
+            (None, None),
+            "it was rebuilt elsewhere, or again"
+        );
+        let mut coming = stripe.clone();
+        coming.ended = false;
+        assert_eq!(absent.finding(&coming, NodeId(2), block(1)), None);
     }
 
     #[test]

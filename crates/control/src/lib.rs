@@ -9,6 +9,7 @@
 //! | [`departures`] | whether a node or disk that is gone for good can be forgotten |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what space conversions leave free |
 //! | [`reserve`] | what space puts leave free, so that the largest node can be rebuilt |
+//! | [`crowding`] | which stripes have too many blocks in a rack, and which of them move to others |
 //! | [`cool`] | which copies are dropped when data has cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`job`] | when an operator's job works, retries and waits, and how it ended |
@@ -31,6 +32,7 @@ pub mod assignment;
 pub mod capacity;
 pub mod conversion;
 pub mod cool;
+pub mod crowding;
 pub mod departures;
 pub mod disputes;
 pub mod findings;

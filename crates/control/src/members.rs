@@ -147,6 +147,13 @@ impl Members {
         self.nodes.insert(member.record.id, member);
     }
 
+    /// The blocks of a node that came back have been checked.
+    pub fn checked(&mut self, node: NodeId) {
+        if let Some(member) = self.nodes.get_mut(&node) {
+            member.record.came_back = false;
+        }
+    }
+
     /// Whether the metadata has the node.
     pub fn has(&self, node: NodeId) -> bool {
         self.nodes.contains_key(&node)
@@ -179,6 +186,7 @@ impl Members {
         (member.last_seen, member.fsyncs) = (now, fsyncs);
         let came_up = (member.record.state != NodeState::Up).then_some(now_ms);
         if let Some(now_ms) = came_up {
+            member.record.came_back |= member.record.is_long_away(now_ms);
             (member.record.state, member.record.since_ms) = (NodeState::Up, now_ms);
         }
         let mut changed = Vec::new();
@@ -378,6 +386,7 @@ mod tests {
             control_address: String::new(),
             state,
             since_ms: 0,
+            came_back: false,
             disks: vec![disk],
         }
     }
@@ -425,6 +434,24 @@ mod tests {
         assert_eq!(members.heartbeat(NodeId(3), &told(70, false), 0, at(1)), None, "it must register with its disks");
         members.registered(record(3, NodeState::Up), 7, &told(70, false), at(2));
         assert!(members.is_up(NodeId(3), at(2)));
+    }
+
+    #[test]
+    fn a_node_that_was_lost_or_away_for_long_has_come_back_until_it_is_checked() {
+        let came_back = |state, since_ms| {
+            let record = NodeRecord { state, since_ms, ..record(1, NodeState::Up) };
+            let mut members = Members::new(vec![record.clone()], DOWN_AFTER, SUSPECT_FOR, at(0), START_MS);
+            // It was only unreachable: it does not register again.
+            members.registered(record, 7, &told(80, false), at(1));
+            members.heartbeat(NodeId(1), &told(80, false), 0, at(2)).unwrap();
+            let back = members.statuses(at(2))[0].record.came_back;
+            members.checked(NodeId(1));
+            assert!(!members.statuses(at(2))[0].record.came_back);
+            back
+        };
+        let long = START_MS + 2_000 - weft_types::LONG_AWAY_MS;
+        assert!(came_back(NodeState::Lost, START_MS) && came_back(NodeState::Down, long));
+        assert!(!came_back(NodeState::Down, long + 1) && !came_back(NodeState::Up, 0));
     }
 
     #[test]

@@ -141,6 +141,7 @@ pub fn request(repair: &NodeRepair, mut rebuild: Request, scheduled: Option<Sche
         to: Destination::Among(repair.to.iter().copied().collect()),
         // The blocks of a node that is still up must not return to it.
         avoid: repair.force.then_some(repair.node).into_iter().collect(),
+        only_lost: !repair.force,
         ..rebuild
     }
 }
@@ -165,6 +166,8 @@ pub fn concurrency(repair: &NodeRepair, nodes: usize) -> usize {
 /// The outcome for a block whose rebuild has ended.
 pub fn outcome(rebuilt: Result<Rebuilt>, object: &ObjectName) -> Outcome {
     let left = match rebuilt {
+        // The node came back.
+        Ok(rebuilt) if rebuilt.blocks.is_empty() && rebuilt.left.is_empty() => return Outcome::Gone,
         Ok(rebuilt) => rebuilt.left.into_iter().next().map(|(_, reason)| Error::unavailable(reason)),
         Err(error) => Some(error),
     };
@@ -273,7 +276,10 @@ mod tests {
         let (mut job, block) = (Job::new(JobState::Running, JobProgress::default(), LEFT_UNSAID), Block::on(&stripe(), home(2)));
         let block = Block { copy: 1, number: 4, ..block.unwrap() };
         let left = |why: &str| Rebuilt { left: vec![((1, 0), why.to_owned())], ..Rebuilt::default() };
+        let new = weft_types::BlockId { stripe: stripe().id, index: 1, copy: 1, generation: 2 };
+        let new = crate::rebuild::RebuiltBlock { block: new, home: home(7), checksums: Vec::new() };
         let outcomes = [
+            (outcome(Ok(Rebuilt { blocks: vec![new], ..Rebuilt::default() }), &object()), Again::InVain),
             (outcome(Ok(Rebuilt::default()), &object()), Again::InVain),
             (Outcome::Gone, Again::InVain),
             (outcome(Ok(left("too many blocks are lost")), &object()), Again::InVain),

@@ -1,6 +1,7 @@
 //! Starts and stops a coordinator.
 
 use crate::{
+    came_back::{self, Checks},
     claims::Claims,
     completion,
     config::{self, CoordinatorConfig},
@@ -115,6 +116,7 @@ impl Coordinator {
             health: Health::default(),
             healer: Healer::new(cluster.auto_repair),
             limit: Limit::new(cluster.repair_limit),
+            came_back: Checks::default(),
             claims: Claims::default(),
             failures: LogCauses::default(),
             started,
@@ -134,6 +136,8 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), health::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), healer::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), healer::crowded::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
         jobs::go_on(&shared).await?;
         let services = rpc::Services::new()

@@ -3,6 +3,7 @@
 //! One task judges the nodes and works on the stripes, several at a time. It keeps no list: the tally of stripes with bad blocks is its
 //! queue, so the next coordinator continues.
 
+pub(crate) mod crowded;
 mod reports;
 mod schedule;
 pub(crate) mod state;
@@ -21,6 +22,7 @@ use stripe::Worker;
 use tokio::time::MissedTickBehavior;
 use weft_control::{
     healer::{self, Ended, Judgement, Policy, Scope},
+    members::MemberStatus,
     schedule::Ticket,
     view::View,
 };
@@ -142,7 +144,7 @@ async fn declare(shared: &Shared, nodes: &[NodeId]) {
 /// Forgets what is no longer needed. If disks have come or gone, what waits is tried again. Returns whether they have.
 fn tidy(shared: &Shared, usable: &mut BTreeSet<Home>) -> bool {
     let now = usable_disks(&shared.members.view());
-    let health = shared.health.lock();
+    let mut health = shared.health.lock();
     let mut state = shared.healer.lock();
     let (scope, queue) = (state.judgement.scope.clone(), &mut state.queue);
     queue.tidy(&health.tally, &scope, shared.started.now());
@@ -150,6 +152,7 @@ fn tidy(shared: &Shared, usable: &mut BTreeSet<Home>) -> bool {
     if changed {
         *usable = now;
         queue.try_again();
+        health.crowded.try_again();
     }
     changed
 }
@@ -182,8 +185,9 @@ pub(crate) async fn set(shared: &Shared, asked: &v1::AutoRepair) -> Result<()> {
 
 /// What the cluster does about its bad blocks.
 pub(crate) fn show(shared: &Shared) -> v1::Healing {
-    let names: BTreeMap<NodeId, String> =
-        shared.members.statuses().into_iter().map(|it| (it.record.id, it.record.name.to_string())).collect();
+    let statuses = shared.members.statuses();
+    let returned = statuses.iter().filter(|it| it.up && it.record.came_back).map(|it| returned(shared, it)).collect();
+    let names: BTreeMap<NodeId, String> = statuses.into_iter().map(|it| (it.record.id, it.record.name.to_string())).collect();
     let (limit, least_ms) = (limit::text(shared), limit::least_ms(shared, None));
     let health = shared.health.lock();
     let state = shared.healer.lock();
@@ -206,7 +210,15 @@ pub(crate) fn show(shared: &Shared) -> v1::Healing {
         remaining_ms: progress.remaining(left, shared.started.now()).map(ms).max(least_ms.filter(|_| left > 0)),
         limit,
         waiting: queue.waiting(&health.tally, scope).into_iter().map(waiting).collect(),
+        crowded_stripes: health.crowded.count(),
+        returned,
     }
+}
+
+fn returned(shared: &Shared, it: &MemberStatus) -> v1::ReturnedNode {
+    let (node, checked) = (it.record.id, shared.came_back.of(it.record.id));
+    let blocks = it.disks.values().map(|disk| disk.blocks).sum();
+    v1::ReturnedNode { node: node.0, name: it.record.name.to_string(), blocks, checked: checked.blocks, bad: checked.bad }
 }
 
 fn waiting(it: healer::Waiting) -> v1::WaitingStripes {

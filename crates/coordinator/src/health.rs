@@ -8,16 +8,21 @@ pub(crate) mod state;
 
 pub(crate) use answer::reply;
 
-use crate::{compute::compute, shared::Shared};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use crate::{compute::compute, rebuild::owner::Of, shared::Shared};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::time::Instant;
 use weft_codes::SharedCode;
 use weft_control::{
+    crowding::{self, Racks},
     health::{BadBlocks, Condition, FurtherLosses, Step},
     view::View,
 };
 use weft_meta::MetaError;
-use weft_types::{Owner, Result, StripeId, StripeRecord, UploadId};
+use weft_types::{FailureDomain, Owner, Result, StripeId, StripeRecord, UploadId};
 
 /// How often the task looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -34,9 +39,33 @@ const CODES_MAX: usize = 1_024;
 #[derive(Default)]
 struct Keeper {
     further: FurtherLosses,
-    codes: BTreeMap<UploadId, SharedCode>,
+    codes: BTreeMap<UploadId, Coding>,
+    /// The racks of the last look, if there was one.
+    racks: Option<Racks>,
     /// Changed stripes that were taken but not checked yet.
     changed: Vec<StripeId>,
+}
+
+/// How an object's stripes are coded and placed.
+#[derive(Clone)]
+struct Coding {
+    code: SharedCode,
+    failure_domain: FailureDomain,
+}
+
+/// What was found about stripes.
+struct Found {
+    bad: BTreeMap<StripeId, Condition>,
+    /// Of the others, those with too many blocks in a rack.
+    crowded: BTreeSet<StripeId>,
+}
+
+impl Found {
+    /// Records it for one of these stripes.
+    fn record(&mut self, stripe: StripeId, state: &mut state::State) {
+        state.tally.set(stripe, self.bad.remove(&stripe));
+        state.crowded.set(stripe, self.crowded.contains(&stripe));
+    }
 }
 
 /// Maintains the tally until it is dropped.
@@ -61,24 +90,25 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 impl Keeper {
     async fn catch_up(&mut self, shared: &Shared) -> Result<()> {
         loop {
-            let (view, step) = {
+            let view = {
                 let mut state = shared.health.lock();
                 state.survey.look(shared.members.view());
-                (state.survey.view(), state.survey.next())
+                state.survey.view()
             };
+            self.look_at_racks(shared, &view).await?;
             if self.look_at_changed(shared, &view).await? {
                 continue;
             }
-            let Some(step) = step else { return Ok(()) };
+            let Some(step) = shared.health.lock().survey.next() else { return Ok(()) };
             let page = match step {
-                Step::All(after) => shared.meta.object_stripes(after, STRIPES_PER_PAGE).await,
+                Step::All(after) | Step::Again(after) => shared.meta.object_stripes(after, STRIPES_PER_PAGE).await,
                 Step::Disk(home, after) => shared.meta.stripes_on(home, after, STRIPES_PER_PAGE).await,
             };
             let page = page.map_err(|error| shared.meta_error(error))?;
-            let mut judged = self.judged(shared, &page.items, &view).await?;
+            let mut found = self.judged(shared, &page.items, &view).await?;
             {
                 let mut state = shared.health.lock();
-                page.items.iter().for_each(|stripe| state.tally.set(stripe.id, judged.remove(&stripe.id)));
+                page.items.iter().for_each(|stripe| found.record(stripe.id, &mut state));
                 state.survey.came(step, &page.items, page.more);
             }
             tokio::time::sleep(PAGE_PAUSE).await;
@@ -94,49 +124,105 @@ impl Keeper {
         if self.changed.is_empty() {
             return Ok(false);
         }
-        let found = shared.meta.find_stripes(self.changed.clone()).await.map_err(|error| shared.meta_error(error))?;
-        let mut judged = self.judged(shared, &found, view).await?;
+        let stripes = shared.meta.find_stripes(self.changed.clone()).await.map_err(|error| shared.meta_error(error))?;
+        let mut found = self.judged(shared, &stripes, view).await?;
         let mut state = shared.health.lock();
-        self.changed.drain(..).for_each(|id| state.tally.set(id, judged.remove(&id)));
+        self.changed.drain(..).for_each(|id| found.record(id, &mut state));
         Ok(true)
     }
 
-    /// The conditions of those stripes that have bad blocks and belong to an object.
-    async fn judged(&mut self, shared: &Shared, stripes: &[StripeRecord], view: &View) -> Result<BTreeMap<StripeId, Condition>> {
-        let mut bad = Vec::new();
+    /// If racks can now keep stripes of some code that they could not before, or the other way round, all stripes are looked at again.
+    async fn look_at_racks(&mut self, shared: &Shared, view: &View) -> Result<()> {
+        let racks = Racks::of(view);
+        let has_changed = match self.racks.as_ref().filter(|before| **before != racks) {
+            None => false,
+            Some(before) => {
+                let fit = |racks: &Racks, code: &SharedCode| racks.fit(code.n(), code.tolerance());
+                codes_in_use(shared).await?.iter().any(|code| fit(&racks, code) != fit(before, code))
+            }
+        };
+        self.racks = Some(racks);
+        let mut state = shared.health.lock();
+        if has_changed || state.crowded.take_forgotten() {
+            state.survey.look_again();
+        }
+        Ok(())
+    }
+
+    /// What is to be said of these stripes, if they belong to objects.
+    async fn judged(&mut self, shared: &Shared, stripes: &[StripeRecord], view: &View) -> Result<Found> {
+        let (mut bad, mut perhaps_crowded) = (Vec::new(), Vec::new());
         for stripe in stripes {
+            let Owner::Object(version) = stripe.owner else { continue };
             let blocks = BadBlocks::of(stripe, view);
-            if let Owner::Object(version) = stripe.owner
-                && !blocks.is_none()
-                && let Some(code) = self.code_of(shared, version).await?
-            {
+            if blocks.is_none() {
+                perhaps_crowded.push((stripe, version, crowding::most_in_rack(stripe, view)));
+            } else if let Some(Coding { code, .. }) = self.coding_of(shared, version).await? {
                 bad.push((stripe, blocks, code));
             }
         }
-        if bad.is_empty() {
-            return Ok(BTreeMap::new());
+        let mut found = Found { bad: BTreeMap::new(), crowded: self.crowded(shared, perhaps_crowded, view).await? };
+        if !bad.is_empty() {
+            let further = &mut self.further;
+            let condition = |(stripe, blocks, code): (&StripeRecord, BadBlocks, SharedCode)| {
+                (stripe.id, Condition::of(stripe, blocks, &code, view, further))
+            };
+            found.bad = compute(|| bad.into_iter().map(condition).collect());
         }
-        let further = &mut self.further;
-        let condition = |(stripe, blocks, code): (&StripeRecord, BadBlocks, SharedCode)| {
-            (stripe.id, Condition::of(stripe, blocks, &code, view, further))
-        };
-        Ok(compute(|| bad.into_iter().map(condition).collect()))
+        Ok(found)
     }
 
-    /// The code of an object; `None` if the object no longer exists. Its stripes are then among the changed ones.
-    async fn code_of(&mut self, shared: &Shared, version: UploadId) -> Result<Option<SharedCode>> {
-        if let Some(code) = self.codes.get(&version) {
-            return Ok(Some(Arc::clone(code)));
+    /// Those of the stripes that have too many blocks in a rack, given the most in any.
+    async fn crowded(
+        &mut self,
+        shared: &Shared,
+        mut stripes: Vec<(&StripeRecord, UploadId, usize)>,
+        view: &View,
+    ) -> Result<BTreeSet<StripeId>> {
+        let mut crowded = BTreeSet::new();
+        stripes.retain(|(.., most)| *most > 1);
+        if stripes.is_empty() {
+            return Ok(crowded);
         }
-        let code = match shared.meta.object_of(version).await {
-            Ok(object) => shared.code(&object.code)?,
+        // Objects are looked up only for the few stripes that some code would not allow.
+        let codes = codes_in_use(shared).await?;
+        let of_size = |stripe: &StripeRecord| {
+            let same = |code: &&SharedCode| (code.k(), code.m()) == (stripe.layout.k as usize, stripe.layout.m as usize);
+            codes.iter().filter(same).map(|code| code.tolerance()).min().unwrap_or(0)
+        };
+        stripes.retain(|(stripe, _, most)| *most > of_size(stripe));
+        for (stripe, version, _) in stripes {
+            if let Some(Coding { code, failure_domain }) = self.coding_of(shared, version).await?
+                && let Some(racks) = &self.racks
+                && !crowding::excess(stripe, code.tolerance(), failure_domain, racks, view).is_empty()
+            {
+                crowded.insert(stripe.id);
+            }
+        }
+        Ok(crowded)
+    }
+
+    /// The code of an object, and its bucket's failure domain; `None` if the object no longer exists. Its stripes are then among the changed
+    /// ones.
+    async fn coding_of(&mut self, shared: &Shared, version: UploadId) -> Result<Option<Coding>> {
+        if let Some(coding) = self.codes.get(&version) {
+            return Ok(Some(coding.clone()));
+        }
+        let Of { code, failure_domain, .. } = match Of::owner(shared.meta.as_ref(), Owner::Object(version)).await {
+            Ok(of) => of,
             Err(MetaError::NotFound(_)) => return Ok(None),
             Err(error) => return Err(shared.meta_error(error)),
         };
+        let coding = Coding { code: shared.code(&code)?, failure_domain };
         if self.codes.len() >= CODES_MAX {
             self.codes.clear();
         }
-        self.codes.insert(version, Arc::clone(&code));
-        Ok(Some(code))
+        self.codes.insert(version, coding.clone());
+        Ok(Some(coding))
     }
+}
+
+async fn codes_in_use(shared: &Shared) -> Result<Vec<SharedCode>> {
+    let totals = shared.meta.totals_by_code().await.map_err(|error| shared.meta_error(error))?;
+    totals.iter().map(|(code, _)| shared.code(code)).collect()
 }

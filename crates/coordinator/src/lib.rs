@@ -28,6 +28,7 @@
 //! Running repairs of objects are dropped. Jobs continue with what is not done yet, unless they were paused. Agents
 //! register again with their next heartbeat.
 
+mod came_back;
 mod claims;
 mod completion;
 mod compute;

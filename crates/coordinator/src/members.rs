@@ -104,6 +104,11 @@ impl Members {
         self.lock().known.declare_lost(nodes, self.started.now())
     }
 
+    /// The blocks of a node that came back have been checked.
+    pub(crate) fn checked(&self, node: NodeId) {
+        self.lock().known.checked(node);
+    }
+
     /// Avoids a node for a while after it failed another.
     pub(crate) fn suspect(&self, node: NodeId) {
         self.lock().known.suspect(node, self.started.now());

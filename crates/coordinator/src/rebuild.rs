@@ -31,6 +31,9 @@ use weft_meta::NewRepair;
 use weft_plan::Class;
 use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, ObjectName, Result, StripeId, StripeRecord, UploadId};
 
+/// How often a running rebuild looks whether its blocks have come back.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
 /// The context of a rebuild.
 #[derive(Clone, Copy)]
 pub(crate) struct Rebuilder<'a> {
@@ -184,9 +187,27 @@ impl Rebuilder<'_> {
         let slice_bytes = planned.plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
         let is_spare: IsSpare<'_> = Box::new(|node| machine.is_spare(node, &shared.members.view(), &lock(&self.shares.given)));
         let stall_policy = shared.stall_after(slice_bytes, machine.resumed()).map(StallPolicy::of_chain);
-        let report = running.finish(progress, stall_policy.map(|policy| (policy, is_spare))).await;
+        let finishing = running.finish(progress, stall_policy.map(|policy| (policy, is_spare)));
+        let report = tokio::select! {
+            biased;
+            report = finishing => report,
+            // The agents end tasks whose events no one reads.
+            () = self.needless(machine) => return Err(Error::unavailable("its blocks came back with their nodes")),
+        };
         membership::note_bad_blocks(shared, &report).await;
         Ok(report)
+    }
+
+    /// Waits until the nodes of all lost blocks have come back; for ever if that does not matter.
+    async fn needless(self, machine: &rebuild::Rebuild) {
+        if !machine.request().only_lost {
+            return std::future::pending().await;
+        }
+        while !machine.request().is_needless(&self.shared.members.view()) {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        let Request { object, stripe, .. } = machine.request();
+        tracing::info!(%object, stripe = %stripe.id, "drops a rebuild: the nodes of its blocks came back");
     }
 
     /// Extends the leases of the blocks that are being written; those of a put live as long as the put. The plan does not wait for it, and
@@ -250,5 +271,7 @@ pub(crate) fn request(
         resumes_max: shared.config.resumes_max,
         disk_reserve_bytes: shared.config.disk_reserve.0,
         kept: Share::NONE,
+        only_lost: false,
+        keeps_racks: false,
     }
 }

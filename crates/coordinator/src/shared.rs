@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) healer: crate::healer::state::Healer,
     /// The limit on repair.
     pub(crate) limit: crate::limit::state::Limit,
+    /// How far the checks of nodes that came back are.
+    pub(crate) came_back: crate::came_back::Checks,
     /// Which stripes are being rebuilt.
     pub(crate) claims: crate::claims::Claims,
     /// Why rebuilds and plans fail, to say each now and then.

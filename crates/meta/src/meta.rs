@@ -37,6 +37,8 @@ pub trait Meta: Send + Sync {
     /// Changes the state of a node, since `since_ms`. A node that is in this state already keeps the time since when,
     /// and one that is up does not become lost.
     async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState, since_ms: u64) -> Result<()>;
+    /// The blocks of a node that came back have been checked.
+    async fn set_checked(&self, epoch: Epoch, node: NodeId) -> Result<()>;
     /// Marks a disk as failed or healthy.
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()>;
     /// All nodes, by number.

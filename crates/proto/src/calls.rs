@@ -58,7 +58,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 51] = [
+const CALLS: [(&str, &str, Callers, usize); 52] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -66,6 +66,7 @@ const CALLS: [(&str, &str, Callers, usize); 51] = [
     ("weft.v1.Agent", "Cancel", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "Remove", Callers::Coordinator, BLOCKS),
     ("weft.v1.Agent", "ListBlocks", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "CheckBlocks", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "Quarantine", Callers::Coordinator, BLOCKS),
     ("weft.v1.Agent", "ReleaseQuarantine", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "SendProbe", Callers::Coordinator, SMALL),

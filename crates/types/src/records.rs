@@ -64,6 +64,9 @@ pub struct Held {
     pub allocations: u64,
 }
 
+/// The blocks of a node that was lost, or silent for this long, are checked when it comes back, milliseconds.
+pub const LONG_AWAY_MS: u64 = 600_000;
+
 /// The recorded state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeState {
@@ -399,8 +402,21 @@ pub struct NodeRecord {
     pub state: NodeState,
     /// Since when, milliseconds since 1970. Of a node that is down: when it was last heard.
     pub since_ms: u64,
+    /// Whether it came back after it was lost or away for long, and its blocks have not been checked since.
+    pub came_back: bool,
     /// All disks that it has ever had, by number.
     pub disks: Vec<DiskRecord>,
+}
+
+impl NodeRecord {
+    /// Whether its blocks must be checked if it comes back now.
+    pub fn is_long_away(&self, now_ms: u64) -> bool {
+        match self.state {
+            NodeState::Up => false,
+            NodeState::Down => now_ms.saturating_sub(self.since_ms) >= LONG_AWAY_MS,
+            NodeState::Lost => true,
+        }
+    }
 }
 
 /// A disk.

@@ -34,6 +34,10 @@ pub(super) struct Healing {
     limit: Option<String>,
     /// Stripes that could not be rebuilt yet.
     waiting: Vec<Waiting>,
+    /// Nodes that came back after they were lost or away for long, while their blocks are being checked.
+    returned_nodes: Vec<Returned>,
+    /// Complete stripes with more blocks in a rack than they can lose. Blocks of them are moved while nothing else is lost.
+    crowded_stripes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,6 +46,17 @@ struct Silent {
     name: String,
     /// When it is declared lost; 0: only the guard prevents it.
     lost_in_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Returned {
+    id: String,
+    name: String,
+    /// As far as known.
+    blocks: u64,
+    checked: u64,
+    /// Of those, the ones that are missing or not what was written; they are rebuilt.
+    bad: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -57,6 +72,13 @@ impl From<api::Healing> for Healing {
     fn from(it: api::Healing) -> Self {
         let some = |text: String| (!text.is_empty()).then_some(text);
         let silent = |it: api::SilentNode| Silent { id: NodeId(it.node).to_string(), name: it.name, lost_in_ms: it.lost_in_ms };
+        let returned = |it: api::ReturnedNode| Returned {
+            id: NodeId(it.node).to_string(),
+            name: it.name,
+            blocks: it.blocks,
+            checked: it.checked,
+            bad: it.bad,
+        };
         let waiting = |it: api::WaitingStripes| Waiting { wait: it.wait, stripes: it.stripes, why: it.why };
         let (stopped, done) = (some(it.stopped), it.done.unwrap_or_default());
         let state = match (it.on, &stopped) {
@@ -80,6 +102,8 @@ impl From<api::Healing> for Healing {
             remaining_ms: it.remaining_ms,
             limit: some(it.limit),
             waiting: it.waiting.into_iter().map(waiting).collect(),
+            returned_nodes: it.returned.into_iter().map(returned).collect(),
+            crowded_stripes: it.crowded_stripes,
         }
     }
 }
@@ -96,6 +120,10 @@ impl Healing {
                 let _ = writeln!(text, "repair: {} is lost in {}, unless it comes back", node.name, duration(node.lost_in_ms));
             }
         }
+        for Returned { name, blocks, checked, bad, .. } in self.returned_nodes.iter().take(LINES_MAX) {
+            let bad = if *bad == 0 { String::new() } else { format!(", {bad} missing or wrong") };
+            let _ = writeln!(text, "repair: {name} came back, {checked} of {} checked{bad}", counted(*blocks, "block"));
+        }
         if let Some(limit) = &self.limit {
             let _ = writeln!(text, "repair: held back by its limit, {limit} (`weft repair limit` changes it)");
         }
@@ -107,6 +135,11 @@ impl Healing {
                 _ => "another attempt",
             };
             let _ = writeln!(text, "repair: {} {verb} for {what} ({why})", counted(*stripes, "stripe"));
+        }
+        if self.crowded_stripes > 0 {
+            let (stripes, verb) =
+                (counted(self.crowded_stripes, "stripe"), if self.crowded_stripes == 1 { "has" } else { "have" });
+            let _ = writeln!(text, "repair: {stripes} {verb} too many blocks in one rack; they move when other racks have room");
         }
         text
     }
@@ -175,6 +208,12 @@ mod tests {
         });
         assert_eq!(state, "waiting");
         assert!(text.contains("\nrepair: 3 of 9 nodes are silent\n"), "{text}");
+        let back = api::ReturnedNode { name: "node-04".into(), blocks: 80, checked: 20, bad: 1, ..api::ReturnedNode::default() };
+        let (_, returned) = shown(|it| it.returned = vec![back]);
+        assert!(returned.ends_with("repair: node-04 came back, 20 of 80 blocks checked, 1 missing or wrong\n"), "{returned}");
+        let (_, crowded) = shown(|it| it.crowded_stripes = 2);
+        let says = "repair: 2 stripes have too many blocks in one rack; they move when other racks have room\n";
+        assert!(crowded.ends_with(says), "{crowded}");
         assert!(text.contains("1 stripe waits for nodes: start nodes that are down, or add some (no node is left)\n"), "{text}");
     }
 }

@@ -101,3 +101,38 @@ fn the_limit_on_repair_is_set_shown_and_survives_a_restart() {
     let none = cluster.weft(["repair", "limit", "none", "--json"]).ok().json();
     assert_eq!((&none["kind"], &none["in_force"]), (&"none".into(), &true.into()), "{none}");
 }
+
+#[test]
+fn a_node_that_returns_during_its_repair_is_checked_and_keeps_its_right_blocks() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(8) }.with(&HEALS).up();
+    let objects: Vec<(String, Vec<u8>)> = (0..6).map(|number| (format!("data-{number}"), bytes(8 << 20, 50 + number))).collect();
+    objects.iter().for_each(|(key, content)| drop(cluster.put(key, content, &CODING).ok()));
+    wait_for_healthy(&cluster);
+    // Slow enough for the node to come back in the middle.
+    cluster.weft(["repair", "limit", "256KiB/s"]).ok();
+    let lost = cluster.blocks("data-0")[1].node.clone();
+    let held: Vec<_> = cluster.files_of(&lost).into_iter().filter(|file| file.extension().is_none()).collect();
+    cluster.kill(&lost);
+    cluster.wait_for_state(&[&lost], "lost");
+    let gone = held.last().expect("it holds blocks");
+    std::fs::remove_file(gone).unwrap();
+    cluster.up().ok();
+    wait_for("the check to end", || {
+        let told = cluster.weft(["status", "--json"]);
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
+        told["repair"]["returned_nodes"] == serde_json::json!([])
+            && cluster.log("coordinator").contains("checked the blocks of a node")
+    });
+    assert!(cluster.log("coordinator").contains("found a bad block"), "the block that is gone");
+    cluster.weft(["repair", "limit", "none"]).ok();
+    wait_for("the block that is gone to be rebuilt", || cluster.log("coordinator").contains("rebuilt a block"));
+    wait_for_healthy(&cluster);
+    let rebuilt: usize = objects
+        .iter()
+        .map(|(key, content)| {
+            cluster.expect(key, content, &[]);
+            cluster.blocks(key).iter().filter(|block| block.generation > 1).count()
+        })
+        .sum();
+    assert!((1..held.len()).contains(&rebuilt), "{rebuilt} of {} were rebuilt", held.len());
+}

@@ -33,6 +33,7 @@ pub(super) fn node(id: u32, rack: &str, silent: Option<(NodeState, u64)>) -> Mem
         control_address: String::new(),
         state,
         since_ms: 0,
+        came_back: false,
         disks: Vec::new(),
     };
     MemberStatus {

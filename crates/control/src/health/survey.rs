@@ -14,6 +14,8 @@ pub struct Survey {
     view: Arc<View>,
     reach: BTreeMap<Home, Reach>,
     all: Walk<Place, StripeId>,
+    /// Once more all of them, because what racks can keep has changed.
+    again: Option<Walk<Place, StripeId>>,
     disks: BTreeMap<Home, Walk<Place, StripeId>>,
 }
 
@@ -24,11 +26,13 @@ pub enum Step {
     All(Option<StripeId>),
     /// The stripes after this one that have a block on a disk.
     Disk(Home, Option<StripeId>),
+    /// All stripes after this one, once more. The tally is up to date without them.
+    Again(Option<StripeId>),
 }
 
 impl Default for Survey {
     fn default() -> Self {
-        Self { view: Arc::default(), reach: BTreeMap::new(), all: walk(), disks: BTreeMap::new() }
+        Self { view: Arc::default(), reach: BTreeMap::new(), all: walk(), again: None, disks: BTreeMap::new() }
     }
 }
 
@@ -55,8 +59,18 @@ impl Survey {
         Arc::clone(&self.view)
     }
 
+    /// All stripes are checked once more, from the first on.
+    pub fn look_again(&mut self) {
+        self.again = Some(walk());
+    }
+
     /// The next page; `None` if the tally is up to date.
     pub fn next(&self) -> Option<Step> {
+        let again = || self.again.as_ref().and_then(Walk::next).map(Step::Again);
+        self.next_for_tally().or_else(again)
+    }
+
+    fn next_for_tally(&self) -> Option<Step> {
         let of_disk = |(home, walk): (&Home, &Walk<Place, StripeId>)| walk.next().map(|after| Step::Disk(*home, after));
         self.all.next().map(Step::All).or_else(|| self.disks.iter().find_map(of_disk))
     }
@@ -66,6 +80,7 @@ impl Survey {
         let ids: Vec<StripeId> = page.iter().map(|stripe| stripe.id).collect();
         match step {
             Step::All(_) => self.all.came(&ids, more),
+            Step::Again(_) => self.again.iter_mut().for_each(|walk| walk.came(&ids, more)),
             Step::Disk(home, _) => {
                 if let Some(walk) = self.disks.get_mut(&home) {
                     walk.came(&ids, more);
@@ -77,9 +92,9 @@ impl Survey {
         }
     }
 
-    /// Whether there are stripes left to check.
+    /// Whether there are stripes left to check before the tally is up to date.
     pub fn is_counting(&self) -> bool {
-        self.next().is_some()
+        self.next_for_tally().is_some()
     }
 }
 

@@ -197,6 +197,8 @@ impl StripeEnd {
             resumes_max: request.resumes_max,
             disk_reserve_bytes: request.disk_reserve_bytes,
             kept: Share::NONE,
+            only_lost: false,
+            keeps_racks: false,
         };
         self.actions.push(Action::Rebuild(Box::new(rebuild)));
         self.state = State::Rebuilding(what);

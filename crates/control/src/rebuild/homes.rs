@@ -221,6 +221,10 @@ impl Request {
                 true => error,
                 false => Error { message: format!("{}; only the named nodes may take it", error.message), ..error },
             })
+            .and_then(|placed| match placed.warnings.first() {
+                Some(warning) if self.keeps_racks => Err(Error::unavailable(warning).object(&self.object)),
+                _ => Ok(placed),
+            })
     }
 
     /// The homes that a schedule chose, if they can still take the blocks.

@@ -3,8 +3,11 @@
 mod failures;
 
 use super::{
-    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World, avoided::Avoided,
-    doubts::Doubts, homes::Chosen,
+    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
+    avoided::Avoided,
+    doubts::Doubts,
+    homes::Chosen,
+    state::{Failure, State},
 };
 use crate::{
     planning::{Planned, Target},
@@ -33,54 +36,6 @@ pub struct Rebuild {
     failure: Option<Error>,
     rebuilt: Rebuilt,
     actions: Vec<Action>,
-}
-
-/// What it waits for.
-#[derive(Debug)]
-enum State {
-    Begin,
-    /// For a home, after `tried - 1` others.
-    Allocating {
-        lost: Lost,
-        home: Home,
-        avoid: BTreeSet<NodeId>,
-        tried: usize,
-    },
-    Releasing,
-    Planning,
-    /// For a plan that reads these blocks.
-    Running {
-        reads: Vec<BlockId>,
-    },
-    LookingUp(Failure),
-    /// For the commit of a block; the others follow.
-    Committing {
-        new: RebuiltBlock,
-        others: VecDeque<RebuiltBlock>,
-        failure: Option<Error>,
-    },
-    /// For the release of a block that could not be committed; others are still to be committed.
-    NotCommitted {
-        others: VecDeque<RebuiltBlock>,
-        failure: Error,
-    },
-    /// For the release of allocations.
-    Ending {
-        error: Error,
-        others: VecDeque<BlockId>,
-    },
-    Ended,
-}
-
-/// Why a plan failed.
-#[derive(Debug)]
-enum Failure {
-    /// According to the agents' reports.
-    Told(Report),
-    /// A node could not take part.
-    NotOpened { node: NodeId, error: Error },
-    /// Rebuilt blocks are not what was lost.
-    Wrong,
 }
 
 impl Rebuild {
@@ -186,17 +141,16 @@ impl Rebuild {
             (State::Committing { new, others, failure }, Event::Committed(committed)) => match committed {
                 Ok(()) => {
                     self.rebuilt.blocks.push(new);
-                    self.commit(others, failure);
+                    self.commit(others, failure, world.view);
                 }
                 // Another repair committed first, or the object is gone: the new block is not needed.
                 Err(error) => {
                     self.leave((new.block.index, new.block.copy), error.message.clone());
-                    self.actions.push(Action::Release { block: new.block, may_be_written: false });
-                    self.state = State::NotCommitted { others, failure: failure.unwrap_or(error) };
+                    self.not_committed(&new, others, failure.or(Some(error)));
                 }
             },
-            (State::NotCommitted { others, failure }, Event::Released) => self.commit(others, Some(failure)),
-            (State::Ending { error, others }, Event::Released) => self.release_rest(error, others),
+            (State::NotCommitted { others, failure }, Event::Released) => self.commit(others, failure, world.view),
+            (State::Ending { result, others }, Event::Released) => self.release_rest(result, others),
             (state, _) => self.state = state,
         }
         std::mem::take(&mut self.actions)
@@ -224,6 +178,9 @@ impl Rebuild {
 
     /// Gives every block a working home, and then brings what is missing.
     fn go_on(&mut self, world: &mut World<'_>) {
+        if self.request.is_needless(world.view) {
+            return self.drop_all();
+        }
         if let Some((lost, home)) = self.unallocated.pop_front() {
             return self.allocate(lost, home);
         }
@@ -237,7 +194,7 @@ impl Rebuild {
             return self.end(Err(error));
         }
         if self.arriving.iter().all(|new| new.durable.is_some()) {
-            return self.all_durable();
+            return self.all_durable(world.view);
         }
         if let Some(error) = self.failure.take() {
             self.rebuilt.resumed += 1;
@@ -312,7 +269,7 @@ impl Rebuild {
         self.avoided.left_alone().union(&self.doubts.left_out).copied().collect()
     }
 
-    fn all_durable(&mut self) {
+    fn all_durable(&mut self, view: &View) {
         let blocks: VecDeque<RebuiltBlock> = self.arriving.drain(..).filter_map(|new| new.rebuilt()).collect();
         match self.request.purpose {
             Purpose::Put(_) => {
@@ -320,12 +277,12 @@ impl Rebuild {
                 let rebuilt = std::mem::take(&mut self.rebuilt);
                 self.end(Ok(rebuilt));
             }
-            Purpose::Repair => self.commit(blocks, None),
+            Purpose::Repair => self.commit(blocks, None, view),
         }
     }
 
-    /// Commits the blocks one after another. If none could be committed, the rebuild has failed.
-    fn commit(&mut self, mut blocks: VecDeque<RebuiltBlock>, failure: Option<Error>) {
+    /// Commits the blocks one after another, without those that have come back. If none could be committed, the rebuild has failed.
+    fn commit(&mut self, mut blocks: VecDeque<RebuiltBlock>, failure: Option<Error>, view: &View) {
         let Some(new) = blocks.pop_front() else {
             let rebuilt = std::mem::take(&mut self.rebuilt);
             return self.end(match failure.filter(|_| rebuilt.blocks.is_empty()) {
@@ -333,23 +290,45 @@ impl Rebuild {
                 None => Ok(rebuilt),
             });
         };
+        if self.request.only_lost && !self.request.is_lost_now(new.block.index, new.block.copy, view) {
+            return self.not_committed(&new, blocks, failure);
+        }
         let placed = self.request.stripe.find(new.block.index, new.block.copy);
         self.actions.push(Action::Commit { new: new.clone(), old: placed.map_or(0, |placed| placed.generation) });
         self.state = State::Committing { new, others: blocks, failure };
     }
 
-    /// Releases all allocations, and then ends.
-    fn fail(&mut self, error: Error) {
-        let blocks = self.arriving.drain(..).map(|new| new.block).collect();
-        self.release_rest(error, blocks);
+    fn not_committed(&mut self, new: &RebuiltBlock, others: VecDeque<RebuiltBlock>, failure: Option<Error>) {
+        self.actions.push(Action::Release { block: new.block, may_be_written: false });
+        self.state = State::NotCommitted { others, failure };
     }
 
-    fn release_rest(&mut self, error: Error, mut others: VecDeque<BlockId>) {
+    /// Releases all allocations, and ends without a block.
+    fn drop_all(&mut self) {
+        self.unallocated.clear();
+        self.rebuilt.left.clear();
+        self.release_all(Ok(()));
+    }
+
+    /// Releases all allocations, and then ends.
+    fn fail(&mut self, error: Error) {
+        self.release_all(Err(error));
+    }
+
+    fn release_all(&mut self, result: Result<()>) {
+        let blocks = self.arriving.drain(..).map(|new| new.block).collect();
+        self.release_rest(result, blocks);
+    }
+
+    fn release_rest(&mut self, result: Result<()>, mut others: VecDeque<BlockId>) {
         match others.pop_front() {
-            None => self.end(Err(error)),
+            None => {
+                let rebuilt = std::mem::take(&mut self.rebuilt);
+                self.end(result.map(|()| rebuilt));
+            }
             Some(block) => {
                 self.actions.push(Action::Release { block, may_be_written: true });
-                self.state = State::Ending { error, others };
+                self.state = State::Ending { result, others };
             }
         }
     }

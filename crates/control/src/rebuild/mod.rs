@@ -25,6 +25,7 @@ mod machine;
 mod object;
 mod open;
 mod reading;
+mod state;
 
 pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks, moved_bytes};
 pub use homes::{BlocksGiven, Destination};
@@ -74,6 +75,10 @@ pub struct Request {
     pub disk_reserve_bytes: u64,
     /// What of each disk stays free besides; nothing for repairs.
     pub kept: Share,
+    /// Whether blocks are dropped that are not lost any more, because their nodes came back.
+    pub only_lost: bool,
+    /// Whether it fails rather than put more blocks in a rack than the code tolerates to lose.
+    pub keeps_racks: bool,
 }
 
 /// The purpose of a rebuild.
@@ -96,7 +101,7 @@ impl Purpose {
 /// The result of a rebuild.
 #[derive(Debug, Clone, Default)]
 pub struct Rebuilt {
-    /// The durable blocks; those of a repair are committed.
+    /// The durable blocks; those of a repair are committed. Empty if all lost blocks came back.
     pub blocks: Vec<RebuiltBlock>,
     /// Blocks, by index and copy, that were left out, and why.
     pub left: Vec<((u8, u8), String)>,

@@ -136,18 +136,24 @@ impl Request {
         }
     }
 
+    /// Whether a block of the stripe is there, and lost wholly or in part.
+    pub(super) fn is_lost_now(&self, index: u8, copy: u8, view: &View) -> bool {
+        self.stripe.find(index, copy).is_some_and(|placed| is_lost(&self.stripe, view, index, placed))
+    }
+
     /// Lost blocks take precedence over blocks that are only moved or copied.
     fn precedence(&self, targets: &[Target], view: &View) -> Precedence {
-        let is_lost = |target: &Target| {
-            let (index, copy) = (target.block.index, target.block.copy);
-            let placed = self.stripe.find(index, copy);
-            placed.is_some_and(|placed| is_lost(&self.stripe, view, index, placed))
-        };
+        let is_lost = |target: &Target| self.is_lost_now(target.block.index, target.block.copy, view);
         match (self.purpose.is_put(), targets.iter().any(is_lost)) {
             (true, _) => Class::Foreground.into(),
             (false, true) => Precedence::REBUILD,
             (false, false) => Precedence::MOVE,
         }
+    }
+
+    /// Whether none of its blocks is lost any more: their nodes came back.
+    pub fn is_needless(&self, view: &View) -> bool {
+        self.only_lost && self.lost.iter().all(|lost| !self.is_lost_now(lost.index, lost.copy, view))
     }
 
     /// Fails for a stripe with too few remaining blocks, before homes are chosen.

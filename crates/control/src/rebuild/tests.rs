@@ -30,6 +30,8 @@ pub(super) fn request(lost: &[u8]) -> Request {
         resumes_max: 8,
         disk_reserve_bytes: 0,
         kept: Share::NONE,
+        only_lost: false,
+        keeps_racks: false,
     }
 }
 
@@ -705,4 +707,32 @@ fn a_repair_uses_the_space_that_new_copies_leave() {
     let homes = |kept| Request { kept, ..request(&[0]) }.choose_homes(&view, &mut BlocksGiven::new());
     assert!(homes(Share::NONE).unwrap().homes[0].is_some());
     assert_eq!(homes(kept).unwrap_err().cause, Some(Cause::NoSpace));
+}
+
+#[test]
+fn blocks_that_came_back_are_dropped() {
+    let lost = || Request { only_lost: true, ..request(&[0, 1]) };
+    // The plan is ended because both nodes are back.
+    let mut played = Played::new(lost(), view(9, &[1, 2]));
+    assert_eq!([played.well(), played.well(), played.well()], ["allocate", "allocate", "plan"]);
+    assert!(!played.machine.request().is_needless(&played.view));
+    played.view = view(9, &[]);
+    assert!(played.machine.request().is_needless(&played.view));
+    assert!(matches!(played.asked.take(), Some(Action::Run(_))));
+    played.on(Event::Ran(Err(Error::unavailable("its blocks came back"))));
+    assert_eq!([played.well(), played.well()], ["release", "release"]);
+    let rebuilt = played.ended.take().unwrap().unwrap();
+    assert_eq!((rebuilt.blocks.len(), rebuilt.left.len(), played.allocated.len()), (0, 0, 0));
+
+    // One of two is back when both have been rebuilt.
+    let mut played = Played::new(lost(), view(9, &[1, 2]));
+    assert_eq!([played.well(), played.well(), played.well()], ["allocate", "allocate", "plan"]);
+    played.view = view(9, &[2]);
+    assert_eq!([played.well(), played.well(), played.well()], ["run", "release", "commit"]);
+    let rebuilt = played.ended.take().unwrap().unwrap();
+    assert_eq!(rebuilt.blocks.iter().map(|new| new.block.index).collect::<Vec<_>>(), [1]);
+    assert_eq!((played.allocated.len(), played.committed.len()), (1, 1));
+
+    // Blocks that are moved or copied are not lost.
+    assert!(!request(&[0, 1]).is_needless(&view(9, &[])));
 }

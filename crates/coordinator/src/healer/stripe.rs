@@ -140,7 +140,7 @@ fn evenly(request: Request, scheduled: Option<Scheduled>) -> Request {
     if let Some(scheduled) = &scheduled {
         options.scheme.clone_from(&scheduled.scheme);
     }
-    Request { options, helpers: Some(SELECT), scheduled, to: Destination::Among(BTreeSet::new()), ..request }
+    Request { options, helpers: Some(SELECT), scheduled, to: Destination::Among(BTreeSet::new()), only_lost: true, ..request }
 }
 
 fn keys(lost: &[Lost]) -> Vec<(u8, u8)> {

@@ -1,7 +1,10 @@
 //! The tally of stripes with bad blocks, and its progress.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weft_control::health::{Survey, Tally};
+use weft_control::{
+    crowding::Crowded,
+    health::{Survey, Tally},
+};
 
 /// The state that one task maintains and that answers are computed from.
 #[derive(Debug, Default)]
@@ -11,6 +14,8 @@ pub(crate) struct Health(Mutex<State>);
 pub(crate) struct State {
     pub(crate) survey: Survey,
     pub(crate) tally: Tally,
+    /// Stripes without bad blocks that have too many in a rack.
+    pub(crate) crowded: Crowded,
 }
 
 impl Health {

@@ -12,7 +12,7 @@ pub(crate) struct Of {
     version: UploadId,
     pub(crate) name: ObjectName,
     pub(crate) code: String,
-    failure_domain: FailureDomain,
+    pub(crate) failure_domain: FailureDomain,
 }
 
 impl Of {

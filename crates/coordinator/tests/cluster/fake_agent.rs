@@ -194,6 +194,10 @@ impl v1::agent_server::Agent for Service {
         Ok(Response::new(v1::ListBlocksReply::default()))
     }
 
+    async fn check_blocks(&self, _: Request<v1::CheckBlocksRequest>) -> Result<Response<v1::CheckBlocksReply>, Status> {
+        Ok(Response::new(v1::CheckBlocksReply::default()))
+    }
+
     async fn quarantine(&self, _: Request<v1::QuarantineRequest>) -> Result<Response<v1::QuarantineReply>, Status> {
         Ok(Response::new(v1::QuarantineReply::default()))
     }

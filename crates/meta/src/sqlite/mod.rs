@@ -1,8 +1,7 @@
 //! The metadata in one SQLite file.
 //!
-//! The database uses WAL with `synchronous=FULL`: a transaction is durable when it returns. One connection makes all
-//! changes, so they have one order; those that wait at the same time are committed together ([`group`]). A second
-//! connection reads: it sees the last committed state and does not wait for the disk.
+//! The database uses WAL with `synchronous=FULL`: a transaction is durable when it returns. One connection makes all changes, so they have
+//! one order; those that wait at the same time are committed together ([`group`]). A second reads the last committed state, without waiting.
 
 mod backup;
 mod blocks;
@@ -172,6 +171,10 @@ impl Meta for SqliteMeta {
 
     async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState, since_ms: u64) -> Result<()> {
         self.write(epoch, move |tx| nodes::set_state(tx, node, state, since_ms)).await
+    }
+
+    async fn set_checked(&self, epoch: Epoch, node: NodeId) -> Result<()> {
+        self.write(epoch, move |tx| nodes::set_checked(tx, node)).await
     }
 
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()> {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{MetaError, NewDisk, NewNode, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, NodeRecord, NodeState};
+use weft_types::{BlockId, DiskNumber, DiskRecord, Home, LONG_AWAY_MS, NodeId, NodeRecord, NodeState};
 
 pub(super) fn register(tx: &Transaction<'_>, new: &NewNode, now_ms: u64) -> Result<NodeRecord> {
     if let Some(id) = new.id {
@@ -40,13 +40,21 @@ pub(super) fn register(tx: &Transaction<'_>, new: &NewNode, now_ms: u64) -> Resu
     list(tx)?.into_iter().find(|node| node.id == id).ok_or_else(|| no_node(id))
 }
 
-/// A node that is in this state already keeps the time since when. A node that has registered meanwhile is not lost.
+/// A node that is in this state already keeps the time since when. A node that has registered meanwhile is not lost. The blocks of one that
+/// comes up after a long time must be checked (`NodeRecord::is_long_away`).
 pub(super) fn set_state(tx: &Transaction<'_>, node: NodeId, state: NodeState, since_ms: u64) -> Result<()> {
-    let sql = "UPDATE nodes SET since_ms = CASE state WHEN ?2 THEN since_ms ELSE ?3 END, state = ?2
+    let sql = "UPDATE nodes SET since_ms = CASE state WHEN ?2 THEN since_ms ELSE ?3 END, state = ?2,
+               came_back = came_back OR ?2 = 'up' AND (state = 'lost' OR state = 'down' AND ?3 - since_ms >= ?4)
                WHERE id = ?1 AND NOT (?2 = 'lost' AND state = 'up')";
-    let changed = tx.execute(sql, (node.0, state.name(), since_ms))?;
+    let changed = tx.execute(sql, (node.0, state.name(), since_ms, LONG_AWAY_MS))?;
     let exists = || tx.query_row("SELECT 1 FROM nodes WHERE id = ?1", [node.0], |_| Ok(())).optional();
     if changed == 0 && exists()?.is_none() { Err(no_node(node)) } else { Ok(()) }
+}
+
+/// The blocks of a node that came back have been checked.
+pub(super) fn set_checked(tx: &Transaction<'_>, node: NodeId) -> Result<()> {
+    tx.execute("UPDATE nodes SET came_back = 0 WHERE id = ?1", [node.0])?;
+    Ok(())
 }
 
 pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bool) -> Result<()> {
@@ -57,8 +65,8 @@ pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bo
 }
 
 pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<NodeRecord>> {
-    let mut statement =
-        tx.prepare_cached("SELECT id, name, rack, zone, data_address, control_address, state, since_ms FROM nodes ORDER BY id")?;
+    let sql = "SELECT id, name, rack, zone, data_address, control_address, state, since_ms, came_back FROM nodes ORDER BY id";
+    let mut statement = tx.prepare_cached(sql)?;
     let nodes = statement.query_map([], |row| {
         let state: String = row.get(6)?;
         let record = NodeRecord {
@@ -70,6 +78,7 @@ pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<NodeRecord>> {
             control_address: row.get(5)?,
             state: NodeState::Down,
             since_ms: row.get(7)?,
+            came_back: row.get(8)?,
             disks: Vec::new(),
         };
         Ok((record, state))

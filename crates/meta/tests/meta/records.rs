@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 14 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 15 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -255,6 +255,18 @@ async fn the_states_of_nodes_and_since_when_outlive_the_coordinator() {
     assert_eq!(again(3_000).await.unwrap().since_ms, 2_000, "it was up already");
     meta.set_node_state(epoch, NodeId(2), lost, 4_000).await.unwrap();
     assert_eq!(of_2(&meta).await, (NodeState::Up, 2_000), "it registered meanwhile");
+    // It was lost, and must be checked until it has been. Later it is down for a short and for a long time.
+    let came_back = async |meta: &SqliteMeta| meta.nodes().await.unwrap()[1].came_back;
+    assert!(came_back(&meta).await && !meta.nodes().await.unwrap()[0].came_back);
+    let down_and_up = async |down_ms, up_ms| {
+        meta.set_checked(epoch, NodeId(2)).await.unwrap();
+        meta.set_node_state(epoch, NodeId(2), NodeState::Down, down_ms).await.unwrap();
+        meta.set_node_state(epoch, NodeId(2), NodeState::Up, up_ms).await.unwrap();
+        came_back(&meta).await
+    };
+    assert!(!down_and_up(5_000, 604_999).await && down_and_up(700_000, 1_300_000).await);
+    drop(meta);
+    assert!(came_back(&open(&path)).await, "the next coordinator knows it");
 }
 
 #[tokio::test]

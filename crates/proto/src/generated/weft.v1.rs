@@ -611,6 +611,33 @@ pub struct ListBlocksReply {
     pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckBlocksRequest {
+    /// postcard of BlockId; at most 1000
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub blocks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// the disk that should have them
+    #[prost(string, tag = "2")]
+    pub disk: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CheckBlocksReply {
+    /// in the order of the request
+    #[prost(message, repeated, tag = "1")]
+    pub blocks: ::prost::alloc::vec::Vec<CheckedBlock>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckedBlock {
+    /// 0: it cannot be said now, 1: there, 2: on none of the node's disks, 3: damaged
+    #[prost(uint32, tag = "1")]
+    pub state: u32,
+    /// CRC32C of each MiB, by its sidecar; if it is there
+    #[prost(fixed32, repeated, tag = "2")]
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
+    /// if it is not
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QuarantineRequest {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
@@ -989,6 +1016,27 @@ pub struct Healing {
     /// the limit that holds repair back now; empty: none does
     #[prost(string, tag = "11")]
     pub limit: ::prost::alloc::string::String,
+    /// without bad blocks, and with more blocks in a rack than they can lose
+    #[prost(uint64, tag = "12")]
+    pub crowded_stripes: u64,
+    /// nodes whose blocks are being checked, because they came back after a long time
+    #[prost(message, repeated, tag = "13")]
+    pub returned: ::prost::alloc::vec::Vec<ReturnedNode>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReturnedNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// as far as known
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "4")]
+    pub checked: u64,
+    /// of those: missing, or not what was written
+    #[prost(uint64, tag = "5")]
+    pub bad: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SilentNode {
@@ -2586,6 +2634,30 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "ListBlocks"));
             self.inner.unary(req, path, codec).await
         }
+        /// Looks for blocks that the agent should have, by their sidecars.
+        pub async fn check_blocks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CheckBlocksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CheckBlocksReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Agent/CheckBlocks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "CheckBlocks"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Moves blocks that the metadata does not know to quarantine; they are deleted days later. Refused under the same
         /// conditions as Remove.
         pub async fn quarantine(
@@ -2772,6 +2844,14 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::ListBlocksRequest>,
         ) -> std::result::Result<tonic::Response<super::ListBlocksReply>, tonic::Status>;
+        /// Looks for blocks that the agent should have, by their sidecars.
+        async fn check_blocks(
+            &self,
+            request: tonic::Request<super::CheckBlocksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CheckBlocksReply>,
+            tonic::Status,
+        >;
         /// Moves blocks that the metadata does not know to quarantine; they are deleted days later. Refused under the same
         /// conditions as Remove.
         async fn quarantine(
@@ -3101,6 +3181,49 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListBlocksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Agent/CheckBlocks" => {
+                    #[allow(non_camel_case_types)]
+                    struct CheckBlocksSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::CheckBlocksRequest>
+                    for CheckBlocksSvc<T> {
+                        type Response = super::CheckBlocksReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CheckBlocksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::check_blocks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CheckBlocksSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,11 +1,12 @@
 //! What follows when a plan has ended, or could not run: whom the next one avoids, and where its blocks go.
 
-use super::{Failure, Rebuild, State};
+use super::Rebuild;
 use crate::{
     rebuild::{
         Action, Lost, World,
         avoided::{DISPUTES_MAX, is_known_bad, knows_bad_blocks},
         doubts::Doubts,
+        state::{Failure, State},
     },
     run::Report,
 };
@@ -15,6 +16,9 @@ use weft_types::{BlockId, Cause, Error, Home, NodeId, Party, Reaction};
 impl Rebuild {
     /// No plan could be made, or not all its agents could open it.
     pub(super) fn not_run(&mut self, error: Error, world: &mut World<'_>) {
+        if self.request.is_needless(world.view) {
+            return self.drop_all();
+        }
         match (error.reaction, error.party) {
             // A node could not be reached: another plan avoids it.
             (Reaction::Replan, Some(Party::Node(node))) => self.look_up(Failure::NotOpened { node, error }, world),
@@ -60,7 +64,7 @@ impl Rebuild {
         }
         if self.arriving.iter().all(|new| new.durable.is_some()) {
             self.found_out(world);
-            return self.all_durable();
+            return self.all_durable(world.view);
         }
         self.look_up(Failure::Told(report), world);
     }

@@ -1,0 +1,211 @@
+//! Stripes with more blocks in a rack than their code tolerates to lose: a repair that could not wait put them there, or a put before there
+//! were enough racks. Which of their blocks move to other racks, and when.
+//!
+//! A block moves only if no rack has too many afterwards, and no other stripe is touched. So blocks never go back and forth.
+
+use crate::{Time, retries::Pause, view::View};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    time::Duration,
+};
+use weft_types::{FailureDomain, StripeId, StripeRecord};
+
+/// The most crowded stripes that are remembered. If there are more, the others are found after these were moved.
+const CROWDED_MAX: usize = 1 << 20;
+/// The pauses while none of the stripes that were tried could be moved.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_LAST: Duration = Duration::from_secs(60);
+/// The most stripes that are moved at the same time.
+const MOVES_MAX: usize = 16;
+
+/// The number of nodes in each rack that can keep blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Racks(BTreeMap<String, usize>);
+
+impl Racks {
+    /// Those of the nodes that are not lost: a node that is only down will keep blocks again.
+    pub fn of(view: &View) -> Self {
+        let mut racks = BTreeMap::new();
+        let keeps = view.nodes.values().filter(|node| !node.lost && node.disks.iter().any(|disk| !disk.failed));
+        keeps.for_each(|node| *racks.entry(node.rack.to_string()).or_default() += 1);
+        Self(racks)
+    }
+
+    /// Whether a stripe of so many blocks fits with at most `tolerance` of them in a rack.
+    pub fn fit(&self, blocks: usize, tolerance: usize) -> bool {
+        self.0.values().map(|nodes| tolerance.min(*nodes)).sum::<usize>() >= blocks
+    }
+}
+
+/// The most blocks of a stripe in one rack.
+pub fn most_in_rack(stripe: &StripeRecord, view: &View) -> usize {
+    in_racks(stripe, view).into_values().map(|blocks| blocks.len()).max().unwrap_or(0)
+}
+
+/// The blocks of a stripe that should be in other racks; none if it is not crowded, or if the racks cannot help. Of copies, only coded blocks
+/// count, and a stripe with copies is not crowded: the loss of a rack then loses no data.
+pub fn excess(stripe: &StripeRecord, tolerance: usize, domain: FailureDomain, racks: &Racks, view: &View) -> Vec<u8> {
+    if domain == FailureDomain::Node || !stripe.copies.is_empty() || !racks.fit(stripe.blocks.len(), tolerance) {
+        return Vec::new();
+    }
+    // The last blocks first: parities are read less.
+    in_racks(stripe, view).into_values().flat_map(|blocks| blocks.into_iter().skip(tolerance)).collect()
+}
+
+fn in_racks<'a>(stripe: &StripeRecord, view: &'a View) -> BTreeMap<&'a str, Vec<u8>> {
+    let mut racks: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
+    for (index, placed) in stripe.firsts() {
+        if let Some(node) = view.node(placed.home.node) {
+            racks.entry(&node.rack).or_default().push(index);
+        }
+    }
+    racks
+}
+
+/// The crowded stripes, and which of them are moved next.
+#[derive(Debug)]
+pub struct Crowded {
+    stripes: BTreeSet<StripeId>,
+    /// Whether some were forgotten.
+    more: bool,
+    /// The last one that was tried.
+    after: StripeId,
+    pause: Pause,
+    next_at: Time,
+}
+
+impl Default for Crowded {
+    fn default() -> Self {
+        let pause = Pause::new(PAUSE_FIRST, PAUSE_LAST);
+        Self { stripes: BTreeSet::new(), more: false, after: StripeId(0), pause, next_at: Time::default() }
+    }
+}
+
+impl Crowded {
+    /// Records whether a stripe is crowded.
+    pub fn set(&mut self, stripe: StripeId, is_crowded: bool) {
+        if !is_crowded {
+            self.stripes.remove(&stripe);
+        } else if self.stripes.len() < CROWDED_MAX {
+            self.stripes.insert(stripe);
+        } else {
+            self.more |= !self.stripes.contains(&stripe);
+        }
+    }
+
+    /// How many there are, at least.
+    pub fn count(&self) -> u64 {
+        self.stripes.len() as u64
+    }
+
+    /// Whether all stripes must be looked at again, because those that were remembered are moved and others were forgotten.
+    pub fn take_forgotten(&mut self) -> bool {
+        self.stripes.is_empty() && std::mem::take(&mut self.more)
+    }
+
+    /// The stripes to move now, for a cluster with so many nodes that are up. All have their turn.
+    pub fn next(&mut self, nodes: usize, now: Time) -> Vec<StripeId> {
+        if now < self.next_at {
+            return Vec::new();
+        }
+        let behind = self.stripes.range((Bound::Excluded(self.after), Bound::Unbounded));
+        let before = self.stripes.range(..=self.after);
+        let next: Vec<StripeId> = behind.chain(before).copied().take((nodes / 2).clamp(1, MOVES_MAX)).collect();
+        self.after = next.last().copied().unwrap_or(StripeId(0));
+        next
+    }
+
+    /// What was tried has ended. If nothing was moved, waits longer and longer: what cannot be moved costs little.
+    pub fn ended(&mut self, moved: usize, now: Time) {
+        if moved == 0 {
+            self.next_at = now + self.pause.again();
+        } else {
+            self.try_again();
+        }
+    }
+
+    /// Nodes or disks have come or gone.
+    pub fn try_again(&mut self) {
+        (self.pause, self.next_at) = (Pause::new(PAUSE_FIRST, PAUSE_LAST), Time::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{home, stripe, view};
+    use proptest::prelude::*;
+
+    /// Nodes in racks by these numbers.
+    fn in_racks_of(racks: &[u32]) -> View {
+        let mut view = view(racks.len() as u32, &[]);
+        for (node, rack) in view.nodes.values_mut().zip(racks) {
+            node.rack = format!("r{rack}").into();
+        }
+        view
+    }
+
+    fn excess_in(view: &View) -> Vec<u8> {
+        excess(&stripe(), 2, FailureDomain::Rack, &Racks::of(view), view)
+    }
+
+    #[test]
+    fn blocks_beyond_the_tolerance_move_if_the_racks_suffice() {
+        // The stripe is on nodes 1 to 6 and tolerates two losses.
+        assert_eq!(excess_in(&in_racks_of(&[1, 1, 2, 2, 3, 3])), [] as [u8; 0]);
+        assert_eq!(excess_in(&in_racks_of(&[1, 1, 1, 1, 2, 2])), [] as [u8; 0], "two racks cannot keep it");
+        let crowded = in_racks_of(&[1, 1, 1, 2, 2, 2, 3, 3]);
+        assert_eq!((excess_in(&crowded), most_in_rack(&stripe(), &crowded)), (vec![2, 5], 3));
+        let mut down = crowded.clone();
+        down.nodes.values_mut().skip(6).for_each(|node| node.up = false);
+        assert_eq!(excess_in(&down), [2, 5], "nodes that are down come back");
+        down.nodes.values_mut().skip(6).for_each(|node| node.lost = true);
+        assert_eq!(excess_in(&down), [] as [u8; 0]);
+        let racks = Racks::of(&crowded);
+        assert!(excess(&stripe(), 2, FailureDomain::Node, &racks, &crowded).is_empty());
+        let mut copied = stripe();
+        copied.copies.push((0, weft_types::PlacedBlock { copy: 1, home: home(7), ..copied.blocks[&0] }));
+        assert!(excess(&copied, 2, FailureDomain::Rack, &racks, &crowded).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_moved_is_tried_less_and_less() {
+        let at = |seconds| Time::after(Duration::from_secs(seconds));
+        let mut crowded = Crowded::default();
+        (1..=5).for_each(|id| crowded.set(StripeId(id), true));
+        let ids = |next: Vec<StripeId>| next.into_iter().map(|stripe| stripe.0).collect::<Vec<u64>>();
+        assert_eq!(ids(crowded.next(6, at(1))), [1, 2, 3]);
+        crowded.ended(0, at(1));
+        assert_eq!(ids(crowded.next(6, at(1))), [] as [u64; 0]);
+        assert_eq!(ids(crowded.next(6, at(2))), [4, 5, 1], "each has its turn");
+        let mut tried = 0;
+        for second in 2..602 {
+            if !crowded.next(6, at(second)).is_empty() {
+                tried += 1;
+                crowded.ended(0, at(second));
+            }
+        }
+        assert!((10..20).contains(&tried), "{tried} times in ten minutes");
+        crowded.try_again();
+        assert!(!crowded.next(6, at(602)).is_empty());
+        (1..=5).for_each(|id| crowded.set(StripeId(id), false));
+        assert!(crowded.next(6, at(700)).is_empty() && crowded.count() == 0 && !crowded.take_forgotten());
+    }
+
+    proptest! {
+        /// As many blocks move as are too many, each from a rack that has too many, and with them elsewhere the stripe is not crowded.
+        #[test]
+        fn with_its_excess_elsewhere_a_stripe_is_not_crowded(racks in prop::collection::vec(0u32..5, 6..14)) {
+            let view = in_racks_of(&racks);
+            let moves = excess_in(&view);
+            let mut left: BTreeMap<u32, usize> = BTreeMap::new();
+            for (index, rack) in (0u8..).zip(&racks[..6]) {
+                *left.entry(*rack).or_default() += usize::from(!moves.contains(&index));
+            }
+            let crowded = most_in_rack(&stripe(), &view) > 2 && Racks::of(&view).fit(6, 2);
+            prop_assert_eq!(crowded, !moves.is_empty());
+            prop_assert!(!crowded || left.values().all(|blocks| *blocks <= 2));
+        }
+    }
+}

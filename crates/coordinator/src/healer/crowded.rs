@@ -1,0 +1,98 @@
+//! Moves blocks out of racks that hold too many of a stripe, while nothing is lost: the shell around [`weft_control::crowding`], which
+//! decides. Reads, writes and rebuilds go before it, and the limit on repair holds.
+
+use crate::{
+    rebuild::{owner::Of, shares::Shares},
+    shared::Shared,
+};
+use futures::{StreamExt as _, stream};
+use std::{sync::Arc, time::Duration};
+use tokio::time::MissedTickBehavior;
+use weft_control::{
+    crowding::{self, Racks},
+    healer::Scope,
+    health::BadBlocks,
+    options::RepairOptions,
+    rebuild::{Lost, Request},
+};
+use weft_meta::MetaError;
+use weft_schemes::{Kind, simplest};
+use weft_types::{Owner, Result, StripeId};
+
+/// How often to look whether there is something to move.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Moves for as long as it runs.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    shared.until_nodes_are_back().await;
+    let shares = Shares::default();
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        loop {
+            let next = next(&shared);
+            if next.is_empty() {
+                break;
+            }
+            let together = next.len();
+            let moves = stream::iter(next).map(|stripe| moved(&shared, stripe, &shares)).buffer_unordered(together);
+            let ended: Vec<bool> = moves.collect().await;
+            let count = ended.into_iter().filter(|moved| *moved).count();
+            shared.health.lock().crowded.ended(count, shared.started.now());
+            if count == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// The stripes to move now.
+fn next(shared: &Shared) -> Vec<StripeId> {
+    let nodes = shared.members.view().up_count();
+    let mut health = shared.health.lock();
+    let state = shared.healer.lock();
+    let scope = &state.judgement.scope;
+    // What is lost comes first, and may change where there is room.
+    let rests = matches!(scope, Scope::Lost { .. }) && state.under_way == 0 && state.queue.left(&health.tally, scope) == 0;
+    if rests { health.crowded.next(nodes, shared.started.now()) } else { Vec::new() }
+}
+
+/// Whether blocks of a stripe were moved.
+async fn moved(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> bool {
+    let moved = move_excess(shared, id, shares).await;
+    moved.unwrap_or_else(|error| {
+        tracing::debug!(stripe = %id, %error, "cannot move blocks out of a rack that has too many of a stripe yet");
+        false
+    })
+}
+
+async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Result<bool> {
+    let Some(_claim) = shared.claims.try_claim(id) else { return Ok(false) };
+    let found = async {
+        let stripe = shared.meta.stripe(id).await?;
+        let of = Of::owner(shared.meta.as_ref(), stripe.owner).await?;
+        Ok::<_, MetaError>((stripe, of))
+    };
+    let (stripe, of) = match found.await {
+        Err(MetaError::NotFound(_)) => return Ok(false),
+        found => found.map_err(|error| shared.meta_error(error))?,
+    };
+    let (code, view) = (shared.code(&of.code)?, shared.members.view());
+    if !matches!(stripe.owner, Owner::Object(_)) || !BadBlocks::of(&stripe, &view).is_none() {
+        return Ok(false);
+    }
+    let excess = crowding::excess(&stripe, code.tolerance(), of.failure_domain, &Racks::of(&view), &view);
+    if excess.is_empty() {
+        return Ok(false);
+    }
+    let scheme = simplest(Kind::Move)?.name();
+    let lost = excess.iter().filter_map(|index| Some(Lost::of(&stripe, *index, stripe.blocks.get(index)?.copy))).collect();
+    let change = |request: Request| {
+        let options = RepairOptions { scheme: scheme.into(), ..request.options };
+        Request { options, keeps_racks: true, ..request }
+    };
+    let rebuilt = of.rebuild(shared, (stripe, lost), shares, change, |_| {}).await?;
+    tracing::info!(object = %of.name, stripe = %id, blocks = rebuilt.blocks.len(), "moved blocks out of a rack that had too many");
+    Ok(!rebuilt.blocks.is_empty())
+}
