@@ -147,7 +147,7 @@ impl Followed {
         let Some(step) = self.survey.next() else { return false };
         let is_on = |stripe: &StripeRecord, at: Home| stripe.all().any(|(_, placed)| placed.home == at);
         let (after, disk) = match step {
-            Step::All(after) => (after, None),
+            Step::All(after) | Step::Again(after) => (after, None),
             Step::Disk(disk, after) => (after, Some(disk)),
         };
         let follows =

@@ -7,11 +7,10 @@ use super::{
     avoided::Avoided,
     doubts::Doubts,
     homes::Chosen,
-    state::{Failure, State},
+    state::State,
 };
 use crate::{
     planning::{Planned, Target},
-    run::Report,
     view::View,
 };
 use std::collections::{BTreeSet, VecDeque};
