@@ -381,7 +381,7 @@ impl Cluster<'_> {
 
     /// It is never freed: a disk's mode is copied freely.
     fn delay_of(&mut self, host: &str) -> &'static AtomicU64 {
-        *self.delays.entry(host.to_owned()).or_insert_with(|| Box::leak(Box::new(AtomicU64::new(0))))
+        self.delays.entry(host.to_owned()).or_insert_with(|| Box::leak(Box::new(AtomicU64::new(0))))
     }
 }
 

@@ -3,11 +3,8 @@
 mod failures;
 
 use super::{
-    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
-    avoided::Avoided,
-    doubts::Doubts,
-    homes::Chosen,
-    state::State,
+    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World, avoided::Avoided,
+    doubts::Doubts, homes::Chosen, state::State,
 };
 use crate::{
     planning::{Planned, Target},

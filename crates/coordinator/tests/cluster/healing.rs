@@ -506,6 +506,9 @@ async fn a_node_that_returns_is_checked_and_rebuilds_of_its_right_blocks_are_dro
     world.start_agent(node).await;
     world.until("it is being checked", async |world| !world.told().await.returned.is_empty()).await;
     world.until("it has been checked", async |world| world.told().await.returned.is_empty()).await;
+    for (key, _) in &objects {
+        world.until("what it lacks is rebuilt", async |world| world.not_ok(key).await.is_empty()).await;
+    }
     world.until_healthy().await;
     let mut rebuilt = 0;
     for (key, bytes) in &objects {
