@@ -31,8 +31,10 @@ pub struct Members {
 #[derive(Debug)]
 struct Member {
     record: NodeRecord,
-    /// Whether it has registered with this coordinator, with its disks.
+    /// Whether it has registered with this coordinator.
     registered: bool,
+    /// Whether its agent has opened disks.
+    has_disks: bool,
     /// The coordinator's start, until the node registers.
     last_seen: Time,
     suspect_until: Option<Time>,
@@ -115,8 +117,16 @@ impl Members {
     pub fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration, now: Time, now_ms: u64) -> Self {
         let member = |record: NodeRecord| {
             let (last_seen, disks) = (now, BTreeMap::new());
-            let member =
-                Member { record, registered: false, last_seen, suspect_until: None, disks, coding_bytes_per_s: 0, fsyncs: 0 };
+            let member = Member {
+                record,
+                registered: false,
+                has_disks: false,
+                last_seen,
+                suspect_until: None,
+                disks,
+                coding_bytes_per_s: 0,
+                fsyncs: 0,
+            };
             (member.record.id, member)
         };
         let nodes = records.into_iter().map(member).collect();
@@ -125,7 +135,7 @@ impl Members {
     }
 
     /// A node has registered, with this report on its disks. Clears earlier suspicions. A new agent first registers without disks, to learn
-    /// the cluster that it opens them for; it counts only when it registers again with them.
+    /// the cluster that it opens them for; it is up only when it registers again with them.
     pub fn registered(&mut self, record: NodeRecord, coding_bytes_per_s: u64, told: &[DiskReport], now: Time) {
         self.disputes.forget(record.id);
         let before = self.nodes.remove(&record.id).map(|before| before.disks).unwrap_or_default();
@@ -136,7 +146,8 @@ impl Members {
         };
         let disks = record.disks.iter().map(disk).collect();
         let member = Member {
-            registered: !told.is_empty(),
+            registered: true,
+            has_disks: !told.is_empty(),
             last_seen: now,
             suspect_until: None,
             disks,
@@ -350,7 +361,7 @@ impl Members {
     }
 
     fn is_member_up(&self, member: &Member, now: Time) -> bool {
-        member.registered && now.since(member.last_seen) <= self.down_after
+        member.registered && member.has_disks && now.since(member.last_seen) <= self.down_after
     }
 }
 

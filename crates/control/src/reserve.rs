@@ -53,8 +53,8 @@ pub fn share(reserve: RebuildReserve, view: &View, n: usize) -> Share {
 
 /// The bytes of usable disks that a share keeps free.
 pub fn kept_bytes(view: &View, share: Share) -> u64 {
-    let up = view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks);
-    up.filter(|disk| !disk.failed).map(|disk| share.of(disk.total_bytes)).fold(0, u64::saturating_add)
+    let kept = view.usable_disks().into_iter().map(|(_, disk, sharers)| share.of(disk.total_bytes) / sharers);
+    kept.fold(0, u64::saturating_add)
 }
 
 fn needed(view: &View, n: usize) -> Share {

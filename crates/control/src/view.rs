@@ -91,6 +91,19 @@ impl View {
         self.nodes.values().filter(|node| node.up).count()
     }
 
+    /// The usable disks of nodes that are up, each with the number of those on its file system, which share its space.
+    pub fn usable_disks(&self) -> Vec<(NodeId, &DiskView, u64)> {
+        let up = self.nodes.values().filter(|node| node.up);
+        let disks = up.flat_map(|node| node.disks.iter().map(|disk| (node.id, disk))).filter(|(_, disk)| !disk.failed);
+        let disks: Vec<(NodeId, &DiskView)> = disks.collect();
+        let mut sharers = BTreeMap::new();
+        for (_, disk) in &disks {
+            *sharers.entry(disk.file_system).or_insert(0u64) += 1;
+        }
+        let of = |disk: &DiskView| if disk.file_system == 0 { 1 } else { sharers.get(&disk.file_system).copied().unwrap_or(1) };
+        disks.into_iter().map(|(node, disk)| (node, disk, of(disk))).collect()
+    }
+
     /// The node's name.
     pub fn name(&self, id: NodeId) -> String {
         self.node(id).map_or_else(|| id.to_string(), |node| node.name.to_string())

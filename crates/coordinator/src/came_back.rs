@@ -18,9 +18,9 @@ use weft_types::{BlockId, Error, Home, NodeId, Result, StripeId, StripeRecord};
 /// How often to look for nodes that came back.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Blocks that one call checks. A disk that must seek for each answers in time.
-const BLOCKS_PER_PAGE: u32 = 100;
+const BLOCKS_PER_PAGE: u32 = 20;
 /// The pause between two pages, which leaves time for other work of the metadata and the disks.
-const PAGE_PAUSE: Duration = Duration::from_millis(100);
+const PAGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// How far the checks are, by node.
 #[derive(Debug, Default)]
@@ -79,7 +79,9 @@ async fn check_node(shared: &Shared, node: NodeId) -> Result<Checked> {
     let session = shared.members.session(node).ok_or_else(|| Error::retry("the node is down again"))?;
     shared.came_back.lock().insert(node, Checked::default());
     let mut unknown = None;
-    for disk in session.record.disks.iter().filter(|disk| !disk.failed) {
+    // The session knows the disks as they were at the registration.
+    let now = shared.members.statuses().into_iter().find(|status| status.record.id == node).map(|status| status.record.disks);
+    for disk in now.unwrap_or_default().iter().filter(|disk| !disk.failed) {
         let home = Home { node, disk: disk.number };
         let mut after = None;
         loop {

@@ -62,7 +62,9 @@ pub fn resume(nodes: &mut [NodeRecord], last: Option<&Silence>, now_ms: u64, los
         node.since_ms = node.since_ms.min(now_ms);
         let Some(last) = last.filter(|_| node.state == NodeState::Down) else { continue };
         let away = Duration::from_millis(now_ms.saturating_sub(last.at_ms)).min(settle(lost_after));
-        let silent = last.nodes.get(&node.id).copied().unwrap_or_default() + away;
+        // The record is of an earlier silence if it could not be written since.
+        let recorded = last.nodes.get(&node.id).filter(|_| node.since_ms <= last.at_ms);
+        let silent = recorded.copied().unwrap_or_default() + away;
         let since_ms = now_ms.saturating_sub(u64::try_from(silent.as_millis()).unwrap_or(u64::MAX));
         // A node that has been silent for long enough is down for as long as the clock says.
         node.since_ms = if silent >= lost_after { node.since_ms.min(since_ms) } else { since_ms };

@@ -4,16 +4,18 @@ use crate::{
     reserve::Share,
     view::{DiskView, View},
 };
+use std::collections::BTreeMap;
 
 /// The bytes of new data that fit with a code of k data blocks and n blocks in total, if each node takes one block of a stripe and racks do
-/// not matter. `reserve_bytes` and the share of each disk stay free. Nodes that are down and failed disks do not count.
+/// not matter. `reserve_bytes` and the share of each disk stay free. Nodes that are down and failed disks do not count. Disks on one file system
+/// share its free space.
 pub fn fits_bytes(view: &View, k: usize, n: usize, reserve_bytes: u64, kept: Share) -> u64 {
     let free = |disk: &DiskView| disk.free_bytes.saturating_sub(reserve_bytes).saturating_sub(kept.of(disk.total_bytes));
-    let free = view.nodes.values().filter(|node| node.up).map(|node| {
-        let usable = node.disks.iter().filter(|disk| !disk.failed);
-        usable.map(free).fold(0, u64::saturating_add)
-    });
-    let free: Vec<u128> = free.map(u128::from).collect();
+    let mut nodes = BTreeMap::new();
+    for (node, disk, sharers) in view.usable_disks() {
+        *nodes.entry(node).or_insert(0u128) += u128::from(free(disk) / sharers);
+    }
+    let free: Vec<u128> = nodes.into_values().collect();
     // If each of the n blocks has this many bytes, no node takes more.
     let fits = |each: u128| free.iter().map(|free| each.min(*free)).sum::<u128>() >= each * n as u128;
     let (mut fit, mut beyond) = (0, free.iter().sum::<u128>() / n.max(1) as u128 + 1);
@@ -52,6 +54,9 @@ mod tests {
         let mut failed = with(&[100; 7], &[]);
         failed.nodes.get_mut(&NodeId(7)).unwrap().disks[0].failed = true;
         assert_eq!(fits_bytes(&failed, 4, 6, 0, Share::NONE), 400);
+        let mut shared = with(&[90, 90, 90, 40], &[]);
+        shared.nodes.values_mut().take(3).for_each(|node| node.disks[0].file_system = 7);
+        assert_eq!(fits_bytes(&shared, 2, 3, 0, Share::NONE), 2 * 43, "30 on each of three, and 40 on the last");
         let mut large = with(&[300; 6], &[]);
         large.nodes.values_mut().for_each(|node| node.disks[0].total_bytes = 1_000);
         let kept = crate::reserve::share(weft_types::RebuildReserve::Percent(20), &large, 6);

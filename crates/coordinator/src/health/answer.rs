@@ -150,9 +150,9 @@ fn space(shared: &Shared, policy: Option<PolicyRecord>) -> Result<Space> {
     let view = shared.members.view();
     let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
     let mut space = Space { nodes_up: view.nodes.values().filter(has_disk).count(), ..Space::default() };
-    for disk in view.nodes.values().filter(|node| node.up).flat_map(|node| &node.disks).filter(|disk| !disk.failed) {
-        space.total_bytes = space.total_bytes.saturating_add(disk.total_bytes);
-        space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes);
+    for (_, disk, sharers) in view.usable_disks() {
+        space.total_bytes = space.total_bytes.saturating_add(disk.total_bytes / sharers);
+        space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes / sharers);
     }
     if let Some(policy) = policy {
         let code = shared.code(&policy.code)?;

@@ -11,6 +11,7 @@ use crate::{
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -27,6 +28,8 @@ use weft_types::{Error, NodeId, Party, Result};
 
 /// Events that may wait for the caller: most are plans, of some tens of kilobytes each.
 const EVENTS_MAX: usize = 16;
+/// An explanation ends after this time, so that a caller that does not read takes no turn from others for long.
+const EXPLAINED_FOR_MAX: Duration = Duration::from_secs(300);
 
 /// Begins to report the schedule, and the plans that the repair would start with, unless too many others are being explained.
 pub(crate) fn explain(
@@ -44,6 +47,8 @@ pub(crate) fn explain(
             biased;
             // The work must not outlive its reader.
             () = events.closed() => {}
+            // Nor wait for one that does not read.
+            () = tokio::time::sleep(EXPLAINED_FOR_MAX) => {}
             () = tell(&shared, &asked, &events) => {}
         }
         drop(turn);
