@@ -12,6 +12,15 @@ pub enum Finding {
     Corrupt(Vec<Span>),
 }
 
+/// Blocks that must all be bad in one answer before their disk is in doubt.
+const DOUBTFUL_FROM: usize = 5;
+
+/// Whether so many of the blocks that a node was asked for are bad that its disk is in doubt, and not each of them: it may answer no read for
+/// a while, or not be mounted. Nothing is concluded then.
+pub fn is_disk_in_doubt(asked: usize, bad: usize) -> bool {
+    asked >= DOUBTFUL_FROM && bad == asked
+}
+
 /// What a node says about a block that it should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
@@ -94,6 +103,12 @@ mod tests {
 
     fn corrupt(spans: &[(u64, u64)]) -> Finding {
         Finding::Corrupt(spans.iter().map(|(start, end)| Span::new(*start, *end)).collect())
+    }
+
+    #[test]
+    fn a_disk_is_in_doubt_if_all_its_blocks_are_bad() {
+        assert!(is_disk_in_doubt(5, 5) && is_disk_in_doubt(20, 20));
+        assert!(!is_disk_in_doubt(20, 19) && !is_disk_in_doubt(4, 4) && !is_disk_in_doubt(0, 0));
     }
 
     #[test]

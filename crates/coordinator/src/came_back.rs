@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 use tokio::time::MissedTickBehavior;
-use weft_control::{findings::Seen, retries::Retries};
+use weft_control::{
+    findings::{self, Seen},
+    retries::Retries,
+};
 use weft_proto::{rpc, v1};
 use weft_types::{BlockId, Error, Home, NodeId, Result, StripeId, StripeRecord};
 
@@ -120,15 +123,28 @@ async fn check_page(shared: &Shared, session: &Session, disk: &str, blocks: &[Bl
     let ids: BTreeSet<StripeId> = blocks.iter().map(|block| block.stripe).collect();
     let stripes = shared.meta.find_stripes(ids.into_iter().collect()).await.map_err(|error| shared.meta_error(error))?;
     let stripes: BTreeMap<StripeId, StripeRecord> = stripes.into_iter().map(|stripe| (stripe.id, stripe)).collect();
-    let (node, mut unknown) = (session.record.id, None);
-    for (block, told) in blocks.iter().zip(reply.blocks) {
-        let seen = seen(told);
-        if let Seen::Unknown(why) = &seen {
-            unknown = unknown.or_else(|| Some(why.clone()));
+    let node = session.record.id;
+    let judged: Vec<_> = blocks
+        .iter()
+        .zip(reply.blocks.into_iter().map(seen))
+        .map(|(block, seen)| {
+            let found = stripes.get(&block.stripe).and_then(|stripe| seen.finding(stripe, node, *block));
+            (*block, seen, found)
+        })
+        .collect();
+    if findings::is_disk_in_doubt(judged.len(), judged.iter().filter(|(.., found)| found.is_some()).count()) {
+        return Err(Error::retry(format!(
+            "disk {disk} has none of {} blocks as they were written: is it in order?",
+            judged.len()
+        )));
+    }
+    let mut unknown = None;
+    for (block, seen, found) in judged {
+        if let Seen::Unknown(why) = seen {
+            unknown = unknown.or(Some(why));
         }
-        let found = stripes.get(&block.stripe).and_then(|stripe| seen.finding(stripe, node, *block));
         if let Some((finding, why)) = &found {
-            membership::mark(shared, node, *block, finding, why).await?;
+            membership::mark(shared, node, block, finding, why).await?;
         }
         let mut checks = shared.came_back.lock();
         let checked = checks.entry(node).or_default();
