@@ -112,6 +112,23 @@ pub fn cost(plan: &Plan) -> Result<Cost, Refusal> {
     Ok(Cost { parties: shares.into_values().collect(), hops })
 }
 
+/// The bytes that a plan moves from each party to each other one. Its lanes must be runnable.
+pub fn transfers(plan: &Plan) -> Result<BTreeMap<(Party, Party), u64>, Refusal> {
+    check(plan)?;
+    let mut transfers = BTreeMap::new();
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        let positions = plan.slice_set(number).positions();
+        let party = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
+        for sink in lane.stages.iter().flat_map(|stage| &stage.sinks) {
+            if let Sink::Link(link) = sink {
+                let link = &lane.links[usize::from(*link)];
+                *transfers.entry((party(link.from), party(link.to))).or_default() += positions * lane.sink_width(sink) as u64;
+            }
+        }
+    }
+    Ok(transfers)
+}
+
 /// Checks the assumptions of all calculations: sizes, layout, runnable lanes, and a party for each vertex.
 pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
     limits::check_plan(plan)?;

@@ -22,7 +22,7 @@ mod verify;
 
 pub use cache::{Cache, Counts};
 pub use code_view::CodeView;
-pub use cost::{Cost, PartyCost, cost};
+pub use cost::{Cost, PartyCost, cost, transfers};
 pub use data::{
     Binding, BoundBlock, Change, Class, Hold, Input, Job, Lane, Link, Plan, Precedence, Shape, Sink, Slices, Source, Stage, Want,
     WantKind,

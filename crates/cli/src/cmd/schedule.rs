@@ -1,4 +1,4 @@
-//! The schedule of a node's repair: what each node sends and receives, and how far the busiest is from the lower bound.
+//! The schedule of a node's repair: what each node and rack sends and receives, and how far the busiest is from the lower bound.
 
 use serde::Serialize;
 use weft_cli::{
@@ -25,6 +25,8 @@ struct Schedule {
     bound_bytes: u64,
     ratio: f64,
     nodes: Vec<Load>,
+    /// Empty unless the links between racks are limited.
+    racks: Vec<RackLoad>,
 }
 
 #[derive(Debug, Serialize)]
@@ -34,10 +36,18 @@ struct Load {
     down_bytes: u64,
 }
 
+#[derive(Debug, Serialize)]
+struct RackLoad {
+    rack: String,
+    up_bytes: u64,
+    down_bytes: u64,
+}
+
 /// Shows it: with `--json` as an object with the key `schedule`.
 pub(super) fn show(schedule: &RepairSchedule, nodes: &[api::Node], output: Output) -> Result<()> {
     let name = |node: u32| with_names(&NodeId(node).to_string(), nodes);
     let load = |it: &api::NodeLoad| Load { node: name(it.node), up_bytes: it.up_bytes, down_bytes: it.down_bytes };
+    let of_rack = |it: &api::RackLoad| RackLoad { rack: it.rack.clone(), up_bytes: it.up_bytes, down_bytes: it.down_bytes };
     let shown = Schedule {
         select: schedule.select.clone(),
         blocks: schedule.blocks,
@@ -45,6 +55,7 @@ pub(super) fn show(schedule: &RepairSchedule, nodes: &[api::Node], output: Outpu
         bound_bytes: schedule.bound_bytes,
         ratio: schedule.busiest_bytes as f64 / schedule.bound_bytes.max(1) as f64,
         nodes: schedule.nodes.iter().map(load).collect(),
+        racks: schedule.racks.iter().map(of_rack).collect(),
     };
     if output.json {
         return print(&serde_json::to_string_pretty(&Shown { schedule: shown }).map_err(Error::fatal)?);
@@ -53,13 +64,19 @@ pub(super) fn show(schedule: &RepairSchedule, nodes: &[api::Node], output: Outpu
 }
 
 fn text(schedule: &Schedule) -> String {
-    let Schedule { select, blocks, busiest_bytes, bound_bytes, ratio, nodes } = schedule;
+    let Schedule { select, blocks, busiest_bytes, bound_bytes, ratio, nodes, racks } = schedule;
     let (busiest, bound) = (human_bytes(*busiest_bytes), human_bytes(*bound_bytes));
     let row = |load: &Load| vec![load.node.clone(), human_bytes(load.up_bytes), human_bytes(load.down_bytes)];
     let table = columns(["node", "sends", "receives"], &[1, 2], nodes.iter().map(row));
+    let row = |load: &RackLoad| vec![load.rack.clone(), human_bytes(load.up_bytes), human_bytes(load.down_bytes)];
+    let of_racks = match racks.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", columns(["rack", "sends", "receives"], &[1, 2], racks.iter().map(row))),
+    };
     format!(
-        "Schedule of {blocks} blocks by {select}\n{}\n\nbusiest link {busiest}, lower bound {bound}, ratio {ratio:.3}\n",
-        table.trim_end()
+        "Schedule of {blocks} blocks by {select}\n{}{of_racks}\n\nbusiest link {busiest}, lower bound {bound}, ratio {ratio:.3}\n",
+        table.trim_end(),
+        of_racks = of_racks.trim_end()
     )
 }
 
@@ -77,9 +94,20 @@ mod tests {
             bound_bytes: 2 << 20,
             ratio: 1.5,
             nodes: vec![load("node-01", 3 << 20, 0), load("node-02", 0, 1 << 20)],
+            racks: vec![RackLoad { rack: "east".into(), up_bytes: 5 << 20, down_bytes: 0 }],
         };
         let text = text(&schedule);
-        for part in ["3 blocks by boost", "node-01", "node-02", "3.0 MiB", "1.0 MiB", "lower bound 2.0 MiB", "ratio 1.500"] {
+        for part in [
+            "3 blocks by boost",
+            "node-01",
+            "node-02",
+            "3.0 MiB",
+            "1.0 MiB",
+            "east",
+            "5.0 MiB",
+            "lower bound 2.0 MiB",
+            "ratio 1.500",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

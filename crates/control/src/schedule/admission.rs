@@ -14,7 +14,7 @@
 //! start and least that runs, each counted by the time that the repair needs of it: what is left falls evenly.
 
 use super::Starting;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 use weft_types::NodeId;
 
 /// A whole link.
@@ -29,11 +29,20 @@ const UNEVEN_MAX: u64 = 2;
 /// The most repairs that run at a time without an assignment: their links are not known.
 const UNKNOWN_MAX: usize = 16;
 
-/// The time that a repair needs of a node's links, in any unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What has an uplink and a downlink.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A node.
+    Node(NodeId),
+    /// A rack.
+    Rack(Arc<str>),
+}
+
+/// The time that a repair needs of the links of a node or of a rack, in any unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// The node.
-    pub node: NodeId,
+    /// Whose links they are.
+    pub at: Place,
     /// The time of its uplink.
     pub up: u64,
     /// The time of its downlink.
@@ -70,7 +79,7 @@ pub struct Admission<T> {
     starting: Starting,
     batch: u64,
     last: u64,
-    links: BTreeMap<NodeId, Link>,
+    links: BTreeMap<Place, Link>,
     /// By link: the share that is given out, the time of the repairs that wait less that of those that run, and what has been
     /// carried.
     taken: Vec<u64>,
@@ -103,7 +112,7 @@ impl<T> Admission<T> {
         for (what, (urgency, round), lines) in batch {
             let mut needs = Vec::with_capacity(2 * lines.len());
             for line in lines {
-                let link = self.link(line.node);
+                let link = self.link(line.at);
                 needs.extend([(link, line.up), (link + 1, line.down)].into_iter().filter(|(_, time)| *time > 0));
             }
             needs.iter().for_each(|(link, time)| self.due[*link] += *time as i64);
@@ -183,9 +192,9 @@ impl<T> Admission<T> {
         }
     }
 
-    fn link(&mut self, node: NodeId) -> Link {
+    fn link(&mut self, at: Place) -> Link {
         let next = self.taken.len();
-        let link = *self.links.entry(node).or_insert(next);
+        let link = *self.links.entry(at).or_insert(next);
         if link == next {
             self.taken.extend([0; 2]);
             self.due.extend([0; 2]);
@@ -214,7 +223,7 @@ mod tests {
     type Given = (u32, (usize, u32), Vec<Line>);
 
     const fn line(node: u32, up: u64, down: u64) -> Line {
-        Line { node: NodeId(node), up, down }
+        Line { at: Place::Node(NodeId(node)), up, down }
     }
 
     /// A chain over these nodes.

@@ -3,6 +3,7 @@
 use super::{
     Assignment, Load, Part, Repair,
     flow::{Arc, Flow},
+    racks,
     speeds::{Direction, Speeds},
 };
 use std::{cmp::Reverse, collections::BTreeSet};
@@ -104,11 +105,12 @@ pub fn algorithm_1(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>
 /// until every vertex has one. So of each class the largest load is the least possible, given the classes before. A
 /// class does not know what those before it send; at last, vertices of the busiest nodes change places where that helps.
 ///
-/// `loads`: what the nodes carry already. `speeds`: what their links can carry; with different ones, times are balanced.
+/// `loads`: what the nodes, and after them the racks, carry already. `speeds`: what their links can carry; with different ones, times are
+/// balanced. If links between racks are limited, places are chosen anew until these carry as little as possible, too.
 ///
 /// `None` if a repair needs more nodes than it can choose from.
 pub fn balance(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Vec<Assignment>> {
-    let mut draft = Draft::new(repairs, loads);
+    let mut draft = Draft::new(repairs, &loads[..speeds.nodes()]);
     let receiving: BTreeSet<(Reverse<u64>, Reverse<u64>)> =
         draft.vertices().filter(|(_, load)| load.down > 0).map(|(_, load)| (Reverse(load.down), Reverse(load.up))).collect();
     let leaves: BTreeSet<Reverse<u64>> =
@@ -118,6 +120,9 @@ pub fn balance(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Ve
     let all = receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load, speeds));
     all.then(|| {
         Relief::new(&mut draft, speeds).run();
+        if speeds.racks().are_limited() {
+            racks::even_out(repairs, &mut draft.chosen, loads, speeds);
+        }
         draft.chosen
     })
 }
@@ -318,9 +323,14 @@ fn scattered(group: u64, node: u32) -> u64 {
 
 /// A lower bound of the time of the busiest link under any assignment, in bytes that the fastest link carries in it: the
 /// least time in which the vertices, if they could be split among the candidates of their part, would fit. Of a part a
-/// node carries at most its largest vertex.
+/// node carries at most its largest vertex. The busiest link may be one between racks.
 pub fn lower_bound(repairs: &[Repair], speeds: &Speeds) -> u64 {
-    [Direction::Down, Direction::Up].into_iter().map(|direction| bound_of(repairs, speeds, direction)).max().unwrap_or(0)
+    let of_nodes =
+        [Direction::Down, Direction::Up].into_iter().map(|direction| bound_of(repairs, speeds, direction)).max().unwrap_or(0);
+    match speeds.racks().are_limited() {
+        true => of_nodes.max(racks::bound(repairs, speeds)),
+        false => of_nodes,
+    }
 }
 
 fn bound_of(repairs: &[Repair], speeds: &Speeds, direction: Direction) -> u64 {

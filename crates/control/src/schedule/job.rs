@@ -5,7 +5,8 @@
 //! are when it is scheduled: what failed or slowed down is planned around in the next one.
 
 use super::{
-    Assigning, Assignment, Candidates, Line, Load, Parts, Repair, Speeds, Transfer, balance, baseline, lower_bound, parts, rounds,
+    Assigning, Assignment, Candidates, Edge, Line, Load, Parts, Place, Repair, Speeds, Transfer, balance, baseline, lower_bound,
+    parts, rounds,
 };
 use crate::{placement, reserve::Share, view::View};
 use rand::RngCore;
@@ -64,7 +65,7 @@ pub struct Scheduled {
     pub helpers: Vec<NodeId>,
     /// The nodes that get the blocks, in the order of the lost blocks.
     pub homes: Vec<NodeId>,
-    /// The time that it needs of each node's links, in bytes that the fastest link carries in it.
+    /// The time that it needs of each link, in bytes that the fastest link of a node carries in it.
     pub lines: Vec<Line>,
     /// Of whole blocks: the round of its first transfer in its batch; 0 if it moves in slices.
     pub round: u32,
@@ -84,9 +85,9 @@ pub struct Cluster<'a> {
 /// A schedule as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// What each node sends and receives.
-    pub loads: BTreeMap<NodeId, Load>,
-    /// The time of the busiest link, in bytes that the fastest link carries in it.
+    /// What each node sends and receives; and each rack, if a rack's links are limited.
+    pub loads: BTreeMap<Place, Load>,
+    /// The time of the busiest link, in bytes that the fastest link of a node carries in it.
     pub busiest: u64,
     /// What no assignment of the same repairs can undercut, in the same unit.
     pub bound: u64,
@@ -101,7 +102,7 @@ pub struct Scheduler {
     prefer: Prefer,
     /// The scheme's name, or `auto`.
     scheme: String,
-    carried: BTreeMap<NodeId, Load>,
+    carried: BTreeMap<Place, Load>,
     stamps: baseline::Stamps,
     known: BTreeMap<PartsKey, Option<Arc<Parts>>>,
     /// The repairs of all batches and the time of the busiest link, if a summary is wanted.
@@ -112,6 +113,7 @@ pub struct Scheduler {
 struct Nodes {
     ids: Vec<NodeId>,
     facts: Vec<Facts>,
+    racks: Vec<Arc<str>>,
     speeds: Speeds,
 }
 
@@ -165,8 +167,11 @@ impl Scheduler {
         let only: Vec<Repair> = repairs.iter().map(|(.., repair)| repair.clone()).collect();
         let assignments = self.assign(&only, &nodes, rng);
         let mut assignments = assignments.unwrap_or_default();
-        for ((.., repair), assignment) in repairs.iter().zip(&mut assignments) {
-            nodes.group_by_rack(repair, assignment);
+        // A balance that counts the links between racks has ordered its places.
+        if self.assigning != Assigning::Balanced || !nodes.speeds.racks().are_limited() {
+            for ((.., repair), assignment) in repairs.iter().zip(&mut assignments) {
+                nodes.group_by_rack(repair, assignment);
+            }
         }
         let mut scheduled = vec![None; batch.len()];
         let (mut in_blocks, mut transfers) = (Vec::new(), Vec::new());
@@ -174,9 +179,9 @@ impl Scheduler {
             scheduled[*at] = self.scheduled(candidate, repair, &assignment, &nodes);
             if batch[*at].in_blocks {
                 let places: Vec<u32> = assignment.concat();
-                let of = |(from, to): &(usize, usize)| Some(Transfer { from: *places.get(*from)?, to: *places.get(*to)? });
+                let of = |edge: &Edge| Some(Transfer { from: *places.get(edge.from)?, to: *places.get(edge.to)? });
                 in_blocks.push(*at);
-                transfers.push(candidate.parts.edges().iter().filter_map(of).collect());
+                transfers.push(repair.edges.iter().filter_map(of).collect());
             }
         }
         for (at, rounds) in in_blocks.into_iter().zip(rounds(nodes.ids.len(), &transfers)) {
@@ -197,15 +202,21 @@ impl Scheduler {
             Assigning::Random => Some(baseline::random(count, repairs, rng)),
             Assigning::LruByStripe => Some(self.stamps.lru_by_stripe(count, repairs)),
             Assigning::Balanced => {
-                let carried = |node: &NodeId| self.carried.get(node).copied().unwrap_or_default();
-                let carried: Vec<Load> = nodes.ids.iter().map(carried).collect();
+                let carried = |at: &Place| self.carried.get(at).copied().unwrap_or_default();
+                let of_nodes: Vec<Load> = nodes.ids.iter().map(|node| carried(&Place::Node(*node))).collect();
+                let of_racks = nodes.racks.iter().map(|rack| carried(&Place::Rack(Arc::clone(rack))));
+                let of_racks: Vec<Load> = of_racks.take(nodes.speeds.racks().count()).collect();
+                if nodes.speeds.racks().are_limited() {
+                    let loads = [of_nodes, of_racks].concat();
+                    return balance(repairs, &loads, &nodes.speeds);
+                }
                 // Only differences matter, and small numbers keep the flow fast.
                 let least = Load {
-                    up: carried.iter().map(|load| load.up).min().unwrap_or(0),
-                    down: carried.iter().map(|load| load.down).min().unwrap_or(0),
+                    up: of_nodes.iter().map(|load| load.up).min().unwrap_or(0),
+                    down: of_nodes.iter().map(|load| load.down).min().unwrap_or(0),
                 };
                 let above = |load: &Load| Load { up: load.up - least.up, down: load.down - least.down };
-                balance(repairs, &carried.iter().map(above).collect::<Vec<_>>(), &nodes.speeds)
+                balance(repairs, &of_nodes.iter().map(above).collect::<Vec<_>>(), &nodes.speeds)
             }
         }
     }
@@ -213,17 +224,23 @@ impl Scheduler {
     /// An assignment in the nodes' own names; counts what they carry.
     fn scheduled(&mut self, candidate: &Candidate, repair: &Repair, assignment: &Assignment, nodes: &Nodes) -> Option<Scheduled> {
         let id = |node: &u32| nodes.ids.get(*node as usize).copied();
+        let rack = |rack: u32| nodes.racks.get(rack as usize).map(|name| Place::Rack(Arc::clone(name)));
         let (roots, helpers) = assignment.split_last()?;
         let homes = roots.iter().map(id).collect::<Option<_>>()?;
         let mut lines = Vec::new();
         for (part, chosen) in repair.parts.iter().zip(assignment) {
             for (load, node) in part.vertices.iter().zip(chosen) {
                 let at = *node as usize;
-                *self.carried.entry(id(node)?).or_default() += *load;
-                let up = nodes.speeds.busier(at, &Load { up: load.up, down: 0 });
-                let down = nodes.speeds.busier(at, &Load { up: 0, down: load.down });
-                lines.push(Line { node: id(node)?, up, down });
+                *self.carried.entry(Place::Node(id(node)?)).or_default() += *load;
+                let time = |load: Load| nodes.speeds.busier(at, &load);
+                lines.push(Line { at: Place::Node(id(node)?), up: time(load.only_up()), down: time(load.only_down()) });
             }
+        }
+        let racks = nodes.speeds.racks();
+        for (number, load) in racks.loads(repair, assignment) {
+            *self.carried.entry(rack(number)?).or_default() += load;
+            let time = |load: Load| racks.busier(number, &load);
+            lines.push(Line { at: rack(number)?, up: time(load.only_up()), down: time(load.only_down()) });
         }
         let helpers = helpers.iter().flatten().filter_map(id).collect();
         Some(Scheduled { scheme: candidate.scheme.to_owned(), helpers, homes, lines, round: 0 })
@@ -292,26 +309,30 @@ impl Scheduler {
     }
 
     /// What the repairs of all batches need at least, for a scheduler that is [`Self::summarized`]. `carried`: what each
-    /// node sends and receives.
-    pub fn summary(&self, carried: BTreeMap<NodeId, Load>, cluster: &Cluster<'_>) -> Summary {
+    /// node and each rack sends and receives.
+    pub fn summary(&self, mut carried: BTreeMap<Place, Load>, cluster: &Cluster<'_>) -> Summary {
         let nodes = Nodes::of(cluster);
         let told = self.told.iter().flatten();
         // Nodes that came or went since a batch have other numbers: its repairs do not count.
         let repairs: Vec<Repair> = told.filter(|(_, ids)| *ids == nodes.ids).map(|(repair, _)| repair.clone()).collect();
-        let number = |node: &NodeId| nodes.ids.binary_search(node).ok();
-        let time = |(node, load): (&NodeId, &Load)| number(node).map(|at| nodes.speeds.busier(at, load));
+        let racks = nodes.speeds.racks();
+        carried.retain(|at, _| racks.are_limited() || matches!(at, Place::Node(_)));
+        let time = |(at, load): (&Place, &Load)| match at {
+            Place::Node(node) => Some(nodes.speeds.busier(nodes.ids.binary_search(node).ok()?, load)),
+            Place::Rack(rack) => Some(racks.busier(nodes.racks.iter().position(|it| it == rack)? as u32, load)),
+        };
         let busiest = carried.iter().filter_map(time).max().unwrap_or(0);
         Summary { loads: carried, busiest, bound: lower_bound(&repairs, &nodes.speeds) }
     }
 
-    /// What the schedule gives each node to carry.
-    pub fn carried(&self) -> &BTreeMap<NodeId, Load> {
+    /// What the schedule gives each node to carry; and each rack, if a rack's links are limited.
+    pub fn carried(&self) -> &BTreeMap<Place, Load> {
         &self.carried
     }
 }
 
-/// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, and the
-/// largest vertices, which cannot be split.
+/// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, and
+/// the largest vertices, which cannot be split.
 fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f64 {
     let usable = nodes.facts.iter().filter(|facts| facts.up).count().max(1);
     let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
@@ -319,24 +340,35 @@ fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f6
     // A repair has a destination for each lost block.
     let each = mix.iter().flatten().map(|it| it.parts.destinations()).sum::<usize>().div_ceil(destinations.max(1)) as u64;
     let roots = mix.iter().flatten().map(|it| it.parts.received() * it.scale).max().unwrap_or(0);
-    (moved as f64 / usable as f64).max((each * roots) as f64).max(largest as f64)
+    let racks = nodes.speeds.racks();
+    let crossing: f64 = mix.iter().flatten().map(|it| it.parts.crossing(racks.count()) * it.scale as f64).sum();
+    (moved as f64 / usable as f64).max((each * roots) as f64).max(largest as f64).max(racks.time_of_all(crossing))
 }
 
 impl Nodes {
     fn of(cluster: &Cluster<'_>) -> Self {
         let Cluster { view, network, .. } = cluster;
         let ids: Vec<NodeId> = view.nodes.keys().copied().collect();
-        let mut racks: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut racks: Vec<Arc<str>> = Vec::new();
         let mut facts = Vec::with_capacity(ids.len());
         for node in view.nodes.values() {
-            let next = racks.len() as u32;
-            let rack = *racks.entry(&node.rack).or_insert(next);
+            let known = racks.iter().position(|rack| *rack == node.rack);
+            let rack = known.unwrap_or(racks.len()) as u32;
+            if known.is_none() {
+                racks.push(Arc::clone(&node.rack));
+            }
             let free_bytes = placement::disk_for(node, 0, Share::NONE).map_or(0, |disk| disk.free_bytes);
             facts.push(Facts { up: node.up, suspect: node.is_suspect(), free_bytes, rack });
         }
         let rates: Vec<(f64, f64)> =
             ids.iter().map(|node| (network.up(Party::Node(*node)), network.down(Party::Node(*node)))).collect();
-        Self { ids, facts, speeds: Speeds::of(&rates) }
+        let of_rack = |rack: &Arc<str>| {
+            let rate = |rates: &BTreeMap<String, f64>| rates.get(&**rack).copied();
+            (rate(&network.rack_up_bytes_per_s), rate(&network.rack_down_bytes_per_s))
+        };
+        let of_racks: Vec<(Option<f64>, Option<f64>)> = racks.iter().map(of_rack).collect();
+        let speeds = Speeds::with_racks(&rates, facts.iter().map(|facts: &Facts| facts.rack).collect(), &of_racks);
+        Self { ids, facts, racks, speeds }
     }
 
     /// Vertices of a part with the same load are interchangeable: their nodes are ordered so that a chain crosses racks as

@@ -61,8 +61,8 @@ fn check(open: &[Open], scheduled: &[Option<Scheduled>], view: &View) {
             assert!(!open.held.contains(home) && !open.never.contains(home));
             assert!(view.node(*home).unwrap().up);
         }
-        let lines: BTreeSet<NodeId> = scheduled.lines.iter().map(|line| line.node).collect();
-        assert_eq!(lines, distinct);
+        let of_nodes = scheduled.lines.iter().filter(|line| matches!(line.at, Place::Node(_))).map(|line| line.at.clone());
+        assert_eq!(of_nodes.collect::<BTreeSet<_>>(), distinct.into_iter().map(Place::Node).collect());
     }
 }
 
@@ -198,7 +198,8 @@ fn slow_links_carry_less() {
         check(&open, &schedule(&mut scheduler, &open, &view, &network), &view);
         let Summary { loads, busiest, bound } = summary(&scheduler, &view, &network);
         let mean = loads.values().map(|load| load.up).sum::<u64>() / 15;
-        assert!(loads[&NodeId(5)].up * 2 < mean, "{scheme}: {:?} of {mean}", loads[&NodeId(5)]);
+        let slow = loads[&Place::Node(NodeId(5))];
+        assert!(slow.up * 2 < mean, "{scheme}: {slow:?} of {mean}");
         assert!(busiest as f64 <= 1.1 * bound as f64, "{scheme}: {busiest} / {bound}");
     }
 }
@@ -240,11 +241,11 @@ fn destinations_keep_the_tolerance_of_racks_and_have_room() {
     assert!(none.iter().all(Option::is_none));
 }
 
-type Link = (NodeId, bool);
+type Link = (Place, bool);
 
 /// The time of each link that a repair needs.
 fn links(lines: &[Line]) -> BTreeMap<Link, f64> {
-    let both = |it: &Line| [((it.node, true), it.up as f64), ((it.node, false), it.down as f64)];
+    let both = |it: &Line| [((it.at.clone(), true), it.up as f64), ((it.at.clone(), false), it.down as f64)];
     lines.iter().flat_map(both).filter(|(_, time)| *time > 0.0).collect()
 }
 
@@ -253,13 +254,15 @@ fn links(lines: &[Line]) -> BTreeMap<Link, f64> {
 fn rates(running: &[(BTreeMap<Link, f64>, f64)]) -> Vec<f64> {
     let mut rates = vec![0.0; running.len()];
     let mut open: BTreeSet<usize> = (0..running.len()).collect();
-    let mut free: BTreeMap<Link, f64> = running.iter().flat_map(|(links, _)| links.keys()).map(|link| (*link, 1.0)).collect();
+    let mut free: BTreeMap<Link, f64> =
+        running.iter().flat_map(|(links, _)| links.keys()).map(|link| (link.clone(), 1.0)).collect();
     while !open.is_empty() {
         let mut wanted: BTreeMap<Link, f64> = BTreeMap::new();
-        open.iter().for_each(|at| running[*at].0.iter().for_each(|(link, time)| *wanted.entry(*link).or_default() += time));
+        open.iter()
+            .for_each(|at| running[*at].0.iter().for_each(|(link, time)| *wanted.entry(link.clone()).or_default() += time));
         let (full, rate) = wanted
             .iter()
-            .map(|(link, wanted)| (*link, (free[link] / wanted).max(1e-12)))
+            .map(|(link, wanted)| (link.clone(), (free[link] / wanted).max(1e-12)))
             .min_by(|a, b| a.1.total_cmp(&b.1))
             .unwrap();
         for at in open.clone().into_iter().filter(|at| running[*at].0.contains_key(&full)) {

@@ -17,14 +17,16 @@ pub mod baseline;
 mod flow;
 mod job;
 mod parts;
+mod racks;
 mod rounds;
 mod select;
 mod speeds;
 
-pub use admission::{Admission, Line, Ticket};
+pub use admission::{Admission, Line, Place, Ticket};
 pub use balance::{algorithm_1, balance, lower_bound};
 pub use job::{BLOCKS_PER_NODE, Cluster, Open, Scheduled, Scheduler, Summary};
 pub use parts::{Parts, parts};
+pub use racks::Racks;
 pub use rounds::{Transfer, rounds};
 pub use select::{Assigning, Starting};
 pub use speeds::Speeds;
@@ -64,8 +66,21 @@ pub enum Candidates {
 /// The repair of one stripe's lost blocks. No node takes two of its vertices.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Repair {
-    /// Its parts.
+    /// Its parts: those of helpers, and at last the destinations.
     pub parts: Vec<Part>,
+    /// What vertices send to each other.
+    pub edges: Vec<Edge>,
+}
+
+/// Bytes that one vertex of a repair sends to another one. Vertices are numbered from 0, part by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edge {
+    /// The sender.
+    pub from: usize,
+    /// The receiver.
+    pub to: usize,
+    /// The bytes.
+    pub bytes: u64,
 }
 
 /// The node of each vertex of a repair, part by part.
@@ -109,6 +124,16 @@ impl Load {
     /// The larger of the two directions: links carry both at once.
     pub fn busier(&self) -> u64 {
         self.up.max(self.down)
+    }
+
+    /// Only what is sent.
+    pub const fn only_up(self) -> Self {
+        Self { down: 0, ..self }
+    }
+
+    /// Only what is received.
+    pub const fn only_down(self) -> Self {
+        Self { up: 0, ..self }
     }
 }
 

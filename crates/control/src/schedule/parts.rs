@@ -1,10 +1,10 @@
 //! From a code and a scheme to the parts of a repair: what each vertex sends and receives, and which helpers can take
 //! each other's places.
 
-use super::{Candidates, Load, Part, Repair};
-use std::collections::{BTreeMap, BTreeSet};
+use super::{Candidates, Edge, Load, Part, Repair};
+use std::collections::BTreeMap;
 use weft_codes::Code;
-use weft_plan::{Class, Hold, Job, Want, WantKind, cost};
+use weft_plan::{Class, Hold, Job, Want, WantKind, transfers};
 use weft_schemes::{Kind, Paths, Patterns, Request, Run, Select, by_name, plan};
 use weft_types::{BlockId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
 
@@ -18,8 +18,8 @@ pub struct Parts {
     helpers: Vec<(Vec<Load>, Vec<u8>)>,
     /// The load of the destination of each lost block.
     roots: Vec<Load>,
-    /// Who sends to whom: helpers by their place in all parts together, then the destinations.
-    edges: Vec<(usize, usize)>,
+    /// What they send to each other: helpers by their place in all parts together, then the destinations.
+    edges: Vec<Edge>,
 }
 
 /// The parts of a scheme's repair of these lost blocks, each at another destination, from these others, ascending. Loads are in
@@ -31,7 +31,7 @@ pub struct Parts {
 pub fn parts(code: &dyn Code, scheme: &str, lost: &[u8], available: &[u8], patterns: Option<&Patterns>) -> Result<Parts> {
     let mut backwards = available.to_vec();
     backwards.reverse();
-    let (forth, links) = helpers(code, scheme, lost, available, patterns)?;
+    let (forth, moved) = helpers(code, scheme, lost, available, patterns)?;
     let (back, _) = helpers(code, scheme, lost, &backwards, patterns)?;
     let roots: Vec<Load> = (0..lost.len()).map(|at| forth.get(&requestor(at)).copied().unwrap_or_default()).collect();
     let in_order = |order: &[u8]| -> Vec<(u8, Load)> {
@@ -42,7 +42,7 @@ pub fn parts(code: &dyn Code, scheme: &str, lost: &[u8], available: &[u8], patte
         Some(root) => chosen.len() + root as usize,
         None => chosen.iter().position(|index| NodeId((*index).into()) == node).unwrap_or(0),
     };
-    let edges = links.into_iter().map(|(from, to)| (place(from), place(to))).collect();
+    let edges = moved.into_iter().map(|((from, to), bytes)| Edge { from: place(from), to: place(to), bytes }).collect();
     let helpers = match forth.keys().eq(back.keys()) {
         true if forth == back => chosen.into_iter().zip(vertices).map(|(index, load)| (vec![load], vec![index])).collect(),
         true => vec![(vertices, chosen)],
@@ -56,10 +56,10 @@ const fn requestor(at: usize) -> NodeId {
     NodeId(REQUESTOR.0 + at as u32)
 }
 
-/// The load of each party by number, and who sends to whom.
-type Flows = (BTreeMap<NodeId, Load>, BTreeSet<(NodeId, NodeId)>);
+/// The load of each party by number, and what each sends to each other one.
+type Flows = (BTreeMap<NodeId, Load>, BTreeMap<(NodeId, NodeId), u64>);
 
-/// The load of each party of the plan that prefers these blocks, best first, and who sends to whom.
+/// The load of each party of the plan that prefers these blocks, best first, and what they send to each other.
 fn helpers(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: Option<&Patterns>) -> Result<Flows> {
     let alpha = code.alpha() as u64;
     let (k, m, data_len) = (code.k() as u32, code.m() as u32, code.dimension() as u64 * alpha);
@@ -87,22 +87,15 @@ fn helpers(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: 
         ..Request::new(code, stripe, &job, run)
     };
     let plan = plan(&request, by_name(Kind::Repair, scheme)?)?;
-    let cost = cost(&plan).map_err(|refusal| Error::fatal(format!("internal error: {refusal}")))?;
-    let load = |share: &weft_plan::PartyCost| Load { up: share.up_bytes, down: share.down_bytes };
-    let parties = cost.parties.iter().filter_map(|share| match share.party {
-        Party::Node(node) => Some((node, load(share))),
-        _ => None,
-    });
-    let loads = parties.filter(|(_, load)| *load != Load::default()).collect();
-    let mut links = BTreeSet::new();
-    for lane in &plan.shape.lanes {
-        let node = |stage: u16| {
-            let vertex = lane.stages.get(usize::from(stage))?.vertex;
-            plan.binding.parties.get(usize::from(vertex))?.node()
-        };
-        links.extend(lane.links.iter().filter_map(|link| Some((node(link.from)?, node(link.to)?))));
+    let all = transfers(&plan).map_err(|refusal| Error::fatal(format!("internal error: {refusal}")))?;
+    let (mut loads, mut moved): Flows = Default::default();
+    for ((from, to), bytes) in all {
+        let (Some(from), Some(to)) = (from.node(), to.node()) else { continue };
+        loads.entry(from).or_default().up += bytes;
+        loads.entry(to).or_default().down += bytes;
+        *moved.entry((from, to)).or_default() += bytes;
     }
-    Ok((loads, links))
+    Ok((loads, moved))
 }
 
 impl Parts {
@@ -116,17 +109,29 @@ impl Parts {
             Part { vertices: vertices.iter().map(scaled).collect(), candidates: Candidates::These(nodes) }
         };
         let roots = Part { vertices: self.roots.iter().map(scaled).collect(), candidates: destinations };
-        Repair { parts: self.helpers.iter().map(part).chain([roots]).collect() }
-    }
-
-    /// Who sends to whom: vertices by their place in all parts together, the destinations last.
-    pub fn edges(&self) -> &[(usize, usize)] {
-        &self.edges
+        let edges = self.edges.iter().map(|edge| Edge { bytes: edge.bytes * scale, ..*edge }).collect();
+        Repair { parts: self.helpers.iter().map(part).chain([roots]).collect(), edges }
     }
 
     /// Sub-blocks that all vertices together send.
     pub fn moved(&self) -> u64 {
         self.vertices().map(|load| load.up).sum()
+    }
+
+    /// About how many sub-blocks cross between so many racks: helpers that send to the destination themselves are mostly in another rack;
+    /// of others, one in each rack sends to another one.
+    pub fn crossing(&self, racks: usize) -> f64 {
+        let (root, racks) = (self.helpers.iter().map(|(vertices, _)| vertices.len()).sum::<usize>(), racks.max(1));
+        let mut begin = 0;
+        let of_part = |(vertices, _): &(Vec<Load>, Vec<u8>)| {
+            let own: Vec<&Edge> = self.edges.iter().filter(|edge| (begin..begin + vertices.len()).contains(&edge.from)).collect();
+            begin += vertices.len();
+            match own.iter().filter(|edge| edge.to == root).count() == vertices.len() {
+                true => own.iter().map(|edge| edge.bytes as f64).sum::<f64>() * (racks - 1) as f64 / racks as f64,
+                false => (racks - 1).min(vertices.len()) as f64 * own.iter().map(|edge| edge.bytes).min().unwrap_or(0) as f64,
+            }
+        };
+        self.helpers.iter().map(of_part).sum()
     }
 
     /// How many nodes get a block.
@@ -159,6 +164,11 @@ mod tests {
         parts(code.as_ref(), scheme, lost, &others, None).unwrap()
     }
 
+    /// Edges of the same number of sub-blocks each.
+    fn links(bytes: u64, all: &[(usize, usize)]) -> Vec<Edge> {
+        all.iter().map(|(from, to)| Edge { from: *from, to: *to, bytes }).collect()
+    }
+
     const fn load(up: u64, down: u64) -> Load {
         Load { up, down }
     }
@@ -166,17 +176,17 @@ mod tests {
     #[test]
     fn any_k_blocks_help_a_reed_solomon_block_in_any_order() {
         let others = vec![0, 1, 3, 4, 5];
-        let edges = vec![(0, 4), (1, 4), (2, 4), (3, 4)];
+        let edges = links(1, &[(0, 4), (1, 4), (2, 4), (3, 4)]);
         let conventional = Parts { helpers: vec![(vec![load(1, 0); 4], others.clone())], roots: vec![load(0, 4)], edges };
         assert_eq!(of("rs(4,2)", "conventional", &[2]), conventional);
         let chain = vec![load(1, 0), load(1, 1), load(1, 1), load(1, 1)];
-        let edges = vec![(0, 1), (1, 2), (2, 3), (3, 4)];
+        let edges = links(1, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
         assert_eq!(
             of("rs(4,2)", "pipeline", &[2]),
             Parts { helpers: vec![(chain, others.clone())], roots: vec![load(0, 1)], edges }
         );
         let tree = vec![load(1, 0), load(1, 1), load(1, 0), load(1, 2)];
-        let edges = vec![(0, 1), (1, 3), (2, 3), (3, 4)];
+        let edges = links(1, &[(0, 1), (1, 3), (2, 3), (3, 4)]);
         assert_eq!(of("rs(4,2)", "ppr", &[2]), Parts { helpers: vec![(tree, others)], roots: vec![load(0, 1)], edges });
     }
 
@@ -184,13 +194,13 @@ mod tests {
     fn the_blocks_of_a_local_group_change_places_only_in_a_chain() {
         // Blocks 0 to 2 and the local parity 6 are a group.
         let chain = vec![load(1, 0), load(1, 1), load(1, 1)];
-        let edges = vec![(0, 1), (1, 2), (2, 3)];
+        let edges = links(1, &[(0, 1), (1, 2), (2, 3)]);
         assert_eq!(
             of("lrc(6,2,2)", "pipeline", &[1]),
             Parts { helpers: vec![(chain, vec![0, 2, 6])], roots: vec![load(0, 1)], edges }
         );
         let tied = [0, 2, 6].map(|index| (vec![load(1, 0)], vec![index]));
-        let edges = vec![(0, 3), (1, 3), (2, 3)];
+        let edges = links(1, &[(0, 3), (1, 3), (2, 3)]);
         assert_eq!(of("lrc(6,2,2)", "conventional", &[1]), Parts { helpers: tied.into(), roots: vec![load(0, 3)], edges });
     }
 
@@ -198,6 +208,7 @@ mod tests {
     fn the_helpers_of_a_regenerating_code_send_parts_of_their_blocks() {
         let halves = of("butterfly(4)", "conventional", &[0]);
         assert_eq!(halves.helpers, [1, 2, 3, 4, 5].map(|index| (vec![load(4, 0)], vec![index])));
+        assert_eq!(halves.edges, links(4, &[(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]));
         assert_eq!(halves.roots, [load(0, 20)], "five halves of blocks of eight sub-blocks");
         // A chain of partial sums sends whole blocks, so it takes four.
         assert_eq!(of("butterfly(4)", "pipeline", &[0]).roots, [load(0, 8)]);

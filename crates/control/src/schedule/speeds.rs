@@ -1,15 +1,16 @@
 //! The rates of nodes' links relative to each other, so that times are balanced and not bytes.
 
-use super::Load;
+use super::{Load, Racks};
 
 /// The speed of the fastest links.
-const FULL: u64 = 1_000;
+pub(super) const FULL: u64 = 1_000;
 
 /// The speeds of nodes' links, by number, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Speeds {
     up: Vec<u64>,
     down: Vec<u64>,
+    racks: Racks,
 }
 
 /// The direction of a load.
@@ -31,22 +32,43 @@ impl Direction {
 impl Speeds {
     /// The same for so many nodes.
     pub fn even(nodes: usize) -> Self {
-        Self { up: vec![FULL; nodes], down: vec![FULL; nodes] }
+        Self { up: vec![FULL; nodes], down: vec![FULL; nodes], racks: Racks::default() }
     }
 
     /// From rates in bytes a second, upload and download of each node. A rate of 0 or less counts as very slow.
     pub fn of(rates: &[(f64, f64)]) -> Self {
+        Self::with_racks(rates, Vec::new(), &[])
+    }
+
+    /// Likewise, with the rack of each node, and the rates out of each rack and into it, where they are limited.
+    pub fn with_racks(rates: &[(f64, f64)], rack_of: Vec<u32>, racks: &[(Option<f64>, Option<f64>)]) -> Self {
         let best = rates.iter().flat_map(|(up, down)| [*up, *down]).filter(|rate| rate.is_finite()).fold(0.0, f64::max);
         let speed = |rate: f64| match best > 0.0 {
             true => ((rate / best * FULL as f64).round() as u64).clamp(1, FULL),
             false => FULL,
         };
-        Self { up: rates.iter().map(|(up, _)| speed(*up)).collect(), down: rates.iter().map(|(_, down)| speed(*down)).collect() }
+        let of_rack =
+            |rate: Option<f64>| Some((rate? / best * FULL as f64).round().clamp(1.0, 1e9) as u64).filter(|_| best > 0.0);
+        Self {
+            up: rates.iter().map(|(up, _)| speed(*up)).collect(),
+            down: rates.iter().map(|(_, down)| speed(*down)).collect(),
+            racks: Racks::new(rack_of, racks.iter().map(|(up, down)| (of_rack(*up), of_rack(*down))).collect()),
+        }
+    }
+
+    /// The racks whose links are limited.
+    pub fn racks(&self) -> &Racks {
+        &self.racks
     }
 
     /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.up.len()
+    }
+
+    /// The speeds of a node's uplink and downlink.
+    pub(super) fn of_node(&self, node: usize) -> [u64; 2] {
+        [Direction::Up, Direction::Down].map(|direction| self.at(direction, node))
     }
 
     pub(super) fn at(&self, direction: Direction, node: usize) -> u64 {

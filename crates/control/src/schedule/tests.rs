@@ -31,6 +31,7 @@ fn repair(vertices: &[Load], survivors: &[u32], alive: &[u32]) -> Repair {
             Part { vertices: helpers.to_vec(), candidates: Candidates::These(candidates) },
             Part { vertices: vec![*root], candidates: Candidates::These(others) },
         ],
+        edges: Vec::new(),
     }
 }
 

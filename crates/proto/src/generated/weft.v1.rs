@@ -1873,11 +1873,24 @@ pub struct RepairSchedule {
     /// what no schedule of these blocks can undercut, in the same unit
     #[prost(uint64, tag = "5")]
     pub bound_bytes: u64,
+    /// those that send or receive, if the links between racks are limited
+    #[prost(message, repeated, tag = "6")]
+    pub racks: ::prost::alloc::vec::Vec<RackLoad>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeLoad {
     #[prost(uint32, tag = "1")]
     pub node: u32,
+    #[prost(uint64, tag = "2")]
+    pub up_bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub down_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RackLoad {
+    #[prost(string, tag = "1")]
+    pub rack: ::prost::alloc::string::String,
+    /// to other racks
     #[prost(uint64, tag = "2")]
     pub up_bytes: u64,
     #[prost(uint64, tag = "3")]

@@ -18,13 +18,13 @@ use tonic::Status;
 use weft_control::{
     node_repair::{self, EXPLAINED_AT_ONCE_MAX, EXPLAINED_BLOCKS_MAX, EXPLAINED_MAX},
     planning,
-    schedule::{BLOCKS_PER_NODE, Cluster, Load, Scheduler, Starting, Summary},
+    schedule::{BLOCKS_PER_NODE, Cluster, Load, Place, Scheduler, Starting, Summary},
 };
 use weft_proto::{
     to_status,
     v1::{self, repair_event},
 };
-use weft_types::{Error, NodeId, Party, Result};
+use weft_types::{Error, Result};
 
 /// Events that may wait for the caller: most are plans, of some tens of kilobytes each.
 const EVENTS_MAX: usize = 16;
@@ -84,7 +84,7 @@ impl NodeRepairJob {
         }
         let gate = Gate::new(Starting::of(job.repair.select));
         let mut feed = Feed::new(&job, &gate);
-        let mut loads: BTreeMap<NodeId, Load> = BTreeMap::new();
+        let mut loads: BTreeMap<Place, Load> = BTreeMap::new();
         let mut told = 0;
         while !feed.is_over() {
             let size = (BLOCKS_PER_NODE * shared.members.view().up_count().max(1)).min(EXPLAINED_MAX + 1 - told);
@@ -100,7 +100,7 @@ impl NodeRepairJob {
                         for warning in warnings {
                             tell(warn(warning)).await?;
                         }
-                        add(&mut loads, &plan.planned)?;
+                        job.add(&mut loads, &plan.planned)?;
                         tell(repair_event::Event::Plan(plan.shown)).await?;
                     }
                     Ok(None) => {}
@@ -124,15 +124,41 @@ impl NodeRepairJob {
         Ok(Some((Explained { planned, shown }, warnings)))
     }
 
-    /// The schedule as a whole, with what each node carries by the plans.
-    fn schedule(&self, loads: BTreeMap<NodeId, Load>, blocks: usize) -> repair_event::Event {
+    /// Adds what each node and each rack sends and receives by a plan.
+    fn add(&self, loads: &mut BTreeMap<Place, Load>, planned: &planning::Planned) -> Result<()> {
+        let view = self.shared.members.view();
+        for ((from, to), bytes) in weft_plan::transfers(&planned.plan)? {
+            let (Some(from), Some(to)) = (from.node(), to.node()) else { continue };
+            let mut count = |from: Place, to: Place| {
+                loads.entry(from).or_default().up += bytes;
+                loads.entry(to).or_default().down += bytes;
+            };
+            count(Place::Node(from), Place::Node(to));
+            let rack = |node| view.node(node).map(|node| Arc::clone(&node.rack));
+            match (rack(from), rack(to)) {
+                (Some(from), Some(to)) if from != to => count(Place::Rack(from), Place::Rack(to)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The schedule as a whole, with what each node and each rack carries by the plans.
+    fn schedule(&self, loads: BTreeMap<Place, Load>, blocks: usize) -> repair_event::Event {
         let (view, network) = (self.shared.members.view(), self.shared.network_of_helpers());
         let cluster = Cluster { view: &view, network: &network, patterns: self.shared.known.patterns_of_repairs() };
         let Summary { loads, busiest, bound } = self.scheduler().summary(loads, &cluster);
-        let load = |(node, load): (NodeId, Load)| v1::NodeLoad { node: node.0, up_bytes: load.up, down_bytes: load.down };
+        let (mut nodes, mut racks) = (Vec::new(), Vec::new());
+        for (at, Load { up: up_bytes, down: down_bytes }) in loads {
+            match at {
+                Place::Node(node) => nodes.push(v1::NodeLoad { node: node.0, up_bytes, down_bytes }),
+                Place::Rack(rack) => racks.push(v1::RackLoad { rack: rack.to_string(), up_bytes, down_bytes }),
+            }
+        }
         repair_event::Event::Schedule(v1::RepairSchedule {
             blocks: blocks as u64,
-            nodes: loads.into_iter().map(load).collect(),
+            nodes,
+            racks,
             busiest_bytes: busiest,
             bound_bytes: bound,
             select: self.repair.select.name().to_owned(),
@@ -144,14 +170,4 @@ impl NodeRepairJob {
 struct Explained {
     planned: planning::Planned,
     shown: v1::RepairPlan,
-}
-
-/// Adds what each node sends and receives by a plan.
-fn add(loads: &mut BTreeMap<NodeId, Load>, planned: &planning::Planned) -> Result<()> {
-    for share in weft_plan::cost(&planned.plan)?.parties {
-        if let Party::Node(node) = share.party {
-            *loads.entry(node).or_default() += Load { up: share.up_bytes, down: share.down_bytes };
-        }
-    }
-    Ok(())
 }
