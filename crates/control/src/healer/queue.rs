@@ -175,7 +175,7 @@ impl Queue {
         let wait = match error.cause {
             Some(Cause::TooFewNodes) => Wait::Nodes,
             Some(Cause::NoSpace) => Wait::Space,
-            None => Wait::Retry,
+            Some(Cause::Unreadable) | None => Wait::Retry,
         };
         self.tried.failed(stripe, String::new(), now);
         let why = error.to_string();
