@@ -310,7 +310,16 @@ impl Members {
 
     /// The status of all nodes.
     pub fn statuses(&self, now: Time) -> Vec<MemberStatus> {
-        let status = |member: &Member| MemberStatus {
+        self.nodes.values().map(|member| self.status_of(member, now)).collect()
+    }
+
+    /// The status of a node, if the metadata has it.
+    pub fn status(&self, node: NodeId, now: Time) -> Option<MemberStatus> {
+        self.nodes.get(&node).map(|member| self.status_of(member, now))
+    }
+
+    fn status_of(&self, member: &Member, now: Time) -> MemberStatus {
+        MemberStatus {
             record: member.record.clone(),
             up: self.is_member_up(member, now),
             silent_for: now.since(member.last_seen),
@@ -318,8 +327,7 @@ impl Members {
             disks: member.disks.clone(),
             coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
             fsyncs: member.fsyncs,
-        };
-        self.nodes.values().map(status).collect()
+        }
     }
 
     /// Sets the number of blocks on each disk, from the metadata; a disk that is missing has none.

@@ -184,6 +184,11 @@ impl Members {
         self.lock().known.statuses(self.started.now())
     }
 
+    /// The status of a node, if the metadata has it.
+    pub(crate) fn status(&self, node: NodeId) -> Option<MemberStatus> {
+        self.lock().known.status(node, self.started.now())
+    }
+
     /// Sets the number of blocks on the disks, from the metadata.
     pub(crate) fn set_blocks(&self, counts: &[(DiskNumber, u64)]) {
         self.lock().known.set_blocks(counts);

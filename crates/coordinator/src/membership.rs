@@ -214,7 +214,13 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
         Some(Finding::Corrupt(bytes)) => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
     };
     if marked.map_err(|error| shared.meta_error(error))? {
-        tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "found a bad block: reads rebuild it until it is replaced");
+        let node = shared.members.name(node);
+        match shared.failures.admit(&node, cause) {
+            Some(left_out) => {
+                tracing::error!(%block, %node, ?finding, cause, left_out, "found a bad block: reads rebuild it until it is replaced");
+            }
+            None => tracing::debug!(%block, %node, ?finding, cause, "found a bad block"),
+        }
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ mod refusals;
 mod repairs;
 mod reserve;
 mod restarts;
+mod returned;
 mod slow_net;
 mod small;
 mod world;
