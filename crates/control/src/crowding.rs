@@ -43,6 +43,13 @@ pub fn most_in_rack(stripe: &StripeRecord, view: &View) -> usize {
     in_racks(stripe, view).into_values().map(|blocks| blocks.len()).max().unwrap_or(0)
 }
 
+/// Whether a stripe with so many blocks in one rack may have too many, and other racks can help: by its own record, if its code is one of
+/// these tolerances. What is not is known without a look at its owner.
+pub fn may_be_crowded(stripe: &StripeRecord, most: usize, mut tolerances: impl Iterator<Item = usize>, racks: &Racks) -> bool {
+    let is_crowded = |tolerance: usize| most > tolerance && racks.fit(stripe.blocks.len(), tolerance);
+    stripe.copies.is_empty() && tolerances.any(is_crowded)
+}
+
 /// The blocks of a stripe that should be in other racks; none if it is not crowded, or if the racks cannot help. Of copies, only coded blocks
 /// count, and a stripe with copies is not crowded: the loss of a rack then loses no data.
 pub fn excess(stripe: &StripeRecord, tolerance: usize, domain: FailureDomain, racks: &Racks, view: &View) -> Vec<u8> {
@@ -167,6 +174,22 @@ mod tests {
         let mut copied = stripe();
         copied.copies.push((0, weft_types::PlacedBlock { copy: 1, home: home(7), ..copied.blocks[&0] }));
         assert!(excess(&copied, 2, FailureDomain::Rack, &racks, &crowded).is_empty());
+    }
+
+    #[test]
+    fn a_stripe_that_no_rack_can_help_needs_no_look_at_its_owner() {
+        let may = |racks: &[u32], tolerances: &[usize]| {
+            let view = in_racks_of(racks);
+            may_be_crowded(&stripe(), most_in_rack(&stripe(), &view), tolerances.iter().copied(), &Racks::of(&view))
+        };
+        assert!(may(&[1, 1, 1, 2, 2, 2, 3, 3], &[2]));
+        assert!(!may(&[1, 1, 1, 2, 2, 2], &[2]), "two racks cannot keep it");
+        assert!(!may(&[1, 1, 1, 2, 2, 2, 3, 3], &[3]) && may(&[1, 1, 1, 2, 2, 2, 3, 3], &[3, 2]));
+        assert!(!may(&[1, 1, 2, 2, 3, 3], &[2]) && !may(&[1, 1, 1, 1, 1, 1], &[]));
+        let crowded = in_racks_of(&[1, 1, 1, 2, 2, 2, 3, 3]);
+        let mut copied = stripe();
+        copied.copies.push((0, weft_types::PlacedBlock { copy: 1, home: home(7), ..copied.blocks[&0] }));
+        assert!(!may_be_crowded(&copied, 3, [2].into_iter(), &Racks::of(&crowded)));
     }
 
     #[test]
