@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use weft_plan::{Class, Network, Precedence, ProofKey};
-use weft_schemes::Run;
+use weft_schemes::{Kind, Run, simplest};
 use weft_types::{AutoSize, BlockState, Error, Party, PlacedBlock, PlanId, Reaction, Span, StripeId, UploadId};
 
 pub(super) fn request(lost: &[u8]) -> Request {
@@ -390,6 +390,28 @@ fn with_no_other_helpers_and_no_other_home_the_sources_of_a_wrong_block_are_name
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert!(played.with_wrong_results(|_, _| true) <= 6);
     assert_eq!(played.ended.unwrap().unwrap_err().reaction, Reaction::Corrupt);
+}
+
+#[test]
+fn a_replaced_home_leaves_no_rack_with_too_many_of_the_blocks_that_still_arrive() {
+    // Five blocks are in rack a, and two may be in each.
+    let mut racks = view(10, &[]);
+    for (node, rack) in racks.nodes.values_mut().zip(["a", "a", "a", "a", "a", "b", "c", "c", "c", "d"]) {
+        node.rack = rack.into();
+    }
+    let crowded = Request { keeps_racks: true, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
+    let options = RepairOptions::new(simplest(Kind::Move).unwrap().name().into(), AutoSize::bytes(16 << 10));
+    let crowded = Request { options, ..crowded };
+    let mut played = Played::new(crowded, racks);
+    assert_eq!([played.well(), played.well(), played.well(), played.well()], ["allocate", "allocate", "allocate", "plan"]);
+    assert!(played.machine.arriving().iter().any(|new| new.home.node == NodeId(10)));
+    played.asked = None;
+    played.on(Event::Ran(Err(Error::replan("it is gone").party(Party::Node(NodeId(10))))));
+    steps(&mut played);
+    let rebuilt = played.ended.unwrap().unwrap();
+    let homes: BTreeSet<u32> = rebuilt.blocks.iter().map(|new| new.home.node.0).collect();
+    assert!(homes.len() == 2 && homes.iter().all(|home| (7..=9).contains(home)), "{homes:?}");
+    assert!(rebuilt.left[0].1.contains("rack c gets 3 blocks"), "{:?}", rebuilt.left);
 }
 
 #[test]

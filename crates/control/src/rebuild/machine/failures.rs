@@ -6,6 +6,7 @@ use crate::{
         Action, Lost, World,
         avoided::{DISPUTES_MAX, is_known_bad, knows_bad_blocks},
         doubts::Doubts,
+        homes::Others,
         state::{Failure, State},
     },
     run::Report,
@@ -143,7 +144,9 @@ impl Rebuild {
         // Homes that have failed must be replaced, too.
         let needed = doubtful.len() + (self.pending().count() - homes().count());
         let avoid: BTreeSet<NodeId> = self.arriving.iter().map(|new| new.home.node).chain(self.left_alone()).collect();
-        if doubtful.is_empty() || self.request.find_homes(needed, &avoid, world.view, world.given).is_err() {
+        let coming = self.coming(|node| !doubtful.contains(&node) && !self.avoided.failed.contains(&node));
+        let others = Others { avoid, coming };
+        if doubtful.is_empty() || self.request.find_homes(needed, &others, world.view, world.given).is_err() {
             return false;
         }
         self.suspect(doubtful.clone());
@@ -171,8 +174,10 @@ impl Rebuild {
             let name = world.view.name(node);
             return self.fail(Error::unavailable(format!("{name} failed, which was to store the block")).block(block));
         }
-        let avoid = self.taken(&lost);
-        match self.request.place_one(&avoid, world.view, world.given) {
+        // Those that have failed, too, are replaced next.
+        let coming = self.coming(|node| !self.avoided.failed.contains(&node));
+        let others = Others { avoid: self.taken(&lost), coming };
+        match self.request.place_one(&others, world.view, world.given) {
             Ok((home, warnings)) => {
                 self.warn(&warnings);
                 self.unallocated.push_back((lost, home));
@@ -196,7 +201,8 @@ impl Rebuild {
             return home;
         }
         let avoid = self.taken(lost).into_iter().chain(self.doubts.homes.iter().copied()).collect();
-        let Ok((other, warnings)) = self.request.place_one(&avoid, world.view, world.given) else { return home };
+        let others = Others { avoid, coming: self.coming(|node| !self.avoided.failed.contains(&node)) };
+        let Ok((other, warnings)) = self.request.place_one(&others, world.view, world.given) else { return home };
         self.warn(&warnings);
         other
     }
