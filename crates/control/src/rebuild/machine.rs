@@ -181,6 +181,9 @@ impl Rebuild {
         if self.request.is_needless(world.view) {
             return self.drop_all();
         }
+        if let Some(error) = self.doubts.given_up.clone() {
+            return self.leave_wrong(error, world.view);
+        }
         if let Some((lost, home)) = self.unallocated.pop_front() {
             return self.allocate(lost, home);
         }

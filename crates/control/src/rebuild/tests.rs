@@ -384,12 +384,23 @@ fn with_no_other_helpers_and_no_other_home_the_sources_of_a_wrong_block_are_name
     assert_eq!(played.with_wrong_results(|_, _| true), 2);
     let error = played.ended.unwrap().unwrap_err();
     assert!(error.reaction == Reaction::Corrupt && error.message.contains("on node-3"), "{error}");
-    assert_eq!(played.suspects.len(), 2, "the homes");
+    assert_eq!(played.suspects, [], "anyone may be at fault, or the recorded checksums");
 
     // All of them lie.
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert!(played.with_wrong_results(|_, _| true) <= 6);
-    assert_eq!(played.ended.unwrap().unwrap_err().reaction, Reaction::Corrupt);
+    assert_eq!((played.ended.unwrap().unwrap_err().reaction, played.suspects), (Reaction::Corrupt, vec![]));
+}
+
+#[test]
+fn a_block_whose_recorded_checksums_are_wrong_keeps_no_other_from_being_rebuilt() {
+    let mut lost = request(&[0, 1]);
+    lost.lost[0].checksums = Some(vec![77]);
+    let mut played = Played::new(lost, view(10, &[1, 2]));
+    steps(&mut played);
+    let rebuilt = played.ended.unwrap().unwrap();
+    assert_eq!(rebuilt.blocks.iter().map(|new| new.block.index).collect::<Vec<_>>(), [1]);
+    assert_eq!((rebuilt.left.len(), rebuilt.left[0].0, played.suspects), (1, (0, 0), vec![]));
 }
 
 #[test]

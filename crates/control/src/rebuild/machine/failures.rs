@@ -10,6 +10,7 @@ use crate::{
         state::{Failure, State},
     },
     run::Report,
+    view::View,
 };
 use std::collections::BTreeSet;
 use weft_types::{BlockId, Cause, Error, Home, NodeId, Party, Reaction};
@@ -39,7 +40,7 @@ impl Rebuild {
                     self.go_on(world);
                 } else {
                     let error = self.doubts.error.take().unwrap_or(error);
-                    self.fail(error);
+                    self.leave_wrong(error, world.view);
                 }
             }
             _ => self.fail(error),
@@ -94,8 +95,8 @@ impl Rebuild {
             Failure::Wrong => {
                 let error = self.doubts.error.clone().unwrap_or_else(|| Error::corrupt("the rebuilt block is wrong"));
                 if !self.doubt_others(world) {
-                    self.suspect(self.doubts.homes.clone());
-                    return self.fail(error);
+                    self.suspect(self.doubts.only_home().into_iter().collect());
+                    return self.leave_wrong(error, world.view);
                 }
                 error
             }
@@ -109,6 +110,19 @@ impl Rebuild {
             }
         });
         self.go_on(world);
+    }
+
+    /// Leaves out the blocks that are not right, one after another, and keeps the others of this rebuild.
+    pub(super) fn leave_wrong(&mut self, error: Error, view: &View) {
+        if self.request.purpose.is_put() || self.arriving.iter().all(|new| new.durable.is_none()) {
+            return self.fail(error);
+        }
+        let Some(at) = self.arriving.iter().position(|new| new.durable.is_none()) else { return self.all_durable(view) };
+        let block = self.arriving.remove(at).block;
+        self.leave((block.index, block.copy), error.message.clone());
+        self.doubts.given_up = Some(error);
+        self.actions.push(Action::Release { block, may_be_written: true });
+        self.state = State::Releasing;
     }
 
     /// Chooses whom the next plan does without, after a wrong result. Returns whether there is a plan that was not tried.
