@@ -227,7 +227,7 @@ impl Request {
                 false => Error { message: format!("{}; only the named nodes may take it", error.message), ..error },
             })
             .and_then(|placed| match placed.warnings.first() {
-                Some(warning) if self.keeps_racks => Err(Error::unavailable(warning).object(&self.object)),
+                Some(warning) if self.only_moves => Err(Error::unavailable(warning).object(&self.object)),
                 _ => Ok(placed),
             })
     }

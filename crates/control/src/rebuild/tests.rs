@@ -31,7 +31,7 @@ pub(super) fn request(lost: &[u8]) -> Request {
         disk_reserve_bytes: 0,
         kept: Share::NONE,
         only_lost: false,
-        keeps_racks: false,
+        only_moves: false,
     }
 }
 
@@ -410,7 +410,7 @@ fn a_replaced_home_leaves_no_rack_with_too_many_of_the_blocks_that_still_arrive(
     for (node, rack) in racks.nodes.values_mut().zip(["a", "a", "a", "a", "a", "b", "c", "c", "c", "d"]) {
         node.rack = rack.into();
     }
-    let crowded = Request { keeps_racks: true, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
+    let crowded = Request { only_moves: true, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
     let options = RepairOptions::new(simplest(Kind::Move).unwrap().name().into(), AutoSize::bytes(16 << 10));
     let crowded = Request { options, ..crowded };
     let mut played = Played::new(crowded, racks);
@@ -740,6 +740,20 @@ fn a_repair_uses_the_space_that_new_copies_leave() {
     let homes = |kept| Request { kept, ..request(&[0]) }.choose_homes(&view, &mut BlocksGiven::new());
     assert!(homes(Share::NONE).unwrap().homes[0].is_some());
     assert_eq!(homes(kept).unwrap_err().cause, Some(Cause::NoSpace));
+}
+
+#[test]
+fn a_move_gives_way_when_its_stripe_loses_a_block() {
+    let mut played = Played::new(Request { only_moves: true, ..request(&[0]) }, view(9, &[]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    played.view = view(9, &[6]);
+    assert!(matches!(played.asked.take(), Some(Action::Run(_))) && played.machine.request().is_needless(&played.view));
+    played.on(Event::Ran(Err(Error::unavailable("block 5 is lost"))));
+    assert_eq!(played.well(), "release");
+    assert!(played.ended.take().unwrap().unwrap().blocks.is_empty() && played.allocated.is_empty());
+    // Nothing begins.
+    let mut late = Played::new(Request { only_moves: true, ..request(&[0]) }, view(9, &[6]));
+    assert!(late.asked.is_none() && late.ended.take().unwrap().unwrap().blocks.is_empty());
 }
 
 #[test]

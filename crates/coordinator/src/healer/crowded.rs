@@ -38,9 +38,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             let together = next.len();
             let moves = stream::iter(next).map(|stripe| moved(&shared, stripe, &shares)).buffer_unordered(together);
             let ended: Vec<bool> = moves.collect().await;
-            let count = ended.into_iter().filter(|moved| *moved).count();
-            shared.health.lock().crowded.ended(count, shared.started.now());
-            if count == 0 {
+            // What cannot be moved costs little: one attempt at some stripes at each look.
+            if !ended.contains(&true) {
                 break;
             }
         }
@@ -61,10 +60,17 @@ fn next(shared: &Shared) -> Vec<StripeId> {
 /// Whether blocks of a stripe were moved.
 async fn moved(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> bool {
     let moved = move_excess(shared, id, shares).await;
-    moved.unwrap_or_else(|error| {
-        tracing::debug!(stripe = %id, %error, "cannot move blocks out of a rack that has too many of a stripe yet");
+    let is_moved = moved.unwrap_or_else(|error| {
+        match shared.failures.admit("moves out of crowded racks", &error.message) {
+            Some(left_out) => {
+                tracing::warn!(stripe = %id, %error, left_out, "cannot move blocks out of a rack that has too many of a stripe yet");
+            }
+            None => tracing::debug!(stripe = %id, %error, "cannot move blocks out of a rack that has too many of a stripe yet"),
+        }
         false
-    })
+    });
+    shared.health.lock().crowded.ended(id, is_moved, shared.started.now());
+    is_moved
 }
 
 async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Result<bool> {
@@ -90,9 +96,12 @@ async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Res
     let lost = excess.iter().filter_map(|index| Some(Lost::of(&stripe, *index, stripe.blocks.get(index)?.copy))).collect();
     let change = |request: Request| {
         let options = RepairOptions { scheme: scheme.into(), ..request.options };
-        Request { options, keeps_racks: true, ..request }
+        Request { options, only_moves: true, ..request }
     };
     let rebuilt = of.rebuild(shared, (stripe, lost), shares, change, |_| {}).await?;
-    tracing::info!(object = %of.name, stripe = %id, blocks = rebuilt.blocks.len(), "moved blocks out of a rack that had too many");
-    Ok(!rebuilt.blocks.is_empty())
+    let blocks = rebuilt.blocks.len();
+    if blocks > 0 {
+        tracing::info!(object = %of.name, stripe = %id, blocks, "moved blocks out of a rack that had too many");
+    }
+    Ok(blocks > 0)
 }

@@ -4,6 +4,7 @@ mod commits;
 mod conversions;
 mod copies;
 mod corruption;
+mod crowded;
 mod departures;
 mod early;
 mod failures;
