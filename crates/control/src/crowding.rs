@@ -109,19 +109,20 @@ impl Crowded {
         self.stripes.is_empty() && std::mem::take(&mut self.more)
     }
 
-    /// The stripes to move now, for a cluster with so many nodes that are up. All have their turn. One that could not be moved rests, longer and
-    /// longer, and no other waits for it.
-    pub fn next(&mut self, nodes: usize, now: Time) -> Vec<StripeId> {
+    /// The stripes to move next, besides those that are being moved, for a cluster with so many nodes that are up. All have their turn. One that
+    /// could not be moved rests, longer and longer, and no other waits for it.
+    pub fn next(&mut self, moving: &BTreeSet<StripeId>, nodes: usize, now: Time) -> Vec<StripeId> {
         let behind = self.stripes.range((Bound::Excluded(self.after), Bound::Unbounded));
         let before = self.stripes.range(..=self.after);
-        let (most, mut next, mut after) = ((nodes / 2).clamp(1, MOVES_MAX), Vec::new(), StripeId(0));
+        let most = (nodes / 2).clamp(1, MOVES_MAX).saturating_sub(moving.len());
+        let (mut next, mut after) = (Vec::new(), self.after);
         for stripe in behind.chain(before).take(LOOKED_AT_MAX) {
-            after = *stripe;
-            if !self.failed.rests(stripe, now) {
-                next.push(*stripe);
-            }
             if next.len() == most {
                 break;
+            }
+            after = *stripe;
+            if !self.failed.rests(stripe, now) && !moving.contains(stripe) {
+                next.push(*stripe);
             }
         }
         self.after = after;
@@ -204,24 +205,37 @@ mod tests {
         let mut crowded = Crowded::default();
         (1..=5).for_each(|id| crowded.set(StripeId(id), true));
         let ids = |next: Vec<StripeId>| next.into_iter().map(|stripe| stripe.0).collect::<Vec<u64>>();
-        assert_eq!(ids(crowded.next(6, at(1))), [1, 2, 3]);
+        let none = BTreeSet::new();
+        assert_eq!(ids(crowded.next(&none, 6, at(1))), [1, 2, 3]);
         (1..=3).for_each(|id| crowded.ended(StripeId(id), false, at(1)));
-        assert_eq!(ids(crowded.next(6, at(1))), [4, 5], "these do not wait");
+        assert_eq!(ids(crowded.next(&none, 6, at(1))), [4, 5], "these do not wait");
         crowded.ended(StripeId(4), true, at(1));
         crowded.ended(StripeId(5), false, at(1));
-        assert_eq!(ids(crowded.next(2, at(1))), [4], "more of its blocks may have to move");
+        assert_eq!(ids(crowded.next(&none, 2, at(1))), [4], "more of its blocks may have to move");
         let mut tried = 0;
         for second in 2..602 {
-            for stripe in crowded.next(6, at(second)) {
+            for stripe in crowded.next(&none, 6, at(second)) {
                 tried += 1;
                 crowded.ended(stripe, false, at(second));
             }
         }
         assert!((5 * 10..5 * 20).contains(&tried), "{tried} times in ten minutes");
         crowded.try_again();
-        assert!(!crowded.next(6, at(602)).is_empty());
+        assert!(!crowded.next(&none, 6, at(602)).is_empty());
         (1..=5).for_each(|id| crowded.set(StripeId(id), false));
-        assert!(crowded.next(6, at(700)).is_empty() && crowded.count() == 0 && !crowded.take_forgotten());
+        assert!(crowded.next(&none, 6, at(700)).is_empty() && crowded.count() == 0 && !crowded.take_forgotten());
+    }
+
+    #[test]
+    fn what_is_being_moved_counts_and_is_not_chosen_again() {
+        let mut crowded = Crowded::default();
+        (1..=5).for_each(|id| crowded.set(StripeId(id), true));
+        let mut next = |moving: &[u64]| {
+            let moving = moving.iter().copied().map(StripeId).collect();
+            crowded.next(&moving, 6, Time::default()).into_iter().map(|stripe| stripe.0).collect::<Vec<u64>>()
+        };
+        assert_eq!((next(&[]), next(&[1, 2, 3])), (vec![1, 2, 3], vec![]));
+        assert_eq!((next(&[1, 3]), next(&[1, 3, 4]), next(&[1])), (vec![4], vec![], vec![5, 2]));
     }
 
     #[test]
@@ -230,7 +244,7 @@ mod tests {
         let last = 3 * LOOKED_AT_MAX as u64;
         (1..=last).for_each(|id| crowded.set(StripeId(id), true));
         (1..last).for_each(|id| crowded.ended(StripeId(id), false, now));
-        let looks: Vec<usize> = (0..3).map(|_| crowded.next(2, now).len()).collect();
+        let looks: Vec<usize> = (0..3).map(|_| crowded.next(&BTreeSet::new(), 2, now).len()).collect();
         assert_eq!(looks, [0, 0, 1]);
     }
 
