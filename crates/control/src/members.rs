@@ -221,6 +221,14 @@ impl Members {
         silent.into_iter().filter_map(|(node, since_ms)| self.change(node, NodeState::Down, since_ms)).collect()
     }
 
+    /// It could not be recorded that a node is down. If it stays silent, it is taken down again: otherwise it would not be recorded later that it
+    /// is lost, and its blocks would not be checked when it comes back.
+    pub fn not_recorded(&mut self, node: NodeId) {
+        if let Some(member) = self.nodes.get_mut(&node).filter(|member| member.record.state == NodeState::Down) {
+            member.record.state = NodeState::Up;
+        }
+    }
+
     /// Declares nodes lost that are down; returns them.
     pub fn declare_lost(&mut self, nodes: &[NodeId], now: Time) -> Vec<NodeRecord> {
         let (is_down, now_ms) =

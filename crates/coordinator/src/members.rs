@@ -99,6 +99,11 @@ impl Members {
         self.lock().known.take_down_silent(self.started.now())
     }
 
+    /// It could not be recorded that a node is down.
+    pub(crate) fn not_recorded(&self, node: NodeId) {
+        self.lock().known.not_recorded(node);
+    }
+
     /// Declares nodes lost that are down; returns them.
     pub(crate) fn declare_lost(&self, nodes: &[NodeId]) -> Vec<NodeRecord> {
         self.lock().known.declare_lost(nodes, self.started.now())

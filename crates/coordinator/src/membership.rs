@@ -173,14 +173,21 @@ impl MembershipService {
 /// Marks nodes as down that were silent for too long, in the metadata too.
 pub(crate) async fn take_down_silent(shared: &Shared) {
     for node in shared.members.take_down_silent() {
-        tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
         let _recording = shared.members.recording.lock().await;
         if shared.members.is_up(node.id) {
             continue;
         }
-        if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down, node.since_ms).await {
-            let error = shared.meta_error(error);
-            tracing::error!(node = %node.name, %error, "cannot record a node's change of state");
+        match shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down, node.since_ms).await {
+            Ok(()) => {
+                tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
+            }
+            Err(error) => {
+                let error = shared.meta_error(error);
+                shared.members.not_recorded(node.id);
+                if let Some(left_out) = shared.failures.admit(&node.name, &error) {
+                    tracing::error!(node = %node.name, %error, left_out, "cannot record that a node is down, trying again and again");
+                }
+            }
         }
     }
 }

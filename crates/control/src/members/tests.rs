@@ -45,9 +45,13 @@ fn a_node_is_up_from_its_registration_until_it_is_silent_for_too_long() {
     assert_eq!([1, 2].map(|id| members.is_up(NodeId(id), at(4))), [true, false]);
     assert!(members.is_name_up("node-1", at(4)) && !members.is_name_up("node-2", at(4)));
     assert!(!members.is_up(NodeId(1), at(5)), "it is down before any check");
-    let down: Vec<u32> = members.take_down_silent(at(5)).iter().map(|node| node.id.0).collect();
-    assert_eq!(down, [1, 2]);
+    let down = members.take_down_silent(at(5));
+    assert_eq!(down.iter().map(|node| node.id.0).collect::<Vec<_>>(), [1, 2]);
+    let down_since_ms = down[0].since_ms;
     assert!(!members.are_coming_back() && members.take_down_silent(at(6)).is_empty());
+    members.not_recorded(NodeId(1));
+    let again = members.take_down_silent(at(6));
+    assert_eq!((again.len(), again[0].id, again[0].since_ms), (1, NodeId(1), down_since_ms));
     assert_eq!(members.heartbeat(NodeId(2), &[], 0, at(7)), None, "it must register first");
     let heard = members.heartbeat(NodeId(1), &told(70, true), 3, at(7));
     assert_eq!(heard, Some(Heartbeat { came_up: Some(START_MS + 7_000), disks: vec![(DiskNumber(1), true)] }));
