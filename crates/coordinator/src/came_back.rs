@@ -8,6 +8,7 @@ use crate::{members::Session, membership, shared::Shared};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Display,
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -91,7 +92,6 @@ fn back(shared: &Shared) -> BTreeSet<NodeId> {
 
 /// Checks what can be checked now of a node's blocks.
 async fn check_node(shared: &Shared, node: NodeId) {
-    let name = shared.members.name(node);
     loop {
         let Some(status) = shared.members.status(node).filter(|it| it.up && it.record.came_back) else { return };
         let disks: Vec<(DiskNumber, bool)> = status.record.disks.iter().map(|disk| (disk.number, !disk.failed)).collect();
@@ -110,16 +110,16 @@ async fn check_node(shared: &Shared, node: NodeId) {
         match done {
             Ok(true) => return,
             Ok(false) => tokio::time::sleep(CALL_PAUSE).await,
-            Err(error) => {
-                match shared.failures.admit(&name, &error) {
-                    Some(left_out) => {
-                        tracing::warn!(node = %name, %error, left_out, "cannot check all blocks of a node that came back yet");
-                    }
-                    None => tracing::debug!(node = %name, %error, "cannot check all blocks of a node that came back yet"),
-                }
-                return;
-            }
+            Err(error) => return warn(shared, node, &error),
         }
+    }
+}
+
+fn warn(shared: &Shared, node: NodeId, why: impl Display) {
+    let node = shared.members.name(node);
+    match shared.failures.admit(&node, &why) {
+        Some(left_out) => tracing::warn!(%node, %why, left_out, "cannot check all blocks of a node that came back yet"),
+        None => tracing::debug!(%node, %why, "cannot check all blocks of a node that came back yet"),
     }
 }
 
@@ -178,8 +178,10 @@ async fn try_some(shared: &Shared, node: NodeId, disk: &DiskRecord, ask: Ask) ->
         )));
     }
     for (block, verdict) in &verdicts {
-        if let Verdict::Wrong(finding, why) = verdict {
-            membership::mark(shared, node, *block, finding, why).await?;
+        match verdict {
+            Verdict::Wrong(finding, why) => membership::mark(shared, node, *block, finding, why).await?,
+            Verdict::Unknown(why) => warn(shared, node, why),
+            Verdict::Right | Verdict::Obsolete => {}
         }
     }
     shared.came_back.with(node, |check| check.answered((disk.number, ask), &verdicts, last, shared.started.now()));
