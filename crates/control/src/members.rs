@@ -106,7 +106,7 @@ pub struct MemberStatus {
 /// The changes after a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// If the node had been down or lost: since when it is up, milliseconds since 1970.
+    /// If the node had been down or lost: since when it is up, milliseconds since 1970. [`Members::came_up`] confirms it.
     pub came_up: Option<u64>,
     /// Disks that failed (true) or recovered.
     pub disks: Vec<(DiskNumber, bool)>,
@@ -196,10 +196,6 @@ impl Members {
         let member = self.nodes.get_mut(&node).filter(|member| member.registered)?;
         (member.last_seen, member.fsyncs) = (now, fsyncs);
         let came_up = (member.record.state != NodeState::Up).then_some(now_ms);
-        if let Some(now_ms) = came_up {
-            member.record.came_back |= member.record.is_long_away(now_ms);
-            (member.record.state, member.record.since_ms) = (NodeState::Up, now_ms);
-        }
         let mut changed = Vec::new();
         for told in told {
             let Some(known) = member.record.disks.iter_mut().find(|known| *known.id == *told.id) else { continue };
@@ -211,6 +207,14 @@ impl Members {
             }
         }
         Some(Heartbeat { came_up, disks: changed })
+    }
+
+    /// It was recorded that a node had been down or lost, and is up since this moment. Until then, each heartbeat says so.
+    pub fn came_up(&mut self, node: NodeId, since_ms: u64) {
+        if let Some(member) = self.nodes.get_mut(&node).filter(|member| member.record.state != NodeState::Up) {
+            member.record.came_back |= member.record.is_long_away(since_ms);
+            (member.record.state, member.record.since_ms) = (NodeState::Up, since_ms);
+        }
     }
 
     /// Marks nodes as down that were silent for too long; returns them.

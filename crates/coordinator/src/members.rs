@@ -94,6 +94,11 @@ impl Members {
         self.lock().known.heartbeat(node, &reports(disks), fsyncs, self.started.now())
     }
 
+    /// It was recorded that a node is up again.
+    pub(crate) fn came_up(&self, node: NodeId, since_ms: u64) {
+        self.lock().known.came_up(node, since_ms);
+    }
+
     /// Marks nodes as down that were silent for too long; returns them.
     pub(crate) fn take_down_silent(&self) -> Vec<NodeRecord> {
         self.lock().known.take_down_silent(self.started.now())

@@ -150,10 +150,11 @@ impl MembershipService {
         shared.limit.waited(node, told.limited_ms, shared.started.now());
         let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         if let Some(since_ms) = heard.came_up {
-            tracing::info!(node = %name, "a node is up again");
             let _recording = shared.members.recording.lock().await;
             let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up, since_ms).await;
             written.map_err(|error| shared.meta_error(error))?;
+            shared.members.came_up(node, since_ms);
+            tracing::info!(node = %name, "a node is up again");
         }
         for (disk, failed) in heard.disks {
             tracing::warn!(node = %name, disk = disk.0, failed, "a disk changed its state");
