@@ -19,7 +19,7 @@ use weft_proto::{
         SendProbeRequest, SetLimitReply, SetLimitRequest, StartRequest, TaskEvent, agent_server::Agent,
     },
 };
-use weft_types::{BlockId, Error, GarbageReason, PlanId, Reaction, Result};
+use weft_types::{BlockId, Cause, Error, GarbageReason, PlanId, Reaction, Result};
 
 /// The service.
 pub(crate) struct Service(pub(crate) Arc<Node>);
@@ -163,19 +163,31 @@ impl Service {
 
 /// The state of a block in an answer.
 fn checked(disks: &Disks, disk: &str, id: BlockId) -> CheckedBlock {
-    // A block that its own disk lacks is not on another one that cannot be used.
+    let opened = disks.open_block(id).and_then(|(_, reader)| {
+        let (there, len) = (reader.stored_len()?, reader.meta().len());
+        let is_short = || Error::corrupt(format!("its file ends at {there} of {len} bytes"));
+        if there < len { Err(is_short()) } else { Ok(reader.units().to_vec()) }
+    });
+    // A block that its own disk lacks is not on another one that cannot be used or read.
     let is_lacking =
         || disks.by_id(disk).is_ok_and(|(_, store)| store.open(id).is_err_and(|it| it.reaction == Reaction::NotFound));
-    let (state, checksums, why) = match disks.open_block(id) {
-        Ok((_, reader)) => (1, reader.units().to_vec(), String::new()),
-        Err(error) => match error.reaction {
-            Reaction::NotFound => (2, Vec::new(), error.message),
-            Reaction::Corrupt => (3, Vec::new(), error.message),
-            Reaction::Replan if is_lacking() => (2, Vec::new(), "its disk does not have it".to_owned()),
-            _ => (0, Vec::new(), error.message),
-        },
+    let (state, checksums, why) = match opened.map_err(|error| (state_of(&error), error.message)) {
+        Ok(checksums) => (1, checksums, String::new()),
+        Err((0, _)) if is_lacking() => (2, Vec::new(), "its disk does not have it".to_owned()),
+        Err((state, why)) => (state, Vec::new(), why),
     };
     CheckedBlock { state, checksums, why }
+}
+
+/// The state of a block that cannot be opened.
+fn state_of(error: &Error) -> u32 {
+    match (error.reaction, error.cause) {
+        (Reaction::NotFound, _) => 2,
+        // It may be right, and the disk not in order.
+        (Reaction::Corrupt, Some(Cause::Unreadable)) => 0,
+        (Reaction::Corrupt, _) => 3,
+        _ => 0,
+    }
 }
 
 /// Why blocks were kept; empty if none were.
@@ -247,5 +259,39 @@ impl Agent for Service {
     async fn receive_probe(&self, request: Request<ReceiveProbeRequest>) -> Result<Response<ReceiveProbeReply>, Status> {
         let request = request.into_inner();
         answer(probe::receive(&self.0, request).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LocalDisks, state::Memory};
+    use rand::{SeedableRng as _, rngs::StdRng};
+    use weft_store::conformance;
+    use weft_types::ClusterId;
+
+    const CLUSTER: ClusterId = ClusterId(3);
+    const LEN: u64 = 5000;
+
+    #[tokio::test]
+    async fn a_block_is_wrong_if_its_file_is_short_and_unknown_if_it_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (paths, random) = ([dir.path().to_owned()], &mut StdRng::seed_from_u64(1));
+        let disks = Disks::open(&paths, &Memory::default(), CLUSTER, &LocalDisks, random, 0).ok().unwrap();
+        let id = disks.ids()[&dir.path().display().to_string()].clone();
+        let meta = conformance::block(CLUSTER, 1, LEN);
+        let mut writer = disks.by_id(&id).unwrap().1.create(&meta).unwrap();
+        writer.write_at(0, &conformance::pattern(LEN)).unwrap();
+        let units = writer.finish(None).unwrap().units;
+        let state = |block: BlockId| checked(&disks, &id, block);
+        assert_eq!(state(meta.id), CheckedBlock { state: 1, checksums: units, why: String::new() });
+        assert_eq!(state(BlockId { generation: 9, ..meta.id }).state, 2);
+        let mut shards = std::fs::read_dir(dir.path().join("blocks")).unwrap();
+        let file = shards.next().unwrap().unwrap().path().join(meta.id.to_string());
+        std::fs::File::options().write(true).open(file).unwrap().set_len(LEN - 1).unwrap();
+        let short = state(meta.id);
+        assert_eq!((short.state, &*short.why), (3, "its file ends at 4999 of 5000 bytes"));
+        assert_eq!(state_of(&Error::corrupt("cannot read it").cause(Cause::Unreadable)), 0);
+        assert_eq!(state_of(&Error::corrupt("the sidecar belongs to another block")), 3);
     }
 }

@@ -56,11 +56,11 @@ impl From<&Error> for Exit {
         match (error.cause, error.reaction) {
             (Some(Cause::TooFewNodes), _) => Self::TooFewNodes,
             (Some(Cause::NoSpace), _) => Self::NoSpace,
-            (None, Reaction::Retry | Reaction::Replan | Reaction::Fatal) => Self::Failed,
-            (None, Reaction::InvalidInput) => Self::Usage,
-            (None, Reaction::NotFound) => Self::NotFound,
-            (None, Reaction::Unavailable) => Self::Unavailable,
-            (None, Reaction::Corrupt) => Self::Corrupt,
+            (_, Reaction::Retry | Reaction::Replan | Reaction::Fatal) => Self::Failed,
+            (_, Reaction::InvalidInput) => Self::Usage,
+            (_, Reaction::NotFound) => Self::NotFound,
+            (_, Reaction::Unavailable) => Self::Unavailable,
+            (_, Reaction::Corrupt) => Self::Corrupt,
         }
     }
 }

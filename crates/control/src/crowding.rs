@@ -3,19 +3,17 @@
 //!
 //! A block moves only if no rack has too many afterwards, and no other stripe is touched. So blocks never go back and forth.
 
-use crate::{Time, retries::Pause, view::View};
+use crate::{Time, retries::Retries, view::View};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
-    time::Duration,
 };
 use weft_types::{FailureDomain, StripeId, StripeRecord};
 
 /// The most crowded stripes that are remembered. If there are more, the others are found after these were moved.
 const CROWDED_MAX: usize = 1 << 20;
-/// The pauses while none of the stripes that were tried could be moved.
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
-const PAUSE_LAST: Duration = Duration::from_secs(60);
+/// The most stripes that are looked at for those that are moved next.
+const LOOKED_AT_MAX: usize = 4_096;
 /// The most stripes that are moved at the same time.
 const MOVES_MAX: usize = 16;
 
@@ -41,6 +39,13 @@ impl Racks {
 /// The most blocks of a stripe in one rack.
 pub fn most_in_rack(stripe: &StripeRecord, view: &View) -> usize {
     in_racks(stripe, view).into_values().map(|blocks| blocks.len()).max().unwrap_or(0)
+}
+
+/// Whether a stripe with so many blocks in one rack may have too many, and other racks can help: by its own record, if its code is one of
+/// these tolerances. What is not is known without a look at its owner.
+pub fn may_be_crowded(stripe: &StripeRecord, most: usize, mut tolerances: impl Iterator<Item = usize>, racks: &Racks) -> bool {
+    let is_crowded = |tolerance: usize| most > tolerance && racks.fit(stripe.blocks.len(), tolerance);
+    stripe.copies.is_empty() && tolerances.any(is_crowded)
 }
 
 /// The blocks of a stripe that should be in other racks; none if it is not crowded, or if the racks cannot help. Of copies, only coded blocks
@@ -69,16 +74,15 @@ pub struct Crowded {
     stripes: BTreeSet<StripeId>,
     /// Whether some were forgotten.
     more: bool,
-    /// The last one that was tried.
+    /// The last one that was looked at.
     after: StripeId,
-    pause: Pause,
-    next_at: Time,
+    /// Those that could not be moved.
+    failed: Retries<StripeId>,
 }
 
 impl Default for Crowded {
     fn default() -> Self {
-        let pause = Pause::new(PAUSE_FIRST, PAUSE_LAST);
-        Self { stripes: BTreeSet::new(), more: false, after: StripeId(0), pause, next_at: Time::default() }
+        Self { stripes: BTreeSet::new(), more: false, after: StripeId(0), failed: Retries::default() }
     }
 }
 
@@ -87,6 +91,7 @@ impl Crowded {
     pub fn set(&mut self, stripe: StripeId, is_crowded: bool) {
         if !is_crowded {
             self.stripes.remove(&stripe);
+            self.failed.done(&stripe);
         } else if self.stripes.len() < CROWDED_MAX {
             self.stripes.insert(stripe);
         } else {
@@ -104,30 +109,38 @@ impl Crowded {
         self.stripes.is_empty() && std::mem::take(&mut self.more)
     }
 
-    /// The stripes to move now, for a cluster with so many nodes that are up. All have their turn.
-    pub fn next(&mut self, nodes: usize, now: Time) -> Vec<StripeId> {
-        if now < self.next_at {
-            return Vec::new();
-        }
+    /// The stripes to move next, besides those that are being moved, for a cluster with so many nodes that are up. All have their turn. One that
+    /// could not be moved rests, longer and longer, and no other waits for it.
+    pub fn next(&mut self, moving: &BTreeSet<StripeId>, nodes: usize, now: Time) -> Vec<StripeId> {
         let behind = self.stripes.range((Bound::Excluded(self.after), Bound::Unbounded));
         let before = self.stripes.range(..=self.after);
-        let next: Vec<StripeId> = behind.chain(before).copied().take((nodes / 2).clamp(1, MOVES_MAX)).collect();
-        self.after = next.last().copied().unwrap_or(StripeId(0));
+        let most = (nodes / 2).clamp(1, MOVES_MAX).saturating_sub(moving.len());
+        let (mut next, mut after) = (Vec::new(), self.after);
+        for stripe in behind.chain(before).take(LOOKED_AT_MAX) {
+            if next.len() == most {
+                break;
+            }
+            after = *stripe;
+            if !self.failed.rests(stripe, now) && !moving.contains(stripe) {
+                next.push(*stripe);
+            }
+        }
+        self.after = after;
         next
     }
 
-    /// What was tried has ended. If nothing was moved, waits longer and longer: what cannot be moved costs little.
-    pub fn ended(&mut self, moved: usize, now: Time) {
-        if moved == 0 {
-            self.next_at = now + self.pause.again();
+    /// The attempt to move blocks of a stripe has ended.
+    pub fn ended(&mut self, stripe: StripeId, is_moved: bool, now: Time) {
+        if is_moved {
+            self.failed.done(&stripe);
         } else {
-            self.try_again();
+            self.failed.failed(stripe, String::new(), now);
         }
     }
 
     /// Nodes or disks have come or gone.
     pub fn try_again(&mut self) {
-        (self.pause, self.next_at) = (Pause::new(PAUSE_FIRST, PAUSE_LAST), Time::default());
+        self.failed.retain(|_| false);
     }
 }
 
@@ -136,6 +149,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{home, stripe, view};
     use proptest::prelude::*;
+    use std::time::Duration;
 
     /// Nodes in racks by these numbers.
     fn in_racks_of(racks: &[u32]) -> View {
@@ -170,27 +184,68 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_moved_is_tried_less_and_less() {
+    fn a_stripe_that_no_rack_can_help_needs_no_look_at_its_owner() {
+        let may = |racks: &[u32], tolerances: &[usize]| {
+            let view = in_racks_of(racks);
+            may_be_crowded(&stripe(), most_in_rack(&stripe(), &view), tolerances.iter().copied(), &Racks::of(&view))
+        };
+        assert!(may(&[1, 1, 1, 2, 2, 2, 3, 3], &[2]));
+        assert!(!may(&[1, 1, 1, 2, 2, 2], &[2]), "two racks cannot keep it");
+        assert!(!may(&[1, 1, 1, 2, 2, 2, 3, 3], &[3]) && may(&[1, 1, 1, 2, 2, 2, 3, 3], &[3, 2]));
+        assert!(!may(&[1, 1, 2, 2, 3, 3], &[2]) && !may(&[1, 1, 1, 1, 1, 1], &[]));
+        let crowded = in_racks_of(&[1, 1, 1, 2, 2, 2, 3, 3]);
+        let mut copied = stripe();
+        copied.copies.push((0, weft_types::PlacedBlock { copy: 1, home: home(7), ..copied.blocks[&0] }));
+        assert!(!may_be_crowded(&copied, 3, [2].into_iter(), &Racks::of(&crowded)));
+    }
+
+    #[test]
+    fn what_cannot_be_moved_is_tried_less_and_less_and_delays_no_other() {
         let at = |seconds| Time::after(Duration::from_secs(seconds));
         let mut crowded = Crowded::default();
         (1..=5).for_each(|id| crowded.set(StripeId(id), true));
         let ids = |next: Vec<StripeId>| next.into_iter().map(|stripe| stripe.0).collect::<Vec<u64>>();
-        assert_eq!(ids(crowded.next(6, at(1))), [1, 2, 3]);
-        crowded.ended(0, at(1));
-        assert_eq!(ids(crowded.next(6, at(1))), [] as [u64; 0]);
-        assert_eq!(ids(crowded.next(6, at(2))), [4, 5, 1], "each has its turn");
+        let none = BTreeSet::new();
+        assert_eq!(ids(crowded.next(&none, 6, at(1))), [1, 2, 3]);
+        (1..=3).for_each(|id| crowded.ended(StripeId(id), false, at(1)));
+        assert_eq!(ids(crowded.next(&none, 6, at(1))), [4, 5], "these do not wait");
+        crowded.ended(StripeId(4), true, at(1));
+        crowded.ended(StripeId(5), false, at(1));
+        assert_eq!(ids(crowded.next(&none, 2, at(1))), [4], "more of its blocks may have to move");
         let mut tried = 0;
         for second in 2..602 {
-            if !crowded.next(6, at(second)).is_empty() {
+            for stripe in crowded.next(&none, 6, at(second)) {
                 tried += 1;
-                crowded.ended(0, at(second));
+                crowded.ended(stripe, false, at(second));
             }
         }
-        assert!((10..20).contains(&tried), "{tried} times in ten minutes");
+        assert!((5 * 10..5 * 20).contains(&tried), "{tried} times in ten minutes");
         crowded.try_again();
-        assert!(!crowded.next(6, at(602)).is_empty());
+        assert!(!crowded.next(&none, 6, at(602)).is_empty());
         (1..=5).for_each(|id| crowded.set(StripeId(id), false));
-        assert!(crowded.next(6, at(700)).is_empty() && crowded.count() == 0 && !crowded.take_forgotten());
+        assert!(crowded.next(&none, 6, at(700)).is_empty() && crowded.count() == 0 && !crowded.take_forgotten());
+    }
+
+    #[test]
+    fn what_is_being_moved_counts_and_is_not_chosen_again() {
+        let mut crowded = Crowded::default();
+        (1..=5).for_each(|id| crowded.set(StripeId(id), true));
+        let mut next = |moving: &[u64]| {
+            let moving = moving.iter().copied().map(StripeId).collect();
+            crowded.next(&moving, 6, Time::default()).into_iter().map(|stripe| stripe.0).collect::<Vec<u64>>()
+        };
+        assert_eq!((next(&[]), next(&[1, 2, 3])), (vec![1, 2, 3], vec![]));
+        assert_eq!((next(&[1, 3]), next(&[1, 3, 4]), next(&[1])), (vec![4], vec![], vec![5, 2]));
+    }
+
+    #[test]
+    fn one_look_is_bounded_and_all_have_their_turn() {
+        let (mut crowded, now) = (Crowded::default(), Time::default());
+        let last = 3 * LOOKED_AT_MAX as u64;
+        (1..=last).for_each(|id| crowded.set(StripeId(id), true));
+        (1..last).for_each(|id| crowded.ended(StripeId(id), false, now));
+        let looks: Vec<usize> = (0..3).map(|_| crowded.next(&BTreeSet::new(), 2, now).len()).collect();
+        assert_eq!(looks, [0, 0, 1]);
     }
 
     proptest! {

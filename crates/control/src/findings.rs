@@ -1,6 +1,10 @@
 //! What nodes report about their own blocks (lost, or corrupt in part), what is found when those of a node that came back are checked, and
 //! what of it is recorded.
 
+mod check;
+
+pub use check::{Ask, Check};
+
 use weft_types::{BlockId, BlockState, NodeId, Span, StripeRecord};
 
 /// A node's report about one of its blocks.
@@ -10,15 +14,6 @@ pub enum Finding {
     Lost(BlockState),
     /// These bytes of it are corrupt.
     Corrupt(Vec<Span>),
-}
-
-/// Blocks that must all be bad in one answer before their disk is in doubt.
-const DOUBTFUL_FROM: usize = 5;
-
-/// Whether so many of the blocks that a node was asked for are bad that its disk is in doubt, and not each of them: it may answer no read for
-/// a while, or not be mounted. Nothing is concluded then.
-pub fn is_disk_in_doubt(asked: usize, bad: usize) -> bool {
-    asked >= DOUBTFUL_FROM && bad == asked
 }
 
 /// What a node says about a block that it should have.
@@ -34,26 +29,45 @@ pub enum Seen {
     Unknown(String),
 }
 
+/// What is to be said of a block after its node was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is what was written.
+    Right,
+    /// What is wrong with it, and why.
+    Wrong(Finding, String),
+    /// It cannot be said now, and why.
+    Unknown(String),
+    /// It is not the stripe's block there any more.
+    Obsolete,
+}
+
 impl Seen {
-    /// What is wrong with a node's block of this stripe, and why; `None` if it is right, or no longer the stripe's block.
-    pub fn finding(&self, stripe: &StripeRecord, node: NodeId, block: BlockId) -> Option<(Finding, String)> {
-        let placed = stripe.find(block.index, block.copy).filter(|placed| placed.home.node == node);
-        let is_current =
-            placed.is_some_and(|placed| placed.generation == block.generation && placed.state == BlockState::Ok) && stripe.ended;
-        if !is_current {
-            return None;
-        }
+    /// What is to be said of a node's block. `stripe`: its stripe now, if it exists.
+    pub fn verdict(self, stripe: Option<&StripeRecord>, node: NodeId, block: BlockId) -> Verdict {
+        let Some(stripe) = stripe.filter(|stripe| is_current(stripe, node, block)) else { return Verdict::Obsolete };
         match self {
             Self::There(checksums) => {
                 let recorded = stripe.checksums.get(usize::from(block.index)).filter(|recorded| !recorded.is_empty());
-                let differs = recorded.is_some_and(|recorded| recorded != checksums);
-                differs.then(|| (Finding::Lost(BlockState::Corrupt), "its checksums are not those that were recorded".to_owned()))
+                match recorded {
+                    Some(recorded) if *recorded != checksums => {
+                        let why = "its checksums are not those that were recorded";
+                        Verdict::Wrong(Finding::Lost(BlockState::Corrupt), why.to_owned())
+                    }
+                    _ => Verdict::Right,
+                }
             }
-            Self::Absent(why) => Some((Finding::Lost(BlockState::Missing), why.clone())),
-            Self::Damaged(why) => Some((Finding::Lost(BlockState::Corrupt), why.clone())),
-            Self::Unknown(_) => None,
+            Self::Absent(why) => Verdict::Wrong(Finding::Lost(BlockState::Missing), why),
+            Self::Damaged(why) => Verdict::Wrong(Finding::Lost(BlockState::Corrupt), why),
+            Self::Unknown(why) => Verdict::Unknown(why),
         }
     }
+}
+
+/// Whether a block is the stripe's on a node, as far as is recorded, and not known to be bad.
+pub fn is_current(stripe: &StripeRecord, node: NodeId, block: BlockId) -> bool {
+    let placed = stripe.find(block.index, block.copy).filter(|placed| placed.home.node == node);
+    placed.is_some_and(|placed| placed.generation == block.generation && placed.state == BlockState::Ok) && stripe.ended
 }
 
 /// The consequences of a report.
@@ -106,12 +120,6 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_in_doubt_if_all_its_blocks_are_bad() {
-        assert!(is_disk_in_doubt(5, 5) && is_disk_in_doubt(20, 20));
-        assert!(!is_disk_in_doubt(20, 19) && !is_disk_in_doubt(4, 4) && !is_disk_in_doubt(0, 0));
-    }
-
-    #[test]
     fn only_a_blocks_home_can_report_it_as_bad() {
         let (stripe, mut coming) = (stripe(), stripe());
         coming.ended = false;
@@ -125,25 +133,26 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_absent_damaged_or_another_is_lost_if_it_is_still_the_stripes() {
+    fn a_block_that_is_absent_damaged_or_another_is_wrong_if_it_is_still_the_stripes() {
         let stripe = stripe();
         let block = |generation| BlockId { stripe: stripe.id, index: 1, copy: 0, generation };
-        let found =
-            |seen: Seen, node, generation| seen.finding(&stripe, NodeId(node), block(generation)).map(|(finding, _)| finding);
-        let (right, absent) = (Seen::There(vec![11]), Seen::Absent("no".into()));
-        assert_eq!(found(right, 2, 1), None);
-        assert_eq!(found(Seen::There(vec![12]), 2, 1), Some(Finding::Lost(BlockState::Corrupt)));
-        assert_eq!(found(absent.clone(), 2, 1), Some(Finding::Lost(BlockState::Missing)));
-        assert_eq!(found(Seen::Damaged("its sidecar".into()), 2, 1), Some(Finding::Lost(BlockState::Corrupt)));
-        assert_eq!(found(Seen::Unknown("busy".into()), 2, 1), None);
-        assert_eq!(
-            (found(absent.clone(), 3, 1), found(absent.clone(), 2, 2)),
-            (None, None),
-            "it was rebuilt elsewhere, or again"
-        );
+        let verdict = |seen: Seen, node, generation| seen.verdict(Some(&stripe), NodeId(node), block(generation));
+        let wrong = |state, why: &str| Verdict::Wrong(Finding::Lost(state), why.to_owned());
+        let absent = Seen::Absent("no".into());
+        assert_eq!(verdict(Seen::There(vec![11]), 2, 1), Verdict::Right);
+        let differs = wrong(BlockState::Corrupt, "its checksums are not those that were recorded");
+        assert_eq!(verdict(Seen::There(vec![12]), 2, 1), differs);
+        assert_eq!(verdict(absent.clone(), 2, 1), wrong(BlockState::Missing, "no"));
+        assert_eq!(verdict(Seen::Damaged("its sidecar".into()), 2, 1), wrong(BlockState::Corrupt, "its sidecar"));
+        assert_eq!(verdict(Seen::Unknown("busy".into()), 2, 1), Verdict::Unknown("busy".into()));
+        for (node, generation) in [(3, 1), (2, 2)] {
+            assert_eq!(verdict(absent.clone(), node, generation), Verdict::Obsolete, "it was rebuilt elsewhere, or again");
+        }
         let mut coming = stripe.clone();
         coming.ended = false;
-        assert_eq!(absent.finding(&coming, NodeId(2), block(1)), None);
+        for stripe in [Some(&coming), None] {
+            assert_eq!(absent.clone().verdict(stripe, NodeId(2), block(1)), Verdict::Obsolete);
+        }
     }
 
     #[test]

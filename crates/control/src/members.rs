@@ -106,7 +106,7 @@ pub struct MemberStatus {
 /// The changes after a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// If the node had been down or lost: since when it is up, milliseconds since 1970.
+    /// If the node had been down or lost: since when it is up, milliseconds since 1970. [`Members::came_up`] confirms it.
     pub came_up: Option<u64>,
     /// Disks that failed (true) or recovered.
     pub disks: Vec<(DiskNumber, bool)>,
@@ -196,10 +196,6 @@ impl Members {
         let member = self.nodes.get_mut(&node).filter(|member| member.registered)?;
         (member.last_seen, member.fsyncs) = (now, fsyncs);
         let came_up = (member.record.state != NodeState::Up).then_some(now_ms);
-        if let Some(now_ms) = came_up {
-            member.record.came_back |= member.record.is_long_away(now_ms);
-            (member.record.state, member.record.since_ms) = (NodeState::Up, now_ms);
-        }
         let mut changed = Vec::new();
         for told in told {
             let Some(known) = member.record.disks.iter_mut().find(|known| *known.id == *told.id) else { continue };
@@ -213,12 +209,28 @@ impl Members {
         Some(Heartbeat { came_up, disks: changed })
     }
 
+    /// It was recorded that a node had been down or lost, and is up since this moment. Until then, each heartbeat says so.
+    pub fn came_up(&mut self, node: NodeId, since_ms: u64) {
+        if let Some(member) = self.nodes.get_mut(&node).filter(|member| member.record.state != NodeState::Up) {
+            member.record.came_back |= member.record.is_long_away(since_ms);
+            (member.record.state, member.record.since_ms) = (NodeState::Up, since_ms);
+        }
+    }
+
     /// Marks nodes as down that were silent for too long; returns them.
     pub fn take_down_silent(&mut self, now: Time) -> Vec<NodeRecord> {
         let silent = |member: &Member| member.record.state == NodeState::Up && now.since(member.last_seen) > self.down_after;
         let silent = self.nodes.values().filter(|member| silent(member));
         let silent: Vec<(NodeId, u64)> = silent.map(|member| (member.record.id, self.ms(member.last_seen))).collect();
         silent.into_iter().filter_map(|(node, since_ms)| self.change(node, NodeState::Down, since_ms)).collect()
+    }
+
+    /// It could not be recorded that a node is down. If it stays silent, it is taken down again: otherwise it would not be recorded later that it
+    /// is lost, and its blocks would not be checked when it comes back.
+    pub fn not_recorded(&mut self, node: NodeId) {
+        if let Some(member) = self.nodes.get_mut(&node).filter(|member| member.record.state == NodeState::Down) {
+            member.record.state = NodeState::Up;
+        }
     }
 
     /// Declares nodes lost that are down; returns them.
@@ -310,7 +322,16 @@ impl Members {
 
     /// The status of all nodes.
     pub fn statuses(&self, now: Time) -> Vec<MemberStatus> {
-        let status = |member: &Member| MemberStatus {
+        self.nodes.values().map(|member| self.status_of(member, now)).collect()
+    }
+
+    /// The status of a node, if the metadata has it.
+    pub fn status(&self, node: NodeId, now: Time) -> Option<MemberStatus> {
+        self.nodes.get(&node).map(|member| self.status_of(member, now))
+    }
+
+    fn status_of(&self, member: &Member, now: Time) -> MemberStatus {
+        MemberStatus {
             record: member.record.clone(),
             up: self.is_member_up(member, now),
             silent_for: now.since(member.last_seen),
@@ -318,8 +339,7 @@ impl Members {
             disks: member.disks.clone(),
             coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
             fsyncs: member.fsyncs,
-        };
-        self.nodes.values().map(status).collect()
+        }
     }
 
     /// Sets the number of blocks on each disk, from the metadata; a disk that is missing has none.

@@ -49,8 +49,13 @@ impl<K: Ord> Retries<K> {
 
     /// Records a failed attempt. Returns the number of failures, and the pause before the next attempt.
     pub fn failed(&mut self, what: K, why: String, now: Time) -> (u32, Duration) {
+        self.failed_within(what, why, (PAUSE_FIRST, PAUSE_LAST), now)
+    }
+
+    /// Like [`failed`](Self::failed), with another first and another last pause.
+    pub fn failed_within(&mut self, what: K, why: String, (first, last): (Duration, Duration), now: Time) -> (u32, Duration) {
         let times = self.0.get(&what).map_or(0, |tried| tried.times).saturating_add(1);
-        let pause = PAUSE_FIRST.saturating_mul(1 << (times - 1).min(16)).min(PAUSE_LAST);
+        let pause = first.saturating_mul(1 << (times - 1).min(16)).min(last);
         if self.0.len() < TRIED_MAX || self.0.contains_key(&what) {
             self.0.insert(what, Tried { times, again_at: now + pause, why });
         }

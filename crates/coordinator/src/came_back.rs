@@ -1,50 +1,53 @@
 //! Checks the blocks of nodes that came back after they were lost or away for long: what their disks may have lost meanwhile is rebuilt at
 //! once, and not found by a later read. What is right is kept, and counts as there from the moment the node is back.
 //!
-//! A page of the metadata at a time, the node looks for its blocks and tells the checksums in their sidecars. The bytes themselves are
-//! checked by every read. Whether a node is still to be checked is in the metadata, so the next coordinator continues.
+//! The shell around [`Check`], which decides. Some blocks at a time, the node looks for them and tells the checksums in their sidecars. The
+//! bytes themselves are checked by every read. Whether a node is still to be checked is in the metadata, so the next coordinator begins again.
 
 use crate::{members::Session, membership, shared::Shared};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::MissedTickBehavior;
-use weft_control::{
-    findings::{self, Seen},
-    retries::Retries,
-};
+use weft_control::findings::{Ask, Check, Seen, Verdict, is_current};
 use weft_proto::{rpc, v1};
-use weft_types::{BlockId, Error, Home, NodeId, Result, StripeId, StripeRecord};
+use weft_types::{BlockId, DiskNumber, DiskRecord, Error, Home, NodeId, Result, StripeId, StripeRecord};
 
 /// How often to look for nodes that came back.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Nodes that are checked at the same time.
+const NODES_AT_ONCE: usize = 8;
 /// Blocks that one call checks. A disk that must seek for each answers in time.
-const BLOCKS_PER_PAGE: u32 = 20;
-/// The pause between two pages, which leaves time for other work of the metadata and the disks.
-const PAGE_PAUSE: Duration = Duration::from_millis(20);
+const BLOCKS_PER_CALL: usize = 20;
+/// The pause between two calls, which leaves time for other work of the metadata and the disks.
+const CALL_PAUSE: Duration = Duration::from_millis(20);
 
 /// How far the checks are, by node.
 #[derive(Debug, Default)]
-pub(crate) struct Checks(Mutex<BTreeMap<NodeId, Checked>>);
-
-/// How far the check of a node is.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Checked {
-    /// Blocks that were checked.
-    pub(crate) blocks: u64,
-    /// Of these, the ones that are missing or not what was written.
-    pub(crate) bad: u64,
-}
+pub(crate) struct Checks(Mutex<BTreeMap<NodeId, Check>>);
 
 impl Checks {
-    /// How far the check of a node is.
-    pub(crate) fn of(&self, node: NodeId) -> Checked {
-        self.lock().get(&node).copied().unwrap_or_default()
+    /// How many blocks of a node were checked, and how many of these are missing or not what was written; `None` if nothing of it can be
+    /// checked now.
+    pub(crate) fn of(&self, node: NodeId) -> Option<(u64, u64)> {
+        match self.lock().get(&node) {
+            Some(check) if check.waits_for_disks() => None,
+            Some(check) => Some((check.blocks, check.bad)),
+            None => Some((0, 0)),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Checked>> {
+    /// Changes the check of a node, which may begin with that.
+    fn with<T>(&self, node: NodeId, change: impl FnOnce(&mut Check) -> T) -> T {
+        change(self.lock().entry(node).or_default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Check>> {
         // A poisoned lock is safe to use: each change is one call.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,105 +55,161 @@ impl Checks {
 
 /// Checks for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut tried = Retries::default();
+    let (mut under_way, mut busy, mut last) = (FuturesUnordered::new(), BTreeSet::new(), NodeId(0));
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        look.tick().await;
-        let back = shared.members.statuses().into_iter().filter(|it| it.up && it.record.came_back);
-        for node in back.map(|it| it.record.id) {
-            if !tried.is_due(&node, shared.started.now()) {
-                continue;
-            }
-            let name = shared.members.name(node);
-            match check_node(&shared, node).await {
-                Ok(Checked { blocks, bad }) => {
-                    tracing::info!(node = %name, blocks, bad, "checked the blocks of a node that came back");
-                    tried.done(&node);
+        tokio::select! {
+            biased;
+            Some(node) = under_way.next() => busy.retain(|it| *it != node),
+            _ = look.tick() => {
+                let back = back(&shared);
+                // All have their turn.
+                let in_turn = back.range((Bound::Excluded(last), Bound::Unbounded)).chain(back.range(..=last));
+                for node in in_turn {
+                    if busy.len() < NODES_AT_ONCE && busy.insert(*node) {
+                        last = *node;
+                        let (shared, node) = (&shared, *node);
+                        under_way.push(async move {
+                            check_node(shared, node).await;
+                            node
+                        });
+                    }
                 }
-                Err(error) => {
-                    tracing::warn!(node = %name, %error, "cannot check all blocks of a node that came back yet");
-                    tried.failed(node, String::new(), shared.started.now());
-                }
             }
-            shared.came_back.lock().remove(&node);
         }
     }
 }
 
-async fn check_node(shared: &Shared, node: NodeId) -> Result<Checked> {
-    let session = shared.members.session(node).ok_or_else(|| Error::retry("the node is down again"))?;
-    shared.came_back.lock().insert(node, Checked::default());
-    let mut unknown = None;
-    // The session knows the disks as they were at the registration.
-    let now = shared.members.statuses().into_iter().find(|status| status.record.id == node).map(|status| status.record.disks);
-    for disk in now.unwrap_or_default().iter().filter(|disk| !disk.failed) {
-        let home = Home { node, disk: disk.number };
-        let mut after = None;
-        loop {
-            let page = shared.meta.blocks_on(home, after, BLOCKS_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
-            let why = check_page(shared, &session, &disk.id, &page.items).await?;
-            unknown = unknown.or(why);
-            after = page.items.last().copied();
-            if !page.more || after.is_none() {
-                break;
-            }
-            tokio::time::sleep(PAGE_PAUSE).await;
+/// The nodes that came back. What is known of others is forgotten: when they come back from a long absence, all of their blocks are checked.
+fn back(shared: &Shared) -> BTreeSet<NodeId> {
+    let now_ms = shared.now_ms();
+    let statuses = shared.members.statuses().into_iter().filter(|it| it.record.came_back && !it.record.is_long_away(now_ms));
+    let back: BTreeMap<NodeId, bool> = statuses.map(|it| (it.record.id, it.up)).collect();
+    shared.came_back.lock().retain(|node, _| back.contains_key(node));
+    back.into_iter().filter_map(|(node, up)| up.then_some(node)).collect()
+}
+
+/// Checks what can be checked now of a node's blocks.
+async fn check_node(shared: &Shared, node: NodeId) {
+    loop {
+        let Some(status) = shared.members.status(node).filter(|it| it.up && it.record.came_back) else { return };
+        let disks: Vec<(DiskNumber, bool)> = status.record.disks.iter().map(|disk| (disk.number, !disk.failed)).collect();
+        let (next, is_over) = shared.came_back.with(node, |check| {
+            let next = check.next(&disks, BLOCKS_PER_CALL, shared.started.now());
+            (next, check.is_over())
+        });
+        let done = match next {
+            Some((number, ask)) => match status.record.disks.iter().find(|disk| disk.number == number) {
+                Some(disk) => check_some(shared, node, disk, ask).await.map(|()| false),
+                None => return,
+            },
+            None if is_over => record(shared, node).await.map(|()| true),
+            None => return,
+        };
+        match done {
+            Ok(true) => return,
+            Ok(false) => tokio::time::sleep(CALL_PAUSE).await,
+            Err(error) => return warn(shared, node, &error),
         }
     }
-    if let Some(why) = unknown {
-        return Err(Error::retry(why));
+}
+
+fn warn(shared: &Shared, node: NodeId, why: impl Display) {
+    let node = shared.members.name(node);
+    match shared.failures.admit(&node, &why) {
+        Some(left_out) => tracing::warn!(%node, %why, left_out, "cannot check all blocks of a node that came back yet"),
+        None => tracing::debug!(%node, %why, "cannot check all blocks of a node that came back yet"),
     }
+}
+
+/// Records that a node has been checked.
+async fn record(shared: &Shared, node: NodeId) -> Result<()> {
     shared.meta.set_checked(shared.epoch, node).await.map_err(|error| shared.meta_error(error))?;
     shared.members.checked(node);
-    Ok(shared.came_back.of(node))
+    let check = shared.came_back.lock().remove(&node).unwrap_or_default();
+    let name = shared.members.name(node);
+    tracing::info!(node = %name, blocks = check.blocks, bad = check.bad, "checked the blocks of a node that came back");
+    Ok(())
 }
 
-/// Checks some blocks of a node, and records what is wrong. Returns why it cannot be said of one, if so.
-async fn check_page(shared: &Shared, session: &Session, disk: &str, blocks: &[BlockId]) -> Result<Option<String>> {
-    if blocks.is_empty() {
-        return Ok(None);
+/// Asks a disk for some blocks, and records what is wrong. After an error the same is asked again, after a pause.
+async fn check_some(shared: &Shared, node: NodeId, disk: &DiskRecord, ask: Ask) -> Result<()> {
+    let checked = try_some(shared, node, disk, ask).await;
+    if checked.is_err() {
+        shared.came_back.with(node, |check| check.failed(disk.number, shared.started.now()));
     }
+    checked
+}
+
+async fn try_some(shared: &Shared, node: NodeId, disk: &DiskRecord, ask: Ask) -> Result<()> {
+    let (blocks, last) = match &ask {
+        Ask::Behind(after) => {
+            let home = Home { node, disk: disk.number };
+            let page = shared.meta.blocks_on(home, *after, BLOCKS_PER_CALL as u32).await;
+            let page = page.map_err(|error| shared.meta_error(error))?;
+            let last = page.items.last().copied().filter(|_| page.more);
+            (page.items, last)
+        }
+        // Some may have been rebuilt elsewhere.
+        Ask::Again(blocks) => {
+            let stripes = stripes_of(shared, blocks).await?;
+            let is_there = |block: &&BlockId| stripes.get(&block.stripe).is_some_and(|stripe| is_current(stripe, node, **block));
+            (blocks.iter().filter(is_there).copied().collect(), None)
+        }
+    };
+    let verdicts = match &ask {
+        _ if blocks.is_empty() => Vec::new(),
+        Ask::Again(_) if disk.failed => {
+            blocks.into_iter().map(|block| (block, Verdict::Unknown("its disk cannot be used".to_owned()))).collect()
+        }
+        // Its blocks are rebuilt elsewhere, or the disk can be used again.
+        Ask::Behind(_) if disk.failed => {
+            shared.came_back.with(node, |check| check.failed(disk.number, shared.started.now()));
+            return Ok(());
+        }
+        _ => asked(shared, node, &disk.id, &blocks).await?,
+    };
+    if shared.came_back.with(node, |check| check.is_in_doubt(disk.number, &verdicts, shared.started.now())) {
+        return Err(Error::retry(format!(
+            "disk {} has none of {} blocks as they were written: is it in order?",
+            disk.path,
+            verdicts.len()
+        )));
+    }
+    for (block, verdict) in &verdicts {
+        match verdict {
+            Verdict::Wrong(finding, why) => membership::mark(shared, node, *block, finding, why).await?,
+            Verdict::Unknown(why) => warn(shared, node, why),
+            Verdict::Right | Verdict::Obsolete => {}
+        }
+    }
+    shared.came_back.with(node, |check| check.answered((disk.number, ask), &verdicts, last, shared.started.now()));
+    Ok(())
+}
+
+/// Asks a node for blocks on one of its disks.
+async fn asked(shared: &Shared, node: NodeId, disk: &str, blocks: &[BlockId]) -> Result<Vec<(BlockId, Verdict)>> {
+    let Session { channel, .. } = shared.members.session(node).ok_or_else(|| Error::retry("the node is down again"))?;
     let encoded = blocks.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
     let encoded = encoded.map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))?;
     let request = v1::CheckBlocksRequest { blocks: encoded, disk: disk.to_owned() };
-    let mut agent = rpc::agent_client(session.channel.clone());
+    let mut agent = rpc::agent_client(channel);
     let reply = shared.answer(agent.check_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
     if reply.blocks.len() != blocks.len() {
         return Err(Error::invalid(format!("it answers for {} of {} blocks", reply.blocks.len(), blocks.len())));
     }
     // Looked up behind the answer: what was replaced before is not judged.
+    let stripes = stripes_of(shared, blocks).await?;
+    let verdict =
+        |(block, told): (&BlockId, v1::CheckedBlock)| (*block, seen(told).verdict(stripes.get(&block.stripe), node, *block));
+    Ok(blocks.iter().zip(reply.blocks).map(verdict).collect())
+}
+
+async fn stripes_of(shared: &Shared, blocks: &[BlockId]) -> Result<BTreeMap<StripeId, StripeRecord>> {
     let ids: BTreeSet<StripeId> = blocks.iter().map(|block| block.stripe).collect();
     let stripes = shared.meta.find_stripes(ids.into_iter().collect()).await.map_err(|error| shared.meta_error(error))?;
-    let stripes: BTreeMap<StripeId, StripeRecord> = stripes.into_iter().map(|stripe| (stripe.id, stripe)).collect();
-    let node = session.record.id;
-    let judged: Vec<_> = blocks
-        .iter()
-        .zip(reply.blocks.into_iter().map(seen))
-        .map(|(block, seen)| {
-            let found = stripes.get(&block.stripe).and_then(|stripe| seen.finding(stripe, node, *block));
-            (*block, seen, found)
-        })
-        .collect();
-    if findings::is_disk_in_doubt(judged.len(), judged.iter().filter(|(.., found)| found.is_some()).count()) {
-        return Err(Error::retry(format!(
-            "disk {disk} has none of {} blocks as they were written: is it in order?",
-            judged.len()
-        )));
-    }
-    let mut unknown = None;
-    for (block, seen, found) in judged {
-        if let Seen::Unknown(why) = seen {
-            unknown = unknown.or(Some(why));
-        }
-        if let Some((finding, why)) = &found {
-            membership::mark(shared, node, block, finding, why).await?;
-        }
-        let mut checks = shared.came_back.lock();
-        let checked = checks.entry(node).or_default();
-        (checked.blocks, checked.bad) = (checked.blocks + 1, checked.bad + u64::from(found.is_some()));
-    }
-    Ok(unknown)
+    Ok(stripes.into_iter().map(|stripe| (stripe.id, stripe)).collect())
 }
 
 fn seen(told: v1::CheckedBlock) -> Seen {

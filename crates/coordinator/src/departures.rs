@@ -70,8 +70,10 @@ async fn remove(shared: &Shared, leaver: Leaver) -> Result<u64> {
 }
 
 fn status_of(shared: &Shared, node: NodeId) -> Result<MemberStatus> {
-    let found = shared.members.statuses().into_iter().find(|status| status.record.id == node);
-    found.ok_or_else(|| Error::not_found(format!("there is no node {node}: `weft node ls` lists the nodes")))
+    shared
+        .members
+        .status(node)
+        .ok_or_else(|| Error::not_found(format!("there is no node {node}: `weft node ls` lists the nodes")))
 }
 
 fn disk(record: &weft_types::DiskRecord) -> v1::Disk {

@@ -186,7 +186,7 @@ pub(crate) async fn set(shared: &Shared, asked: &v1::AutoRepair) -> Result<()> {
 /// What the cluster does about its bad blocks.
 pub(crate) fn show(shared: &Shared) -> v1::Healing {
     let statuses = shared.members.statuses();
-    let returned = statuses.iter().filter(|it| it.up && it.record.came_back).map(|it| returned(shared, it)).collect();
+    let returned = statuses.iter().filter(|it| it.up && it.record.came_back).filter_map(|it| returned(shared, it)).collect();
     let names: BTreeMap<NodeId, String> = statuses.into_iter().map(|it| (it.record.id, it.record.name.to_string())).collect();
     let (limit, least_ms) = (limit::text(shared), limit::least_ms(shared, None));
     let health = shared.health.lock();
@@ -215,10 +215,11 @@ pub(crate) fn show(shared: &Shared) -> v1::Healing {
     }
 }
 
-fn returned(shared: &Shared, it: &MemberStatus) -> v1::ReturnedNode {
-    let (node, checked) = (it.record.id, shared.came_back.of(it.record.id));
+/// How far the check of a node that came back is; `None` if nothing of it can be checked now.
+fn returned(shared: &Shared, it: &MemberStatus) -> Option<v1::ReturnedNode> {
+    let (checked, bad) = shared.came_back.of(it.record.id)?;
     let blocks = it.disks.values().map(|disk| disk.blocks).sum();
-    v1::ReturnedNode { node: node.0, name: it.record.name.to_string(), blocks, checked: checked.blocks, bad: checked.bad }
+    Some(v1::ReturnedNode { node: it.record.id.0, name: it.record.name.to_string(), blocks, checked, bad })
 }
 
 fn waiting(it: healer::Waiting) -> v1::WaitingStripes {

@@ -181,20 +181,17 @@ impl Keeper {
     ) -> Result<BTreeSet<StripeId>> {
         let mut crowded = BTreeSet::new();
         stripes.retain(|(.., most)| *most > 1);
-        if stripes.is_empty() {
-            return Ok(crowded);
-        }
-        // Objects are looked up only for the few stripes that some code would not allow.
+        let Some(racks) = self.racks.clone().filter(|_| !stripes.is_empty()) else { return Ok(crowded) };
+        // Objects are looked up only for the few stripes that some code would not allow and that other racks can help.
         let codes = codes_in_use(shared).await?;
-        let of_size = |stripe: &StripeRecord| {
+        stripes.retain(|(stripe, _, most)| {
             let same = |code: &&SharedCode| (code.k(), code.m()) == (stripe.layout.k as usize, stripe.layout.m as usize);
-            codes.iter().filter(same).map(|code| code.tolerance()).min().unwrap_or(0)
-        };
-        stripes.retain(|(stripe, _, most)| *most > of_size(stripe));
+            let tolerances = codes.iter().filter(same).map(|code| code.tolerance());
+            crowding::may_be_crowded(stripe, *most, tolerances, &racks)
+        });
         for (stripe, version, _) in stripes {
             if let Some(Coding { code, failure_domain }) = self.coding_of(shared, version).await?
-                && let Some(racks) = &self.racks
-                && !crowding::excess(stripe, code.tolerance(), failure_domain, racks, view).is_empty()
+                && !crowding::excess(stripe, code.tolerance(), failure_domain, &racks, view).is_empty()
             {
                 crowded.insert(stripe.id);
             }

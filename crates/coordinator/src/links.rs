@@ -1,7 +1,12 @@
 //! Measures the capacity of links between nodes by probes, at intervals and on request. The figures are in memory:
 //! after a restart of the coordinator they are measured again.
 
-use crate::{config::CoordinatorConfig, members::Session, options, shared::Shared};
+use crate::{
+    config::CoordinatorConfig,
+    members::Session,
+    options,
+    shared::{Shared, while_read},
+};
 use futures::{StreamExt, stream::FuturesUnordered};
 use rand::{Rng, seq::SliceRandom};
 use std::{
@@ -206,13 +211,7 @@ pub(crate) fn measure(
     }
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::clone(shared);
-    tokio::spawn(async move {
-        tokio::select! {
-            biased;
-            () = events.closed() => {}
-            () = measure_all(&shared, pairs, &events) => {}
-        }
-    });
+    tokio::spawn(async move { while_read(&events, measure_all(&shared, pairs, &events)).await });
     Ok(told)
 }
 

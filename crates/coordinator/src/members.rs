@@ -94,9 +94,19 @@ impl Members {
         self.lock().known.heartbeat(node, &reports(disks), fsyncs, self.started.now())
     }
 
+    /// It was recorded that a node is up again.
+    pub(crate) fn came_up(&self, node: NodeId, since_ms: u64) {
+        self.lock().known.came_up(node, since_ms);
+    }
+
     /// Marks nodes as down that were silent for too long; returns them.
     pub(crate) fn take_down_silent(&self) -> Vec<NodeRecord> {
         self.lock().known.take_down_silent(self.started.now())
+    }
+
+    /// It could not be recorded that a node is down.
+    pub(crate) fn not_recorded(&self, node: NodeId) {
+        self.lock().known.not_recorded(node);
     }
 
     /// Declares nodes lost that are down; returns them.
@@ -182,6 +192,11 @@ impl Members {
     /// The status of all nodes.
     pub(crate) fn statuses(&self) -> Vec<MemberStatus> {
         self.lock().known.statuses(self.started.now())
+    }
+
+    /// The status of a node, if the metadata has it.
+    pub(crate) fn status(&self, node: NodeId) -> Option<MemberStatus> {
+        self.lock().known.status(node, self.started.now())
     }
 
     /// Sets the number of blocks on the disks, from the metadata.

@@ -150,10 +150,11 @@ impl MembershipService {
         shared.limit.waited(node, told.limited_ms, shared.started.now());
         let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         if let Some(since_ms) = heard.came_up {
-            tracing::info!(node = %name, "a node is up again");
             let _recording = shared.members.recording.lock().await;
             let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up, since_ms).await;
             written.map_err(|error| shared.meta_error(error))?;
+            shared.members.came_up(node, since_ms);
+            tracing::info!(node = %name, "a node is up again");
         }
         for (disk, failed) in heard.disks {
             tracing::warn!(node = %name, disk = disk.0, failed, "a disk changed its state");
@@ -173,14 +174,21 @@ impl MembershipService {
 /// Marks nodes as down that were silent for too long, in the metadata too.
 pub(crate) async fn take_down_silent(shared: &Shared) {
     for node in shared.members.take_down_silent() {
-        tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
         let _recording = shared.members.recording.lock().await;
         if shared.members.is_up(node.id) {
             continue;
         }
-        if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down, node.since_ms).await {
-            let error = shared.meta_error(error);
-            tracing::error!(node = %node.name, %error, "cannot record a node's change of state");
+        match shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down, node.since_ms).await {
+            Ok(()) => {
+                tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
+            }
+            Err(error) => {
+                let error = shared.meta_error(error);
+                shared.members.not_recorded(node.id);
+                if let Some(left_out) = shared.failures.admit(&node.name, &error) {
+                    tracing::error!(node = %node.name, %error, left_out, "cannot record that a node is down, trying again and again");
+                }
+            }
         }
     }
 }
@@ -214,7 +222,13 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
         Some(Finding::Corrupt(bytes)) => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
     };
     if marked.map_err(|error| shared.meta_error(error))? {
-        tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "found a bad block: reads rebuild it until it is replaced");
+        let node = shared.members.name(node);
+        match shared.failures.admit(&node, cause) {
+            Some(left_out) => {
+                tracing::error!(%block, %node, ?finding, cause, left_out, "found a bad block: reads rebuild it until it is replaced");
+            }
+            None => tracing::debug!(%block, %node, ?finding, cause, "found a bad block"),
+        }
     }
     Ok(())
 }

@@ -192,22 +192,31 @@ impl Rebuilder<'_> {
             biased;
             report = finishing => report,
             // The agents end tasks whose events no one reads.
-            () = self.needless(machine) => return Err(Error::unavailable("its blocks came back with their nodes")),
+            why = self.needless(machine) => return Err(Error::unavailable(why)),
         };
         membership::note_bad_blocks(shared, &report).await;
         Ok(report)
     }
 
-    /// Waits until the nodes of all lost blocks have come back; for ever if that does not matter.
-    async fn needless(self, machine: &rebuild::Rebuild) {
-        if !machine.request().only_lost {
+    /// Waits until the rebuild must end, and says why: the nodes of all lost blocks have come back, or it only moves blocks, and the stripe
+    /// lacks one. For ever if neither matters.
+    async fn needless(self, machine: &rebuild::Rebuild) -> &'static str {
+        let request = machine.request();
+        let Request { object, stripe, .. } = request;
+        if !request.only_lost && !request.only_moves {
             return std::future::pending().await;
         }
-        while !machine.request().is_needless(&self.shared.members.view()) {
+        let gives_way = || request.only_moves && self.shared.health.lock().tally.has(stripe.id);
+        while !request.is_needless(&self.shared.members.view()) && !gives_way() {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
-        let Request { object, stripe, .. } = machine.request();
-        tracing::info!(%object, stripe = %stripe.id, "drops a rebuild: the nodes of its blocks came back");
+        let why = if request.only_moves {
+            "the stripe lacks a block, which comes first"
+        } else {
+            "its blocks came back with their nodes"
+        };
+        tracing::info!(%object, stripe = %stripe.id, why, "drops a rebuild");
+        why
     }
 
     /// Extends the leases of the blocks that are being written; those of a put live as long as the put. The plan does not wait for it, and
@@ -272,6 +281,6 @@ pub(crate) fn request(
         disk_reserve_bytes: shared.config.disk_reserve.0,
         kept: Share::NONE,
         only_lost: false,
-        keeps_racks: false,
+        only_moves: false,
     }
 }

@@ -10,7 +10,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use weft_codes::SharedCode;
 use weft_control::{known::Known, links::Links, rebuild::lease_len, retries::Retries, run::stall_after, stragglers::Stragglers};
 use weft_meta::{ClusterRecord, Meta, MetaError};
@@ -207,7 +207,31 @@ pub(crate) async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Fut
     }
 }
 
+/// Works for as long as someone reads the events that it sends.
+pub(crate) async fn while_read<T>(events: &mpsc::Sender<T>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        biased;
+        () = events.closed() => {}
+        () = work => {}
+    }
+}
+
 pub(crate) async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
     // An error means that the sender is gone: the coordinator ends.
     let _gone = stopped.wait_for(|stopped| *stopped).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_ends_by_itself_or_with_its_reader() {
+        let (events, told) = mpsc::channel::<()>(1);
+        while_read(&events, async {}).await;
+        let mut endless = std::pin::pin!(while_read(&events, std::future::pending()));
+        assert!(futures::poll!(&mut endless).is_pending());
+        drop(told);
+        endless.await;
+    }
 }

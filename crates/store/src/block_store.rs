@@ -96,6 +96,11 @@ pub trait BlockReader: Send + Sync {
     /// MiB's checksum.
     fn pages(&self) -> &[u32];
 
+    /// How many bytes of the block there are. If these are fewer than its description says, reads of the others fail.
+    fn stored_len(&self) -> Result<u64> {
+        Ok(self.meta().len())
+    }
+
     /// Fills `buf` with the bytes from `offset` on and checks each page; beyond the end of the block it fills in zeros.
     /// Returns the CRC32C of `buf`, computed from the page checksums, so that a later change of the bytes in memory is
     /// detected. Fails with [`Reaction::Corrupt`] if a page fails its checksum; `buf` then holds no valid data.

@@ -174,6 +174,10 @@ impl BlockReader for FaultReader {
         self.inner.pages()
     }
 
+    fn stored_len(&self) -> Result<u64> {
+        self.inner.stored_len()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         let block = self.meta().id;
         match self.faults.on(CallKind::Read, block, Span::new(offset, offset.saturating_add(buf.len() as u64))) {

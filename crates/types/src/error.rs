@@ -23,13 +23,15 @@ pub enum Reaction {
     Fatal,
 }
 
-/// The missing resource, for scripts that must distinguish it from other causes of the same reaction.
+/// A cause that must be distinguished from others of the same reaction: a missing resource, or a device that does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// The cluster has too few nodes for the code, or too few of them can take a block.
     TooFewNodes,
     /// A disk is full, or all disks are.
     NoSpace,
+    /// A device did not read the bytes, so it is not known what they are.
+    Unreadable,
 }
 
 /// An error with its place. Printed as one line: the place first, then what happened.
@@ -49,7 +51,7 @@ pub struct Error {
     pub link: Option<u32>,
     /// The first position of the slice.
     pub position: Option<u64>,
-    /// The missing resource. On the wire it follows the error, so versions that do not know it can still read the rest.
+    /// What must be distinguished. On the wire it follows the error, so versions that do not know it can still read the rest.
     #[serde(skip)]
     pub cause: Option<Cause>,
 }
@@ -99,7 +101,7 @@ impl Error {
         Self::new(Reaction::Unavailable, message)
     }
 
-    /// Sets the missing resource.
+    /// Sets the cause.
     #[must_use]
     pub fn cause(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);

@@ -61,7 +61,7 @@ struct Returned {
 
 #[derive(Debug, Serialize)]
 struct Waiting {
-    /// nodes, space or retry.
+    /// nodes, space, checksums or retry.
     wait: String,
     stripes: u64,
     /// Why the first of them could not be rebuilt.
@@ -132,6 +132,7 @@ impl Healing {
             let what = match wait.as_str() {
                 "nodes" => "nodes: start nodes that are down, or add some",
                 "space" => "space: add disks or nodes, or remove objects",
+                "checksums" => "another attempt within an hour: what is rebuilt differs from the recorded checksums",
                 _ => "another attempt",
             };
             let _ = writeln!(text, "repair: {} {verb} for {what} ({why})", counted(*stripes, "stripe"));
@@ -208,6 +209,12 @@ mod tests {
         });
         assert_eq!(state, "waiting");
         assert!(text.contains("\nrepair: 3 of 9 nodes are silent\n"), "{text}");
+        let (_, wrong) = shown(|it| {
+            it.waiting = vec![api::WaitingStripes { wait: "checksums".into(), stripes: 2, why: "b/k: it is wrong".into() }];
+        });
+        let says = "repair: 2 stripes wait for another attempt within an hour: what is rebuilt differs from the recorded checksums \
+                    (b/k: it is wrong)\n";
+        assert!(wrong.ends_with(says), "{wrong}");
         let back = api::ReturnedNode { name: "node-04".into(), blocks: 80, checked: 20, bad: 1, ..api::ReturnedNode::default() };
         let (_, returned) = shown(|it| it.returned = vec![back]);
         assert!(returned.ends_with("repair: node-04 came back, 20 of 80 blocks checked, 1 missing or wrong\n"), "{returned}");

@@ -9,13 +9,15 @@ use crate::{
     view::{NodeView, View},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use weft_types::{Amount, Cause, Error, StripeId};
+use weft_types::{Amount, Cause, Error, Reaction, StripeId};
 
 /// The most stripes that are rebuilt at the same time. Each uses some tens of kilobytes of the coordinator's memory, and buffers at its
 /// agents, which admit no more than they have memory for.
 const STRIPES_MAX: usize = 256;
 /// A stripe that was just rebuilt is left alone until the tally has looked at it again, and at most this long.
 const SETTLE: Duration = Duration::from_secs(3);
+/// The first and the last pause of a stripe whose rebuilt blocks are never what was recorded. Each attempt makes several plans.
+const WRONG_PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3_600));
 
 /// The most stripes that are rebuilt at the same time. The links decide how many of them are ([`crate::schedule::Admission`]).
 pub fn concurrency(view: &View) -> usize {
@@ -30,6 +32,8 @@ pub enum Wait {
     Nodes,
     /// Space on disks.
     Space,
+    /// Another attempt, much later: all rebuilt blocks differ from the recorded checksums.
+    Checksums,
     /// Another attempt.
     Retry,
 }
@@ -40,6 +44,7 @@ impl Wait {
         match self {
             Self::Nodes => "nodes",
             Self::Space => "space",
+            Self::Checksums => "checksums",
             Self::Retry => "retry",
         }
     }
@@ -87,6 +92,8 @@ pub struct Queue {
     tried: Retries<StripeId>,
     /// Stripes that could not be rebuilt, what each waits for, and why.
     waiting: BTreeMap<StripeId, (Wait, String)>,
+    /// Those whose rebuilt blocks were wrong, and in which condition. If it changes, others of their blocks may be lost.
+    wrong: BTreeMap<StripeId, Arc<Condition>>,
     held: Held,
     /// Whether there is work that does not wait.
     working: bool,
@@ -119,6 +126,14 @@ impl Queue {
     pub fn tidy(&mut self, tally: &Tally, scope: &Scope, now: Time) {
         self.settling.retain(|stripe, settling| !settling.is_over(*stripe, tally, now));
         self.waiting.retain(|stripe, _| tally.has(*stripe));
+        let tried = &mut self.tried;
+        self.wrong.retain(|stripe, condition| {
+            let is_same = tally.condition(*stripe) == Some(condition);
+            if !is_same {
+                tried.done(stripe);
+            }
+            is_same
+        });
         self.tried.retain(|stripe| tally.has(*stripe));
         self.held.tidy(tally);
         self.working = self.left(tally, scope) > 0;
@@ -169,28 +184,39 @@ impl Queue {
             }
             self.tried.done(&stripe);
             self.waiting.remove(&stripe);
+            self.wrong.remove(&stripe);
             self.settling.insert(stripe, Settling { until: now + SETTLE, look });
             return;
         };
-        let wait = match error.cause {
-            Some(Cause::TooFewNodes) => Wait::Nodes,
-            Some(Cause::NoSpace) => Wait::Space,
-            None => Wait::Retry,
+        let wait = match (error.cause, error.reaction) {
+            (Some(Cause::TooFewNodes), _) => Wait::Nodes,
+            (Some(Cause::NoSpace), _) => Wait::Space,
+            (None, Reaction::Corrupt) => Wait::Checksums,
+            (Some(Cause::Unreadable) | None, _) => Wait::Retry,
         };
-        self.tried.failed(stripe, String::new(), now);
         let why = error.to_string();
-        // A part of it could be rebuilt: perhaps of others, too.
-        if let Some(condition) = condition.filter(|_| done.blocks == 0) {
-            self.held.failed(condition, stripe, (wait, &why), now);
+        self.wrong.remove(&stripe);
+        if wait == Wait::Checksums {
+            self.tried.failed_within(stripe, String::new(), WRONG_PAUSES, now);
+            // It says nothing about others.
+            if let Some(condition) = condition.filter(|_| self.wrong.len() < WAITING_MAX) {
+                self.wrong.insert(stripe, condition);
+            }
+        } else {
+            self.tried.failed(stripe, String::new(), now);
+            // A part of it could be rebuilt: perhaps of others, too.
+            if let Some(condition) = condition.filter(|_| done.blocks == 0) {
+                self.held.failed(condition, stripe, (wait, &why), now);
+            }
         }
         if self.waiting.len() < WAITING_MAX || self.waiting.contains_key(&stripe) {
             self.waiting.insert(stripe, (wait, why));
         }
     }
 
-    /// Nodes or disks have come or gone: what waits is tried again.
+    /// Nodes or disks have come or gone: what waits is tried again. This does not change recorded checksums.
     pub fn try_again(&mut self) {
-        self.tried.retain(|_| false);
+        self.tried.retain(|stripe| self.wrong.contains_key(stripe));
         self.held.clear();
     }
 

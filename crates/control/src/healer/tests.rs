@@ -336,6 +336,30 @@ fn what_waits_is_named_and_tried_again_when_nodes_come() {
     assert_eq!(queue.next(&tally, &WORK, 9, at(100)), [StripeId(3)], "it is tried again by and by");
 }
 
+#[test]
+fn a_stripe_whose_rebuilt_blocks_are_always_wrong_is_tried_seldom_until_it_loses_another_block() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    (1..=20).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    let mut tried = 0;
+    for second in 0..6 * 3_600 {
+        queue.tidy(&tally, &WORK, at(second));
+        if second % 600 == 0 {
+            queue.try_again();
+        }
+        for stripe in queue.next(&tally, &WORK, 99, at(second)) {
+            tried += 1;
+            queue.ended(stripe, Ended::Left(Amount::default(), Error::corrupt("not what was lost")), at(second));
+        }
+    }
+    assert!((20 * 10..20 * 13).contains(&tried), "{tried} times in six hours, although nodes come and go");
+    let waiting = queue.waiting(&tally, &WORK);
+    assert_eq!((waiting.len(), waiting[0].wait, waiting[0].stripes), (1, Wait::Checksums, 20), "they hold up no others");
+    let now = 6 * 3_600;
+    tally.set(StripeId(3), Some(survives(Some(0))));
+    queue.tidy(&tally, &WORK, at(now));
+    assert_eq!(queue.next(&tally, &WORK, 99, at(now)), [StripeId(3)]);
+}
+
 /// Stripes that survive so many further losses, and of which this block is on a silent node.
 fn silent_only() -> Condition {
     Condition { blocks: BadBlocks { away: 1, ..BadBlocks::default() }, ..survives(Some(0)) }

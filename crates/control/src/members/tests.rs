@@ -45,13 +45,20 @@ fn a_node_is_up_from_its_registration_until_it_is_silent_for_too_long() {
     assert_eq!([1, 2].map(|id| members.is_up(NodeId(id), at(4))), [true, false]);
     assert!(members.is_name_up("node-1", at(4)) && !members.is_name_up("node-2", at(4)));
     assert!(!members.is_up(NodeId(1), at(5)), "it is down before any check");
-    let down: Vec<u32> = members.take_down_silent(at(5)).iter().map(|node| node.id.0).collect();
-    assert_eq!(down, [1, 2]);
+    let down = members.take_down_silent(at(5));
+    assert_eq!(down.iter().map(|node| node.id.0).collect::<Vec<_>>(), [1, 2]);
+    let down_since_ms = down[0].since_ms;
     assert!(!members.are_coming_back() && members.take_down_silent(at(6)).is_empty());
+    members.not_recorded(NodeId(1));
+    let again = members.take_down_silent(at(6));
+    assert_eq!((again.len(), again[0].id, again[0].since_ms), (1, NodeId(1), down_since_ms));
     assert_eq!(members.heartbeat(NodeId(2), &[], 0, at(7)), None, "it must register first");
     let heard = members.heartbeat(NodeId(1), &told(70, true), 3, at(7));
     assert_eq!(heard, Some(Heartbeat { came_up: Some(START_MS + 7_000), disks: vec![(DiskNumber(1), true)] }));
-    assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().disks, [], "a change is reported once");
+    let again = members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap();
+    assert_eq!((again.disks, again.came_up), (vec![], Some(START_MS + 8_000)), "it is up when that was recorded");
+    members.came_up(NodeId(1), START_MS + 8_000);
+    assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().came_up, None);
     assert_eq!(members.coding_bytes_per_s(at(8)), BTreeMap::from([(NodeId(1), 7.0)]));
     let fsyncs = |members: &Members| members.statuses(at(8))[0].fsyncs;
     assert_eq!(fsyncs(&members), 5);
@@ -80,7 +87,9 @@ fn a_node_that_was_lost_or_away_for_long_has_come_back_until_it_is_checked() {
         let mut members = Members::new(vec![record.clone()], DOWN_AFTER, SUSPECT_FOR, at(0), START_MS);
         // It was only unreachable: it does not register again.
         members.registered(record, 7, &told(80, false), at(1));
-        members.heartbeat(NodeId(1), &told(80, false), 0, at(2)).unwrap();
+        if let Some(since_ms) = members.heartbeat(NodeId(1), &told(80, false), 0, at(2)).unwrap().came_up {
+            members.came_up(NodeId(1), since_ms);
+        }
         let back = members.statuses(at(2))[0].record.came_back;
         members.checked(NodeId(1));
         assert!(!members.statuses(at(2))[0].record.came_back);

@@ -198,7 +198,7 @@ impl StripeEnd {
             disk_reserve_bytes: request.disk_reserve_bytes,
             kept: Share::NONE,
             only_lost: false,
-            keeps_racks: false,
+            only_moves: false,
         };
         self.actions.push(Action::Rebuild(Box::new(rebuild)));
         self.state = State::Rebuilding(what);

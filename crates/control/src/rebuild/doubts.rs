@@ -17,6 +17,10 @@ pub(super) struct Doubts {
     open: BTreeSet<NodeId>,
     /// The helpers that were left out once, or cannot be.
     tried: BTreeSet<NodeId>,
+    /// The helpers that some of these plans did without.
+    cleared: BTreeSet<NodeId>,
+    /// Why the blocks that are wrong are left out, once no plan is left to try.
+    pub(super) given_up: Option<Error>,
     /// The error of the last plan with a wrong result; `None` if there was none.
     pub(super) error: Option<Error>,
     /// How many choices followed.
@@ -28,6 +32,7 @@ impl Doubts {
     pub(super) fn learn(&mut self, wrong: &[(BlockId, NodeId)], helpers: impl Iterator<Item = NodeId>, error: Error) {
         self.wrong.extend(wrong.iter().map(|(block, _)| *block));
         self.homes.extend(wrong.iter().map(|(_, home)| *home));
+        self.cleared.append(&mut self.left_out.clone());
         self.open.extend(helpers.filter(|helper| !self.tried.contains(helper)));
         self.error = Some(error);
     }
@@ -51,11 +56,20 @@ impl Doubts {
         }
         !self.left_out.is_empty() || self.turns == 1
     }
+
+    /// The home that is the only explanation of all wrong results: they had no other home, and came without each of the helpers, too. If
+    /// there is none, the recorded checksums may be wrong.
+    pub(super) fn only_home(&self) -> Option<NodeId> {
+        let mut homes = self.homes.iter();
+        let (Some(home), None) = (homes.next(), homes.next()) else { return None };
+        self.open.iter().chain(&self.tried).all(|helper| self.cleared.contains(helper)).then_some(*home)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_types::StripeId;
 
     #[test]
     fn each_helper_is_left_out_once_as_many_together_as_possible() {
@@ -74,10 +88,28 @@ mod tests {
         learn(&mut doubts, &[1, 2, 3, 4]);
         assert!(!doubts.turn(two), "all were tried");
 
+        assert_eq!(doubts.only_home(), None, "there was no home");
+
         let mut doubts = Doubts::default();
         learn(&mut doubts, &[1, 2]);
         assert!(doubts.turn(|_| false) && doubts.left_out.is_empty(), "only another home can help");
         learn(&mut doubts, &[1, 2]);
         assert!(!doubts.turn(|_| false));
+    }
+
+    #[test]
+    fn a_home_is_suspect_only_if_nothing_else_explains_the_wrong_results() {
+        let one = |out: &BTreeSet<NodeId>| out.len() <= 1;
+        let played = |homes: [u32; 3]| {
+            let (mut doubts, block) = (Doubts::default(), BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 2 });
+            for home in homes {
+                doubts.learn(&[(block, NodeId(home))], [1, 2].map(NodeId).into_iter(), Error::corrupt("wrong"));
+                assert_eq!(doubts.only_home().filter(|_| doubts.turns < 2), None, "a helper may be at fault");
+                doubts.turn(one);
+            }
+            assert_eq!(doubts.turns, 3);
+            doubts.only_home()
+        };
+        assert_eq!((played([9, 9, 9]), played([9, 8, 8])), (Some(NodeId(9)), None));
     }
 }

@@ -20,6 +20,15 @@ pub enum Destination {
     Among(BTreeSet<NodeId>),
 }
 
+/// The nodes that matter for the home of a block, besides those that hold other blocks of its stripe.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Others {
+    /// Nodes that cannot take it.
+    pub(super) avoid: BTreeSet<NodeId>,
+    /// The homes of other blocks of the same rebuild: they count in their racks.
+    pub(super) coming: Vec<NodeId>,
+}
+
 /// How many blocks of a job each node has been given.
 pub type BlocksGiven = BTreeMap<NodeId, u64>;
 
@@ -53,7 +62,7 @@ impl Request {
     /// Homes for all lost blocks, or for as many as there is room for.
     pub(super) fn choose_homes(&self, view: &View, given: &mut BlocksGiven) -> Result<Chosen> {
         let Destination::Nodes(nodes) = &self.to else {
-            return match self.place(self.lost.len(), &BTreeSet::new(), view, given) {
+            return match self.place(self.lost.len(), &Others::default(), view, given) {
                 Ok(Placed { homes, warnings }) => {
                     let mut chosen = vec![None; self.lost.len()];
                     self.fill(&mut chosen, homes);
@@ -127,7 +136,8 @@ impl Request {
         };
         let mut homes: Vec<Option<Home>> = self.lost.iter().map(at_home).collect();
         let homeless = homes.iter().filter(|home| home.is_none()).count();
-        let placed = (1..=homeless).rev().find_map(|count| self.place(count, &BTreeSet::new(), view, given).ok());
+        let others = Others { coming: homes.iter().flatten().map(|home| home.node).collect(), ..Others::default() };
+        let placed = (1..=homeless).rev().find_map(|count| self.place(count, &others, view, given).ok());
         let Placed { homes: found, warnings } = placed.unwrap_or_default();
         self.fill(&mut homes, found);
         let missing = homes.iter().filter(|home| home.is_none()).count();
@@ -158,46 +168,41 @@ impl Request {
     }
 
     /// Chooses homes for `count` blocks and counts them as given.
-    pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &mut BlocksGiven) -> Result<Placed> {
-        let placed = self.find_homes(count, avoid, view, given)?;
+    pub(super) fn place(&self, count: usize, others: &Others, view: &View, given: &mut BlocksGiven) -> Result<Placed> {
+        let placed = self.find_homes(count, others, view, given)?;
         placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
         Ok(placed)
     }
 
-    /// Another home for one block, except on these nodes.
-    pub(super) fn place_one(
-        &self,
-        avoid: &BTreeSet<NodeId>,
-        view: &View,
-        given: &mut BlocksGiven,
-    ) -> Result<(Home, Vec<String>)> {
-        let Placed { homes, warnings } = self.place(1, avoid, view, given)?;
+    /// Another home for one block.
+    pub(super) fn place_one(&self, others: &Others, view: &View, given: &mut BlocksGiven) -> Result<(Home, Vec<String>)> {
+        let Placed { homes, warnings } = self.place(1, others, view, given)?;
         let home = homes.first().copied().ok_or_else(|| Error::unavailable("no node is left").cause(Cause::TooFewNodes))?;
         Ok((home, warnings))
     }
 
     /// The homes that `count` blocks would get.
-    pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
-        match self.scheduled_homes(count, avoid, view) {
+    pub(super) fn find_homes(&self, count: usize, others: &Others, view: &View, given: &BlocksGiven) -> Result<Placed> {
+        match self.scheduled_homes(count, &others.avoid, view) {
             Some(scheduled) if scheduled.warnings.is_empty() || self.to.is_named() => Ok(scheduled),
             // A rack gets more blocks than the code tolerates to lose. The schedule may have had no better one, or a block has come to the
             // rack since; and it does not see the racks of several lost blocks together.
-            Some(scheduled) => match self.place_freely(count, avoid, view, given) {
+            Some(scheduled) => match self.place_freely(count, others, view, given) {
                 Ok(placed) if placed.warnings.is_empty() => Ok(placed),
                 _ => Ok(scheduled),
             },
-            None => self.place_freely(count, avoid, view, given),
+            None => self.place_freely(count, others, view, given),
         }
     }
 
     /// The homes that `count` blocks would get without a schedule.
-    fn place_freely(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
-        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
+    fn place_freely(&self, count: usize, others: &Others, view: &View, given: &BlocksGiven) -> Result<Placed> {
+        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).chain(others.coming.iter().copied()).collect();
         let copies = self.copies_max();
         let spec = placement::described(&self.code.spec(), copies);
         // Prefers other nodes. If there are none, a node may get its own lost block back, in a new generation.
-        let others = self.not_asked(view);
-        let never = avoid.iter().chain(&self.avoid).chain(&others).copied();
+        let not_asked = self.not_asked(view);
+        let never = others.avoid.iter().chain(&self.avoid).chain(&not_asked).copied();
         let elsewhere: BTreeSet<NodeId> = never.clone().chain(self.lost_nodes()).collect();
         // The readable rest of a partly lost block helps, so its node gets no other block of the stripe.
         let helping = self.partly_lost().map(|(_, node)| node);
@@ -217,12 +222,12 @@ impl Request {
                 _ => error,
             })
             .map_err(|error| view.lacking_nodes(error).object(&self.object))
-            .map_err(|error| match others.is_empty() {
+            .map_err(|error| match not_asked.is_empty() {
                 true => error,
                 false => Error { message: format!("{}; only the named nodes may take it", error.message), ..error },
             })
             .and_then(|placed| match placed.warnings.first() {
-                Some(warning) if self.keeps_racks => Err(Error::unavailable(warning).object(&self.object)),
+                Some(warning) if self.only_moves => Err(Error::unavailable(warning).object(&self.object)),
                 _ => Ok(placed),
             })
     }

@@ -3,8 +3,11 @@
 mod failures;
 
 use super::{
-    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World, avoided::Avoided,
-    doubts::Doubts, homes::Chosen, state::State,
+    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
+    avoided::Avoided,
+    doubts::Doubts,
+    homes::{Chosen, Others},
+    state::State,
 };
 use crate::{
     planning::{Planned, Target},
@@ -96,7 +99,8 @@ impl Rebuild {
         let (request, failed) = (&self.request, self.left_alone());
         if self.pending().any(|new| new.home.node == node) {
             let avoid = self.pending().map(|new| new.home.node).chain(failed).collect();
-            return !request.to.names(node) && request.find_homes(1, &avoid, view, given).is_ok();
+            let others = Others { avoid, coming: self.coming(|home| home != node) };
+            return !request.to.names(node) && request.find_homes(1, &others, view, given).is_ok();
         }
         request.can_do_without(&failed.into_iter().chain([node]).collect(), view)
     }
@@ -177,6 +181,9 @@ impl Rebuild {
         if self.request.is_needless(world.view) {
             return self.drop_all();
         }
+        if let Some(error) = self.doubts.given_up.clone() {
+            return self.leave_wrong(error, world.view);
+        }
         if let Some((lost, home)) = self.unallocated.pop_front() {
             return self.allocate(lost, home);
         }
@@ -239,12 +246,13 @@ impl Rebuild {
             return self.fail(error);
         }
         avoid.insert(home.node);
+        let others = Others { avoid, coming: self.coming(|_| true) };
         if !self.request.to.names(home.node)
             && tried < HOMES_MAX
-            && let Ok((other, warnings)) = self.request.place_one(&avoid, world.view, world.given)
+            && let Ok((other, warnings)) = self.request.place_one(&others, world.view, world.given)
         {
             self.warn(&warnings);
-            return self.allocate_at(lost, other, avoid, tried + 1);
+            return self.allocate_at(lost, other, others.avoid, tried + 1);
         }
         if self.request.purpose.is_put() {
             return self.fail(error);
@@ -345,9 +353,14 @@ impl Rebuild {
 
     /// The nodes that cannot take a block: they get or held other blocks, or have failed.
     fn taken(&self, lost: &Lost) -> BTreeSet<NodeId> {
-        let others = self.arriving.iter().map(|new| new.home.node).chain(self.unallocated.iter().map(|(_, home)| home.node));
-        let others = others.chain(self.request.lost_nodes_of_others(lost.index, lost.copy));
+        let others = self.coming(|_| true).into_iter().chain(self.request.lost_nodes_of_others(lost.index, lost.copy));
         others.chain(self.avoided.failed.iter().copied()).collect()
+    }
+
+    /// The nodes that get blocks, of these nodes.
+    fn coming(&self, is_meant: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        let arriving = self.arriving.iter().map(|new| new.home.node);
+        arriving.chain(self.unallocated.iter().map(|(_, home)| home.node)).filter(|node| is_meant(*node)).collect()
     }
 
     fn pending(&self) -> impl Iterator<Item = &Arriving> {

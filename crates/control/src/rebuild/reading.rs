@@ -2,6 +2,7 @@
 
 use super::{Request, arriving::is_lost};
 use crate::{
+    health::BadBlocks,
     known::Known,
     options::RepairOptions,
     planning::{self, Planned, Readable, Target, Way},
@@ -151,9 +152,10 @@ impl Request {
         }
     }
 
-    /// Whether none of its blocks is lost any more: their nodes came back.
+    /// Whether it must end: none of its blocks is lost any more, because their nodes came back, or it only moves blocks, and one is lost.
     pub fn is_needless(&self, view: &View) -> bool {
         self.only_lost && self.lost.iter().all(|lost| !self.is_lost_now(lost.index, lost.copy, view))
+            || self.only_moves && !BadBlocks::of(&self.stripe, view).is_none()
     }
 
     /// Fails for a stripe with too few remaining blocks, before homes are chosen.

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use weft_plan::{Class, Network, Precedence, ProofKey};
-use weft_schemes::Run;
+use weft_schemes::{Kind, Run, simplest};
 use weft_types::{AutoSize, BlockState, Error, Party, PlacedBlock, PlanId, Reaction, Span, StripeId, UploadId};
 
 pub(super) fn request(lost: &[u8]) -> Request {
@@ -31,7 +31,7 @@ pub(super) fn request(lost: &[u8]) -> Request {
         disk_reserve_bytes: 0,
         kept: Share::NONE,
         only_lost: false,
-        keeps_racks: false,
+        only_moves: false,
     }
 }
 
@@ -384,12 +384,45 @@ fn with_no_other_helpers_and_no_other_home_the_sources_of_a_wrong_block_are_name
     assert_eq!(played.with_wrong_results(|_, _| true), 2);
     let error = played.ended.unwrap().unwrap_err();
     assert!(error.reaction == Reaction::Corrupt && error.message.contains("on node-3"), "{error}");
-    assert_eq!(played.suspects.len(), 2, "the homes");
+    assert_eq!(played.suspects, [], "anyone may be at fault, or the recorded checksums");
 
     // All of them lie.
     let mut played = Played::new(request(&[0]), view(10, &[1]));
     assert!(played.with_wrong_results(|_, _| true) <= 6);
-    assert_eq!(played.ended.unwrap().unwrap_err().reaction, Reaction::Corrupt);
+    assert_eq!((played.ended.unwrap().unwrap_err().reaction, played.suspects), (Reaction::Corrupt, vec![]));
+}
+
+#[test]
+fn a_block_whose_recorded_checksums_are_wrong_keeps_no_other_from_being_rebuilt() {
+    let mut lost = request(&[0, 1]);
+    lost.lost[0].checksums = Some(vec![77]);
+    let mut played = Played::new(lost, view(10, &[1, 2]));
+    steps(&mut played);
+    let rebuilt = played.ended.unwrap().unwrap();
+    assert_eq!(rebuilt.blocks.iter().map(|new| new.block.index).collect::<Vec<_>>(), [1]);
+    assert_eq!((rebuilt.left.len(), rebuilt.left[0].0, played.suspects), (1, (0, 0), vec![]));
+}
+
+#[test]
+fn a_replaced_home_leaves_no_rack_with_too_many_of_the_blocks_that_still_arrive() {
+    // Five blocks are in rack a, and two may be in each.
+    let mut racks = view(10, &[]);
+    for (node, rack) in racks.nodes.values_mut().zip(["a", "a", "a", "a", "a", "b", "c", "c", "c", "d"]) {
+        node.rack = rack.into();
+    }
+    let crowded = Request { only_moves: true, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
+    let options = RepairOptions::new(simplest(Kind::Move).unwrap().name().into(), AutoSize::bytes(16 << 10));
+    let crowded = Request { options, ..crowded };
+    let mut played = Played::new(crowded, racks);
+    assert_eq!([played.well(), played.well(), played.well(), played.well()], ["allocate", "allocate", "allocate", "plan"]);
+    assert!(played.machine.arriving().iter().any(|new| new.home.node == NodeId(10)));
+    played.asked = None;
+    played.on(Event::Ran(Err(Error::replan("it is gone").party(Party::Node(NodeId(10))))));
+    steps(&mut played);
+    let rebuilt = played.ended.unwrap().unwrap();
+    let homes: BTreeSet<u32> = rebuilt.blocks.iter().map(|new| new.home.node.0).collect();
+    assert!(homes.len() == 2 && homes.iter().all(|home| (7..=9).contains(home)), "{homes:?}");
+    assert!(rebuilt.left[0].1.contains("rack c gets 3 blocks"), "{:?}", rebuilt.left);
 }
 
 #[test]
@@ -707,6 +740,20 @@ fn a_repair_uses_the_space_that_new_copies_leave() {
     let homes = |kept| Request { kept, ..request(&[0]) }.choose_homes(&view, &mut BlocksGiven::new());
     assert!(homes(Share::NONE).unwrap().homes[0].is_some());
     assert_eq!(homes(kept).unwrap_err().cause, Some(Cause::NoSpace));
+}
+
+#[test]
+fn a_move_gives_way_when_its_stripe_loses_a_block() {
+    let mut played = Played::new(Request { only_moves: true, ..request(&[0]) }, view(9, &[]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    played.view = view(9, &[6]);
+    assert!(matches!(played.asked.take(), Some(Action::Run(_))) && played.machine.request().is_needless(&played.view));
+    played.on(Event::Ran(Err(Error::unavailable("block 5 is lost"))));
+    assert_eq!(played.well(), "release");
+    assert!(played.ended.take().unwrap().unwrap().blocks.is_empty() && played.allocated.is_empty());
+    // Nothing begins.
+    let mut late = Played::new(Request { only_moves: true, ..request(&[0]) }, view(9, &[6]));
+    assert!(late.asked.is_none() && late.ended.take().unwrap().unwrap().blocks.is_empty());
 }
 
 #[test]

@@ -5,8 +5,8 @@ use crate::{
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
 };
-use futures::{StreamExt as _, stream};
-use std::{sync::Arc, time::Duration};
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::MissedTickBehavior;
 use weft_control::{
     crowding::{self, Racks},
@@ -25,46 +25,54 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Moves for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     shared.until_nodes_are_back().await;
-    let shares = Shares::default();
+    let (shares, mut under_way, mut moving) = (Shares::default(), FuturesUnordered::new(), BTreeSet::new());
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        look.tick().await;
-        loop {
-            let next = next(&shared);
-            if next.is_empty() {
-                break;
+        // What cannot be moved costs little: no other takes its place before the next look.
+        let looks = tokio::select! {
+            biased;
+            Some((stripe, is_moved)) = under_way.next() => {
+                moving.remove(&stripe);
+                is_moved
             }
-            let together = next.len();
-            let moves = stream::iter(next).map(|stripe| moved(&shared, stripe, &shares)).buffer_unordered(together);
-            let ended: Vec<bool> = moves.collect().await;
-            let count = ended.into_iter().filter(|moved| *moved).count();
-            shared.health.lock().crowded.ended(count, shared.started.now());
-            if count == 0 {
-                break;
+            _ = look.tick() => true,
+        };
+        if looks {
+            for stripe in next(&shared, &moving) {
+                moving.insert(stripe);
+                let (shared, shares) = (&shared, &shares);
+                under_way.push(async move { (stripe, moved(shared, stripe, shares).await) });
             }
         }
     }
 }
 
-/// The stripes to move now.
-fn next(shared: &Shared) -> Vec<StripeId> {
+/// The stripes to move next.
+fn next(shared: &Shared, moving: &BTreeSet<StripeId>) -> Vec<StripeId> {
     let nodes = shared.members.view().up_count();
     let mut health = shared.health.lock();
     let state = shared.healer.lock();
     let scope = &state.judgement.scope;
     // What is lost comes first, and may change where there is room.
     let rests = matches!(scope, Scope::Lost { .. }) && state.under_way == 0 && state.queue.left(&health.tally, scope) == 0;
-    if rests { health.crowded.next(nodes, shared.started.now()) } else { Vec::new() }
+    if rests { health.crowded.next(moving, nodes, shared.started.now()) } else { Vec::new() }
 }
 
 /// Whether blocks of a stripe were moved.
 async fn moved(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> bool {
     let moved = move_excess(shared, id, shares).await;
-    moved.unwrap_or_else(|error| {
-        tracing::debug!(stripe = %id, %error, "cannot move blocks out of a rack that has too many of a stripe yet");
+    let is_moved = moved.unwrap_or_else(|error| {
+        match shared.failures.admit("moves out of crowded racks", &error.message) {
+            Some(left_out) => {
+                tracing::warn!(stripe = %id, %error, left_out, "cannot move blocks out of a rack that has too many of a stripe yet");
+            }
+            None => tracing::debug!(stripe = %id, %error, "cannot move blocks out of a rack that has too many of a stripe yet"),
+        }
         false
-    })
+    });
+    shared.health.lock().crowded.ended(id, is_moved, shared.started.now());
+    is_moved
 }
 
 async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Result<bool> {
@@ -90,9 +98,12 @@ async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Res
     let lost = excess.iter().filter_map(|index| Some(Lost::of(&stripe, *index, stripe.blocks.get(index)?.copy))).collect();
     let change = |request: Request| {
         let options = RepairOptions { scheme: scheme.into(), ..request.options };
-        Request { options, keeps_racks: true, ..request }
+        Request { options, only_moves: true, ..request }
     };
     let rebuilt = of.rebuild(shared, (stripe, lost), shares, change, |_| {}).await?;
-    tracing::info!(object = %of.name, stripe = %id, blocks = rebuilt.blocks.len(), "moved blocks out of a rack that had too many");
-    Ok(!rebuilt.blocks.is_empty())
+    let blocks = rebuilt.blocks.len();
+    if blocks > 0 {
+        tracing::info!(object = %of.name, stripe = %id, blocks, "moved blocks out of a rack that had too many");
+    }
+    Ok(blocks > 0)
 }

@@ -4,14 +4,13 @@ use crate::world::{World, data};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::Instant;
 use weft_client::{PutOptions, RepairNodeOptions, api};
-use weft_store::Sidecar;
 use weft_types::NodeId;
 
 /// The grace of these tests.
-const LOST_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const LOST_AFTER: Duration = Duration::from_secs(5);
 
 /// A cluster that heals itself.
-async fn healing(nodes: u32, racks: u32) -> World {
+pub(crate) async fn healing(nodes: u32, racks: u32) -> World {
     World::with(nodes, racks, |config| {
         (config.auto_repair, config.default_code) = (true, "rs(4,2)".into());
         config.lost_after_ms = LOST_AFTER.as_millis() as u64;
@@ -425,130 +424,4 @@ async fn nothing_is_done_twice_if_an_operator_repairs_the_same_node() {
         let key = format!("k{key}");
         assert_eq!((world.not_ok(&key).await, world.generation(&key).await <= 2), (vec![], true), "{key}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn blocks_that_a_repair_crowded_into_racks_move_back_and_stay() {
-    // Six blocks, two of which may be lost: two in each of three racks.
-    let mut world = healing(9, 3).await;
-    let objects: Vec<(String, Vec<u8>)> = (0..4).map(|key| (format!("k{key}"), data(3 << 20, 40 + key))).collect();
-    for (key, bytes) in &objects {
-        world.put(key, bytes).await.unwrap();
-    }
-    world.until_healthy().await;
-    let most_in_rack = async |world: &World, key: &str| {
-        let stripes = world.stat(key).await.stripes;
-        let of_rack = |blocks: &[api::PlacedBlock], rack: u32| blocks.iter().filter(|block| block.node % 3 == rack).count();
-        stripes.iter().flat_map(|stripe| (0..3).map(move |rack| of_rack(&stripe.blocks, rack))).max().unwrap()
-    };
-    assert_eq!((most_in_rack(&world, "k0").await, world.told().await.crowded_stripes), (2, 0));
-    [1, 4, 7].iter().for_each(|node| world.kill(*node));
-    for (key, _) in &objects {
-        let is_whole = async |world: &World| world.up().await.len() == 6 && world.not_ok(key).await.is_empty();
-        world.until("what survives no further loss is rebuilt", is_whole).await;
-    }
-    assert_eq!(most_in_rack(&world, "k0").await, 3, "there were two racks");
-    world.until("they are counted", async |world| world.told().await.crowded_stripes == 8).await;
-    let before = world.generation("k0").await;
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!((world.generation("k0").await, world.allocations()), (before, 0), "nothing moves without another rack");
-    // The next coordinator finds them, too.
-    world.restart_coordinator().await;
-    world.until("they are counted again", async |world| world.told().await.crowded_stripes == 8).await;
-
-    for node in [1, 4, 7] {
-        world.start_agent(node).await;
-    }
-    world.until("all are moved", async |world| world.told().await.crowded_stripes == 0).await;
-    world.until_healthy().await;
-    let mut generations = Vec::new();
-    for (key, bytes) in &objects {
-        assert_eq!(most_in_rack(&world, key).await, 2, "{key}");
-        world.assert_whole(key, bytes).await;
-        generations.push(world.generation(key).await);
-    }
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    for ((key, _), generation) in objects.iter().zip(generations) {
-        assert_eq!(world.generation(key).await, generation, "{key}: what is right is not moved again");
-    }
-    world.until("what is not needed is gone", async |world| world.block_count(1..=9) == 8 * 6).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_that_returns_is_checked_and_rebuilds_of_its_right_blocks_are_dropped() {
-    let mut world = healing(8, 8).await;
-    let objects: Vec<(String, Vec<u8>)> = (0..8).map(|key| (format!("k{key}"), data(4 << 20, 60 + key))).collect();
-    for (key, bytes) in &objects {
-        world.put(key, bytes).await.unwrap();
-    }
-    world.slow_down_agents().await;
-    world.until_healthy().await;
-    let node = world.holder("k0", 0).await;
-    world.kill(node);
-    world.until("some are being rebuilt", async |world| world.told().await.stripes_under_way > 0).await;
-    // One of its blocks is gone, and another is not what was written.
-    let mut held = Vec::new();
-    for (key, _) in &objects {
-        let stripes = world.stat(key).await.stripes;
-        let on_node = stripes.iter().flat_map(|stripe| stripe.blocks.iter().map(move |block| (stripe.id, block)));
-        held.extend(on_node.filter(|(_, block)| block.node == node).map(|(id, block)| (id, block.index as u8, block.generation)));
-    }
-    let (before, under_way) = (world.told().await.done.unwrap().blocks, world.told().await.stripes_under_way);
-    let [gone, wrong] = [held.len() - 1, held.len() - 2].map(|at| {
-        let (stripe, index, generation) = held[at];
-        world.block_file(node, stripe, (index, 0), generation)
-    });
-    std::fs::remove_file(&gone).unwrap();
-    let honest = Sidecar::decode(&std::fs::read(wrong.with_extension("meta")).unwrap()).unwrap();
-    let pages = vec![7; honest.pages().len()];
-    std::fs::write(wrong.with_extension("meta"), Sidecar::new(honest.meta().clone(), pages).unwrap().encode().unwrap()).unwrap();
-
-    world.start_agent(node).await;
-    world.until("it is being checked", async |world| !world.told().await.returned.is_empty()).await;
-    world.until("it has been checked", async |world| world.told().await.returned.is_empty()).await;
-    for (key, _) in &objects {
-        world.until("what it lacks is rebuilt", async |world| world.not_ok(key).await.is_empty()).await;
-    }
-    world.until_healthy().await;
-    let mut rebuilt = 0;
-    for (key, bytes) in &objects {
-        world.assert_whole(key, bytes).await;
-        for block in world.stat(key).await.stripes.into_iter().flat_map(|stripe| stripe.blocks) {
-            // A dropped rebuild has used a generation.
-            assert!(block.generation <= 3, "{key}: {block:?}");
-            rebuilt += u64::from(block.generation > 1);
-        }
-    }
-    assert!(
-        (before + 2..before + 2 + u64::from(under_way)).contains(&rebuilt),
-        "{before} before it came back, {under_way} under way then, and in the end {rebuilt} with the two bad ones"
-    );
-    world.until("what is not needed is gone", async |world| world.allocations() == 0).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_next_coordinator_checks_a_node_that_came_back() {
-    let mut world = healing(6, 6).await;
-    let bytes = data(3 << 20, 70);
-    world.put("k", &bytes).await.unwrap();
-    world.until_healthy().await;
-    let node = world.holder("k", 2).await;
-    world.kill(node);
-    world.until("it is lost", async |world| world.state(node).await == "lost").await;
-    std::fs::remove_file(world.payload("k", 2).await).unwrap();
-    world.start_agent(node).await;
-    world.until("it is up", async |world| world.up().await.contains(&node)).await;
-    world.restart_coordinator().await;
-    world.start_agent(7).await;
-    world.until("the loss is found", async |world| world.generation("k").await == 2).await;
-    world.until_healthy().await;
-    world.assert_whole("k", &bytes).await;
-    assert!(world.told().await.returned.is_empty());
-    // A short restart is no reason for a check.
-    let node = world.holder("k", 1).await;
-    world.kill(node);
-    world.until_down(node).await;
-    world.start_agent(node).await;
-    world.until("it is up", async |world| world.up().await.contains(&node)).await;
-    assert!(world.told().await.returned.is_empty());
 }

@@ -11,7 +11,7 @@ use std::{
 };
 use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, QuarantinePlace, Quarantined, Receipt};
-use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span, crc32c};
+use weft_types::{BlockId, BlockMeta, Cause, ClusterId, Error, Result, Span, crc32c};
 
 /// The indices of blocks whose next write stores wrong bytes.
 pub(crate) type Lies = Arc<Mutex<BTreeSet<u8>>>;
@@ -28,6 +28,9 @@ pub(crate) enum Spoiled {
     Memory,
 }
 
+/// The directories of disks that do not read their blocks' sectors now.
+pub(crate) type Unreadable = Arc<Mutex<BTreeSet<PathBuf>>>;
+
 /// The size of a disk in bytes; 0: the size of the real disk.
 pub(crate) type DiskBytes = Arc<AtomicU64>;
 
@@ -35,6 +38,7 @@ pub(crate) type DiskBytes = Arc<AtomicU64>;
 pub(crate) struct LyingDisks {
     pub(crate) lies: Lies,
     pub(crate) spoils: Spoils,
+    pub(crate) unreadable: Unreadable,
     pub(crate) disk_bytes: DiskBytes,
 }
 
@@ -47,6 +51,7 @@ impl OpenDisk for LyingDisks {
                 store,
                 lies: Arc::clone(&self.lies),
                 spoils: Arc::clone(&self.spoils),
+                unreadable: Arc::clone(&self.unreadable),
                 dir: dir.to_path_buf(),
                 disk_bytes: Arc::clone(&self.disk_bytes),
                 file_system: id as u64 | 1,
@@ -59,6 +64,7 @@ struct LyingStore {
     store: Arc<dyn BlockStore>,
     lies: Lies,
     spoils: Spoils,
+    unreadable: Unreadable,
     dir: PathBuf,
     disk_bytes: DiskBytes,
     /// Of its own, if it has a chosen size.
@@ -84,6 +90,9 @@ impl BlockStore for LyingStore {
     }
 
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
+        if self.unreadable.lock().unwrap().contains(&self.dir) {
+            return Err(Error::corrupt("cannot read it: injected").cause(Cause::Unreadable));
+        }
         Ok(Arc::new(SpoilingReader { reader: self.store.open(id)?, spoils: Arc::clone(&self.spoils) }))
     }
 
@@ -174,6 +183,10 @@ impl BlockReader for SpoilingReader {
 
     fn pages(&self) -> &[u32] {
         self.reader.pages()
+    }
+
+    fn stored_len(&self) -> Result<u64> {
+        self.reader.stored_len()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {

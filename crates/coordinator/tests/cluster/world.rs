@@ -2,7 +2,7 @@
 //! advances when all tasks are idle, so no test waits or depends on the speed of the machine.
 
 use crate::{
-    lying_disks::{DiskBytes, Lies, LyingDisks, Spoils},
+    lying_disks::{DiskBytes, Lies, LyingDisks, Spoils, Unreadable},
     slow_net::{CutNet, CutOff, FarNet, SlowNet, StoppableNet},
 };
 use std::{
@@ -47,6 +47,8 @@ pub(crate) struct World {
     pub(crate) lies: Lies,
     /// Blocks that nodes corrupt after reading them.
     pub(crate) spoils: Spoils,
+    /// Disks that cannot read blocks.
+    pub(crate) unreadable: Unreadable,
     /// The size of each disk.
     pub(crate) disk_bytes: DiskBytes,
     /// Disks that agents that are started from now on do not list.
@@ -113,6 +115,7 @@ impl World {
             stopped: BTreeMap::new(),
             lies: Arc::default(),
             spoils: Arc::default(),
+            unreadable: Arc::default(),
             disk_bytes: Arc::default(),
             unlisted: Vec::new(),
             limits: Limits::default(),
@@ -141,8 +144,12 @@ impl World {
         }
         seams.net = Arc::new(StoppableNet { net, stopped });
         (seams.clock, seams.disk_mode) = (Arc::new(self.clock.clone()), DiskMode::Inline);
-        let (lies, spoils, disk_bytes) = (Arc::clone(&self.lies), Arc::clone(&self.spoils), Arc::clone(&self.disk_bytes));
-        seams.disks = Arc::new(LyingDisks { lies, spoils, disk_bytes });
+        seams.disks = Arc::new(LyingDisks {
+            lies: Arc::clone(&self.lies),
+            spoils: Arc::clone(&self.spoils),
+            unreadable: Arc::clone(&self.unreadable),
+            disk_bytes: Arc::clone(&self.disk_bytes),
+        });
         // A killed agent holds its disks for a moment.
         for _ in 0..500 {
             if let Ok(agent) = Agent::start(self.agent_config(node), seams.clone()).await {

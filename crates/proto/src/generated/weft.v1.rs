@@ -1050,7 +1050,7 @@ pub struct SilentNode {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WaitingStripes {
-    /// nodes, space, retry
+    /// nodes, space, checksums, retry
     #[prost(string, tag = "1")]
     pub wait: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]

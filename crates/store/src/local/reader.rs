@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use weft_types::{BlockId, BlockMeta, ClusterId, Error, PAGE_LEN, Result, Span, crc32c, crc32c_joined, crc32c_zeros};
+use weft_types::{BlockId, BlockMeta, Cause, ClusterId, Error, PAGE_LEN, Result, Span, crc32c, crc32c_joined, crc32c_zeros};
 
 /// Fills a buffer with the bytes of a file from an offset on.
 type Fill = fn(&File, &mut [u8], u64) -> io::Result<()>;
@@ -116,6 +116,11 @@ impl BlockReader for LocalReader {
         self.sidecar.pages()
     }
 
+    fn stored_len(&self) -> Result<u64> {
+        let found = self.payload.metadata().map_err(|error| unreadable_bytes(Span::new(0, self.meta().len()), &error));
+        found.map(|it| it.len()).map_err(|error| error.block(self.meta().id))
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         self.read(offset, buf, fill_waiting).map_err(|error| error.block(self.meta().id))
     }
@@ -152,7 +157,7 @@ pub(super) fn read_sidecar(path: &Path, id: BlockId, cluster: ClusterId) -> Resu
 /// A sector that cannot be read counts as a corrupt page; any other error is a fault of the machine.
 fn unreadable(path: &Path, error: &io::Error) -> Error {
     if is_media_error(error) {
-        return Error::corrupt(format!("cannot read {}: {error}", path.display()));
+        return Error::corrupt(format!("cannot read {}: {error}", path.display())).cause(Cause::Unreadable);
     }
     cannot_open(path, "cannot read it", error)
 }
@@ -160,7 +165,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
 fn unreadable_bytes(span: Span, error: &io::Error) -> Error {
     let message = format!("cannot read bytes {}..{}: {error}", span.start, span.end);
     if is_media_error(error) {
-        Error::corrupt(message)
+        Error::corrupt(message).cause(Cause::Unreadable)
     } else if too_many_files(error) {
         Error::retry(message)
     } else {
@@ -170,4 +175,20 @@ fn unreadable_bytes(span: Span, error: &io::Error) -> Error {
 
 fn is_media_error(error: &io::Error) -> bool {
     rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::Reaction;
+
+    #[test]
+    fn a_sector_that_cannot_be_read_is_told_from_wrong_bytes() {
+        let error = rustix::io::Errno::IO.into();
+        for error in [unreadable(Path::new("b"), &error), unreadable_bytes(Span::new(0, 1), &error)] {
+            assert_eq!((error.reaction, error.cause), (Reaction::Corrupt, Some(Cause::Unreadable)));
+        }
+        let error = rustix::io::Errno::ACCESS.into();
+        assert_eq!(unreadable(Path::new("b"), &error).cause, None);
+    }
 }

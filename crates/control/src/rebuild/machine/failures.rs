@@ -6,9 +6,11 @@ use crate::{
         Action, Lost, World,
         avoided::{DISPUTES_MAX, is_known_bad, knows_bad_blocks},
         doubts::Doubts,
+        homes::Others,
         state::{Failure, State},
     },
     run::Report,
+    view::View,
 };
 use std::collections::BTreeSet;
 use weft_types::{BlockId, Cause, Error, Home, NodeId, Party, Reaction};
@@ -38,7 +40,7 @@ impl Rebuild {
                     self.go_on(world);
                 } else {
                     let error = self.doubts.error.take().unwrap_or(error);
-                    self.fail(error);
+                    self.leave_wrong(error, world.view);
                 }
             }
             _ => self.fail(error),
@@ -93,8 +95,8 @@ impl Rebuild {
             Failure::Wrong => {
                 let error = self.doubts.error.clone().unwrap_or_else(|| Error::corrupt("the rebuilt block is wrong"));
                 if !self.doubt_others(world) {
-                    self.suspect(self.doubts.homes.clone());
-                    return self.fail(error);
+                    self.suspect(self.doubts.only_home().into_iter().collect());
+                    return self.leave_wrong(error, world.view);
                 }
                 error
             }
@@ -108,6 +110,19 @@ impl Rebuild {
             }
         });
         self.go_on(world);
+    }
+
+    /// Leaves out the blocks that are not right, one after another, and keeps the others of this rebuild.
+    pub(super) fn leave_wrong(&mut self, error: Error, view: &View) {
+        if self.request.purpose.is_put() || self.arriving.iter().all(|new| new.durable.is_none()) {
+            return self.fail(error);
+        }
+        let Some(at) = self.arriving.iter().position(|new| new.durable.is_none()) else { return self.all_durable(view) };
+        let block = self.arriving.remove(at).block;
+        self.leave((block.index, block.copy), error.message.clone());
+        self.doubts.given_up = Some(error);
+        self.actions.push(Action::Release { block, may_be_written: true });
+        self.state = State::Releasing;
     }
 
     /// Chooses whom the next plan does without, after a wrong result. Returns whether there is a plan that was not tried.
@@ -143,7 +158,9 @@ impl Rebuild {
         // Homes that have failed must be replaced, too.
         let needed = doubtful.len() + (self.pending().count() - homes().count());
         let avoid: BTreeSet<NodeId> = self.arriving.iter().map(|new| new.home.node).chain(self.left_alone()).collect();
-        if doubtful.is_empty() || self.request.find_homes(needed, &avoid, world.view, world.given).is_err() {
+        let coming = self.coming(|node| !doubtful.contains(&node) && !self.avoided.failed.contains(&node));
+        let others = Others { avoid, coming };
+        if doubtful.is_empty() || self.request.find_homes(needed, &others, world.view, world.given).is_err() {
             return false;
         }
         self.suspect(doubtful.clone());
@@ -171,8 +188,10 @@ impl Rebuild {
             let name = world.view.name(node);
             return self.fail(Error::unavailable(format!("{name} failed, which was to store the block")).block(block));
         }
-        let avoid = self.taken(&lost);
-        match self.request.place_one(&avoid, world.view, world.given) {
+        // Those that have failed, too, are replaced next.
+        let coming = self.coming(|node| !self.avoided.failed.contains(&node));
+        let others = Others { avoid: self.taken(&lost), coming };
+        match self.request.place_one(&others, world.view, world.given) {
             Ok((home, warnings)) => {
                 self.warn(&warnings);
                 self.unallocated.push_back((lost, home));
@@ -196,7 +215,8 @@ impl Rebuild {
             return home;
         }
         let avoid = self.taken(lost).into_iter().chain(self.doubts.homes.iter().copied()).collect();
-        let Ok((other, warnings)) = self.request.place_one(&avoid, world.view, world.given) else { return home };
+        let others = Others { avoid, coming: self.coming(|node| !self.avoided.failed.contains(&node)) };
+        let Ok((other, warnings)) = self.request.place_one(&others, world.view, world.given) else { return home };
         self.warn(&warnings);
         other
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     repair::{Events, event},
-    shared::Shared,
+    shared::{Shared, while_read},
 };
 use std::{
     collections::BTreeMap,
@@ -43,14 +43,9 @@ pub(crate) fn explain(
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        tokio::select! {
-            biased;
-            // The work must not outlive its reader.
-            () = events.closed() => {}
-            // Nor wait for one that does not read.
-            () = tokio::time::sleep(EXPLAINED_FOR_MAX) => {}
-            () = tell(&shared, &asked, &events) => {}
-        }
+        // It must not wait either for a caller that does not read.
+        let work = tokio::time::timeout(EXPLAINED_FOR_MAX, tell(&shared, &asked, &events));
+        while_read(&events, async { drop(work.await) }).await;
         drop(turn);
     });
     Ok(told)
