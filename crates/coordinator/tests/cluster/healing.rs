@@ -239,6 +239,43 @@ async fn the_blocks_of_two_lost_nodes_are_rebuilt_once_each() {
     assert_eq!((told.stripes_left, told.done.map(|done| done.blocks)), (0, Some(held as u64)));
 }
 
+/// Of stripes that survive the same number of losses: the one that clients read, although it is the last of them.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_is_rebuilt_first() {
+    let mut world = healing(8, 8).await;
+    let bytes = data(256 << 10, 20);
+    let keys: Vec<String> = (0..110).map(|at| format!("k{at}")).collect();
+    for key in &keys {
+        world.put(key, &bytes).await.unwrap();
+    }
+    world.until_healthy().await;
+    let last = &keys[keys.len() - 1];
+    let node = world.holder(last, 0).await;
+    let mut lost: Vec<&String> = Vec::new();
+    for key in &keys {
+        let blocks = world.stat(key).await.stripes.remove(0).blocks;
+        lost.extend(blocks.iter().any(|block| block.node == node).then_some(key));
+    }
+    // A slow repair shows the order.
+    let limit = api::RepairLimit { bytes_per_s: Some(256 << 10), ..api::RepairLimit::default() };
+    world.client.set_repair_limit(limit).await.unwrap();
+    world.kill(node);
+    world.until("its stripes are counted", async |world| world.health().await.stripes_with_bad_blocks == lost.len() as u64).await;
+    for _ in 0..3 {
+        assert!(world.get(last, "").await.unwrap().0 == bytes);
+    }
+    world.until("the one that is read is whole", async |world| world.not_ok(last).await.is_empty()).await;
+    let mut whole = 0;
+    for key in &lost {
+        whole += usize::from(world.not_ok(key).await.is_empty());
+    }
+    // As many as run at a time may end together with it.
+    assert!(lost.len() > 60 && whole < lost.len() / 2, "{whole} of {} were rebuilt by then", lost.len());
+    world.client.set_repair_limit(api::RepairLimit::default()).await.unwrap();
+    world.until_healthy().await;
+    world.assert_whole(last, &bytes).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_silent_rack_needs_a_person_unless_it_is_urgent() {
     let mut world = healing(10, 5).await;
