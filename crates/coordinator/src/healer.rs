@@ -22,6 +22,7 @@ use stripe::Worker;
 use tokio::time::MissedTickBehavior;
 use weft_control::{
     healer::{self, Ended, Judgement, Policy, Scope},
+    health::Urgency,
     members::MemberStatus,
     schedule::Ticket,
     view::View,
@@ -164,7 +165,7 @@ fn usable_disks(view: &View) -> BTreeSet<Home> {
 }
 
 /// The stripes to schedule now, each with its urgency, and how far repair goes. At most `places` are chosen at the same time.
-fn next(shared: &Shared, places: usize) -> (Vec<(StripeId, usize)>, Scope) {
+fn next(shared: &Shared, places: usize) -> (Vec<(StripeId, Urgency)>, Scope) {
     let health = shared.health.lock();
     let mut state = shared.healer.lock();
     let scope = state.judgement.scope.clone();

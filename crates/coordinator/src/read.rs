@@ -221,6 +221,10 @@ async fn begin(
     let (running, handle) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
     let mut running = running.all_started().await?;
     reply.pages = pages(std::mem::take(&mut running.pages), stripe);
+    if !read.rebuilt.is_empty() && delegation.is_none() {
+        // What clients have rebuilt again and again is repaired first.
+        shared.health.lock().tally.read(stripe.id, shared.started.now());
+    }
     let (stripe, blocks) = (stripe.id, read.read());
     let slice_bytes = plan.binding.slice_len.saturating_mul(read.stripe.layout.layout.alpha.into());
     let stall = shared.stall_after(slice_bytes, resumed).map(|stall_timeout| {

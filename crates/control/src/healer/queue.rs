@@ -8,7 +8,7 @@ use crate::{
     schedule::STRIPES_PER_NODE,
     view::{NodeView, View},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 use weft_types::{Amount, Cause, Error, Reaction, StripeId};
 
 /// The most stripes that are rebuilt at the same time. Each uses some tens of kilobytes of the coordinator's memory, and buffers at its
@@ -139,8 +139,8 @@ impl Queue {
         self.working = self.left(tally, scope) > 0;
     }
 
-    /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first.
-    /// Of stripes that wait together, some are tried now and then, in at most half of the open places.
+    /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first,
+    /// and among these those that are read most. Of stripes that wait together, some are tried now and then, in at most half of the open places.
     pub fn next(&mut self, tally: &Tally, scope: &Scope, places: usize, now: Time) -> Vec<StripeId> {
         let open = places.saturating_sub(self.chosen.len());
         if open == 0 {
@@ -157,7 +157,11 @@ impl Queue {
             self.progress = Progress { begun: Some(now), ..Progress::default() };
         }
         next.extend(fresh);
-        next.sort_by_key(|stripe| (tally.condition(*stripe).and_then(|condition| condition.now), *stripe));
+        let rank = |stripe: &StripeId| {
+            let further = tally.condition(*stripe).and_then(|condition| condition.now);
+            (further, Reverse(tally.reads(*stripe)), *stripe)
+        };
+        next.sort_by_key(rank);
         for stripe in &next {
             if let Some(condition) = tally.condition(*stripe) {
                 self.settling.remove(stripe);

@@ -283,6 +283,29 @@ fn the_most_endangered_come_first_then_the_oldest() {
 }
 
 #[test]
+fn among_equals_what_is_read_most_comes_first() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    for (id, further) in [(1, 2), (2, 1), (3, 1), (4, 1), (5, 0), (6, 1)] {
+        tally.set(StripeId(id), Some(survives(Some(further))));
+    }
+    for (id, reads) in [(1, 99), (4, 1), (6, 5), (7, 50)] {
+        (0..reads).for_each(|_| tally.read(StripeId(id), at(1)));
+    }
+    assert_eq!(
+        queue.next(&tally, &WORK, 3, at(1)),
+        [5, 6, 4].map(StripeId),
+        "the least slack first, however often the others are read"
+    );
+    (0..7).for_each(|_| tally.read(StripeId(3), at(1)));
+    assert_eq!(queue.next(&tally, &WORK, 5, at(1)), [3, 2].map(StripeId));
+    // What no longer has bad blocks is forgotten.
+    queue.ended(StripeId(3), Ended::Rebuilt(Amount { blocks: 1, bytes: 1 }), at(2));
+    tally.set(StripeId(3), None);
+    tally.set(StripeId(3), Some(survives(Some(1))));
+    assert_eq!([3, 6, 7].map(|id| tally.reads(StripeId(id))), [0, 5, 0]);
+}
+
+#[test]
 fn a_stripe_that_loses_another_block_right_after_its_rebuild_is_rebuilt_at_once() {
     let (mut tally, mut queue) = (Tally::default(), Queue::default());
     let one = Amount { blocks: 1, bytes: 1 };

@@ -10,11 +10,13 @@
 
 mod condition;
 mod further;
+mod reads;
 mod room;
 mod survey;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod urgency;
 mod verdict;
 
 pub(crate) use condition::Reach;
@@ -23,4 +25,5 @@ pub use further::FurtherLosses;
 pub use room::fits_bytes;
 pub use survey::{Step, Survey};
 pub use tally::{Bearing, Counts, Tally};
+pub use urgency::Urgency;
 pub use verdict::{DownNode, FailedDisk, FullPolicy, Level, Signs, Verdict};

@@ -1,22 +1,36 @@
 //! The tally of stripes with bad blocks. Of all other stripes, only the total number is known.
 
-use super::{BadBlocks, Condition};
+use super::{BadBlocks, Condition, Urgency, reads::Reads};
+use crate::Time;
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 use weft_types::StripeId;
 
-/// The conditions of all stripes with bad blocks; about 80 bytes per stripe.
+/// The conditions of all stripes with bad blocks; about 80 bytes per stripe. Those that were read most lately are known, too.
 #[derive(Debug, Default)]
 pub struct Tally {
     stripes: BTreeMap<StripeId, Known>,
     /// The number of the last look at a stripe.
     looks: u64,
     /// The stripes in each condition.
-    conditions: BTreeMap<Arc<Condition>, BTreeSet<StripeId>>,
+    conditions: BTreeMap<Arc<Condition>, Stripes>,
     unreadable: BTreeSet<StripeId>,
+    reads: Reads,
 }
+
+/// The stripes in a condition.
+#[derive(Debug, Default)]
+struct Stripes {
+    all: BTreeSet<StripeId>,
+    /// Of these, those that were read lately, the most read first.
+    read: BTreeSet<Rank>,
+}
+
+/// The order among stripes in a condition: how often it was read, and then its age.
+type Rank = (Reverse<u32>, StripeId);
 
 #[derive(Debug)]
 struct Known {
@@ -59,20 +73,51 @@ impl Tally {
         if let Some(Known { condition: before, .. }) = self.stripes.remove(&stripe) {
             self.unreadable.remove(&stripe);
             if let Some(stripes) = self.conditions.get_mut(&before) {
-                stripes.remove(&stripe);
-                if stripes.is_empty() {
+                stripes.all.remove(&stripe);
+                stripes.read.remove(&(Reverse(self.reads.of(stripe)), stripe));
+                if stripes.all.is_empty() {
                     self.conditions.remove(&before);
                 }
             }
         }
-        let Some(condition) = condition else { return };
+        let Some(condition) = condition else {
+            self.reads.forget(stripe);
+            return;
+        };
         if condition.now.is_none() {
             self.unreadable.insert(stripe);
         }
         let shared = self.conditions.get_key_value(&condition).map(|(known, _)| Arc::clone(known));
         let shared = shared.unwrap_or_else(|| Arc::new(condition));
-        self.conditions.entry(Arc::clone(&shared)).or_default().insert(stripe);
+        let stripes = self.conditions.entry(Arc::clone(&shared)).or_default();
+        stripes.all.insert(stripe);
+        if self.reads.of(stripe) > 0 {
+            stripes.read.insert((Reverse(self.reads.of(stripe)), stripe));
+        }
         self.stripes.insert(stripe, Known { condition: shared, look: self.looks });
+    }
+
+    /// A client reads a stripe, and bad blocks are rebuilt for it. Others are not counted: stripes without bad blocks need no repair, and
+    /// a read that needs none of the bad blocks gains nothing by one.
+    pub fn read(&mut self, stripe: StripeId, now: Time) {
+        let Some(Known { condition, .. }) = self.stripes.get(&stripe) else { return };
+        let before = self.reads.of(stripe);
+        let have_all_changed = self.reads.count(stripe, now);
+        if let Some(stripes) = self.conditions.get_mut(condition) {
+            stripes.read.remove(&(Reverse(before), stripe));
+            stripes.read.insert((Reverse(self.reads.of(stripe)), stripe));
+        }
+        if have_all_changed {
+            for stripes in self.conditions.values_mut() {
+                let ranks = stripes.read.iter().map(|(_, stripe)| (Reverse(self.reads.of(*stripe)), *stripe));
+                stripes.read = ranks.filter(|(Reverse(reads), _)| *reads > 0).collect();
+            }
+        }
+    }
+
+    /// How often a stripe was read lately while it had bad blocks.
+    pub fn reads(&self, stripe: StripeId) -> u32 {
+        self.reads.of(stripe)
     }
 
     /// Whether a stripe has bad blocks.
@@ -90,37 +135,40 @@ impl Tally {
         Some(self.stripes.get(&stripe)?.look)
     }
 
-    /// How many further losses a stripe with bad blocks survives; the highest number if it cannot be read, or has no bad blocks.
-    pub fn urgency(&self, stripe: StripeId) -> usize {
-        self.condition(stripe).and_then(|condition| condition.now).unwrap_or(usize::MAX)
+    /// How urgent it is to rebuild a stripe; one that cannot be read, or has no bad blocks, comes last.
+    pub fn urgency(&self, stripe: StripeId) -> Urgency {
+        Urgency::of(self.condition(stripe).and_then(|condition| condition.now), self.reads(stripe))
     }
 
     /// The stripes in a condition; `None` if there are none.
     pub fn stripes_in(&self, condition: &Condition) -> Option<&BTreeSet<StripeId>> {
-        self.conditions.get(condition)
+        self.conditions.get(condition).map(|stripes| &stripes.all)
     }
 
     /// The conditions that occur, and how many stripes are in each.
     pub fn conditions(&self) -> impl Iterator<Item = (&Condition, u64)> {
-        self.conditions.iter().map(|(condition, stripes)| (&**condition, stripes.len() as u64))
+        self.conditions.iter().map(|(condition, stripes)| (&**condition, stripes.all.len() as u64))
     }
 
     /// The first stripes whose conditions satisfy `is_due`, at most `limit`, without those that satisfy `is_out`: first those that survive
-    /// the fewest further losses, and among these the oldest.
+    /// the fewest further losses; among these those that were read most lately, and then the oldest.
     pub fn first(&self, limit: usize, is_due: impl Fn(&Condition) -> bool, is_out: impl Fn(StripeId) -> bool) -> Vec<StripeId> {
-        let mut by_losses: BTreeMap<Option<usize>, Vec<&BTreeSet<StripeId>>> = BTreeMap::new();
+        let mut by_losses: BTreeMap<Option<usize>, Vec<&Stripes>> = BTreeMap::new();
         for (condition, stripes) in self.conditions.iter().filter(|(condition, _)| is_due(condition)) {
             by_losses.entry(condition.now).or_default().push(stripes);
         }
-        let mut found = Vec::new();
+        let mut found: Vec<StripeId> = Vec::new();
         for sets in by_losses.into_values() {
             let open = limit - found.len();
-            let mut next: Vec<StripeId> = Vec::new();
+            let mut next: Vec<Rank> = Vec::new();
             for stripes in sets {
-                next.extend(stripes.iter().filter(|stripe| !is_out(**stripe)).take(open));
+                // Of a million stripes, only those that were read and as many of the others as are wanted are looked at.
+                let read = stripes.read.iter().copied();
+                let others = stripes.all.iter().filter(|stripe| self.reads(**stripe) == 0).map(|stripe| (Reverse(0), *stripe));
+                next.extend(read.chain(others).filter(|(_, stripe)| !is_out(*stripe)).take(open));
             }
             next.sort_unstable();
-            found.extend(next.into_iter().take(open));
+            found.extend(next.into_iter().take(open).map(|(_, stripe)| stripe));
         }
         found
     }
@@ -139,7 +187,7 @@ impl Tally {
         let mut good: BTreeMap<&str, (u64, usize)> =
             all.iter().map(|(code, stripes, whole)| (&**code, (*stripes, *whole))).collect();
         for (condition, stripes) in &self.conditions {
-            let number = &(stripes.len() as u64);
+            let number = &(stripes.all.len() as u64);
             *bearings.entry((condition.now, &condition.code)).or_default() += number;
             if let Some((good, _)) = good.get_mut(&*condition.code) {
                 // The tally and the total number of stripes were not read at the same moment.

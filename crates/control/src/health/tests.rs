@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    Time,
     fixtures::{BLOCK_LEN, home, stripe, view},
     reserve,
     view::View,
@@ -229,6 +230,89 @@ proptest! {
         let counts = counted.counts(&all);
         prop_assert_eq!(counts.bearings.iter().map(|it| it.stripes).sum::<u64>(), followed.stripes.len() as u64);
     }
+}
+
+/// What happens to the stripes of a tally.
+#[derive(Debug, Clone)]
+enum Changes {
+    /// One has lost so many blocks.
+    Loses(u64, usize),
+    /// It is read so many times.
+    IsRead(u64, u8),
+    /// Minutes pass.
+    Passes(u64),
+}
+
+fn changes() -> impl Strategy<Value = Changes> {
+    let id = 1..40u64;
+    prop_oneof![
+        4 => (id.clone(), 0..4usize).prop_map(|(id, lost)| Changes::Loses(id, lost)),
+        4 => (id, 1..20u8).prop_map(|(id, times)| Changes::IsRead(id, times)),
+        1 => (0..25u64).prop_map(Changes::Passes),
+    ]
+}
+
+proptest! {
+    /// Compared with sorting all stripes.
+    #[test]
+    fn the_first_are_those_with_the_least_slack_then_the_most_read_then_the_oldest(
+        all in proptest::collection::vec(changes(), 0..200),
+        limit in 0..50usize,
+    ) {
+        let (mut tally, mut lost, mut minute) = (Tally::default(), BTreeMap::new(), 0);
+        for change in all {
+            match change {
+                Changes::Loses(id, blocks) => {
+                    let mut record = StripeRecord { id: StripeId(id), ..stripe() };
+                    (0..blocks).for_each(|index| mark(&mut record, index as u8, BlockState::Missing));
+                    tally.set(record.id, condition(&record, &view(6, &[])));
+                    lost.insert(id, blocks);
+                }
+                Changes::IsRead(id, times) => {
+                    let (before, now) = (tally.reads(StripeId(id)), Time::after(Duration::from_secs(60 * minute)));
+                    (0..times).for_each(|_| tally.read(StripeId(id), now));
+                    let counted = tally.reads(StripeId(id));
+                    match lost.get(&id) {
+                        None | Some(0) => prop_assert_eq!(counted, 0, "it has no bad blocks"),
+                        Some(_) => prop_assert!(counted <= before + u32::from(times) && counted >= u32::from(times)),
+                    }
+                }
+                Changes::Passes(minutes) => minute += minutes,
+            }
+            let is_out = |id: u64| id.is_multiple_of(7);
+            let is_due = |it: &Condition| it.now.is_some_and(|further| further < 2);
+            let found = tally.first(limit, is_due, |stripe| is_out(stripe.0));
+            let mut sorted: Vec<(usize, std::cmp::Reverse<u32>, u64)> = lost
+                .iter()
+                .filter(|(id, lost)| (1..=2).contains(*lost) && !is_out(**id))
+                .map(|(id, lost)| (2 - lost, std::cmp::Reverse(tally.reads(StripeId(*id))), *id))
+                .collect();
+            sorted.sort_unstable();
+            let sorted: Vec<StripeId> = sorted.into_iter().take(limit).map(|(.., id)| StripeId(id)).collect();
+            prop_assert_eq!(found, sorted);
+        }
+    }
+}
+
+#[test]
+fn reads_of_more_stripes_than_are_counted_leave_the_order_right() {
+    const ALL: u64 = 2 * reads::COUNTED_MAX as u64;
+    let mut tally = Tally::default();
+    let mut record = stripe();
+    mark(&mut record, 0, BlockState::Missing);
+    let lost = condition(&record, &view(6, &[])).unwrap();
+    (1..=ALL).for_each(|id| tally.set(StripeId(id), Some(lost.clone())));
+    for id in 1..=ALL {
+        tally.read(StripeId(id), Time::default());
+        if id % 100 == 0 {
+            tally.read(StripeId(ALL), Time::default());
+        }
+    }
+    let counted = (1..=ALL).filter(|id| tally.reads(StripeId(*id)) > 0).count();
+    assert!(counted <= reads::COUNTED_MAX, "{counted}");
+    let all = tally.first(ALL as usize, |_| true, |_| false);
+    let distinct: BTreeSet<StripeId> = all.iter().copied().collect();
+    assert_eq!((all[0], all.len(), distinct.len()), (StripeId(ALL), ALL as usize, ALL as usize), "none is left out");
 }
 
 #[test]

@@ -66,16 +66,16 @@ struct Use {
 }
 
 #[derive(Debug)]
-struct Waiting<T> {
+struct Waiting<T, U> {
     what: T,
     /// More urgent ones first, then those of earlier batches and rounds.
-    rank: (usize, u64, u32),
+    rank: (U, u64, u32),
     uses: Vec<Use>,
 }
 
-/// The waiting and the running repairs.
+/// The waiting and the running repairs. `U` says how urgent one is: the lowest first.
 #[derive(Debug)]
-pub struct Admission<T> {
+pub struct Admission<T, U> {
     starting: Starting,
     batch: u64,
     last: u64,
@@ -85,11 +85,11 @@ pub struct Admission<T> {
     taken: Vec<u64>,
     due: Vec<i64>,
     carried: Vec<u64>,
-    waiting: Vec<Waiting<T>>,
+    waiting: Vec<Waiting<T, U>>,
     running: BTreeMap<Ticket, Vec<Use>>,
 }
 
-impl<T> Admission<T> {
+impl<T, U: Ord + Copy> Admission<T, U> {
     /// Without any repair.
     pub fn new(starting: Starting) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl<T> Admission<T> {
 
     /// Adds a batch of repairs: each with its urgency and its round, the lowest first, and the links that it needs; none if
     /// they are not known.
-    pub fn add(&mut self, batch: impl IntoIterator<Item = (T, (usize, u32), Vec<Line>)>) {
+    pub fn add(&mut self, batch: impl IntoIterator<Item = (T, (U, u32), Vec<Line>)>) {
         self.batch += 1;
         for (what, (urgency, round), lines) in batch {
             let mut needs = Vec::with_capacity(2 * lines.len());
@@ -123,7 +123,7 @@ impl<T> Admission<T> {
     }
 
     /// Sets the urgency of all that wait: it changes while they do.
-    pub fn urge(&mut self, urgency: impl Fn(&T) -> usize) {
+    pub fn urge(&mut self, urgency: impl Fn(&T) -> U) {
         self.waiting.iter_mut().for_each(|waiting| waiting.rank.0 = urgency(&waiting.what));
         self.waiting.sort_by_key(|waiting| waiting.rank);
     }
@@ -216,6 +216,7 @@ fn uses(needs: &[(Link, u64)]) -> Vec<Use> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::Urgency;
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
     use std::collections::BTreeSet;
 
@@ -283,6 +284,19 @@ mod tests {
         admission.add(urgent);
         admission.urge(|what| usize::from(*what != 1));
         assert_eq!(admission.start().map(|(_, what)| what), Some(1), "it has become urgent while it waited");
+    }
+
+    #[test]
+    fn what_is_read_most_starts_before_others_of_the_same_slack_but_not_before_urgent_ones() {
+        let mut admission = Admission::new(Starting::ByShares);
+        let of = |what: u32, further, reads| (what, (Urgency::of(Some(further), reads), 0), chain(&[1, 2]));
+        admission.add([of(1, 1, 0), of(2, 1, 9), of(3, 0, 0), of(4, 2, 99)]);
+        admission.add([of(5, 1, 900)]);
+        assert_eq!(admission.start().map(|(_, what)| what), Some(3));
+        assert_eq!(admission.start().map(|(_, what)| what), Some(5), "of a later batch");
+        admission.urge(|what| Urgency::of(Some(if *what == 4 { 2 } else { 1 }), if *what == 1 { 99 } else { 9 }));
+        let rest: Vec<u32> = std::iter::from_fn(|| admission.start()).map(|(_, what)| what).collect();
+        assert_eq!(rest, [1, 2, 4], "it was read while it waited");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use rand::{SeedableRng as _, rngs::StdRng};
 use weft_control::{
     healer::{Ended, Scope},
-    health::Tally,
+    health::{Tally, Urgency},
     schedule::{Admission, Cluster, Open, Scheduled, Scheduler, Starting, Ticket},
     view::View,
 };
@@ -22,11 +22,11 @@ type Found = Result<(Planned, Option<Open>), Ended>;
 pub(super) struct Batch {
     view: View,
     /// Each with its urgency.
-    found: Vec<(StripeId, usize, Found)>,
+    found: Vec<(StripeId, Urgency, Found)>,
 }
 
 /// Looks stripes up, each with its urgency.
-pub(super) async fn look_up(worker: &Worker<'_>, stripes: Vec<(StripeId, usize)>, scope: Scope) -> Batch {
+pub(super) async fn look_up(worker: &Worker<'_>, stripes: Vec<(StripeId, Urgency)>, scope: Scope) -> Batch {
     let view = worker.shared().members.view();
     let found = stream::iter(stripes).map(|(stripe, urgency)| {
         let (view, scope) = (&view, &scope);
@@ -40,7 +40,7 @@ pub(super) async fn look_up(worker: &Worker<'_>, stripes: Vec<(StripeId, usize)>
 pub(super) struct Schedule<'a> {
     worker: &'a Worker<'a>,
     scheduler: Scheduler,
-    admission: Admission<Planned>,
+    admission: Admission<Planned, Urgency>,
 }
 
 impl<'a> Schedule<'a> {

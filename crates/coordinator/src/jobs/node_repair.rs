@@ -29,6 +29,7 @@ use std::{
 use tonic::async_trait;
 use weft_codes::SharedCode;
 use weft_control::{
+    health::Urgency,
     job::{Again, Counted, Passed},
     node_repair::{self, Block, Outcome},
     options::RepairOptions,
@@ -47,8 +48,8 @@ pub(super) struct NodeRepairJob {
     shares: Shares,
     scheduler: Mutex<Scheduler>,
     lookups: Mutex<Lookups>,
-    /// The ranks of the stripes that were counted, by urgency.
-    ranks: BTreeSet<usize>,
+    /// The rough ranks of the stripes that were counted.
+    ranks: BTreeSet<Urgency>,
     /// The most blocks that are looked at.
     blocks_max: usize,
 }
@@ -95,7 +96,7 @@ impl Passes for NodeRepairJob {
             counted.there.add(block.bytes);
             if node_repair::is_wanted(&self.repair, &stripe, block, &view) {
                 counted.to_do.add(block.bytes);
-                ranks.insert(self.rank(&stripe, &view).await?);
+                ranks.insert(self.rank(&stripe, &view).await?.roughly());
             }
         }
         drop(blocks);

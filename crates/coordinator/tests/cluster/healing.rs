@@ -238,6 +238,35 @@ async fn the_blocks_of_two_lost_nodes_are_rebuilt_once_each() {
     assert_eq!((told.stripes_left, told.done.map(|done| done.blocks)), (0, Some(held as u64)));
 }
 
+/// Of stripes that survive the same number of losses: the one that clients read, although it is the last of them.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_is_rebuilt_first() {
+    let mut world = healing(8, 8).await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 64 << 10, cell_len: 64 << 10, ..PutOptions::default() };
+    let (before, last) = (data(100 * (256 << 10), 20), data(256 << 10, 21));
+    world.client.put("b", "before", before.as_slice(), &options).await.unwrap();
+    world.client.put("b", "last", last.as_slice(), &options).await.unwrap();
+    world.until_healthy().await;
+    let node = world.holder("last", 0).await;
+    let stripes = world.stat("before").await.stripes;
+    let lost = stripes.iter().filter(|stripe| stripe.blocks.iter().any(|block| block.node == node)).count();
+    // A slow repair shows the order.
+    let limit = api::RepairLimit { bytes_per_s: Some(1 << 20), ..api::RepairLimit::default() };
+    world.client.set_repair_limit(limit).await.unwrap();
+    world.kill(node);
+    world.until("its stripes are counted", async |world| world.health().await.stripes_with_bad_blocks == lost as u64 + 1).await;
+    for _ in 0..3 {
+        assert!(world.get("last", "").await.unwrap().0 == last);
+    }
+    world.until("the one that is read is whole", async |world| world.not_ok("last").await.is_empty()).await;
+    let left = world.not_ok("before").await.len();
+    // As many as run at a time may end together with it.
+    assert!(lost > 60 && left > lost / 2, "of {lost} others, only {left} are left");
+    world.client.set_repair_limit(api::RepairLimit::default()).await.unwrap();
+    world.until_healthy().await;
+    world.assert_whole("last", &last).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_silent_rack_needs_a_person_unless_it_is_urgent() {
     let mut world = healing(10, 5).await;

@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::Notify;
 use weft_codes::SharedCode;
 use weft_control::{
-    health::{BadBlocks, Condition, FurtherLosses},
+    health::{BadBlocks, Condition, FurtherLosses, Urgency},
     node_repair::{self, Block},
     schedule::{Admission, BLOCKS_PER_NODE, Cluster, Scheduled, Starting, Ticket},
     view::View,
@@ -37,7 +37,7 @@ pub(super) struct Planned {
 /// The waiting and running repairs of a pass.
 #[derive(Debug)]
 pub(super) struct Gate {
-    admission: Mutex<Admission<Planned>>,
+    admission: Mutex<Admission<Planned, Urgency>>,
     freed: Notify,
 }
 
@@ -53,7 +53,7 @@ impl Gate {
     }
 
     /// A poisoned lock is safe to use: each change is one call.
-    fn lock(&self) -> MutexGuard<'_, Admission<Planned>> {
+    fn lock(&self) -> MutexGuard<'_, Admission<Planned, Urgency>> {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,8 +76,9 @@ struct Object {
 pub(super) struct Feed<'a> {
     job: &'a NodeRepairJob,
     gate: &'a Gate,
-    /// The ranks of stripes that are still to be read, the most urgent first; the last one stands for all others.
-    levels: VecDeque<usize>,
+    /// The ranks of stripes that are still to be read, the most urgent first; the last one stands for all others. Each is a walk over
+    /// all blocks, so reads count only roughly: within a batch, the gate orders by how many there are.
+    levels: VecDeque<Urgency>,
     blocks: Blocks<'a>,
     all_read: bool,
     /// Stripes of earlier levels.
@@ -138,7 +139,7 @@ impl<'a> Feed<'a> {
             }
             let rank = job.rank(&stripe, &view).await?;
             let is_last = self.levels.len() < 2;
-            if !is_last && self.levels.front().is_none_or(|level| rank > *level) {
+            if !is_last && self.levels.front().is_none_or(|level| rank.roughly() > *level) {
                 continue;
             }
             if !is_last && self.tried.len() < TRIED_MAX {
@@ -186,12 +187,12 @@ impl<'a> Feed<'a> {
 }
 
 impl NodeRepairJob {
-    /// How urgent a stripe is: the number of further losses that it survives. One that cannot be repaired now comes last.
-    pub(super) async fn rank(&self, stripe: &StripeRecord, view: &View) -> Result<usize> {
-        let Some(object) = self.object(stripe).await? else { return Ok(usize::MAX) };
+    /// How urgent a stripe is.
+    pub(super) async fn rank(&self, stripe: &StripeRecord, view: &View) -> Result<Urgency> {
+        let Some(object) = self.object(stripe).await? else { return Ok(Urgency::of(None, 0)) };
         let blocks = BadBlocks::of(stripe, view);
         let condition = compute(|| Condition::of(stripe, blocks, &object.code, view, &mut self.lookups().further));
-        Ok(condition.now.unwrap_or(usize::MAX))
+        Ok(Urgency::of(condition.now, self.shared.health.lock().tally.reads(stripe.id)))
     }
 
     /// What a schedule may choose for a block. `None`: nothing, and the rebuild finds out why.
