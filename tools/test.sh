@@ -40,10 +40,10 @@ weight() {
     esac
 }
 
-# Tests of clusters of processes mostly wait, so twice as many run at a time as there are processors.
+# Tests of clusters mostly wait, so twice as many run at a time as there are processors.
 threads() {
     case $1 in
-        */cli\ cluster) echo $(($(nproc) * 2)) ;;
+        */cli\ cluster | */coordinator\ cluster) echo $(($(nproc) * 2)) ;;
         *) nproc ;;
     esac
 }

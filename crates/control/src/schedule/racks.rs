@@ -17,8 +17,11 @@ const FRUITLESS_MAX: usize = 4;
 const CHOICES_MAX: usize = 2_000_000;
 /// The destinations that are tried in each rack.
 const ROOTS_PER_RACK: usize = 2;
-/// The rounds of the search for the highest lower bound.
-const BOUND_ROUNDS: usize = 40;
+/// The rounds of the search for the highest lower bound, and the repairs in all of them together.
+const BOUND_ROUNDS: usize = 300;
+const BOUND_REPAIRS: usize = 40_000;
+/// The first rounds weigh all links of racks alike: those out of racks, those into them, and both.
+const EVEN_ROUNDS: usize = 3;
 /// Of more racks, the bound does not look at all sets.
 const RACKS_IN_SETS_MAX: usize = 6;
 
@@ -279,14 +282,22 @@ impl Choice<'_> {
         let price = |rack: usize| self.prices[self.links.rack_up(rack)];
         let mut others: Vec<(usize, usize)> = held.into_iter().collect();
         others.sort_by(|a, b| b.1.cmp(&a.1).then(price(a.0).total_cmp(&price(b.0))));
-        let by_first = |first: usize| {
-            let rest = others.iter().map(|(rack, _)| *rack).filter(move |rack| *rack != first);
-            [root, first].into_iter().chain(rest).collect::<Vec<usize>>()
-        };
-        let mut cheapest: Vec<usize> = others.iter().map(|(rack, _)| *rack).collect();
+        let all = others.iter().map(|(rack, _)| *rack);
+        let mut cheapest: Vec<usize> = all.clone().collect();
         cheapest.sort_by(|a, b| price(*a).total_cmp(&price(*b)));
-        let cheapest = std::iter::once(root).chain(cheapest).collect();
-        [Vec::new(), cheapest].into_iter().chain(others.iter().map(|(rack, _)| by_first(*rack))).collect()
+        let mut orders = vec![Vec::new(), std::iter::once(root).chain(cheapest).collect()];
+        // All pairs of few racks; of many, each with those that have most helpers.
+        let seconds = if others.len() <= RACKS_IN_SETS_MAX { others.len() } else { 2 };
+        for first in all.clone() {
+            for second in all.clone().filter(|second| *second != first).take(seconds.max(1)) {
+                let rest = all.clone().filter(|rack| ![first, second].contains(rack));
+                orders.push([root, first, second].into_iter().chain(rest).collect());
+            }
+            if others.len() == 1 {
+                orders.push(vec![root, first]);
+            }
+        }
+        orders
     }
 
     /// The places of all helpers, with those in the rack of the destination at the end of each part. `None` if there are too few.
@@ -433,15 +444,25 @@ pub(super) fn bound(repairs: &[Repair], speeds: &Speeds) -> u64 {
     let mut times = vec![0.0f64; links.per_byte.len()];
     let mut best = 0.0f64;
     let mut places: Vec<Option<Vec<u32>>> = vec![None; repairs.len()];
-    for round in 0..BOUND_ROUNDS {
+    let rounds = (BOUND_REPAIRS / repairs.len().max(1)).clamp(EVEN_ROUNDS, BOUND_ROUNDS);
+    for round in 0..rounds {
         // The weights of the links sum up to 1.
-        let most = times.iter().copied().fold(0.0, f64::max);
-        let steepness = 6.0 + round as f64;
+        let most = times.iter().copied().fold(1.0, f64::max);
         let weight = |link: usize| {
-            if links.per_byte[link] > 0.0 { (steepness * (times[link] / f64::max(most, 1.0) - 1.0)).exp() } else { 0.0 }
+            let (is_of_rack, is_up) = (link >= 2 * links.nodes, link.is_multiple_of(2));
+            match round {
+                _ if links.per_byte[link] == 0.0 => 0.0,
+                0 => f64::from(is_of_rack && is_up),
+                1 => f64::from(is_of_rack && !is_up),
+                2 => f64::from(is_of_rack),
+                _ => ((4.0 + round as f64) * (times[link] / most - 1.0)).exp(),
+            }
         };
         let weights: Vec<f64> = (0..times.len()).map(weight).collect();
         let sum: f64 = weights.iter().sum();
+        if sum == 0.0 {
+            continue;
+        }
         let prices: Vec<f64> = weights.iter().zip(&links.per_byte).map(|(weight, per_byte)| weight / sum * per_byte).collect();
         let (mut least, mut left) = (0.0, CHOICES_MAX);
         for (repair, places) in repairs.iter().zip(&mut places) {

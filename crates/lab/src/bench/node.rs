@@ -18,7 +18,7 @@ use weft_client::{
     api::{Job, repair_event::Event},
 };
 use weft_control::schedule::Starting;
-use weft_types::{AutoSize, Error, HelperSelect, NodeId, Party, Result};
+use weft_types::{AutoSize, Error, HelperSelect, NodeId, Result};
 
 /// More stripes than this mean that something is wrong.
 const STRIPES_MAX: usize = 1024;
@@ -59,8 +59,7 @@ impl LostNode {
             cluster.signal(name, Signal::Term)?;
         }
         until_nodes(session, away, |node| node.state != "up").await?;
-        let link = testbed.settings().link;
-        set_links(testbed, None)?;
+        let shaped = make_fast(testbed)?;
         let (mut keys, mut held): (_, BTreeMap<u32, Vec<(String, u8)>>) = (Vec::new(), BTreeMap::new());
         // The prefix avoids other objects: the cluster may be in use.
         let run = seed::seed()?;
@@ -78,7 +77,7 @@ impl LostNode {
             }
             keys.push(key);
         };
-        set_links(testbed, link)?;
+        testbed.reshape(|it| *it = shaped)?;
         away.iter().try_for_each(|name| cluster.start(name))?;
         until_nodes(session, away, |node| node.state == "up").await?;
         let requestors = session.find_nodes(away).await?;
@@ -130,7 +129,7 @@ impl LostNode {
         let most = self.bring_back(session, testbed).await?;
         Ok(Recovered {
             sample: Sample { seconds, bytes_moved: load.moved_bytes, cpu_idle },
-            bound_s: rate.map(|rate| load.busiest() as f64 / rate),
+            bound_s: rate.map(|rate| load.busiest_bytes as f64 / rate),
             least_s: rate.map(|rate| load.bound_bytes as f64 / rate),
             most,
         })
@@ -155,13 +154,12 @@ impl LostNode {
 
     /// Copies every block back to its home; returns how many the node with most of them had.
     pub(crate) async fn bring_back(&self, session: &Session, testbed: &mut Testbed) -> Result<usize> {
-        let link = testbed.settings().link;
-        set_links(testbed, None)?;
+        let shaped = make_fast(testbed)?;
         // Full links delay heartbeats, too: what is on a node that counts as down cannot be copied.
         until_nodes(session, testbed.cluster()?.nodes(), |node| node.state == "up").await?;
         let one = |(key, index): &(String, u8)| self.bring_one(session, key.clone(), *index);
         let from: Vec<u32> = stream::iter(self.held.iter().map(one)).buffer_unordered(BROUGHT_TOGETHER).try_collect().await?;
-        set_links(testbed, link)?;
+        testbed.reshape(|it| *it = shaped)?;
         let mut most: BTreeMap<u32, usize> = BTreeMap::new();
         from.into_iter().for_each(|node| *most.entry(node).or_default() += 1);
         Ok(most.into_values().max().unwrap_or(0))
@@ -216,13 +214,13 @@ pub(crate) struct Recovered {
     pub(crate) most: usize,
 }
 
-/// What each node sends and receives by the plans of a recovery.
+/// What the plans of a recovery move.
 #[derive(Debug, Default)]
 struct Load {
-    up: BTreeMap<Party, u64>,
-    down: BTreeMap<Party, u64>,
     moved_bytes: u64,
-    /// What no choice of nodes can undercut on the busiest link.
+    /// On the busiest link, in bytes that the fastest link of a node carries in the same time.
+    busiest_bytes: u64,
+    /// What no choice of nodes can undercut there.
     bound_bytes: u64,
 }
 
@@ -235,31 +233,21 @@ impl Load {
             match event.event {
                 Some(Event::Plan(it)) => {
                     let saved = weft_plan::from_json(&String::from_utf8_lossy(&it.plan))?;
-                    load.add(&weft_plan::cost(&saved.plan)?);
+                    load.moved_bytes += weft_plan::cost(&saved.plan)?.moved_bytes();
                 }
-                Some(Event::Schedule(it)) => load.bound_bytes = it.bound_bytes,
+                Some(Event::Schedule(it)) => (load.busiest_bytes, load.bound_bytes) = (it.busiest_bytes, it.bound_bytes),
                 _ => {}
             }
         }
         Ok(load)
     }
-
-    fn add(&mut self, cost: &weft_plan::Cost) {
-        self.moved_bytes += cost.moved_bytes();
-        for share in &cost.parties {
-            *self.up.entry(share.party).or_default() += share.up_bytes;
-            *self.down.entry(share.party).or_default() += share.down_bytes;
-        }
-    }
-
-    /// The bytes on the busiest link.
-    fn busiest(&self) -> u64 {
-        self.up.values().chain(self.down.values()).max().copied().unwrap_or(0)
-    }
 }
 
-fn set_links(testbed: &mut Testbed, link: Option<LinkRate>) -> Result<()> {
-    testbed.reshape(|it| *it = Settings { link, ..it.clone() })
+/// Takes the limits off all links; returns the settings as they were.
+fn make_fast(testbed: &mut Testbed) -> Result<Settings> {
+    let shaped = testbed.settings().clone();
+    testbed.reshape(|it| *it = Settings { link: None, rack_link: None, limits: Vec::new(), matrix: None, ..it.clone() })?;
+    Ok(shaped)
 }
 
 fn done_blocks(job: &Job) -> u64 {

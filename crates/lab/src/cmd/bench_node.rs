@@ -8,7 +8,7 @@ use crate::{
         median,
         node::{Layout, LostNode},
         place::in_testbed_with,
-        repair::Case,
+        repair::{self, Case},
     },
     reproduce::run::adjust,
     testbed::{Settings, Testbed},
@@ -28,6 +28,8 @@ const MIB: f64 = 1048576.0;
 /// these stripes and this scheme, whichever nodes are selected. Ways that do not schedule run as many stripes at the same time as
 /// possible.
 ///
+/// If links differ (--rack-link, --limit, --matrix), they are measured first, and the bound is for the measured rates.
+///
 /// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
 /// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.
 /// It is compared with writing the same bytes to the same disk in synced files. Afterwards all objects are read back and compared.
@@ -41,6 +43,7 @@ EXAMPLE
   weft bench node --local
   sudo weft bench node --select random,lru-stripe,lru,balance,schedule,boost --scheme conventional,pipeline --code 'rs(6,3)' --runs 3 --json
   sudo weft bench node --select lru,boost --scheme pipeline --code 'rs(10,4)' --requestors 4
+  sudo weft bench node --racks 4 --rack-link 20mbit --select random,boost --scheme conventional,pipeline --blocks 32
   sudo weft bench node --reads --runs 3
   weft bench node --local --nodes 12 --code 'rs(6,3)' --objects 1000 --json
 
@@ -223,6 +226,9 @@ impl BenchNode {
         }
         let layout = Layout { code: self.code(), block_len: self.block_size().0, holders: self.nodes(), lost: self.blocks };
         let node = LostNode::store(session, testbed, layout, self.seed).await?;
+        if testbed.settings().is_uneven() {
+            repair::probe(session, quiet).await?;
+        }
         let requestors = self.requestors as usize;
         // Warm-up: the first run opens connections and is not counted.
         if let Some(first) = cases.first() {
