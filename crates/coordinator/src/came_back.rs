@@ -61,7 +61,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         tokio::select! {
             biased;
-            Some(node) = under_way.next() => busy.retain(|it| *it != node),
+            Some(node) = under_way.next() => drop(busy.remove(&node)),
             _ = look.tick() => {
                 let back = back(&shared);
                 // All have their turn.

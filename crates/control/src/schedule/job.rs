@@ -206,17 +206,8 @@ impl Scheduler {
                 let of_nodes: Vec<Load> = nodes.ids.iter().map(|node| carried(&Place::Node(*node))).collect();
                 let of_racks = nodes.racks.iter().map(|rack| carried(&Place::Rack(Arc::clone(rack))));
                 let of_racks: Vec<Load> = of_racks.take(nodes.speeds.racks().count()).collect();
-                if nodes.speeds.racks().are_limited() {
-                    let loads = [of_nodes, of_racks].concat();
-                    return balance(repairs, &loads, &nodes.speeds);
-                }
                 // Only differences matter, and small numbers keep the flow fast.
-                let least = Load {
-                    up: of_nodes.iter().map(|load| load.up).min().unwrap_or(0),
-                    down: of_nodes.iter().map(|load| load.down).min().unwrap_or(0),
-                };
-                let above = |load: &Load| Load { up: load.up - least.up, down: load.down - least.down };
-                balance(repairs, &of_nodes.iter().map(above).collect::<Vec<_>>(), &nodes.speeds)
+                balance(repairs, &[above_least(&of_nodes), above_least(&of_racks)].concat(), &nodes.speeds)
             }
         }
     }
@@ -329,6 +320,14 @@ impl Scheduler {
     pub fn carried(&self) -> &BTreeMap<Place, Load> {
         &self.carried
     }
+}
+
+/// What each carries more than the one that carries least.
+fn above_least(loads: &[Load]) -> Vec<Load> {
+    let least = |of: fn(&Load) -> u64| loads.iter().map(of).min().unwrap_or(0);
+    let least = Load { up: least(|load| load.up), down: least(|load| load.down) };
+    let above = |load: &Load| Load { up: load.up - least.up, down: load.down - least.down };
+    loads.iter().map(above).collect()
 }
 
 /// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, and

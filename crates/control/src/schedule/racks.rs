@@ -6,15 +6,23 @@
 //! Algorithms for Fractional Packing and Covering Problems*, Mathematics of Operations Research 20(2), 1995). The same prices give a lower
 //! bound: no schedule can be quicker than all repairs at their least cost, over the cost of all that the links can carry.
 
-use super::{Assignment, Load, Part, Repair, speeds::FULL, speeds::Speeds};
+use super::{
+    Assignment, Load, Part, Repair,
+    speeds::{FULL, Racks, Speeds},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How steep prices are, pass by pass.
 const STEEPNESS: [f64; 16] = [4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 64.0, 96.0, 96.0, 128.0, 128.0, 192.0, 192.0];
 /// The passes end after so many that were no better.
 const FRUITLESS_MAX: usize = 4;
-/// The most choices of places that are compared in all.
-const CHOICES_MAX: usize = 2_000_000;
+/// The most choices of places that are compared in all passes, and for one repair: fewer if there are many.
+const CHOICES_MAX: usize = 1_000_000;
+const CHOICES_MIN: usize = 8;
+/// Prices grow no further: they stay numbers.
+const EXPONENT_MAX: f64 = 300.0;
+/// The orders of racks that are tried for every destination.
+const FIRST_ORDERS: usize = 2;
 /// The destinations that are tried in each rack.
 const ROOTS_PER_RACK: usize = 2;
 /// The rounds of the search for the highest lower bound, and the repairs in all of them together.
@@ -24,65 +32,6 @@ const BOUND_REPAIRS: usize = 40_000;
 const EVEN_ROUNDS: usize = 3;
 /// Of more racks, the bound does not look at all sets.
 const RACKS_IN_SETS_MAX: usize = 6;
-
-/// The racks of nodes, and how fast their links are.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Racks {
-    /// Of each node; empty if no rack's links are limited.
-    of: Vec<u32>,
-    /// Speeds out of each rack and into it; `None`: not limited.
-    speeds: Vec<(Option<u64>, Option<u64>)>,
-}
-
-impl Racks {
-    pub(super) fn new(of: Vec<u32>, speeds: Vec<(Option<u64>, Option<u64>)>) -> Self {
-        match speeds.iter().any(|(up, down)| up.or(*down).is_some()) {
-            true => Self { of, speeds },
-            false => Self::default(),
-        }
-    }
-
-    /// Whether links of racks are limited.
-    pub fn are_limited(&self) -> bool {
-        !self.of.is_empty()
-    }
-
-    /// How many there are, if their links are limited; otherwise 0.
-    pub fn count(&self) -> usize {
-        self.speeds.len()
-    }
-
-    fn at(&self, node: u32) -> usize {
-        self.of.get(node as usize).map_or(0, |rack| *rack as usize)
-    }
-
-    /// What the links of each rack carry under an assignment.
-    pub fn loads(&self, repair: &Repair, assignment: &Assignment) -> BTreeMap<u32, Load> {
-        let (places, mut loads): (Vec<u32>, BTreeMap<u32, Load>) = (assignment.concat(), BTreeMap::new());
-        for edge in repair.edges.iter().filter(|_| self.are_limited()) {
-            let (from, to) = (self.at(places[edge.from]), self.at(places[edge.to]));
-            if from != to {
-                loads.entry(from as u32).or_default().up += edge.bytes;
-                loads.entry(to as u32).or_default().down += edge.bytes;
-            }
-        }
-        loads
-    }
-
-    /// The time in which the links of all racks together carry so many bytes, in bytes that the fastest link of a node carries in it.
-    pub fn time_of_all(&self, bytes: f64) -> f64 {
-        let together = |of: fn(&(Option<u64>, Option<u64>)) -> Option<u64>| -> Option<u64> { self.speeds.iter().map(of).sum() };
-        let time = |speed: Option<u64>| speed.filter(|speed| *speed > 0).map_or(0.0, |speed| bytes * FULL as f64 / speed as f64);
-        time(together(|(up, _)| *up)).max(time(together(|(_, down)| *down)))
-    }
-
-    /// The time of a rack's busier link, in bytes that the fastest link of a node carries in it.
-    pub fn busier(&self, rack: u32, load: &Load) -> u64 {
-        let (up, down) = self.speeds.get(rack as usize).copied().unwrap_or_default();
-        let time = |bytes: u64, speed: Option<u64>| speed.map_or(0, |speed| bytes.saturating_mul(FULL).div_ceil(speed));
-        time(load.up, up).max(time(load.down, down))
-    }
-}
 
 /// The links by number: of each node, and then of each rack, the uplink and the downlink.
 struct Links<'a> {
@@ -149,10 +98,22 @@ pub(super) fn even_out(repairs: &[Repair], chosen: &mut [Assignment], loads: &[L
         times.fold((0.0f64, 0.0f64), |(most, squares), time| (most.max(time), squares + time * time))
     };
     let mut best = (quality(&bytes), places.clone());
-    let (mut fruitless, mut choices_left) = (0, CHOICES_MAX);
+    // Chains that come to each rack once are mostly a better start.
+    for (repair, places) in repairs.iter().zip(&mut places) {
+        links.uses(repair, places, |link, less| bytes[link] -= less);
+        links.racks.group(repair, places);
+        links.uses(repair, places, |link, more| bytes[link] += more);
+    }
+    if quality(&bytes) < best.0 {
+        best = (quality(&bytes), places.clone());
+    }
+    let choices = choices(repairs.len() * STEEPNESS.len());
+    let mut fruitless = 0;
     for steepness in STEEPNESS {
         let most = quality(&bytes).0.max(1.0);
-        let price = |bytes: &[u64], link: usize| links.per_byte[link] * (steepness * (time(bytes, link) / most - 1.0)).exp();
+        let price = |bytes: &[u64], link: usize| {
+            links.per_byte[link] * (steepness * (time(bytes, link) / most - 1.0)).min(EXPONENT_MAX).exp()
+        };
         let mut prices: Vec<f64> = (0..bytes.len()).map(|link| price(&bytes, link)).collect();
         for (repair, places) in repairs.iter().zip(&mut places) {
             links.uses(repair, places, |link, less| {
@@ -160,7 +121,7 @@ pub(super) fn even_out(repairs: &[Repair], chosen: &mut [Assignment], loads: &[L
                 prices[link] = price(&bytes, link);
             });
             let choice = Choice { links: &links, prices: &prices, repair };
-            *places = choice.cheapest(places, &mut choices_left);
+            *places = choice.cheapest(places, choices);
             links.uses(repair, places, |link, more| {
                 bytes[link] += more;
                 prices[link] = price(&bytes, link);
@@ -171,7 +132,7 @@ pub(super) fn even_out(repairs: &[Repair], chosen: &mut [Assignment], loads: &[L
         if reached < best.0 {
             (best, fruitless) = ((reached, places.clone()), 0);
         }
-        if fruitless == FRUITLESS_MAX || choices_left == 0 {
+        if fruitless == FRUITLESS_MAX {
             break;
         }
     }
@@ -179,6 +140,11 @@ pub(super) fn even_out(repairs: &[Repair], chosen: &mut [Assignment], loads: &[L
         let mut places = places.into_iter();
         assignment.iter_mut().flatten().zip(&mut places).for_each(|(node, place)| *node = place);
     }
+}
+
+/// How many choices each of so many searches compares.
+fn choices(searches: usize) -> usize {
+    (CHOICES_MAX / searches.max(1)).max(CHOICES_MIN)
 }
 
 /// The choice of the places of one repair at these prices, a price for each byte on each link.
@@ -208,66 +174,81 @@ impl Choice<'_> {
         all.up as f64 * self.prices[Links::up(node)] + all.down as f64 * self.prices[Links::down(node)]
     }
 
-    /// The cheapest places that were found; `now` if none are cheaper.
-    fn cheapest(&self, now: &[u32], left: &mut usize) -> Vec<u32> {
+    /// The cheapest places of about so many choices; `now` if none are cheaper. All destinations are tried, and the best of them with more
+    /// orders of racks.
+    fn cheapest(&self, now: &[u32], choices: usize) -> Vec<u32> {
         let Some((roots, helpers)) = self.repair.parts.split_last() else { return now.to_vec() };
         let mut best = (self.cost(now), now.to_vec());
-        for roots in self.roots(roots) {
-            let Some(root) = roots.first().map(|node| self.links.racks.at(*node)) else { continue };
-            for order in self.orders(helpers, root) {
-                if *left == 0 {
-                    return best.1;
-                }
-                *left -= 1;
-                let Some(mut places) = self.helpers(helpers, root, &order) else { continue };
-                places.extend(&roots);
-                let cost = self.cost(&places);
-                if cost < best.0 {
-                    best = (cost, places);
-                }
+        let mut try_one = |roots: &[u32], order: &[usize]| -> f64 {
+            let root = roots.first().map_or(0, |node| self.links.racks.at(*node));
+            let Some(mut places) = self.helpers(helpers, root, order) else { return f64::INFINITY };
+            places.extend(roots);
+            let cost = self.cost(&places);
+            if cost < best.0 {
+                best = (cost, places);
             }
+            cost
+        };
+        let mut left = choices;
+        let mut tried: Vec<(f64, Vec<u32>, Vec<Vec<usize>>)> = Vec::new();
+        for roots in self.roots(roots) {
+            let Some(root) = roots.first().map(|node| self.links.racks.at(*node)).filter(|_| left > 0) else { break };
+            let mut orders = self.orders(helpers, root);
+            let others = orders.split_off(FIRST_ORDERS.min(orders.len()));
+            left = left.saturating_sub(orders.len());
+            let cost = orders.iter().map(|order| try_one(&roots, order)).fold(f64::INFINITY, f64::min);
+            tried.push((cost, roots, others));
+        }
+        tried.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let more = tried.iter().flat_map(|(_, roots, orders)| orders.iter().map(move |order| (roots, order)));
+        for (roots, order) in more.take(left) {
+            try_one(roots, order);
         }
         self.swapped(best.0, best.1)
     }
 
     /// The cheapest places that were found; none if there are none.
-    fn first(&self, left: &mut usize) -> Vec<u32> {
+    fn first(&self, choices: usize) -> Vec<u32> {
         let Some((roots, helpers)) = self.repair.parts.split_last() else { return Vec::new() };
         let of = |roots: Vec<u32>| {
             let root = self.links.racks.at(*roots.first()?);
             Some([self.helpers(helpers, root, &[])?, roots].concat())
         };
         match self.roots(roots).into_iter().find_map(of) {
-            Some(places) => self.cheapest(&places, left),
+            Some(places) => self.cheapest(&places, choices),
             None => Vec::new(),
         }
     }
 
-    /// The destinations to try: the cheapest of each rack, and for further lost blocks the cheapest others.
+    /// The destinations to try: the cheapest of each rack, then the second ones. Further lost blocks go to the cheapest nodes in other racks, if
+    /// there are any: a rack may hold only so many blocks of a stripe.
     fn roots(&self, part: &Part) -> Vec<Vec<u32>> {
+        let rack = |node: u32| self.links.racks.at(node);
         let mut all: Vec<(f64, u32)> =
             part.candidates.all(self.links.nodes).map(|node| (self.at_node(part, node), node)).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let mut tried: BTreeMap<usize, usize> = BTreeMap::new();
-        let mut found = Vec::new();
-        for (_, first) in &all {
-            let rack = self.links.racks.at(*first);
-            let of_rack = tried.entry(rack).or_default();
-            *of_rack += 1;
-            if *of_rack > ROOTS_PER_RACK {
-                continue;
-            }
-            let largest = part.vertices.iter().map(|load| load.down).max().unwrap_or(0) as f64;
-            let cost = |(cost, node): &(f64, u32)| cost + largest * self.crossing(rack, self.links.racks.at(*node));
-            let mut others: Vec<&(f64, u32)> = all.iter().filter(|(_, node)| node != first).collect();
-            others.sort_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.1.cmp(&b.1)));
-            let roots: Vec<u32> =
-                std::iter::once(*first).chain(others.iter().map(|(_, node)| *node)).take(part.vertices.len()).collect();
-            if roots.len() == part.vertices.len() {
-                found.push(roots);
+        let mut in_rack: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut firsts: Vec<(usize, u32)> = Vec::new();
+        for (_, node) in &all {
+            let tried = in_rack.entry(rack(*node)).or_default();
+            if *tried < ROOTS_PER_RACK {
+                firsts.push((*tried, *node));
+                *tried += 1;
             }
         }
-        found
+        // Stable: otherwise by price.
+        firsts.sort_by_key(|(number, _)| *number);
+        let with_others = |(_, first): (usize, u32)| {
+            let mut roots = vec![first];
+            while roots.len() < part.vertices.len() {
+                let mut free = all.iter().map(|(_, node)| *node).filter(|node| !roots.contains(node));
+                let is_apart = |node: &u32| roots.iter().all(|root| rack(*root) != rack(*node));
+                let next = free.clone().find(is_apart).or_else(|| free.next())?;
+                roots.push(next);
+            }
+            Some(roots)
+        };
+        firsts.into_iter().filter_map(with_others).collect()
     }
 
     /// Orders of racks from which helpers are taken: that of the destination first, then each other one, and those with most helpers. The
@@ -353,13 +334,21 @@ impl Choice<'_> {
         }
         places
     }
+}
 
+impl Choice<'_> {
     /// What the repair costs at least, wherever its places are.
     fn least(&self) -> f64 {
         let Some((roots, helpers)) = self.repair.parts.split_last() else { return 0.0 };
         let candidates: Vec<u32> = roots.candidates.all(self.links.nodes).collect();
         let racks: BTreeSet<usize> = candidates.iter().map(|node| self.links.racks.at(*node)).collect();
         let first = helpers.iter().map(|part| part.vertices.len()).sum();
+        let is_tied = |part: &Part| part.vertices.len() == 1 && part.candidates.count(self.links.nodes) == 1;
+        if helpers.iter().all(is_tied) {
+            let places: Vec<u32> = helpers.iter().flat_map(|part| part.candidates.all(self.links.nodes)).collect();
+            let fixed = racks.into_iter().map(|rack| self.cost_of_tied(helpers, &places, rack)).fold(f64::INFINITY, f64::min);
+            return if fixed.is_finite() { fixed + self.least_at_nodes(roots, &candidates, |_| 0.0) } else { 0.0 };
+        }
         let in_rack = |root: usize| {
             let mut begin = 0;
             let mut sum = 0.0;
@@ -371,6 +360,21 @@ impl Choice<'_> {
         };
         let helpers = racks.into_iter().map(in_rack).fold(f64::INFINITY, f64::min);
         if helpers.is_finite() { helpers + self.least_at_nodes(roots, &candidates, |_| 0.0) } else { 0.0 }
+    }
+
+    /// What helpers cost at these places, if the first destination is in this rack. Further destinations may be anywhere.
+    fn cost_of_tied(&self, helpers: &[Part], places: &[u32], rack: usize) -> f64 {
+        let loads = helpers.iter().flat_map(|part| &part.vertices).zip(places);
+        let at_nodes = loads.map(|(load, node)| {
+            load.up as f64 * self.prices[Links::up(*node)] + load.down as f64 * self.prices[Links::down(*node)]
+        });
+        let at = |vertex: usize| match places.get(vertex) {
+            Some(node) => Some(self.links.racks.at(*node)),
+            None => (vertex == places.len()).then_some(rack),
+        };
+        let crossing =
+            self.repair.edges.iter().filter_map(|edge| Some(edge.bytes as f64 * self.crossing(at(edge.from)?, at(edge.to)?)));
+        at_nodes.sum::<f64>() + crossing.sum::<f64>()
     }
 
     /// What a part whose vertices are numbered from `begin` costs at least, if the first destination, number `root`, is in this rack.
@@ -392,7 +396,11 @@ impl Choice<'_> {
         let up = |of: usize| bytes * self.prices[self.links.rack_up(of)];
         let down = |of: usize| bytes * self.prices[self.links.rack_down(of)];
         let others: Vec<usize> = held.keys().copied().filter(|it| *it != rack).collect();
-        if direct == 0 || others.len() > RACKS_IN_SETS_MAX {
+        if direct == 0 {
+            // Its data reach the destination together with those of other parts.
+            return self.least_at_nodes(part, &candidates, |_| 0.0);
+        }
+        if others.len() > RACKS_IN_SETS_MAX {
             let alone = |node: u32| if at(node) == rack { 0.0 } else { up(at(node)) / held[&at(node)] as f64 };
             return self.least_at_nodes(part, &candidates, alone);
         }
@@ -445,6 +453,7 @@ pub(super) fn bound(repairs: &[Repair], speeds: &Speeds) -> u64 {
     let mut best = 0.0f64;
     let mut places: Vec<Option<Vec<u32>>> = vec![None; repairs.len()];
     let rounds = (BOUND_REPAIRS / repairs.len().max(1)).clamp(EVEN_ROUNDS, BOUND_ROUNDS);
+    let choices = choices(repairs.len() * rounds);
     for round in 0..rounds {
         // The weights of the links sum up to 1.
         let most = times.iter().copied().fold(1.0, f64::max);
@@ -464,13 +473,13 @@ pub(super) fn bound(repairs: &[Repair], speeds: &Speeds) -> u64 {
             continue;
         }
         let prices: Vec<f64> = weights.iter().zip(&links.per_byte).map(|(weight, per_byte)| weight / sum * per_byte).collect();
-        let (mut least, mut left) = (0.0, CHOICES_MAX);
+        let mut least = 0.0;
         for (repair, places) in repairs.iter().zip(&mut places) {
             let choice = Choice { links: &links, prices: &prices, repair };
             least += choice.least();
             let chosen = match places.take() {
-                Some(now) => choice.cheapest(&now, &mut left),
-                None => choice.first(&mut left),
+                Some(now) => choice.cheapest(&now, choices),
+                None => choice.first(choices),
             };
             if !chosen.is_empty() {
                 links.uses(repair, &chosen, |link, bytes| times[link] += bytes as f64 * links.per_byte[link]);

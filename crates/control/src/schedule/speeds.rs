@@ -1,6 +1,7 @@
 //! The rates of nodes' links relative to each other, so that times are balanced and not bytes.
 
-use super::{Load, Racks};
+use super::{Assignment, Load, Repair};
+use std::collections::BTreeMap;
 
 /// The speed of the fastest links.
 pub(super) const FULL: u64 = 1_000;
@@ -95,6 +96,81 @@ impl Speeds {
     pub(super) fn time_max(&self, bytes: u64) -> u64 {
         let slowest = self.up.iter().chain(&self.down).min().copied().unwrap_or(FULL);
         bytes.saturating_mul(FULL).div_ceil(slowest)
+    }
+}
+
+/// The speeds out of a rack and into it; `None`: not limited.
+type RackSpeeds = (Option<u64>, Option<u64>);
+
+/// The racks of nodes, and how fast their links are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Racks {
+    /// Of each node; empty if no rack's links are limited.
+    of: Vec<u32>,
+    /// Of each rack.
+    pub(super) speeds: Vec<RackSpeeds>,
+}
+
+impl Racks {
+    pub(super) fn new(of: Vec<u32>, speeds: Vec<RackSpeeds>) -> Self {
+        match speeds.iter().any(|(up, down)| up.or(*down).is_some()) {
+            true => Self { of, speeds },
+            false => Self::default(),
+        }
+    }
+
+    /// Whether links of racks are limited.
+    pub fn are_limited(&self) -> bool {
+        !self.of.is_empty()
+    }
+
+    /// How many there are, if their links are limited; otherwise 0.
+    pub fn count(&self) -> usize {
+        self.speeds.len()
+    }
+
+    pub(super) fn at(&self, node: u32) -> usize {
+        self.of.get(node as usize).map_or(0, |rack| *rack as usize)
+    }
+
+    /// Orders the places of each part by rack, with those in the rack of the destination at the end.
+    pub(super) fn group(&self, repair: &Repair, places: &mut [u32]) {
+        let helpers = repair.parts.split_last().map_or(&[][..], |(_, helpers)| helpers);
+        let first: usize = helpers.iter().map(|part| part.vertices.len()).sum();
+        let Some(root) = places.get(first).map(|node| self.at(*node)) else { return };
+        let mut begin = 0;
+        for part in helpers {
+            let end = begin + part.vertices.len();
+            places[begin..end].sort_by_key(|node| (self.at(*node) == root, self.at(*node), *node));
+            begin = end;
+        }
+    }
+
+    /// What the links of each rack carry under an assignment.
+    pub fn loads(&self, repair: &Repair, assignment: &Assignment) -> BTreeMap<u32, Load> {
+        let (places, mut loads): (Vec<u32>, BTreeMap<u32, Load>) = (assignment.concat(), BTreeMap::new());
+        for edge in repair.edges.iter().filter(|_| self.are_limited()) {
+            let (from, to) = (self.at(places[edge.from]), self.at(places[edge.to]));
+            if from != to {
+                loads.entry(from as u32).or_default().up += edge.bytes;
+                loads.entry(to as u32).or_default().down += edge.bytes;
+            }
+        }
+        loads
+    }
+
+    /// The time in which the links of all racks together carry so many bytes, in bytes that the fastest link of a node carries in it.
+    pub fn time_of_all(&self, bytes: f64) -> f64 {
+        let together = |of: fn(&RackSpeeds) -> Option<u64>| -> Option<u64> { self.speeds.iter().map(of).sum() };
+        let time = |speed: Option<u64>| speed.filter(|speed| *speed > 0).map_or(0.0, |speed| bytes * FULL as f64 / speed as f64);
+        time(together(|(up, _)| *up)).max(time(together(|(_, down)| *down)))
+    }
+
+    /// The time of a rack's busier link, in bytes that the fastest link of a node carries in it.
+    pub fn busier(&self, rack: u32, load: &Load) -> u64 {
+        let (up, down) = self.speeds.get(rack as usize).copied().unwrap_or_default();
+        let time = |bytes: u64, speed: Option<u64>| speed.map_or(0, |speed| bytes.saturating_mul(FULL).div_ceil(speed));
+        time(load.up, up).max(time(load.down, down))
     }
 }
 

@@ -28,7 +28,8 @@ const MIB: f64 = 1048576.0;
 /// these stripes and this scheme, whichever nodes are selected. Ways that do not schedule run as many stripes at the same time as
 /// possible.
 ///
-/// If links differ (--rack-link, --limit, --matrix), they are measured first, and the bound is for the measured rates.
+/// If links differ (--rack-link, --limit, --matrix), they are measured first, and the bound is for their
+/// rates in relation to the fastest one, which is taken to carry --link.
 ///
 /// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
 /// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.

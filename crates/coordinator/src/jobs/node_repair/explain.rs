@@ -5,6 +5,7 @@ use super::{
     feed::{Feed, Gate, Planned},
 };
 use crate::{
+    compute::compute,
     repair::{Events, event},
     shared::{Shared, while_read},
 };
@@ -131,7 +132,9 @@ impl NodeRepairJob {
             count(Place::Node(from), Place::Node(to));
             let rack = |node| view.node(node).map(|node| Arc::clone(&node.rack));
             match (rack(from), rack(to)) {
-                (Some(from), Some(to)) if from != to => count(Place::Rack(from), Place::Rack(to)),
+                (Some(from), Some(to)) if from != to && !from.is_empty() && !to.is_empty() => {
+                    count(Place::Rack(from), Place::Rack(to))
+                }
                 _ => {}
             }
         }
@@ -142,7 +145,7 @@ impl NodeRepairJob {
     fn schedule(&self, loads: BTreeMap<Place, Load>, blocks: usize) -> repair_event::Event {
         let (view, network) = (self.shared.members.view(), self.shared.network_of_helpers());
         let cluster = Cluster { view: &view, network: &network, patterns: self.shared.known.patterns_of_repairs() };
-        let Summary { loads, busiest, bound } = self.scheduler().summary(loads, &cluster);
+        let Summary { loads, busiest, bound } = compute(|| self.scheduler().summary(loads, &cluster));
         let (mut nodes, mut racks) = (Vec::new(), Vec::new());
         for (at, Load { up: up_bytes, down: down_bytes }) in loads {
             match at {
