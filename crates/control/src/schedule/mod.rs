@@ -26,10 +26,9 @@ pub use admission::{Admission, Line, Place, Ticket};
 pub use balance::{algorithm_1, balance, lower_bound};
 pub use job::{BLOCKS_PER_NODE, Cluster, Open, Scheduled, Scheduler, Summary};
 pub use parts::{Parts, parts};
-pub use racks::Racks;
 pub use rounds::{Transfer, rounds};
 pub use select::{Assigning, Starting};
-pub use speeds::Speeds;
+pub use speeds::{Racks, Speeds};
 
 use std::ops::{AddAssign, SubAssign};
 
