@@ -108,7 +108,7 @@ pub struct MemberStatus {
 pub struct Heartbeat {
     /// If the node had been down or lost: since when it is up, milliseconds since 1970. [`Members::came_up`] confirms it.
     pub came_up: Option<u64>,
-    /// Disks that failed (true) or recovered.
+    /// Disks that failed (true) or recovered. If that cannot be recorded: [`Members::disk_not_recorded`].
     pub disks: Vec<(DiskNumber, bool)>,
 }
 
@@ -231,6 +231,12 @@ impl Members {
         if let Some(member) = self.nodes.get_mut(&node).filter(|member| member.record.state == NodeState::Down) {
             member.record.state = NodeState::Up;
         }
+    }
+
+    /// It could not be recorded that a disk failed or recovered: the next heartbeat says so again.
+    pub fn disk_not_recorded(&mut self, node: NodeId, disk: DiskNumber, failed: bool) {
+        let disks = self.nodes.get_mut(&node).into_iter().flat_map(|member| &mut member.record.disks);
+        disks.filter(|known| known.number == disk).for_each(|known| known.failed = !failed);
     }
 
     /// Declares nodes lost that are down; returns them.

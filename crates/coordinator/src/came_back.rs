@@ -158,10 +158,10 @@ async fn try_some(shared: &Shared, node: NodeId, disk: &DiskRecord, ask: Ask) ->
             (blocks.iter().filter(is_there).copied().collect(), None)
         }
     };
-    let verdicts = match &ask {
+    let mut verdicts = match &ask {
         _ if blocks.is_empty() => Vec::new(),
         Ask::Again(_) if disk.failed => {
-            blocks.into_iter().map(|block| (block, Verdict::Unknown("its disk cannot be used".to_owned()))).collect()
+            blocks.iter().map(|block| (*block, Verdict::Unknown("its disk cannot be used".to_owned()))).collect()
         }
         // Its blocks are rebuilt elsewhere, or the disk can be used again.
         Ask::Behind(_) if disk.failed => {
@@ -171,11 +171,11 @@ async fn try_some(shared: &Shared, node: NodeId, disk: &DiskRecord, ask: Ask) ->
         _ => asked(shared, node, &disk.id, &blocks).await?,
     };
     if shared.came_back.with(node, |check| check.is_in_doubt(disk.number, &verdicts, shared.started.now())) {
-        return Err(Error::retry(format!(
-            "disk {} has none of {} blocks as they were written: is it in order?",
-            disk.path,
-            verdicts.len()
-        )));
+        let doubt = || {
+            let (path, blocks) = (&disk.path, verdicts.len());
+            Error::retry(format!("disk {path} has none of {blocks} blocks as they were written: is it in order?"))
+        };
+        verdicts = vouched(shared, node, disk, &blocks).await?.ok_or_else(doubt)?;
     }
     for (block, verdict) in &verdicts {
         match verdict {
@@ -186,6 +186,24 @@ async fn try_some(shared: &Shared, node: NodeId, disk: &DiskRecord, ask: Ask) ->
     }
     shared.came_back.with(node, |check| check.answered((disk.number, ask), &verdicts, last, shared.started.now()));
     Ok(())
+}
+
+/// Asks for blocks once more, if the disk still has one that was right before. `None` if it has not.
+async fn vouched(
+    shared: &Shared,
+    node: NodeId,
+    disk: &DiskRecord,
+    blocks: &[BlockId],
+) -> Result<Option<Vec<(BlockId, Verdict)>>> {
+    let witnesses = shared.came_back.with(node, |check| check.witnesses(disk.number));
+    if witnesses.is_empty() {
+        return Ok(None);
+    }
+    let told = asked(shared, node, &disk.id, &witnesses).await?;
+    match told.iter().any(|(_, verdict)| *verdict == Verdict::Right) {
+        true => asked(shared, node, &disk.id, blocks).await.map(Some),
+        false => Ok(None),
+    }
 }
 
 /// Asks a node for blocks on one of its disks.

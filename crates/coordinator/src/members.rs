@@ -109,6 +109,11 @@ impl Members {
         self.lock().known.not_recorded(node);
     }
 
+    /// It could not be recorded that a disk failed or recovered.
+    pub(crate) fn disk_not_recorded(&self, node: NodeId, disk: DiskNumber, failed: bool) {
+        self.lock().known.disk_not_recorded(node, disk, failed);
+    }
+
     /// Declares nodes lost that are down; returns them.
     pub(crate) fn declare_lost(&self, nodes: &[NodeId]) -> Vec<NodeRecord> {
         self.lock().known.declare_lost(nodes, self.started.now())

@@ -9,7 +9,7 @@ use crate::{
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
 pub(crate) use weft_control::findings::Finding;
-use weft_control::{findings::Judged, run::Report};
+use weft_control::{findings::Judged, members::Heartbeat, run::Report};
 use weft_meta::{MetaError, NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, net::host, rpc, to_status, v1};
 use weft_types::{BlockId, ClassLimits, Error, NodeId, NodeState, Result, Span};
@@ -148,19 +148,10 @@ impl MembershipService {
             return Err(Error::invalid(format!("{caller} cannot send heartbeats for node {name}")));
         }
         shared.limit.waited(node, told.limited_ms, shared.started.now());
-        let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
-        if let Some(since_ms) = heard.came_up {
-            let _recording = shared.members.recording.lock().await;
-            let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up, since_ms).await;
-            written.map_err(|error| shared.meta_error(error))?;
-            shared.members.came_up(node, since_ms);
-            tracing::info!(node = %name, "a node is up again");
-        }
-        for (disk, failed) in heard.disks {
-            tracing::warn!(node = %name, disk = disk.0, failed, "a disk changed its state");
-            let written = shared.meta.set_disk_failed(shared.epoch, disk, failed).await;
-            written.map_err(|error| shared.meta_error(error))?;
-        }
+        let mut heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
+        let recorded = self.record(node, &mut heard).await;
+        heard.disks.iter().for_each(|(disk, failed)| shared.members.disk_not_recorded(node, *disk, *failed));
+        recorded?;
         for corrupt in told.corrupt.iter().take(CORRUPT_MAX) {
             let Ok(block) = postcard::from_bytes::<BlockId>(&corrupt.block) else { continue };
             let bytes = Span::new(corrupt.first_byte, corrupt.first_byte.saturating_add(corrupt.len_bytes));
@@ -168,6 +159,27 @@ impl MembershipService {
         }
         let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
         Ok(v1::HeartbeatReply { epoch: shared.epoch.0, limits: limits.map(v1::ClassLimits::from) })
+    }
+}
+
+impl MembershipService {
+    /// Records the changes that a heartbeat told, and takes the disks out whose state is recorded.
+    async fn record(&self, node: NodeId, heard: &mut Heartbeat) -> Result<()> {
+        let (shared, name) = (&self.shared, self.shared.members.name(node));
+        if let Some(since_ms) = heard.came_up {
+            let _recording = shared.members.recording.lock().await;
+            let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up, since_ms).await;
+            written.map_err(|error| shared.meta_error(error))?;
+            shared.members.came_up(node, since_ms);
+            tracing::info!(node = %name, "a node is up again");
+        }
+        while let Some((disk, failed)) = heard.disks.last().copied() {
+            let written = shared.meta.set_disk_failed(shared.epoch, disk, failed).await;
+            written.map_err(|error| shared.meta_error(error))?;
+            tracing::warn!(node = %name, disk = disk.0, failed, "a disk changed its state");
+            heard.disks.pop();
+        }
+        Ok(())
     }
 }
 

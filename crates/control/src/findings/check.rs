@@ -6,7 +6,7 @@
 use super::Verdict;
 use crate::{Time, retries::Retries};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Bound,
     time::Duration,
 };
@@ -14,8 +14,11 @@ use weft_types::{BlockId, DiskNumber};
 
 /// The most blocks of a disk that may be unknown while the check goes on behind them.
 const UNKNOWN_MAX: usize = 1_000;
-/// So many blocks that are all bad are not believed: their disk may answer no read for a while, or not be mounted.
+/// So many blocks that are all bad are not believed, unless the disk has a block that was right: it may answer no read for a while, or not be
+/// mounted.
 const DOUBTFUL_FROM: usize = 5;
+/// The blocks of a disk that can show that it answers: some may be deleted meanwhile.
+const WITNESSES_MAX: usize = 8;
 /// Fewer are believed if they are still bad after this time.
 const DOUBT: Duration = Duration::from_secs(5);
 
@@ -54,6 +57,8 @@ struct DiskCheck {
     again: Option<BlockId>,
     /// The blocks of the last answer if all were bad, and since when they are.
     doubted: Option<(BTreeSet<BlockId>, Time)>,
+    /// The last blocks that were right.
+    witnesses: VecDeque<BlockId>,
 }
 
 impl DiskCheck {
@@ -109,6 +114,11 @@ impl Check {
         !is_believed
     }
 
+    /// Blocks of a disk that were right: if one still is, what the disk answers next is not in doubt.
+    pub fn witnesses(&self, disk: DiskNumber) -> Vec<BlockId> {
+        self.disks.get(&disk).map(|disk| disk.witnesses.iter().copied().collect()).unwrap_or_default()
+    }
+
     /// What was asked for has been answered, and what is wrong was recorded. `last`: the last block behind which there are more.
     pub fn answered(
         &mut self,
@@ -136,7 +146,11 @@ impl Check {
                     continue;
                 }
                 Verdict::Wrong(..) => self.bad += 1,
-                Verdict::Right | Verdict::Obsolete => {}
+                Verdict::Right => {
+                    disk.witnesses.push_front(*block);
+                    disk.witnesses.truncate(WITNESSES_MAX);
+                }
+                Verdict::Obsolete => {}
             }
             self.blocks += 1;
         }
@@ -265,6 +279,18 @@ mod tests {
             }
         }
         assert_eq!((check.disks[&A].unknown.len(), asked.len()), (UNKNOWN_MAX, UNKNOWN_MAX));
+    }
+
+    #[test]
+    fn the_last_blocks_that_were_right_are_remembered() {
+        let mut check = Check::default();
+        let first = check.next(&[(A, true)], MOST, at(0)).unwrap();
+        assert!(check.witnesses(A).is_empty());
+        let mut verdicts = all(1..40, &Verdict::Right);
+        verdicts[38].1 = wrong();
+        check.answered(first, &verdicts, None, at(0));
+        let right: Vec<BlockId> = (31..39).rev().map(block).collect();
+        assert_eq!((check.witnesses(A), check.witnesses(B)), (right, Vec::new()));
     }
 
     #[test]

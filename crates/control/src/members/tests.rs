@@ -57,6 +57,8 @@ fn a_node_is_up_from_its_registration_until_it_is_silent_for_too_long() {
     assert_eq!(heard, Some(Heartbeat { came_up: Some(START_MS + 7_000), disks: vec![(DiskNumber(1), true)] }));
     let again = members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap();
     assert_eq!((again.disks, again.came_up), (vec![], Some(START_MS + 8_000)), "it is up when that was recorded");
+    members.disk_not_recorded(NodeId(1), DiskNumber(1), true);
+    assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().disks, [(DiskNumber(1), true)]);
     members.came_up(NodeId(1), START_MS + 8_000);
     assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().came_up, None);
     assert_eq!(members.coding_bytes_per_s(at(8)), BTreeMap::from([(NodeId(1), 7.0)]));

@@ -84,6 +84,38 @@ async fn a_disk_that_does_not_read_delays_no_other_and_is_asked_again_when_it_do
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_that_lost_its_last_blocks_is_believed_for_the_sake_of_the_others() {
+    let (mut world, objects) = filled().await;
+    let (node, dir) = (4, world.disk_dirs(4)[0].clone());
+    let mut files = Vec::new();
+    for (key, _) in &objects {
+        for stripe in world.stat(key).await.stripes {
+            for block in stripe.blocks.iter().filter(|block| block.node == node) {
+                files.push((stripe.id, world.block_file(node, stripe.id, (block.index as u8, 0), block.generation)));
+            }
+        }
+    }
+    files.retain(|(_, file)| file.starts_with(&dir));
+    files.sort();
+    world.kill(node);
+    world.until_lost(node).await;
+    world.client.set_auto_repair(false).await.unwrap();
+    // In order, so that one answer has only blocks that are gone.
+    let gone = files.split_off(20);
+    assert!(gone.len() >= 20, "{}", gone.len());
+    gone.iter().for_each(|(_, file)| std::fs::remove_file(file).unwrap());
+    world.start_agent(node).await;
+    world.until("it is being checked", async |world| world.checked().await.is_some()).await;
+    world.until("all is checked", async |world| world.checked().await.is_none()).await;
+    assert_eq!(world.marked(&objects).await, gone.len());
+    world.client.set_auto_repair(true).await.unwrap();
+    world.until_healthy().await;
+    for (key, bytes) in &objects {
+        world.assert_whole(key, bytes).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_is_there_again_later_is_checked_then() {
     let (mut world, objects) = filled().await;
     let node = 3;

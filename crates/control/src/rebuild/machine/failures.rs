@@ -112,7 +112,7 @@ impl Rebuild {
         self.go_on(world);
     }
 
-    /// Leaves out the blocks that are not right, one after another, and keeps the others of this rebuild.
+    /// Leaves out the blocks that are not durable yet, one after another, and keeps the others of this rebuild.
     pub(super) fn leave_wrong(&mut self, error: Error, view: &View) {
         if self.request.purpose.is_put() || self.arriving.iter().all(|new| new.durable.is_none()) {
             return self.fail(error);
