@@ -85,7 +85,12 @@ async fn a_disk_that_does_not_read_delays_no_other_and_is_asked_again_when_it_do
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_lost_its_last_blocks_is_believed_for_the_sake_of_the_others() {
-    let (mut world, objects) = filled().await;
+    let (mut world, mut objects) = filled().await;
+    for key in 0..90 {
+        let bytes = data(256 << 10, 100 + key);
+        world.put(&format!("s{key}"), &bytes).await.unwrap();
+        objects.push((format!("s{key}"), bytes));
+    }
     let (node, dir) = (4, world.disk_dirs(4)[0].clone());
     let mut files = Vec::new();
     for (key, _) in &objects {
