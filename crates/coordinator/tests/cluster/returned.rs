@@ -113,6 +113,8 @@ async fn a_disk_that_lost_its_last_blocks_is_believed_for_the_sake_of_the_others
     world.until("it is being checked", async |world| world.checked().await.is_some()).await;
     world.until("all is checked", async |world| world.checked().await.is_none()).await;
     assert_eq!(world.marked(&objects).await, gone.len());
+    let bad = async |world: &World| world.health().await.bad_blocks.unwrap_or_default().missing == gone.len() as u64;
+    world.until("all of them are in the tally", bad).await;
     world.client.set_auto_repair(true).await.unwrap();
     world.until_healthy().await;
     for (key, bytes) in &objects {
