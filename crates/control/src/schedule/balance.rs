@@ -105,8 +105,8 @@ pub fn algorithm_1(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>
 /// until every vertex has one. So of each class the largest load is the least possible, given the classes before. A
 /// class does not know what those before it send; at last, vertices of the busiest nodes change places where that helps.
 ///
-/// `loads`: what the nodes, and after them the racks, carry already. `speeds`: what their links can carry; with different ones, times are
-/// balanced. If links between racks are limited, places are chosen anew until these carry as little as possible, too.
+/// `loads`: what the nodes carry already, followed by what the racks carry. `speeds`: what their links can carry; if these differ, the
+/// function balances times instead of bytes. If the links of racks are limited, it also moves vertices to relieve those links.
 ///
 /// `None` if a repair needs more nodes than it can choose from.
 pub fn balance(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Vec<Assignment>> {

@@ -1,10 +1,12 @@
-//! Links between racks in the balance of a job. What they carry follows from who sends to whom, so the vertices of a repair cannot be
-//! assigned one by one.
+//! Balances the links between racks. Their load depends on which node sends to which, so this module places all vertices of a repair
+//! together.
 //!
-//! Every link has a price that grows steeply with its time. Repair by repair, the places are taken back and chosen anew, where they cost
-//! least; with each pass prices become steeper. This is the method of multiplicative weights (Plotkin, Shmoys, Tardos: *Fast Approximation
-//! Algorithms for Fractional Packing and Covering Problems*, Mathematics of Operations Research 20(2), 1995). The same prices give a lower
-//! bound: no schedule can be quicker than all repairs at their least cost, over the cost of all that the links can carry.
+//! Each link has a price per byte, which rises exponentially with the link's load. In each pass, every repair in turn moves to the cheapest
+//! nodes that the search finds. Later passes use steeper prices. This is the method of multiplicative weights (Plotkin, Shmoys, Tardos: *Fast
+//! Approximation Algorithms for Fractional Packing and Covering Problems*, Mathematics of Operations Research 20(2), 1995).
+//!
+//! Any prices give a lower bound of the time: the minimum cost of all repairs, divided by the cost of the bytes that all links carry in a
+//! unit of time (linear programming duality).
 
 use super::{
     Assignment, Load, Part, Repair,
@@ -14,12 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How steep prices are, pass by pass.
 const STEEPNESS: [f64; 16] = [4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 64.0, 96.0, 96.0, 128.0, 128.0, 192.0, 192.0];
-/// The passes end after so many that were no better.
+/// The search ends after this many passes without an improvement.
 const FRUITLESS_MAX: usize = 4;
-/// The most choices of places that are compared in all passes, and for one repair: fewer if there are many.
+/// The search compares at most this many placements in all passes together.
 const CHOICES_MAX: usize = 1_000_000;
+/// But at least this many for each repair and pass.
 const CHOICES_MIN: usize = 8;
-/// Prices grow no further: they stay numbers.
+/// Keeps prices finite.
 const EXPONENT_MAX: f64 = 300.0;
 /// The orders of racks that are tried for every destination.
 const FIRST_ORDERS: usize = 2;
@@ -137,8 +140,7 @@ pub(super) fn even_out(repairs: &[Repair], chosen: &mut [Assignment], loads: &[L
         }
     }
     for (assignment, places) in chosen.iter_mut().zip(best.1) {
-        let mut places = places.into_iter();
-        assignment.iter_mut().flatten().zip(&mut places).for_each(|(node, place)| *node = place);
+        assignment.iter_mut().flatten().zip(places).for_each(|(node, place)| *node = place);
     }
 }
 
