@@ -6,8 +6,8 @@ use weft_types::StripeId;
 
 /// The most stripes whose reads are counted: some megabytes.
 pub(super) const COUNTED_MAX: usize = 65_536;
-/// After this time, a read counts half. Shorter than a node is waited for by default, so that the counts are about now when its repair
-/// begins; longer than a stripe that is worth a place in the order goes unread.
+/// After this time, a read counts half. This is less than the default grace of a silent node, so when the repair of a node begins, the counts
+/// show recent reads; and it is long enough for a popular stripe to be read several times.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
 /// The recent reads of stripes. A stripe that is not in it has none.
