@@ -1,10 +1,25 @@
-//! Removes nodes and disks that are gone for good.
+//! Takes nodes and disks out of service, and removes those that are gone for good.
 
 use crate::Client;
-use weft_proto::v1::{DepartureReply, ForgetDiskRequest, RemoveNodeRequest};
+use weft_proto::v1::{DepartureReply, DrainReply, DrainRequest, ForgetDiskRequest, RemoveNodeRequest};
 use weft_types::{NodeId, Result};
 
 impl Client {
+    /// Begins (`on`) or ends the drain of a node or, with its id, of one of its disks; `None` only asks how far it is. A drained node or disk
+    /// gets no new blocks, and the cluster moves those that it has. `force`: also if some of them have no other home yet.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let node = weft_types::NodeId(3);
+    /// client.drain(node, "", Some(true), false).await?;
+    /// println!("{:?} is left", client.drain(node, "", None, false).await?.draining);
+    /// # Ok(()) }
+    /// ```
+    pub async fn drain(&self, node: NodeId, disk: &str, on: Option<bool>, force: bool) -> Result<DrainReply> {
+        let request = DrainRequest { node: node.0, disk: disk.to_owned(), on, force };
+        self.shared().calls.once(request, |mut client, request| async move { client.drain(request).await }).await
+    }
+
     /// Removes a node that is down and holds nothing. Its agent cannot come back under its number.
     ///
     /// ```no_run

@@ -43,6 +43,7 @@ fn view(nodes: u32) -> View {
             free_bytes: 1 << 43,
             file_system: 0,
             failed: false,
+            draining: false,
             blocks: 0,
         };
         let (name, rack) = (format!("node-{id}").into(), format!("rack-{}", id % 20).into());
@@ -69,6 +70,7 @@ fn lost(spec: &str, nodes: u32, count: usize) -> Result<Vec<Open>, String> {
             lost: vec![lost],
             block_len: BLOCK_LEN,
             available,
+            copies: Vec::new(),
             held: homes,
             never,
             rack_max: None,

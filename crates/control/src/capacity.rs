@@ -89,7 +89,7 @@ impl KeptFree {
         let kept = |disk: &DiskView| {
             kept_free_bytes(disk.total_bytes, self.reserve_bytes, self.percent).saturating_add(share.of(disk.total_bytes))
         };
-        node.disks.iter().any(|disk| !disk.failed && of(disk) >= kept(disk).saturating_add(bytes))
+        node.disks.iter().any(|disk| disk.takes_blocks() && of(disk) >= kept(disk).saturating_add(bytes))
     }
 
     /// What a disk keeps free besides the reserve, for messages.
@@ -109,7 +109,7 @@ impl KeptFree {
     pub fn without_room(self, view: &View, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
         let Wanted { count, bytes, held, avoid, .. } = *wanted;
         let is_asked = |node: &&NodeView| !held.contains(&node.id) && !avoid.contains(&node.id);
-        let is_usable = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
+        let is_usable = |node: &&NodeView| node.up && node.disks.iter().any(DiskView::takes_blocks);
         let now = |disk: &DiskView| disk.free_bytes;
         let share = reserve::share(self.rebuild, view, wanted.code.n());
         let (roomy, full): (Vec<_>, Vec<_>) =
@@ -184,6 +184,7 @@ mod tests {
                 free_bytes: *free,
                 file_system: 0,
                 failed: false,
+                draining: false,
                 blocks: 0,
             };
             let (name, rack) = (id.to_string().into(), format!("r{}", id % racks).into());

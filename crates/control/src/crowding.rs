@@ -3,7 +3,11 @@
 //!
 //! A block moves only if no rack has too many afterwards, and no other stripe is touched. So blocks never go back and forth.
 
-use crate::{Time, retries::Retries, view::View};
+use crate::{
+    Time,
+    retries::Retries,
+    view::{DiskView, View},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
@@ -25,9 +29,14 @@ impl Racks {
     /// Those of the nodes that are not lost: a node that is only down will keep blocks again.
     pub fn of(view: &View) -> Self {
         let mut racks = BTreeMap::new();
-        let keeps = view.nodes.values().filter(|node| !node.lost && node.disks.iter().any(|disk| !disk.failed));
+        let keeps = view.nodes.values().filter(|node| !node.lost && node.disks.iter().any(DiskView::takes_blocks));
         keeps.for_each(|node| *racks.entry(node.rack.to_string()).or_default() += 1);
         Self(racks)
+    }
+
+    /// How many nodes they have.
+    pub fn nodes(&self) -> usize {
+        self.0.values().sum()
     }
 
     /// Whether a stripe of so many blocks fits with at most `tolerance` of them in a rack.

@@ -12,8 +12,8 @@ pub fn check_node(node: &MemberStatus, held: Held, jobs: &[JobRecord], down_afte
     let (id, name, seconds) = (node.record.id, &node.record.name, down_after.as_millis().div_ceil(1000));
     if node.up {
         return Err(Error::invalid(format!(
-            "{name} is up: only a node that is gone for good can be removed. To retire it, stop its agent; {seconds} s later it \
-             counts as down, and `weft repair node {name}` rebuilds its blocks on other nodes"
+            "{name} is up: only a node that is gone for good can be removed. To retire it, move its blocks to \
+             other nodes with `weft node drain {name}`, and stop its agent; {seconds} s later it counts as down"
         )));
     }
     if node.record.state == NodeState::Up {
@@ -76,7 +76,14 @@ mod tests {
 
     /// Node 3, with one disk.
     fn status(up: bool, state: NodeState, listed: bool) -> MemberStatus {
-        let disk = DiskRecord { number: DiskNumber(4), id: "d".into(), path: "/srv/a".into(), total_bytes: 9, failed: true };
+        let disk = DiskRecord {
+            number: DiskNumber(4),
+            id: "d".into(),
+            path: "/srv/a".into(),
+            total_bytes: 9,
+            failed: true,
+            draining: false,
+        };
         MemberStatus {
             record: NodeRecord {
                 id: NodeId(3),
@@ -88,6 +95,7 @@ mod tests {
                 state,
                 since_ms: 0,
                 came_back: false,
+                draining: false,
                 disks: vec![disk],
             },
             up,

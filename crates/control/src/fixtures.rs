@@ -2,11 +2,13 @@
 
 use crate::{
     Time,
+    members::MemberStatus,
     view::{DiskView, NodeView, View},
 };
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::{
-    BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, Seq, StripeId, StripeLayout, StripeRecord, UploadId,
+    BlockState, DiskNumber, Home, Layout, NodeId, NodeRecord, NodeState, Owner, PlacedBlock, Seq, StripeId, StripeLayout,
+    StripeRecord, UploadId,
 };
 
 /// The length of a block of [`stripe`].
@@ -28,6 +30,7 @@ pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
             free_bytes: 1 << 39,
             file_system: 0,
             failed: false,
+            draining: false,
             blocks: 0,
         };
         let (name, rack, up) = (format!("node-{id}").into(), "".into(), !down.contains(&id));
@@ -52,5 +55,32 @@ pub(crate) fn stripe() -> StripeRecord {
         checksums: (0..6).map(|index| vec![10 + index]).collect(),
         corrupt: BTreeMap::new(),
         incomplete: false,
+    }
+}
+
+/// A node in a rack: up, or silent for some seconds and in this state.
+pub(crate) fn member(id: u32, rack: &str, silent: Option<(NodeState, u64)>) -> MemberStatus {
+    let (state, silent_s) = silent.unwrap_or((NodeState::Up, 0));
+    let record = NodeRecord {
+        id: NodeId(id),
+        name: format!("node-{id}").into(),
+        rack: rack.into(),
+        zone: String::new(),
+        data_address: String::new(),
+        control_address: String::new(),
+        state,
+        since_ms: 0,
+        came_back: false,
+        draining: false,
+        disks: Vec::new(),
+    };
+    MemberStatus {
+        record,
+        up: silent.is_none(),
+        silent_for: Duration::from_secs(silent_s),
+        state_for: if state == NodeState::Up { Duration::from_secs(1_000_000) } else { Duration::from_secs(silent_s) },
+        disks: BTreeMap::new(),
+        coding_bytes_per_s: 0,
+        fsyncs: 0,
     }
 }

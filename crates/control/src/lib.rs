@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks are usable at one moment |
 //! | [`departures`] | whether a node or disk that is gone for good can be forgotten |
+//! | [`drain`] | whether the blocks of a node or disk that is taken out of service have other homes |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what space conversions leave free |
 //! | [`reserve`] | what space puts leave free, so that the largest node can be rebuilt |
 //! | [`crowding`] | which stripes have too many blocks in a rack, and which of them move to others |
@@ -35,6 +36,7 @@ pub mod cool;
 pub mod crowding;
 pub mod departures;
 pub mod disputes;
+pub mod drain;
 pub mod findings;
 #[cfg(test)]
 mod fixtures;

@@ -165,6 +165,15 @@ impl Members {
         }
     }
 
+    /// A node or, with `disk`, one of its disks is being drained, or no longer.
+    pub fn set_draining(&mut self, node: NodeId, disk: Option<DiskNumber>, on: bool) {
+        let Some(record) = self.nodes.get_mut(&node).map(|member| &mut member.record) else { return };
+        match disk {
+            None => record.draining = on,
+            Some(number) => record.disks.iter_mut().filter(|disk| disk.number == number).for_each(|disk| disk.draining = on),
+        }
+    }
+
     /// Whether the metadata has the node.
     pub fn has(&self, node: NodeId) -> bool {
         self.nodes.contains_key(&node)
@@ -373,7 +382,18 @@ impl Members {
         let disk = |disk: &DiskRecord| {
             let DiskState { free_bytes, file_system, blocks, .. } = member.disks.get(&disk.number).copied().unwrap_or_default();
             let (id, path, total_bytes) = (Arc::clone(&disk.id), Arc::clone(&disk.path), disk.total_bytes);
-            DiskView { number: disk.number, id, path, total_bytes, free_bytes, file_system, failed: disk.failed, blocks }
+            let draining = record.draining || disk.draining;
+            DiskView {
+                number: disk.number,
+                id,
+                path,
+                total_bytes,
+                free_bytes,
+                file_system,
+                failed: disk.failed,
+                draining,
+                blocks,
+            }
         };
         NodeView {
             id: record.id,

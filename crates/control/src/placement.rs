@@ -116,7 +116,7 @@ pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
 /// The disk of a node for a new block: the one with the most free space, if that suffices.
 pub fn disk_for(node: &NodeView, bytes: u64, kept: Share) -> Option<&DiskView> {
     let has_room = |disk: &&DiskView| disk.free_bytes >= bytes.saturating_add(kept.of(disk.total_bytes));
-    let usable = node.disks.iter().filter(|disk| !disk.failed).filter(has_room);
+    let usable = node.disks.iter().filter(|disk| disk.takes_blocks()).filter(has_room);
     usable.max_by_key(|disk| (disk.free_bytes, std::cmp::Reverse(disk.blocks), std::cmp::Reverse(disk.number)))
 }
 
@@ -139,7 +139,7 @@ struct RackFill<'a> {
 impl<'a> Candidate<'a> {
     fn new(node: &'a NodeView, ask: &Ask<'_>, draw: u32) -> Option<Self> {
         let disk = disk_for(node, ask.bytes, ask.kept)?;
-        let (total, free) = node.disks.iter().filter(|disk| !disk.failed).fold((0u64, 0u64), |(total, free), disk| {
+        let (total, free) = node.disks.iter().filter(|disk| disk.takes_blocks()).fold((0u64, 0u64), |(total, free), disk| {
             (total.saturating_add(disk.total_bytes), free.saturating_add(disk.free_bytes))
         });
         let used = u128::from(total.saturating_sub(free)) * u128::from(FULLNESS_STEPS);
@@ -223,7 +223,7 @@ fn asked<'a>(view: &'a View, ask: &Ask<'_>) -> impl Iterator<Item = &'a NodeView
 /// Lists the fullest disks of the nodes that lack space.
 fn full_disks(view: &View, ask: &Ask<'_>) -> String {
     let nodes = asked(view, ask).filter(|node| disk_for(node, ask.bytes, ask.kept).is_none());
-    let disks = nodes.flat_map(|node| node.disks.iter().filter(|disk| !disk.failed).map(move |disk| (node, disk)));
+    let disks = nodes.flat_map(|node| node.disks.iter().filter(|disk| disk.takes_blocks()).map(move |disk| (node, disk)));
     let name = |(node, disk): (&NodeView, &DiskView)| format!("{}:{} has {}", node.name, disk.path, human_bytes(disk.free_bytes));
     let mut named: Vec<String> = disks.take(FULL_DISKS_NAMED + 1).map(name).collect();
     if named.len() > FULL_DISKS_NAMED {

@@ -116,8 +116,17 @@ mod tests {
             let node = |id: u32| {
                 let (number, path) = (DiskNumber(id), Arc::<str>::from(""));
                 let failed = failed.contains(&id);
-                let disk =
-                    DiskView { number, id: path.clone(), path, total_bytes: 9, free_bytes: 9, file_system: 0, failed, blocks: 1 };
+                let disk = DiskView {
+                    number,
+                    id: path.clone(),
+                    path,
+                    total_bytes: 9,
+                    free_bytes: 9,
+                    file_system: 0,
+                    failed,
+                    draining: false,
+                    blocks: 1,
+                };
                 let (name, rack, up) = (id.to_string().into(), "r".into(), !down.contains(&id));
                 (
                     NodeId(id),

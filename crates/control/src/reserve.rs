@@ -80,7 +80,9 @@ fn capacities(view: &View) -> Option<BTreeMap<NodeId, u64>> {
     let blocks = |disks: &[DiskView]| disks.iter().map(|disk| disk.blocks).sum::<u64>();
     let counted = view.nodes.values().filter(|node| !node.lost || blocks(&node.disks) > 0);
     let (mut capacities, mut file_systems) = (BTreeMap::new(), BTreeMap::new());
-    for (node, disk) in counted.flat_map(|node| node.disks.iter().map(|disk| (node.id, disk))).filter(|(_, disk)| !disk.failed) {
+    for (node, disk) in
+        counted.flat_map(|node| node.disks.iter().map(|disk| (node.id, disk))).filter(|(_, disk)| disk.takes_blocks())
+    {
         let known = if disk.file_system == 0 { None } else { file_systems.insert(disk.file_system, node) };
         match known {
             // Several directories of a node on one file system are one disk.

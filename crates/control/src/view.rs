@@ -60,8 +60,17 @@ pub struct DiskView {
     pub file_system: u64,
     /// Whether it failed, or its agent no longer has it.
     pub failed: bool,
+    /// Whether it is being drained, or its node is: its blocks can be read, and it gets no new ones.
+    pub draining: bool,
     /// The number of its blocks, as far as known.
     pub blocks: u64,
+}
+
+impl DiskView {
+    /// Whether it may get new blocks, if it has room.
+    pub fn takes_blocks(&self) -> bool {
+        !self.failed && !self.draining
+    }
 }
 
 /// Whether a block can be read.
@@ -91,10 +100,10 @@ impl View {
         self.nodes.values().filter(|node| node.up).count()
     }
 
-    /// The usable disks of nodes that are up, each with the number of those on its file system, which share its space.
+    /// The disks of nodes that are up that may get new blocks, each with the number of those on its file system, which share its space.
     pub fn usable_disks(&self) -> Vec<(NodeId, &DiskView, u64)> {
         let up = self.nodes.values().filter(|node| node.up);
-        let disks = up.flat_map(|node| node.disks.iter().map(|disk| (node.id, disk))).filter(|(_, disk)| !disk.failed);
+        let disks = up.flat_map(|node| node.disks.iter().map(|disk| (node.id, disk))).filter(|(_, disk)| disk.takes_blocks());
         let disks: Vec<(NodeId, &DiskView)> = disks.collect();
         let mut sharers = BTreeMap::new();
         for (_, disk) in &disks {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_control::{departures, members::MemberStatus};
 use weft_meta::MetaError;
 use weft_proto::v1;
-use weft_types::{Error, Home, NodeId, Result};
+use weft_types::{DiskRecord, Error, Home, NodeId, Result};
 
 /// The most records of garbage that one transaction deletes, so that other changes do not wait long.
 const GARBAGE_PER_STEP: u32 = 10_000;
@@ -34,10 +34,7 @@ pub(crate) async fn forget_disk(shared: &Shared, asked: &v1::ForgetDiskRequest) 
     let node = NodeId(asked.node);
     let status = status_of(shared, node)?;
     let name = status.record.name.to_string();
-    let found = status.record.disks.iter().find(|disk| *disk.id == *asked.disk);
-    let record = found.ok_or_else(|| {
-        Error::not_found(format!("{name} has no disk '{}': `weft node disk ls {name}` lists its disks", asked.disk))
-    })?;
+    let record = disk_of(&status, &asked.disk)?;
     let home = Home { node, disk: record.number };
     departures::check_disk(&status, record, meta(shared, shared.meta.held(node, Some(home.disk)).await)?)?;
     let garbage_blocks = remove(shared, Leaver::Disk(home)).await?;
@@ -69,14 +66,21 @@ async fn remove(shared: &Shared, leaver: Leaver) -> Result<u64> {
     }
 }
 
-fn status_of(shared: &Shared, node: NodeId) -> Result<MemberStatus> {
+pub(crate) fn status_of(shared: &Shared, node: NodeId) -> Result<MemberStatus> {
     shared
         .members
         .status(node)
         .ok_or_else(|| Error::not_found(format!("there is no node {node}: `weft node ls` lists the nodes")))
 }
 
-fn disk(record: &weft_types::DiskRecord) -> v1::Disk {
+/// The disk of a node with this id.
+pub(crate) fn disk_of<'a>(status: &'a MemberStatus, id: &str) -> Result<&'a DiskRecord> {
+    let name = &status.record.name;
+    let unknown = || Error::not_found(format!("{name} has no disk '{id}': `weft node disk ls {name}` lists its disks"));
+    status.record.disks.iter().find(|disk| *disk.id == *id).ok_or_else(unknown)
+}
+
+fn disk(record: &DiskRecord) -> v1::Disk {
     v1::Disk { id: record.id.to_string(), path: record.path.to_string(), ..v1::Disk::default() }
 }
 

@@ -219,7 +219,8 @@ impl Keeper {
     }
 }
 
-async fn codes_in_use(shared: &Shared) -> Result<Vec<SharedCode>> {
+/// The codes of which there are objects.
+pub(crate) async fn codes_in_use(shared: &Shared) -> Result<Vec<SharedCode>> {
     let totals = shared.meta.totals_by_code().await.map_err(|error| shared.meta_error(error))?;
     totals.iter().map(|(code, _)| shared.code(code)).collect()
 }

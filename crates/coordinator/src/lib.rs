@@ -8,6 +8,7 @@
 //! | `config`, `coordinator` | settings; start and stop |
 //! | `members`, `membership` | sessions and heartbeats of the nodes; the service for agents |
 //! | `departures` | removes nodes and disks that are gone for good |
+//! | `drain` | takes nodes and disks out of service, whose blocks then move |
 //! | `options`, `in_flight` | the choices of requests; the bytes that running plans still have to move |
 //! | `delegations` | work that agents do for the coordinator |
 //! | `sign` | from plans to tasks, addresses and tokens |
@@ -37,6 +38,7 @@ mod coordinator;
 mod copies;
 mod delegations;
 mod departures;
+mod drain;
 mod garbage;
 mod healer;
 mod health;

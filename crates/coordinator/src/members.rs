@@ -84,6 +84,11 @@ impl Members {
         self.lock().known.forget_disk(home);
     }
 
+    /// It was recorded that a node or, with `disk`, one of its disks is being drained, or no longer.
+    pub(crate) fn set_draining(&self, node: NodeId, disk: Option<DiskNumber>, on: bool) {
+        self.lock().known.set_draining(node, disk, on);
+    }
+
     /// Whether the metadata has the node.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         self.lock().known.has(node)

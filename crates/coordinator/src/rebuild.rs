@@ -206,7 +206,7 @@ impl Rebuilder<'_> {
         if !request.only_lost && !request.only_moves {
             return std::future::pending().await;
         }
-        let gives_way = || request.only_moves && self.shared.health.lock().tally.has(stripe.id);
+        let gives_way = || request.only_moves && self.shared.health.lock().tally.lacks(stripe.id);
         while !request.is_needless(&self.shared.members.view()) && !gives_way() {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
@@ -282,5 +282,6 @@ pub(crate) fn request(
         kept: Share::NONE,
         only_lost: false,
         only_moves: false,
+        spreads: false,
     }
 }

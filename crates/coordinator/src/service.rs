@@ -3,7 +3,7 @@
 use crate::{
     copies,
     delegations::{Delegation, Who},
-    departures, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
+    departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -305,6 +305,11 @@ impl v1::weft_server::Weft for WeftService {
         let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { departures::remove_node(&shared, &asked).await }).await)
+    }
+
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainReply>, Status> {
+        let (shared, asked) = (Arc::clone(&self.shared), request.into_inner());
+        answer(to_the_end(async move { drain::set(&shared, &asked).await }).await)
     }
 
     async fn forget_disk(&self, request: Request<v1::ForgetDiskRequest>) -> Result<Response<v1::DepartureReply>, Status> {

@@ -188,6 +188,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
             blocks: blocks.get(&disk.number).copied().unwrap_or(0),
             gone: is_gone(status, disk.number),
             file_system: state.file_system,
+            draining: disk.draining,
         }
     };
     v1::Node {
@@ -197,6 +198,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
         zone: record.zone.clone(),
         state: state(status).name().to_owned(),
         since_ms: record.since_ms,
+        draining: record.draining,
         data_address: record.data_address.clone(),
         control_address: record.control_address.clone(),
         disks: record.disks.iter().map(disk).collect(),

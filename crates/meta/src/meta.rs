@@ -39,6 +39,8 @@ pub trait Meta: Send + Sync {
     async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState, since_ms: u64) -> Result<()>;
     /// The blocks of a node that came back have been checked.
     async fn set_checked(&self, epoch: Epoch, node: NodeId) -> Result<()>;
+    /// Records whether a node or, with `disk`, one of its disks is being drained.
+    async fn set_draining(&self, epoch: Epoch, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()>;
     /// Marks a disk as failed or healthy.
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()>;
     /// All nodes, by number.

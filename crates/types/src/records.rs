@@ -404,6 +404,8 @@ pub struct NodeRecord {
     pub since_ms: u64,
     /// Whether it came back after it was lost or away for long, and its blocks have not been checked since.
     pub came_back: bool,
+    /// Whether it is being drained: its blocks move to other nodes, and it gets no new ones.
+    pub draining: bool,
     /// All disks that it has ever had, by number.
     pub disks: Vec<DiskRecord>,
 }
@@ -432,4 +434,6 @@ pub struct DiskRecord {
     pub total_bytes: u64,
     /// Whether it failed, or its agent no longer has it.
     pub failed: bool,
+    /// Whether it is being drained, apart from its node: its blocks move elsewhere, and it gets no new ones.
+    pub draining: bool,
 }

@@ -124,18 +124,8 @@ impl Healing {
             let bad = if *bad == 0 { String::new() } else { format!(", {bad} missing or wrong") };
             let _ = writeln!(text, "repair: {name} came back, {checked} of {} checked{bad}", counted(*blocks, "block"));
         }
-        if let Some(limit) = &self.limit {
-            let _ = writeln!(text, "repair: held back by its limit, {limit} (`weft repair limit` changes it)");
-        }
-        for Waiting { wait, stripes, why } in &self.waiting {
-            let verb = if *stripes == 1 { "waits" } else { "wait" };
-            let what = match wait.as_str() {
-                "nodes" => "nodes: start nodes that are down, or add some",
-                "space" => "space: add disks or nodes, or remove objects",
-                "checksums" => "another attempt within an hour: what is rebuilt differs from the recorded checksums",
-                _ => "another attempt",
-            };
-            let _ = writeln!(text, "repair: {} {verb} for {what} ({why})", counted(*stripes, "stripe"));
+        for line in self.held_back() {
+            let _ = writeln!(text, "{line}");
         }
         if self.crowded_stripes > 0 {
             let (stripes, verb) =
@@ -143,6 +133,32 @@ impl Healing {
             let _ = writeln!(text, "repair: {stripes} {verb} too many blocks in one rack; they move when other racks have room");
         }
         text
+    }
+
+    /// How long what is left takes, if that is known.
+    pub(super) fn remaining_ms(&self) -> Option<u64> {
+        self.remaining_ms
+    }
+
+    /// The lines about what holds the work back, if anything does.
+    pub(super) fn obstacles(&self) -> Vec<String> {
+        let stopped = self.stopped.iter().filter(|_| self.state == "stopped").map(|why| format!("repair: {why}"));
+        stopped.chain(self.held_back()).collect()
+    }
+
+    fn held_back(&self) -> Vec<String> {
+        let limit = |limit: &String| format!("repair: held back by its limit, {limit} (`weft repair limit` changes it)");
+        let waits = |Waiting { wait, stripes, why }: &Waiting| {
+            let verb = if *stripes == 1 { "waits" } else { "wait" };
+            let what = match wait.as_str() {
+                "nodes" => "nodes: start nodes that are down, or add some",
+                "space" => "space: add disks or nodes, or remove objects",
+                "checksums" => "another attempt within an hour: what is rebuilt differs from the recorded checksums",
+                _ => "another attempt",
+            };
+            format!("repair: {} {verb} for {what} ({why})", counted(*stripes, "stripe"))
+        };
+        self.limit.iter().map(limit).chain(self.waiting.iter().map(waits)).collect()
     }
 
     fn headline(&self) -> String {
@@ -160,7 +176,7 @@ impl Healing {
         let left = self.remaining_ms.map(|left| format!(", about {} to go", duration(left))).unwrap_or_default();
         let (stripes, under_way) = (counted(self.stripes_left, "stripe"), self.stripes_under_way);
         let done = format!("{} ({})", counted(self.blocks_done, "block"), human_bytes(self.bytes_done));
-        format!("{stripes} left, {under_way} in progress; {done} rebuilt{left}")
+        format!("{stripes} left, {under_way} in progress; {done} rebuilt or moved{left}")
     }
 }
 
@@ -198,7 +214,7 @@ mod tests {
         assert_eq!(state, "working");
         assert_eq!(
             text,
-            "repair: 12 stripes left, 3 in progress; 1 block (1.0 MiB) rebuilt, about 2 min to go\n\
+            "repair: 12 stripes left, 3 in progress; 1 block (1.0 MiB) rebuilt or moved, about 2 min to go\n\
              repair: node-03 is lost in 61 s, unless it comes back\n"
         );
         let (_, text) = shown(|it| (it.stripes_left, it.limit) = (3, "100MiB/s".into()));

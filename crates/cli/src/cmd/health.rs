@@ -3,6 +3,7 @@
 use super::{
     healing::{Healing, duration},
     job,
+    node_drain::Draining,
 };
 use clap::Args;
 use serde::Serialize;
@@ -57,6 +58,8 @@ struct Report {
     quarantined_bytes: u64,
     /// What the cluster does by itself about lost blocks.
     repair: Healing,
+    /// Nodes and disks that are being drained.
+    draining: Vec<Draining>,
     /// The jobs that are running or paused.
     jobs: Vec<job::Report>,
 }
@@ -178,6 +181,7 @@ impl Report {
             quarantined_blocks: it.quarantined_blocks,
             quarantined_bytes: it.quarantined_bytes,
             repair: it.healing.unwrap_or_default().into(),
+            draining: it.draining.into_iter().map(Draining::from).collect(),
             jobs: it.jobs.into_iter().map(|it| job::Report::new(it, nodes)).collect(),
         }
     }
@@ -237,6 +241,7 @@ fn text(it: &Report) -> String {
     text += "\n";
     text += &space_text(it);
     text += &it.repair.text();
+    it.draining.iter().for_each(|drain| text += &format!("drain: {}\n", drain.line(it.repair.remaining_ms())));
     it.jobs.iter().for_each(|job| text += &format!("{}\n", job.line()));
     text
 }

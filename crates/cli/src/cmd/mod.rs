@@ -24,6 +24,7 @@ mod metadata;
 mod names;
 mod node;
 mod node_disk;
+mod node_drain;
 mod object;
 mod plan;
 mod policy;

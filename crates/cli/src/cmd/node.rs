@@ -3,6 +3,7 @@
 use super::{
     garbage::Garbage,
     node_disk::NodeDisk,
+    node_drain::Drain,
     status::{Report, nodes_text},
 };
 use clap::{Args, Subcommand};
@@ -11,7 +12,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_client::api;
 use weft_types::{NodeId, Result, counted};
 
-/// List the nodes of the cluster and their disks, and remove those that are gone for good
+/// List the nodes of the cluster and their disks, take them out of service, and remove those that are gone for good
 #[derive(Debug, Args)]
 pub(super) struct Node {
     #[command(subcommand)]
@@ -21,6 +22,7 @@ pub(super) struct Node {
 #[derive(Debug, Subcommand)]
 enum Command {
     Ls(Ls),
+    Drain(Drain),
     Remove(Remove),
     Disk(NodeDisk),
     Garbage(Garbage),
@@ -38,13 +40,13 @@ struct Ls {}
 
 /// Remove a node that is gone for good
 ///
-/// The cluster forgets the node, its disks and its garbage. The node must be down and hold no block: `weft repair node NODE` rebuilds its
-/// blocks on other nodes first. Nothing is deleted on the node's own disks. An agent with the state directory of the removed node is
+/// The cluster forgets the node, its disks and its garbage. The node must be down and hold no block: `weft node drain NODE` moves them to other nodes
+/// while it is up, and `weft repair node NODE` rebuilds those of a node that is gone. Nothing is deleted on the node's own disks. An agent with the state directory of the removed node is
 /// refused from then on. With an empty state directory it joins as a new node, which may have the same name.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
-  weft repair node node-03 && weft node remove node-03
+  weft node remove node-03
 
 EXIT CODES
   0 done   1 not now: the node has just died or come back, or a put or repair uses it; try again   \
@@ -106,6 +108,7 @@ impl Node {
                 let status = Session::with(options, async |session| session.client.status().await)?;
                 output.result(&Report::from(status).nodes, |nodes| nodes_text(nodes)).map(|()| Exit::Ok)
             }
+            Command::Drain(drain) => drain.run(options, output),
             Command::Remove(Remove { node }) => {
                 let removed = Session::with(options, async |session| {
                     let node = session.find_node(&node).await?;

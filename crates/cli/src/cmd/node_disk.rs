@@ -1,13 +1,16 @@
 //! `weft node disk`: the disks of the nodes.
 
-use super::node::Removed;
+use super::{
+    node::Removed,
+    node_drain::{self, DrainDisk},
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
-use weft_types::{Error, Result, human_bytes};
+use weft_types::{Error, NodeId, Result, human_bytes};
 
-/// List the disks of nodes, and forget those that are gone for good
+/// List the disks of nodes, take them out of service, and forget those that are gone for good
 #[derive(Debug, Args)]
 pub(super) struct NodeDisk {
     #[command(subcommand)]
@@ -17,12 +20,13 @@ pub(super) struct NodeDisk {
 #[derive(Debug, Subcommand)]
 enum Command {
     Ls(Ls),
+    Drain(DrainDisk),
     Forget(Forget),
 }
 
 /// List disks with their ids, space, blocks and states
 ///
-/// A disk is `failed` if its node cannot use it, and `gone` if the node's agent no longer lists it. Disks of a node that is down are
+/// A disk is `draining` if its blocks move elsewhere, `failed` if its node cannot use it, and `gone` if the node's agent no longer lists it. Disks of a node that is down are
 /// `unknown`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -64,7 +68,7 @@ struct Disk {
     node: String,
     id: String,
     path: String,
-    /// ok, failed, gone, unknown.
+    /// ok, draining (the disk or its node), failed, gone, unknown.
     state: &'static str,
     total_bytes: u64,
     free_bytes: u64,
@@ -87,17 +91,26 @@ impl NodeDisk {
                 })?;
                 output.result(&disks, |disks| text(disks)).map(|()| Exit::Ok)
             }
-            Command::Forget(Forget { node: name, disk }) => {
+            Command::Drain(DrainDisk { node, disk, how }) => {
+                node_drain::run(options, output, &how, async |session| find(session, &node, &disk).await)
+            }
+            Command::Forget(Forget { node, disk }) => {
                 let removed = Session::with(options, async |session| {
-                    let node = session.find_node(&name).await?;
-                    let nodes = session.client.status().await?.nodes;
-                    let disks: Vec<Disk> = nodes.iter().filter(|it| it.id == node.0).flat_map(disks_of).collect();
-                    session.client.forget_disk(node, chosen(&disks, &name, &disk)?).await
+                    let (node, disk) = find(session, &node, &disk).await?;
+                    session.client.forget_disk(node, &disk).await
                 })?;
                 output.result(&Removed::from(removed), Removed::disk_text).map(|()| Exit::Ok)
             }
         }
     }
+}
+
+/// The node, and the id of its disk, that a user names.
+async fn find(session: &Session, name: &str, disk: &str) -> Result<(NodeId, String)> {
+    let node = session.find_node(name).await?;
+    let nodes = session.client.status().await?.nodes;
+    let disks: Vec<Disk> = nodes.iter().filter(|it| it.id == node.0).flat_map(disks_of).collect();
+    Ok((node, chosen(&disks, name, disk)?.to_owned()))
 }
 
 fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
@@ -109,6 +122,7 @@ fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
             (true, true, _) => "gone",
             (_, _, true) => "failed",
             (false, _, false) => "unknown",
+            (true, false, false) if disk.draining || node.draining => "draining",
             (true, false, false) => "ok",
         },
         total_bytes: disk.total_bytes,

@@ -31,6 +31,8 @@ pub(super) struct Node {
     pub(super) rack: String,
     zone: String,
     pub(super) state: String,
+    /// Whether its blocks move to other nodes.
+    draining: bool,
     /// Since when it has been in its state, milliseconds since 1970.
     since_ms: u64,
     data_address: String,
@@ -60,6 +62,8 @@ struct Disk {
     blocks: u64,
     /// Whether its node is up and no longer lists it.
     gone: bool,
+    /// Whether its blocks move elsewhere.
+    draining: bool,
 }
 
 impl From<api::StatusReply> for Report {
@@ -92,6 +96,7 @@ impl From<api::Node> for Node {
             quarantined_bytes: it.quarantined_bytes,
             blocks: it.blocks,
             gone: it.gone,
+            draining: it.draining,
         };
         Self {
             id: NodeId(it.id).to_string(),
@@ -99,6 +104,7 @@ impl From<api::Node> for Node {
             rack: it.rack,
             zone: it.zone,
             state: it.state,
+            draining: it.draining,
             since_ms: it.since_ms,
             data_address: it.data_address,
             control_address: it.control_address,
@@ -157,7 +163,7 @@ pub(super) fn nodes_text(nodes: &[Node]) -> String {
         let failed = node.disks.iter().filter(|disk| disk.failed).count();
         let disks = if failed == 0 { node.disks.len().to_string() } else { format!("{} ({failed} failed)", node.disks.len()) };
         let state = if node.state == "up" {
-            node.state.clone()
+            if node.draining { "up, draining".to_owned() } else { node.state.clone() }
         } else {
             format!("{}, silent for {:.1} s", node.state, node.last_seen_ms as f64 / 1000.0)
         };

@@ -615,6 +615,10 @@ impl Weft for Coordinator {
         answer(Err(Error::not_found(format!("there is no node {}", request.into_inner().node))))
     }
 
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Answer<v1::DrainReply> {
+        answer(Err(Error::not_found(format!("there is no node {}", NodeId(request.into_inner().node)))))
+    }
+
     async fn forget_disk(&self, request: Request<v1::ForgetDiskRequest>) -> Answer<v1::DepartureReply> {
         answer(Err(Error::not_found(format!("there is no disk {}", request.into_inner().disk))))
     }

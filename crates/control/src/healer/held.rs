@@ -99,7 +99,7 @@ impl Held {
     ) -> Vec<StripeId> {
         let mut found = Vec::new();
         let mut due: Vec<_> = self.0.iter_mut().filter(|(it, failing)| failing.is_probed(now) && is_due(it)).collect();
-        due.sort_by_key(|(condition, _)| condition.now);
+        due.sort_by_key(|(condition, _)| condition.order());
         for (condition, failing) in due {
             let Some(stripes) = tally.stripes_in(condition).filter(|_| found.len() < limit) else { continue };
             failing.probe_at = now + failing.pause.again();

@@ -82,6 +82,14 @@ pub struct Judgement {
     pub silent: Vec<(NodeId, Duration)>,
 }
 
+impl Scope {
+    /// Whether blocks leave nodes and disks that are being drained: a person asked for it, so also if lost blocks are rebuilt only when a
+    /// person asks for that.
+    pub fn moves(&self) -> bool {
+        matches!(self, Self::Lost { .. } | Self::Nothing(Stop::Off))
+    }
+}
+
 impl Stop {
     /// The reason as text.
     pub fn text(&self) -> String {
@@ -150,11 +158,18 @@ fn is_lost(node: &MemberStatus) -> bool {
     !node.up && node.record.state == NodeState::Lost
 }
 
+/// Whether a node was drained and then switched off: nothing is missing.
+fn is_retired(node: &MemberStatus) -> bool {
+    !node.up && node.record.draining && node.disks.values().all(|disk| disk.blocks == 0)
+}
+
 /// The judgement about the nodes at one moment. `unsettled`: for how long none is declared lost.
 ///
-/// A node that was lost before, or that a person has repaired, is no sign of anything, except in the count of its rack.
+/// A node that was lost before, or that a person has repaired, is no sign of anything, except in the count of its rack. One that was drained
+/// before it became silent is none at all.
 fn judge(nodes: &[MemberStatus], coming_back: bool, policy: Policy, unsettled: Duration) -> Judgement {
-    let alive: Vec<&MemberStatus> = nodes.iter().filter(|node| !is_lost(node)).collect();
+    let in_service: Vec<&MemberStatus> = nodes.iter().filter(|node| !is_retired(node)).collect();
+    let alive: Vec<&MemberStatus> = in_service.iter().copied().filter(|node| !is_lost(node)).collect();
     let silent: Vec<&MemberStatus> = alive.iter().copied().filter(|node| !node.up).collect();
     let left = |node: &MemberStatus| policy.lost_after.saturating_sub(silent_for(node)).max(unsettled);
     let told: Vec<(NodeId, Duration)> = silent.iter().map(|node| (node.record.id, left(node))).collect();
@@ -167,7 +182,7 @@ fn judge(nodes: &[MemberStatus], coming_back: bool, policy: Policy, unsettled: D
     if let Some(stop) = stop {
         return Judgement { declared: Vec::new(), scope: Scope::Nothing(stop), guard: None, silent: told };
     }
-    let guard = whole_rack(nodes, &silent).or_else(|| many(silent.len(), of));
+    let guard = whole_rack(&in_service, &silent).or_else(|| many(silent.len(), of));
     let (expired, within): (Vec<_>, Vec<_>) = told.iter().copied().partition(|(_, left)| left.is_zero());
     // Within the time of a restart, only what would not survive a further loss is urgent.
     let silent_slack = usize::from(guard.is_some() && !expired.is_empty());
@@ -188,7 +203,7 @@ fn silent_for(node: &MemberStatus) -> Duration {
 }
 
 /// A rack of several nodes that are all silent, not all of them lost before.
-fn whole_rack(nodes: &[MemberStatus], silent: &[&MemberStatus]) -> Option<Guard> {
+fn whole_rack(nodes: &[&MemberStatus], silent: &[&MemberStatus]) -> Option<Guard> {
     let mut racks: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for node in nodes {
         let (all, up) = racks.entry(&node.record.rack).or_default();

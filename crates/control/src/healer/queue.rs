@@ -158,8 +158,8 @@ impl Queue {
         }
         next.extend(fresh);
         let rank = |stripe: &StripeId| {
-            let further = tally.condition(*stripe).and_then(|condition| condition.now);
-            (further, Reverse(tally.reads(*stripe)), *stripe)
+            let order = tally.condition(*stripe).map(|condition| condition.order());
+            (order, Reverse(tally.reads(*stripe)), *stripe)
         };
         next.sort_by_key(rank);
         for stripe in &next {
@@ -263,7 +263,7 @@ impl Queue {
     pub fn left_blocks(&self, tally: &Tally, scope: &Scope) -> u64 {
         let due = tally.conditions().filter(|(condition, _)| is_due(condition, scope));
         let (stripes, blocks) = due.fold((0u64, 0u64), |(stripes, blocks), (condition, number)| {
-            (stripes + number, blocks.saturating_add(condition.blocks.to_rebuild().saturating_mul(number)))
+            (stripes + number, blocks.saturating_add(condition.blocks.to_bring().saturating_mul(number)))
         });
         self.left(tally, scope).saturating_mul(blocks).div_ceil(stripes.max(1))
     }

@@ -92,7 +92,8 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::node, *};
+    use super::*;
+    use crate::fixtures::member as node;
 
     const LOST_AFTER: Duration = Duration::from_secs(900);
     const NOW_MS: u64 = 1_700_000_000_000;

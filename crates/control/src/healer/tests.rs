@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     Time,
-    fixtures::{self, BLOCK_LEN, stripe, view},
+    fixtures::{self, BLOCK_LEN, member as node, stripe, view},
     health::{BadBlocks, FurtherLosses, Tally},
     members::MemberStatus,
 };
@@ -12,39 +12,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
-use weft_types::{Amount, Cause, Error, NodeId, NodeRecord, NodeState, StripeId};
+use weft_types::{Amount, Cause, Error, NodeId, NodeState, StripeId};
 
 const LOST_AFTER: Duration = Duration::from_secs(900);
 const ON: Policy = Policy { on: true, lost_after: LOST_AFTER };
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
-}
-
-/// A node in a rack: up, or silent for some seconds and in this state.
-pub(super) fn node(id: u32, rack: &str, silent: Option<(NodeState, u64)>) -> MemberStatus {
-    let (state, silent_s) = silent.unwrap_or((NodeState::Up, 0));
-    let record = NodeRecord {
-        id: NodeId(id),
-        name: format!("node-{id}").into(),
-        rack: rack.into(),
-        zone: String::new(),
-        data_address: String::new(),
-        control_address: String::new(),
-        state,
-        since_ms: 0,
-        came_back: false,
-        disks: Vec::new(),
-    };
-    MemberStatus {
-        record,
-        up: silent.is_none(),
-        silent_for: seconds(silent_s),
-        state_for: if state == NodeState::Up { seconds(1_000_000) } else { seconds(silent_s) },
-        disks: BTreeMap::new(),
-        coding_bytes_per_s: 0,
-        fsyncs: 0,
-    }
 }
 
 /// This many nodes without racks, of which the first are silent for so many seconds.
@@ -259,6 +233,40 @@ fn at(seconds: u64) -> Time {
 }
 
 const WORK: Scope = Scope::Lost { silent_slack: 0 };
+
+#[test]
+fn blocks_leave_a_drained_node_while_their_stripe_lacks_none() {
+    let lost = Scope::Lost { silent_slack: 0 };
+    let mut drained = view(8, &[]);
+    drained.nodes.get_mut(&NodeId(2)).unwrap().disks[0].draining = true;
+    let wanted_in = |view: &View, scope: &Scope| {
+        let (stripe, code) = (stripe(), weft_codes::parse("rs(4,2)").unwrap());
+        let condition = Condition::of(&stripe, BadBlocks::of(&stripe, view), &code, view, &mut FurtherLosses::default());
+        wanted(&stripe, &condition, scope, view).iter().map(|lost| lost.index).collect::<Vec<u8>>()
+    };
+    assert_eq!(wanted_in(&drained, &lost), [1]);
+    assert_eq!(wanted_in(&drained, &Scope::Nothing(Stop::Off)), [1], "a person asked for it");
+    for stop in [Stop::ComingBack, Stop::Minority { up: 2, of: 6 }] {
+        assert!(wanted_in(&drained, &Scope::Nothing(stop)).is_empty());
+    }
+    drained.nodes.get_mut(&NodeId(4)).unwrap().up = false;
+    assert!(wanted_in(&drained, &lost).is_empty(), "its node may be back in a moment");
+    drained.nodes.get_mut(&NodeId(4)).unwrap().lost = true;
+    assert_eq!(wanted_in(&drained, &lost), [3], "what is lost comes first");
+    assert!(wanted_in(&drained, &Scope::Nothing(Stop::Off)).is_empty());
+}
+
+#[test]
+fn a_node_that_was_drained_before_it_was_switched_off_is_no_sign() {
+    let mut many = nodes(10, &[999; 3]);
+    assert!(judge(&many, false, ON).guard.is_some());
+    many[0].record.draining = true;
+    let judged = judge(&many, false, ON);
+    assert_eq!((judged.guard, judged.declared), (None, vec![NodeId(2), NodeId(3)]));
+    let disk = crate::members::DiskState { blocks: 1, ..crate::members::DiskState::default() };
+    many[0].disks.insert(weft_types::DiskNumber(1), disk);
+    assert!(judge(&many, false, ON).guard.is_some(), "it still has a block");
+}
 
 #[test]
 fn the_most_endangered_come_first_then_the_oldest() {

@@ -9,7 +9,7 @@ use std::{
 use weft_codes::SharedCode;
 use weft_types::{BlockState, Home, PlacedBlock, Span, StripeRecord};
 
-/// Blocks that cannot be read, by reason; each is counted once.
+/// Blocks that cannot be read or that must leave their disk, by reason; each is counted once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BadBlocks {
     /// Corrupt blocks, including partly corrupt ones.
@@ -24,6 +24,8 @@ pub struct BadBlocks {
     pub lost: u64,
     /// Blocks on other nodes that are down.
     pub away: u64,
+    /// Blocks that can be read, on nodes or disks that are being drained.
+    pub leaving: u64,
 }
 
 /// The condition of a stripe with bad blocks. Stripes in the same condition share one value.
@@ -44,6 +46,8 @@ pub struct Condition {
 pub(crate) enum Reach {
     /// Yes.
     Here,
+    /// Yes, but it must leave: its node or disk is being drained.
+    Leaving,
     /// Not now: its node is down.
     Away,
     /// Not now, and probably never: its node is down and was declared lost.
@@ -64,12 +68,18 @@ impl Reach {
     pub(crate) fn of(view: &View, home: Home) -> Self {
         match (view.node(home.node), view.disk(home)) {
             (Some(node), Some(disk)) if !disk.failed => match (node.up, node.lost) {
+                (true, _) if disk.draining => Self::Leaving,
                 (true, _) => Self::Here,
                 (false, true) => Self::Lost,
                 (false, false) => Self::Away,
             },
             _ => Self::Gone,
         }
+    }
+
+    /// Whether the blocks can be read now.
+    fn is_here(self) -> bool {
+        matches!(self, Self::Here | Self::Leaving)
     }
 }
 
@@ -85,6 +95,7 @@ impl BadBlocks {
                 (BlockState::Ok, Reach::Gone) => bad.failed += 1,
                 (BlockState::Ok, Reach::Lost) => bad.lost += 1,
                 (BlockState::Ok, Reach::Away) => bad.away += 1,
+                (BlockState::Ok, Reach::Leaving) => bad.leaving += 1,
                 (BlockState::Ok, Reach::Here) => {}
             }
         }
@@ -94,6 +105,16 @@ impl BadBlocks {
     /// Those that do not come back by themselves: all but those on nodes that are only down, and those still on their way.
     pub fn to_rebuild(&self) -> u64 {
         self.corrupt + self.missing + self.failed + self.lost
+    }
+
+    /// Whether all blocks can be read; some may have to leave their disks.
+    pub fn is_whole(&self) -> bool {
+        Self { leaving: 0, ..*self } == Self::default()
+    }
+
+    /// What is done with the stripe: those to rebuild; or, if all can be read, those that leave.
+    pub(crate) fn to_bring(&self) -> u64 {
+        if self.is_whole() { self.leaving } else { self.to_rebuild() }
     }
 
     /// Whether there are none.
@@ -110,14 +131,20 @@ impl BadBlocks {
             failed: self.failed + other.failed * times,
             lost: self.lost + other.lost * times,
             away: self.away + other.away * times,
+            leaving: self.leaving + other.leaving * times,
         }
     }
 }
 
 impl Condition {
+    /// Stripes in conditions of which this is lowest come first: those that lack blocks, by the further losses that they survive.
+    pub(crate) fn order(&self) -> (bool, Option<usize>) {
+        (self.blocks.is_whole(), self.now)
+    }
+
     /// The condition of a stripe with these bad blocks.
     pub fn of(stripe: &StripeRecord, blocks: BadBlocks, code: &SharedCode, view: &View, further: &mut FurtherLosses) -> Self {
-        let now = least(stripe, code, further, |home| Reach::of(view, home) == Reach::Here);
+        let now = least(stripe, code, further, |home| Reach::of(view, home).is_here());
         let with_all_nodes = match blocks.away + blocks.lost {
             0 => now,
             _ => least(stripe, code, further, |home| Reach::of(view, home) != Reach::Gone),

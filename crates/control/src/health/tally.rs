@@ -54,9 +54,9 @@ pub struct Bearing {
 pub struct Counts {
     /// All stripes, sorted by the number of losses that they survive.
     pub bearings: Vec<Bearing>,
-    /// Stripes with bad blocks.
+    /// Stripes with blocks that cannot be read.
     pub with_bad_blocks: u64,
-    /// Stripes with bad blocks that can be read but survive no further loss.
+    /// Of those, the ones that can be read but survive no further loss.
     pub at_risk: u64,
     /// Stripes that cannot be read.
     pub unreadable: u64,
@@ -125,6 +125,11 @@ impl Tally {
         self.stripes.contains_key(&stripe)
     }
 
+    /// Whether a stripe has blocks that cannot be read.
+    pub fn lacks(&self, stripe: StripeId) -> bool {
+        self.condition(stripe).is_some_and(|condition| !condition.blocks.is_whole())
+    }
+
     /// The condition of a stripe with bad blocks.
     pub fn condition(&self, stripe: StripeId) -> Option<&Arc<Condition>> {
         Some(&self.stripes.get(&stripe)?.condition)
@@ -135,9 +140,10 @@ impl Tally {
         Some(self.stripes.get(&stripe)?.look)
     }
 
-    /// How urgent it is to rebuild a stripe; one that cannot be read, or has no bad blocks, comes last.
+    /// How urgent it is to rebuild a stripe; one that cannot be read, has no bad blocks, or only blocks that leave, comes last.
     pub fn urgency(&self, stripe: StripeId) -> Urgency {
-        Urgency::of(self.condition(stripe).and_then(|condition| condition.now), self.reads(stripe))
+        let lacking = self.condition(stripe).filter(|condition| !condition.blocks.is_whole());
+        Urgency::of(lacking.and_then(|condition| condition.now), self.reads(stripe))
     }
 
     /// The stripes in a condition; `None` if there are none.
@@ -151,11 +157,11 @@ impl Tally {
     }
 
     /// The first stripes whose conditions satisfy `is_due`, at most `limit`, without those that satisfy `is_out`: first those that survive
-    /// the fewest further losses; among these those that were read most lately, and then the oldest.
+    /// the fewest further losses; among these those that were read most lately, and then the oldest. Those of which blocks only leave come last.
     pub fn first(&self, limit: usize, is_due: impl Fn(&Condition) -> bool, is_out: impl Fn(StripeId) -> bool) -> Vec<StripeId> {
-        let mut by_losses: BTreeMap<Option<usize>, Vec<&Stripes>> = BTreeMap::new();
+        let mut by_losses: BTreeMap<(bool, Option<usize>), Vec<&Stripes>> = BTreeMap::new();
         for (condition, stripes) in self.conditions.iter().filter(|(condition, _)| is_due(condition)) {
-            by_losses.entry(condition.now).or_default().push(stripes);
+            by_losses.entry(condition.order()).or_default().push(stripes);
         }
         let mut found: Vec<StripeId> = Vec::new();
         for sets in by_losses.into_values() {
@@ -181,8 +187,7 @@ impl Tally {
     /// The sums. `all` contains for each code the number of its stripes, and the number of losses that a stripe without bad blocks
     /// survives.
     pub fn counts(&self, all: &[(String, u64, usize)]) -> Counts {
-        let mut counts =
-            Counts { with_bad_blocks: self.stripes.len() as u64, unreadable: self.unreadable.len() as u64, ..Counts::default() };
+        let mut counts = Counts { unreadable: self.unreadable.len() as u64, ..Counts::default() };
         let mut bearings: BTreeMap<(Option<usize>, &str), u64> = BTreeMap::new();
         let mut good: BTreeMap<&str, (u64, usize)> =
             all.iter().map(|(code, stripes, whole)| (&**code, (*stripes, *whole))).collect();
@@ -193,7 +198,9 @@ impl Tally {
                 // The tally and the total number of stripes were not read at the same moment.
                 *good = good.saturating_sub(*number);
             }
-            counts.at_risk += if condition.now == Some(0) { *number } else { 0 };
+            let lacks_blocks = !condition.blocks.is_whole();
+            counts.with_bad_blocks += if lacks_blocks { *number } else { 0 };
+            counts.at_risk += if lacks_blocks && condition.now == Some(0) { *number } else { 0 };
             counts.lost += if condition.with_all_nodes.is_none() { *number } else { 0 };
             counts.blocks = counts.blocks.plus(condition.blocks, *number);
         }

@@ -377,3 +377,44 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
     let failed = Signs { failed: vec![disk(4)], ..signs(&tally) };
     assert_eq!(failed.verdict().reasons, ["failed disks held blocks that were not rebuilt: /srv/a of node-01"]);
 }
+
+#[test]
+fn blocks_that_leave_are_no_loss() {
+    let (mut stripe, mut drained) = (stripe(), view(8, &[]));
+    drained.nodes.get_mut(&NodeId(1)).unwrap().disks[0].draining = true;
+    let leaves = condition(&stripe, &drained).unwrap();
+    assert_eq!((leaves.blocks, leaves.now), (BadBlocks { leaving: 1, ..BadBlocks::default() }, Some(2)));
+    assert!(leaves.blocks.is_whole() && !leaves.blocks.is_none() && leaves.blocks.to_bring() == 1);
+    mark(&mut stripe, 3, BlockState::Missing);
+    let lacks = condition(&stripe, &drained).unwrap();
+    assert_eq!((lacks.blocks.leaving, lacks.blocks.to_bring(), lacks.now), (1, 1, Some(1)));
+    assert!(!lacks.blocks.is_whole());
+    drained.nodes.get_mut(&NodeId(1)).unwrap().up = false;
+    assert_eq!(condition(&stripe, &drained).unwrap().blocks.leaving, 0, "it cannot be read now");
+
+    let mut tally = Tally::default();
+    tally.set(StripeId(1), Some(leaves));
+    tally.set(StripeId(2), Some(lacks));
+    let counts = tally.counts(&[("rs(4,2)".into(), 3, 2)]);
+    assert_eq!((counts.with_bad_blocks, counts.at_risk, counts.blocks.leaving), (1, 0, 2));
+    assert_eq!((tally.lacks(StripeId(1)), tally.lacks(StripeId(2)), tally.has(StripeId(1))), (false, true, true));
+    assert!(tally.urgency(StripeId(2)) < tally.urgency(StripeId(1)));
+    assert_eq!(tally.first(9, |_| true, |_| false), [StripeId(2), StripeId(1)], "losses come first");
+    let signs = Signs { counts: Counts { with_bad_blocks: 0, ..counts }, ..Signs::default() };
+    assert_eq!(signs.verdict().level, Level::Healthy);
+}
+
+#[test]
+fn a_disk_that_begins_or_ends_to_be_drained_is_looked_at() {
+    let mut survey = Survey::default();
+    survey.look(view(2, &[]));
+    survey.came(Step::All(None), &[], false);
+    assert_eq!(survey.next(), None);
+    let mut drained = view(2, &[]);
+    drained.nodes.get_mut(&NodeId(2)).unwrap().disks[0].draining = true;
+    survey.look(drained);
+    assert_eq!(survey.next(), Some(Step::Disk(home(2), None)));
+    survey.came(Step::Disk(home(2), None), &[], false);
+    survey.look(view(2, &[]));
+    assert_eq!(survey.next(), Some(Step::Disk(home(2), None)));
+}

@@ -10,7 +10,14 @@ fn at(seconds: u64) -> Time {
 }
 
 fn record(id: u32, state: NodeState) -> NodeRecord {
-    let disk = DiskRecord { number: DiskNumber(id), id: "d".into(), path: "/d".into(), total_bytes: 100, failed: false };
+    let disk = DiskRecord {
+        number: DiskNumber(id),
+        id: "d".into(),
+        path: "/d".into(),
+        total_bytes: 100,
+        failed: false,
+        draining: false,
+    };
     NodeRecord {
         id: NodeId(id),
         name: format!("node-{id}").into(),
@@ -21,6 +28,7 @@ fn record(id: u32, state: NodeState) -> NodeRecord {
         state,
         since_ms: 0,
         came_back: false,
+        draining: false,
         disks: vec![disk],
     }
 }

@@ -15,6 +15,7 @@ fn node(id: u32, rack: &str) -> NodeView {
         free_bytes: 50 * BLOCK,
         file_system: 0,
         failed: false,
+        draining: false,
         blocks: 0,
     };
     NodeView {

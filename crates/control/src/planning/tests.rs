@@ -47,6 +47,7 @@ fn view() -> View {
             free_bytes: 1,
             file_system: 0,
             failed: false,
+            draining: false,
             blocks: 0,
         }],
     };

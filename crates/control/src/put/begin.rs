@@ -117,7 +117,7 @@ impl StripeBegin {
     /// Whether all nodes of a stripe can be expected to take their blocks. Their space was counted when they were
     /// allocated.
     fn is_free(&self, stripe: &StripeRecord, view: &View) -> bool {
-        let has_room = |disk: &DiskView| !disk.failed && disk.free_bytes >= self.request.disk_reserve_bytes;
+        let has_room = |disk: &DiskView| disk.takes_blocks() && disk.free_bytes >= self.request.disk_reserve_bytes;
         let takes = |home: Home| {
             let node = view.node(home.node).filter(|node| node.up && !node.is_suspect());
             node.is_some_and(|node| node.disks.iter().any(|disk| disk.number == home.disk && has_room(disk)))

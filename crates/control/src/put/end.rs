@@ -199,6 +199,7 @@ impl StripeEnd {
             kept: Share::NONE,
             only_lost: false,
             only_moves: false,
+            spreads: false,
         };
         self.actions.push(Action::Rebuild(Box::new(rebuild)));
         self.state = State::Rebuilding(what);

@@ -3,7 +3,7 @@
 use super::{Lost, Request, object::too_few_for_copies};
 use crate::{
     placement::{self, NOTHING, Placed},
-    view::View,
+    view::{DiskView, View},
 };
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +101,9 @@ impl Request {
             view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists the nodes")))?;
         if !node.up {
             return Err(Error::invalid(format!("{name} is down: choose a node that is up")));
+        }
+        if node.disks.iter().any(|disk| disk.draining) && !node.disks.iter().any(DiskView::takes_blocks) {
+            return Err(Error::invalid(format!("{name} is being drained: choose another node")));
         }
         if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
             let number = self.stripe.number;
@@ -227,7 +230,7 @@ impl Request {
                 false => Error { message: format!("{}; only the named nodes may take it", error.message), ..error },
             })
             .and_then(|placed| match placed.warnings.first() {
-                Some(warning) if self.only_moves => Err(Error::unavailable(warning).object(&self.object)),
+                Some(warning) if self.spreads => Err(Error::unavailable(warning).object(&self.object)),
                 _ => Ok(placed),
             })
     }

@@ -77,9 +77,10 @@ pub struct Request {
     pub kept: Share,
     /// Whether blocks are dropped that are not lost any more, because their nodes came back.
     pub only_lost: bool,
-    /// Whether it only moves blocks of a stripe that lacks none. It fails rather than put more blocks in a rack than the code tolerates to
-    /// lose, and ends when the stripe lacks a block: the rebuild of that one comes first.
+    /// Whether it only moves blocks of a stripe that lacks none. It ends when the stripe lacks one: the rebuild of that one comes first.
     pub only_moves: bool,
+    /// Whether it fails rather than put more blocks in a rack than the code tolerates to lose.
+    pub spreads: bool,
 }
 
 /// The purpose of a rebuild.

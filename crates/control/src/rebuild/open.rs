@@ -5,10 +5,10 @@ use crate::{
     known::Known,
     planning::{self, Readable},
     schedule::Open,
-    view::View,
+    view::{Standing, View},
 };
 use std::collections::BTreeSet;
-use weft_types::{AutoSize, FailureDomain, NodeId};
+use weft_types::{AutoSize, FailureDomain, NodeId, StripeRecord};
 
 impl Request {
     /// What is open: which blocks can help, and which nodes can get the lost ones. `None` if there is nothing to schedule: for
@@ -40,6 +40,7 @@ impl Request {
             lost: self.lost.iter().map(|lost| lost.index).collect(),
             block_len,
             available,
+            copies: self.copies(&stripe, view),
             held: self.kept().map(|(_, node)| node).collect(),
             never: self.avoid.iter().copied().chain(self.lost_nodes()).chain(self.not_asked(view)).collect(),
             rack_max: is_by_rack.then(|| self.code.tolerance()),
@@ -47,6 +48,16 @@ impl Request {
             named: self.to.is_named(),
             reserve_bytes: self.disk_reserve_bytes,
         })
+    }
+}
+
+impl Request {
+    /// The blocks to move that can be copied from where they are, and their nodes; none unless all can.
+    fn copies(&self, stripe: &StripeRecord, view: &View) -> Vec<(u8, NodeId)> {
+        let is_good = |index: &u8| self.only_moves && view.standing(stripe, *index) == Standing::Good;
+        let node = |index: u8| Some((index, stripe.home_of(index)?.node));
+        let copies = self.lost.iter().map(|lost| lost.index).filter(is_good).filter_map(node).collect::<Vec<_>>();
+        if copies.len() == self.lost.len() { copies } else { Vec::new() }
     }
 }
 

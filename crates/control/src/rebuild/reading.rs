@@ -155,7 +155,7 @@ impl Request {
     /// Whether it must end: none of its blocks is lost any more, because their nodes came back, or it only moves blocks, and one is lost.
     pub fn is_needless(&self, view: &View) -> bool {
         self.only_lost && self.lost.iter().all(|lost| !self.is_lost_now(lost.index, lost.copy, view))
-            || self.only_moves && !BadBlocks::of(&self.stripe, view).is_none()
+            || self.only_moves && !BadBlocks::of(&self.stripe, view).is_whole()
     }
 
     /// Fails for a stripe with too few remaining blocks, before homes are chosen.

@@ -32,6 +32,7 @@ pub(super) fn request(lost: &[u8]) -> Request {
         kept: Share::NONE,
         only_lost: false,
         only_moves: false,
+        spreads: false,
     }
 }
 
@@ -410,7 +411,7 @@ fn a_replaced_home_leaves_no_rack_with_too_many_of_the_blocks_that_still_arrive(
     for (node, rack) in racks.nodes.values_mut().zip(["a", "a", "a", "a", "a", "b", "c", "c", "c", "d"]) {
         node.rack = rack.into();
     }
-    let crowded = Request { only_moves: true, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
+    let crowded = Request { only_moves: true, spreads: true, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
     let options = RepairOptions::new(simplest(Kind::Move).unwrap().name().into(), AutoSize::bytes(16 << 10));
     let crowded = Request { options, ..crowded };
     let mut played = Played::new(crowded, racks);

@@ -31,6 +31,9 @@ const PARTS_MAX: usize = 4_096;
 /// Schemes whose bounds differ by at most this factor count as equal: then the one that rebuilds a block faster is taken.
 const ALIKE: f64 = 1.02;
 
+/// The share of blocks that are copied, where they can be, is chosen in so many steps.
+const COPIED_STEPS: usize = 16;
+
 /// The rebuild of a stripe's lost blocks, and what of it is open.
 #[derive(Debug, Clone)]
 pub struct Open {
@@ -42,6 +45,8 @@ pub struct Open {
     pub block_len: u64,
     /// The blocks that can help, by index, and their nodes.
     pub available: Vec<(u8, NodeId)>,
+    /// The lost blocks and their nodes, if they are not lost but leave: they can be copied from there. Otherwise none.
+    pub copies: Vec<(u8, NodeId)>,
     /// The nodes that hold blocks of the stripe that stay.
     pub held: Vec<NodeId>,
     /// Further nodes that must not get a lost block.
@@ -130,6 +135,8 @@ struct Candidate {
     scheme: &'static str,
     parts: Arc<Parts>,
     scale: u64,
+    /// The nodes from which it copies, if it is no rebuild.
+    from: Vec<u32>,
 }
 
 impl Scheduler {
@@ -238,7 +245,7 @@ impl Scheduler {
     }
 
     /// The scheme of each repair: the named one; or, over the whole batch, the one with the least bound, or the one that
-    /// moves least for each repair if that has a lower bound.
+    /// moves least for each repair if that has a lower bound. Of blocks that can be copied, as many are as gives the least bound.
     fn schemes(
         &mut self,
         batch: &[Open],
@@ -248,31 +255,40 @@ impl Scheduler {
     ) -> Vec<Option<Candidate>> {
         let names: Vec<&'static str> = answering(Kind::Repair).map(|scheme| scheme.name()).collect();
         let names: Vec<&'static str> = names.into_iter().filter(|name| self.scheme == AUTO || self.scheme == *name).collect();
-        let all: Vec<Vec<Candidate>> = batch.iter().map(|open| self.candidates(open, &names, patterns)).collect();
+        let all: Vec<Vec<Candidate>> = batch.iter().map(|open| self.candidates(open, &names, nodes, patterns)).collect();
         let least_time = |all: &[Candidate]| all.iter().min_by_key(|it| (it.parts.busiest(), it.parts.moved())).cloned();
         let least_traffic = |all: &[Candidate]| all.iter().min_by_key(|it| (it.parts.moved(), it.parts.busiest())).cloned();
         let mixes: Vec<Vec<Option<Candidate>>> = match self.prefer {
             Prefer::Time => return all.iter().map(|all| least_time(all)).collect(),
             Prefer::Traffic => return all.iter().map(|all| least_traffic(all)).collect(),
             Prefer::Whole => {
-                let by = |name: &&'static str| {
-                    let named =
-                        |all: &Vec<Candidate>| all.iter().find(|it| it.scheme == *name).cloned().or_else(|| least_traffic(all));
-                    all.iter().map(named).collect()
+                // Of `COPIED_STEPS` repairs in a row, so many are copies where they can be.
+                let by = |name: &'static str, copied: usize| {
+                    let is_copied = |at: usize| (at + 1) * copied / COPIED_STEPS > at * copied / COPIED_STEPS;
+                    let one = |(at, all): (usize, &Vec<Candidate>)| {
+                        let copy = all.iter().find(|it| !it.from.is_empty()).filter(|_| is_copied(at));
+                        copy.or_else(|| all.iter().find(|it| it.scheme == name)).cloned().or_else(|| least_traffic(all))
+                    };
+                    all.iter().enumerate().map(one).collect()
                 };
-                names.iter().map(by).chain([all.iter().map(|all| least_traffic(all)).collect()]).collect()
+                let steps = if batch.iter().any(|open| !open.copies.is_empty()) { COPIED_STEPS } else { 1 };
+                let mixed = names.iter().flat_map(|name| (0..steps).map(|copied| by(name, copied)));
+                mixed.chain([all.iter().map(|all| least_traffic(all)).collect()]).collect()
             }
         };
         let reached: BTreeSet<u32> = destinations.iter().flatten().copied().collect();
         let bounds: Vec<f64> = mixes.iter().map(|mix| estimate(mix, nodes, reached.len())).collect();
         let least = bounds.iter().copied().fold(f64::INFINITY, f64::min);
-        let longest = |mix: &[Option<Candidate>]| mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max();
+        let longest = |mix: &[Option<Candidate>]| {
+            let all = || mix.iter().flatten();
+            (all().map(|it| it.parts.busiest() * it.scale).max(), all().map(|it| it.parts.moved() * it.scale).sum::<u64>())
+        };
         let alike = mixes.into_iter().zip(bounds).filter(|(_, bound)| *bound <= least * ALIKE);
         alike.min_by_key(|(mix, _)| longest(mix)).map(|(mix, _)| mix).unwrap_or_default()
     }
 
     /// The parts of a repair by each scheme that can do it.
-    fn candidates(&mut self, open: &Open, names: &[&'static str], patterns: &Patterns) -> Vec<Candidate> {
+    fn candidates(&mut self, open: &Open, names: &[&'static str], nodes: &Nodes, patterns: &Patterns) -> Vec<Candidate> {
         let scale = (open.block_len / open.code.alpha() as u64).max(1);
         let indexes: Vec<u8> = open.available.iter().map(|(index, _)| *index).collect();
         let mut found = Vec::with_capacity(names.len());
@@ -283,7 +299,12 @@ impl Scheduler {
             }
             let made = || parts(open.code.as_ref(), scheme, &open.lost, &indexes, Some(patterns)).ok().map(Arc::new);
             let parts = self.known.entry(key).or_insert_with(made).clone();
-            found.extend(parts.map(|parts| Candidate { scheme, parts, scale }));
+            found.extend(parts.map(|parts| Candidate { scheme, parts, scale, from: Vec::new() }));
+        }
+        if let Some(scheme) = answering(Kind::Move).next().filter(|_| !open.copies.is_empty()) {
+            let parts = Arc::new(Parts::of_copies(&open.lost, open.code.alpha() as u64));
+            let from = open.copies.iter().filter_map(|(_, node)| nodes.number(*node)).collect();
+            found.push(Candidate { scheme: scheme.name(), parts, scale, from });
         }
         found
     }
@@ -330,8 +351,8 @@ fn above_least(loads: &[Load]) -> Vec<Load> {
     loads.iter().map(above).collect()
 }
 
-/// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, and
-/// the largest vertices, which cannot be split.
+/// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, those of
+/// nodes from which blocks are copied, and the largest vertices, which cannot be split.
 fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f64 {
     let usable = nodes.facts.iter().filter(|facts| facts.up).count().max(1);
     let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
@@ -340,8 +361,18 @@ fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f6
     let each = mix.iter().flatten().map(|it| it.parts.destinations()).sum::<usize>().div_ceil(destinations.max(1)) as u64;
     let roots = mix.iter().flatten().map(|it| it.parts.received() * it.scale).max().unwrap_or(0);
     let racks = nodes.speeds.racks();
+    let mut copied: BTreeMap<u32, Load> = BTreeMap::new();
+    for it in mix.iter().flatten() {
+        let up = it.parts.received() * it.scale;
+        it.from.iter().for_each(|node| *copied.entry(*node).or_default() += Load { up, down: 0 });
+    }
+    let sources = copied.iter().map(|(node, load)| nodes.speeds.busier(*node as usize, load)).max().unwrap_or(0);
     let crossing: f64 = mix.iter().flatten().map(|it| it.parts.crossing(racks.count()) * it.scale as f64).sum();
-    (moved as f64 / usable as f64).max((each * roots) as f64).max(largest as f64).max(racks.time_of_all(crossing))
+    (moved as f64 / usable as f64)
+        .max((each * roots) as f64)
+        .max(largest as f64)
+        .max(sources as f64)
+        .max(racks.time_of_all(crossing))
 }
 
 impl Nodes {
@@ -393,7 +424,8 @@ impl Nodes {
     }
 
     fn home(&self, open: &Open, index: u8) -> u32 {
-        let node = open.available.iter().find(|(at, _)| *at == index).and_then(|(_, node)| self.number(*node));
+        let node =
+            open.available.iter().chain(&open.copies).find(|(at, _)| *at == index).and_then(|(_, node)| self.number(*node));
         node.unwrap_or(u32::MAX)
     }
 

@@ -22,6 +22,7 @@ fn lost(spec: &str, nodes: u32, count: usize, seed: u64) -> Vec<Open> {
             block_len: BLOCK_LEN,
             held: available.iter().map(|(_, node)| *node).collect(),
             available,
+            copies: Vec::new(),
             never: BTreeSet::from([NodeId(1)]),
             rack_max: None,
             named: false,
@@ -135,7 +136,7 @@ fn the_estimate_counts_a_destination_for_each_lost_block() {
     let available: Vec<u8> = (2..9).collect();
     let parts = Arc::new(parts(code.as_ref(), "conventional", &[0, 1], &available, None).unwrap());
     let (received, repairs) = (parts.received(), 10);
-    let mix = vec![Some(Candidate { scheme: "conventional", parts, scale: 1 }); repairs];
+    let mix = vec![Some(Candidate { scheme: "conventional", parts, scale: 1, from: Vec::new() }); repairs];
     // Each of the two possible destinations gets a block of each stripe.
     assert_eq!(estimate(&mix, &nodes, 2), (repairs as u64 * received) as f64);
 }
@@ -332,4 +333,33 @@ fn admitted_repairs_keep_the_busiest_links_full() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_that_leave_a_node_are_partly_copied_and_partly_rebuilt() {
+    let (view, network) = (view(16, &[]), Network::uniform(1e8));
+    let leaving = |mut open: Open| {
+        open.copies = vec![(open.lost[0], NodeId(1))];
+        open
+    };
+    let count = 240;
+    // Of each code: what the busiest link needs at least, in blocks, if x blocks are copied from a link of their own, and each other one moves
+    // k blocks over the 15 other links: x = (k (count - x) + x) / 15.
+    for (spec, moved) in [("rs(6,3)", 6.0), ("rs(10,4)", 10.0), ("rs(4,2)", 4.0)] {
+        let open: Vec<Open> = lost(spec, 16, count, 3).into_iter().map(leaving).collect();
+        let least = moved * count as f64 / (14.0 + moved);
+        let mut mixed = scheduler(HelperSelect::Boost, AUTO);
+        let scheduled: Vec<Scheduled> = schedule(&mut mixed, &open, &view, &network).into_iter().flatten().collect();
+        let copied = scheduled.iter().filter(|it| it.helpers == [NodeId(1)]).count();
+        let busiest = summary(&mixed, &view, &network).busiest as f64 / BLOCK_LEN as f64;
+        println!("{spec}: {copied} of {count} copied, busiest link {busiest:.1} blocks, at least {least:.1}");
+        assert_eq!(scheduled.len(), count);
+        assert!(busiest <= 1.1 * least, "{spec}: {busiest} of {least}");
+        let is_copy = |it: &Scheduled| answering(Kind::Move).any(|scheme| scheme.name() == it.scheme);
+        assert!(scheduled.iter().all(|it| is_copy(it) == (it.helpers == [NodeId(1)])), "{spec}");
+    }
+    // What is only moved can be copied at the least traffic.
+    let open: Vec<Open> = lost("rs(6,3)", 16, 60, 3).into_iter().map(leaving).collect();
+    let mut copies = Scheduler::new(HelperSelect::Boost, Prefer::Traffic, AUTO);
+    assert!(schedule(&mut copies, &open, &view, &network).into_iter().flatten().all(|it| it.helpers == [NodeId(1)]));
 }

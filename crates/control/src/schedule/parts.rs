@@ -99,6 +99,13 @@ fn helpers(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: 
 }
 
 impl Parts {
+    /// Of copies of these blocks, of `alpha` sub-blocks each, from where they are.
+    pub fn of_copies(blocks: &[u8], alpha: u64) -> Self {
+        let helpers = blocks.iter().map(|index| (vec![Load { up: alpha, down: 0 }], vec![*index])).collect();
+        let edge = |at: usize| Edge { from: at, to: blocks.len() + at, bytes: alpha };
+        Self { helpers, roots: vec![Load { up: 0, down: alpha }; blocks.len()], edges: (0..blocks.len()).map(edge).collect() }
+    }
+
     /// The repair of one stripe, whose blocks have `scale` times as many bytes as a code has sub-blocks: the nodes that hold
     /// its other blocks, and those that may get the lost ones.
     pub fn repair(&self, scale: u64, home: impl Fn(u8) -> u32, destinations: Candidates) -> Repair {

@@ -98,7 +98,7 @@ async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Res
     let lost = excess.iter().filter_map(|index| Some(Lost::of(&stripe, *index, stripe.blocks.get(index)?.copy))).collect();
     let change = |request: Request| {
         let options = RepairOptions { scheme: scheme.into(), ..request.options };
-        Request { options, only_moves: true, ..request }
+        Request { options, only_moves: true, spreads: true, ..request }
     };
     let rebuilt = of.rebuild(shared, (stripe, lost), shares, change, |_| {}).await?;
     let blocks = rebuilt.blocks.len();

@@ -19,7 +19,7 @@ use weft_control::{
     view::View,
 };
 use weft_meta::MetaError;
-use weft_schemes::{Paths, Select};
+use weft_schemes::{Kind, Paths, Select, simplest};
 use weft_types::{Amount, Error, HelperSelect, Owner, Result, StripeId, StripeRecord};
 
 /// How nodes are selected.
@@ -46,6 +46,15 @@ struct Due {
     of: Of,
     stripe: StripeRecord,
     lost: Vec<Lost>,
+    /// Whether they are not lost, and only leave their nodes or disks.
+    leave: bool,
+}
+
+impl Due {
+    /// The blocks, by index and copy.
+    fn keys(&self) -> Vec<(u8, u8)> {
+        self.lost.iter().map(|lost| (lost.index, lost.copy)).collect()
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -65,11 +74,13 @@ impl<'a> Worker<'a> {
     /// What a schedule may choose for a stripe's blocks that are due, if anything. Ends if none are.
     pub(super) async fn open(&self, id: StripeId, scope: &Scope, view: &View) -> Result<(Planned, Option<Open>), Ended> {
         let due = self.due(id, scope).await.map_err(|error| Ended::Left(Amount::default(), error))?;
-        let Some(Due { of, stripe, lost }) = due else { return Err(Ended::Nothing) };
-        let lost_blocks = keys(&lost);
-        let request = of.request(self.shared, (stripe, lost)).map_err(|error| Ended::Left(Amount::default(), error))?;
-        let open = evenly(request, None).open(view, &self.shared.known);
-        Ok((Planned { stripe: id, lost: lost_blocks, scheduled: None }, open))
+        let Some(due) = due else { return Err(Ended::Nothing) };
+        let lost = due.keys();
+        let Due { of, stripe, lost: blocks, leave } = due;
+        let request = of.request(self.shared, (stripe, blocks)).map_err(|error| Ended::Left(Amount::default(), error))?;
+        // Any scheme but a copy, so that the schedule has the choice.
+        let open = Request { only_moves: leave, ..evenly(request, None) }.open(view, &self.shared.known);
+        Ok((Planned { stripe: id, lost, scheduled: None }, open))
     }
 
     /// Rebuilds the blocks of a stripe that are due. It may have changed since it was chosen.
@@ -90,10 +101,12 @@ impl<'a> Worker<'a> {
 
     /// What was rebuilt, and why not all of it; `None` if there is nothing to do.
     async fn rebuilt(&self, planned: Planned, scope: &Scope) -> Result<Option<(Amount, Option<Error>)>> {
-        let Some(Due { of, stripe, lost }) = self.due(planned.stripe, scope).await? else { return Ok(None) };
-        let scheduled = planned.scheduled.filter(|_| keys(&lost) == planned.lost);
+        let Some(due) = self.due(planned.stripe, scope).await? else { return Ok(None) };
+        let scheduled = planned.scheduled.filter(|_| due.keys() == planned.lost);
+        let Due { of, stripe, lost, leave } = due;
         let layout = stripe.layout;
-        let change = |request| evenly(request, scheduled);
+        let copy = simplest(Kind::Move)?.name();
+        let change = |request| if leave { moved(evenly(request, scheduled), copy) } else { evenly(request, scheduled) };
         let rebuilt = of.rebuild(self.shared, (stripe, lost), &self.shares, change, |_| {}).await?;
         let mut done = Amount::default();
         rebuilt.blocks.iter().for_each(|new| done.add(layout.block_len(new.block.index.into())));
@@ -108,21 +121,22 @@ impl<'a> Worker<'a> {
             return Ok(None);
         }
         let Some(of) = self.found(Of::owner(shared.meta.as_ref(), stripe.owner).await)? else { return Ok(None) };
-        let lost = self.wanted(&stripe, &shared.code(&of.code)?, scope);
-        Ok((!lost.is_empty()).then_some(Due { of, stripe, lost }))
+        let (lost, leave) = self.wanted(&stripe, &shared.code(&of.code)?, scope);
+        Ok((!lost.is_empty()).then_some(Due { of, stripe, lost, leave }))
     }
 
-    fn wanted(&self, stripe: &StripeRecord, code: &SharedCode, scope: &Scope) -> Vec<Lost> {
+    /// The blocks that are due, and whether they only leave.
+    fn wanted(&self, stripe: &StripeRecord, code: &SharedCode, scope: &Scope) -> (Vec<Lost>, bool) {
         let view = self.shared.members.view();
         let blocks = BadBlocks::of(stripe, &view);
         if blocks.is_none() {
-            return Vec::new();
+            return (Vec::new(), false);
         }
         let condition = compute(|| {
             let mut further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
             Condition::of(stripe, blocks, code, &view, &mut further)
         });
-        healer::wanted(stripe, &condition, scope, &view)
+        (healer::wanted(stripe, &condition, scope, &view), condition.blocks.is_whole())
     }
 
     /// The result of a lookup; `None` if the record no longer exists.
@@ -143,8 +157,13 @@ fn evenly(request: Request, scheduled: Option<Scheduled>) -> Request {
     Request { options, helpers: Some(SELECT), scheduled, to: Destination::Among(BTreeSet::new()), only_lost: true, ..request }
 }
 
-fn keys(lost: &[Lost]) -> Vec<(u8, u8)> {
-    lost.iter().map(|lost| (lost.index, lost.copy)).collect()
+/// For blocks that can be read where they are: without a schedule, they are copied. The old ones serve until the new ones are committed.
+fn moved(request: Request, copy: &str) -> Request {
+    let mut options = request.options;
+    if request.scheduled.is_none() {
+        copy.clone_into(&mut options.scheme);
+    }
+    Request { options, only_lost: false, only_moves: true, ..request }
 }
 
 /// Why blocks were left out.

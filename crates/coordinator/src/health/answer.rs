@@ -1,12 +1,12 @@
 //! The answer to `weft status`.
 
-use crate::{healer, jobs, shared::Shared};
+use crate::{drain, healer, jobs, shared::Shared};
 use std::{collections::BTreeSet, sync::Arc};
 use weft_control::{
     health::{BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs, fits_bytes},
     members::MemberStatus,
     reserve::{self, Share},
-    view::NodeView,
+    view::{DiskView, NodeView},
 };
 use weft_meta::{MetaError, PolicyRecord, Totals};
 use weft_proto::v1;
@@ -54,6 +54,7 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
         insecure: shared.security.is_insecure(),
         cluster: shared.cluster.id.to_string(),
         healing: Some(healer::show(shared)),
+        draining: drain::all(shared, &statuses).await?,
         total_bytes: space.total_bytes,
         free_bytes: space.free_bytes,
         fits_bytes: space.fits_bytes,
@@ -148,7 +149,7 @@ struct Space {
 
 fn space(shared: &Shared, policy: Option<PolicyRecord>) -> Result<Space> {
     let view = shared.members.view();
-    let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
+    let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(DiskView::takes_blocks);
     let mut space = Space { nodes_up: view.nodes.values().filter(has_disk).count(), ..Space::default() };
     for (_, disk, sharers) in view.usable_disks() {
         space.total_bytes = space.total_bytes.saturating_add(disk.total_bytes / sharers);
@@ -203,6 +204,6 @@ fn bearing(it: &Bearing) -> v1::Bearing {
 }
 
 fn bad_blocks(it: BadBlocks) -> v1::BadBlocks {
-    let BadBlocks { corrupt, missing, coming, failed, lost, away } = it;
+    let BadBlocks { corrupt, missing, coming, failed, lost, away, leaving: _ } = it;
     v1::BadBlocks { corrupt, missing, coming, on_failed_disks: failed, on_lost_nodes: lost, on_down_nodes: away }
 }

@@ -6,6 +6,7 @@ mod copies;
 mod corruption;
 mod crowded;
 mod departures;
+mod drain;
 mod early;
 mod failures;
 mod fake_agent;

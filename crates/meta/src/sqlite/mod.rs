@@ -177,6 +177,10 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| nodes::set_checked(tx, node)).await
     }
 
+    async fn set_draining(&self, epoch: Epoch, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()> {
+        self.write(epoch, move |tx| nodes::set_draining(tx, node, disk, on)).await
+    }
+
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()> {
         self.write(epoch, move |tx| nodes::set_disk_failed(tx, disk, failed)).await
     }

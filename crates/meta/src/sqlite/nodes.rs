@@ -64,8 +64,22 @@ pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bo
     }
 }
 
+/// Of a node, or of one of its disks.
+pub(super) fn set_draining(tx: &Transaction<'_>, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()> {
+    let changed = match disk {
+        None => tx.execute("UPDATE nodes SET draining = ?2 WHERE id = ?1", (node.0, on))?,
+        Some(disk) => tx.execute("UPDATE disks SET draining = ?3 WHERE number = ?2 AND node = ?1", (node.0, disk.0, on))?,
+    };
+    match (changed, disk) {
+        (0, None) => Err(no_node(node)),
+        (0, Some(disk)) => Err(MetaError::NotFound(format!("disk {} of {node} does not exist", disk.0))),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<NodeRecord>> {
-    let sql = "SELECT id, name, rack, zone, data_address, control_address, state, since_ms, came_back FROM nodes ORDER BY id";
+    let sql = "SELECT id, name, rack, zone, data_address, control_address, state, since_ms, came_back, draining
+               FROM nodes ORDER BY id";
     let mut statement = tx.prepare_cached(sql)?;
     let nodes = statement.query_map([], |row| {
         let state: String = row.get(6)?;
@@ -79,6 +93,7 @@ pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<NodeRecord>> {
             state: NodeState::Down,
             since_ms: row.get(7)?,
             came_back: row.get(8)?,
+            draining: row.get(9)?,
             disks: Vec::new(),
         };
         Ok((record, state))
@@ -124,7 +139,7 @@ fn register_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<(
         }
         None => {
             let number = next_number(tx, Numbered::Disk)?;
-            let sql = "INSERT INTO disks VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            let sql = "INSERT INTO disks (number, id, node, path, total_bytes, failed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
             tx.execute(sql, (number, &disk.id, node.0, &disk.path, disk.total_bytes, disk.failed))?;
             Ok(())
         }
@@ -132,7 +147,7 @@ fn register_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<(
 }
 
 fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
-    let sql = "SELECT number, id, path, total_bytes, failed FROM disks WHERE node = ?1 ORDER BY number";
+    let sql = "SELECT number, id, path, total_bytes, failed, draining FROM disks WHERE node = ?1 ORDER BY number";
     let mut statement = tx.prepare_cached(sql)?;
     let disks = statement.query_map([node.0], |row| {
         Ok(DiskRecord {
@@ -141,6 +156,7 @@ fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
             path: row.get(2)?,
             total_bytes: row.get(3)?,
             failed: row.get(4)?,
+            draining: row.get(5)?,
         })
     })?;
     Ok(disks.collect::<Result<_, _>>()?)

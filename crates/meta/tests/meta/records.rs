@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 15 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 16 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -267,6 +267,35 @@ async fn the_states_of_nodes_and_since_when_outlive_the_coordinator() {
     assert!(!down_and_up(5_000, 604_999).await && down_and_up(700_000, 1_300_000).await);
     drop(meta);
     assert!(came_back(&open(&path)).await, "the next coordinator knows it");
+}
+
+#[tokio::test]
+async fn what_is_drained_is_known_to_the_next_coordinator_and_after_a_registration() {
+    let (dir, meta, epoch) = fresh().await;
+    let draining = async |meta: &SqliteMeta| {
+        let nodes = meta.nodes().await.unwrap();
+        (
+            nodes.iter().map(|node| node.draining).collect::<Vec<_>>(),
+            nodes[0].disks.iter().map(|disk| disk.draining).collect::<Vec<_>>(),
+        )
+    };
+    let disks = meta.nodes().await.unwrap()[0].disks.iter().map(|disk| disk.number).collect::<Vec<_>>();
+    meta.set_draining(epoch, NodeId(2), None, true).await.unwrap();
+    meta.set_draining(epoch, NodeId(1), Some(disks[0]), true).await.unwrap();
+    meta.register_node(epoch, NewNode { id: Some(NodeId(2)), ..node_of(2) }, 5).await.unwrap();
+    let (nodes, of_disks) = draining(&meta).await;
+    assert!(nodes[1] && nodes.iter().filter(|on| **on).count() == 1 && of_disks[0]);
+    for (node, disk) in [(NodeId(99), None), (NodeId(2), Some(disks[0])), (NodeId(1), Some(DiskNumber(99)))] {
+        assert!(matches!(meta.set_draining(epoch, node, disk, true).await, Err(MetaError::NotFound(_))));
+    }
+    drop(meta);
+    let meta = open(&dir.path().join("metadata.sqlite"));
+    assert_eq!(draining(&meta).await, (nodes, of_disks));
+    let epoch = meta.become_leader().await.unwrap();
+    meta.set_draining(epoch, NodeId(2), None, false).await.unwrap();
+    meta.set_draining(epoch, NodeId(1), Some(disks[0]), false).await.unwrap();
+    let (nodes, of_disks) = draining(&meta).await;
+    assert!(nodes.into_iter().chain(of_disks).all(|on| !on));
 }
 
 #[tokio::test]

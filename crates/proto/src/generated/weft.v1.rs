@@ -30,6 +30,9 @@ pub struct Disk {
     /// its node is up and no longer lists it; only in StatusReply
     #[prost(bool, tag = "9")]
     pub gone: bool,
+    /// apart from its node; only in StatusReply
+    #[prost(bool, tag = "11")]
+    pub draining: bool,
     /// equal for disks on one file system of one machine; 0: unknown
     #[prost(fixed64, tag = "10")]
     pub file_system: u64,
@@ -703,6 +706,52 @@ pub struct QuarantinedDisk {
     #[prost(uint64, tag = "7")]
     pub damaged_bytes: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DrainRequest {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// its id; empty: the whole node
+    #[prost(string, tag = "2")]
+    pub disk: ::prost::alloc::string::String,
+    /// absent: nothing is changed
+    #[prost(bool, optional, tag = "3")]
+    pub on: ::core::option::Option<bool>,
+    /// also if some of its blocks have no other home yet
+    #[prost(bool, tag = "4")]
+    pub force: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DrainReply {
+    /// how much is left; also if it is not being drained
+    #[prost(message, optional, tag = "1")]
+    pub draining: ::core::option::Option<Draining>,
+    /// it is being drained
+    #[prost(bool, tag = "2")]
+    pub on: bool,
+    #[prost(string, repeated, tag = "3")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A node or disk that is being drained.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Draining {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// its id; empty: the whole node
+    #[prost(string, tag = "3")]
+    pub disk: ::prost::alloc::string::String,
+    /// of the disk
+    #[prost(string, tag = "4")]
+    pub path: ::prost::alloc::string::String,
+    /// that it still has; 0 only if there are none
+    #[prost(uint64, tag = "5")]
+    pub blocks: u64,
+    /// blocks of puts and repairs that have not ended
+    #[prost(uint64, tag = "6")]
+    pub allocations: u64,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveNodeRequest {
     #[prost(uint32, tag = "1")]
@@ -980,6 +1029,9 @@ pub struct HealthReply {
     /// of the disks that can be used: what puts leave free to rebuild the largest node
     #[prost(uint64, tag = "29")]
     pub kept_bytes: u64,
+    /// nodes and disks that are being drained
+    #[prost(message, repeated, tag = "30")]
+    pub draining: ::prost::alloc::vec::Vec<Draining>,
 }
 /// What the cluster does by itself about bad blocks.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1206,6 +1258,9 @@ pub struct Node {
     /// since when it has been in its state, milliseconds since 1970
     #[prost(uint64, tag = "15")]
     pub since_ms: u64,
+    /// its blocks move to other nodes, and it gets no new ones
+    #[prost(bool, tag = "16")]
+    pub draining: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {
@@ -4426,6 +4481,25 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ForgetDisk"));
             self.inner.unary(req, path, codec).await
         }
+        /// Begins or ends the drain of a node or disk, or says how far it is.
+        pub async fn drain(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/Drain");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Drain"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -4663,6 +4737,11 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::ForgetDiskRequest>,
         ) -> std::result::Result<tonic::Response<super::DepartureReply>, tonic::Status>;
+        /// Begins or ends the drain of a node or disk, or says how far it is.
+        async fn drain(
+            &self,
+            request: tonic::Request<super::DrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status>;
     }
     /// ---- clients to the coordinator -----------------------------------------------------------------------------------------
     #[derive(Debug)]
@@ -6373,6 +6452,49 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ForgetDiskSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/Drain" => {
+                    #[allow(non_camel_case_types)]
+                    struct DrainSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::DrainRequest>
+                    for DrainSvc<T> {
+                        type Response = super::DrainReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DrainRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::drain(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DrainSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,0 +1,79 @@
+//! Drains nodes and disks. It is recorded that their blocks leave; the healer moves them ([`weft_control::healer`]). What is checked first is
+//! in [`weft_control::drain`].
+
+use crate::{departures, health, shared::Shared};
+use weft_control::{drain::Drain, members::MemberStatus};
+use weft_proto::v1;
+use weft_types::{DiskRecord, FailureDomain, Home, NodeId, Result};
+
+/// Begins or ends a drain, or only says how far it is.
+pub(crate) async fn set(shared: &Shared, asked: &v1::DrainRequest) -> Result<v1::DrainReply> {
+    shared.until_nodes_are_back().await;
+    let status = departures::status_of(shared, NodeId(asked.node))?;
+    let disk = if asked.disk.is_empty() { None } else { Some(departures::disk_of(&status, &asked.disk)?) };
+    let mut warnings = Vec::new();
+    let before = disk.map_or(status.record.draining, |disk| disk.draining);
+    if let Some(on) = asked.on.filter(|on| *on != before) {
+        if on {
+            warnings = may_begin(shared, &status, disk, asked.force).await?;
+        }
+        let (node, number) = (status.record.id, disk.map(|disk| disk.number));
+        {
+            // A registration must not bring back the old record.
+            let _recording = shared.members.recording.lock().await;
+            let set = shared.meta.set_draining(shared.epoch, node, number, on).await;
+            set.map_err(|error| shared.meta_error(error))?;
+            shared.members.set_draining(node, number, on);
+        }
+        let (name, path) = (&status.record.name, disk.map_or("", |disk| &disk.path));
+        tracing::info!(node = %name, path, on, "the drain of a node or disk was begun or ended by request");
+    }
+    let draining = Some(left(shared, &status, disk).await?);
+    Ok(v1::DrainReply { draining, on: asked.on.unwrap_or(before), warnings })
+}
+
+/// Whether a drain may begin; returns warnings.
+async fn may_begin(shared: &Shared, status: &MemberStatus, disk: Option<&DiskRecord>, force: bool) -> Result<Vec<String>> {
+    let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
+    let by_rack = policies.iter().any(|policy| policy.failure_domain == FailureDomain::Rack);
+    let drain = Drain { node: status, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack };
+    drain.check(&shared.members.view(), &health::codes_in_use(shared).await?, force)
+}
+
+/// What is left on all nodes and disks that are being drained.
+pub(crate) async fn all(shared: &Shared, statuses: &[MemberStatus]) -> Result<Vec<v1::Draining>> {
+    let mut all = Vec::new();
+    for status in statuses {
+        if status.record.draining {
+            all.push(left(shared, status, None).await?);
+        }
+        for disk in status.record.disks.iter().filter(|disk| disk.draining && !status.record.draining) {
+            all.push(left(shared, status, Some(disk)).await?);
+        }
+    }
+    Ok(all)
+}
+
+/// What is left on a node or disk. The blocks are as of the last count, which is some seconds old, but none only if there are none.
+async fn left(shared: &Shared, status: &MemberStatus, only: Option<&DiskRecord>) -> Result<v1::Draining> {
+    let node = status.record.id;
+    let mut left = v1::Draining {
+        node: node.0,
+        name: status.record.name.to_string(),
+        disk: only.map(|disk| disk.id.to_string()).unwrap_or_default(),
+        path: only.map(|disk| disk.path.to_string()).unwrap_or_default(),
+        ..v1::Draining::default()
+    };
+    for disk in status.record.disks.iter().filter(|disk| only.is_none_or(|only| only.number == disk.number)) {
+        let home = Home { node, disk: disk.number };
+        let found = shared.meta.blocks_on(home, None, 1).await.map_err(|error| shared.meta_error(error))?;
+        if !found.items.is_empty() {
+            left.blocks += status.disks.get(&disk.number).map_or(0, |disk| disk.blocks).max(1);
+        }
+    }
+    if left.blocks == 0 {
+        let held = shared.meta.held(node, only.map(|disk| disk.number)).await.map_err(|error| shared.meta_error(error))?;
+        (left.blocks, left.allocations) = (held.blocks, held.allocations);
+    }
+    Ok(left)
+}
