@@ -12,7 +12,7 @@ use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
         AutoRepair, BeginRead, BegunRead, Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy,
-        RepairLimit, RepairLimitReply, StatObjectRequest, StatusReply, StatusRequest,
+        RepairLimit, RepairLimitReply, SpaceReply, StatObjectRequest, StatusReply, StatusRequest,
     },
 };
 use weft_types::{ClusterId, Error, Reaction, Result};
@@ -191,6 +191,17 @@ impl Client {
     pub async fn buckets(&self) -> Result<Vec<Bucket>> {
         let asked = self.shared.calls.ask(Empty {}, |mut client, request| async move { client.list_buckets(request).await });
         asked.await.map(|reply| reply.buckets)
+    }
+
+    /// Where space is used and free, and how much can still be written under each policy.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.space().await?.policies.iter().for_each(|it| println!("{}: {} bytes fit", it.policy, it.fits_bytes));
+    /// # Ok(()) }
+    /// ```
+    pub async fn space(&self) -> Result<SpaceReply> {
+        self.shared.calls.ask(Empty {}, |mut client, request| async move { client.space(request).await }).await
     }
 
     /// Removes an empty bucket.

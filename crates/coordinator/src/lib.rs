@@ -8,6 +8,7 @@
 //! | `config`, `coordinator` | settings; start and stop |
 //! | `members`, `membership` | sessions and heartbeats of the nodes; the service for agents |
 //! | `departures` | removes nodes and disks that are gone for good |
+//! | `space` | where space is used and free, and what can still be written |
 //! | `drain` | takes nodes and disks out of service, whose blocks then move |
 //! | `options`, `in_flight` | the choices of requests; the bytes that running plans still have to move |
 //! | `delegations` | work that agents do for the coordinator |
@@ -61,6 +62,7 @@ mod shared;
 mod show;
 mod sign;
 mod silence;
+mod space;
 mod started;
 mod supervise;
 mod sweep;

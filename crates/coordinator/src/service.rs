@@ -5,7 +5,7 @@ use crate::{
     delegations::{Delegation, Who},
     departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
-    show, validate,
+    show, space, validate,
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -305,6 +305,10 @@ impl v1::weft_server::Weft for WeftService {
         let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { departures::remove_node(&shared, &asked).await }).await)
+    }
+
+    async fn space(&self, _: Request<v1::Empty>) -> Result<Response<v1::SpaceReply>, Status> {
+        answer(space::reply(&self.shared).await)
     }
 
     async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainReply>, Status> {

@@ -23,6 +23,8 @@ pub trait Meta: Send + Sync {
     async fn totals(&self) -> Result<Totals>;
     /// The same totals by code spec.
     async fn totals_by_code(&self) -> Result<Vec<(String, Totals)>>;
+    /// The same totals by bucket and code spec.
+    async fn totals_by_bucket(&self) -> Result<Vec<(String, String, Totals)>>;
     /// Records whether lost blocks are rebuilt without a person.
     async fn set_auto_repair(&self, epoch: Epoch, on: bool) -> Result<()>;
     /// Records the limit on repair.

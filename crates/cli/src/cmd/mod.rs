@@ -8,6 +8,7 @@ mod code_info;
 mod convert;
 mod daemon;
 mod demo;
+mod df;
 mod explain;
 mod garbage;
 mod healing;
@@ -68,6 +69,7 @@ struct Weft {
 enum Command {
     Cluster(cluster::Cluster),
     Status(health::Status),
+    Df(df::Df),
     Put(transfer::Put),
     Get(transfer::Get),
     Ls(ls::Ls),
@@ -105,6 +107,7 @@ pub(crate) fn main() -> Exit {
     let done = match command {
         Command::Cluster(it) => it.run(&target, output),
         Command::Status(it) => it.run(&target, output),
+        Command::Df(it) => it.run(&target, output),
         Command::Put(it) => it.run(&target, output),
         Command::Get(it) => it.run(&target, output),
         Command::Ls(it) => it.run(&target, output),

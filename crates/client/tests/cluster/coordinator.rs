@@ -615,6 +615,10 @@ impl Weft for Coordinator {
         answer(Err(Error::not_found(format!("there is no node {}", request.into_inner().node))))
     }
 
+    async fn space(&self, _: Request<v1::Empty>) -> Answer<v1::SpaceReply> {
+        answer(Ok(v1::SpaceReply::default()))
+    }
+
     async fn drain(&self, request: Request<v1::DrainRequest>) -> Answer<v1::DrainReply> {
         answer(Err(Error::not_found(format!("there is no node {}", NodeId(request.into_inner().node)))))
     }

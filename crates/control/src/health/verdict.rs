@@ -72,6 +72,21 @@ pub struct FullPolicy {
     pub kept: Share,
 }
 
+impl FullPolicy {
+    /// Why no new data fit.
+    pub fn why(&self) -> String {
+        let Self { needed, up, kept, .. } = self;
+        match (up < needed, kept.is_none()) {
+            (true, _) => format!("it needs {needed} nodes, and {up} are up with a disk"),
+            (false, true) => "disks are full".to_owned(),
+            (false, false) => format!(
+                "disks are full up to the {kept} that is kept free to rebuild the largest node (rebuild_reserve): add nodes or disks, or \
+                 remove objects"
+            ),
+        }
+    }
+}
+
 /// The input of a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signs {
@@ -165,15 +180,8 @@ impl Signs {
     }
 
     fn full(&self) -> Option<(Level, String)> {
-        let FullPolicy { name, code, needed, up, kept } = self.full.as_ref()?;
-        let why = match (up < needed, kept.is_none()) {
-            (true, _) => format!("it needs {needed} nodes, and {up} are up with a disk"),
-            (false, true) => "disks are full".to_owned(),
-            (false, false) => format!(
-                "disks are full up to the {kept} that is kept free to rebuild the largest node (rebuild_reserve): add nodes or disks, or \
-                 remove objects"
-            ),
-        };
+        let full = self.full.as_ref()?;
+        let (FullPolicy { name, code, .. }, why) = (full, full.why());
         Some((Level::Degraded, format!("no new data fit in {code}, the code of the default policy {name}: {why}")))
     }
 

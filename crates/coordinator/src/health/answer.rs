@@ -1,12 +1,14 @@
 //! The answer to `weft status`.
 
-use crate::{drain, healer, jobs, shared::Shared};
+use crate::{
+    drain, healer, jobs,
+    shared::Shared,
+    space::{Fits, fits},
+};
 use std::{collections::BTreeSet, sync::Arc};
 use weft_control::{
-    health::{BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs, fits_bytes},
+    health::{BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs},
     members::MemberStatus,
-    reserve::{self, Share},
-    view::{DiskView, NodeView},
 };
 use weft_meta::{MetaError, PolicyRecord, Totals};
 use weft_proto::v1;
@@ -25,7 +27,7 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
     let (mut signs, unreadable) = signs(shared, &by_code, &statuses, &failed)?;
     let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
     let space = space(shared, policies.into_iter().find(|policy| policy.is_default))?;
-    signs.full = space.full();
+    signs.full = space.full.clone();
     let (verdict, counts) = (signs.verdict(), &signs.counts);
     let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
     let quarantined = || statuses.iter().flat_map(|status| status.disks.values()).map(|disk| disk.quarantined);
@@ -129,55 +131,33 @@ async fn objects_of(shared: &Shared, stripes: Vec<StripeId>) -> Result<Vec<v1::O
     Ok(names)
 }
 
-/// The space of the usable disks, and how much data fits there.
+/// The space of the usable disks, and how much data fits there by the default policy.
 #[derive(Default)]
 struct Space {
     total_bytes: u64,
     free_bytes: u64,
     /// What puts leave free to rebuild the largest node.
     kept_bytes: u64,
-    /// By the default policy.
     fits_bytes: u64,
-    /// If data would fit without it: the share of each disk that is kept free.
-    kept: Share,
     policy: String,
     code: String,
-    nodes_needed: usize,
-    /// Those with a disk that can be used.
-    nodes_up: usize,
+    /// The policy, if nothing fits.
+    full: Option<FullPolicy>,
 }
 
 fn space(shared: &Shared, policy: Option<PolicyRecord>) -> Result<Space> {
     let view = shared.members.view();
-    let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(DiskView::takes_blocks);
-    let mut space = Space { nodes_up: view.nodes.values().filter(has_disk).count(), ..Space::default() };
+    let mut space = Space::default();
     for (_, disk, sharers) in view.usable_disks() {
         space.total_bytes = space.total_bytes.saturating_add(disk.total_bytes / sharers);
         space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes / sharers);
     }
     if let Some(policy) = policy {
-        let code = shared.code(&policy.code)?;
-        let kept = shared.kept_for_repair(&view, code.n());
-        let fits = |kept| fits_bytes(&view, code.k(), code.n(), shared.config.disk_reserve.0, kept);
-        (space.kept_bytes, space.fits_bytes) = (reserve::kept_bytes(&view, kept), fits(kept));
-        space.kept = if space.fits_bytes == 0 && fits(Share::NONE) > 0 { kept } else { Share::NONE };
-        (space.policy, space.code, space.nodes_needed) = (policy.name, policy.code, code.n());
+        let Fits { bytes, kept_bytes, full } = fits(shared, &view, &policy)?;
+        (space.fits_bytes, space.kept_bytes, space.full) = (bytes, kept_bytes, full);
+        (space.policy, space.code) = (policy.name, policy.code);
     }
     Ok(space)
-}
-
-impl Space {
-    /// The default policy, if no new data fit in it.
-    fn full(&self) -> Option<FullPolicy> {
-        let full = FullPolicy {
-            name: self.policy.clone(),
-            code: self.code.clone(),
-            needed: self.nodes_needed,
-            up: self.nodes_up,
-            kept: self.kept,
-        };
-        (self.fits_bytes == 0 && !self.code.is_empty()).then_some(full)
-    }
 }
 
 fn blocks_of(status: &MemberStatus) -> u64 {

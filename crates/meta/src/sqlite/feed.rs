@@ -1,4 +1,4 @@
-//! Changes since the database was opened: the stripes of objects that were written or dropped, and the totals of each code. And the
+//! Changes since the database was opened: the stripes of objects that were written or dropped, and the totals of each bucket and code. And the
 //! epoch and the last stripe at that time.
 //!
 //! Temporary triggers on the writing connection maintain both, within the transaction of each change: no method can forget to do so, and a
@@ -6,7 +6,7 @@
 //! changes that its reader has not taken yet; a transaction that drops an object uses far more memory than its entries here.
 
 use crate::{MetaError, Result, Totals};
-use rusqlite::{Connection, Transaction};
+use rusqlite::{Connection, Row, Transaction};
 use weft_types::{Epoch, GarbageReason, StripeId};
 
 const FEED: &str = "
@@ -18,16 +18,18 @@ BEGIN INSERT OR IGNORE INTO changed_stripes VALUES (new.id); END;
 CREATE TEMP TRIGGER stripe_dropped AFTER DELETE ON main.stripes WHEN old.object IS NOT NULL
 BEGIN INSERT OR IGNORE INTO changed_stripes VALUES (old.id); END;
 
-CREATE TEMP TABLE code_totals (code TEXT PRIMARY KEY, objects INTEGER, stripes INTEGER, bytes INTEGER);
-INSERT INTO code_totals SELECT code, count(*), sum(stripes), sum(size) FROM main.objects GROUP BY code;
+CREATE TEMP TABLE totals (bucket TEXT, code TEXT, objects INTEGER, stripes INTEGER, bytes INTEGER, PRIMARY KEY (bucket, code));
+INSERT INTO totals SELECT bucket, code, count(*), sum(stripes), sum(size) FROM main.objects GROUP BY bucket, code;
 CREATE TEMP TRIGGER object_added AFTER INSERT ON main.objects
 BEGIN
-    INSERT INTO code_totals VALUES (new.code, 1, new.stripes, new.size) ON CONFLICT (code) DO UPDATE
+    INSERT INTO totals VALUES (new.bucket, new.code, 1, new.stripes, new.size) ON CONFLICT (bucket, code) DO UPDATE
     SET objects = objects + 1, stripes = stripes + excluded.stripes, bytes = bytes + excluded.bytes;
 END;
 CREATE TEMP TRIGGER object_dropped AFTER DELETE ON main.objects
 BEGIN
-    UPDATE code_totals SET objects = objects - 1, stripes = stripes - old.stripes, bytes = bytes - old.size WHERE code = old.code;
+    UPDATE totals SET objects = objects - 1, stripes = stripes - old.stripes, bytes = bytes - old.size
+    WHERE bucket = old.bucket AND code = old.code;
+    DELETE FROM totals WHERE bucket = old.bucket AND code = old.code AND objects = 0;
 END;";
 
 /// Starts to record changes. Counts the objects once.
@@ -70,9 +72,21 @@ pub(super) fn take_changed(writer: &Connection, limit: u32) -> Result<Vec<Stripe
 
 /// The totals of the objects of each code, by its spec.
 pub(super) fn totals_by_code(writer: &Connection) -> Result<Vec<(String, Totals)>> {
-    let sql = "SELECT code, objects, stripes, bytes FROM code_totals WHERE objects > 0 ORDER BY code";
+    let sql = "SELECT code, sum(objects), sum(stripes), sum(bytes) FROM totals GROUP BY code ORDER BY code";
     let mut statement = writer.prepare_cached(sql)?;
-    let totals = statement
-        .query_map([], |row| Ok((row.get(0)?, Totals { objects: row.get(1)?, stripes: row.get(2)?, data_bytes: row.get(3)? })))?;
+    let totals = statement.query_map([], |row| Ok((row.get(0)?, totals_in(row, 1)?)))?;
     totals.collect::<Result<_, _>>().map_err(MetaError::from)
+}
+
+/// The totals of the objects of each bucket and code, by the bucket's name and the code's spec.
+pub(super) fn totals_by_bucket(writer: &Connection) -> Result<Vec<(String, String, Totals)>> {
+    let sql = "SELECT bucket, code, objects, stripes, bytes FROM totals ORDER BY bucket, code";
+    let mut statement = writer.prepare_cached(sql)?;
+    let totals = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, totals_in(row, 2)?)))?;
+    totals.collect::<Result<_, _>>().map_err(MetaError::from)
+}
+
+/// The totals in three columns of a row, from the first of them.
+fn totals_in(row: &Row<'_>, first: usize) -> rusqlite::Result<Totals> {
+    Ok(Totals { objects: row.get(first)?, stripes: row.get(first + 1)?, data_bytes: row.get(first + 2)? })
 }

@@ -153,6 +153,10 @@ impl Meta for SqliteMeta {
         self.recorded(feed::totals_by_code).await
     }
 
+    async fn totals_by_bucket(&self) -> Result<Vec<(String, String, Totals)>> {
+        self.recorded(feed::totals_by_bucket).await
+    }
+
     async fn changed_stripes(&self, limit: u32) -> Result<Vec<StripeId>> {
         self.recorded(move |writer| feed::take_changed(writer, limit)).await
     }

@@ -71,6 +71,16 @@ impl Followed {
         }
         let by_code = meta.totals_by_code().await.unwrap();
         assert_eq!(by_code.iter().map(|(_, of)| of.stripes).sum::<u64>(), all.len() as u64);
+        let by_bucket = meta.totals_by_bucket().await.unwrap();
+        assert!(by_bucket.iter().all(|(.., of)| of.objects > 0));
+        for (code, of) in &by_code {
+            let in_buckets: Vec<&Totals> = by_bucket.iter().filter(|(_, it, _)| it == code).map(|(.., of)| of).collect();
+            let sum = |get: fn(&Totals) -> u64| in_buckets.iter().map(|of| get(of)).sum::<u64>();
+            assert_eq!(
+                (sum(|of| of.objects), sum(|of| of.stripes), sum(|of| of.data_bytes)),
+                (of.objects, of.stripes, of.data_bytes)
+            );
+        }
         assert_eq!(meta.totals().await.unwrap().stripes, all.len() as u64);
         Self(all)
     }

@@ -1,0 +1,105 @@
+//! Where space is used and free, and what can still be written.
+
+use crate::{shared::Shared, show};
+use std::collections::BTreeMap;
+use weft_control::{
+    health::{FullPolicy, fits_bytes},
+    members::MemberStatus,
+    reserve::{self, Share},
+    view::{DiskView, NodeView, View},
+};
+use weft_meta::PolicyRecord;
+use weft_proto::v1;
+use weft_types::Result;
+
+/// How much new data fits under a policy.
+pub(crate) struct Fits {
+    pub(crate) bytes: u64,
+    /// What puts leave free to rebuild the largest node.
+    pub(crate) kept_bytes: u64,
+    /// If nothing fits.
+    pub(crate) full: Option<FullPolicy>,
+}
+
+/// How much new data fits under a policy now.
+pub(crate) fn fits(shared: &Shared, view: &View, policy: &PolicyRecord) -> Result<Fits> {
+    let code = shared.code(&policy.code)?;
+    let kept = shared.kept_for_repair(view, code.n());
+    let fits = |kept| fits_bytes(view, code.k(), code.n(), shared.config.disk_reserve.0, kept);
+    let bytes = fits(kept);
+    let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(DiskView::takes_blocks);
+    let full = || FullPolicy {
+        name: policy.name.clone(),
+        code: policy.code.clone(),
+        needed: code.n(),
+        up: view.nodes.values().filter(has_disk).count(),
+        kept: if fits(Share::NONE) > 0 { kept } else { Share::NONE },
+    };
+    Ok(Fits { bytes, kept_bytes: reserve::kept_bytes(view, kept), full: (bytes == 0).then(full) })
+}
+
+/// The space of all nodes, buckets and policies.
+pub(crate) async fn reply(shared: &Shared) -> Result<v1::SpaceReply> {
+    let (view, statuses) = (shared.members.view(), shared.members.statuses());
+    let totals = shared.meta.totals_by_bucket().await.map_err(|error| shared.meta_error(error))?;
+    let buckets = shared.meta.buckets().await.map_err(|error| shared.meta_error(error))?;
+    let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
+    let mut of_buckets = Vec::new();
+    for bucket in buckets {
+        let own = totals.iter().filter(|(name, ..)| *name == bucket.name);
+        let before = of_buckets.len();
+        of_buckets.extend(own.map(|(name, code, of)| v1::BucketSpace {
+            bucket: name.clone(),
+            policy: bucket.policy.clone(),
+            code: code.clone(),
+            objects: of.objects,
+            stripes: of.stripes,
+            data_bytes: of.data_bytes,
+        }));
+        if of_buckets.len() == before {
+            let code = policies.iter().find(|policy| policy.name == bucket.policy).map(|policy| policy.code.clone());
+            let (policy, code) = (bucket.policy, code.unwrap_or_default());
+            of_buckets.push(v1::BucketSpace { bucket: bucket.name, policy, code, ..v1::BucketSpace::default() });
+        }
+    }
+    let of_policy = |policy: &PolicyRecord| {
+        let Fits { bytes, kept_bytes, full } = fits(shared, &view, policy)?;
+        Ok(v1::PolicySpace {
+            policy: policy.name.clone(),
+            code: policy.code.clone(),
+            is_default: policy.is_default,
+            fits_bytes: bytes,
+            kept_bytes,
+            why: full.map(|full| full.why()).unwrap_or_default(),
+        })
+    };
+    Ok(v1::SpaceReply {
+        nodes: of_nodes(&view, &statuses),
+        buckets: of_buckets,
+        policies: policies.iter().map(of_policy).collect::<Result<_>>()?,
+    })
+}
+
+/// Disks on one file system share it evenly, so that the sums are right.
+fn of_nodes(view: &View, statuses: &[MemberStatus]) -> Vec<v1::NodeSpace> {
+    let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
+    let counted = |node: &&NodeView| !node.lost;
+    let disks = || view.nodes.values().filter(counted).flat_map(|node| node.disks.iter().filter(|disk| !disk.failed));
+    disks().filter(|disk| disk.file_system != 0).for_each(|disk| *sharers.entry(disk.file_system).or_default() += 1);
+    let share = |disk: &DiskView, bytes: u64| bytes / sharers.get(&disk.file_system).copied().unwrap_or(1).max(1);
+    let of = |status: &MemberStatus| {
+        let node = view.node(status.record.id)?;
+        let good = || node.disks.iter().filter(|disk| !disk.failed);
+        Some(v1::NodeSpace {
+            node: node.id.0,
+            name: node.name.to_string(),
+            rack: node.rack.to_string(),
+            state: show::state(status).name().to_owned(),
+            draining: good().next().is_some() && good().all(|disk| disk.draining),
+            total_bytes: good().map(|disk| share(disk, disk.total_bytes)).sum(),
+            free_bytes: good().map(|disk| share(disk, disk.free_bytes)).sum(),
+            blocks: node.disks.iter().map(|disk| disk.blocks).sum(),
+        })
+    };
+    statuses.iter().filter_map(of).collect()
+}
