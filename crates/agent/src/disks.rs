@@ -334,9 +334,8 @@ impl Disk {
             failed,
             quarantined_blocks: quarantined.blocks,
             quarantined_bytes: quarantined.bytes,
-            blocks: 0,
-            gone: false,
             file_system,
+            ..v1::Disk::default()
         }
     }
 }

@@ -41,7 +41,9 @@ impl Drain<'_> {
             }
             warnings.push(lacking);
         }
-        warnings.extend(self.crowds_racks(view, &after, codes));
+        if warnings.is_empty() {
+            warnings.extend(self.crowds_racks(view, &after, codes));
+        }
         Ok(warnings)
     }
 

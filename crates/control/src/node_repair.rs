@@ -6,7 +6,7 @@
 
 use crate::{
     job::{Again, Job},
-    rebuild::{Destination, Lost, Rebuilt, Request, moved_bytes},
+    rebuild::{Destination, Lost, Needed, Rebuilt, Request, moved_bytes},
     schedule::{STRIPES_PER_NODE, Scheduled, Starting},
     view::{Standing, View},
 };
@@ -141,7 +141,7 @@ pub fn request(repair: &NodeRepair, mut rebuild: Request, scheduled: Option<Sche
         to: Destination::Among(repair.to.iter().copied().collect()),
         // The blocks of a node that is still up must not return to it.
         avoid: repair.force.then_some(repair.node).into_iter().collect(),
-        only_lost: !repair.force,
+        needed: if repair.force { Needed::Always } else { Needed::WhileLost },
         ..rebuild
     }
 }

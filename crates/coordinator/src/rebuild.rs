@@ -18,10 +18,12 @@ use std::{
 };
 use weft_codes::SharedCode;
 use weft_control::{
+    health::BadBlocks,
     options::RepairOptions,
     planning::Planned,
     rebuild::{
-        self, Action, Arriving, Destination, Event, Lease, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
+        self, Action, Arriving, Destination, Event, Lease, Lost, Needed, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request,
+        World,
     },
     reserve::Share,
     run::{OnFailure, Report, StallPolicy},
@@ -203,17 +205,19 @@ impl Rebuilder<'_> {
     async fn needless(self, machine: &rebuild::Rebuild) -> &'static str {
         let request = machine.request();
         let Request { object, stripe, .. } = request;
-        if !request.only_lost && !request.only_moves {
+        if request.needed == Needed::Always {
             return std::future::pending().await;
         }
-        let gives_way = || request.only_moves && self.shared.health.lock().tally.lacks(stripe.id);
+        let gives_way = || request.needed.moves() && self.shared.health.lock().tally.lacks(stripe.id);
         while !request.is_needless(&self.shared.members.view()) && !gives_way() {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
-        let why = if request.only_moves {
-            "the stripe lacks a block, which comes first"
-        } else {
-            "its blocks came back with their nodes"
+        let why = match request.needed.moves() {
+            true if gives_way() || !BadBlocks::of(stripe, &self.shared.members.view()).is_whole() => {
+                "the stripe lacks a block, which comes first"
+            }
+            true => "its node or disk is no longer being drained",
+            false => "its blocks came back with their nodes",
         };
         tracing::info!(%object, stripe = %stripe.id, why, "drops a rebuild");
         why
@@ -280,8 +284,6 @@ pub(crate) fn request(
         resumes_max: shared.config.resumes_max,
         disk_reserve_bytes: shared.config.disk_reserve.0,
         kept: Share::NONE,
-        only_lost: false,
-        only_moves: false,
-        spreads: false,
+        needed: Needed::Always,
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 use weft_cli::{exit::Exit, interrupt, output::Output, session::Session, target};
 use weft_client::api;
-use weft_types::{Error, NodeId, Reaction, Result, counted};
+use weft_types::{Error, NodeId, Result, counted};
 
 /// How often the rest is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

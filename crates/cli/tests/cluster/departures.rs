@@ -23,7 +23,7 @@ fn a_node_that_is_gone_is_removed_and_comes_back_only_as_a_new_one() {
     let content = bytes(2_000_000, 1);
     cluster.put("data", &content, &CODING).ok();
     cluster.weft(["node", "remove", "nobody"]).refused(3, &["there is no node 'nobody'", "weft node ls"]);
-    cluster.weft(["node", "remove", "node-03"]).refused(2, &["node-03 is up", "stop its agent", "`weft repair node node-03`"]);
+    cluster.weft(["node", "remove", "node-03"]).refused(2, &["node-03 is up", "stop its agent", "`weft node drain node-03`"]);
     cluster.take_down(&["node-03"]);
     cluster.weft(["node", "remove", "n3"]).refused(2, &["node-03 holds", "`weft repair node node-03`"]);
     cluster.weft(["repair", "node", "node-03"]).ok();
@@ -67,6 +67,40 @@ fn a_node_that_is_gone_is_removed_and_comes_back_only_as_a_new_one() {
     let new = nodes.as_array().unwrap().iter().find(|node| node["name"] == "node-03").unwrap();
     assert_eq!((&new["id"], &new["blocks"]), (&"n6".into(), &0.into()));
     cluster.put("data", &bytes(2_000_000, 2), &CODING).ok();
+}
+
+#[test]
+fn a_drained_node_is_switched_off_and_removed() {
+    let cluster = Setup { racks: 1, disks_per_node: 2, ..Setup::nodes(4) }.up();
+    let content = bytes(3_000_000, 1);
+    cluster.put("data", &content, &CODING).ok();
+    let state_of = |node: &str| {
+        let nodes = cluster.weft(["node", "ls"]).ok();
+        nodes.text().lines().find(|line| line.contains(node)).unwrap_or_default().to_owned()
+    };
+    cluster.weft(["node", "drain", "nobody"]).refused(3, &["there is no node 'nobody'"]);
+    let disk = path(&cluster.dir().join("nodes/node-02/disk-1")).to_owned();
+    let drained = cluster.json(&["node", "disk", "drain", "node-02", &disk]);
+    assert_eq!((&drained["path"], &drained["blocks"], &drained["empty"]), (&disk.as_str().into(), &0.into(), &true.into()));
+    assert!(cluster.disks_of("node-02").iter().any(|it| it["path"] == disk.as_str() && it["state"] == "draining"));
+    let ended = cluster.weft(["node", "disk", "drain", "node-02", &disk, "--cancel"]).ok();
+    assert!(ended.text().contains("node-02 is in service again"), "{}", ended.text());
+
+    let begun = cluster.weft(["node", "drain", "node-03", "--no-wait"]).ok();
+    assert!(begun.text().starts_with("node-03 "), "{}", begun.text());
+    assert!(state_of("node-03").contains("up, draining"), "{}", state_of("node-03"));
+    let drained = cluster.weft(["node", "drain", "node-03"]).ok();
+    assert!(drained.text().contains("node-03 is empty: its agent may be stopped"), "{}", drained.text());
+    let status = cluster.weft(["status"]);
+    assert!(status.text().contains("drain: node-03 is empty"), "{}", status.text());
+    // Three nodes are left, as many as a stripe needs.
+    cluster.weft(["node", "drain", "node-01"]).refused(4, &["without node-01 only 2 can keep blocks", "--force"]);
+    cluster.take_down(&["node-03"]);
+    cluster.weft(["node", "remove", "node-03"]).ok();
+    assert_eq!(cluster.names_listed(), ["node-01", "node-02", "node-04"]);
+    cluster.expect("data", &content, &[]);
+    cluster.put("more", &content, &CODING).ok();
+    cluster.expect("more", &content, &[]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{
     upload::commits_with,
 };
 use crate::{
-    rebuild::{self, Destination, Lost, Purpose, RebuiltBlock},
+    rebuild::{self, Destination, Lost, Needed, Purpose, RebuiltBlock},
     recovery,
     reserve::Share,
     run::{End, Report},
@@ -197,9 +197,7 @@ impl StripeEnd {
             resumes_max: request.resumes_max,
             disk_reserve_bytes: request.disk_reserve_bytes,
             kept: Share::NONE,
-            only_lost: false,
-            only_moves: false,
-            spreads: false,
+            needed: Needed::Always,
         };
         self.actions.push(Action::Rebuild(Box::new(rebuild)));
         self.state = State::Rebuilding(what);

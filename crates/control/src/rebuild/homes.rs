@@ -1,6 +1,6 @@
 //! The homes of rebuilt blocks.
 
-use super::{Lost, Request, object::too_few_for_copies};
+use super::{Lost, Needed, Request, object::too_few_for_copies};
 use crate::{
     placement::{self, NOTHING, Placed},
     view::{DiskView, View},
@@ -230,7 +230,7 @@ impl Request {
                 false => Error { message: format!("{}; only the named nodes may take it", error.message), ..error },
             })
             .and_then(|placed| match placed.warnings.first() {
-                Some(warning) if self.spreads => Err(Error::unavailable(warning).object(&self.object)),
+                Some(warning) if self.needed == Needed::ToSpread => Err(Error::unavailable(warning).object(&self.object)),
                 _ => Ok(placed),
             })
     }

@@ -3,7 +3,7 @@
 mod failures;
 
 use super::{
-    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
+    Action, Arriving, BlocksGiven, Event, Lost, Needed, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
     avoided::Avoided,
     doubts::Doubts,
     homes::{Chosen, Others},
@@ -294,7 +294,7 @@ impl Rebuild {
                 None => Ok(rebuilt),
             });
         };
-        if self.request.only_lost && !self.request.is_lost_now(new.block.index, new.block.copy, view) {
+        if self.request.needed == Needed::WhileLost && !self.request.is_lost_now(new.block.index, new.block.copy, view) {
             return self.not_committed(&new, blocks, failure);
         }
         let placed = self.request.stripe.find(new.block.index, new.block.copy);

@@ -75,12 +75,29 @@ pub struct Request {
     pub disk_reserve_bytes: u64,
     /// What of each disk stays free besides; nothing for repairs.
     pub kept: Share,
-    /// Whether blocks are dropped that are not lost any more, because their nodes came back.
-    pub only_lost: bool,
-    /// Whether it only moves blocks of a stripe that lacks none. It ends when the stripe lacks one: the rebuild of that one comes first.
-    pub only_moves: bool,
-    /// Whether it fails rather than put more blocks in a rack than the code tolerates to lose.
-    pub spreads: bool,
+    /// How long it is needed. When it is not any more, it ends, and drops what it has not committed.
+    pub needed: Needed,
+}
+
+/// How long a rebuild is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needed {
+    /// To its end.
+    Always,
+    /// While its blocks are lost: those whose nodes come back are dropped.
+    WhileLost,
+    /// While its blocks leave the nodes or disks where they can be read, and the stripe lacks none: the rebuild of that one comes first.
+    WhileLeaving,
+    /// While the stripe lacks no block: it only spreads blocks over racks, and fails rather than put more in a rack than the code tolerates
+    /// to lose.
+    ToSpread,
+}
+
+impl Needed {
+    /// Whether it moves blocks that are not lost.
+    pub const fn moves(self) -> bool {
+        matches!(self, Self::WhileLeaving | Self::ToSpread)
+    }
 }
 
 /// The purpose of a rebuild.

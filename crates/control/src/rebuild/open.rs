@@ -54,7 +54,7 @@ impl Request {
 impl Request {
     /// The blocks to move that can be copied from where they are, and their nodes; none unless all can.
     fn copies(&self, stripe: &StripeRecord, view: &View) -> Vec<(u8, NodeId)> {
-        let is_good = |index: &u8| self.only_moves && view.standing(stripe, *index) == Standing::Good;
+        let is_good = |index: &u8| self.needed.moves() && view.standing(stripe, *index) == Standing::Good;
         let node = |index: u8| Some((index, stripe.home_of(index)?.node));
         let copies = self.lost.iter().map(|lost| lost.index).filter(is_good).filter_map(node).collect::<Vec<_>>();
         if copies.len() == self.lost.len() { copies } else { Vec::new() }

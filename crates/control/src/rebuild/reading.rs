@@ -1,6 +1,6 @@
 //! What the plans of a rebuild read: which blocks can help, and whether they suffice.
 
-use super::{Request, arriving::is_lost};
+use super::{Lost, Needed, Request, arriving::is_lost};
 use crate::{
     health::BadBlocks,
     known::Known,
@@ -152,10 +152,22 @@ impl Request {
         }
     }
 
-    /// Whether it must end: none of its blocks is lost any more, because their nodes came back, or it only moves blocks, and one is lost.
+    /// Whether it must end: none of its blocks is lost any more, because their nodes came back; or it only moves blocks, and another one is
+    /// lost, or these need not leave any more.
     pub fn is_needless(&self, view: &View) -> bool {
-        self.only_lost && self.lost.iter().all(|lost| !self.is_lost_now(lost.index, lost.copy, view))
-            || self.only_moves && !BadBlocks::of(&self.stripe, view).is_whole()
+        let lacks_none = || BadBlocks::of(&self.stripe, view).is_whole();
+        match self.needed {
+            Needed::Always => false,
+            Needed::WhileLost => self.lost.iter().all(|lost| !self.is_lost_now(lost.index, lost.copy, view)),
+            Needed::WhileLeaving => !lacks_none() || self.lost.iter().all(|lost| !self.is_leaving(lost, view)),
+            Needed::ToSpread => !lacks_none(),
+        }
+    }
+
+    /// Whether a block is on a node or disk that is being drained.
+    fn is_leaving(&self, lost: &Lost, view: &View) -> bool {
+        let placed = self.stripe.find(lost.index, lost.copy);
+        placed.is_some_and(|placed| view.disk(placed.home).is_some_and(|disk| disk.draining))
     }
 
     /// Fails for a stripe with too few remaining blocks, before homes are chosen.

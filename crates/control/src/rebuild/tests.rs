@@ -30,9 +30,7 @@ pub(super) fn request(lost: &[u8]) -> Request {
         resumes_max: 8,
         disk_reserve_bytes: 0,
         kept: Share::NONE,
-        only_lost: false,
-        only_moves: false,
-        spreads: false,
+        needed: Needed::Always,
     }
 }
 
@@ -411,7 +409,7 @@ fn a_replaced_home_leaves_no_rack_with_too_many_of_the_blocks_that_still_arrive(
     for (node, rack) in racks.nodes.values_mut().zip(["a", "a", "a", "a", "a", "b", "c", "c", "c", "d"]) {
         node.rack = rack.into();
     }
-    let crowded = Request { only_moves: true, spreads: true, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
+    let crowded = Request { needed: Needed::ToSpread, failure_domain: FailureDomain::Rack, ..request(&[2, 3, 4]) };
     let options = RepairOptions::new(simplest(Kind::Move).unwrap().name().into(), AutoSize::bytes(16 << 10));
     let crowded = Request { options, ..crowded };
     let mut played = Played::new(crowded, racks);
@@ -745,7 +743,7 @@ fn a_repair_uses_the_space_that_new_copies_leave() {
 
 #[test]
 fn a_move_gives_way_when_its_stripe_loses_a_block() {
-    let mut played = Played::new(Request { only_moves: true, ..request(&[0]) }, view(9, &[]));
+    let mut played = Played::new(Request { needed: Needed::ToSpread, ..request(&[0]) }, view(9, &[]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     played.view = view(9, &[6]);
     assert!(matches!(played.asked.take(), Some(Action::Run(_))) && played.machine.request().is_needless(&played.view));
@@ -753,13 +751,29 @@ fn a_move_gives_way_when_its_stripe_loses_a_block() {
     assert_eq!(played.well(), "release");
     assert!(played.ended.take().unwrap().unwrap().blocks.is_empty() && played.allocated.is_empty());
     // Nothing begins.
-    let mut late = Played::new(Request { only_moves: true, ..request(&[0]) }, view(9, &[6]));
+    let mut late = Played::new(Request { needed: Needed::ToSpread, ..request(&[0]) }, view(9, &[6]));
     assert!(late.asked.is_none() && late.ended.take().unwrap().unwrap().blocks.is_empty());
 }
 
 #[test]
+fn a_move_ends_when_its_block_need_not_leave_any_more() {
+    let mut drained = view(9, &[]);
+    drained.nodes.get_mut(&NodeId(1)).unwrap().disks[0].draining = true;
+    let mut played = Played::new(Request { needed: Needed::WhileLeaving, ..request(&[0]) }, drained.clone());
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    assert!(!played.machine.request().is_needless(&played.view));
+    drained.nodes.get_mut(&NodeId(6)).unwrap().up = false;
+    assert!(played.machine.request().is_needless(&drained), "another one is lost");
+    played.view = view(9, &[]);
+    assert!(matches!(played.asked.take(), Some(Action::Run(_))) && played.machine.request().is_needless(&played.view));
+    played.on(Event::Ran(Err(Error::unavailable("it is no longer needed"))));
+    assert_eq!(played.well(), "release");
+    assert!(played.ended.take().unwrap().unwrap().blocks.is_empty() && played.allocated.is_empty());
+}
+
+#[test]
 fn blocks_that_came_back_are_dropped() {
-    let lost = || Request { only_lost: true, ..request(&[0, 1]) };
+    let lost = || Request { needed: Needed::WhileLost, ..request(&[0, 1]) };
     // The plan is ended because both nodes are back.
     let mut played = Played::new(lost(), view(9, &[1, 2]));
     assert_eq!([played.well(), played.well(), played.well()], ["allocate", "allocate", "plan"]);

@@ -13,7 +13,7 @@ use weft_control::{
     healer::Scope,
     health::BadBlocks,
     options::RepairOptions,
-    rebuild::{Lost, Request},
+    rebuild::{Lost, Needed, Request},
 };
 use weft_meta::MetaError;
 use weft_schemes::{Kind, simplest};
@@ -98,7 +98,7 @@ async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Res
     let lost = excess.iter().filter_map(|index| Some(Lost::of(&stripe, *index, stripe.blocks.get(index)?.copy))).collect();
     let change = |request: Request| {
         let options = RepairOptions { scheme: scheme.into(), ..request.options };
-        Request { options, only_moves: true, spreads: true, ..request }
+        Request { options, needed: Needed::ToSpread, ..request }
     };
     let rebuilt = of.rebuild(shared, (stripe, lost), shares, change, |_| {}).await?;
     let blocks = rebuilt.blocks.len();

@@ -14,7 +14,7 @@ use weft_control::{
     healer::{self, Ended, Scope},
     health::{BadBlocks, Condition, FurtherLosses},
     options::RepairOptions,
-    rebuild::{Destination, Lost, Rebuilt, Request},
+    rebuild::{Destination, Lost, Needed, Rebuilt, Request},
     schedule::{Open, Scheduled},
     view::View,
 };
@@ -78,8 +78,9 @@ impl<'a> Worker<'a> {
         let lost = due.keys();
         let Due { of, stripe, lost: blocks, leave } = due;
         let request = of.request(self.shared, (stripe, blocks)).map_err(|error| Ended::Left(Amount::default(), error))?;
-        // Any scheme but a copy, so that the schedule has the choice.
-        let open = Request { only_moves: leave, ..evenly(request, None) }.open(view, &self.shared.known);
+        // By the usual scheme and not by a copy, so that the schedule has the choice.
+        let needed = if leave { Needed::WhileLeaving } else { Needed::WhileLost };
+        let open = Request { needed, ..evenly(request, None) }.open(view, &self.shared.known);
         Ok((Planned { stripe: id, lost, scheduled: None }, open))
     }
 
@@ -154,7 +155,14 @@ fn evenly(request: Request, scheduled: Option<Scheduled>) -> Request {
     if let Some(scheduled) = &scheduled {
         options.scheme.clone_from(&scheduled.scheme);
     }
-    Request { options, helpers: Some(SELECT), scheduled, to: Destination::Among(BTreeSet::new()), only_lost: true, ..request }
+    Request {
+        options,
+        helpers: Some(SELECT),
+        scheduled,
+        to: Destination::Among(BTreeSet::new()),
+        needed: Needed::WhileLost,
+        ..request
+    }
 }
 
 /// For blocks that can be read where they are: without a schedule, they are copied. The old ones serve until the new ones are committed.
@@ -163,7 +171,7 @@ fn moved(request: Request, copy: &str) -> Request {
     if request.scheduled.is_none() {
         copy.clone_into(&mut options.scheme);
     }
-    Request { options, only_lost: false, only_moves: true, ..request }
+    Request { options, needed: Needed::WhileLeaving, ..request }
 }
 
 /// Why blocks were left out.

@@ -47,7 +47,7 @@ impl World {
     }
 
     /// Moves take long from now on, or no longer.
-    async fn limit(&self, bytes_per_s: Option<u64>) {
+    async fn slow_moves(&self, bytes_per_s: Option<u64>) {
         self.client.set_repair_limit(api::RepairLimit { bytes_per_s, ..api::RepairLimit::default() }).await.unwrap();
     }
 
@@ -60,7 +60,7 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn a_drained_node_is_empty_and_can_be_removed() {
     // Lost blocks are not rebuilt without a person; a drain was asked for by one.
-    let mut world = World::new(9, 9).await;
+    let mut world = World::with(9, 9, |config| config.default_code = "rs(4,2)".into()).await;
     let mut objects = world.put_objects(0..5).await;
     let node = world.holder("k0", 0).await;
     let blocks = world.blocks_of(node);
@@ -92,7 +92,7 @@ async fn a_drain_outlives_the_coordinator_and_can_be_ended() {
     let mut world = World::new(8, 8).await;
     let objects = world.put_objects(0..4).await;
     let node = world.holder("k0", 0).await;
-    world.limit(Some(256 << 10)).await;
+    world.slow_moves(Some(256 << 10)).await;
     world.drain(node).await;
     world.until("blocks are moved", async |world| world.allocations() > 0).await;
     world.restart_coordinator().await;
@@ -106,7 +106,7 @@ async fn a_drain_outlives_the_coordinator_and_can_be_ended() {
 
     let ended = world.client.drain(NodeId(node), "", Some(false), false).await.unwrap();
     assert!(!ended.on && ended.draining.unwrap().blocks > 0);
-    world.limit(None).await;
+    world.slow_moves(None).await;
     world.until("what runs has ended", async |world| world.allocations() == 0).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     let left = world.blocks_of(node);
@@ -122,12 +122,12 @@ async fn the_node_that_is_drained_may_die() {
     let mut world = healing(8, 8).await;
     let objects = world.put_objects(0..4).await;
     let node = world.holder("k0", 0).await;
-    world.limit(Some(256 << 10)).await;
+    world.slow_moves(Some(256 << 10)).await;
     world.drain(node).await;
     world.until("blocks are moved", async |world| world.allocations() > 0).await;
     world.kill(node);
     world.until_down(node).await;
-    world.limit(None).await;
+    world.slow_moves(None).await;
     world.until("it is lost", async |world| world.state(node).await == "lost").await;
     world.until("its blocks are rebuilt", async |world| world.blocks_of(node) == 0).await;
     world.until_healthy().await;
@@ -147,11 +147,11 @@ async fn a_lost_block_is_rebuilt_before_others_leave() {
     let mut world = healing(9, 9).await;
     let objects = world.put_objects(0..3).await;
     let (node, other) = (world.holder("k0", 0).await, world.holder("k0", 1).await);
-    world.limit(Some(256 << 10)).await;
+    world.slow_moves(Some(256 << 10)).await;
     world.drain(node).await;
     world.until("blocks are moved", async |world| world.allocations() > 0).await;
     world.kill(other);
-    world.limit(None).await;
+    world.slow_moves(None).await;
     world.until("it is lost", async |world| world.state(other).await == "lost").await;
     world.until("its blocks are rebuilt", async |world| world.blocks_of(other) == 0).await;
     world.until_drained(node).await;
@@ -213,7 +213,7 @@ async fn objects_that_are_removed_or_replaced_meanwhile_delay_nothing() {
     let world = World::new(9, 9).await;
     let objects = world.put_objects(0..6).await;
     let node = world.holder("k0", 0).await;
-    world.limit(Some(256 << 10)).await;
+    world.slow_moves(Some(256 << 10)).await;
     world.drain(node).await;
     world.until("blocks are moved", async |world| world.allocations() > 0).await;
     for (key, _) in &objects[..2] {
@@ -221,7 +221,7 @@ async fn objects_that_are_removed_or_replaced_meanwhile_delay_nothing() {
     }
     let replaced = data(2 << 20, 77);
     world.put("k2", &replaced).await.unwrap();
-    world.limit(None).await;
+    world.slow_moves(None).await;
     world.until_drained(node).await;
     world.assert_all_whole(&objects[3..]).await;
     world.assert_whole("k2", &replaced).await;
