@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
     v1::{
-        AutoRepair, BeginRead, BegunRead, Bucket, Empty, HealthReply, ListPoliciesRequest, Name, ObjectReply, Policy,
-        RepairLimit, RepairLimitReply, SpaceReply, StatObjectRequest, StatusReply, StatusRequest,
+        AutoRepair, BeginRead, BegunRead, Bucket, Empty, HealthReply, ListDamageReply, ListDamageRequest, ListPoliciesRequest,
+        Name, ObjectReply, Policy, RepairLimit, RepairLimitReply, SpaceReply, StatObjectRequest, StatusReply, StatusRequest,
     },
 };
 use weft_types::{ClusterId, Error, Reaction, Result};
@@ -202,6 +202,20 @@ impl Client {
     /// ```
     pub async fn space(&self) -> Result<SpaceReply> {
         self.shared.calls.ask(Empty {}, |mut client, request| async move { client.space(request).await }).await
+    }
+
+    /// A page of the stripes that lack blocks: of an object, of a bucket (with an empty key), or of all (with an empty bucket, too). `after`: the
+    /// `next_after` of the page before; 0: the first.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let page = client.list_damage("photos", "", 0).await?;
+    /// page.stripes.iter().for_each(|it| println!("{}: {:?} further losses", it.key, it.further_losses));
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_damage(&self, bucket: &str, key: &str, after: u64) -> Result<ListDamageReply> {
+        let request = ListDamageRequest { bucket: bucket.into(), key: key.into(), after_stripe: after };
+        self.shared.calls.ask(request, |mut client, request| async move { client.list_damage(request).await }).await
     }
 
     /// Removes an empty bucket.

@@ -8,6 +8,7 @@
 //! | `config`, `coordinator` | settings; start and stop |
 //! | `members`, `membership` | sessions and heartbeats of the nodes; the service for agents |
 //! | `departures` | removes nodes and disks that are gone for good |
+//! | `damage` | which objects lack blocks |
 //! | `space` | where space is used and free, and what can still be written |
 //! | `drain` | takes nodes and disks out of service, whose blocks then move |
 //! | `options`, `in_flight` | the choices of requests; the bytes that running plans still have to move |
@@ -37,6 +38,7 @@ mod compute;
 mod config;
 mod coordinator;
 mod copies;
+mod damage;
 mod delegations;
 mod departures;
 mod drain;

@@ -1,7 +1,7 @@
 //! The service for clients.
 
 use crate::{
-    copies,
+    copies, damage,
     delegations::{Delegation, Who},
     departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
@@ -305,6 +305,11 @@ impl v1::weft_server::Weft for WeftService {
         let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { departures::remove_node(&shared, &asked).await }).await)
+    }
+
+    async fn list_damage(&self, request: Request<v1::ListDamageRequest>) -> Result<Response<v1::ListDamageReply>, Status> {
+        let asked = request.into_inner();
+        answer(damage::list(&self.shared, &asked).await)
     }
 
     async fn space(&self, _: Request<v1::Empty>) -> Result<Response<v1::SpaceReply>, Status> {

@@ -58,7 +58,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 54] = [
+const CALLS: [(&str, &str, Callers, usize); 55] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -113,6 +113,7 @@ const CALLS: [(&str, &str, Callers, usize); 54] = [
     ("weft.v1.Weft", "ForgetDisk", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Drain", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Space", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ListDamage", Callers::Clients, SMALL),
 ];
 
 impl Callers {

@@ -2,6 +2,7 @@
 
 mod bucket;
 mod certificate;
+mod check;
 mod cluster;
 mod code;
 mod code_info;
@@ -70,6 +71,7 @@ enum Command {
     Cluster(cluster::Cluster),
     Status(health::Status),
     Df(df::Df),
+    Check(check::Check),
     Put(transfer::Put),
     Get(transfer::Get),
     Ls(ls::Ls),
@@ -108,6 +110,7 @@ pub(crate) fn main() -> Exit {
         Command::Cluster(it) => it.run(&target, output),
         Command::Status(it) => it.run(&target, output),
         Command::Df(it) => it.run(&target, output),
+        Command::Check(it) => it.run(&target, output),
         Command::Put(it) => it.run(&target, output),
         Command::Get(it) => it.run(&target, output),
         Command::Ls(it) => it.run(&target, output),

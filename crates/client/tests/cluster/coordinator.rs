@@ -615,6 +615,10 @@ impl Weft for Coordinator {
         answer(Err(Error::not_found(format!("there is no node {}", request.into_inner().node))))
     }
 
+    async fn list_damage(&self, _: Request<v1::ListDamageRequest>) -> Answer<v1::ListDamageReply> {
+        answer(Ok(v1::ListDamageReply::default()))
+    }
+
     async fn space(&self, _: Request<v1::Empty>) -> Answer<v1::SpaceReply> {
         answer(Ok(v1::SpaceReply::default()))
     }

@@ -5,6 +5,7 @@ use crate::Time;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     sync::Arc,
 };
 use weft_types::StripeId;
@@ -128,6 +129,13 @@ impl Tally {
     /// Whether a stripe has blocks that cannot be read.
     pub fn lacks(&self, stripe: StripeId) -> bool {
         self.condition(stripe).is_some_and(|condition| !condition.blocks.is_whole())
+    }
+
+    /// At most `limit` stripes after this one that have blocks that cannot be read.
+    pub fn lacking(&self, after: Option<StripeId>, limit: usize) -> Vec<(StripeId, Arc<Condition>)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let lacking = self.stripes.range((from, Bound::Unbounded)).filter(|(_, known)| !known.condition.blocks.is_whole());
+        lacking.take(limit).map(|(stripe, known)| (*stripe, Arc::clone(&known.condition))).collect()
     }
 
     /// The condition of a stripe with bad blocks.

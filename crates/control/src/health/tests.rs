@@ -398,6 +398,8 @@ fn blocks_that_leave_are_no_loss() {
     let counts = tally.counts(&[("rs(4,2)".into(), 3, 2)]);
     assert_eq!((counts.with_bad_blocks, counts.at_risk, counts.blocks.leaving), (1, 0, 2));
     assert_eq!((tally.lacks(StripeId(1)), tally.lacks(StripeId(2)), tally.has(StripeId(1))), (false, true, true));
+    let lacking = |after, limit| tally.lacking(after, limit).into_iter().map(|(stripe, _)| stripe.0).collect::<Vec<_>>();
+    assert_eq!((lacking(None, 9), lacking(None, 0), lacking(Some(StripeId(2)), 9)), (vec![2], vec![], vec![]));
     assert!(tally.urgency(StripeId(2)) < tally.urgency(StripeId(1)));
     assert_eq!(tally.first(9, |_| true, |_| false), [StripeId(2), StripeId(1)], "losses come first");
     let signs = Signs { counts: Counts { with_bad_blocks: 0, ..counts }, ..Signs::default() };

@@ -183,7 +183,7 @@ fn bearing(it: &Bearing) -> v1::Bearing {
     v1::Bearing { code: it.code.clone(), further_losses, stripes: it.stripes }
 }
 
-fn bad_blocks(it: BadBlocks) -> v1::BadBlocks {
+pub(crate) fn bad_blocks(it: BadBlocks) -> v1::BadBlocks {
     let BadBlocks { corrupt, missing, coming, failed, lost, away, leaving: _ } = it;
     v1::BadBlocks { corrupt, missing, coming, on_failed_disks: failed, on_lost_nodes: lost, on_down_nodes: away }
 }

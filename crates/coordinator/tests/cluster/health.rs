@@ -147,3 +147,48 @@ async fn what_cannot_be_read_is_named_with_the_reason() {
     assert_eq!((lost.unreadable_stripes, lost.lost_stripes, lost.unreadable_objects.len()), (1, 1, 1));
     assert!(world.stat("k").await.unreadable[0].lost);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_lacks_blocks_is_listed_and_the_same_as_is_counted() {
+    let mut world = World::new(9, 9).await;
+    for key in ["k0", "k1", "k2"] {
+        world.put(key, &data(9 << 20, 7)).await.unwrap();
+    }
+    let listed = async |world: &World, bucket: &str, key: &str| {
+        let page = world.client.list_damage(bucket, key, 0).await.unwrap();
+        assert!(!page.counting && page.next_after == 0);
+        page.stripes
+    };
+    until_level(&world, "degraded").await;
+    assert_eq!(listed(&world, "", "").await, []);
+    let node = world.holder("k0", 0).await;
+    let mut on_it = std::collections::BTreeMap::new();
+    for key in ["k0", "k1", "k2"] {
+        on_it.insert(key.to_owned(), stripes_on(&world, key, node).await);
+    }
+    on_it.retain(|_, stripes| *stripes > 0);
+    world.kill(node);
+    let total: u64 = on_it.values().sum();
+    world.until("its blocks count", async |world| health(world).await.stripes_with_bad_blocks == total).await;
+    let all = listed(&world, "", "").await;
+    let mut by_key = std::collections::BTreeMap::new();
+    for stripe in &all {
+        assert_eq!(
+            (stripe.bucket.as_str(), stripe.further_losses, stripe.further_losses_with_all_nodes),
+            ("b", Some(1), Some(2))
+        );
+        assert_eq!(stripe.blocks.unwrap().on_down_nodes, 1);
+        *by_key.entry(stripe.key.clone()).or_insert(0) += 1;
+    }
+    assert_eq!(by_key, on_it);
+    assert_eq!(listed(&world, "b", "k0").await.len() as u64, on_it["k0"]);
+    assert_eq!(listed(&world, "b", "").await, all);
+    world.client.create_bucket("c", "").await.unwrap();
+    assert_eq!(listed(&world, "c", "").await, []);
+    for (bucket, key) in [("d", ""), ("b", "k9"), ("d", "k0")] {
+        let gone = world.client.list_damage(bucket, key, 0).await.unwrap_err();
+        assert_eq!(gone.reaction, weft_types::Reaction::NotFound, "{bucket}/{key}");
+    }
+    world.start_agent(node).await;
+    world.until("nothing is lacking", async |world| listed(world, "", "").await.is_empty()).await;
+}
