@@ -31,6 +31,8 @@ pub struct Members {
 #[derive(Debug)]
 struct Member {
     record: NodeRecord,
+    /// Whether the metadata may have another state, because it is not known whether it was recorded that the node is down.
+    in_doubt: bool,
     /// Whether it has registered with this coordinator.
     registered: bool,
     /// Whether its agent has opened disks.
@@ -119,6 +121,7 @@ impl Members {
             let (last_seen, disks) = (now, BTreeMap::new());
             let member = Member {
                 record,
+                in_doubt: false,
                 registered: false,
                 has_disks: false,
                 last_seen,
@@ -146,6 +149,7 @@ impl Members {
         };
         let disks = record.disks.iter().map(disk).collect();
         let member = Member {
+            in_doubt: false,
             registered: true,
             has_disks: !told.is_empty(),
             last_seen: now,
@@ -204,7 +208,7 @@ impl Members {
         let now_ms = self.ms(now);
         let member = self.nodes.get_mut(&node).filter(|member| member.registered)?;
         (member.last_seen, member.fsyncs) = (now, fsyncs);
-        let came_up = (member.record.state != NodeState::Up).then_some(now_ms);
+        let came_up = (member.record.state != NodeState::Up || member.in_doubt).then_some(now_ms);
         let mut changed = Vec::new();
         for told in told {
             let Some(known) = member.record.disks.iter_mut().find(|known| *known.id == *told.id) else { continue };
@@ -220,7 +224,9 @@ impl Members {
 
     /// It was recorded that a node had been down or lost, and is up since this moment. Until then, each heartbeat says so.
     pub fn came_up(&mut self, node: NodeId, since_ms: u64) {
-        if let Some(member) = self.nodes.get_mut(&node).filter(|member| member.record.state != NodeState::Up) {
+        let Some(member) = self.nodes.get_mut(&node) else { return };
+        member.in_doubt = false;
+        if member.record.state != NodeState::Up {
             member.record.came_back |= member.record.is_long_away(since_ms);
             (member.record.state, member.record.since_ms) = (NodeState::Up, since_ms);
         }
@@ -234,11 +240,11 @@ impl Members {
         silent.into_iter().filter_map(|(node, since_ms)| self.change(node, NodeState::Down, since_ms)).collect()
     }
 
-    /// It could not be recorded that a node is down. If it stays silent, it is taken down again: otherwise it would not be recorded later that it
-    /// is lost, and its blocks would not be checked when it comes back.
+    /// It could not be recorded that a node is down, or it is not known whether it was. If it stays silent, it is taken down again: otherwise it
+    /// would not be recorded later that it is lost, and its blocks would not be checked when it comes back. If it is heard again, that is recorded.
     pub fn not_recorded(&mut self, node: NodeId) {
         if let Some(member) = self.nodes.get_mut(&node).filter(|member| member.record.state == NodeState::Down) {
-            member.record.state = NodeState::Up;
+            (member.record.state, member.in_doubt) = (NodeState::Up, true);
         }
     }
 
@@ -257,7 +263,9 @@ impl Members {
     }
 
     fn change(&mut self, node: NodeId, state: NodeState, since_ms: u64) -> Option<NodeRecord> {
-        let record = &mut self.nodes.get_mut(&node)?.record;
+        let member = self.nodes.get_mut(&node)?;
+        member.in_doubt = false;
+        let record = &mut member.record;
         (record.state, record.since_ms) = (state, since_ms);
         Some(record.clone())
     }

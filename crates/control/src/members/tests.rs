@@ -77,6 +77,20 @@ fn a_node_is_up_from_its_registration_until_it_is_silent_for_too_long() {
 }
 
 #[test]
+fn a_node_that_may_be_recorded_as_down_is_recorded_as_up_when_it_is_heard() {
+    let mut members = members();
+    members.registered(record(1, NodeState::Up), 7, &told(70, false), at(1));
+    assert!(members.take_down_silent(at(9)).iter().any(|node| node.id == NodeId(1)));
+    // The call failed, but perhaps only its answer was lost.
+    members.not_recorded(NodeId(1));
+    let heard = |members: &mut Members, second| members.heartbeat(NodeId(1), &told(70, false), 0, at(second)).unwrap().came_up;
+    assert_eq!(heard(&mut members, 10), Some(START_MS + 10_000));
+    assert_eq!(heard(&mut members, 11), Some(START_MS + 11_000), "until it is recorded");
+    members.came_up(NodeId(1), START_MS + 11_000);
+    assert_eq!(heard(&mut members, 12), None);
+}
+
+#[test]
 fn a_node_is_up_only_when_its_disks_are_open() {
     let mut members = members();
     members.registered(record(3, NodeState::Up), 7, &[], at(1));
