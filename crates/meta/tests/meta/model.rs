@@ -4,7 +4,7 @@ use crate::common::{Model, apply, draw, dump, open, prepare};
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
-use weft_meta::{Meta, MetaError, SqliteMeta};
+use weft_meta::{Meta, MetaError, SqliteMeta, Totals};
 use weft_types::{Epoch, Owner, StripeId, StripeRecord};
 
 proptest! {
