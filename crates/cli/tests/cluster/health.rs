@@ -36,7 +36,7 @@ fn the_status_follows_nodes_that_go_down_and_return() {
         && lacking.text().contains("1 on nodes that are down");
     assert!(lacking.status.code() == Some(9) && says, "{}", lacking.text());
     cluster.weft(["check", "nowhere"]).refused(3, &["nowhere"]);
-    cluster.weft(["check", "default/nothing"]).refused(3, &["default/nothing"]);
+    cluster.weft(["check", "default/nothing"]).refused(3, &["there is no object nothing in the bucket default"]);
 
     cluster.take_down(&["node-02"]);
     let seen = wait_for_code(4);

@@ -106,8 +106,8 @@ async fn a_drain_outlives_the_coordinator_and_can_be_ended() {
 
     let ended = world.client.drain(NodeId(node), "", Some(false), false).await.unwrap();
     assert!(!ended.on && ended.draining.unwrap().blocks > 0);
+    world.until("what runs is dropped", async |world| world.allocations() == 0).await;
     world.slow_moves(None).await;
-    world.until("what runs has ended", async |world| world.allocations() == 0).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     let left = world.blocks_of(node);
     assert!(left > 0, "the others stay");

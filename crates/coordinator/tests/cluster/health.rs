@@ -159,7 +159,7 @@ async fn what_lacks_blocks_is_listed_and_the_same_as_is_counted() {
         assert!(!page.counting && page.next_after == 0);
         page.stripes
     };
-    until_level(&world, "degraded").await;
+    until_level(&world, "healthy").await;
     assert_eq!(listed(&world, "", "").await, []);
     let node = world.holder("k0", 0).await;
     let mut on_it = std::collections::BTreeMap::new();
