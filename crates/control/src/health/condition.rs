@@ -113,7 +113,7 @@ impl BadBlocks {
     }
 
     /// What is done with the stripe: those to rebuild; or, if all can be read, those that leave.
-    pub(crate) fn to_bring(&self) -> u64 {
+    pub(crate) fn to_bring(self) -> u64 {
         if self.is_whole() { self.leaving } else { self.to_rebuild() }
     }
 
