@@ -707,6 +707,114 @@ pub struct QuarantinedDisk {
     pub damaged_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListDamageRequest {
+    /// empty: all
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    /// empty: all of the bucket
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    /// the `next_after` of the page before; 0: the first page
+    #[prost(uint64, tag = "3")]
+    pub after_stripe: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListDamageReply {
+    #[prost(message, repeated, tag = "1")]
+    pub stripes: ::prost::alloc::vec::Vec<DamagedStripe>,
+    /// 0: this was the last page
+    #[prost(uint64, tag = "2")]
+    pub next_after: u64,
+    /// stripes are still being counted: others may lack blocks, too
+    #[prost(bool, tag = "3")]
+    pub counting: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DamagedStripe {
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    /// in the object, from 0
+    #[prost(uint64, tag = "3")]
+    pub number: u64,
+    /// that it survives; absent: it cannot be read
+    #[prost(uint32, optional, tag = "4")]
+    pub further_losses: ::core::option::Option<u32>,
+    /// if the nodes that are down came back
+    #[prost(uint32, optional, tag = "5")]
+    pub further_losses_with_all_nodes: ::core::option::Option<u32>,
+    #[prost(message, optional, tag = "6")]
+    pub blocks: ::core::option::Option<BadBlocks>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SpaceReply {
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeSpace>,
+    /// one for each code of which a bucket has objects, or one without objects
+    #[prost(message, repeated, tag = "2")]
+    pub buckets: ::prost::alloc::vec::Vec<BucketSpace>,
+    #[prost(message, repeated, tag = "3")]
+    pub policies: ::prost::alloc::vec::Vec<PolicySpace>,
+}
+/// The disks of a node that have not failed. Disks on one file system share it evenly.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeSpace {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub rack: ::prost::alloc::string::String,
+    /// up, down, lost
+    #[prost(string, tag = "4")]
+    pub state: ::prost::alloc::string::String,
+    /// no disk of it gets new blocks
+    #[prost(bool, tag = "5")]
+    pub draining: bool,
+    #[prost(uint64, tag = "6")]
+    pub total_bytes: u64,
+    /// as it was last told
+    #[prost(uint64, tag = "7")]
+    pub free_bytes: u64,
+    #[prost(uint64, tag = "8")]
+    pub blocks: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BucketSpace {
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub policy: ::prost::alloc::string::String,
+    /// of these objects; those of before a change of the policy may have another one
+    #[prost(string, tag = "3")]
+    pub code: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub objects: u64,
+    #[prost(uint64, tag = "5")]
+    pub stripes: u64,
+    #[prost(uint64, tag = "6")]
+    pub data_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicySpace {
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub code: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub is_default: bool,
+    /// new data
+    #[prost(uint64, tag = "4")]
+    pub fits_bytes: u64,
+    /// what puts leave free besides, to rebuild the largest node
+    #[prost(uint64, tag = "5")]
+    pub kept_bytes: u64,
+    /// why nothing fits; empty: something does
+    #[prost(string, tag = "6")]
+    pub why: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainRequest {
     #[prost(uint32, tag = "1")]
     pub node: u32,
@@ -4500,6 +4608,47 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Drain"));
             self.inner.unary(req, path, codec).await
         }
+        /// Where space is used and free, and what can still be written.
+        pub async fn space(
+            &mut self,
+            request: impl tonic::IntoRequest<super::Empty>,
+        ) -> std::result::Result<tonic::Response<super::SpaceReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/Space");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Space"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The stripes that lack blocks, page by page.
+        pub async fn list_damage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListDamageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListDamageReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/ListDamage");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ListDamage"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -4742,6 +4891,16 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::DrainRequest>,
         ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status>;
+        /// Where space is used and free, and what can still be written.
+        async fn space(
+            &self,
+            request: tonic::Request<super::Empty>,
+        ) -> std::result::Result<tonic::Response<super::SpaceReply>, tonic::Status>;
+        /// The stripes that lack blocks, page by page.
+        async fn list_damage(
+            &self,
+            request: tonic::Request<super::ListDamageRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListDamageReply>, tonic::Status>;
     }
     /// ---- clients to the coordinator -----------------------------------------------------------------------------------------
     #[derive(Debug)]
@@ -6495,6 +6654,92 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DrainSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/Space" => {
+                    #[allow(non_camel_case_types)]
+                    struct SpaceSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::Empty>
+                    for SpaceSvc<T> {
+                        type Response = super::SpaceReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::Empty>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::space(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SpaceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/ListDamage" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListDamageSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::ListDamageRequest>
+                    for ListDamageSvc<T> {
+                        type Response = super::ListDamageReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListDamageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::list_damage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListDamageSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
