@@ -1,8 +1,8 @@
-//! Jobs: node repairs and conversions, which outlive a coordinator. The client starts, watches, pauses, resumes and cancels them.
+//! Jobs: node repairs, conversions and balancing, which outlive a coordinator. The client starts, watches, pauses, resumes and cancels them.
 
 use crate::{Client, Repair};
 use std::time::Duration;
-use weft_proto::v1::{ChangeJobRequest, ConvertRequest, Empty, Job, JobRequest, RepairNodeRequest};
+use weft_proto::v1::{BalancePlan, BalanceRequest, ChangeJobRequest, ConvertRequest, Empty, Job, JobRequest, RepairNodeRequest};
 use weft_types::{NodeId, Result};
 
 /// How often the progress of a job is polled.
@@ -106,6 +106,32 @@ impl Client {
         let ConvertOptions { concurrency, bytes_per_s } = *options;
         let request = ConvertRequest { bucket: bucket.into(), key: key.into(), policy: policy.into(), concurrency, bytes_per_s };
         self.shared().calls.once(request, |mut client, request| async move { client.convert(request).await }).await
+    }
+
+    /// Starts a job that moves blocks from fuller disks to emptier ones. `concurrency`: stripes at the same time, at most; 0: the coordinator's
+    /// choice. The job survives disconnects.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let job = client.balance(0).await?;
+    /// println!("{}", client.wait_for_job(job.id, |_| {}).await?.state);
+    /// # Ok(()) }
+    /// ```
+    pub async fn balance(&self, concurrency: u32) -> Result<Job> {
+        let request = BalanceRequest { concurrency };
+        self.shared().calls.once(request, |mut client, request| async move { client.balance(request).await }).await
+    }
+
+    /// What such a job would do now.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// println!("{} bytes would move", client.explain_balance(0).await?.bytes);
+    /// # Ok(()) }
+    /// ```
+    pub async fn explain_balance(&self, concurrency: u32) -> Result<BalancePlan> {
+        let request = BalanceRequest { concurrency };
+        self.shared().calls.ask(request, |mut client, request| async move { client.explain_balance(request).await }).await
     }
 
     /// All jobs, by number; of the ended ones, the most recent.

@@ -19,6 +19,7 @@
 //! | [`recovery`], [`retries`] | whether the rest of a stripe suffices; when a failed operation is repeated |
 //! | [`put`] | a stripe of a put: where it goes, what is rebuilt, resent or recorded at its end, and which blocks come later |
 //! | [`options`], [`planning`] | the choices of requests; from a stripe to a verified plan |
+//! | [`leveling`] | which blocks move from fuller disks to emptier ones |
 //! | [`limit`] | the rate of repairs at each line, by the operator's limit; which nodes must hear of it |
 //! | [`links`], [`in_flight`] | the capacity of links; what running plans still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault when nodes blame each other |
@@ -47,6 +48,7 @@ pub mod helpers;
 pub mod in_flight;
 pub mod job;
 pub mod known;
+pub mod leveling;
 pub mod limit;
 pub mod links;
 pub mod members;

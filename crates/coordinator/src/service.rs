@@ -307,6 +307,16 @@ impl v1::weft_server::Weft for WeftService {
         answer(to_the_end(async move { departures::remove_node(&shared, &asked).await }).await)
     }
 
+    async fn balance(&self, request: Request<v1::BalanceRequest>) -> Result<Response<v1::Job>, Status> {
+        let (shared, asked) = (Arc::clone(&self.shared), request.into_inner());
+        answer(to_the_end(async move { jobs::balance::begin(&shared, &asked).await }).await)
+    }
+
+    async fn explain_balance(&self, request: Request<v1::BalanceRequest>) -> Result<Response<v1::BalancePlan>, Status> {
+        let asked = request.into_inner();
+        answer(jobs::balance::explain(&self.shared, &asked).await)
+    }
+
     async fn list_damage(&self, request: Request<v1::ListDamageRequest>) -> Result<Response<v1::ListDamageReply>, Status> {
         let asked = request.into_inner();
         answer(damage::list(&self.shared, &asked).await)

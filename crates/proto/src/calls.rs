@@ -58,7 +58,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 55] = [
+const CALLS: [(&str, &str, Callers, usize); 57] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -114,6 +114,8 @@ const CALLS: [(&str, &str, Callers, usize); 55] = [
     ("weft.v1.Weft", "Drain", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Space", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListDamage", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "Balance", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ExplainBalance", Callers::Clients, SMALL),
 ];
 
 impl Callers {

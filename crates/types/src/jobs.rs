@@ -25,6 +25,15 @@ pub enum JobWork {
     RepairNode(NodeRepair),
     /// Rewrites objects in another code.
     Convert(Conversion),
+    /// Moves blocks from fuller disks to emptier ones.
+    Balance(Balance),
+}
+
+/// How blocks are moved to emptier disks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balance {
+    /// Stripes of which blocks are moved at the same time, at most; 0: by the number of nodes that get blocks.
+    pub concurrency: u32,
 }
 
 /// The objects to rewrite, and their new code.
@@ -139,6 +148,7 @@ impl JobWork {
         match self {
             Self::RepairNode(_) => "repair-node",
             Self::Convert(_) => "convert",
+            Self::Balance(_) => "balance",
         }
     }
 
@@ -146,7 +156,7 @@ impl JobWork {
     pub fn names(&self, node: NodeId) -> bool {
         match self {
             Self::RepairNode(repair) => repair.node == node || repair.to.contains(&node),
-            Self::Convert(_) => false,
+            Self::Convert(_) | Self::Balance(_) => false,
         }
     }
 }

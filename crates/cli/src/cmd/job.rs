@@ -23,6 +23,8 @@ use weft_types::{Error, Reaction, Result, counted, human_bytes};
 
 /// The kind of a conversion.
 const CONVERT: &str = "convert";
+/// The kind of a job that makes the fill of disks even.
+const BALANCE: &str = "balance";
 /// A job that is predicted to take longer than this gets a warning.
 const LONG_S: f64 = 86_400.0;
 
@@ -209,7 +211,11 @@ pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Resul
         let done = Work { bytes: done.bytes.saturating_add(job.moving_bytes), ..done };
         if kind.is_empty() {
             kind.clone_from(&job.kind);
-            let doing = if kind == CONVERT { "converting" } else { "repairing" };
+            let doing = match kind.as_str() {
+                CONVERT => "converting",
+                BALANCE => "balancing",
+                _ => "repairing",
+            };
             progress = Progress::resume(doing, done, output.json);
         }
         let tried = Work { items: total.items.saturating_sub(left.items), bytes: total.bytes.saturating_sub(left.bytes) };
@@ -238,6 +244,7 @@ pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
             let are = if gave_up == 1 { "is" } else { "are" };
             let still = match report.what {
                 What::Repair { .. } => format!("{} {are} still lost", counted(gave_up, "block")),
+                What::Balance { .. } => format!("{} {are} not moved", counted(gave_up, "block")),
                 What::Convert { .. } => format!("{} {are} not converted", counted(gave_up, "object")),
             };
             Some(Error::unavailable(format!("job {id} has ended, but {still}; last error: {why}")))
@@ -330,6 +337,10 @@ impl Report {
                 concurrency: what.concurrency,
                 bytes_per_s: Some(what.bytes_per_s).filter(|rate| *rate > 0),
             },
+            None if it.balance.is_some() => What::Balance {
+                gave_up_blocks: gave_up.collect(),
+                concurrency: it.balance.map(|what| what.concurrency).filter(|count| *count > 0),
+            },
             None => What::repair(it.repair_node.unwrap_or_default(), gave_up.collect(), nodes),
         };
         Self {
@@ -355,6 +366,7 @@ impl Report {
     fn about(&self) -> String {
         match &self.what {
             What::Repair { node, name, .. } => format!("{node} {name}").trim_end().to_owned(),
+            What::Balance { .. } => "all disks".to_owned(),
             What::Convert { bucket, key: Some(key), policy, .. } => format!("{bucket}/{key} to {policy}"),
             What::Convert { bucket, key: None, policy, .. } => format!("{bucket} to {policy}"),
         }
@@ -364,6 +376,7 @@ impl Report {
     fn words(&self) -> (&'static str, &'static str, &'static str) {
         match &self.what {
             What::Repair { .. } => ("repair", "blocks rebuilt", "nothing is lost"),
+            What::Balance { .. } => ("balancing", "blocks moved", "the fill is even, as far as stripes allow"),
             What::Convert { .. } => ("conversion", "objects converted", "all objects already match the policy"),
         }
     }
@@ -399,7 +412,9 @@ impl Report {
             lines.push(format!("held back by the limit on repair, {limit}{left} (`weft repair limit` changes it)"));
         }
         lines.extend(self.waits_for.iter().map(|what| format!("waits for {what}")));
-        let (What::Repair { gave_up_blocks: named, .. } | What::Convert { gave_up_objects: named, .. }) = &self.what;
+        let (What::Repair { gave_up_blocks: named, .. }
+        | What::Balance { gave_up_blocks: named, .. }
+        | What::Convert { gave_up_objects: named, .. }) = &self.what;
         for GaveUp { object, stripe, block, reason } in named {
             let block = block.map(|block| format!(" block {block}")).unwrap_or_default();
             lines.push(format!("gave up: {object} stripe {stripe}{block}: {reason}"));

@@ -23,6 +23,11 @@ pub(super) enum What {
         slice_size: Option<u64>,
         force: bool,
     },
+    Balance {
+        gave_up_blocks: Vec<GaveUp>,
+        /// None: by the number of nodes that get blocks.
+        concurrency: Option<u32>,
+    },
     Convert {
         bucket: String,
         /// None: all objects of the bucket.
@@ -92,6 +97,10 @@ impl What {
                 });
                 format!("nodes by {select}, scheme {scheme}, {count}, slices {slices}, to {to}")
             }
+            Self::Balance { concurrency, .. } => match concurrency {
+                Some(count) => format!("at most {count} stripes at a time"),
+                None => "four stripes at a time for each node that gets blocks".to_owned(),
+            },
             Self::Convert { concurrency, bytes_per_s, .. } => {
                 let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", human_bytes(rate)));
                 format!("{concurrency} stripes at a time, {rate}")

@@ -1,5 +1,6 @@
 //! The command line: all commands, and the dispatch to them.
 
+mod balance;
 mod bucket;
 mod certificate;
 mod check;
@@ -82,6 +83,7 @@ enum Command {
     Node(node::Node),
     Link(link::Link),
     Repair(repair::Repair),
+    Balance(balance::Balance),
     Job(job::Job),
     Code(code::Code),
     Plan(plan::Plan),
@@ -121,6 +123,7 @@ pub(crate) fn main() -> Exit {
         Command::Node(it) => it.run(&target, output),
         Command::Link(it) => it.run(&target, output),
         Command::Repair(it) => it.run(&target, output),
+        Command::Balance(it) => it.run(&target, output),
         Command::Job(it) => it.run(&target, output),
         Command::Code(it) => it.run(output),
         Command::Plan(it) => it.run(output),

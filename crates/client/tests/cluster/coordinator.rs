@@ -615,6 +615,14 @@ impl Weft for Coordinator {
         answer(Err(Error::not_found(format!("there is no node {}", request.into_inner().node))))
     }
 
+    async fn balance(&self, _: Request<v1::BalanceRequest>) -> Answer<v1::Job> {
+        answer(Err(Error::invalid("this coordinator has no jobs")))
+    }
+
+    async fn explain_balance(&self, _: Request<v1::BalanceRequest>) -> Answer<v1::BalancePlan> {
+        answer(Ok(v1::BalancePlan::default()))
+    }
+
     async fn list_damage(&self, _: Request<v1::ListDamageRequest>) -> Answer<v1::ListDamageReply> {
         answer(Ok(v1::ListDamageReply::default()))
     }

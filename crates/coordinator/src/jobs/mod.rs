@@ -4,6 +4,7 @@
 //! The metadata holds a job's work and progress; the running part is here. A job's state is written before its worker learns of it. So
 //! whenever a coordinator dies, the next one follows the last request.
 
+pub(crate) mod balance;
 pub(crate) mod control;
 pub(crate) mod conversion;
 pub(crate) mod node_repair;
@@ -13,6 +14,7 @@ use crate::{
     limit,
     shared::{Shared, until_stopped},
 };
+use balance::BalanceJob;
 use control::{Control, Live};
 use conversion::ConversionJob;
 use node_repair::NodeRepairJob;
@@ -84,6 +86,7 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
 fn passes(shared: &Arc<Shared>, work: JobWork) -> Box<dyn Passes> {
     match work {
         JobWork::RepairNode(repair) => Box::new(NodeRepairJob::new(shared, repair, shared.jobs.shares())),
+        JobWork::Balance(balance) => Box::new(BalanceJob::new(shared, balance)),
         JobWork::Convert(conversion) => Box::new(ConversionJob::new(shared, conversion)),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use weft_control::{node_repair::usual_concurrency, options::SLICE_BYTES_MAX, schedule::Assigning};
 use weft_proto::v1;
 use weft_schemes::Kind;
-use weft_types::{ByteSize, Conversion, Error, HelperSelect, NodeId, NodeRepair, PAGE_LEN, Prefer, Result};
+use weft_types::{Balance, ByteSize, Conversion, Error, HelperSelect, NodeId, NodeRepair, PAGE_LEN, Prefer, Result};
 
 /// The most stripes of a job that can be asked for at the same time: more would take memory on many nodes and time from
 /// readers.
@@ -15,6 +15,17 @@ const JOB_CONCURRENCY_MAX: u32 = 64;
 const CONVERSION_CONCURRENCY: u32 = 2;
 /// The most requestors that can be named.
 const TO_NODES_MAX: usize = 1024;
+
+/// Parses a request to make the fill of disks even.
+pub(crate) fn balance(asked: &v1::BalanceRequest) -> Result<Balance> {
+    let concurrency = asked.concurrency;
+    if concurrency > JOB_CONCURRENCY_MAX {
+        return Err(Error::invalid(format!(
+            "blocks of 1 to {JOB_CONCURRENCY_MAX} stripes can be moved at once, not {concurrency}"
+        )));
+    }
+    Ok(Balance { concurrency })
+}
 
 /// Parses a request to repair a node, with the settings as defaults.
 pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorConfig) -> Result<NodeRepair> {

@@ -1,0 +1,189 @@
+//! `weft balance`: a job that moves blocks from fuller disks to emptier ones.
+
+use super::job;
+use clap::Args;
+use serde::Serialize;
+use std::{cell::Cell, fmt::Write as _};
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
+use weft_client::api;
+use weft_types::{NodeId, Result, counted, human_bytes};
+
+/// Move blocks from fuller disks to emptier ones, for example after nodes were added
+///
+/// Afterwards all disks have about the same share of their capacity full of blocks. No more moves than the fuller disks have too much. Blocks are
+/// copied, and an old block serves until the new one is committed. Stripes keep one block per node, and racks get no more of a stripe than before. Lost
+/// blocks are rebuilt first, the limit on repair holds (`weft repair limit`), and what puts leave free for repair stays free.
+///
+/// This is a job: it survives disconnects and coordinator restarts, and can be paused and cancelled (see `weft job`).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft balance --explain
+  weft balance
+  weft balance --no-wait && weft job ls
+
+EXIT CODES
+  0 the fill is even, as far as stripes allow; with --no-wait: the job has begun   1 failed or cancelled   \
+  2 an invalid option, or such a job runs already   3 no cluster   4 some blocks could not be moved, or no coordinator   \
+  130 interrupted; the job continues")]
+pub(super) struct Balance {
+    /// Number of stripes of which blocks are moved at the same time, at most, 1 to 64 [default: four for each node that gets blocks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    concurrency: Option<u32>,
+    /// Start the job and return
+    #[arg(long)]
+    no_wait: bool,
+    /// Show how full disks are before and after, what would move and how long the links need for it, and do nothing
+    #[arg(long, conflicts_with = "no_wait")]
+    explain: bool,
+}
+
+/// What a job would do.
+#[derive(Debug, Serialize)]
+struct Plan {
+    disks: Vec<Disk>,
+    nodes: Vec<Traffic>,
+    blocks: u64,
+    bytes: u64,
+    /// What would have to move at least to make all disks even.
+    least_bytes: u64,
+    /// How long the busiest link needs, at the rates that are known.
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Disk {
+    node: String,
+    name: String,
+    id: String,
+    path: String,
+    /// What blocks can fill.
+    capacity_bytes: u64,
+    bytes: u64,
+    after_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Traffic {
+    node: String,
+    name: String,
+    sends_bytes: u64,
+    receives_bytes: u64,
+}
+
+impl From<api::BalancePlan> for Plan {
+    fn from(it: api::BalancePlan) -> Self {
+        let disk = |it: api::DiskLevel| Disk {
+            node: NodeId(it.node).to_string(),
+            name: it.name,
+            id: it.disk,
+            path: it.path,
+            capacity_bytes: it.capacity_bytes,
+            bytes: it.bytes,
+            after_bytes: it.after_bytes,
+        };
+        let node = |it: api::NodeTraffic| Traffic {
+            node: NodeId(it.node).to_string(),
+            name: it.name,
+            sends_bytes: it.sends_bytes,
+            receives_bytes: it.receives_bytes,
+        };
+        Self {
+            disks: it.disks.into_iter().map(disk).collect(),
+            nodes: it.nodes.into_iter().map(node).collect(),
+            blocks: it.blocks,
+            bytes: it.bytes,
+            least_bytes: it.least_bytes,
+            seconds: it.seconds,
+        }
+    }
+}
+
+impl Balance {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let concurrency = self.concurrency.unwrap_or(0);
+        if self.explain {
+            let plan = Session::with(options, async |session| session.client.explain_balance(concurrency).await)?;
+            return output.result(&Plan::from(plan), Plan::text).map(|()| Exit::Ok);
+        }
+        let begun = Cell::new(None);
+        let done = Session::with(options, async |session| {
+            let job = session.client.balance(concurrency).await?;
+            begun.set(Some(job.id));
+            match self.no_wait {
+                true => Ok(job::Report::new(job, &session.nodes().await)),
+                false => job::wait_in(session, job.id, output).await,
+            }
+        });
+        let report = job::goes_on(done, &begun)?;
+        match self.no_wait {
+            true => output.result(&report, job::Report::line).map(|()| Exit::Ok),
+            false => job::end(report, output),
+        }
+    }
+}
+
+impl Plan {
+    fn text(&self) -> String {
+        let full = |bytes: u64, disk: &Disk| format!("{:.1} %", bytes as f64 * 100.0 / disk.capacity_bytes.max(1) as f64);
+        let row = |it: &Disk| {
+            let [capacity, now, after] = [it.capacity_bytes, it.bytes, it.after_bytes].map(human_bytes);
+            [it.name.clone(), it.path.clone(), capacity, now, full(it.bytes, it), after, full(it.after_bytes, it)]
+        };
+        let heading = ["node", "disk", "for blocks", "now", "full", "after", "full"];
+        let mut text = format!("{}\n\n", table(heading, &[2, 3, 4, 5, 6], self.disks.iter().map(row)));
+        if self.blocks == 0 {
+            text += match self.least_bytes {
+                0 => "the fill is even: nothing would move",
+                _ => "nothing would move: the fill is about even, or stripes leave no choice",
+            };
+            return text;
+        }
+        let row = |it: &Traffic| [it.name.clone(), human_bytes(it.sends_bytes), human_bytes(it.receives_bytes)];
+        let _ = writeln!(text, "{}\n", table(["node", "sends", "receives"], &[1, 2], self.nodes.iter().map(row)));
+        let _ = write!(
+            text,
+            "{} ({}) would move; the links need {:.1} s or more for that",
+            counted(self.blocks, "block"),
+            human_bytes(self.bytes),
+            self.seconds
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_shows_the_fill_before_and_after() {
+        let disk = |name: &str, bytes, after_bytes| api::DiskLevel {
+            name: name.into(),
+            path: "/d".into(),
+            capacity_bytes: 1000,
+            bytes,
+            after_bytes,
+            ..api::DiskLevel::default()
+        };
+        let node = api::NodeTraffic { name: "a".into(), sends_bytes: 100, ..api::NodeTraffic::default() };
+        let plan = api::BalancePlan {
+            disks: vec![disk("a", 300, 200), disk("b", 100, 200)],
+            nodes: vec![node],
+            blocks: 2,
+            bytes: 100,
+            least_bytes: 100,
+            seconds: 1.25,
+        };
+        let text = Plan::from(plan.clone()).text();
+        assert!(text.contains("a     /d        1000 B  300 B  30.0 %  200 B  20.0 %"), "{text}");
+        assert!(text.ends_with("2 blocks (100 B) would move; the links need 1.2 s or more for that"), "{text}");
+        let nothing = Plan::from(api::BalancePlan { blocks: 0, bytes: 0, nodes: Vec::new(), ..plan.clone() }).text();
+        assert!(nothing.ends_with("stripes leave no choice"), "{nothing}");
+        assert!(
+            Plan::from(api::BalancePlan { blocks: 0, least_bytes: 0, ..plan })
+                .text()
+                .ends_with("the fill is even: nothing would move")
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! Even fill: the shell around [`weft_control::leveling`], which decides. Blocks are copied from fuller disks to emptier ones, several stripes
+//! at a time; an old block serves until the new one is committed.
+//!
+//! The moves are planned anew for each pass, from the metadata. So a job needs no list that survives it, and what changed meanwhile wins.
+
+use super::{
+    Control,
+    runner::{Passes, Runner},
+};
+use crate::{
+    pages::{Pages, STRIPES_PER_PAGE},
+    rebuild::{owner::Of, shares::Shares},
+    shared::Shared,
+    validate,
+};
+use futures::stream;
+use std::{collections::BTreeSet, mem, sync::Arc};
+use tonic::async_trait;
+use weft_control::{
+    health::BadBlocks,
+    job::{Again, Counted, Passed},
+    leveling::{Level, Leveling, Move, Moves, Stored},
+    options::RepairOptions,
+    rebuild::{Destination, Lost, Needed, Rebuilt, Request},
+    schedule::STRIPES_PER_NODE,
+};
+use weft_meta::MetaError;
+use weft_proto::v1;
+use weft_schemes::{Kind, simplest};
+use weft_types::{Amount, Balance, Error, JobWork, LeftBlock, NodeId, Owner, Reaction, Result, StripeRecord};
+
+/// The reason if moves are left that no attempt reported.
+const LEFT_UNSAID: &str = "blocks came or went during the job: run it again";
+
+/// A running job.
+pub(super) struct BalanceJob {
+    shared: Arc<Shared>,
+    balance: Balance,
+    shares: Shares,
+    /// The moves of the next pass.
+    moves: Vec<Moves>,
+}
+
+/// Creates the job.
+pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::BalanceRequest) -> Result<v1::Job> {
+    let balance = validate::jobs::balance(asked)?;
+    shared.until_nodes_are_back().await;
+    super::begin(shared, JobWork::Balance(balance)).await
+}
+
+/// What such a job would do now.
+pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::BalanceRequest) -> Result<v1::BalancePlan> {
+    validate::jobs::balance(asked)?;
+    shared.until_nodes_are_back().await;
+    let leveling = planned(shared).await?;
+    let view = shared.members.view();
+    let traffic = leveling.traffic();
+    let disk = |level: &Level| {
+        let disk = view.disk(level.home);
+        v1::DiskLevel {
+            node: level.home.node.0,
+            name: view.name(level.home.node),
+            disk: disk.map(|disk| disk.id.to_string()).unwrap_or_default(),
+            path: disk.map(|disk| disk.path.to_string()).unwrap_or_default(),
+            capacity_bytes: level.capacity_bytes,
+            bytes: level.bytes,
+            after_bytes: leveling.after(level),
+        }
+    };
+    let node = |(node, (sends, receives)): (&NodeId, &(u64, u64))| v1::NodeTraffic {
+        node: node.0,
+        name: view.name(*node),
+        sends_bytes: *sends,
+        receives_bytes: *receives,
+    };
+    let (blocks, bytes) = leveling.amount();
+    Ok(v1::BalancePlan {
+        disks: leveling.levels().iter().map(disk).collect(),
+        nodes: traffic.iter().map(node).collect(),
+        blocks,
+        bytes,
+        least_bytes: leveling.least_bytes(),
+        seconds: leveling.least_seconds(&shared.network_of_helpers()),
+    })
+}
+
+/// The moves that make the fill even, from all stripes.
+async fn planned(shared: &Shared) -> Result<Leveling> {
+    let mut stored = Stored::default();
+    let mut stripes = all_stripes();
+    while let Some(stripe) = next(shared, &mut stripes).await? {
+        stored.add(&stripe);
+    }
+    let mut leveling = Leveling::new(&stored, &shared.members.view());
+    let mut stripes = all_stripes();
+    while !leveling.is_over()
+        && let Some(stripe) = next(shared, &mut stripes).await?
+    {
+        leveling.stripe(&stripe);
+    }
+    Ok(leveling)
+}
+
+type StripePages = Pages<Option<weft_types::StripeId>, StripeRecord>;
+
+fn all_stripes() -> StripePages {
+    Pages::new(None, |stripe| Some(stripe.id))
+}
+
+async fn next(shared: &Shared, stripes: &mut StripePages) -> Result<Option<StripeRecord>> {
+    let next = stripes.next(|after| shared.meta.object_stripes(after, STRIPES_PER_PAGE)).await;
+    next.map_err(|error| shared.meta_error(error))
+}
+
+impl BalanceJob {
+    pub(super) fn new(shared: &Arc<Shared>, balance: Balance) -> Self {
+        Self { shared: Arc::clone(shared), balance, shares: shared.jobs.shares(), moves: Vec::new() }
+    }
+
+    /// As many stripes as the nodes that get blocks can take.
+    fn concurrency(&self, moves: &[Moves]) -> usize {
+        let targets: BTreeSet<NodeId> = moves.iter().flat_map(|moves| &moves.blocks).map(|it| it.to).collect();
+        match self.balance.concurrency {
+            0 => STRIPES_PER_NODE * targets.len().max(1),
+            asked => asked as usize,
+        }
+    }
+
+    /// Moves blocks of a stripe. Those that are no longer where they were, and those of a stripe that lacks one, stay.
+    async fn stripe(&self, moves: &Moves) -> Result<Option<(Of, Rebuilt)>> {
+        let shared = &self.shared;
+        let _claim = shared.claims.claim(moves.stripe).await;
+        let found = async {
+            let stripe = shared.meta.stripe(moves.stripe).await?;
+            let of = Of::owner(shared.meta.as_ref(), stripe.owner).await?;
+            Ok::<_, MetaError>((stripe, of))
+        };
+        let (stripe, of) = match found.await {
+            Err(MetaError::NotFound(_)) => return Ok(None),
+            found => found.map_err(|error| shared.meta_error(error))?,
+        };
+        let view = shared.members.view();
+        let still = |it: &&Move| stripe.find(it.index, it.copy).is_some_and(|placed| placed.home == it.from);
+        let blocks: Vec<&Move> = moves.blocks.iter().filter(still).collect();
+        let is_whole = matches!(stripe.owner, Owner::Object(_)) && BadBlocks::of(&stripe, &view).is_none();
+        if blocks.is_empty() || !is_whole {
+            return Ok(None);
+        }
+        let lost = blocks.iter().map(|it| Lost::of(&stripe, it.index, it.copy)).collect();
+        let (scheme, kept) = (simplest(Kind::Move)?.name(), shared.kept_for_repair(&view, shared.code(&of.code)?.n()));
+        let change = |request: Request| Request {
+            options: RepairOptions { scheme: scheme.into(), ..request.options },
+            to: Destination::Nodes(blocks.iter().map(|it| it.to).collect()),
+            // Only repair uses the room that is kept for it.
+            kept,
+            needed: Needed::ToSpread,
+            ..request
+        };
+        let rebuilt = of.rebuild(shared, (stripe, lost), &self.shares, change, |_| {}).await?;
+        Ok(Some((of, rebuilt)))
+    }
+}
+
+#[async_trait]
+impl Passes for BalanceJob {
+    fn show(&self, shown: &mut v1::Job) {
+        shown.balance = Some(v1::BalanceRequest { concurrency: self.balance.concurrency });
+    }
+
+    fn left_unsaid(&self) -> &'static str {
+        LEFT_UNSAID
+    }
+
+    async fn count(&mut self) -> Result<Counted> {
+        let leveling = planned(&self.shared).await?;
+        let (blocks, bytes) = leveling.amount();
+        self.moves = leveling.into_moves();
+        let to_do = Amount { blocks, bytes };
+        Ok(Counted { to_do, there: to_do })
+    }
+
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
+        let moves = mem::take(&mut self.moves);
+        let (work, control, concurrency) = (&*self, runner.control, self.concurrency(&moves));
+        let stripe = |moves: Moves| async move {
+            control.live().moving.insert(moves.stripe.0, 0);
+            let moved = work.stripe(&moves).await;
+            control.live().moving.remove(&moves.stripe.0);
+            take(&work.shared, control, &moves, moved)
+        };
+        runner.all(concurrency, stream::iter(moves.into_iter().map(Ok)), || false, stripe).await
+    }
+}
+
+/// Counts what became of the blocks of a stripe. Returns whether another attempt may succeed.
+fn take(shared: &Shared, control: &Control, moves: &Moves, moved: Result<Option<(Of, Rebuilt)>>) -> Again {
+    let mut live = control.live();
+    let (object, rebuilt, error) = match moved {
+        // What is planned next is counted then.
+        Ok(None) => return Again::InVain,
+        Ok(Some((of, rebuilt))) => {
+            let why = rebuilt.left.first().map(|(_, why)| Error::unavailable(why));
+            (of.name.to_string(), rebuilt, why)
+        }
+        Err(error) => (error.object.clone().unwrap_or_default(), Rebuilt::default(), Some(error)),
+    };
+    let mut again = Again::InVain;
+    for it in &moves.blocks {
+        if rebuilt.blocks.iter().any(|new| (new.block.index, new.block.copy) == (it.index, it.copy)) {
+            live.job.done(it.bytes);
+        } else if let Some(error) = &error {
+            // Another plan finds other homes.
+            let error = Error { reaction: Reaction::Retry, ..error.clone() };
+            let left = |reason| LeftBlock { object: object.clone(), stripe: 0, index: it.index, reason };
+            again = again.max(live.job.left(it.bytes, error, left));
+        }
+    }
+    if let Some(error) = &error
+        && let Some(left_out) = shared.failures.admit("moves to emptier disks", &error.message)
+    {
+        tracing::warn!(stripe = %moves.stripe, %error, left_out, "cannot move blocks to an emptier disk");
+    }
+    again
+}
