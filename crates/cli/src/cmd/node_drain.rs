@@ -3,7 +3,8 @@
 use super::healing::{Healing, duration};
 use clap::Args;
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 use weft_cli::{exit::Exit, interrupt, output::Output, session::Session, target};
 use weft_client::api;
 use weft_types::{Error, NodeId, Result, counted};
