@@ -357,9 +357,10 @@ fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f6
     let usable = nodes.facts.iter().filter(|facts| facts.up).count().max(1);
     let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
     let largest = mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max().unwrap_or(0);
-    // A repair has a destination for each lost block.
-    let each = mix.iter().flatten().map(|it| it.parts.destinations()).sum::<usize>().div_ceil(destinations.max(1)) as u64;
-    let roots = mix.iter().flatten().map(|it| it.parts.received() * it.scale).max().unwrap_or(0);
+    // What a destination receives cannot be split. Of several destinations of a repair around a hub, only one receives much.
+    let roots = mix.iter().flatten().map(|it| it.parts.received() * it.scale).max().unwrap_or(0).max(1);
+    let received: u64 = mix.iter().flatten().map(|it| it.parts.received_by_all() * it.scale).sum();
+    let each = received.div_ceil(roots * destinations.max(1) as u64);
     let racks = nodes.speeds.racks();
     let mut copied: BTreeMap<u32, Load> = BTreeMap::new();
     for it in mix.iter().flatten() {

@@ -141,14 +141,14 @@ impl Parts {
         self.helpers.iter().map(of_part).sum()
     }
 
-    /// How many nodes get a block.
-    pub fn destinations(&self) -> usize {
-        self.roots.len()
-    }
-
     /// Sub-blocks that a destination receives, at most.
     pub fn received(&self) -> u64 {
         self.roots.iter().map(|root| root.down).max().unwrap_or(0)
+    }
+
+    /// Sub-blocks that all destinations together receive.
+    pub fn received_by_all(&self) -> u64 {
+        self.roots.iter().map(|root| root.down).sum()
     }
 
     /// Sub-blocks on the busiest link: the time of one repair on links that carry nothing else.
@@ -219,5 +219,13 @@ mod tests {
         assert_eq!(halves.roots, [load(0, 20)], "five halves of blocks of eight sub-blocks");
         // A chain of partial sums sends whole blocks, so it takes four.
         assert_eq!(of("butterfly(4)", "pipeline", &[0]).roots, [load(0, 8)]);
+    }
+
+    #[test]
+    fn of_several_destinations_one_receives_all_around_a_hub_and_each_its_own_behind_a_chain() {
+        let of = |scheme: &str| of("rs(6,3)", scheme, &[0, 1]);
+        assert_eq!((of("conventional").received(), of("conventional").received_by_all()), (6, 7));
+        assert_eq!((of("pipeline").received(), of("pipeline").received_by_all()), (1, 2));
+        assert_eq!((of("conventional").moved(), of("pipeline").moved()), (7, 12));
     }
 }

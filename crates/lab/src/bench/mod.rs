@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod faults;
 pub(crate) mod healing;
+pub(crate) mod lost;
 pub(crate) mod node;
 pub(crate) mod objects;
 pub(crate) mod place;

@@ -21,7 +21,7 @@ use weft_control::schedule::Starting;
 use weft_types::{AutoSize, Error, HelperSelect, NodeId, Result};
 
 /// More stripes than this mean that something is wrong.
-const STRIPES_MAX: usize = 1024;
+pub(crate) const STRIPES_MAX: usize = 1024;
 /// Blocks that are copied back at the same time.
 const BROUGHT_TOGETHER: usize = 8;
 /// The most stripes that a repair may be asked to run at the same time.
@@ -45,9 +45,18 @@ pub(crate) struct LostNode {
     block_len: u64,
     /// The objects, of one stripe each.
     keys: Vec<String>,
-    /// Those of which the node holds a block, and the block's index.
-    held: Vec<(String, u8)>,
+    /// The blocks of the node.
+    held: Vec<Held>,
     requestors: Vec<NodeId>,
+}
+
+/// A block, and the node that holds it before and after each run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Its object, of one stripe.
+    pub(crate) key: String,
+    pub(crate) index: u8,
+    pub(crate) home: NodeId,
 }
 
 impl LostNode {
@@ -60,7 +69,7 @@ impl LostNode {
         }
         until_nodes(session, away, |node| node.state != "up").await?;
         let shaped = make_fast(testbed)?;
-        let (mut keys, mut held): (_, BTreeMap<u32, Vec<(String, u8)>>) = (Vec::new(), BTreeMap::new());
+        let (mut keys, mut held): (_, BTreeMap<u32, Vec<Held>>) = (Vec::new(), BTreeMap::new());
         // The prefix avoids other objects: the cluster may be in use.
         let run = seed::seed()?;
         let node = loop {
@@ -73,7 +82,8 @@ impl LostNode {
             let key = format!("node-{run:016x}/{}", keys.len());
             let blocks = store_stripe(session, &key, layout.code, layout.block_len, seed ^ keys.len() as u64, true).await?;
             for block in blocks {
-                held.entry(block.node).or_default().push((key.clone(), block.index as u8));
+                let it = Held { key: key.clone(), index: block.index as u8, home: NodeId(block.node) };
+                held.entry(block.node).or_default().push(it);
             }
             keys.push(key);
         };
@@ -154,43 +164,7 @@ impl LostNode {
 
     /// Copies every block back to its home; returns how many the node with most of them had.
     pub(crate) async fn bring_back(&self, session: &Session, testbed: &mut Testbed) -> Result<usize> {
-        let shaped = make_fast(testbed)?;
-        // Full links delay heartbeats, too: what is on a node that counts as down cannot be copied.
-        until_nodes(session, testbed.cluster()?.nodes(), |node| node.state == "up").await?;
-        let one = |(key, index): &(String, u8)| self.bring_one(session, key.clone(), *index);
-        let from: Vec<u32> = stream::iter(self.held.iter().map(one)).buffer_unordered(BROUGHT_TOGETHER).try_collect().await?;
-        testbed.reshape(|it| *it = shaped)?;
-        let mut most: BTreeMap<u32, usize> = BTreeMap::new();
-        from.into_iter().for_each(|node| *most.entry(node).or_default() += 1);
-        Ok(most.into_values().max().unwrap_or(0))
-    }
-
-    /// Copies one block back; returns the node where it was.
-    async fn bring_one(&self, session: &Session, key: String, index: u8) -> Result<u32> {
-        let bucket = super::repair::Subject::bucket();
-        let object = session.client.stat(bucket, &key).await?;
-        let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
-        let from = blocks.iter().find(|block| block.index == u32::from(index)).map(|block| block.node);
-        let from = from.ok_or_else(|| Error::fatal(format!("{key} has no block {index}")))?;
-        if NodeId(from) == self.node {
-            return Err(Error::fatal(format!("block {index} of {key} was not rebuilt on another node")));
-        }
-        let options = RepairOptions {
-            blocks: vec![index],
-            scheme: super::DIRECT.to_owned(),
-            to: vec![self.node],
-            ..RepairOptions::default()
-        };
-        let mut repair = session.client.repair(bucket, &key, &options).await?;
-        while let Some(event) = repair.next().await? {
-            if let Some(Event::Done(done)) = event.event {
-                return match done.blocks.len() {
-                    1 => Ok(from),
-                    _ => Err(Error::fatal(format!("block {index} of {key} was not copied back to {}", self.node))),
-                };
-            }
-        }
-        Err(Error::retry("the connection to the coordinator ended before the copy did"))
+        bring_back(session, testbed, &self.held).await
     }
 
     /// Removes the stored objects.
@@ -243,8 +217,45 @@ impl Load {
     }
 }
 
+/// Copies blocks back to their homes over fast links; returns how many the node with most of them had.
+pub(crate) async fn bring_back(session: &Session, testbed: &mut Testbed, held: &[Held]) -> Result<usize> {
+    let shaped = make_fast(testbed)?;
+    // Full links delay heartbeats, too: what is on a node that counts as down cannot be copied.
+    until_nodes(session, testbed.cluster()?.nodes(), |node| node.state == "up").await?;
+    let one = |held: &Held| bring_one(session, held.clone());
+    let from: Vec<u32> = stream::iter(held.iter().map(one)).buffer_unordered(BROUGHT_TOGETHER).try_collect().await?;
+    testbed.reshape(|it| *it = shaped)?;
+    let mut most: BTreeMap<u32, usize> = BTreeMap::new();
+    from.into_iter().for_each(|node| *most.entry(node).or_default() += 1);
+    Ok(most.into_values().max().unwrap_or(0))
+}
+
+/// Copies one block back; returns the node where it was.
+async fn bring_one(session: &Session, Held { key, index, home }: Held) -> Result<u32> {
+    let bucket = super::repair::Subject::bucket();
+    let object = session.client.stat(bucket, &key).await?;
+    let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
+    let from = blocks.iter().find(|block| block.index == u32::from(index)).map(|block| block.node);
+    let from = from.ok_or_else(|| Error::fatal(format!("{key} has no block {index}")))?;
+    if NodeId(from) == home {
+        return Err(Error::fatal(format!("block {index} of {key} was not rebuilt on another node")));
+    }
+    let options =
+        RepairOptions { blocks: vec![index], scheme: super::DIRECT.to_owned(), to: vec![home], ..RepairOptions::default() };
+    let mut repair = session.client.repair(bucket, &key, &options).await?;
+    while let Some(event) = repair.next().await? {
+        if let Some(Event::Done(done)) = event.event {
+            return match done.blocks.len() {
+                1 => Ok(from),
+                _ => Err(Error::fatal(format!("block {index} of {key} was not copied back to {home}"))),
+            };
+        }
+    }
+    Err(Error::retry("the connection to the coordinator ended before the copy did"))
+}
+
 /// Takes the limits off all links; returns the settings as they were.
-fn make_fast(testbed: &mut Testbed) -> Result<Settings> {
+pub(crate) fn make_fast(testbed: &mut Testbed) -> Result<Settings> {
     let shaped = testbed.settings().clone();
     testbed.reshape(|it| *it = Settings { link: None, rack_link: None, limits: Vec::new(), matrix: None, ..it.clone() })?;
     Ok(shaped)

@@ -30,7 +30,7 @@ pub(crate) fn in_testbed<T>(
 pub(crate) fn in_testbed_with<T>(
     options: &target::Options,
     settings: Settings,
-    adjust: fn(&mut CoordinatorConfig),
+    adjust: impl Fn(&mut CoordinatorConfig),
     work: impl AsyncFnOnce(&Session, Option<&mut Testbed>) -> Result<T>,
 ) -> Result<T> {
     if let Some(named) = &options.cluster {

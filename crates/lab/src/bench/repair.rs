@@ -272,6 +272,20 @@ pub(crate) async fn store_stripe(
     seed: u64,
     quiet: bool,
 ) -> Result<Vec<api::PlacedBlock>> {
+    let k = weft_codes::parse(code).map_err(Error::invalid)?.k() as u64;
+    let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
+    store_bytes(session, key, code, block_len, data, quiet).await
+}
+
+/// Stores these bytes, which fill one stripe, as an object; returns the places of its blocks.
+pub(crate) async fn store_bytes(
+    session: &Session,
+    key: &str,
+    code: &str,
+    block_len: u64,
+    data: impl AsyncRead + Unpin + Send,
+    quiet: bool,
+) -> Result<Vec<api::PlacedBlock>> {
     let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
     let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);
     if !block_len.is_multiple_of(PAGE * alpha) {
@@ -289,7 +303,6 @@ pub(crate) async fn store_stripe(
         progress: weft_client::ProgressFn::new(move |it| shown.set(it.done_bytes, it.total_bytes)),
         ..PutOptions::default()
     };
-    let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
     session.client.put(BUCKET, key, data, &options).await?;
     progress.finish();
     let object = session.client.stat(BUCKET, key).await?;

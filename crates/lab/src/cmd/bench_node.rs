@@ -1,6 +1,6 @@
 //! `weft bench node`: the repair of a whole node by each way to select nodes in turn, relative to the lower bound of the links.
 
-use super::{bench_healing::BenchHealing, bench_reads::BenchReads, links::Links};
+use super::{bench_healing::BenchHealing, bench_lost::BenchLost, bench_reads::BenchReads, links::Links};
 use crate::{
     bench::{
         self, Machine, Outcome, Report, Sample,
@@ -20,6 +20,8 @@ use weft_schemes::{Kind, rebuilds};
 use weft_types::{AutoSize, ByteSize, Error, HelperSelect, Result};
 
 const MIB: f64 = 1048576.0;
+/// The ways to select nodes, if none is named.
+const SELECT: [&str; 6] = ["random", "lru-stripe", "lru", "balance", "schedule", "boost"];
 
 /// Repair all blocks of a node by each way to select nodes in turn, relative to the lower bound
 ///
@@ -30,6 +32,11 @@ const MIB: f64 = 1048576.0;
 ///
 /// If links differ (--rack-link, --limit, --matrix), they are measured first, and the bound is for their
 /// rates in relation to the fastest one, which is taken to carry --link.
+///
+/// With --lost 2 or 3, so many nodes are lost at the same time, and the cluster rebuilds all their blocks by itself: a stripe that has lost
+/// several blocks is rebuilt by one plan. --blocks counts the blocks of all these nodes. The time is from the first rebuild under way until
+/// the last block is recorded. After each run, all objects are read back and compared. Each scheme has a testbed of its own; `auto` is the
+/// cluster's own choice.
 ///
 /// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
 /// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.
@@ -45,6 +52,7 @@ EXAMPLE
   sudo weft bench node --select random,lru-stripe,lru,balance,schedule,boost --scheme conventional,pipeline --code 'rs(6,3)' --runs 3 --json
   sudo weft bench node --select lru,boost --scheme pipeline --code 'rs(10,4)' --requestors 4
   sudo weft bench node --racks 4 --rack-link 20mbit --select random,boost --scheme conventional,pipeline --blocks 32
+  sudo weft bench node --lost 2 --scheme conventional,pipeline,auto --runs 3 --json
   sudo weft bench node --reads --runs 3
   weft bench node --local --nodes 12 --code 'rs(6,3)' --objects 1000 --json
 
@@ -53,11 +61,18 @@ EXIT CODES
   4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 pub(super) struct BenchNode {
     /// Ways to select nodes, as in `weft repair node`; the first one is what the others are compared with
-    #[arg(long, value_delimiter = ',', default_value = "random,lru-stripe,lru,balance,schedule,boost", value_name = "HOW")]
-    select: Vec<String>,
+    /// [default: random,lru-stripe,lru,balance,schedule,boost; with --lost 2 or 3 boost, the only one]
+    #[arg(long, value_delimiter = ',', value_name = "HOW")]
+    select: Option<Vec<String>>,
     /// Schemes: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
     #[arg(long, value_delimiter = ',', default_value = "conventional,pipeline", value_name = "SCHEME")]
     scheme: Vec<String>,
+    /// Number of nodes that are lost at the same time, 1 to 3
+    #[arg(
+        long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3),
+        conflicts_with_all = ["local", "reads"]
+    )]
+    lost: u32,
     /// Let a cluster on this machine heal itself after the death of an agent
     #[arg(long, conflicts_with_all = ["select", "scheme", "blocks", "slice_size", "requestors"])]
     local: bool,
@@ -73,7 +88,7 @@ pub(super) struct BenchNode {
     /// Code [default: rs(6,3); with --local rs(4,2)]
     #[arg(long)]
     code: Option<String>,
-    /// Number of blocks of the node
+    /// Number of blocks of the lost node, or of all lost nodes together
     #[arg(long, default_value_t = 64, value_name = "N")]
     blocks: usize,
     /// Bytes of a block [default: 4MiB; with --local 1MiB]
@@ -144,6 +159,9 @@ impl BenchNode {
         if let Some(reads) = self.reads {
             return self.beside(reads).run(options, output);
         }
+        if self.lost > 1 {
+            return self.together().run(options, output);
+        }
         let cases = self.cases()?;
         if options.cluster.is_some() {
             return Err(Error::invalid(
@@ -184,16 +202,26 @@ impl BenchNode {
         BenchHealing { code, block_size, nodes, objects: self.objects, runs: self.runs, seed: self.seed }
     }
 
+    fn together(self) -> BenchLost {
+        let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
+        let Self { lost, select, scheme: schemes, blocks, slice_size, runs, requestors, links, seed, .. } = self;
+        BenchLost { lost, select, schemes, code, blocks, block_size, slice_size, runs, nodes, requestors, links, seed }
+    }
+
     fn beside(self, reads: usize) -> BenchReads {
         let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
         let Self { blocks, runs, links, seed, .. } = self;
         BenchReads { reads, code, blocks, block_size, nodes, runs, links, seed }
     }
 
+    fn select(&self) -> Vec<String> {
+        self.select.clone().unwrap_or_else(|| SELECT.map(str::to_owned).into())
+    }
+
     /// All ways to select for each scheme, in this order.
     fn cases(&self) -> Result<Vec<Case>> {
         let code = weft_codes::parse(self.code()).map_err(Error::invalid)?;
-        if self.runs == 0 || self.select.is_empty() || self.scheme.is_empty() || self.blocks == 0 {
+        if self.runs == 0 || self.select().is_empty() || self.scheme.is_empty() || self.blocks == 0 {
             return Err(Error::invalid("nothing to measure: --runs, --select, --scheme and --blocks must not be zero or empty"));
         }
         let needed = code.n() as u32 + u32::from(self.requestors == 0);
@@ -201,7 +229,7 @@ impl BenchNode {
             let (nodes, code) = (self.nodes(), self.code());
             return Err(Error::invalid(format!("--nodes {nodes} is too few for {code}: at least {needed} are needed")));
         }
-        for select in &self.select {
+        for select in self.select() {
             if HelperSelect::ALL.into_iter().all(|known| known.name() != select) {
                 let known = HelperSelect::ALL.map(HelperSelect::name).join(", ");
                 return Err(Error::invalid(format!("'{select}' does not select nodes: use {known}")));
@@ -216,7 +244,7 @@ impl BenchNode {
             if !rebuilds(&case.scheme) {
                 return Err(Error::invalid(format!("the scheme '{}' does not rebuild blocks", case.scheme)));
             }
-            cases.extend(self.select.iter().map(|select| Case { label: text.clone(), select: select.clone(), ..case.clone() }));
+            cases.extend(self.select().into_iter().map(|select| Case { label: text.clone(), select, ..case.clone() }));
         }
         Ok(cases)
     }
@@ -250,7 +278,7 @@ impl BenchNode {
         }
         let rebuilt_mib = node.rebuilt_bytes() as f64 / MIB;
         node.remove(session).await?;
-        Ok(rows(cases, &runs, self.select.len(), rebuilt_mib))
+        Ok(rows(cases, &runs, self.select().len(), rebuilt_mib))
     }
 
     fn text(&self, report: &Report<Asked, Row>) -> String {
@@ -274,7 +302,7 @@ impl BenchNode {
                 format!("{:.0} %", it.cpu_idle * 100.0),
             ]
         };
-        let gain = format!("rate / {}", self.select[0]);
+        let gain = format!("rate / {}", self.select()[0]);
         let heading = [
             "scheme",
             "select",
@@ -362,6 +390,10 @@ mod tests {
             &["--objects", "9"],
             &["--reads", "--local"],
             &["--reads", "9", "--scheme", "ppr"],
+            &["--lost", "2", "--local"],
+            &["--lost", "2", "--reads"],
+            &["--lost", "0"],
+            &["--lost", "4"],
         ] {
             assert!(Line::try_parse_from(std::iter::once("node").chain(mixed.iter().copied())).is_err(), "{mixed:?}");
         }
@@ -369,6 +401,9 @@ mod tests {
         assert_eq!((local.code.as_str(), local.nodes, local.block_size.0, local.objects), ("rs(4,2)", 9, 1 << 20, 256));
         let reads = [&["--reads"][..], &["--reads", "50"], &[]].map(|args| parsed(args).reads);
         assert_eq!(reads, [Some(1000), Some(50), None]);
+        let together = parsed(&["--lost", "2", "--blocks", "9", "--nodes", "12", "--scheme", "auto"]).together();
+        assert_eq!((together.lost, together.blocks, together.nodes, together.schemes), (2, 9, 12, vec!["auto".to_owned()]));
+        assert_eq!((parsed(&[]).lost, together.select), (1, None));
         assert!(parsed(&["--nodes", "9", "--requestors", "1"]).cases().is_ok(), "the requestor gets the blocks");
     }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_healing;
+mod bench_lost;
 mod bench_node;
 mod bench_objects;
 mod bench_put;

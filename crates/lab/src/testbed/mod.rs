@@ -10,7 +10,7 @@ mod rate;
 pub(crate) mod scratch;
 
 pub(crate) use matrix::Matrix;
-pub(crate) use net::{BURST_BYTES, enter};
+pub(crate) use net::{BURST_BYTES, Carried, enter};
 pub(crate) use rate::LinkRate;
 
 use net::{Network, Shaping};
@@ -228,6 +228,11 @@ impl Testbed {
     /// Its settings.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// What each node has sent and received since the network was made, by its number from 0.
+    pub(crate) fn carried(&self) -> Result<Vec<Carried>> {
+        self.network.carried()
     }
 
     /// Moves this thread, and everything that it starts, into the testbed's network, where the coordinator is.

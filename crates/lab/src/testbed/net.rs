@@ -61,6 +61,20 @@ pub(crate) struct Shaping {
     pub(crate) outside: Option<LinkRate>,
 }
 
+/// Bytes over a node's link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Carried {
+    pub(crate) up: u64,
+    pub(crate) down: u64,
+}
+
+impl Carried {
+    /// What was carried since an earlier count.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self { up: self.up.saturating_sub(earlier.up), down: self.down.saturating_sub(earlier.down) }
+    }
+}
+
 impl Network {
     /// In these namespaces, with that many nodes and racks.
     pub(crate) fn new(namespaces: Namespaces, nodes: u32, racks: u32) -> Self {
@@ -174,6 +188,16 @@ impl Network {
         batch("tc", &hub, &lines)
     }
 
+    /// What each node has sent and received since its link was made, in bytes.
+    pub(crate) fn carried(&self) -> Result<Vec<Carried>> {
+        let counted = run("ip", &["netns", "exec", &self.namespaces.hub(), "cat", "/proc/net/dev"], "")?;
+        let of = |number: u32| {
+            carried(&counted, &format!("p{}", number + 1))
+                .ok_or_else(|| Error::fatal(format!("the switch of the testbed has no port p{}", number + 1)))
+        };
+        (0..self.nodes).map(of).collect()
+    }
+
     /// Whether any part of it exists.
     pub(crate) fn exists(&self) -> Result<bool> {
         Ok(!self.namespaces()?.is_empty())
@@ -251,6 +275,14 @@ fn limited(device: &str, rate: Option<LinkRate>) -> Vec<String> {
     }
 }
 
+/// What a node has carried, by the counters of the switch (`/proc/net/dev`): its port receives what the node sends.
+fn carried(counters: &str, port: &str) -> Option<Carried> {
+    let line = counters.lines().find_map(|line| line.trim().strip_prefix(port)?.strip_prefix(':'))?;
+    let mut fields = line.split_whitespace().map(|field| field.parse().ok());
+    // Eight counters of what it receives, then those of what it sends; bytes first.
+    Some(Carried { up: fields.next()??, down: fields.nth(7)?? })
+}
+
 fn ip(args: &[&str]) -> Result<()> {
     run("ip", args, "").map(drop)
 }
@@ -281,5 +313,24 @@ fn run(tool: &str, args: &[&str], input: &str) -> Result<String> {
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(failed(&String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_port_receives_is_what_its_node_sends() {
+        let counters = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0
+   p12:     700       6    0    0    0     0          0         0      800       9    0    0    0     0       0          0
+    p1:   66036      29    0    0    0     0          0         0     5230      31    0    0    0     0       0          0
+";
+        assert_eq!(carried(counters, "p1"), Some(Carried { up: 66036, down: 5230 }));
+        assert_eq!(carried(counters, "p12").unwrap().since(Carried { up: 600, down: 900 }), Carried { up: 100, down: 0 });
+        assert_eq!(carried(counters, "p2"), None);
     }
 }

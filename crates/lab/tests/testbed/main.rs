@@ -164,6 +164,26 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     assert!(!json(&weft(&["--json", "testbed", "ls"])).as_array().unwrap().iter().any(|it| it.as_str() == Some(dir)));
 }
 
+/// The bytes of the busiest link do not depend on how busy the machine is, but its time does.
+#[test]
+fn blocks_of_two_nodes_that_were_lost_together_are_rebuilt_over_no_link_more_than_it_must_carry() {
+    let _alone = alone();
+    if skipped() {
+        return;
+    }
+    let args = ["--json", "bench", "node", "--lost", "2", "--code", "rs(2,2)", "--nodes", "8", "--scheme", "pipeline"];
+    let size = ["--blocks", "24", "--block-size", "256KiB", "--link", "50mbit", "--runs", "1"];
+    let report = json(&weft(&[&args[..], &size].concat()));
+    let row = &report["results"][0];
+    let of = |what: &str| row[what].as_f64().unwrap_or_else(|| panic!("no {what}: {report}"));
+    let stripes: Vec<u64> = row["stripes"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect();
+    assert_eq!((of("blocks") as u64, stripes.len()), (stripes[0] + 2 * stripes[1], 2), "{report}");
+    assert!(of("blocks") >= 24.0 && of("median_s") > 0.0, "{report}");
+    let over = of("busiest_s") / of("bound_s");
+    assert!((0.97..2.0).contains(&over), "{over}: {report}");
+    assert!(report["settings"]["lost"] == 2 && row["select"] == "boost" && row["scheme"] == "pipeline", "{report}");
+}
+
 /// Runs a function in a namespace; its sockets stay there afterwards.
 fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     let entered = || {

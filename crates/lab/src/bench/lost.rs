@@ -1,0 +1,374 @@
+//! Measures how the cluster rebuilds all blocks of nodes that were lost at the same time, on shaped links, relative to the lower bound of
+//! the links.
+//!
+//! In each run the agents are killed, declared lost and, when all of them are, the cluster rebuilds their blocks without a command. Then
+//! all objects are read back and compared, the agents are started again, and the blocks are copied back over fast links: so every run
+//! starts from the same state. Nodes are declared lost at most two at a time, because the cluster takes more for the failure of something
+//! else; nothing is rebuilt before the last one is lost.
+
+use super::{
+    IdleMeter, Sample,
+    node::{Held, Layout, STRIPES_MAX, bring_back, make_fast},
+    repair::{Case, Subject, network, store_bytes},
+};
+use crate::testbed::{Carried, LinkRate, Testbed};
+use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use tokio::time::Instant;
+use weft_cli::{local::Signal, seed, session::Session};
+use weft_client::{GetOptions, api};
+use weft_codes::SharedCode;
+use weft_control::{
+    schedule::{Cluster, Open, Scheduler},
+    view::{DiskView, NodeView, View},
+};
+use weft_schemes::Patterns;
+use weft_types::{AutoSize, DiskNumber, Error, HelperSelect, NodeId, Prefer, Result};
+
+/// The silence after which a node is lost: more than that after which it is down.
+pub(crate) const LOST_AFTER: Duration = Duration::from_secs(3);
+/// More silent nodes at the same time are not declared lost without a person.
+const DECLARED_TOGETHER: usize = 2;
+/// How often the state of the cluster is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// By then the cluster must be in the expected state.
+const WITHIN: Duration = Duration::from_secs(600);
+/// Coefficients that the cache of recipes keeps.
+const TERMS_MAX: usize = 1 << 20;
+
+/// The nodes that are lost together, and the stored objects.
+#[derive(Debug)]
+pub(crate) struct LostNodes {
+    code: SharedCode,
+    block_len: u64,
+    seed: u64,
+    /// The lost nodes, and their names.
+    nodes: Vec<(NodeId, String)>,
+    /// The stored objects, of one stripe each: the blocks' indexes and nodes.
+    objects: Vec<(String, Vec<(u8, NodeId)>)>,
+    /// The blocks of the lost nodes.
+    held: Vec<Held>,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub(crate) struct Healed {
+    pub(crate) sample: Sample,
+    /// The least time in which the busiest link carries what it has carried.
+    pub(crate) busiest_s: Option<f64>,
+}
+
+impl LostNodes {
+    /// Stores stripes until the `count` nodes with most blocks hold enough of them together: these are the ones to lose.
+    pub(crate) async fn store(
+        session: &Session,
+        testbed: &mut Testbed,
+        layout: Layout<'_>,
+        count: usize,
+        seed: u64,
+    ) -> Result<Self> {
+        let code = weft_codes::parse(layout.code).map_err(Error::invalid)?;
+        let names = names(session).await?;
+        let shaped = make_fast(testbed)?;
+        // The prefix avoids other objects.
+        let run = seed::seed()?;
+        let (mut objects, mut blocks_of): (Vec<(String, Vec<_>)>, BTreeMap<NodeId, usize>) = (Vec::new(), BTreeMap::new());
+        let nodes = loop {
+            let nodes = busiest(&blocks_of, count);
+            if nodes.iter().map(|node| blocks_of[node]).sum::<usize>() >= layout.lost {
+                break nodes;
+            }
+            let number = objects.len();
+            if number == STRIPES_MAX {
+                let blocks = layout.lost;
+                return Err(Error::fatal(format!("no {count} nodes have {blocks} blocks of {STRIPES_MAX} stripes")));
+            }
+            let (key, data) = (format!("lost-{run:016x}/{number}"), data(code.k() as u64 * layout.block_len, seed, number));
+            let placed = store_bytes(session, &key, layout.code, layout.block_len, data.as_slice(), true).await?;
+            let blocks: Vec<(u8, NodeId)> = placed.iter().map(|block| (block.index as u8, NodeId(block.node))).collect();
+            blocks.iter().for_each(|(_, node)| *blocks_of.entry(*node).or_default() += 1);
+            objects.push((key, blocks));
+        };
+        testbed.reshape(|it| *it = shaped)?;
+        let is_lost = |node: &NodeId| nodes.contains(node);
+        let held = objects.iter().flat_map(|(key, blocks)| {
+            let lost = blocks.iter().filter(|(_, node)| is_lost(node));
+            lost.map(|(index, home)| Held { key: key.clone(), index: *index, home: *home })
+        });
+        let held = held.collect();
+        let named = |node: NodeId| (node, names.get(&node.0).cloned().unwrap_or_else(|| node.to_string()));
+        let nodes = nodes.into_iter().map(named).collect();
+        Ok(Self { code, block_len: layout.block_len, seed, nodes, objects, held })
+    }
+
+    /// The blocks that each run rebuilds.
+    pub(crate) fn blocks(&self) -> usize {
+        self.held.len()
+    }
+
+    /// How many stripes lose one block, two, and so on.
+    pub(crate) fn stripes(&self) -> Vec<usize> {
+        let lost = |blocks: &[(u8, NodeId)]| blocks.iter().filter(|(_, node)| self.is_lost(*node)).count();
+        let lost: Vec<usize> = self.objects.iter().map(|(_, blocks)| lost(blocks)).collect();
+        (1..=self.nodes.len()).map(|blocks| lost.iter().filter(|it| **it == blocks).count()).collect()
+    }
+
+    fn is_lost(&self, node: NodeId) -> bool {
+        self.nodes.iter().any(|(lost, _)| *lost == node)
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.nodes.iter().map(|(_, name)| name.as_str()).collect()
+    }
+
+    /// The least time that the links need for one repair of each stripe by the scheme, whichever nodes are selected.
+    pub(crate) async fn bound_s(&self, session: &Session, testbed: &Testbed, case: &Case) -> Result<Option<f64>> {
+        let settings = testbed.settings();
+        let Some(rate) = settings.link.map(LinkRate::goodput_bytes_per_s) else { return Ok(None) };
+        let nodes = session.client.status().await?.nodes;
+        let view = self.view_without_lost(&nodes);
+        let network = network(settings, &nodes.iter().map(|node| (node.id, node.name.clone())).collect())?;
+        let patterns = Patterns::new(TERMS_MAX);
+        let cluster = Cluster { view: &view, network: &network, patterns: &patterns };
+        let slice_len = if let AutoSize::Bytes(size) = case.slice_len { size.0 } else { 0 };
+        let open: Vec<Open> = self.objects.iter().filter_map(|(_, blocks)| self.open(blocks, slice_len)).collect();
+        let mut scheduler = Scheduler::new(HelperSelect::Boost, Prefer::default(), &case.scheme).summarized();
+        let scheduled = scheduler.batch(&open, &cluster, &mut StdRng::seed_from_u64(self.seed));
+        if scheduled.iter().any(Option::is_none) {
+            return Err(Error::fatal(format!("{} cannot rebuild the blocks of every stripe", case.scheme)));
+        }
+        let bound = scheduler.summary(scheduler.carried().clone(), &cluster).bound;
+        Ok(Some(bound as f64 / rate))
+    }
+
+    /// What a schedule may choose for a stripe, if it loses blocks.
+    fn open(&self, blocks: &[(u8, NodeId)], slice_len: u64) -> Option<Open> {
+        let (lost, mut available): (Vec<_>, Vec<_>) = blocks.iter().copied().partition(|(_, node)| self.is_lost(*node));
+        available.sort_unstable();
+        (!lost.is_empty()).then(|| Open {
+            code: self.code.clone(),
+            lost: lost.iter().map(|(index, _)| *index).collect::<BTreeSet<u8>>().into_iter().collect(),
+            block_len: self.block_len,
+            held: available.iter().map(|(_, node)| *node).collect(),
+            available,
+            never: BTreeSet::new(),
+            rack_max: Some(self.code.tolerance()),
+            named: false,
+            in_blocks: slice_len >= self.block_len,
+            reserve_bytes: 0,
+        })
+    }
+
+    /// The nodes as the cluster sees them when these are lost.
+    fn view_without_lost(&self, nodes: &[api::Node]) -> View {
+        let node = |it: &api::Node| {
+            let id = NodeId(it.id);
+            let disk = |(number, disk): (u32, &api::Disk)| DiskView {
+                number: DiskNumber(number),
+                id: disk.id.as_str().into(),
+                path: disk.path.as_str().into(),
+                total_bytes: disk.total_bytes,
+                free_bytes: disk.free_bytes,
+                file_system: disk.file_system,
+                failed: disk.failed,
+                blocks: disk.blocks,
+            };
+            let is_lost = self.is_lost(id);
+            let disks = (0..).zip(&it.disks).map(disk).collect();
+            let (name, rack) = (it.name.as_str().into(), it.rack.as_str().into());
+            (id, NodeView { id, name, rack, up: !is_lost, lost: is_lost, suspect_for: Duration::ZERO, disks })
+        };
+        View { nodes: nodes.iter().map(node).collect(), ..View::default() }
+    }
+
+    /// Loses the nodes, waits until the cluster has rebuilt their blocks, checks all objects, and brings nodes and blocks back.
+    pub(crate) async fn run(&self, session: &Session, testbed: &mut Testbed) -> Result<Healed> {
+        self.lose(session, testbed).await?;
+        let before = testbed.carried()?;
+        let (seconds, cpu_idle) = self.heal(session).await?;
+        let carried: Vec<Carried> = testbed.carried()?.into_iter().zip(before).map(|(now, before)| now.since(before)).collect();
+        session.client.set_auto_repair(false).await?;
+        self.check(session, testbed).await?;
+        let cluster = testbed.cluster()?;
+        self.names().into_iter().try_for_each(|name| cluster.start(name))?;
+        bring_back(session, testbed, &self.held).await?;
+        let rate = testbed.settings().link.map(LinkRate::goodput_bytes_per_s);
+        let busiest = carried.iter().map(|it| it.up.max(it.down)).max().unwrap_or(0);
+        let sample = Sample { seconds, bytes_moved: carried.iter().map(|it| it.up).sum(), cpu_idle };
+        Ok(Healed { sample, busiest_s: rate.map(|rate| busiest as f64 / rate) })
+    }
+
+    /// Kills the agents, and waits until their nodes are lost and the cluster has counted their blocks. Nothing is rebuilt.
+    async fn lose(&self, session: &Session, testbed: &Testbed) -> Result<()> {
+        let cluster = testbed.cluster()?;
+        session.client.set_auto_repair(false).await?;
+        for group in self.nodes.chunks(DECLARED_TOGETHER) {
+            group.iter().try_for_each(|(_, name)| cluster.signal(name, Signal::Kill))?;
+            let is_due = |node: NodeId, healing: &api::Healing| {
+                healing.silent.iter().any(|silent| silent.node == node.0 && silent.lost_in_ms == 0)
+            };
+            let are_due = |health: &api::HealthReply| {
+                health.healing.as_ref().is_some_and(|healing| group.iter().all(|(node, _)| is_due(*node, healing)))
+            };
+            until(session, "the killed nodes have been silent for long enough", are_due).await?;
+            // It declares them lost at once, but looks for work only now and then.
+            session.client.set_auto_repair(true).await?;
+            session.client.set_auto_repair(false).await?;
+            let names: Vec<&str> = group.iter().map(|(_, name)| name.as_str()).collect();
+            self.require_lost(session, &names).await?;
+        }
+        let blocks = self.blocks() as u64;
+        let is_counted = |health: &api::HealthReply| {
+            !health.counting && health.bad_blocks.is_some_and(|bad| bad.on_lost_nodes == blocks && bad.on_down_nodes == 0)
+        };
+        let health = until(session, "the blocks of the lost nodes are counted", is_counted).await?;
+        match healing(&health).stripes_under_way {
+            0 => Ok(()),
+            _ => Err(Error::retry("the cluster began to rebuild blocks before all nodes were lost: try again")),
+        }
+    }
+
+    async fn require_lost(&self, session: &Session, names: &[&str]) -> Result<()> {
+        let nodes = session.client.status().await?.nodes;
+        let is_lost = |name: &str| nodes.iter().any(|node| node.name == name && node.state == "lost");
+        let Some(name) = names.iter().find(|name| !is_lost(name)) else { return Ok(()) };
+        let guard = healing(&session.client.health().await?).guard;
+        let why = if guard.is_empty() { String::new() } else { format!(": {guard}") };
+        Err(Error::fatal(format!("the cluster did not declare {name} lost{why}")))
+    }
+
+    /// Lets the cluster rebuild the blocks. Returns the seconds from the first rebuild under way until all blocks are rebuilt and recorded,
+    /// and how idle the processors were.
+    async fn heal(&self, session: &Session) -> Result<(f64, f64)> {
+        let blocks = self.blocks() as u64;
+        let done = |health: &api::HealthReply| healing(health).done.map_or(0, |done| done.blocks);
+        session.client.set_auto_repair(true).await?;
+        let has_begun = |health: &api::HealthReply| healing(health).stripes_under_way > 0;
+        until(session, "the cluster rebuilds blocks", has_begun).await?;
+        let (begun, idle) = (Instant::now(), IdleMeter::begin());
+        let all = until(session, "all blocks are rebuilt", |health| done(health) >= blocks).await?;
+        let (seconds, cpu_idle) = (begun.elapsed().as_secs_f64(), idle.share());
+        match done(&all) {
+            done if done == blocks => Ok((seconds, cpu_idle)),
+            done => Err(Error::fatal(format!("{done} blocks were rebuilt instead of {blocks}"))),
+        }
+    }
+
+    /// Reads all objects over fast links and compares them with what was stored. Every block must be on a node that is up.
+    async fn check(&self, session: &Session, testbed: &mut Testbed) -> Result<()> {
+        let shaped = make_fast(testbed)?;
+        let bucket = Subject::bucket();
+        for (number, (key, blocks)) in self.objects.iter().enumerate() {
+            let wrong = |what: String| Error::corrupt(what).object(format!("{bucket}/{key}"));
+            let object = session.client.stat(bucket, key).await?;
+            let placed = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
+            let good = placed.iter().filter(|block| block.state == "ok" && !self.is_lost(NodeId(block.node)));
+            let homes: BTreeSet<u32> = good.map(|block| block.node).collect();
+            if homes.len() != blocks.len() {
+                return Err(wrong(format!("{} of {} blocks are good and on nodes of their own", homes.len(), blocks.len())));
+            }
+            let expected = data(self.code.k() as u64 * self.block_len, self.seed, number);
+            let mut back = Vec::with_capacity(expected.len());
+            let got = session.client.get(bucket, key, &mut back, &GetOptions::default()).await?;
+            if back != expected || !got.rebuilt.is_empty() {
+                return Err(wrong("the object is not what was stored".to_owned()));
+            }
+        }
+        testbed.reshape(|it| *it = shaped)
+    }
+
+    /// Removes the stored objects.
+    pub(crate) async fn remove(self, session: &Session) -> Result<()> {
+        for (key, _) in &self.objects {
+            session.client.remove(Subject::bucket(), key).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The nodes with most blocks, those with the lowest ids among equals.
+fn busiest(blocks_of: &BTreeMap<NodeId, usize>, count: usize) -> Vec<NodeId> {
+    let mut nodes: Vec<(NodeId, usize)> = blocks_of.iter().map(|(node, blocks)| (*node, *blocks)).collect();
+    nodes.sort_by_key(|(node, blocks)| (Reverse(*blocks), *node));
+    nodes.into_iter().take(count).map(|(node, _)| node).collect()
+}
+
+/// The bytes of an object.
+fn data(len: u64, seed: u64, number: usize) -> Vec<u8> {
+    let mut data = vec![0; len as usize];
+    StdRng::seed_from_u64(seed ^ ((number as u64) << 32)).fill_bytes(&mut data);
+    data
+}
+
+async fn names(session: &Session) -> Result<BTreeMap<u32, String>> {
+    Ok(session.client.status().await?.nodes.into_iter().map(|node| (node.id, node.name)).collect())
+}
+
+fn healing(health: &api::HealthReply) -> api::Healing {
+    health.healing.clone().unwrap_or_default()
+}
+
+/// Waits for a state of the cluster.
+async fn until(session: &Session, what: &str, is_so: impl Fn(&api::HealthReply) -> bool) -> Result<api::HealthReply> {
+    let last = Instant::now() + WITHIN;
+    loop {
+        let health = session.client.health().await?;
+        if is_so(&health) {
+            return Ok(health);
+        }
+        if Instant::now() > last {
+            let reasons = health.reasons.join("; ");
+            return Err(Error::fatal(format!("not within {} s: {what} ({reasons})", WITHIN.as_secs())));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_with_most_blocks_are_lost() {
+        let blocks_of = [(1, 4), (2, 6), (3, 5), (4, 5)].map(|(node, blocks)| (NodeId(node), blocks)).into();
+        assert_eq!(busiest(&blocks_of, 2), [NodeId(2), NodeId(3)]);
+        assert_eq!(busiest(&blocks_of, 9).len(), 4);
+        assert_eq!(busiest(&BTreeMap::new(), 2), []);
+    }
+
+    fn lost() -> LostNodes {
+        let on = |nodes: [u32; 3]| (0..).zip(nodes).map(|(index, node)| (index, NodeId(node))).collect::<Vec<(u8, NodeId)>>();
+        let objects = [on([1, 2, 3]), on([2, 4, 3]), on([5, 6, 4]), on([5, 1, 2])].map(|blocks| (String::new(), blocks));
+        let nodes = [(NodeId(1), "node-01".to_owned()), (NodeId(2), "node-02".to_owned())].into();
+        let code = weft_codes::parse("rs(2,1)").unwrap();
+        LostNodes { code, block_len: 4096, seed: 1, nodes, objects: objects.into(), held: Vec::new() }
+    }
+
+    #[test]
+    fn a_stripe_is_open_with_all_its_losses() {
+        let lost = lost();
+        assert_eq!(lost.stripes(), [1, 2]);
+        let open: Vec<Option<Open>> = lost.objects.iter().map(|(_, blocks)| lost.open(blocks, 1024)).collect();
+        let shown: Vec<_> = open.iter().map(|it| it.as_ref().map(|it| (it.lost.clone(), it.available.clone()))).collect();
+        assert_eq!(
+            shown,
+            [
+                Some((vec![0, 1], vec![(2, NodeId(3))])),
+                Some((vec![0], vec![(1, NodeId(4)), (2, NodeId(3))])),
+                None,
+                Some((vec![1, 2], vec![(0, NodeId(5))])),
+            ]
+        );
+        assert!(open.iter().flatten().all(|it| !it.in_blocks) && lost.open(&lost.objects[0].1, 4096).unwrap().in_blocks);
+    }
+
+    #[test]
+    fn objects_differ() {
+        assert_eq!(data(64, 7, 1), data(64, 7, 1));
+        assert!(data(64, 7, 1) != data(64, 7, 2) && data(64, 7, 1) != data(64, 8, 1));
+    }
+}
