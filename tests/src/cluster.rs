@@ -343,6 +343,7 @@ impl<'a> Cluster<'a> {
             control_listen: format!("{host}:7412"),
             data_advertise: None,
             control_advertise: None,
+            metrics: weft_proto::metrics::OFF.into(),
             state_dir: self.dir().join(&host),
             disks: disks_of(self.dir(), number, self.shape.disks_per_agent),
             certificates: None,

@@ -35,6 +35,8 @@ pub(super) struct Node {
     since_ms: u64,
     data_address: String,
     control_address: String,
+    /// Where it serves metrics, as the node itself sees the address; empty if it does not, or is down.
+    metrics_address: String,
     last_seen_ms: u64,
     blocks: u64,
     coding_bytes_per_s: u64,
@@ -102,6 +104,7 @@ impl From<api::Node> for Node {
             since_ms: it.since_ms,
             data_address: it.data_address,
             control_address: it.control_address,
+            metrics_address: it.metrics_address,
             last_seen_ms: it.last_seen_ms,
             blocks: it.blocks,
             coding_bytes_per_s: it.coding_bytes_per_s,

@@ -174,6 +174,7 @@ impl World {
             control_listen: address(),
             data_advertise: None,
             control_advertise: None,
+            metrics: weft_proto::metrics::OFF.into(),
             state_dir: dir.join("state"),
             disks: self.disk_dirs(node).into_iter().filter(|disk| !self.unlisted.contains(disk)).collect(),
             certificates: None,

@@ -68,6 +68,9 @@ pub struct RegisterRequest {
     /// input bytes of a stage, for each output row; 0: unknown
     #[prost(uint64, tag = "13")]
     pub coding_bytes_per_s: u64,
+    /// empty: it serves no metrics
+    #[prost(string, tag = "14")]
+    pub metrics_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterReply {
@@ -1206,6 +1209,9 @@ pub struct Node {
     /// since when it has been in its state, milliseconds since 1970
     #[prost(uint64, tag = "15")]
     pub since_ms: u64,
+    /// as the node itself sees it; empty: it serves no metrics, or is down
+    #[prost(string, tag = "16")]
+    pub metrics_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {
