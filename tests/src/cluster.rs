@@ -294,6 +294,7 @@ impl<'a> Cluster<'a> {
     fn add_coordinator(&mut self, seed: u64) {
         let config = CoordinatorConfig {
             listen: format!("{COORDINATOR}:7300"),
+            metrics: weft_proto::metrics::OFF.into(),
             dir: self.dir().join(COORDINATOR),
             cluster: Some(CLUSTER),
             insecure: true,

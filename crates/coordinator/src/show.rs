@@ -164,7 +164,7 @@ pub(crate) fn checksums(stripe: &StripeRecord, index: u8) -> v1::BlockChecksums 
 }
 
 /// A node that was silent for a moment too long counts as down before this is recorded.
-fn state(status: &MemberStatus) -> NodeState {
+pub(crate) fn state(status: &MemberStatus) -> NodeState {
     match (status.up, status.record.state) {
         (true, _) => NodeState::Up,
         (false, NodeState::Up) => NodeState::Down,
@@ -223,6 +223,7 @@ pub(crate) fn identity(shared: &Shared) -> v1::StatusReply {
         incarnation: shared.cluster.incarnation.clone(),
         insecure: shared.security.is_insecure(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        metrics_address: shared.metrics_address.clone(),
         ..v1::StatusReply::default()
     }
 }

@@ -25,6 +25,9 @@ use weft_types::{ByteSize, ClassLimits, ClusterId, Error, Result, SystemClock};
 /// connections and disks; limits.repair_bytes_per_s and limits.scrub_bytes_per_s bound what they send. An agent's own lower limits
 /// take precedence.
 ///
+/// Prometheus reads metrics from http://ADDR/metrics, by default on a free port of 127.0.0.1; the log and `weft cluster status --json`
+/// tell it. docs/metrics.md lists them.
+///
 /// WEFT_LOG selects what is logged: info, debug, weft_coordinator=debug. docs/settings.md lists all settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -39,7 +42,8 @@ EXAMPLE
   repair_bytes_per_s = \"100MiB\"
   END
   weft certificate issue coordinator client --authority authority
-  weft coordinator --config coordinator.toml
+  weft coordinator --config coordinator.toml --metrics 127.0.0.1:7401
+  curl -s http://127.0.0.1:7401/metrics
 
 EXIT CODES
   0 stopped on request   1 fatal error   2 invalid settings   3 no such file")]
@@ -47,6 +51,9 @@ pub(super) struct RunCoordinator {
     /// Settings, a TOML file
     #[arg(long, env = "WEFT_COORDINATOR_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Serve metrics for Prometheus on this address, host:port, or off; replaces the setting `metrics`
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
     /// Write the process id to this file and hold a lock on it; a second process with the same file is refused
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
@@ -102,7 +109,8 @@ pub(super) struct RunAgent {
 impl RunCoordinator {
     pub(super) fn run(self) -> Result<Exit> {
         let _held = hold(self.pid_file)?;
-        let config = coordinator_config(self.config.as_deref())?;
+        let mut config = coordinator_config(self.config.as_deref())?;
+        config.metrics = self.metrics.unwrap_or(config.metrics);
         start_logging();
         let seams = weft_coordinator::Seams {
             net: Arc::new(TcpNet::default()),

@@ -19,6 +19,8 @@ pub(super) struct Report {
     commits: u64,
     /// The fsyncs of all nodes, from their last heartbeats: each node counts since its agent started.
     fsyncs: u64,
+    /// Where the coordinator serves metrics, as it sees the address; empty if it does not.
+    metrics_address: String,
     pub(super) nodes: Vec<Node>,
     pub(super) warnings: Vec<String>,
 }
@@ -76,6 +78,7 @@ impl From<api::StatusReply> for Report {
             data_bytes: it.data_bytes,
             commits: it.commits,
             fsyncs: it.fsyncs,
+            metrics_address: it.metrics_address,
             nodes: it.nodes.into_iter().map(Node::from).collect(),
             warnings: it.warnings,
         }

@@ -74,6 +74,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let mut config = CoordinatorConfig {
             listen: "127.0.0.1:0".into(),
+            metrics: weft_proto::metrics::OFF.into(),
             dir: dir.path().join("coordinator"),
             insecure: true,
             heartbeat_interval_ms: 100,

@@ -908,6 +908,9 @@ pub struct StatusReply {
     /// of all nodes together, from their last heartbeats
     #[prost(uint64, tag = "12")]
     pub fsyncs: u64,
+    /// of the coordinator, as it sees it; empty: it serves no metrics
+    #[prost(string, tag = "13")]
+    pub metrics_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HealthReply {
