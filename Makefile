@@ -51,10 +51,10 @@ audit: ## check all dependencies: licences, advisories, duplicates, sources; WEF
 	@tools/audit.sh --self-test
 	@tools/audit.sh
 
-bless: ## regenerate committed files: the control plane's messages, docs/settings.md, docs/reproduce.md with its charts
+bless: ## regenerate committed files: the control plane's messages, docs/settings.md, docs/metrics.md, docs/reproduce.md with its charts
 	@tools/need.sh cc cargo
 	WEFT_BLESS=1 $(CARGO) test --package weft-proto --test wire generated
-	WEFT_BLESS=1 $(CARGO) test --package weft --bin weft settings_page
+	WEFT_BLESS=1 $(CARGO) test --package weft --bin weft s_page
 	WEFT_BLESS=1 $(CARGO) test --package weft-lab --bin weft-lab the_docs_are_drawn
 
 bench: ## benchmarks: ratios to other libraries and to this machine's limits, measured in one run

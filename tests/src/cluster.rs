@@ -294,6 +294,7 @@ impl<'a> Cluster<'a> {
     fn add_coordinator(&mut self, seed: u64) {
         let config = CoordinatorConfig {
             listen: format!("{COORDINATOR}:7300"),
+            metrics: weft_proto::metrics::OFF.into(),
             dir: self.dir().join(COORDINATOR),
             cluster: Some(CLUSTER),
             insecure: true,
@@ -343,6 +344,7 @@ impl<'a> Cluster<'a> {
             control_listen: format!("{host}:7412"),
             data_advertise: None,
             control_advertise: None,
+            metrics: weft_proto::metrics::OFF.into(),
             state_dir: self.dir().join(&host),
             disks: disks_of(self.dir(), number, self.shape.disks_per_agent),
             certificates: None,

@@ -1,14 +1,21 @@
 //! Admission of tasks. A task gets all resources that it needs or is refused at once. No task waits while it holds
 //! resources, so plans that cross cannot deadlock. [`weft_engine::classes`] decides how much each class may use.
 
-use crate::Limits;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::{Limits, meter::CLASSES};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 use weft_engine::classes::{Admission as Policy, Capacity, Demand};
 use weft_plan::{Class, Precedence};
-use weft_types::{ClassLimits, Result};
+use weft_types::{ClassLimits, Reaction, Result};
 
 /// The resources that a node's tasks use together, checked against the node's limits.
-pub(crate) struct Admission(Mutex<Policy>);
+pub(crate) struct Admission {
+    policy: Mutex<Policy>,
+    /// Refusals because of what is in use, by class.
+    busy: [AtomicU64; CLASSES.len()],
+}
 
 /// The resources of one task. Dropping it releases them.
 pub(crate) struct Permit {
@@ -30,7 +37,7 @@ pub(crate) fn capacity(limits: &Limits) -> Capacity {
 
 impl Admission {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Policy::new(capacity(limits)))))
+        Arc::new(Self { policy: Mutex::new(Policy::new(capacity(limits))), busy: Default::default() })
     }
 
     /// Applies new limits: the lower of the node's own and the cluster's.
@@ -41,7 +48,12 @@ impl Admission {
     /// Reserves all of `demand`, or fails at once with [`Reaction::Retry`](weft_types::Reaction). A demand that exceeds
     /// the node's capacity fails with [`Reaction::InvalidInput`](weft_types::Reaction).
     pub(crate) fn admit(self: &Arc<Self>, of: Precedence, demand: Demand) -> Result<Permit> {
-        self.lock().admit(of, &demand)?;
+        let admitted = self.lock().admit(of, &demand);
+        admitted.inspect_err(|error| {
+            if error.reaction == Reaction::Retry {
+                self.was_busy(of.class);
+            }
+        })?;
         Ok(Permit { admission: Arc::clone(self), class: of.class, demand })
     }
 
@@ -50,9 +62,24 @@ impl Admission {
         self.lock().memory_used_bytes()
     }
 
+    /// Memory reserved now by the tasks of a class, in bytes.
+    pub(crate) fn memory_used_bytes_of(&self, class: Class) -> u64 {
+        self.lock().memory_used_bytes_of(class)
+    }
+
+    /// A task of this class was refused because of what is in use.
+    pub(crate) fn was_busy(&self, class: Class) {
+        self.busy[class as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How many tasks of a class were refused because of what was in use.
+    pub(crate) fn busy(&self, class: Class) -> u64 {
+        self.busy[class as usize].load(Relaxed)
+    }
+
     /// A poisoned lock is safe to use: no code panics between two related changes.
     fn lock(&self) -> MutexGuard<'_, Policy> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -72,7 +99,7 @@ impl Drop for Permit {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use weft_types::{ByteSize, Reaction};
+    use weft_types::ByteSize;
 
     fn demand(memory_bytes: u64, connections: u32, blocks: u32) -> Demand {
         Demand { memory_bytes, connections, blocks: BTreeMap::from([(0, blocks)]) }
@@ -90,6 +117,11 @@ mod tests {
         }
         assert_eq!(admission.admit(of, demand(101, 0, 0)).err().unwrap().reaction, Reaction::InvalidInput);
         assert_eq!(admission.memory_used_bytes(), 60, "a refused task left a reservation");
+        assert_eq!(
+            (admission.busy(Class::Foreground), admission.busy(Class::Repair)),
+            (3, 0),
+            "a demand that never fits is not busy"
+        );
         let second = admission.admit(of, demand(40, 4, 2)).ok().unwrap();
         drop(first);
         drop(admission.admit(of, demand(60, 6, 2)).ok().unwrap());

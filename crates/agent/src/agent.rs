@@ -4,6 +4,7 @@ use crate::{
     AgentConfig, Seams,
     admission::Admission,
     membership::{self, Addresses},
+    metrics::Source,
     node::Node,
     service::Service,
 };
@@ -13,7 +14,11 @@ use tokio::{
     task::JoinSet,
     time::{Instant, interval},
 };
-use weft_proto::{Incoming, Listen, rpc};
+use weft_proto::{
+    Incoming, Listen,
+    metrics::Server,
+    rpc::{self, Services},
+};
 use weft_types::{Error, NodeId, Result};
 
 /// A running agent.
@@ -25,6 +30,7 @@ pub struct Agent {
     stop: Stopper,
     data_address: String,
     control_address: String,
+    metrics_address: Option<String>,
 }
 
 /// A handle that stops an agent.
@@ -73,14 +79,23 @@ impl Agent {
         let data_address = advertised(&node.config.data_advertise, "data_advertise", data.as_ref())?;
         let control_address = advertised(&node.config.control_advertise, "control_advertise", control.as_ref())?;
         tracing::info!(data = %data_address, control = %control_address, "listening");
+        let metrics = Server::listen(node.seams.net.as_ref(), &node.config.metrics).await?;
+        let metrics_address = metrics.as_ref().map(|metrics| metrics.address().to_owned());
 
-        let mut services = JoinSet::new();
+        let (mut services, calls) = (JoinSet::new(), Services::new().with(rpc::agent_server(Service(Arc::clone(&node)))));
+        if let Some(metrics) = metrics {
+            services.spawn(serve_metrics(Arc::clone(&node), metrics, Source::new(Arc::clone(&node), calls.meters())));
+        }
         services.spawn(serve_data(Arc::clone(&node), data));
-        services.spawn(serve_control(Arc::clone(&node), control));
+        services.spawn(serve_control(Arc::clone(&node), control, calls));
         services.spawn(keep_house(Arc::clone(&node)));
-        let addresses = Addresses { data: data_address.clone(), control: control_address.clone() };
+        let addresses = Addresses {
+            data: data_address.clone(),
+            control: control_address.clone(),
+            metrics: metrics_address.clone().unwrap_or_default(),
+        };
         services.spawn(stay_registered(Arc::clone(&node), addresses));
-        Ok(Self { node, services, stop: Stopper(stop), data_address, control_address })
+        Ok(Self { node, services, stop: Stopper(stop), data_address, control_address, metrics_address })
     }
 
     /// The address on which the agent accepts data connections.
@@ -91,6 +106,11 @@ impl Agent {
     /// The address on which the agent accepts gRPC calls.
     pub fn control_address(&self) -> &str {
         &self.control_address
+    }
+
+    /// The address of its metrics, if it serves them.
+    pub fn metrics_address(&self) -> Option<&str> {
+        self.metrics_address.as_deref()
     }
 
     /// The node's number; `None` before its first registration.
@@ -167,8 +187,12 @@ async fn serve_data(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
     }
 }
 
-async fn serve_control(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
-    let services = rpc::Services::new().with(rpc::agent_server(Service(Arc::clone(&node))));
+async fn serve_metrics(node: Arc<Node>, server: Server, source: Source) -> Result<()> {
+    server.serve(Arc::new(source), node.stopped()).await;
+    Ok(())
+}
+
+async fn serve_control(node: Arc<Node>, listener: Box<dyn Listen>, services: Services) -> Result<()> {
     let security = node.security.clone();
     rpc::serve(services, listener, security, async move { node.stopped().await }).await
 }

@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use weft_proto::{Peer, Security, certs};
+use weft_proto::{Peer, Security, certs, metrics};
 use weft_types::{ByteSize, ClusterId, Error, RATE_MIN, Result};
 
 /// An agent's settings.
@@ -47,6 +47,10 @@ pub struct AgentConfig {
     /// Address at which the coordinator reaches `control_listen`, if it differs. Required if `control_listen` is a wildcard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_advertise: Option<String>,
+    /// Address for Prometheus, `host:port`: `GET /metrics` over plain HTTP, without authentication. Port 0 takes a free port; `weft node ls
+    /// --json` and the log tell it. `off`: no metrics.
+    #[serde(default = "default_metrics")]
+    pub metrics: String,
     /// Directory of the file `agent`: the node's number, its cluster, the highest epoch, its disks.
     pub state_dir: PathBuf,
     /// Directories, one for each disk. In production, each should be a separate file system.
@@ -146,6 +150,10 @@ pub struct Limits {
     pub quarantine_free_percent: u32,
 }
 
+fn default_metrics() -> String {
+    metrics::ANY_PORT.into()
+}
+
 fn default_place() -> String {
     "default".into()
 }
@@ -182,6 +190,7 @@ impl AgentConfig {
                 return Err(Error::invalid(format!("the {what}'s name is invalid: use 1 to 255 printable characters")));
             }
         }
+        metrics::check_address(&self.metrics)?;
         if self.coordinators.is_empty() {
             return Err(Error::invalid("no coordinator is set: add coordinators = [\"host:port\"]"));
         }
@@ -251,8 +260,9 @@ mod tests {
     #[test]
     fn invalid_settings_are_refused_and_valid_ones_named() {
         type Spoil = fn(&mut AgentConfig);
-        let spoils: [(Spoil, &str); 9] = [
+        let spoils: [(Spoil, &str); 10] = [
             (|c| c.name = "Node 7".into(), "node-07"),
+            (|c| c.metrics = "on".into(), "or off"),
             (|c| c.disks.clear(), "disks = "),
             (|c| c.disks.push("/srv/weft/a".into()), "twice"),
             (|c| c.insecure = false, "certificates = "),

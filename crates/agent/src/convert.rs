@@ -8,7 +8,7 @@
 use crate::{
     Limits,
     admission::capacity,
-    line::BothWays,
+    both_ways::BothWays,
     node::Node,
     spool::{KeptFree, SpoolRoom},
 };
@@ -78,7 +78,10 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
              limits.memory_budget or limits.repair_percent"
         )));
     }
-    let busy = |_| Error::retry(format!("busy: {at_once} conversions are already running"));
+    let busy = |_| {
+        node.admission.was_busy(PRECEDENCE.class);
+        Error::retry(format!("busy: {at_once} conversions are already running"))
+    };
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
     let memory_bytes = memory_bytes_each(&own, at_once);
     let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes, ..Demand::default() })?;
@@ -136,7 +139,12 @@ fn conversion(
         coordinators: node.config.coordinators.clone(),
         security: node.security.clone(),
         net: Arc::clone(&node.seams.net),
-        node_link: Arc::new(BothWays::new(&node.throttles, PRECEDENCE, node.limit.extra_stall(PRECEDENCE.class))),
+        node_link: Arc::new(BothWays::new(
+            &node.throttles,
+            PRECEDENCE,
+            node.limit.extra_stall(PRECEDENCE.class),
+            node.meter.of(PRECEDENCE.class).traffic.of_task(),
+        )),
         seed: node.draw(|random| random.random()),
         disk_mode: node.seams.disk_mode,
         spool_dir: spool.dir(),

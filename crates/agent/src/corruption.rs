@@ -2,14 +2,21 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 use weft_proto::v1;
-use weft_types::{BlockId, Error, Span};
+use weft_types::{BlockId, Error, PAGE_LEN, Span};
 
 /// Findings since the last successful heartbeat: runs of corrupt bytes, by block and first byte.
 #[derive(Debug, Default)]
-pub(crate) struct Findings(Mutex<BTreeMap<(BlockId, u64), Finding>>);
+pub(crate) struct Findings {
+    untold: Mutex<BTreeMap<(BlockId, u64), Finding>>,
+    /// Corrupt pages found since the agent started.
+    pages: AtomicU64,
+}
 
 #[derive(Debug, Clone)]
 struct Finding {
@@ -26,6 +33,7 @@ impl Findings {
     /// Records that these bytes of a block are corrupt.
     pub(crate) fn add(&self, block: BlockId, bytes: Span, error: &Error) {
         tracing::error!(%block, first_byte = bytes.start, end = bytes.end, %error, "found a corrupt block");
+        self.pages.fetch_add(bytes.len().div_ceil(PAGE_LEN), Relaxed);
         let mut findings = self.lock();
         if findings.len() < FINDINGS_MAX {
             findings.entry((block, bytes.start)).or_insert_with(|| Finding { bytes, message: error.message.clone() });
@@ -54,8 +62,13 @@ impl Findings {
         }
     }
 
+    /// Corrupt pages found since the agent started; a page that another task finds again counts again.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.load(Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(BlockId, u64), Finding>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -71,6 +84,7 @@ mod tests {
             let block = BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 };
             findings.add(block, Span::new(0, 4096), &Error::corrupt("its checksum"));
         }
+        assert_eq!(findings.pages(), 1500);
         let first = findings.report();
         assert_eq!(first.len(), REPORTED_MAX);
         findings.told(&first);

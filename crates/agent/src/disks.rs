@@ -20,7 +20,7 @@ use std::{
 };
 use tokio::time::Instant;
 use weft_proto::v1;
-use weft_store::{BlockReader, BlockStore, Capacity, NewDisk, Quarantined};
+use weft_store::{BlockReader, BlockStore, Capacity, DeviceErrors, NewDisk, Quarantined};
 use weft_types::{BlockId, ByteSize, ClusterId, Error, GarbageReason, Reaction, Result};
 
 /// All disks of a node, including failed ones.
@@ -35,6 +35,13 @@ struct Disk {
     freed: Quota,
     unexpected: Quota,
     line: Arc<Line>,
+}
+
+/// What metrics show of a disk.
+pub(crate) struct Shown {
+    pub(crate) report: v1::Disk,
+    pub(crate) fsyncs: u64,
+    pub(crate) errors: DeviceErrors,
 }
 
 /// The result of opening a block.
@@ -94,6 +101,16 @@ impl Disks {
     /// The disks as reported to the coordinator. A disk that was never opened has no id and is left out.
     pub(crate) fn report(&self) -> Vec<v1::Disk> {
         self.0.iter().filter(|disk| !disk.id.is_empty()).map(Disk::report).collect()
+    }
+
+    /// What metrics show of each disk, also of those that were never opened.
+    pub(crate) fn shown(&self) -> Vec<Shown> {
+        let shown = |disk: &Disk| Shown {
+            report: disk.report(),
+            fsyncs: disk.store.as_ref().map_or(0, |store| store.fsyncs()),
+            errors: disk.store.as_ref().map(|store| store.errors()).unwrap_or_default(),
+        };
+        self.0.iter().map(shown).collect()
     }
 
     /// The number of fsyncs on all disks since they were opened.

@@ -14,6 +14,7 @@
 mod admission;
 mod agent;
 mod block_source;
+mod both_ways;
 mod config;
 mod convert;
 mod corruption;
@@ -22,6 +23,8 @@ mod limit;
 mod line;
 mod link;
 mod membership;
+mod meter;
+mod metrics;
 mod node;
 mod open;
 mod pages;
@@ -44,6 +47,7 @@ mod wire;
 
 pub use agent::{Agent, MemoryGauge, Stopper};
 pub use config::{AgentConfig, Limits, Throttle};
+pub use metrics::FAMILIES as METRICS;
 pub use seams::{LocalDisks, OpenDisk, OpenedDisk, Seams};
 pub use state::node_of;
 pub use weft_proto::{DiskDelay, DiskMode};

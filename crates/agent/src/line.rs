@@ -1,8 +1,7 @@
 //! Resources that tasks of all classes share: a disk, the uplink, the downlink, or a rate limit. Foreground tasks pass at once; lower
 //! classes take turns. [`weft_engine::classes::Turns`] decides whose turn it is; here tasks wait for it.
 
-use crate::throttle::{Bucket, Throttles};
-use async_trait::async_trait;
+use crate::{meter::CLASSES, throttle::Bucket};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -20,7 +19,6 @@ use weft_engine::{
     classes::{FRAME_BYTES_MAX, Ticket, Turns, frame_bytes},
 };
 use weft_plan::{Class, Precedence};
-use weft_proto::{ExtraStall, NodeLink};
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
 /// How often a waiting task checks whether another class holds it back, so that its reports stay true.
@@ -39,6 +37,8 @@ pub(crate) struct Line {
     bounds: RwLock<BTreeMap<Bound, Arc<Line>>>,
     /// The time that tasks have waited for [`Bound::BelowForeground`], microseconds.
     limited_us: AtomicU64,
+    /// The time that tasks have waited for their turns, microseconds, by class.
+    waited_us: [AtomicU64; CLASSES.len()],
 }
 
 /// The classes of a rate limit.
@@ -86,7 +86,8 @@ impl Line {
     /// A line with this rate limit, in bytes a second, or with none.
     pub(crate) fn new(rate: Option<ByteSize>) -> Arc<Self> {
         let (queue, begin, bounds) = (Mutex::default(), Instant::now(), RwLock::default());
-        Arc::new(Self { queue, begin, rate: rate.map(Bucket::new), bounds, limited_us: AtomicU64::default() })
+        let (limited_us, waited_us) = (AtomicU64::default(), Default::default());
+        Arc::new(Self { queue, begin, rate: rate.map(Bucket::new), bounds, limited_us, waited_us })
     }
 
     /// Sets a rate limit, in bytes a second; `None` removes it. A change counts for tasks that wait, too.
@@ -123,13 +124,24 @@ impl Line {
         Duration::from_micros(self.limited_us.load(Relaxed))
     }
 
+    /// The time that tasks of a class have waited for their turns.
+    pub(crate) fn waited(&self, class: Class) -> Duration {
+        Duration::from_micros(self.waited_us[class as usize].load(Relaxed))
+    }
+
     async fn turn(&self, of: Precedence, hold: &Hold) -> Turn<'_> {
         let (mut turn, come) = self.ask(of);
+        let mut waits_since = None;
         while let Some((look_at, held_back)) = self.look(&turn) {
+            waits_since.get_or_insert_with(Instant::now);
             let _held_back = held_back.then(|| hold.begin());
             let _looked = timeout_at(look_at, come.notified()).await.is_ok();
         }
-        turn.since = Some(Instant::now());
+        let now = Instant::now();
+        if let Some(since) = waits_since {
+            self.waited_us[of.class as usize].fetch_add((now - since).as_micros() as u64, Relaxed);
+        }
+        turn.since = Some(now);
         turn
     }
 
@@ -286,41 +298,6 @@ impl Passage {
     }
 }
 
-/// The way of a conversion's slices through the node's uplink and downlink.
-pub(crate) struct BothWays {
-    uplink: Passage,
-    downlink: Passage,
-    extra_stall: ExtraStall,
-}
-
-impl BothWays {
-    pub(crate) fn new(throttles: &Throttles, of: Precedence, extra_stall: ExtraStall) -> Self {
-        let hold = Hold::default();
-        let [uplink, downlink] =
-            [&throttles.uplink, &throttles.downlink].map(|line| Passage::new(line, of).of_port(hold.clone()));
-        Self { uplink, downlink, extra_stall }
-    }
-}
-
-#[async_trait]
-impl NodeLink for BothWays {
-    async fn send(&self, bytes: u64) {
-        self.uplink.pass(bytes).await;
-    }
-
-    async fn received(&self, bytes: u64) {
-        self.downlink.received(bytes).await;
-    }
-
-    fn is_held_back(&self) -> bool {
-        self.uplink.hold.is_held_back()
-    }
-
-    fn extra_stall(&self) -> ExtraStall {
-        self.extra_stall.clone()
-    }
-}
-
 /// Splits a slice of `sub_blocks` sub-blocks into the parts that pass a disk at once: frames, of whole checksum pages.
 pub(crate) fn parts(slice: Span, sub_blocks: usize, of: Precedence) -> impl Iterator<Item = Span> {
     let width = (sub_blocks as u64).max(1);
@@ -459,6 +436,23 @@ mod tests {
         drop(waits);
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert!((3.7..4.1).contains(&seconds(&repair).await) && !repair.hold.is_held_back());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_a_turn_are_counted_by_class() {
+        let line = Line::new(None);
+        let [reader, repair] = [Class::Foreground, Class::Repair].map(|class| passage(&line, class));
+        repair.pass(FRAME_BYTES_MAX).await;
+        assert_eq!(line.waited(Class::Repair), Duration::ZERO);
+        let reads = reader.turn().await;
+        let waiting = tokio::spawn(async move { repair.turn().await.passed(1) });
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        reads.passed(4 * KIB);
+        waiting.await.unwrap();
+        // It gets its share of the time before the reader has ended.
+        let waited = line.waited(Class::Repair);
+        assert!(waited >= Duration::from_millis(10) && waited < Duration::from_secs(2), "{waited:?}");
+        assert_eq!(line.waited(Class::Foreground), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,6 +20,8 @@ use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 pub(crate) struct Addresses {
     pub(crate) data: String,
     pub(crate) control: String,
+    /// Empty if it serves no metrics.
+    pub(crate) metrics: String,
 }
 
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
@@ -112,6 +114,7 @@ async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequ
         incarnation: known.incarnation,
         high_water: known.high_water,
         coding_bytes_per_s: node.coding_bytes_per_s,
+        metrics_address: addresses.metrics.clone(),
     })
 }
 

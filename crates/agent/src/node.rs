@@ -7,6 +7,7 @@ use crate::{
     corruption::Findings,
     disks::Disks,
     limit::Limit,
+    meter::Meter,
     partial::Partials,
     reception::Reception,
     removal::Bounds,
@@ -46,6 +47,8 @@ pub(crate) struct Node {
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) tasks: Tasks,
     pub(crate) throttles: Throttles,
+    /// What is counted for metrics and for nothing else.
+    pub(crate) meter: Meter,
     /// Input bytes a second of a stage, for each output row, measured at start-up; 0 if unknown.
     pub(crate) coding_bytes_per_s: u64,
     /// Held by a probe that sends or receives.
@@ -103,6 +106,7 @@ impl Node {
             buffers: Buffers::within(READ_MEMORY_BYTES),
             tasks: Tasks::default(),
             throttles: Throttles::new(&config.throttle),
+            meter: Meter::default(),
             coding_bytes_per_s: speed::coding_bytes_per_s(&config.throttle),
             probing: Arc::new(Semaphore::new(1)),
             converting: Arc::new(Semaphore::new(convert::at_once(&limits))),
@@ -188,6 +192,11 @@ impl Node {
 
     fn cluster_limits(&self) -> MutexGuard<'_, ClassLimits> {
         self.cluster_limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many conversions run.
+    pub(crate) fn conversions(&self) -> usize {
+        convert::at_once(&self.config.limits).saturating_sub(self.converting.available_permits())
     }
 
     /// Refuses an epoch that has ended, and makes a new one durable before the agent acts on it.

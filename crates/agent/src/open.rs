@@ -64,7 +64,7 @@ pub(crate) async fn open(node: &Arc<Node>, task: Task, request: OpenRequest) -> 
 
     let stall_ms = if request.stall_ms == 0 { STALL_DEFAULT_MS } else { request.stall_ms };
     let stall = Stall::of_task(stall_ms, request.extra_stall_ms, node.limit.extra_stall(task.precedence().class));
-    let traffic = Arc::new(Traffic::default());
+    let traffic = Arc::new(node.meter.of(task.precedence().class).traffic.of_task());
     let ends = LinkEnds { node, registration: &registration, task: &task, task_bytes: &request.task, stall, traffic: &traffic };
     let (links, guests) = ends.make(&request.peers)?;
 

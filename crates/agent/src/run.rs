@@ -1,6 +1,6 @@
 //! Runs one open task and reports its events.
 
-use crate::{DiskMode, block_source::OpenBlock, node::Node, open::OpenTask, store_sink::Target, wire};
+use crate::{DiskMode, block_source::OpenBlock, meter::Outcome, node::Node, open::OpenTask, store_sink::Target, wire};
 use std::{
     collections::BTreeMap,
     sync::{Arc, PoisonError},
@@ -54,10 +54,12 @@ pub(crate) async fn run(
     if let Some(cause) = errors.first() {
         node.reception.fail(plan, cause.clone());
     }
-    let traffic = Arc::clone(&open.traffic);
+    let (traffic, class) = (Arc::clone(&open.traffic), open.task.precedence().class);
     let mut harvest = harvest(open, node.seams.disk_mode).await;
     let stages = observer.times().into_iter().map(Into::into).collect();
     errors.append(&mut harvest.errors);
+    let stored = harvest.stored.iter().map(|block| block.len);
+    node.meter.of(class).ended(Outcome::of(!errors.is_empty(), cancelled), stored);
     match errors.first() {
         // The usual cause is that another node was busy or failed.
         Some(_) if cancelled => tracing::debug!(%plan, "a task was cancelled"),

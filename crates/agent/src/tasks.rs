@@ -100,6 +100,13 @@ impl Tasks {
         None
     }
 
+    /// How many tasks are open (or being opened) and wait for their start, and how many run.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let tasks = self.lock();
+        let running = tasks.values().filter(|entry| matches!(entry, Entry::Running { .. })).count();
+        (tasks.len() - running, running)
+    }
+
     /// Whether the node has no task.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()

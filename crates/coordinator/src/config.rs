@@ -8,7 +8,7 @@ use std::{
 };
 use weft_control::options::check_slice_len;
 use weft_meta::PolicyRecord;
-use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
+use weft_proto::{Peer, Security, certs::CertificateFiles, metrics, security::HANDSHAKE_TIMEOUT};
 use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, RebuildReserve, Result};
 
@@ -35,6 +35,9 @@ const REPAIR_STALL_MIN_MS: u64 = 500;
 pub struct CoordinatorConfig {
     /// Address for agents and clients, `host:port`. Port 0 takes a free port.
     pub listen: String,
+    /// Address for Prometheus, `host:port`: `GET /metrics` over plain HTTP, without authentication. Port 0 takes a free port; `weft cluster
+    /// status --json` and the log tell it. `off`: no metrics.
+    pub metrics: String,
     /// Directory of the metadata.
     pub dir: PathBuf,
     /// Id of the cluster. Metadata of another cluster is refused. A new cluster without this setting draws an id.
@@ -118,6 +121,7 @@ impl Default for CoordinatorConfig {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:7400".into(),
+            metrics: metrics::ANY_PORT.into(),
             dir: PathBuf::from("coordinator"),
             cluster: None,
             certificates: None,
@@ -202,6 +206,7 @@ impl CoordinatorConfig {
                 self.rebuild_reserve
             )));
         }
+        metrics::check_address(&self.metrics)?;
         self.limits.check()?;
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
@@ -308,6 +313,7 @@ mod tests {
 
         let wrong = |config: CoordinatorConfig| config.check().unwrap_err().message;
         assert!(wrong(CoordinatorConfig { slice_len: ByteSize(1000), ..config.clone() }).contains("slice_len is 1000"));
+        assert!(wrong(CoordinatorConfig { metrics: "7401".into(), ..config.clone() }).contains("metrics is '7401'"));
         assert!(wrong(CoordinatorConfig { down_after_ms: 1500, ..config.clone() }).contains("down_after_ms"));
         assert!(wrong(CoordinatorConfig { repair_stall_ms: 100, ..config.clone() }).contains("repair_stall_ms is 100"));
         assert!(

@@ -14,6 +14,8 @@ use crate::{
     links,
     members::Members,
     membership::{self, MembershipService},
+    meter::Meter,
+    metrics::Source,
     orphans,
     puts::under_way::Puts,
     read::under_way::Reads,
@@ -33,7 +35,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use weft_control::known::Known;
 use weft_meta::{Meta, MetaMode, NewCluster, SqliteMeta};
 use weft_plan::ProofKey;
-use weft_proto::{LogCauses, Net, rpc};
+use weft_proto::{LogCauses, Net, metrics::Server, rpc};
 use weft_types::{Clock, ClusterId, Error, Result, Seed};
 
 /// How often the coordinator checks for silent nodes.
@@ -65,6 +67,11 @@ pub struct Coordinator {
 impl Coordinator {
     /// Opens the metadata, begins a new epoch, and serves agents and clients.
     pub async fn start(config: CoordinatorConfig, seams: Seams) -> Result<Self> {
+        Self::begin(config, seams).await.map(|(coordinator, _)| coordinator)
+    }
+
+    /// Also returns its state.
+    pub(crate) async fn begin(config: CoordinatorConfig, seams: Seams) -> Result<(Self, Arc<Shared>)> {
         config.check()?;
         let security = config.security()?;
         if security.is_insecure() {
@@ -77,6 +84,7 @@ impl Coordinator {
         let listener = (seams.net.listen(&config.listen).await)
             .map_err(|error| Error::fatal(format!("cannot listen on {}: {error}", config.listen)))?;
         let address = listener.local_address().map_err(|error| Error::fatal(format!("cannot listen: {error}")))?;
+        let metrics = Server::listen(seams.net.as_ref(), &config.metrics).await?;
         // Only the process that holds the port may lead: a second one that is started by mistake must not replace the
         // first.
         let epoch = meta.become_leader().await?;
@@ -122,6 +130,8 @@ impl Coordinator {
             started,
             stop: stop.clone(),
             known: Known::new(proof_key(seams.seed)),
+            meter: Meter::default(),
+            metrics_address: metrics.as_ref().map(|metrics| metrics.address().to_owned()).unwrap_or_default(),
             rng: Mutex::new(rng),
             plans: AtomicU32::new(1),
             codes: Mutex::new(BTreeMap::new()),
@@ -143,9 +153,13 @@ impl Coordinator {
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));
+        if let Some(metrics) = metrics {
+            let source = Arc::new(Source { shared: Arc::clone(&shared), calls: services.meters() });
+            tokio::spawn(metrics.serve(source, wait_for_stop(stopped.clone())));
+        }
         let cluster = shared.cluster.id;
         let serving = tokio::spawn(rpc::serve(services, listener, security, wait_for_stop(stopped)));
-        Ok(Self { address, cluster, epoch: epoch.0, stop, serving })
+        Ok((Self { address, cluster, epoch: epoch.0, stop, serving }, shared))
     }
 
     /// Its address.

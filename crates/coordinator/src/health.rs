@@ -6,7 +6,7 @@
 mod answer;
 pub(crate) mod state;
 
-pub(crate) use answer::{bad_blocks, reply};
+pub(crate) use answer::{Summary, bad_blocks, reply, summary};
 
 use crate::{compute::compute, rebuild::owner::Of, shared::Shared};
 use std::{

@@ -24,6 +24,7 @@
 //! | `pages` | metadata records, read page by page |
 //! | `sweep` | expired leases, dropped allocations, garbage |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
+//! | `meter`, `metrics` | what is counted, and what Prometheus reads |
 //! | `validate`, `show`, `service` | checks of requests, answers, the service for clients |
 //!
 //! After a restart the coordinator leads in a new epoch. Puts continue: ended stripes stay, an unfinished one starts
@@ -51,6 +52,8 @@ mod limit;
 mod links;
 mod members;
 mod membership;
+mod meter;
+mod metrics;
 mod objects;
 mod options;
 mod orphans;
@@ -72,3 +75,4 @@ mod validate;
 
 pub use config::CoordinatorConfig;
 pub use coordinator::{Coordinator, Seams};
+pub use metrics::FAMILIES as METRICS;

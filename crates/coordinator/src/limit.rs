@@ -7,7 +7,7 @@ mod shown;
 pub(crate) mod state;
 mod work;
 
-pub(crate) use shown::{least_ms, reply, text};
+pub(crate) use shown::{least_ms, lowest, reply, text};
 
 use crate::{members::Session, shared::Shared};
 use futures::{StreamExt as _, stream::FuturesUnordered};

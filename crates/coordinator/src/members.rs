@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) record: NodeRecord,
     /// The machine from which it calls.
     pub(crate) host: String,
+    /// Where its agent serves metrics; empty if it does not.
+    pub(crate) metrics_address: String,
 }
 
 impl std::fmt::Debug for Session {
@@ -170,6 +172,11 @@ impl Members {
         let (state, now) = (self.lock(), self.started.now());
         let up = state.sessions.iter().filter(|(node, _)| state.known.is_up(**node, now));
         up.map(|(node, session)| (*node, session.host.clone())).collect()
+    }
+
+    /// Where the node's agent serves metrics; empty if it does not, or is down.
+    pub(crate) fn metrics_address(&self, node: NodeId) -> String {
+        self.session(node).map(|session| session.metrics_address).unwrap_or_default()
     }
 
     /// Whether the node has registered again since the session began.

@@ -61,8 +61,9 @@ impl MembershipService {
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
         shared.stragglers().forget(record.id);
-        let host = host(&caller.address);
-        shared.members.registered(Session { link_key, channel, record, host }, &asked.disks, asked.coding_bytes_per_s);
+        let (host, metrics_address) = (host(&caller.address), asked.metrics_address);
+        let session = Session { link_key, channel, record, host, metrics_address };
+        shared.members.registered(session, &asked.disks, asked.coding_bytes_per_s);
         drop(recording);
         Ok(reply)
     }
@@ -112,7 +113,8 @@ impl MembershipService {
         let texts =
             asked.disks.iter().flat_map(|disk| [&disk.id, &disk.path]).chain([&asked.data_address, &asked.control_address]);
         let mut texts = texts.map(|text| text.len());
-        if asked.disks.len() > DISKS_MAX || texts.any(|len| len == 0 || len > TEXT_BYTES_MAX) {
+        let is_wrong = texts.any(|len| len == 0 || len > TEXT_BYTES_MAX) || asked.metrics_address.len() > TEXT_BYTES_MAX;
+        if asked.disks.len() > DISKS_MAX || is_wrong {
             return Err(Error::invalid(format!(
                 "node {}: its addresses, and the ids and paths of its disks (at most {DISKS_MAX}), must have 1 to {TEXT_BYTES_MAX} bytes",
                 asked.name

@@ -5,7 +5,9 @@ pub(crate) mod under_way;
 use crate::{
     compute::compute,
     delegations::Delegation,
-    membership, options,
+    membership,
+    meter::PlanKind,
+    options,
     shared::Shared,
     show, sign,
     supervise::{self, IsSpare},
@@ -196,7 +198,7 @@ fn plan(shared: &Shared, ask: &PlanRequest, view: &View) -> Result<PlannedRead> 
         let stripe = ask.stripe();
         (shared.run(ask.precedence(), &stripe.layout.layout, slice_len), shared.draw_client())
     };
-    let plan = || ask.plan(view, &shared.network_of_helpers(), &shared.known, frame);
+    let plan = || shared.meter.plan(PlanKind::Read, || ask.plan(view, &shared.network_of_helpers(), &shared.known, frame));
     // A plain read is planned faster than the thread could be handed over.
     if ask.is_plain(view) { plan() } else { compute(plan) }
 }

@@ -6,6 +6,7 @@ pub(crate) mod shares;
 use crate::{
     compute::compute,
     membership,
+    meter::{PlanKind, scheme_of},
     shared::Shared,
     sign::{self, StoreOrder},
     supervise::{self, IsSpare},
@@ -70,7 +71,7 @@ impl Rebuilder<'_> {
     /// repair are committed.
     pub(crate) async fn run(self, request: Request, mut tell: impl FnMut(Told<'_>) + Send) -> Result<Rebuilt> {
         let (shared, object, stripe) = (self.shared, request.object.clone(), request.stripe.id);
-        let mut machine = rebuild::Rebuild::new(request);
+        let (mut machine, mut scheme) = (rebuild::Rebuild::new(request), String::new());
         let mut event = Event::Begin;
         loop {
             let view = shared.members.view();
@@ -90,17 +91,18 @@ impl Rebuilder<'_> {
                     }
                     Action::Suspect(node) => shared.members.suspect(node),
                     Action::End(result) => return result,
-                    asked => answer = Some(self.answer(asked, &machine, &view, &mut tell).await),
+                    asked => answer = Some(self.answer(asked, &mut scheme, &machine, &view, &mut tell).await),
                 }
             }
             event = answer.flatten().ok_or_else(|| Error::fatal("internal error: a rebuild waits for nothing"))?;
         }
     }
 
-    /// Carries out an action that requires an answer.
+    /// Carries out an action that requires an answer. `scheme` is that of the last plan that ran.
     async fn answer(
         self,
         action: Action,
+        scheme: &mut String,
         machine: &rebuild::Rebuild,
         view: &View,
         tell: &mut (impl FnMut(Told<'_>) + Send),
@@ -113,9 +115,23 @@ impl Rebuilder<'_> {
                 Event::Released
             }
             Action::Plan(ask) => Event::Planned(self.plan(&ask, view).map(Box::new)),
-            Action::Run(planned) => Event::Ran(self.run_plan(machine, &planned, tell).await),
+            Action::Run(planned) => {
+                scheme_of(&planned, &request.options.scheme).clone_into(scheme);
+                let ran = self.run_plan(machine, &planned, tell).await;
+                if !request.purpose.is_put() && ran.as_ref().map_or(true, Report::any_failed) {
+                    self.shared.meter.repair_failed(scheme);
+                }
+                Event::Ran(ran)
+            }
             Action::LookUp => Event::LookedUp(self.look_up(request.stripe.id).await),
-            Action::Commit { new, old } => Event::Committed(self.commit(&request.object, new, old).await),
+            Action::Commit { new, old } => {
+                let bytes = request.stripe.layout.block_len(new.block.index.into());
+                let committed = self.commit(&request.object, new, old).await;
+                if committed.is_ok() {
+                    self.shared.meter.rebuilt(scheme, bytes);
+                }
+                Event::Committed(committed)
+            }
             Action::Warn(_) | Action::Resumed(_) | Action::Suspect(_) | Action::End(_) => return None,
         })
     }
@@ -151,7 +167,8 @@ impl Rebuilder<'_> {
     fn plan(self, ask: &PlanRequest, view: &View) -> Result<Planned> {
         let stripe = ask.stripe();
         let run = |slice_len| self.shared.run(ask.precedence(), &stripe.layout.layout, slice_len);
-        compute(|| ask.plan(view, &self.shared.network_of_helpers(), &self.shared.known, run))
+        let plan = || ask.plan(view, &self.shared.network_of_helpers(), &self.shared.known, run);
+        compute(|| self.shared.meter.plan(PlanKind::Repair, plan))
     }
 
     /// Runs a plan, and records the bad blocks that it finds.

@@ -1,6 +1,8 @@
 //! The state that all parts of a coordinator share.
 
-use crate::{config::CoordinatorConfig, in_flight::InFlight, members::Members, puts::under_way::Puts, started::Started};
+use crate::{
+    config::CoordinatorConfig, in_flight::InFlight, members::Members, meter::Meter, puts::under_way::Puts, started::Started,
+};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -62,6 +64,10 @@ pub(crate) struct Shared {
     pub(crate) codes: Mutex<BTreeMap<String, SharedCode>>,
     /// The caches of planning.
     pub(crate) known: Known,
+    /// What is counted for metrics and for nothing else.
+    pub(crate) meter: Meter,
+    /// Where the coordinator serves metrics; empty if it does not.
+    pub(crate) metrics_address: String,
 }
 
 impl Shared {

@@ -173,7 +173,7 @@ pub(crate) fn state(status: &MemberStatus) -> NodeState {
 }
 
 /// A node.
-pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, garbage: &[GarbageTotal]) -> v1::Node {
+fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, garbage: &[GarbageTotal]) -> v1::Node {
     let record = &status.record;
     let disk = |disk: &weft_types::DiskRecord| {
         let state = status.disks.get(&disk.number).copied().unwrap_or_default();
@@ -206,6 +206,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, ga
         blocks: record.disks.iter().filter_map(|disk| blocks.get(&disk.number)).sum(),
         coding_bytes_per_s: status.coding_bytes_per_s,
         fsyncs: status.fsyncs,
+        metrics_address: shared.members.metrics_address(record.id),
         garbage_blocks: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.blocks).sum(),
         garbage_bytes: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.bytes).sum(),
     }
@@ -224,6 +225,7 @@ pub(crate) fn identity(shared: &Shared) -> v1::StatusReply {
         incarnation: shared.cluster.incarnation.clone(),
         insecure: shared.security.is_insecure(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        metrics_address: shared.metrics_address.clone(),
         ..v1::StatusReply::default()
     }
 }
@@ -236,7 +238,7 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
     let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
     let statuses = shared.members.statuses();
     Ok(v1::StatusReply {
-        nodes: statuses.iter().map(|status| node(status, &blocks, &garbage)).collect(),
+        nodes: statuses.iter().map(|status| node(shared, status, &blocks, &garbage)).collect(),
         objects: totals.objects,
         stripes: totals.stripes,
         data_bytes: totals.data_bytes,

@@ -7,6 +7,7 @@ use crate::{
     budget::{Arriving, Budget, Charge, identity},
     connections::{Call, Connection},
     log_rate::LogRate,
+    metrics::CallMeter,
     rpc::MESSAGE_BYTES_MAX,
     security::Peer,
     status::to_status,
@@ -25,6 +26,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
+use tokio::time::Instant;
 use tonic::{Status, body::Body, server::NamedService};
 use tower::{ServiceExt, util::BoxCloneSyncService};
 use weft_types::{Error, Result};
@@ -183,6 +185,7 @@ pub struct Services {
 struct Offered {
     callers: Callers,
     service: Service,
+    meter: Arc<CallMeter>,
 }
 
 type Service = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible>;
@@ -205,10 +208,16 @@ impl Services {
     {
         for (_, call, callers, request_bytes_max) in CALLS.into_iter().filter(|(name, ..)| *name == S::NAME) {
             let service = BoxCloneSyncService::new(service.clone().bounded(request_bytes_max));
-            self.by_path.insert(format!("/{}/{call}", S::NAME), Offered { callers, service });
+            let meter = Arc::new(CallMeter::of(S::NAME, call));
+            self.by_path.insert(format!("/{}/{call}", S::NAME), Offered { callers, service, meter });
         }
         self.calls_per_connection_max = self.calls_per_connection_max.max(S::CALLS_PER_CONNECTION_MAX);
         self
+    }
+
+    /// What is counted of each call, for metrics.
+    pub fn meters(&self) -> Vec<Arc<CallMeter>> {
+        self.by_path.values().map(|offered| Arc::clone(&offered.meter)).collect()
     }
 
     /// The most concurrent calls on one connection.
@@ -219,7 +228,7 @@ impl Services {
     /// Handles a call, or refuses it with a gRPC status.
     pub(crate) fn answer(&self, request: http::Request<Body>, is_insecure: bool) -> Answering {
         let path = request.uri().path();
-        let Some(Offered { callers, service }) = self.by_path.get(path) else {
+        let Some(Offered { callers, service, meter }) = self.by_path.get(path) else {
             let path: String = path.chars().take(80).collect();
             return refused(&Status::unimplemented(format!("there is no call {path} here")));
         };
@@ -230,16 +239,22 @@ impl Services {
             if let Some(left_out) = self.refused.admit() {
                 tracing::warn!(%path, address, %error, left_out, "refused a call");
             }
+            meter.failed(error.reaction);
             return refused(&to_status(&error));
         }
         let charge = match self.budget.call(identity(peer, address), request.headers()) {
             Ok(charge) => charge,
-            Err(error) => return refused(&to_status(&error)),
+            Err(error) => {
+                meter.failed(error.reaction);
+                return refused(&to_status(&error));
+            }
         };
         let call = connection.map(Connection::call);
         let answering = service.clone().oneshot(request.map(|body| Body::new(Arriving::new(body, Arc::clone(&charge)))));
+        let (meter, begin) = (Arc::clone(meter), Instant::now());
         Box::pin(async move {
             let answer = answering.await?;
+            meter.answered(begin.elapsed(), Status::from_header_map(answer.headers()).as_ref());
             Ok::<_, Infallible>(answer.map(|body| Body::new(Answer { body, _call: call, _charge: charge })))
         })
     }
@@ -278,7 +293,6 @@ mod tests {
     use super::*;
     use crate::{from_status, v1};
     use std::{collections::BTreeSet, time::Duration};
-    use tokio::time::Instant;
     use tonic::{Request, Response};
     use weft_types::Reaction;
 

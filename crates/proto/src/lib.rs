@@ -8,6 +8,7 @@
 //! | [`v1`], [`rpc`], [`status`] | the control plane: messages, servers and channels, errors |
 //! | [`frame`], [`link`], [`pool`] | the data plane: frames, one link of a plan, kept connections |
 //! | [`token`], [`task`] | the right to use a link; the encoding of a task |
+//! | [`metrics`] | what a daemon counts, and how Prometheus reads it |
 //! | [`conversion`] | the interface between an agent and its converter |
 
 mod budget;
@@ -23,6 +24,7 @@ pub mod incoming;
 pub mod link;
 mod log_rate;
 mod memory;
+pub mod metrics;
 pub mod net;
 pub mod pool;
 pub mod rpc;

@@ -49,6 +49,11 @@ pub trait BlockStore: Send + Sync {
         0
     }
 
+    /// The errors of the device since the disk was opened. A full disk is none, nor are bytes that were read and fail their checksums.
+    fn errors(&self) -> DeviceErrors {
+        DeviceErrors::default()
+    }
+
     /// All blocks, in ascending order.
     fn list(&self) -> Result<Vec<BlockId>> {
         const BLOCKS_A_CALL: usize = 4096;
@@ -122,6 +127,15 @@ pub struct Capacity {
     pub free_bytes: u64,
     /// Equal for disks on one file system of one machine; 0: unknown.
     pub file_system: u64,
+}
+
+/// The errors of a disk's device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceErrors {
+    /// Failed reads.
+    pub reads: u64,
+    /// Failed writes, syncs and removals. The first fails the disk.
+    pub writes: u64,
 }
 
 /// The size of the quarantine.

@@ -1,6 +1,6 @@
 //! A store that injects faults into chosen calls.
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, QuarantinePlace, Quarantined, Receipt};
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, QuarantinePlace, Quarantined, Receipt};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, crc32c};
 
@@ -119,6 +119,10 @@ impl BlockStore for FaultStore {
 
     fn fsyncs(&self) -> u64 {
         self.inner.fsyncs()
+    }
+
+    fn errors(&self) -> DeviceErrors {
+        self.inner.errors()
     }
 }
 

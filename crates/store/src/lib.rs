@@ -13,7 +13,9 @@ mod fault;
 mod local;
 mod sidecar;
 
-pub use block_store::{BlockReader, BlockStore, BlockWriter, Capacity, QuarantinePlace, Quarantined, Receipt, verify};
+pub use block_store::{
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, QuarantinePlace, Quarantined, Receipt, verify,
+};
 pub use fault::{Call, CallKind, Fault, FaultStore};
 pub use local::{LocalStore, NewDisk, NoSteps, Recovered, Step, Steps};
 pub use sidecar::{SIDECAR_BYTES_MAX, SIDECAR_VERSION, Sidecar};

@@ -27,12 +27,12 @@ pub use label::NewDisk;
 pub use recover::Recovered;
 pub use steps::{NoSteps, Step, Steps};
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, QuarantinePlace, Quarantined};
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, QuarantinePlace, Quarantined};
 use crate::sidecar::check_meta;
 use disk::Disk;
 use reader::LocalReader;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use weft_types::{BlockId, BlockMeta, ClusterId, Error, Result};
 use writer::LocalWriter;
 
@@ -150,5 +150,9 @@ impl BlockStore for LocalStore {
 
     fn fsyncs(&self) -> u64 {
         self.disk.fsyncs.count()
+    }
+
+    fn errors(&self) -> DeviceErrors {
+        DeviceErrors { reads: self.disk.read_errors.load(Relaxed), writes: self.disk.write_errors.load(Relaxed) }
     }
 }

@@ -221,7 +221,7 @@ fn a_full_disk_at_any_step_is_reported_and_leaves_nothing() {
         }
         assert_eq!(error.reaction, Reaction::Unavailable, "{step:?}: {error}");
         assert!(error.message.contains("the disk is full"), "{error}");
-        assert_eq!(store.failed(), None, "{step:?}");
+        assert_eq!((store.failed(), store.errors().writes), (None, 0), "{step:?}");
         assert_eq!([files(&dir.join("tmp")), files(&dir.join("blocks"))].concat(), [] as [PathBuf; 0], "{step:?}");
         put(&store).unwrap_or_else(|error| panic!("after {step:?}, with room again: {error}"));
     }
@@ -246,6 +246,7 @@ fn any_other_failure_fails_the_disk_for_writes() {
             assert_eq!(result.map_err(|error| error.reaction), Err(Reaction::Fatal), "{step:?}");
         }
         assert!(store.open(kept.id).is_ok(), "an existing block can still be read");
+        assert_eq!(store.errors().writes, 1, "{step:?}");
     }
     assert!(steps.contains(&Step::SyncPayload) && steps.contains(&Step::SyncDirectory), "{steps:?}");
 }

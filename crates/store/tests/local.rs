@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use weft_store::{
-    BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION, conformance,
-    verify,
+    BlockStore, CallKind, DeviceErrors, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION,
+    conformance, verify,
 };
 use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span, crc32c};
 
@@ -97,6 +97,26 @@ fn fsyncs_are_counted() {
     let id = put(&store, 64, 10_000).0.id;
     assert_eq!(counts(&mut || assert!(store.remove(id).unwrap())), 1);
     assert_eq!(counts(&mut || assert!(store.open(id).is_err())), 0);
+}
+
+#[test]
+fn errors_of_the_device_are_counted_and_wrong_bytes_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let (meta, _) = put(&store, 1, 10_000);
+    let payload = store.payload_path(meta.id);
+    let read = || store.open(meta.id).and_then(|block| block.read_at(0, &mut [0; 4096]));
+    read().unwrap();
+    fs::write(&payload, vec![7; 10_000]).unwrap();
+    assert_eq!(read().unwrap_err().reaction, Reaction::Corrupt);
+    assert_eq!(store.errors(), DeviceErrors::default());
+    // A directory can be opened and not read.
+    fs::remove_file(&payload).unwrap();
+    fs::create_dir(&payload).unwrap();
+    for times in 1..3 {
+        assert_eq!(read().unwrap_err().reaction, Reaction::Fatal);
+        assert_eq!(store.errors(), DeviceErrors { reads: times, writes: 0 });
+    }
 }
 
 #[test]

@@ -23,6 +23,25 @@ pub enum Reaction {
     Fatal,
 }
 
+impl Reaction {
+    /// All reactions.
+    pub const ALL: [Self; 7] =
+        [Self::Retry, Self::Replan, Self::Corrupt, Self::InvalidInput, Self::NotFound, Self::Unavailable, Self::Fatal];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Replan => "replan",
+            Self::Corrupt => "corrupt",
+            Self::InvalidInput => "invalid_input",
+            Self::NotFound => "not_found",
+            Self::Unavailable => "unavailable",
+            Self::Fatal => "fatal",
+        }
+    }
+}
+
 /// A cause that must be distinguished from others of the same reaction: a missing resource, or a device that does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {

@@ -25,6 +25,9 @@ use weft_types::{ByteSize, ClassLimits, ClusterId, Error, Result, SystemClock};
 /// connections and disks; limits.repair_bytes_per_s and limits.scrub_bytes_per_s bound what they send. An agent's own lower limits
 /// take precedence.
 ///
+/// Prometheus reads metrics from http://ADDR/metrics, by default on a free port of 127.0.0.1; the log and `weft cluster status --json`
+/// tell it. docs/metrics.md lists them.
+///
 /// WEFT_LOG selects what is logged: info, debug, weft_coordinator=debug. docs/settings.md lists all settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -39,7 +42,8 @@ EXAMPLE
   repair_bytes_per_s = \"100MiB\"
   END
   weft certificate issue coordinator client --authority authority
-  weft coordinator --config coordinator.toml
+  weft coordinator --config coordinator.toml --metrics 127.0.0.1:7401
+  curl -s http://127.0.0.1:7401/metrics
 
 EXIT CODES
   0 stopped on request   1 fatal error   2 invalid settings   3 no such file")]
@@ -47,6 +51,9 @@ pub(super) struct RunCoordinator {
     /// Settings, a TOML file
     #[arg(long, env = "WEFT_COORDINATOR_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Serve metrics for Prometheus on this address, host:port, or off; replaces the setting `metrics`
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
     /// Write the process id to this file and hold a lock on it; a second process with the same file is refused
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
@@ -56,6 +63,9 @@ pub(super) struct RunCoordinator {
 ///
 /// Settings come from a TOML file and from the environment: WEFT_AGENT_RACK=r2 sets rack = "r2", and
 /// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB sets limits.memory_budget = "1GiB". Relative paths are relative to the file.
+///
+/// Prometheus reads metrics from http://ADDR/metrics, by default on a free port of 127.0.0.1; the log and `weft node ls --json` tell it.
+/// docs/metrics.md lists them.
 ///
 /// Reads and writes have priority over repairs, and repairs over scrubs. Repairs can use limits.repair_percent (70) and scrubs
 /// limits.scrub_percent (20) of the agent's memory, connections and disks.
@@ -79,7 +89,8 @@ EXAMPLE
   repair_percent = 50
   END
   weft certificate issue agent:node-07 --authority authority
-  weft agent --config agent.toml
+  weft agent --config agent.toml --metrics 127.0.0.1:7413
+  curl -s http://127.0.0.1:7413/metrics
 
 EXIT CODES
   0 stopped on request   1 fatal error   2 invalid settings   3 no such file")]
@@ -87,6 +98,9 @@ pub(super) struct RunAgent {
     /// Settings, a TOML file
     #[arg(long, env = "WEFT_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Serve metrics for Prometheus on this address, host:port, or off; replaces the setting `metrics`
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
     /// Write the process id to this file and hold a lock on it; a second process with the same file is refused
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
@@ -95,7 +109,8 @@ pub(super) struct RunAgent {
 impl RunCoordinator {
     pub(super) fn run(self) -> Result<Exit> {
         let _held = hold(self.pid_file)?;
-        let config = coordinator_config(self.config.as_deref())?;
+        let mut config = coordinator_config(self.config.as_deref())?;
+        config.metrics = self.metrics.unwrap_or(config.metrics);
         start_logging();
         let seams = weft_coordinator::Seams {
             net: Arc::new(TcpNet::default()),
@@ -122,7 +137,8 @@ impl RunAgent {
     pub(super) fn run(self) -> Result<Exit> {
         let _held = hold(self.pid_file)?;
         let (file, prefix) = (self.config.as_deref(), "WEFT_AGENT_");
-        let config = settings::read(file, prefix, std::env::vars_os(), &sample_agent(), settings::agent_paths)?;
+        let mut config = settings::read(file, prefix, std::env::vars_os(), &sample_agent(), settings::agent_paths)?;
+        config.metrics = self.metrics.unwrap_or(config.metrics);
         config.validate()?;
         start_logging();
         let seams = weft_agent::Seams::real(secret_seed()?, Arc::new(StripeConverter));
@@ -176,6 +192,7 @@ pub(super) fn sample_agent() -> AgentConfig {
         control_listen: String::new(),
         data_advertise: Some(String::new()),
         control_advertise: Some(String::new()),
+        metrics: String::new(),
         state_dir: PathBuf::new(),
         disks: vec![PathBuf::new()],
         certificates: Some(PathBuf::new()),

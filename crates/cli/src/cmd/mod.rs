@@ -24,6 +24,8 @@ mod logging;
 mod ls;
 mod many;
 mod metadata;
+#[cfg(test)]
+mod metrics_page;
 mod names;
 mod node;
 mod node_disk;

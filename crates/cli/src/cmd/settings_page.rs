@@ -32,14 +32,18 @@ const PAGE: &str = include_str!("settings_page.md");
 
 #[test]
 fn the_settings_page_matches_the_definitions() {
-    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
-    let fresh = page();
+    require_fresh("docs/settings.md", &page());
+}
+
+/// Compares a generated page with the one in the repository, or writes it.
+pub(super) fn require_fresh(name: &str, fresh: &str) {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     if std::env::var_os(BLESS).is_some() {
-        fs::write(&kept, &fresh).unwrap();
+        fs::write(&kept, fresh).unwrap();
     }
     let kept = fs::read_to_string(kept).unwrap();
     let differs = fresh.lines().zip(kept.lines()).find(|(fresh, kept)| fresh != kept);
-    assert!(fresh == kept, "docs/settings.md differs from the definitions ({differs:?}): run `make bless`");
+    assert!(fresh == kept, "{name} differs from the definitions ({differs:?}): run `make bless`");
 }
 
 fn page() -> String {

@@ -19,6 +19,8 @@ pub(super) struct Report {
     commits: u64,
     /// The fsyncs of all nodes, from their last heartbeats: each node counts since its agent started.
     fsyncs: u64,
+    /// Where the coordinator serves metrics, as it sees the address; empty if it does not.
+    metrics_address: String,
     pub(super) nodes: Vec<Node>,
     pub(super) warnings: Vec<String>,
 }
@@ -37,6 +39,8 @@ pub(super) struct Node {
     since_ms: u64,
     data_address: String,
     control_address: String,
+    /// Where it serves metrics, as the node itself sees the address; empty if it does not, or is down.
+    metrics_address: String,
     last_seen_ms: u64,
     blocks: u64,
     coding_bytes_per_s: u64,
@@ -78,6 +82,7 @@ impl From<api::StatusReply> for Report {
             data_bytes: it.data_bytes,
             commits: it.commits,
             fsyncs: it.fsyncs,
+            metrics_address: it.metrics_address,
             nodes: it.nodes.into_iter().map(Node::from).collect(),
             warnings: it.warnings,
         }
@@ -108,6 +113,7 @@ impl From<api::Node> for Node {
             since_ms: it.since_ms,
             data_address: it.data_address,
             control_address: it.control_address,
+            metrics_address: it.metrics_address,
             last_seen_ms: it.last_seen_ms,
             blocks: it.blocks,
             coding_bytes_per_s: it.coding_bytes_per_s,

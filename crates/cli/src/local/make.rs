@@ -246,6 +246,7 @@ fn node(
         control_listen: format!("{}:0", Ipv4Addr::LOCALHOST),
         data_advertise: None,
         control_advertise: None,
+        metrics: weft_proto::metrics::ANY_PORT.to_owned(),
         state_dir: PathBuf::from("state"),
         disks: (0..size.disks_per_node).map(|disk| PathBuf::from(format!("disk-{disk}"))).collect(),
         certificates,

@@ -19,6 +19,7 @@ mod local;
 mod losses;
 mod many;
 mod memory;
+mod metrics;
 mod puts;
 mod repairs;
 mod sizes;

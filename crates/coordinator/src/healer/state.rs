@@ -47,6 +47,12 @@ impl Healer {
         state.queue.left_blocks(&health.tally, &state.judgement.scope)
     }
 
+    /// The rebuild of a stripe has ended so.
+    #[cfg(test)]
+    pub(crate) fn ended(&self, stripe: weft_types::StripeId, ended: weft_control::healer::Ended, now: weft_control::Time) {
+        self.lock().queue.ended(stripe, ended, now);
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A poisoned lock is safe to use: each change is one call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

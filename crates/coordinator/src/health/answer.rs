@@ -19,8 +19,32 @@ const OBJECTS_NAMED: usize = 10;
 /// The most stripes whose objects are looked up for that list.
 const STRIPES_LOOKED_UP: usize = 256;
 
+/// The health of the cluster, without anything that takes longer the more is stored.
+pub(crate) struct Summary {
+    /// Without jobs, garbage and names of objects.
+    pub(crate) reply: v1::HealthReply,
+    /// Stripes with bad blocks that can be read but survive no further loss.
+    pub(crate) at_risk: u64,
+    /// Some stripes that cannot be read.
+    unreadable: Vec<StripeId>,
+}
+
 /// Whether the cluster is healthy, and why not.
 pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
+    let Summary { reply, unreadable, .. } = summary(shared).await?;
+    let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
+    let has_ended = |job: &v1::Job| JobState::by_name(&job.state).is_none_or(JobState::has_ended);
+    Ok(v1::HealthReply {
+        unreadable_objects: objects_of(shared, unreadable).await?,
+        garbage_blocks: garbage.iter().map(|of| of.blocks).sum(),
+        garbage_bytes: garbage.iter().map(|of| of.bytes).sum(),
+        jobs: jobs::list(shared).await?.jobs.into_iter().filter(|job| !has_ended(job)).collect(),
+        ..reply
+    })
+}
+
+/// The part of the health that metrics show, too.
+pub(crate) async fn summary(shared: &Shared) -> Result<Summary> {
     let by_code = shared.meta.totals_by_code().await.map_err(|error| shared.meta_error(error))?;
     let statuses = shared.members.statuses();
     let failed = failed_disks(shared, &statuses).await?;
@@ -29,10 +53,9 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
     let space = space(shared, policies.into_iter().find(|policy| policy.is_default))?;
     signs.full = space.full.clone();
     let (verdict, counts) = (signs.verdict(), &signs.counts);
-    let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
     let quarantined = || statuses.iter().flat_map(|status| status.disks.values()).map(|disk| disk.quarantined);
-    let has_ended = |job: &v1::Job| JobState::by_name(&job.state).is_none_or(JobState::has_ended);
-    Ok(v1::HealthReply {
+    let at_risk = counts.at_risk;
+    let reply = v1::HealthReply {
         level: verdict.level.name().to_owned(),
         reasons: verdict.reasons,
         counting: signs.counting,
@@ -43,16 +66,12 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
         stripes_with_bad_blocks: counts.with_bad_blocks,
         unreadable_stripes: counts.unreadable,
         lost_stripes: counts.lost,
-        unreadable_objects: objects_of(shared, unreadable).await?,
         bad_blocks: Some(bad_blocks(counts.blocks)),
         nodes: u32::try_from(statuses.len()).unwrap_or(u32::MAX),
         down_nodes: statuses.iter().filter(|status| !status.up).map(down_node).collect(),
         failed_disks: failed,
-        garbage_blocks: garbage.iter().map(|of| of.blocks).sum(),
-        garbage_bytes: garbage.iter().map(|of| of.bytes).sum(),
         quarantined_blocks: quarantined().map(|of| of.blocks).sum(),
         quarantined_bytes: quarantined().map(|of| of.bytes).sum(),
-        jobs: jobs::list(shared).await?.jobs.into_iter().filter(|job| !has_ended(job)).collect(),
         insecure: shared.security.is_insecure(),
         cluster: shared.cluster.id.to_string(),
         healing: Some(healer::show(shared)),
@@ -63,7 +82,9 @@ pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
         kept_bytes: space.kept_bytes,
         policy: space.policy,
         code: space.code,
-    })
+        ..v1::HealthReply::default()
+    };
+    Ok(Summary { reply, at_risk, unreadable })
 }
 
 /// The input of the verdict, and stripes that cannot be read.

@@ -28,6 +28,8 @@ pub(crate) struct Control {
     pub(super) live: Mutex<Live>,
     /// Whether it is a conversion.
     pub(super) converts: bool,
+    /// The name of its kind.
+    pub(super) kind: &'static str,
 }
 
 /// The progress of a job.

@@ -93,10 +93,10 @@ fn passes(shared: &Arc<Shared>, work: JobWork) -> Box<dyn Passes> {
 
 /// Runs a job until it or the coordinator ends.
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
-    let converts = matches!(job.work, JobWork::Convert(_));
+    let (converts, kind) = (matches!(job.work, JobWork::Convert(_)), job.work.kind());
     let mut work = passes(shared, job.work);
     let live = Live::new(Job::new(job.state, job.progress, work.left_unsaid()));
-    let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live), converts });
+    let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live), converts, kind });
     shared.jobs.lock().insert(job.id, Arc::clone(&control));
     let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
     tokio::spawn(until_stopped(stopped, async move {
@@ -115,6 +115,35 @@ impl Drop for Working<'_> {
     fn drop(&mut self) {
         self.shared.jobs.lock().remove(&self.job);
     }
+}
+
+/// A job that has not ended, as metrics show it.
+pub(crate) struct Shown {
+    pub(crate) id: JobId,
+    pub(crate) kind: &'static str,
+    /// Whether it runs; otherwise it is paused.
+    pub(crate) is_running: bool,
+    pub(crate) total: Amount,
+    pub(crate) done: Amount,
+    /// What was not done.
+    pub(crate) left: Amount,
+}
+
+/// The jobs that have not ended, without a look at the metadata.
+pub(crate) fn shown(shared: &Shared) -> Vec<Shown> {
+    let all: Vec<(JobId, Arc<Control>)> = shared.jobs.lock().iter().map(|(id, control)| (*id, Arc::clone(control))).collect();
+    let shown = |(id, control): (JobId, Arc<Control>)| {
+        let (state, progress) = (*control.state.borrow(), control.live().job.progress().clone());
+        (!state.has_ended()).then_some(Shown {
+            id,
+            kind: control.kind,
+            is_running: state == JobState::Running,
+            total: progress.total,
+            done: progress.done,
+            left: progress.left,
+        })
+    };
+    all.into_iter().filter_map(shown).collect()
 }
 
 fn show(shared: &Arc<Shared>, job: JobRecord) -> v1::Job {

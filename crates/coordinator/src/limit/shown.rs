@@ -90,6 +90,11 @@ pub(crate) fn text(shared: &Shared) -> String {
     }
 }
 
+/// The lowest rate of any line, bytes a second; `None` without a limit.
+pub(crate) fn lowest(shared: &Shared) -> Option<u64> {
+    shared.limit.lock().lowest
+}
+
 /// The least time that work takes at the limit, milliseconds; `None` without a limit. `work`: whether it is a conversion, and its bytes; or
 /// what is rebuilt without a person.
 pub(crate) fn least_ms(shared: &Shared, work: Option<(bool, u64)>) -> Option<u64> {

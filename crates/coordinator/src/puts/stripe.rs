@@ -4,6 +4,7 @@ use super::{learn_of, request, simplest, under_way::Sending};
 use crate::{
     compute::{compute, compute_among},
     in_flight::Moving,
+    meter::PlanKind,
     options,
     shared::Shared,
     sign::{self, Signed},
@@ -168,7 +169,8 @@ fn planned(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent:
     let (stripe, options) = (&sent.stripe, &sent.options);
     let placed: Vec<(BlockId, Home)> = sent.brings().collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
-    let planned = plan(shared, code, (&stripe.layout, &stripe.seq), &stores, options, sent.is_first())?;
+    let make = || plan(shared, code, (&stripe.layout, &stripe.seq), &stores, options, sent.is_first());
+    let planned = shared.meter.plan(PlanKind::Write, make)?;
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
     for (block, home) in placed {

@@ -84,6 +84,7 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
                 opening::Event::LetGo
             }
             opening::Action::Wait(pause) => {
+                shared.meter.waits_for_agents();
                 tokio::time::sleep(pause).await;
                 opening::Event::Woken
             }
@@ -198,6 +199,7 @@ impl Running {
         let (report, suspect) = execution.finish();
         if let Some(blame) = report.blame {
             let (plan, node, cause) = (self.plan, self.shared.members.name(blame.node), report.cause());
+            self.shared.meter.plan_failed(&cause);
             match self.shared.failures.admit(&node, &cause.message) {
                 Some(left_out) => tracing::warn!(%plan, %node, %cause, left_out, "a plan failed"),
                 None => tracing::debug!(%plan, %node, %cause, "a plan failed"),

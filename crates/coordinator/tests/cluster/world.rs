@@ -74,6 +74,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let mut config = CoordinatorConfig {
             listen: "127.0.0.1:0".into(),
+            metrics: weft_proto::metrics::OFF.into(),
             dir: dir.path().join("coordinator"),
             insecure: true,
             heartbeat_interval_ms: 100,
@@ -174,6 +175,7 @@ impl World {
             control_listen: address(),
             data_advertise: None,
             control_advertise: None,
+            metrics: weft_proto::metrics::OFF.into(),
             state_dir: dir.join("state"),
             disks: self.disk_dirs(node).into_iter().filter(|disk| !self.unlisted.contains(disk)).collect(),
             certificates: None,

@@ -157,6 +157,11 @@ impl Admission {
         self.used.0.iter().map(|used| used.memory_bytes).sum()
     }
 
+    /// Memory reserved now by a class, bytes.
+    pub fn memory_used_bytes_of(&self, class: Class) -> u64 {
+        self.used[class].memory_bytes
+    }
+
     /// Whether nothing is reserved.
     pub fn is_empty(&self) -> bool {
         self.used.0.iter().all(|used| used.memory_bytes == 0 && used.connections == 0 && used.blocks.is_empty())

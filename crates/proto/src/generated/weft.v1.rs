@@ -71,6 +71,9 @@ pub struct RegisterRequest {
     /// input bytes of a stage, for each output row; 0: unknown
     #[prost(uint64, tag = "13")]
     pub coding_bytes_per_s: u64,
+    /// empty: it serves no metrics
+    #[prost(string, tag = "14")]
+    pub metrics_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterReply {
@@ -1062,6 +1065,9 @@ pub struct StatusReply {
     /// of all nodes together, from their last heartbeats
     #[prost(uint64, tag = "12")]
     pub fsyncs: u64,
+    /// of the coordinator, as it sees it; empty: it serves no metrics
+    #[prost(string, tag = "13")]
+    pub metrics_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HealthReply {
@@ -1369,6 +1375,9 @@ pub struct Node {
     /// its blocks move to other nodes, and it gets no new ones
     #[prost(bool, tag = "16")]
     pub draining: bool,
+    /// as the node itself sees it; empty: it serves no metrics, or is down
+    #[prost(string, tag = "16")]
+    pub metrics_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {

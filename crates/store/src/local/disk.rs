@@ -10,7 +10,10 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 use weft_types::{BlockId, Cause, ClusterId, Error, Result};
 
 const LABEL: &str = "disk";
@@ -34,6 +37,9 @@ pub(super) struct Disk {
     /// The size of the quarantine, counted when the disk was opened.
     pub(super) quarantined: Mutex<Quarantined>,
     pub(super) fsyncs: Fsyncs,
+    /// Shared with readers, which outlive the disk.
+    pub(super) read_errors: Arc<AtomicU64>,
+    pub(super) write_errors: AtomicU64,
     /// Equal for directories on one file system of one machine; 0: unknown.
     file_system: u64,
     /// Holds the lock until the last user of the disk is dropped.
@@ -83,7 +89,21 @@ impl Disk {
         let (claimed, failed, shards) = (Mutex::default(), Mutex::default(), Mutex::default());
         let quarantined = Mutex::new(quarantine::count(&dir.join(QUARANTINE))?);
         let file_system = file_system(dir).map_err(context("cannot read its file system"))?;
-        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, quarantined, fsyncs, file_system, lock })
+        let (read_errors, write_errors) = (Arc::default(), AtomicU64::new(0));
+        Ok(Self {
+            dir: dir.to_owned(),
+            label,
+            steps,
+            claimed,
+            failed,
+            shards,
+            quarantined,
+            fsyncs,
+            read_errors,
+            write_errors,
+            file_system,
+            lock,
+        })
     }
 
     pub(super) fn blocks_dir(&self) -> PathBuf {
@@ -188,6 +208,7 @@ impl Disk {
             }
             _ if !sync && too_many_files(error) => Error::retry(what),
             _ => {
+                self.write_errors.fetch_add(1, Relaxed);
                 self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| what.clone());
                 tracing::error!(disk = %self.dir.display(), ?step, %error, "the disk has failed");
                 Error::fatal(what)

@@ -9,7 +9,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use weft_types::{BlockId, BlockMeta, Cause, ClusterId, Error, PAGE_LEN, Result, Span, crc32c, crc32c_joined, crc32c_zeros};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use weft_types::{
+    BlockId, BlockMeta, Cause, ClusterId, Error, PAGE_LEN, Reaction, Result, Span, crc32c, crc32c_joined, crc32c_zeros,
+};
 
 /// Fills a buffer with the bytes of a file from an offset on.
 type Fill = fn(&File, &mut [u8], u64) -> io::Result<()>;
@@ -27,10 +33,16 @@ fn fill_cached(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
 pub(super) struct LocalReader {
     payload: File,
     sidecar: Sidecar,
+    /// The disk's count.
+    errors: Arc<AtomicU64>,
 }
 
 impl LocalReader {
     pub(super) fn open(disk: &Disk, id: BlockId) -> Result<Self> {
+        Self::opened(disk, id).inspect_err(|error| count(&disk.read_errors, error))
+    }
+
+    fn opened(disk: &Disk, id: BlockId) -> Result<Self> {
         let path = disk.payload_path(id);
         let payload = File::open(&path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::not_found("the block is not on this disk"),
@@ -42,7 +54,7 @@ impl LocalReader {
             None if !path.exists() => return Err(Error::not_found("the block is not on this disk")),
             None => return Err(Error::corrupt("the block has no sidecar")),
         };
-        Ok(Self { payload, sidecar })
+        Ok(Self { payload, sidecar, errors: Arc::clone(&disk.read_errors) })
     }
 
     /// Returns the CRC32C of the bytes read.
@@ -122,11 +134,19 @@ impl BlockReader for LocalReader {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
-        self.read(offset, buf, fill_waiting).map_err(|error| error.block(self.meta().id))
+        let read = self.read(offset, buf, fill_waiting).inspect_err(|error| count(&self.errors, error));
+        read.map_err(|error| error.block(self.meta().id))
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
         self.read(offset, buf, fill_cached).ok()
+    }
+}
+
+/// Counts an error of the device.
+fn count(errors: &AtomicU64, error: &Error) {
+    if error.cause == Some(Cause::Unreadable) || error.reaction == Reaction::Fatal {
+        errors.fetch_add(1, Relaxed);
     }
 }
 

@@ -153,6 +153,7 @@ impl Cluster {
             control_listen: "127.0.0.1:0".into(),
             data_advertise: None,
             control_advertise: None,
+            metrics: weft_proto::metrics::ANY_PORT.into(),
             state_dir: self.agent_dir(number).join("state"),
             disks: (0..self.options.disks_per_agent).map(|disk| self.agent_dir(number).join(format!("disk{disk}"))).collect(),
             certificates: self.authority.is_some().then(|| self.dir.path().to_path_buf()),

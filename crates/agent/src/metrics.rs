@@ -1,0 +1,182 @@
+//! The metrics of an agent: what `GET /metrics` answers.
+
+use crate::{
+    disks::Shown,
+    line::Line,
+    meter::{CLASSES, Outcome},
+    node::Node,
+};
+use async_trait::async_trait;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+use weft_plan::Class;
+use weft_proto::metrics::{self, CallMeter, Family, Figures, Scraped};
+use weft_types::{Error, Result};
+
+/// The families of an agent's metrics, in the order in which they are written.
+pub const FAMILIES: &[Family] = &[
+    Family::gauge(
+        "weft_agent_info",
+        &["node", "rack", "zone", "version"],
+        "The agent: its name and place, and its version. Always 1.",
+    ),
+    Family::gauge("weft_agent_registered", &[], "Whether the agent has registered with a coordinator since it started: 1 or 0."),
+    Family::counter(
+        "weft_agent_network_bytes",
+        &["class", "direction"],
+        "Bytes of data that tasks and conversions have received (`in`) and sent (`out`), without headers; also those that stay on the \
+         machine. Probes of links are not counted.",
+    ),
+    Family::counter(
+        "weft_agent_disk_bytes",
+        &["class", "direction"],
+        "Bytes of blocks that tasks have read from disks (`read`; the page cache included) and written to them (`write`).",
+    ),
+    Family::counter(
+        "weft_agent_stored_blocks",
+        &["class"],
+        "Blocks that were stored completely and durably. Those of class `repair` were rebuilt or moved here.",
+    ),
+    Family::counter("weft_agent_stored_bytes", &["class"], "The bytes of those blocks."),
+    Family::gauge("weft_agent_tasks", &["state"], "Tasks that wait for their start (`open`) and that run (`running`)."),
+    Family::counter(
+        "weft_agent_tasks_ended",
+        &["class", "outcome"],
+        "Tasks that ended: `done`, `failed`, or `cancelled` by the coordinator, usually because another node failed.",
+    ),
+    Family::gauge("weft_agent_conversions", &[], "Conversions of stripes that run here."),
+    Family::counter(
+        "weft_agent_busy",
+        &["class"],
+        "Tasks that were refused because memory, connections or blocks of a disk were in use. The coordinator tries them again.",
+    ),
+    Family::gauge("weft_agent_memory_reserved_bytes", &["class"], "Memory that tasks have reserved."),
+    Family::gauge("weft_agent_memory_budget_bytes", &[], "Memory that all tasks together may reserve (`limits.memory_budget`)."),
+    Family::counter(
+        "weft_agent_queue_wait_seconds",
+        &["queue", "class"],
+        "Time that slices have waited for their turn at a queue: `disk` (all disks together), `uplink`, `downlink`. Many can wait at \
+         the same time.",
+    ),
+    Family::counter(
+        "weft_agent_limit_wait_seconds",
+        &[],
+        "Time that slices have waited for the limit on repair (`weft repair limit`).",
+    ),
+    Family::counter(
+        "weft_agent_corrupt_pages",
+        &[],
+        "Pages of 4 KiB that failed their checksum or could not be read. One that several tasks find counts several times.",
+    ),
+    Family::gauge("weft_agent_disk_size_bytes", &["disk"], "Size of the disk's file system. A failed disk may have none."),
+    Family::gauge("weft_agent_disk_free_bytes", &["disk"], "Bytes that can still be written there."),
+    Family::gauge(
+        "weft_agent_disk_used_bytes",
+        &["disk"],
+        "Bytes that cannot be written there, whatever uses them: size minus free.",
+    ),
+    Family::gauge("weft_agent_disk_failed", &["disk"], "Whether the disk failed: 1 or 0."),
+    Family::counter(
+        "weft_agent_disk_errors",
+        &["disk", "operation"],
+        "Errors of the device when it was read (`read`) or written (`write`). The first failed write fails the disk.",
+    ),
+    Family::counter("weft_agent_disk_fsyncs", &["disk"], "Calls of fsync and syncfs."),
+    Family::gauge("weft_agent_disk_quarantined_blocks", &["disk"], "Blocks out of service that are kept for a while."),
+    Family::gauge("weft_agent_disk_quarantined_bytes", &["disk"], "The bytes of those blocks."),
+];
+
+/// An agent as a source of metrics.
+pub(crate) struct Source {
+    pub(crate) node: Arc<Node>,
+    pub(crate) calls: Vec<Arc<CallMeter>>,
+    /// Held while disks are asked for their sizes: if one hangs, no further thread waits for it.
+    disks: Arc<Semaphore>,
+}
+
+/// All groups of families.
+const GROUPS: &[&[Family]] = &[FAMILIES, metrics::CALLS];
+
+impl Source {
+    pub(crate) fn new(node: Arc<Node>, calls: Vec<Arc<CallMeter>>) -> Self {
+        Self { node, calls, disks: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// The disks, if they are open.
+    async fn disks(&self) -> Result<Vec<Shown>> {
+        let Ok(disks) = self.node.disks() else { return Ok(Vec::new()) };
+        let hangs = |_| Error::retry("a disk has not told its size yet since the last scrape: it may hang");
+        let turn = Arc::clone(&self.disks).try_acquire_owned().map_err(hangs)?;
+        let look = move || {
+            let shown = disks.shown();
+            drop(turn);
+            Ok(shown)
+        };
+        self.node.seams.disk_mode.run(look).await
+    }
+}
+
+#[async_trait]
+impl Scraped for Source {
+    async fn figures(&self) -> Result<Figures> {
+        let (disks, mut figures) = (self.disks().await?, Figures::of(GROUPS));
+        let (node, all) = (&self.node, &mut figures);
+        let config = &node.config;
+        all.add("weft_agent_info", [&config.name, &config.rack, &config.zone, env!("CARGO_PKG_VERSION")], true);
+        all.add("weft_agent_registered", [], node.registration().is_ok());
+        for (class, name) in CLASSES {
+            of_class(all, node, class, name);
+        }
+        let (open, running) = node.tasks.counts();
+        all.add("weft_agent_tasks", ["open"], open);
+        all.add("weft_agent_tasks", ["running"], running);
+        all.add("weft_agent_conversions", [], node.conversions());
+        all.add("weft_agent_memory_budget_bytes", [], config.limits.memory_budget.0);
+        if let Ok(disks) = node.disks() {
+            all.add("weft_agent_limit_wait_seconds", [], crate::limit::limited(&node.throttles, &disks));
+        }
+        all.add("weft_agent_corrupt_pages", [], node.findings.pages());
+        disks.iter().for_each(|disk| of_disk(all, disk));
+        metrics::add_calls(all, &self.calls);
+        Ok(figures)
+    }
+}
+
+fn of_class(all: &mut Figures, node: &Node, class: Class, name: &str) {
+    let meter = node.meter.of(class);
+    let moved = meter.traffic.total();
+    all.add("weft_agent_network_bytes", [name, "in"], moved.received_bytes);
+    all.add("weft_agent_network_bytes", [name, "out"], moved.sent_bytes);
+    all.add("weft_agent_disk_bytes", [name, "read"], moved.read_bytes);
+    all.add("weft_agent_disk_bytes", [name, "write"], moved.written_bytes);
+    let (blocks, bytes) = meter.stored();
+    all.add("weft_agent_stored_blocks", [name], blocks);
+    all.add("weft_agent_stored_bytes", [name], bytes);
+    for outcome in Outcome::ALL {
+        all.add("weft_agent_tasks_ended", [name, outcome.name()], meter.tasks(outcome));
+    }
+    all.add("weft_agent_busy", [name], node.admission.busy(class));
+    all.add("weft_agent_memory_reserved_bytes", [name], node.admission.memory_used_bytes_of(class));
+    let waited = |lines: &mut dyn Iterator<Item = &Line>| lines.map(|line| line.waited(class)).sum::<Duration>();
+    if let Ok(disks) = node.disks() {
+        all.add("weft_agent_queue_wait_seconds", ["disk", name], waited(&mut disks.lines().map(|(_, line)| line)));
+    }
+    for (queue, line) in [("uplink", &node.throttles.uplink), ("downlink", &node.throttles.downlink)] {
+        all.add("weft_agent_queue_wait_seconds", [queue, name], waited(&mut std::iter::once(&**line)));
+    }
+}
+
+fn of_disk(all: &mut Figures, Shown { report, fsyncs, errors }: &Shown) {
+    let disk = report.path.as_str();
+    if report.total_bytes > 0 {
+        all.add("weft_agent_disk_size_bytes", [disk], report.total_bytes);
+        all.add("weft_agent_disk_free_bytes", [disk], report.free_bytes);
+        all.add("weft_agent_disk_used_bytes", [disk], report.total_bytes.saturating_sub(report.free_bytes));
+    }
+    all.add("weft_agent_disk_failed", [disk], report.failed);
+    all.add("weft_agent_disk_errors", [disk, "read"], errors.reads);
+    all.add("weft_agent_disk_errors", [disk, "write"], errors.writes);
+    all.add("weft_agent_disk_fsyncs", [disk], *fsyncs);
+    all.add("weft_agent_disk_quarantined_blocks", [disk], report.quarantined_blocks);
+    all.add("weft_agent_disk_quarantined_bytes", [disk], report.quarantined_bytes);
+}

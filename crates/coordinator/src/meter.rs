@@ -1,0 +1,148 @@
+//! What is counted where it happens, for metrics and for nothing else.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+use tokio::time::Instant;
+use weft_control::planning::Planned;
+use weft_proto::metrics::Histogram;
+use weft_types::{Error, Reaction, Result};
+
+/// The ends of the buckets for the time to make a plan, seconds.
+const PLAN_BUCKETS: [f64; 9] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0];
+
+/// What a plan is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlanKind {
+    Read,
+    Write,
+    Repair,
+}
+
+impl PlanKind {
+    pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Repair];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Repair => "repair",
+        }
+    }
+}
+
+/// The counts, since the coordinator started.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    plan_times: [Histogram; PlanKind::ALL.len()],
+    refused: [AtomicU64; PlanKind::ALL.len()],
+    /// In the order of [`Reaction::ALL`].
+    failed: [AtomicU64; Reaction::ALL.len()],
+    busy_waits: AtomicU64,
+    repairs: Mutex<BTreeMap<String, Repairs>>,
+}
+
+/// The repairs of one scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Repairs {
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+    /// Plans that failed as a whole or in part.
+    pub(crate) failed_plans: u64,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        let plan_times = PlanKind::ALL.map(|_| Histogram::new(&PLAN_BUCKETS));
+        Self {
+            plan_times,
+            refused: Default::default(),
+            failed: Default::default(),
+            busy_waits: AtomicU64::default(),
+            repairs: Mutex::default(),
+        }
+    }
+}
+
+impl Meter {
+    /// Makes a plan, and counts it and its time.
+    pub(crate) fn plan<T>(&self, kind: PlanKind, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begin = Instant::now();
+        let made = make();
+        match &made {
+            Ok(_) => self.plan_times[kind as usize].observe(begin.elapsed()),
+            Err(_) => drop(self.refused[kind as usize].fetch_add(1, Relaxed)),
+        }
+        made
+    }
+
+    /// A plan failed while it ran.
+    pub(crate) fn plan_failed(&self, cause: &Error) {
+        self.failed[cause.reaction as usize].fetch_add(1, Relaxed);
+    }
+
+    /// The opening of a plan waits, because an agent is busy.
+    pub(crate) fn waits_for_agents(&self) {
+        self.busy_waits.fetch_add(1, Relaxed);
+    }
+
+    /// A block was rebuilt by a scheme.
+    pub(crate) fn rebuilt(&self, scheme: &str, bytes: u64) {
+        self.of_scheme(scheme, |repairs| {
+            repairs.blocks += 1;
+            repairs.bytes = repairs.bytes.saturating_add(bytes);
+        });
+    }
+
+    /// A plan of a scheme for a repair failed as a whole or in part.
+    pub(crate) fn repair_failed(&self, scheme: &str) {
+        self.of_scheme(scheme, |repairs| repairs.failed_plans += 1);
+    }
+
+    /// The times to make plans.
+    pub(crate) fn plan_times(&self, kind: PlanKind) -> Histogram {
+        self.plan_times[kind as usize].clone()
+    }
+
+    /// How often no plan could be made.
+    pub(crate) fn refused(&self, kind: PlanKind) -> u64 {
+        self.refused[kind as usize].load(Relaxed)
+    }
+
+    /// Failed plans, by what their first errors ask for.
+    pub(crate) fn failed(&self, reaction: Reaction) -> u64 {
+        self.failed[reaction as usize].load(Relaxed)
+    }
+
+    /// How often the opening of a plan has waited.
+    pub(crate) fn busy_waits(&self) -> u64 {
+        self.busy_waits.load(Relaxed)
+    }
+
+    /// The repairs by scheme.
+    pub(crate) fn repairs(&self) -> BTreeMap<String, Repairs> {
+        self.lock().clone()
+    }
+
+    fn of_scheme(&self, scheme: &str, change: impl FnOnce(&mut Repairs)) {
+        let mut repairs = self.lock();
+        match repairs.get_mut(scheme) {
+            Some(of) => change(of),
+            None => change(repairs.entry(scheme.to_owned()).or_default()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Repairs>> {
+        // A poisoned lock is safe to use: it guards numbers only.
+        self.repairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The scheme of a plan. If none was compared with others, it is the one that was asked for.
+pub(crate) fn scheme_of<'a>(planned: &'a Planned, asked: &'a str) -> &'a str {
+    planned.considered.first().map_or(asked, |chosen| &chosen.scheme)
+}

@@ -1,0 +1,151 @@
+//! The metrics of the coordinator: what `GET /metrics` answers. The figures are those of `weft status`, and are read the same way.
+
+mod families;
+#[cfg(test)]
+mod tests;
+
+pub use families::FAMILIES;
+
+use crate::{
+    health::{self, Summary},
+    jobs, limit,
+    meter::PlanKind,
+    shared::Shared,
+};
+use async_trait::async_trait;
+use std::{collections::BTreeMap, sync::Arc};
+use weft_control::{health::Level, members::MemberStatus};
+use weft_proto::{
+    metrics::{self, CallMeter, Family, Figures, Scraped},
+    v1,
+};
+use weft_types::{NodeState, Reaction, Result};
+
+/// All groups of families.
+const GROUPS: &[&[Family]] = &[FAMILIES, metrics::CALLS];
+
+/// What stripes wait for, to be shown also if none does.
+const WAITS: [&str; 4] = ["nodes", "space", "checksums", "retry"];
+
+/// A coordinator as a source of metrics.
+pub(crate) struct Source {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) calls: Vec<Arc<CallMeter>>,
+}
+
+#[async_trait]
+impl Scraped for Source {
+    async fn figures(&self) -> Result<Figures> {
+        let shared = &self.shared;
+        let (summary, statuses) = (health::summary(shared).await?, shared.members.statuses());
+        let mut figures = Figures::of(GROUPS);
+        let all = &mut figures;
+        all.add("weft_coordinator_info", [env!("CARGO_PKG_VERSION")], true);
+        all.add("weft_coordinator_epoch", [], shared.epoch.0);
+        all.add("weft_metadata_commits", [], shared.meta.commits());
+        of_health(all, &summary);
+        of_nodes(all, &statuses);
+        of_repair(all, shared, &summary.reply.healing.unwrap_or_default());
+        of_jobs(all, shared);
+        of_plans(all, shared);
+        metrics::add_calls(all, &self.calls);
+        Ok(figures)
+    }
+}
+
+fn of_health(all: &mut Figures, Summary { reply, at_risk, .. }: &Summary) {
+    for level in [Level::Healthy, Level::Degraded, Level::AtRisk, Level::Unavailable] {
+        all.add("weft_health", [level.name()], level.name() == reply.level);
+    }
+    all.add("weft_counting", [], reply.counting);
+    all.add("weft_objects", [], reply.objects);
+    all.add("weft_data_bytes", [], reply.data_bytes);
+    for v1::Bearing { code, further_losses, stripes } in &reply.bearings {
+        let further = further_losses.map_or_else(|| "unreadable".to_owned(), |further| further.to_string());
+        all.add("weft_stripes", [code, &further], *stripes);
+    }
+    all.add("weft_stripes_with_bad_blocks", [], reply.stripes_with_bad_blocks);
+    all.add("weft_stripes_at_risk", [], *at_risk);
+    all.add("weft_stripes_unreadable", [], reply.unreadable_stripes);
+    all.add("weft_stripes_lost", [], reply.lost_stripes);
+    let bad = reply.bad_blocks.unwrap_or_default();
+    let kinds = [
+        ("corrupt", bad.corrupt),
+        ("missing", bad.missing),
+        ("coming", bad.coming),
+        ("on_failed_disks", bad.on_failed_disks),
+        ("on_down_nodes", bad.on_down_nodes),
+        ("on_lost_nodes", bad.on_lost_nodes),
+    ];
+    kinds.iter().for_each(|(kind, blocks)| all.add("weft_bad_blocks", [kind], *blocks));
+    all.add("weft_failed_disk_blocks", [], reply.failed_disks.iter().map(|disk| disk.blocks).sum::<u64>());
+    all.add("weft_space_size_bytes", [], reply.total_bytes);
+    all.add("weft_space_free_bytes", [], reply.free_bytes);
+    all.add("weft_space_kept_bytes", [], reply.kept_bytes);
+    all.add("weft_space_fits_bytes", [], reply.fits_bytes);
+    all.add("weft_quarantined_blocks", [], reply.quarantined_blocks);
+    all.add("weft_quarantined_bytes", [], reply.quarantined_bytes);
+}
+
+fn of_nodes(all: &mut Figures, statuses: &[MemberStatus]) {
+    let mut states = BTreeMap::from([NodeState::Up, NodeState::Down, NodeState::Lost].map(|state| (state.name(), 0u64)));
+    for status in statuses {
+        *states.entry(crate::show::state(status).name()).or_default() += 1;
+        all.add("weft_node_up", [&*status.record.name, &*status.record.rack], status.up);
+        for disk in &status.record.disks {
+            all.add("weft_disk_failed", [&*status.record.name, &*disk.path], disk.failed);
+        }
+    }
+    states.into_iter().for_each(|(state, nodes)| all.add("weft_nodes", [state], nodes));
+}
+
+fn of_repair(all: &mut Figures, shared: &Shared, healing: &v1::Healing) {
+    all.add("weft_repair_auto", [], healing.on);
+    all.add("weft_repair_stopped", [], !healing.stopped.is_empty());
+    all.add("weft_repair_guarded", [], !healing.guard.is_empty());
+    all.add("weft_repair_stripes_left", [], healing.stripes_left);
+    all.add("weft_repair_stripes_under_way", [], u64::from(healing.stripes_under_way));
+    for wait in WAITS {
+        let stripes = healing.waiting.iter().filter(|it| it.wait == wait).map(|it| it.stripes).sum::<u64>();
+        all.add("weft_repair_stripes_waiting", [wait], stripes);
+    }
+    all.add("weft_crowded_stripes", [], healing.crowded_stripes);
+    all.add("weft_repair_limited", [], !healing.limit.is_empty());
+    if let Some(rate) = limit::lowest(shared) {
+        all.add("weft_repair_limit_bytes_per_second", [], rate);
+    }
+    for (scheme, of) in shared.meter.repairs() {
+        all.add("weft_repaired_blocks", [&scheme], of.blocks);
+        all.add("weft_repaired_bytes", [&scheme], of.bytes);
+        all.add("weft_repair_failed_plans", [&scheme], of.failed_plans);
+    }
+}
+
+fn of_jobs(all: &mut Figures, shared: &Shared) {
+    for jobs::Shown { id, kind, is_running, total, done, left } in jobs::shown(shared) {
+        let id = id.to_string();
+        all.add("weft_job_running", [&id, kind], is_running);
+        all.add("weft_job_size_blocks", [&id, kind], total.blocks);
+        all.add("weft_job_size_bytes", [&id, kind], total.bytes);
+        all.add("weft_job_done_blocks", [&id, kind], done.blocks);
+        all.add("weft_job_done_bytes", [&id, kind], done.bytes);
+        all.add("weft_job_left_blocks", [&id, kind], left.blocks);
+        all.add("weft_job_left_bytes", [&id, kind], left.bytes);
+    }
+}
+
+fn of_plans(all: &mut Figures, shared: &Shared) {
+    let meter = &shared.meter;
+    for kind in PlanKind::ALL {
+        all.add("weft_plan_seconds", [kind.name()], meter.plan_times(kind));
+        all.add("weft_plans_refused", [kind.name()], meter.refused(kind));
+    }
+    for reaction in Reaction::ALL {
+        all.add("weft_plans_failed", [reaction.name()], meter.failed(reaction));
+    }
+    all.add("weft_plan_busy_waits", [], meter.busy_waits());
+    for (cache, counts) in [("shapes", shared.known.proofs()), ("patterns", shared.known.patterns())] {
+        all.add("weft_plan_cache_lookups", [cache, "hit"], counts.hits);
+        all.add("weft_plan_cache_lookups", [cache, "miss"], counts.misses);
+    }
+}

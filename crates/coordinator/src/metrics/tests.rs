@@ -1,0 +1,78 @@
+use super::*;
+use crate::{Coordinator, CoordinatorConfig, Seams};
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_control::{
+    healer::Ended,
+    health::{BadBlocks, Condition},
+};
+use weft_meta::MetaMode;
+use weft_proto::MemoryNet;
+use weft_types::{Amount, Cause, Error, StripeId, SystemClock};
+
+const STRIPES: u64 = 100_000;
+/// Stripes of which the healer remembers what they wait for; it remembers no more.
+const WAITING: u64 = 65_536;
+/// The time that a scrape may take.
+const SCRAPE_MAX: Duration = Duration::from_millis(50);
+
+/// The condition of a stripe. There are some hundred different ones.
+fn condition(stripe: u64) -> Condition {
+    let now = Some((stripe % 4) as usize).filter(|_| !stripe.is_multiple_of(1000));
+    let blocks = BadBlocks { corrupt: stripe % 3, lost: 1 + stripe % 7, away: stripe % 5, ..BadBlocks::default() };
+    Condition { code: "rs(10,4)".into(), now, with_all_nodes: now, blocks }
+}
+
+/// A scrape reads sums that are kept anyway. The time is that of an unoptimised build, and the least of several, because other programs use
+/// the machine.
+#[tokio::test]
+async fn a_scrape_is_quick_however_many_stripes_have_bad_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = CoordinatorConfig {
+        listen: "127.0.0.1:0".into(),
+        metrics: metrics::OFF.into(),
+        dir: dir.path().into(),
+        insecure: true,
+        ..CoordinatorConfig::default()
+    };
+    let net = Arc::new(MemoryNet::default());
+    let seams = Seams { net, clock: Arc::new(SystemClock), seed: 1.into(), meta_mode: MetaMode::Inline };
+    let (coordinator, shared) = Coordinator::begin(config, seams).await.unwrap();
+    while !crate::healer::show(&shared).stopped.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // What it knows stays, and nothing changes it any more.
+    coordinator.shutdown().await.unwrap();
+    for stripe in 1..=STRIPES {
+        shared.health.lock().tally.set(StripeId(stripe), Some(condition(stripe)));
+    }
+    for stripe in 1..=WAITING {
+        let error = Error::unavailable("no disk has room").cause(Cause::NoSpace);
+        shared.healer.ended(StripeId(stripe), Ended::Left(Amount::default(), error), shared.started.now());
+    }
+    let source = Source { shared, calls: Vec::new() };
+    let (mut best, mut text) = (Duration::MAX, String::new());
+    for _ in 0..10 {
+        let begin = Instant::now();
+        text = source.figures().await.unwrap().text().unwrap();
+        best = best.min(begin.elapsed());
+    }
+    let sum = |of: fn(&Condition) -> u64| (1..=STRIPES).map(|stripe| of(&condition(stripe))).sum::<u64>();
+    let unreadable = STRIPES / 1000;
+    for line in [
+        format!("weft_stripes_with_bad_blocks {STRIPES}"),
+        format!("weft_stripes_unreadable {unreadable}"),
+        format!("weft_stripes_at_risk {}", sum(|condition| u64::from(condition.now == Some(0)))),
+        format!("weft_stripes{{code=\"rs(10,4)\",further_losses=\"3\"}} {}", STRIPES / 4),
+        format!("weft_stripes{{code=\"rs(10,4)\",further_losses=\"unreadable\"}} {unreadable}"),
+        format!("weft_bad_blocks{{kind=\"corrupt\"}} {}", sum(|condition| condition.blocks.corrupt)),
+        format!("weft_bad_blocks{{kind=\"on_lost_nodes\"}} {}", sum(|condition| condition.blocks.lost)),
+        format!("weft_bad_blocks{{kind=\"on_down_nodes\"}} {}", sum(|condition| condition.blocks.away)),
+        // Those that cannot be read wait for nodes.
+        format!("weft_repair_stripes_waiting{{wait=\"space\"}} {}", WAITING - WAITING / 1000),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} is not in:\n{text}");
+    }
+    println!("a scrape with {STRIPES} stripes with bad blocks, {WAITING} of which wait: {:.1} ms", best.as_secs_f64() * 1e3);
+    assert!(best <= SCRAPE_MAX, "a scrape took {best:?}");
+}
