@@ -1376,7 +1376,7 @@ pub struct Node {
     #[prost(bool, tag = "16")]
     pub draining: bool,
     /// as the node itself sees it; empty: it serves no metrics, or is down
-    #[prost(string, tag = "16")]
+    #[prost(string, tag = "17")]
     pub metrics_address: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
