@@ -339,14 +339,14 @@ mod tests {
 
     #[test]
     fn larger_disks_get_more_and_shared_ones_less() {
-        let mut all = stripes(600, 8, 2);
-        let mut uneven = view(9, &[]);
-        uneven.nodes.get_mut(&NodeId(9)).unwrap().disks[0].free_bytes *= 2;
+        let mut all = stripes(1_200, 12, 2);
+        let mut uneven = view(13, &[]);
+        uneven.nodes.get_mut(&NodeId(13)).unwrap().disks[0].free_bytes *= 2;
         let moves = planned(&all, &uneven).into_moves();
         moved(&mut all, &moves);
         assert!(deviation(&all, &uneven) <= 0.02);
         let bytes = |node| stored(&all).bytes[&home(node)] as f64;
-        assert!((bytes(9) / bytes(1) - 2.0).abs() < 0.1, "{} {}", bytes(9), bytes(1));
+        assert!((bytes(13) / bytes(1) - 2.0).abs() < 0.1, "{} {}", bytes(13), bytes(1));
         // All on one file system: each node its share of the blocks.
         let mut shared = view(9, &[]);
         shared.nodes.values_mut().for_each(|node| node.disks[0].file_system = 7);
