@@ -25,6 +25,7 @@ pub(super) struct Cluster {
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(Up),
+    AddNode(AddNode),
     Status(Status),
     Down(Down),
 }
@@ -55,6 +56,30 @@ struct Up {
     /// Number of disks per agent [default: 1]
     #[arg(long, value_name = "X")]
     disks_per_node: Option<u32>,
+}
+
+/// Add nodes to a cluster on this machine, and start them
+///
+/// The nodes get new blocks from then on; `weft balance` moves existing ones to them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft cluster add-node && weft balance
+  weft cluster add-node --count 3 --rack rack-5
+
+EXIT CODES
+  0 every node is up   1 a process did not start; the message quotes its log   2 too many nodes, or the cluster is a testbed   \
+  3 no cluster in DIR   130 interrupted: the next `weft cluster up` starts what was added")]
+struct AddNode {
+    /// Directory of the cluster; also --cluster or WEFT_CLUSTER
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Number of nodes to add
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Rack of all of them [default: the racks of the cluster in turn]
+    #[arg(long, value_name = "NAME")]
+    rack: Option<String>,
 }
 
 /// Show which nodes are up and how much is stored; `weft status` shows whether data is at risk
@@ -96,6 +121,7 @@ impl Cluster {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         match self.command {
             Command::Up(up) => up.run(options, output),
+            Command::AddNode(add) => add.run(options, output),
             Command::Status(status) => status.run(options, output),
             Command::Down(down) => {
                 let dir = directory(down.dir, options)?;
@@ -168,6 +194,19 @@ impl Up {
             return Err(Error::invalid("this cluster was created with certificates: omit --insecure"));
         }
         Ok(())
+    }
+}
+
+impl AddNode {
+    fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let dir = directory(self.dir, options)?;
+        // The lock makes the directory: there must be a cluster first.
+        LocalCluster::open(&dir)?;
+        let _lock = LocalCluster::lock(&dir)?;
+        let cluster = LocalCluster::open(&dir)?.add(self.count, self.rack.as_deref())?;
+        let report = session::run(async { bring_up(&cluster).await?.client.status().await })?;
+        let report = Report::from(report);
+        output.result_with(&report, &report.warnings, status::summary).map(|()| Exit::Ok)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     cluster::{AGENT_FILE, COORDINATOR_FILE, FIRST_UP, LOCK, LocalCluster},
-    namespaces::{COORDINATOR, SCRATCH_FILE, TESTBED_FILE},
+    namespaces::{COORDINATOR, SCRATCH_FILE, TESTBED_FILE, node_number},
 };
 use crate::{
     files::io_error,
@@ -122,6 +122,43 @@ impl LocalCluster {
         }
         let (nodes, racks, insecure) = (self.nodes.len() as u32, racks.len() as u32, self.file()?.insecure);
         Ok(Size { nodes, racks, disks_per_node, insecure })
+    }
+
+    /// Adds agents to the cluster, with as many disks as the others, each in the next rack in turn or in the named one. Returns the cluster with
+    /// them. They are not started. The caller holds the lock ([`LocalCluster::lock`]).
+    pub fn add(&self, count: u32, rack: Option<&str>) -> Result<Self> {
+        if self.namespaces.is_some() {
+            return Err(Error::invalid("the nodes of a testbed are fixed: make another one with more nodes"));
+        }
+        let (size, file) = (self.size()?, self.file()?);
+        Size { nodes: size.nodes.saturating_add(count), ..size }.check()?;
+        let certificates = self.dir.join(CERTIFICATES);
+        let authority = (!file.insecure).then(|| Authority::load(&certificates)).transpose()?;
+        let last = self.nodes.iter().filter_map(|name| node_number(name)).max().unwrap_or(0);
+        let width = self.nodes.iter().filter_map(|name| name.strip_prefix("node-")).map(str::len).max().unwrap_or(2);
+        let cluster = file.cluster.ok_or_else(|| Error::invalid(format!("{FILE_NAME} does not name the cluster")))?;
+        let listen = file.coordinator;
+        for number in last..last.saturating_add(count) {
+            let name = format!("node-{:0width$}", number + 1);
+            if let Some(authority) = &authority {
+                authority.issue(&certificates, &Peer::Agent(name.clone()))?;
+            }
+            let of_node = (!file.insecure).then(|| Path::new("../..").join(CERTIFICATES));
+            let mut config = node(name.clone(), number, size, &listen, cluster, of_node);
+            if let Some(rack) = rack {
+                rack.clone_into(&mut config.rack);
+            }
+            // Built beside its place: an interrupted attempt leaves no half of a node.
+            let new = self.dir.join(NEW);
+            if new.exists() {
+                std::fs::remove_dir_all(&new).map_err(|error| io_error(&new, "remove", &error))?;
+            }
+            make_node(&new, &config)?;
+            let (from, to) = (new.join("nodes").join(&name), self.dir.join("nodes").join(&name));
+            std::fs::rename(&from, &to).map_err(|error| io_error(&to, "make", &error))?;
+            std::fs::remove_dir_all(&new).map_err(|error| io_error(&new, "remove", &error))?;
+        }
+        Self::open(&self.dir)
     }
 
     /// Ensures that the coordinator's port is free. If another process took it while the cluster was down, chooses a new port and writes

@@ -101,6 +101,20 @@ fn a_drained_node_is_switched_off_and_removed() {
     cluster.expect("data", &content, &[]);
     cluster.put("more", &content, &CODING).ok();
     cluster.expect("more", &content, &[]);
+    // Two nodes join, and get their share.
+    cluster.weft(["cluster", "add-node", "--dir", path(&cluster.dir()), "--count", "2", "--rack", "rack-9"]).ok();
+    assert_eq!(cluster.names_listed(), ["node-01", "node-02", "node-04", "node-05", "node-06"]);
+    let plan = cluster.json(&["balance", "--explain"]);
+    assert!(plan["blocks"].as_u64() > Some(10), "{plan}");
+    let done = cluster.weft(["balance"]).ok();
+    assert!(done.text().contains("balancing of all disks: done") && done.text().contains("blocks moved"), "{}", done.text());
+    let blocks = cluster.json(&["node", "ls"]);
+    let of_new = blocks.as_array().unwrap().iter().filter(|it| it["rack"] == "rack-9").map(|it| it["blocks"].as_u64().unwrap());
+    assert!(of_new.clone().count() == 2 && of_new.clone().all(|blocks| blocks > 5), "{blocks}");
+    let even = cluster.weft(["balance"]).ok();
+    assert!(even.text().contains("the fill is even"), "{}", even.text());
+    cluster.expect("data", &content, &[]);
+    cluster.expect("more", &content, &[]);
 }
 
 #[test]
