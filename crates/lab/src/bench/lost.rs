@@ -154,6 +154,7 @@ impl LostNodes {
             lost: lost.iter().map(|(index, _)| *index).collect::<BTreeSet<u8>>().into_iter().collect(),
             block_len: self.block_len,
             held: available.iter().map(|(_, node)| *node).collect(),
+            copies: Vec::new(),
             available,
             never: BTreeSet::new(),
             rack_max: Some(self.code.tolerance()),
@@ -175,6 +176,7 @@ impl LostNodes {
                 free_bytes: disk.free_bytes,
                 file_system: disk.file_system,
                 failed: disk.failed,
+                draining: disk.draining,
                 blocks: disk.blocks,
             };
             let is_lost = self.is_lost(id);
