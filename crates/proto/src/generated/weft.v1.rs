@@ -709,6 +709,66 @@ pub struct QuarantinedDisk {
     #[prost(uint64, tag = "7")]
     pub damaged_bytes: u64,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BalanceRequest {
+    /// stripes at the same time, at most; 0: by the number of nodes that get blocks
+    #[prost(uint32, tag = "1")]
+    pub concurrency: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BalancePlan {
+    /// that can get blocks
+    #[prost(message, repeated, tag = "1")]
+    pub disks: ::prost::alloc::vec::Vec<DiskLevel>,
+    /// that send or receive
+    #[prost(message, repeated, tag = "2")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeTraffic>,
+    /// that would move
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    /// of them
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// that must move until all disks are even
+    #[prost(uint64, tag = "5")]
+    pub least_bytes: u64,
+    /// that the busiest link needs
+    #[prost(double, tag = "6")]
+    pub seconds: f64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiskLevel {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// its id
+    #[prost(string, tag = "3")]
+    pub disk: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub path: ::prost::alloc::string::String,
+    /// that blocks can fill: what they fill, and the free space
+    #[prost(uint64, tag = "5")]
+    pub capacity_bytes: u64,
+    /// of blocks
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+    /// of blocks after the job
+    #[prost(uint64, tag = "7")]
+    pub after_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeTraffic {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub sends_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub receives_bytes: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListDamageRequest {
     /// empty: all
@@ -2201,7 +2261,7 @@ pub struct ListJobsReply {
 pub struct Job {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// repair-node, convert
+    /// repair-node, convert, balance
     #[prost(string, tag = "2")]
     pub kind: ::prost::alloc::string::String,
     /// running, paused, done, failed, cancelled
@@ -2246,6 +2306,9 @@ pub struct Job {
     /// the least remaining time at that limit
     #[prost(uint64, optional, tag = "17")]
     pub limited_ms: ::core::option::Option<u64>,
+    /// likewise
+    #[prost(message, optional, tag = "18")]
+    pub balance: ::core::option::Option<BalanceRequest>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobAmount {
@@ -4636,6 +4699,47 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Space"));
             self.inner.unary(req, path, codec).await
         }
+        /// Begins a job that moves blocks from fuller disks to emptier ones.
+        pub async fn balance(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BalanceRequest>,
+        ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/Balance");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Balance"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What such a job would do now.
+        pub async fn explain_balance(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BalanceRequest>,
+        ) -> std::result::Result<tonic::Response<super::BalancePlan>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/ExplainBalance",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Weft", "ExplainBalance"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The stripes that lack blocks, page by page.
         pub async fn list_damage(
             &mut self,
@@ -4905,6 +5009,16 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::Empty>,
         ) -> std::result::Result<tonic::Response<super::SpaceReply>, tonic::Status>;
+        /// Begins a job that moves blocks from fuller disks to emptier ones.
+        async fn balance(
+            &self,
+            request: tonic::Request<super::BalanceRequest>,
+        ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status>;
+        /// What such a job would do now.
+        async fn explain_balance(
+            &self,
+            request: tonic::Request<super::BalanceRequest>,
+        ) -> std::result::Result<tonic::Response<super::BalancePlan>, tonic::Status>;
         /// The stripes that lack blocks, page by page.
         async fn list_damage(
             &self,
@@ -6706,6 +6820,92 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SpaceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/Balance" => {
+                    #[allow(non_camel_case_types)]
+                    struct BalanceSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::BalanceRequest>
+                    for BalanceSvc<T> {
+                        type Response = super::Job;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BalanceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::balance(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BalanceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/ExplainBalance" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainBalanceSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::BalanceRequest>
+                    for ExplainBalanceSvc<T> {
+                        type Response = super::BalancePlan;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BalanceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::explain_balance(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainBalanceSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
