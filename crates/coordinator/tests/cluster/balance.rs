@@ -7,7 +7,7 @@ use weft_types::{NodeId, Reaction};
 
 impl World {
     /// Stores objects of four stripes of six small blocks each.
-    async fn put_small(&self, seeds: std::ops::Range<u64>) -> Vec<(String, Vec<u8>)> {
+    async fn put_stripes(&self, seeds: std::ops::Range<u64>) -> Vec<(String, Vec<u8>)> {
         let options = PutOptions { code: "rs(4,2)".into(), block_len: 64 << 10, cell_len: 64 << 10, ..PutOptions::default() };
         let mut objects = Vec::new();
         for seed in seeds {
@@ -44,7 +44,7 @@ fn spread(blocks: &BTreeMap<u32, u64>) -> (u64, u64) {
 #[tokio::test(start_paused = true)]
 async fn nodes_that_join_get_their_share() {
     let mut world = World::new(9, 9).await;
-    let objects = world.put_small(0..24).await;
+    let objects = world.put_stripes(0..24).await;
     world.join(10..=12).await;
     let before = world.blocks(1..=12);
     assert_eq!((before[&10], before[&12], before.values().sum::<u64>()), (0, 0, 24 * 4 * 6));
@@ -79,7 +79,7 @@ async fn nodes_that_join_get_their_share() {
 #[tokio::test(start_paused = true)]
 async fn a_job_stops_and_goes_on_whatever_happens_meanwhile() {
     let mut world = World::new(8, 8).await;
-    let mut objects = world.put_small(0..20).await;
+    let mut objects = world.put_stripes(0..20).await;
     world.join(9..=10).await;
     let slow = |bytes_per_s| api::RepairLimit { bytes_per_s, ..api::RepairLimit::default() };
     world.client.set_repair_limit(slow(Some(256 << 10))).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_job_stops_and_goes_on_whatever_happens_meanwhile() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_drained_gets_nothing_from_others() {
     let mut world = World::new(8, 8).await;
-    let objects = world.put_small(0..8).await;
+    let objects = world.put_stripes(0..8).await;
     world.join(9..=10).await;
     world.client.drain(NodeId(10), "", Some(true), false).await.unwrap();
     let job = world.client.balance(0).await.unwrap();
