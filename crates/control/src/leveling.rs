@@ -1,7 +1,8 @@
 //! Even fill: which blocks move from fuller disks to emptier ones, for example after nodes were added.
 //!
 //! Each disk should have the same share of its capacity full of blocks. No more bytes move than the fuller disks have too much. A block moves
-//! only where its stripe has no other, and into a rack that then has no more of the stripe than its fullest rack had before.
+//! only where its stripe has no other, and into a rack that then has no more of the stripe than its code tolerates to lose, or than its fullest rack had
+//! before.
 
 use crate::view::{DiskView, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,9 @@ pub struct Move {
     pub to: NodeId,
 }
 
+/// How many blocks of a stripe may be lost, by the numbers of its data and parity blocks; the least of several codes.
+pub type Tolerances = BTreeMap<(u32, u32), usize>;
+
 /// Chooses moves, given one stripe after the other.
 #[derive(Debug)]
 pub struct Leveling {
@@ -67,6 +71,7 @@ pub struct Leveling {
     excess: BTreeMap<Home, u64>,
     room: BTreeMap<Home, u64>,
     racks: BTreeMap<NodeId, u32>,
+    tolerances: Tolerances,
     moves: Vec<Moves>,
     moved_bytes: u64,
 }
@@ -128,7 +133,7 @@ impl Level {
 
 impl Leveling {
     /// For these levels. Chooses nothing if all disks are about even.
-    pub fn new(stored: &Stored, view: &View) -> Self {
+    pub fn new(stored: &Stored, tolerances: Tolerances, view: &View) -> Self {
         let levels = stored.levels(view);
         let (mut excess, mut room) = (BTreeMap::new(), BTreeMap::new());
         if levels.iter().any(|level| level.is_uneven(stored.longest)) {
@@ -149,7 +154,7 @@ impl Leveling {
             let next = names.len() as u32;
             racks.insert(node.id, *names.entry(&node.rack).or_insert(next));
         }
-        Self { levels, excess, room, racks, moves: Vec::new(), moved_bytes: 0 }
+        Self { levels, excess, room, racks, tolerances, moves: Vec::new(), moved_bytes: 0 }
     }
 
     /// Whether further stripes matter.
@@ -166,7 +171,8 @@ impl Leveling {
         let mut nodes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
         let mut in_racks: BTreeMap<u32, usize> = BTreeMap::new();
         nodes.iter().for_each(|node| *in_racks.entry(self.rack(*node)).or_default() += 1);
-        let most = in_racks.values().copied().max().unwrap_or(0);
+        let tolerance = self.tolerances.get(&(stripe.layout.k, stripe.layout.m)).copied().unwrap_or(0);
+        let most = in_racks.values().copied().max().unwrap_or(0).max(tolerance);
         let mut blocks = Vec::new();
         for (index, placed) in stripe.all() {
             let (from, bytes) = (placed.home, stripe.layout.block_len(index.into()));
@@ -292,7 +298,7 @@ mod tests {
     }
 
     fn planned(stripes: &[StripeRecord], view: &View) -> Leveling {
-        let mut leveling = Leveling::new(&stored(stripes), view);
+        let mut leveling = Leveling::new(&stored(stripes), Tolerances::from([((4, 2), 2)]), view);
         stripes.iter().for_each(|stripe| leveling.stripe(stripe));
         leveling
     }
@@ -403,7 +409,7 @@ mod tests {
             prop_assert!(leveling.amount().1 <= leveling.least_bytes() + BLOCK_LEN * u64::from(nodes + joined));
             moved(&mut all, &leveling.into_moves());
             for (stripe, before) in all.iter().zip(before) {
-                prop_assert!(most(stripe) <= before);
+                prop_assert!(most(stripe) <= before.max(2));
             }
             prop_assert!(deviation(&all, &view) <= uneven);
         }

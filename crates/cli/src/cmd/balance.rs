@@ -11,7 +11,7 @@ use weft_types::{NodeId, Result, counted, human_bytes};
 /// Move blocks from fuller disks to emptier ones, for example after nodes were added
 ///
 /// Afterwards all disks have about the same share of their capacity full of blocks. No more moves than the fuller disks have too much. Blocks are
-/// copied, and an old block serves until the new one is committed. Stripes keep one block per node, and racks get no more of a stripe than before. Lost
+/// copied, and an old block serves until the new one is committed. Stripes keep one block per node, and racks get no more of a stripe than its code can lose. Lost
 /// blocks are rebuilt first, the limit on repair holds (`weft repair limit`), and what puts leave free for repair stays free.
 ///
 /// This is a job: it survives disconnects and coordinator restarts, and can be paused and cancelled (see `weft job`).

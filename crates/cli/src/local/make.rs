@@ -134,7 +134,7 @@ impl LocalCluster {
         Size { nodes: size.nodes.saturating_add(count), ..size }.check()?;
         let certificates = self.dir.join(CERTIFICATES);
         let authority = (!file.insecure).then(|| Authority::load(&certificates)).transpose()?;
-        let last = self.nodes.iter().filter_map(|name| node_number(name)).max().unwrap_or(0);
+        let last = self.nodes.iter().filter_map(|name| node_number(name)).max().map_or(0, |last| last + 1);
         let width = self.nodes.iter().filter_map(|name| name.strip_prefix("node-")).map(str::len).max().unwrap_or(2);
         let cluster = file.cluster.ok_or_else(|| Error::invalid(format!("{FILE_NAME} does not name the cluster")))?;
         let listen = file.coordinator;

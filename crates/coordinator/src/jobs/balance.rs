@@ -8,6 +8,7 @@ use super::{
     runner::{Passes, Runner},
 };
 use crate::{
+    health,
     pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
@@ -19,7 +20,7 @@ use tonic::async_trait;
 use weft_control::{
     health::BadBlocks,
     job::{Again, Counted, Passed},
-    leveling::{Level, Leveling, Move, Moves, Stored},
+    leveling::{Level, Leveling, Move, Moves, Stored, Tolerances},
     options::RepairOptions,
     rebuild::{Destination, Lost, Needed, Rebuilt, Request},
     schedule::STRIPES_PER_NODE,
@@ -91,7 +92,12 @@ async fn planned(shared: &Shared) -> Result<Leveling> {
     while let Some(stripe) = next(shared, &mut stripes).await? {
         stored.add(&stripe);
     }
-    let mut leveling = Leveling::new(&stored, &shared.members.view());
+    let mut tolerances = Tolerances::new();
+    for code in health::codes_in_use(shared).await? {
+        let least = tolerances.entry((code.k() as u32, code.m() as u32)).or_insert(usize::MAX);
+        *least = code.tolerance().min(*least);
+    }
+    let mut leveling = Leveling::new(&stored, tolerances, &shared.members.view());
     let mut stripes = all_stripes();
     while !leveling.is_over()
         && let Some(stripe) = next(shared, &mut stripes).await?
