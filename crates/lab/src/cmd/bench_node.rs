@@ -16,12 +16,14 @@ use crate::{
 use clap::Args;
 use serde::Serialize;
 use weft_cli::{exit::Exit, output::Output, session::Session, table::columns, target};
-use weft_schemes::{Kind, rebuilds};
+use weft_schemes::{AUTO, Kind, rebuilds};
 use weft_types::{AutoSize, ByteSize, Error, HelperSelect, Result};
 
 const MIB: f64 = 1048576.0;
 /// The ways to select nodes, if none is named.
 const SELECT: [&str; 6] = ["random", "lru-stripe", "lru", "balance", "schedule", "boost"];
+/// The schemes, if none is named.
+const SCHEMES: [&str; 2] = ["conventional", "pipeline"];
 
 /// Repair all blocks of a node by each way to select nodes in turn, relative to the lower bound
 ///
@@ -35,8 +37,7 @@ const SELECT: [&str; 6] = ["random", "lru-stripe", "lru", "balance", "schedule",
 ///
 /// With --lost 2 or 3, so many nodes are lost at the same time, and the cluster rebuilds all their blocks by itself: a stripe that has lost
 /// several blocks is rebuilt by one plan. --blocks counts the blocks of all these nodes. The time is from the first rebuild under way until
-/// the last block is recorded. After each run, all objects are read back and compared. Each scheme has a testbed of its own; `auto` is the
-/// cluster's own choice.
+/// the last block is recorded. After each run, all objects are read back and compared. Each scheme has a testbed of its own.
 ///
 /// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
 /// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.
@@ -52,7 +53,8 @@ EXAMPLE
   sudo weft bench node --select random,lru-stripe,lru,balance,schedule,boost --scheme conventional,pipeline --code 'rs(6,3)' --runs 3 --json
   sudo weft bench node --select lru,boost --scheme pipeline --code 'rs(10,4)' --requestors 4
   sudo weft bench node --racks 4 --rack-link 20mbit --select random,boost --scheme conventional,pipeline --blocks 32
-  sudo weft bench node --lost 2 --scheme conventional,pipeline,auto --runs 3 --json
+  sudo weft bench node --lost 2 --runs 3 --json
+  sudo weft bench node --lost 3 --scheme auto,pipeline --link 100mbit
   sudo weft bench node --reads --runs 3
   weft bench node --local --nodes 12 --code 'rs(6,3)' --objects 1000 --json
 
@@ -65,8 +67,9 @@ pub(super) struct BenchNode {
     #[arg(long, value_delimiter = ',', value_name = "HOW")]
     select: Option<Vec<String>>,
     /// Schemes: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
-    #[arg(long, value_delimiter = ',', default_value = "conventional,pipeline", value_name = "SCHEME")]
-    scheme: Vec<String>,
+    /// [default: conventional,pipeline; with --lost 2 or 3 auto, the cluster's own choice]
+    #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
+    scheme: Option<Vec<String>>,
     /// Number of nodes that are lost at the same time, 1 to 3
     #[arg(
         long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3),
@@ -204,7 +207,8 @@ impl BenchNode {
 
     fn together(self) -> BenchLost {
         let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
-        let Self { lost, select, scheme: schemes, blocks, slice_size, runs, requestors, links, seed, .. } = self;
+        let Self { lost, select, scheme, blocks, slice_size, runs, requestors, links, seed, .. } = self;
+        let schemes = scheme.unwrap_or_else(|| vec![AUTO.to_owned()]);
         BenchLost { lost, select, schemes, code, blocks, block_size, slice_size, runs, nodes, requestors, links, seed }
     }
 
@@ -218,10 +222,14 @@ impl BenchNode {
         self.select.clone().unwrap_or_else(|| SELECT.map(str::to_owned).into())
     }
 
+    fn schemes(&self) -> Vec<String> {
+        self.scheme.clone().unwrap_or_else(|| SCHEMES.map(str::to_owned).into())
+    }
+
     /// All ways to select for each scheme, in this order.
     fn cases(&self) -> Result<Vec<Case>> {
         let code = weft_codes::parse(self.code()).map_err(Error::invalid)?;
-        if self.runs == 0 || self.select().is_empty() || self.scheme.is_empty() || self.blocks == 0 {
+        if self.runs == 0 || self.select().is_empty() || self.schemes().is_empty() || self.blocks == 0 {
             return Err(Error::invalid("nothing to measure: --runs, --select, --scheme and --blocks must not be zero or empty"));
         }
         let needed = code.n() as u32 + u32::from(self.requestors == 0);
@@ -236,9 +244,9 @@ impl BenchNode {
             }
         }
         let mut cases = Vec::new();
-        for text in &self.scheme {
+        for text in self.schemes() {
             // One case for each name: PPR in slices, too, unless its name says otherwise.
-            let mut parsed = Case::parse(text, self.slice_size, self.block_size().0)?;
+            let mut parsed = Case::parse(&text, self.slice_size, self.block_size().0)?;
             let case = parsed.pop().ok_or_else(|| Error::invalid("a scheme has no name"))?;
             weft_schemes::check_name(Kind::Repair, &case.scheme)?;
             if !rebuilds(&case.scheme) {
@@ -404,6 +412,8 @@ mod tests {
         let together = parsed(&["--lost", "2", "--blocks", "9", "--nodes", "12", "--scheme", "auto"]).together();
         assert_eq!((together.lost, together.blocks, together.nodes, together.schemes), (2, 9, 12, vec!["auto".to_owned()]));
         assert_eq!((parsed(&[]).lost, together.select), (1, None));
+        assert_eq!(parsed(&["--lost", "3"]).together().schemes, ["auto"]);
+        assert_eq!(parsed(&[]).cases().unwrap().len(), SELECT.len() * SCHEMES.len());
         assert!(parsed(&["--nodes", "9", "--requestors", "1"]).cases().is_ok(), "the requestor gets the blocks");
     }
 
