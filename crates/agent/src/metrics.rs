@@ -180,3 +180,6 @@ fn of_disk(all: &mut Figures, Shown { report, fsyncs, errors }: &Shown) {
     all.add("weft_agent_disk_quarantined_blocks", [disk], report.quarantined_blocks);
     all.add("weft_agent_disk_quarantined_bytes", [disk], report.quarantined_bytes);
 }
+
+#[cfg(test)]
+mod tests;

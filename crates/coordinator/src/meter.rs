@@ -146,3 +146,26 @@ impl Meter {
 pub(crate) fn scheme_of<'a>(planned: &'a Planned, asked: &'a str) -> &'a str {
     planned.considered.first().map_or(asked, |chosen| &chosen.scheme)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_and_repairs_are_counted_with_their_failures() {
+        let meter = Meter::default();
+        assert_eq!(meter.plan(PlanKind::Read, || Ok(7)), Ok(7));
+        assert!(meter.plan::<()>(PlanKind::Repair, || Err(Error::unavailable("too few blocks"))).is_err());
+        assert_eq!(PlanKind::ALL.map(|kind| meter.refused(kind)), [0, 0, 1]);
+        meter.plan_failed(&Error::corrupt("a page"));
+        assert_eq!(Reaction::ALL.map(|reaction| meter.failed(reaction)), [0, 0, 1, 0, 0, 0, 0]);
+        meter.rebuilt("chain", 5);
+        meter.rebuilt("chain", 6);
+        meter.repair_failed("tree");
+        let expected = [
+            ("chain".to_owned(), Repairs { blocks: 2, bytes: 11, failed_plans: 0 }),
+            ("tree".to_owned(), Repairs { failed_plans: 1, ..Repairs::default() }),
+        ];
+        assert_eq!(meter.repairs(), BTreeMap::from(expected));
+    }
+}

@@ -1,6 +1,6 @@
 //! Metrics of real daemons.
 
-use crate::harness::{Cluster, Setup, bytes, wait_for};
+use crate::harness::{Cluster, Setup, bytes, path, wait_for};
 use serde_json::Value;
 use std::{
     io::{Read as _, Write as _},
@@ -90,7 +90,11 @@ fn agents_count_what_they_move_store_and_rebuild() {
     let lost = cluster.blocks("data")[0].node.clone();
     cluster.take_down(&[&lost]);
     assert_eq!(agents(&cluster).len(), 3, "a node that is down tells an address");
-    cluster.weft(["repair", "object", "data"]).ok();
+    cluster.weft(["repair", "object", "data", "--scheme", "ppr"]).ok();
+    let by_scheme =
+        ["blocks", "bytes"].map(|what| coordinator(&cluster).value(&format!("weft_repaired_{what}_total"), &["scheme=\"ppr\""]));
+    assert_eq!(by_scheme[0], 1.0);
+    assert_eq!(by_scheme[1], of_agents(&cluster, "weft_agent_stored_bytes_total", &["class=\"repair\""]));
     let rebuilt = of_agents(&cluster, "weft_agent_stored_blocks_total", &["class=\"repair\""]);
     assert_eq!(rebuilt, 1.0);
     assert!(of_agents(&cluster, "weft_agent_network_bytes_total", &["class=\"repair\"", "direction=\"out\""]) > 0.0);
@@ -117,6 +121,12 @@ fn metrics_can_be_off_and_another_address_is_warned_of() {
     let cluster = Setup::nodes(1).with(&[("WEFT_AGENT_METRICS", "off")]).up();
     assert_eq!(agents(&cluster), []);
     assert!(!cluster.log("node-01").contains("serving metrics"));
+    let config = cluster.dir().join("nodes").join("node-01").join("agent.toml");
+    cluster.weft(["agent", "--config", path(&config), "--metrics", "9100"]).refused(2, &["metrics is '9100'", "use host:port"]);
+    let config = cluster.dir().join("coordinator").join("coordinator.toml");
+    cluster
+        .weft(["coordinator", "--config", path(&config), "--metrics", "9100"])
+        .refused(2, &["metrics is '9100'", "use host:port"]);
     let cluster = Setup::nodes(1).with(&[("WEFT_AGENT_METRICS", "0.0.0.0:0")]).up();
     assert!(cluster.log("node-01").contains("serving metrics without authentication"), "{}", cluster.log("node-01"));
 }
