@@ -216,6 +216,7 @@ fn the_coordinator_tells_the_figures_of_weft_status_while_a_node_is_lost_and_hea
     for number in 0..4 {
         cluster.put(&format!("data-{number}"), &bytes(LEN, number), &["--code", "rs(3,2)", "--cell-size", "4KiB"]).ok();
     }
+    wait_for("the cluster to be healthy", || cluster.weft(["status"]).status.code() == Some(0));
     let seen = agree(&cluster);
     assert_eq!(seen.value("weft_health", &["level=\"healthy\""]), 1.0);
     assert_eq!((seen.value("weft_objects", &[]), seen.value("weft_nodes", &["state=\"up\""])), (4.0, 7.0));
