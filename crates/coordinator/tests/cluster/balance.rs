@@ -99,9 +99,8 @@ async fn a_job_stops_and_goes_on_whatever_happens_meanwhile() {
     for (key, _) in objects.drain(..2) {
         world.client.remove("b", &key).await.unwrap();
     }
-    let (key, bytes) = (objects[0].0.clone(), data(1 << 20, 99));
-    world.put(&key, &bytes).await.unwrap();
-    objects[0].1 = bytes;
+    // The first of the others is replaced.
+    world.put_stripes(2..3).await;
     world.kill(10);
     world.until_down(10).await;
     world.client.set_repair_limit(slow(None)).await.unwrap();
