@@ -6,6 +6,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 use tokio::time::Instant;
 use weft_control::planning::Planned;
@@ -43,6 +44,7 @@ pub(crate) struct Meter {
     /// In the order of [`Reaction::ALL`].
     failed: [AtomicU64; Reaction::ALL.len()],
     busy_waits: AtomicU64,
+    busy_waited_us: AtomicU64,
     repairs: Mutex<BTreeMap<String, Repairs>>,
 }
 
@@ -63,6 +65,7 @@ impl Default for Meter {
             refused: Default::default(),
             failed: Default::default(),
             busy_waits: AtomicU64::default(),
+            busy_waited_us: AtomicU64::default(),
             repairs: Mutex::default(),
         }
     }
@@ -85,9 +88,10 @@ impl Meter {
         self.failed[cause.reaction as usize].fetch_add(1, Relaxed);
     }
 
-    /// The opening of a plan waits, because an agent is busy.
-    pub(crate) fn waits_for_agents(&self) {
+    /// The opening of a plan waits for so long, because an agent is busy.
+    pub(crate) fn waits_for_agents(&self, pause: Duration) {
         self.busy_waits.fetch_add(1, Relaxed);
+        self.busy_waited_us.fetch_add(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// A block was rebuilt by a scheme.
@@ -118,9 +122,9 @@ impl Meter {
         self.failed[reaction as usize].load(Relaxed)
     }
 
-    /// How often the opening of a plan has waited.
-    pub(crate) fn busy_waits(&self) -> u64 {
-        self.busy_waits.load(Relaxed)
+    /// How often the opening of a plan has waited, and how long in all.
+    pub(crate) fn busy_waits(&self) -> (u64, Duration) {
+        (self.busy_waits.load(Relaxed), Duration::from_micros(self.busy_waited_us.load(Relaxed)))
     }
 
     /// The repairs by scheme.
@@ -159,6 +163,9 @@ mod tests {
         assert_eq!(PlanKind::ALL.map(|kind| meter.refused(kind)), [0, 0, 1]);
         meter.plan_failed(&Error::corrupt("a page"));
         assert_eq!(Reaction::ALL.map(|reaction| meter.failed(reaction)), [0, 0, 1, 0, 0, 0, 0]);
+        meter.waits_for_agents(Duration::from_millis(20));
+        meter.waits_for_agents(Duration::from_millis(40));
+        assert_eq!(meter.busy_waits(), (2, Duration::from_millis(60)));
         meter.rebuilt("chain", 5);
         meter.rebuilt("chain", 6);
         meter.repair_failed("tree");

@@ -143,7 +143,9 @@ fn of_plans(all: &mut Figures, shared: &Shared) {
     for reaction in Reaction::ALL {
         all.add("weft_plans_failed", [reaction.name()], meter.failed(reaction));
     }
-    all.add("weft_plan_busy_waits", [], meter.busy_waits());
+    let (waits, waited) = meter.busy_waits();
+    all.add("weft_plan_busy_waits", [], waits);
+    all.add("weft_plan_busy_wait_seconds", [], waited);
     for (cache, counts) in [("shapes", shared.known.proofs()), ("patterns", shared.known.patterns())] {
         all.add("weft_plan_cache_lookups", [cache, "hit"], counts.hits);
         all.add("weft_plan_cache_lookups", [cache, "miss"], counts.misses);

@@ -104,6 +104,7 @@ pub const FAMILIES: &[Family] = &[
     Family::counter("weft_plans_refused", &["kind"], "Times that no plan could be made."),
     Family::counter("weft_plans_failed", &["reaction"], "Plans that failed while they ran, by what their first error asks for."),
     Family::counter("weft_plan_busy_waits", &[], "Times that the opening of a plan waited because an agent was busy."),
+    Family::counter("weft_plan_busy_wait_seconds", &[], "The time of these waits; many plans can wait at the same time."),
     Family::counter(
         "weft_plan_cache_lookups",
         &["cache", "result"],

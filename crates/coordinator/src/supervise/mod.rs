@@ -84,7 +84,7 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
                 opening::Event::LetGo
             }
             opening::Action::Wait(pause) => {
-                shared.meter.waits_for_agents();
+                shared.meter.waits_for_agents(pause);
                 tokio::time::sleep(pause).await;
                 opening::Event::Woken
             }
