@@ -136,8 +136,7 @@ impl Queue {
         });
         self.tried.retain(|stripe| tally.has(*stripe));
         self.held.tidy(tally);
-        // New work begins when it is chosen, not here: the progress begins with it.
-        self.working &= self.left(tally, scope) > 0;
+        self.working = self.left(tally, scope) > 0;
     }
 
     /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first,

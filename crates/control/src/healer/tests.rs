@@ -410,8 +410,6 @@ fn the_remaining_time_counts_from_when_there_was_work_again() {
     assert_eq!(queue.next(&tally, &WORK, 9, at(86_400)), [StripeId(2)], "tried again, which is no work to speak of");
     assert_eq!(queue.progress().stripes, 1);
     (3..=6).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
-    // The healer tidies up before it chooses.
-    queue.tidy(&tally, &WORK, at(86_401));
     assert_eq!(queue.next(&tally, &WORK, 9, at(86_401)).len(), 4);
     queue.ended(StripeId(3), Ended::Rebuilt(one), at(86_403));
     tally.set(StripeId(3), None);
