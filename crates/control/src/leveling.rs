@@ -4,7 +4,10 @@
 //! only where its stripe has no other, and into a rack that then has no more of the stripe than its code tolerates to lose, or than its fullest rack had
 //! before.
 
-use crate::view::{DiskView, View};
+use crate::{
+    health::BadBlocks,
+    view::{DiskView, View},
+};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_plan::Network;
 use weft_types::{BlockState, Home, NodeId, Owner, Party, StripeId, StripeRecord};
@@ -41,6 +44,8 @@ pub struct Level {
 pub struct Moves {
     /// The stripe.
     pub stripe: StripeId,
+    /// Its number in its object, from 0.
+    pub number: u64,
     /// The blocks, each on another node.
     pub blocks: Vec<Move>,
 }
@@ -57,7 +62,7 @@ pub struct Move {
     /// Where it is.
     pub from: Home,
     /// Where it goes.
-    pub to: NodeId,
+    pub to: Home,
 }
 
 /// How many blocks of a stripe may be lost, by the numbers of its data and parity blocks; the least of several codes.
@@ -157,15 +162,19 @@ impl Leveling {
         Self { levels, excess, room, racks, tolerances, moves: Vec::new(), moved_bytes: 0 }
     }
 
-    /// Whether further stripes matter.
-    pub fn is_over(&self) -> bool {
-        self.excess.is_empty() || self.room.is_empty() || self.moves.len() >= STRIPES_MAX
+    /// Whether there are more moves than one plan has.
+    pub fn is_cut(&self) -> bool {
+        self.moves.len() >= STRIPES_MAX
     }
 
-    /// Chooses which blocks of a stripe move, if any.
-    pub fn stripe(&mut self, stripe: &StripeRecord) {
-        let is_whole = || stripe.all().all(|(_, placed)| placed.state == BlockState::Ok);
-        if self.is_over() || !matches!(stripe.owner, Owner::Object(_)) || stripe.incomplete || !is_whole() {
+    /// Whether further stripes matter.
+    pub fn is_over(&self) -> bool {
+        self.excess.is_empty() || self.room.is_empty() || self.is_cut()
+    }
+
+    /// Chooses which blocks of a stripe move, if any: none of a stripe that lacks a block, or with one that must leave its disk anyway.
+    pub fn stripe(&mut self, stripe: &StripeRecord, view: &View) {
+        if self.is_over() || !matches!(stripe.owner, Owner::Object(_)) || !BadBlocks::of(stripe, view).is_none() {
             return;
         }
         let mut nodes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
@@ -199,10 +208,10 @@ impl Leveling {
             lower(&mut self.excess, from, too_much, bytes);
             lower(&mut self.room, to, room, bytes);
             self.moved_bytes = self.moved_bytes.saturating_add(bytes);
-            blocks.push(Move { index, copy: placed.copy, bytes, from, to: to.node });
+            blocks.push(Move { index, copy: placed.copy, bytes, from, to });
         }
         if !blocks.is_empty() {
-            self.moves.push(Moves { stripe: stripe.id, blocks });
+            self.moves.push(Moves { stripe: stripe.id, number: stripe.number, blocks });
         }
     }
 
@@ -215,7 +224,7 @@ impl Leveling {
         &self.levels
     }
 
-    /// What a disk has after the moves, bytes. Which disk of a node gets a block is known only then: it counts for the emptiest.
+    /// What a disk has after the moves, bytes.
     pub fn after(&self, level: &Level) -> u64 {
         let left = |of: &BTreeMap<Home, u64>| of.get(&level.home).copied().unwrap_or(0);
         let (target, is_planned) = (level.target_bytes, !self.moves.is_empty());
@@ -244,10 +253,10 @@ impl Leveling {
     /// What each node sends and receives, bytes.
     pub fn traffic(&self) -> BTreeMap<NodeId, (u64, u64)> {
         let mut traffic: BTreeMap<NodeId, (u64, u64)> = BTreeMap::new();
-        for moved in self.moves.iter().flat_map(|moves| &moves.blocks).filter(|moved| moved.from.node != moved.to) {
+        for moved in self.moves.iter().flat_map(|moves| &moves.blocks).filter(|moved| moved.from.node != moved.to.node) {
             let sent = &mut traffic.entry(moved.from.node).or_default().0;
             *sent = sent.saturating_add(moved.bytes);
-            let received = &mut traffic.entry(moved.to).or_default().1;
+            let received = &mut traffic.entry(moved.to.node).or_default().1;
             *received = received.saturating_add(moved.bytes);
         }
         traffic
@@ -299,18 +308,18 @@ mod tests {
 
     fn planned(stripes: &[StripeRecord], view: &View) -> Leveling {
         let mut leveling = Leveling::new(&stored(stripes), Tolerances::from([((4, 2), 2)]), view);
-        stripes.iter().for_each(|stripe| leveling.stripe(stripe));
+        stripes.iter().for_each(|stripe| leveling.stripe(stripe, view));
         leveling
     }
 
-    /// Carries the moves out. Blocks go to the disk of the node with its number.
+    /// Carries the moves out.
     fn moved(stripes: &mut [StripeRecord], moves: &[Moves]) {
         for moves in moves {
             let stripe = stripes.iter_mut().find(|stripe| stripe.id == moves.stripe).unwrap();
             for it in &moves.blocks {
                 let placed = stripe.find_mut(it.index, it.copy).unwrap();
                 assert_eq!(placed.home, it.from);
-                placed.home = home(it.to.0);
+                placed.home = it.to;
             }
             let nodes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
             assert_eq!(nodes.len(), stripe.all().count(), "no two blocks of a stripe on one node");
@@ -372,11 +381,27 @@ mod tests {
         all[0].incomplete = true;
         all[1].find_mut(0, 0).unwrap().state = BlockState::Corrupt;
         let leveling = planned(&all, &view);
+        let lacks = |stripe: u64| all[stripe as usize - 1].all().any(|(_, placed)| placed.home.node == NodeId(7));
+        assert!(leveling.moves.iter().all(|moves| !lacks(moves.stripe.0)), "what lacks a block is not moved");
         assert!(leveling.levels().iter().all(|level| ![7, 10].contains(&level.home.node.0)));
         let moves = leveling.into_moves();
         let blocks = || moves.iter().flat_map(|moves| &moves.blocks);
-        assert!(!moves.is_empty() && blocks().all(|it| [8, 9].contains(&it.to.0) && it.from.node != NodeId(7)));
+        assert!(!moves.is_empty() && blocks().all(|it| [8, 9].contains(&it.to.node.0) && it.from.node != NodeId(7)));
         assert!(moves.iter().all(|moves| moves.stripe.0 > 2));
+    }
+
+    #[test]
+    fn a_new_disk_of_a_node_gets_blocks_of_its_other_disk() {
+        let mut view = view(16, &[]);
+        let disks = &mut view.nodes.get_mut(&NodeId(3)).unwrap().disks;
+        disks.push(DiskView { number: weft_types::DiskNumber(30), ..disks[0].clone() });
+        let mut all = stripes(800, 16, 6);
+        let moves = planned(&all, &view).into_moves();
+        moved(&mut all, &moves);
+        assert!(deviation(&all, &view) <= 0.02, "{}", deviation(&all, &view));
+        let new = Home { node: NodeId(3), disk: weft_types::DiskNumber(30) };
+        let within = |it: &&Move| it.to == new && it.from.node == new.node;
+        assert!(moves.iter().flat_map(|moves| &moves.blocks).filter(within).count() > 100);
     }
 
     #[test]

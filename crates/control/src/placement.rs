@@ -11,7 +11,7 @@ use crate::{
 use rand::{Rng, seq::SliceRandom};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
-use weft_types::{Cause, Error, FailureDomain, Home, NodeId, Result, human_bytes};
+use weft_types::{Cause, DiskNumber, Error, FailureDomain, Home, NodeId, Result, human_bytes};
 
 /// Disks that differ in fullness by less than a twentieth count as equally full.
 const FULLNESS_STEPS: u64 = 20;
@@ -115,9 +115,17 @@ pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
 
 /// The disk of a node for a new block: the one with the most free space, if that suffices.
 pub fn disk_for(node: &NodeView, bytes: u64, kept: Share) -> Option<&DiskView> {
-    let has_room = |disk: &&DiskView| disk.free_bytes >= bytes.saturating_add(kept.of(disk.total_bytes));
-    let usable = node.disks.iter().filter(|disk| disk.takes_blocks()).filter(has_room);
+    let usable = node.disks.iter().filter(|disk| has_room(disk, bytes, kept));
     usable.max_by_key(|disk| (disk.free_bytes, std::cmp::Reverse(disk.blocks), std::cmp::Reverse(disk.number)))
+}
+
+/// This disk of a node, if it can take a new block.
+pub fn disk_if(node: &NodeView, number: DiskNumber, bytes: u64, kept: Share) -> Option<&DiskView> {
+    node.disks.iter().find(|disk| disk.number == number && has_room(disk, bytes, kept))
+}
+
+fn has_room(disk: &DiskView, bytes: u64, kept: Share) -> bool {
+    disk.takes_blocks() && disk.free_bytes >= bytes.saturating_add(kept.of(disk.total_bytes))
 }
 
 struct Candidate<'a> {
@@ -198,7 +206,7 @@ fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
     };
     Error::unavailable(format!(
         "{code} needs {count} more nodes for a stripe, but only {found} of the {up} nodes that are up can take a block of it: the \
-         others hold one already, have failed, or have less than {} free on every disk{kept}{full}{help}",
+         others hold one already, have failed, are being drained, or have less than {} free on every disk{kept}{full}{help}",
         human_bytes(ask.bytes),
     ))
     .cause(cause)

@@ -2,6 +2,7 @@
 
 use crate::{health, shared::Shared};
 use std::collections::BTreeMap;
+use weft_control::health::BadBlocks;
 use weft_meta::MetaError;
 use weft_proto::v1;
 use weft_types::{ObjectName, Owner, Result, StripeId, UploadId};
@@ -21,12 +22,16 @@ pub(crate) async fn list(shared: &Shared, asked: &v1::ListDamageRequest) -> Resu
     let ids = found.iter().map(|(stripe, _)| *stripe).collect();
     let records = shared.meta.find_stripes(ids).await.map_err(|error| shared.meta_error(error))?;
     let records: BTreeMap<StripeId, _> = records.into_iter().map(|record| (record.id, record)).collect();
+    let view = shared.members.view();
     let mut names: BTreeMap<UploadId, Option<ObjectName>> = BTreeMap::new();
     let mut stripes = Vec::new();
     for (id, condition) in found {
-        let Some((number, Owner::Object(version))) = records.get(&id).map(|record| (record.number, record.owner)) else {
+        let Some(record) = records.get(&id) else { continue };
+        let Owner::Object(version) = record.owner else { continue };
+        // It was repaired, and the tally does not know yet.
+        if BadBlocks::of(record, &view).is_whole() {
             continue;
-        };
+        }
         let name = match names.get(&version) {
             Some(known) => known.clone(),
             None => {
@@ -47,7 +52,7 @@ pub(crate) async fn list(shared: &Shared, asked: &v1::ListDamageRequest) -> Resu
         stripes.push(v1::DamagedStripe {
             bucket: name.bucket,
             key: name.key,
-            number,
+            number: record.number,
             further_losses: losses(condition.now),
             further_losses_with_all_nodes: losses(condition.with_all_nodes),
             blocks: Some(health::bad_blocks(condition.blocks)),

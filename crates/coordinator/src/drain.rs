@@ -11,6 +11,8 @@ pub(crate) async fn set(shared: &Shared, asked: &v1::DrainRequest) -> Result<v1:
     shared.until_nodes_are_back().await;
     let status = departures::status_of(shared, NodeId(asked.node))?;
     let disk = if asked.disk.is_empty() { None } else { Some(departures::disk_of(&status, &asked.disk)?) };
+    // A registration must not bring back the old record, and two drains that begin together must see each other.
+    let recording = shared.members.recording.lock().await;
     let mut warnings = Vec::new();
     let before = disk.map_or(status.record.draining, |disk| disk.draining);
     if let Some(on) = asked.on.filter(|on| *on != before) {
@@ -18,16 +20,13 @@ pub(crate) async fn set(shared: &Shared, asked: &v1::DrainRequest) -> Result<v1:
             warnings = may_begin(shared, &status, disk, asked.force).await?;
         }
         let (node, number) = (status.record.id, disk.map(|disk| disk.number));
-        {
-            // A registration must not bring back the old record.
-            let _recording = shared.members.recording.lock().await;
-            let set = shared.meta.set_draining(shared.epoch, node, number, on).await;
-            set.map_err(|error| shared.meta_error(error))?;
-            shared.members.set_draining(node, number, on);
-        }
+        let set = shared.meta.set_draining(shared.epoch, node, number, on).await;
+        set.map_err(|error| shared.meta_error(error))?;
+        shared.members.set_draining(node, number, on);
         let (name, path) = (&status.record.name, disk.map_or("", |disk| &disk.path));
         tracing::info!(node = %name, path, on, "the drain of a node or disk was begun or ended by request");
     }
+    drop(recording);
     let draining = Some(left(shared, &status, disk).await?);
     Ok(v1::DrainReply { draining, on: asked.on.unwrap_or(before), warnings })
 }

@@ -161,7 +161,7 @@ fn tidy(shared: &Shared, usable: &mut BTreeSet<Home>) -> bool {
 fn usable_disks(view: &View) -> BTreeSet<Home> {
     let up = view.nodes.values().filter(|node| node.up);
     let disks = up.flat_map(|node| node.disks.iter().map(move |disk| (node.id, disk)));
-    disks.filter(|(_, disk)| !disk.failed).map(|(node, disk)| Home { node, disk: disk.number }).collect()
+    disks.filter(|(_, disk)| disk.takes_blocks()).map(|(node, disk)| Home { node, disk: disk.number }).collect()
 }
 
 /// The stripes to schedule now, each with its urgency, and how far repair goes. At most `places` are chosen at the same time.

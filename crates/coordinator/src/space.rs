@@ -83,8 +83,7 @@ pub(crate) async fn reply(shared: &Shared) -> Result<v1::SpaceReply> {
 /// Disks on one file system share it evenly, so that the sums are right.
 fn of_nodes(view: &View, statuses: &[MemberStatus]) -> Vec<v1::NodeSpace> {
     let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
-    let counted = |node: &&NodeView| !node.lost;
-    let disks = || view.nodes.values().filter(counted).flat_map(|node| node.disks.iter().filter(|disk| !disk.failed));
+    let disks = || view.nodes.values().flat_map(|node| node.disks.iter().filter(|disk| !disk.failed));
     disks().filter(|disk| disk.file_system != 0).for_each(|disk| *sharers.entry(disk.file_system).or_default() += 1);
     let share = |disk: &DiskView, bytes: u64| bytes / sharers.get(&disk.file_system).copied().unwrap_or(1).max(1);
     let of = |status: &MemberStatus| {

@@ -11,8 +11,8 @@ pub(crate) fn subject(work: &JobWork) -> u64 {
         JobWork::RepairNode(repair) => repair.node.0.into(),
         // One conversion at a time in a bucket. A hash suffices: if two buckets share one (once in 2^63 pairs), the
         // second merely waits.
-        JobWork::Balance(_) => 0,
         JobWork::Convert(conversion) => fnv_1a(conversion.bucket.as_bytes()) >> 1,
+        JobWork::Balance(_) => 0,
     }
 }
 

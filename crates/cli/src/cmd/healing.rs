@@ -140,10 +140,20 @@ impl Healing {
         self.remaining_ms
     }
 
-    /// The lines about what holds the work back, if anything does.
-    pub(super) fn obstacles(&self) -> Vec<String> {
-        let stopped = self.stopped.iter().filter(|_| self.state == "stopped").map(|why| format!("repair: {why}"));
-        stopped.chain(self.held_back()).collect()
+    /// The lines about what holds the work back, if anything does. `lacking`: how many stripes lack blocks; others of theirs do not move
+    /// meanwhile.
+    pub(super) fn obstacles(&self, lacking: u64) -> Vec<String> {
+        let mut lines = Vec::new();
+        let says = self.state == "stopped" || lacking > 0;
+        lines.extend(self.stopped.iter().chain(&self.guard).filter(|_| says).map(|why| format!("repair: {why}")));
+        if lacking > 0 {
+            let (stripes, verb) = (counted(lacking, "stripe"), if lacking == 1 { "lacks" } else { "lack" });
+            lines.push(format!(
+                "repair: {stripes} {verb} blocks, and others of theirs move when these are repaired (`weft check`)"
+            ));
+        }
+        lines.extend(self.held_back());
+        lines
     }
 
     fn held_back(&self) -> Vec<String> {

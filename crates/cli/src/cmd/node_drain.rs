@@ -168,7 +168,7 @@ pub(super) fn run(
         _ => error,
     })?;
     let text = |it: &Draining| match how.cancel {
-        true => format!("{} is in service again", it.what()),
+        true => format!("{} is no longer being drained", it.what()),
         false => it.line(None),
     };
     output.result(&drained, text).map(|()| Exit::Ok)
@@ -191,9 +191,10 @@ async fn wait(session: &Session, (node, disk): (NodeId, &str), output: Output) -
             return Ok(left);
         }
         if !output.json && said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
-            let healing = Healing::from(session.client.health().await?.healing.unwrap_or_default());
+            let health = session.client.health().await?;
+            let healing = Healing::from(health.healing.unwrap_or_default());
             eprintln!("{}", left.line(healing.remaining_ms()));
-            healing.obstacles().iter().for_each(|line| eprintln!("{line}"));
+            healing.obstacles(health.stripes_with_bad_blocks).iter().for_each(|line| eprintln!("{line}"));
             said = Some(Instant::now());
         }
         tokio::time::sleep(LOOK_INTERVAL).await;

@@ -132,6 +132,8 @@ impl LocalCluster {
         }
         let (size, file) = (self.size()?, self.file()?);
         Size { nodes: size.nodes.saturating_add(count), ..size }.check()?;
+        let racks = self.nodes.iter().map(|name| Ok(settings::parse::<AgentConfig>(&self.settings(name))?.rack));
+        let racks: Vec<String> = racks.collect::<Result<BTreeSet<String>>>()?.into_iter().collect();
         let certificates = self.dir.join(CERTIFICATES);
         let authority = (!file.insecure).then(|| Authority::load(&certificates)).transpose()?;
         let last = self.nodes.iter().filter_map(|name| node_number(name)).max().map_or(0, |last| last + 1);
@@ -145,7 +147,8 @@ impl LocalCluster {
             }
             let of_node = (!file.insecure).then(|| Path::new("../..").join(CERTIFICATES));
             let mut config = node(name.clone(), number, size, &listen, cluster, of_node);
-            if let Some(rack) = rack {
+            let next = racks.get(number as usize % racks.len().max(1)).map(String::as_str);
+            if let Some(rack) = rack.or(next) {
                 rack.clone_into(&mut config.rack);
             }
             // Built beside its place: an interrupted attempt leaves no half of a node.

@@ -37,7 +37,7 @@ fn a_node_that_is_gone_is_removed_and_comes_back_only_as_a_new_one() {
     assert_eq!(cluster.names_listed(), ["node-01", "node-02", "node-04", "node-05"]);
     assert_eq!(cluster.weft(["cluster", "status"]).ok().stderr, "");
     // Nothing is lost, but five nodes are needed for the default policy.
-    let full = "no new data fit in rs(3,2), the code of the default policy default: it needs 5 nodes, and 4 are up with a disk";
+    let full = "no new data fit in rs(3,2), the code of the default policy default: it needs 5 nodes, and 4 are up with a disk for new blocks";
     wait_for("the status to say what is left", || {
         let status = cluster.weft(["status", "--json"]).json();
         status["level"] == "degraded" && status["reasons"] == serde_json::json!([full])
@@ -84,7 +84,7 @@ fn a_drained_node_is_switched_off_and_removed() {
     assert_eq!((&drained["path"], &drained["blocks"], &drained["empty"]), (&disk.as_str().into(), &0.into(), &true.into()));
     assert!(cluster.disks_of("node-02").iter().any(|it| it["path"] == disk.as_str() && it["state"] == "draining"));
     let ended = cluster.weft(["node", "disk", "drain", "node-02", &disk, "--cancel"]).ok();
-    assert!(ended.text().contains("node-02 is in service again"), "{}", ended.text());
+    assert!(ended.text().contains("node-02 is no longer being drained"), "{}", ended.text());
 
     let begun = cluster.weft(["node", "drain", "node-03", "--no-wait"]).ok();
     assert!(begun.text().starts_with("node-03 "), "{}", begun.text());

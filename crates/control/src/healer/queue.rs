@@ -25,6 +25,9 @@ pub fn concurrency(view: &View) -> usize {
     (view.nodes.values().filter(has_disk).count() * STRIPES_PER_NODE).clamp(1, STRIPES_MAX)
 }
 
+/// Stripes of which blocks only leave get at most one place of so many.
+const MOVES_PART: usize = 4;
+
 /// What a stripe waits for that could not be rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
@@ -92,7 +95,7 @@ pub struct Queue {
     tried: Retries<StripeId>,
     /// Stripes that could not be rebuilt, what each waits for, and why.
     waiting: BTreeMap<StripeId, (Wait, String)>,
-    /// Those whose rebuilt blocks were wrong, and in which condition. If it changes, others of their blocks may be lost.
+    /// Those whose rebuilt blocks were wrong, or of which blocks could not leave, and in which condition. If it changes, other blocks may be lost.
     wrong: BTreeMap<StripeId, Arc<Condition>>,
     held: Held,
     /// Whether there is work that does not wait.
@@ -151,7 +154,15 @@ impl Queue {
         let is_busy = |stripe: StripeId| chosen.contains_key(&stripe) || settles(stripe);
         let mut next = self.held.probes(tally, open.div_ceil(2), |condition| is_due(condition, scope), is_busy, now);
         let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
-        let fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
+        let mut fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
+        // What is lost later must find places, however long moves take.
+        let moving = chosen.values().filter(|it| it.condition.blocks.is_whole()).count();
+        let mut moves = (places / MOVES_PART).max(1).saturating_sub(moving);
+        fresh.retain(|stripe| {
+            let may = tally.lacks(*stripe) || moves > 0;
+            moves = moves.saturating_sub(usize::from(!tally.lacks(*stripe)));
+            may
+        });
         if !self.working && fresh.iter().any(|stripe| !self.waiting.contains_key(stripe)) {
             self.working = true;
             self.progress = Progress { begun: Some(now), ..Progress::default() };
@@ -208,6 +219,9 @@ impl Queue {
             }
         } else {
             self.tried.failed(stripe, String::new(), now);
+            if let Some(condition) = condition.as_ref().filter(|it| it.blocks.is_whole() && self.wrong.len() < WAITING_MAX) {
+                self.wrong.insert(stripe, Arc::clone(condition));
+            }
             // A part of it could be rebuilt: perhaps of others, too.
             if let Some(condition) = condition.filter(|_| done.blocks == 0) {
                 self.held.failed(condition, stripe, (wait, &why), now);
@@ -220,6 +234,7 @@ impl Queue {
 
     /// Nodes or disks have come or gone: what waits is tried again. This does not change recorded checksums.
     pub fn try_again(&mut self) {
+        self.wrong.retain(|_, condition| !condition.blocks.is_whole());
         self.tried.retain(|stripe| self.wrong.contains_key(stripe));
         self.held.clear();
     }

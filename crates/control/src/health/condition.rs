@@ -78,7 +78,7 @@ impl Reach {
     }
 
     /// Whether the blocks can be read now.
-    fn is_here(self) -> bool {
+    pub(super) fn is_here(self) -> bool {
         matches!(self, Self::Here | Self::Leaving)
     }
 }

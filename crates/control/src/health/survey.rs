@@ -17,6 +17,8 @@ pub struct Survey {
     /// Once more all of them, because what racks can keep has changed.
     again: Option<Walk<Place, StripeId>>,
     disks: BTreeMap<Home, Walk<Place, StripeId>>,
+    /// Disks whose blocks begin to leave, or stay after all; nothing of them is lost.
+    drained: BTreeMap<Home, Walk<Place, StripeId>>,
 }
 
 /// A page of stripes to check.
@@ -32,7 +34,14 @@ pub enum Step {
 
 impl Default for Survey {
     fn default() -> Self {
-        Self { view: Arc::default(), reach: BTreeMap::new(), all: walk(), again: None, disks: BTreeMap::new() }
+        Self {
+            view: Arc::default(),
+            reach: BTreeMap::new(),
+            all: walk(),
+            again: None,
+            disks: BTreeMap::new(),
+            drained: BTreeMap::new(),
+        }
     }
 }
 
@@ -43,13 +52,21 @@ impl Survey {
         let now: BTreeMap<Home, Reach> = disks.map(|home| (home, Reach::of(&view, home))).collect();
         let reach = |of: &BTreeMap<Home, Reach>, home: &Home| of.get(home).copied().unwrap_or(Reach::Gone);
         for home in now.keys().chain(self.reach.keys()) {
-            if reach(&now, home) != reach(&self.reach, home) {
+            let (before, after) = (reach(&self.reach, home), reach(&now, home));
+            if before == after {
+                continue;
+            }
+            if before.is_here() && after.is_here() && !self.disks.contains_key(home) {
+                self.drained.insert(*home, walk());
+            } else {
+                self.drained.remove(home);
                 self.disks.insert(*home, walk());
             }
         }
         // The survey of all stripes has not started, and will see the current state of all disks.
         if self.all.next() == Some(None) {
             self.disks.clear();
+            self.drained.clear();
         }
         (self.view, self.reach) = (Arc::new(view), now);
     }
@@ -66,12 +83,12 @@ impl Survey {
 
     /// The next page; `None` if the tally is up to date.
     pub fn next(&self) -> Option<Step> {
+        let drained = || self.drained.iter().find_map(of_disk);
         let again = || self.again.as_ref().and_then(Walk::next).map(Step::Again);
-        self.next_for_tally().or_else(again)
+        self.next_for_tally().or_else(drained).or_else(again)
     }
 
     fn next_for_tally(&self) -> Option<Step> {
-        let of_disk = |(home, walk): (&Home, &Walk<Place, StripeId>)| walk.next().map(|after| Step::Disk(*home, after));
         self.all.next().map(Step::All).or_else(|| self.disks.iter().find_map(of_disk))
     }
 
@@ -82,10 +99,11 @@ impl Survey {
             Step::All(_) => self.all.came(&ids, more),
             Step::Again(_) => self.again.iter_mut().for_each(|walk| walk.came(&ids, more)),
             Step::Disk(home, _) => {
-                if let Some(walk) = self.disks.get_mut(&home) {
+                let walks = if self.disks.contains_key(&home) { &mut self.disks } else { &mut self.drained };
+                if let Some(walk) = walks.get_mut(&home) {
                     walk.came(&ids, more);
                     if walk.next().is_none() {
-                        self.disks.remove(&home);
+                        walks.remove(&home);
                     }
                 }
             }
@@ -96,6 +114,10 @@ impl Survey {
     pub fn is_counting(&self) -> bool {
         self.next_for_tally().is_some()
     }
+}
+
+fn of_disk((home, walk): (&Home, &Walk<Place, StripeId>)) -> Option<Step> {
+    walk.next().map(|after| Step::Disk(*home, after))
 }
 
 fn walk() -> Walk<Place, StripeId> {

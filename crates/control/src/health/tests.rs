@@ -335,7 +335,7 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
     assert_eq!(signs(&tally).verdict().level, Level::AtRisk);
     set(&mut tally, 3, &[0, 1], &[3]);
     set(&mut tally, 4, &[0, 1, 2], &[]);
-    let down = DownNode { name: "node-03".into(), silent_for: Duration::from_secs(9), blocks: 7, lost: false };
+    let down = DownNode { name: "node-03".into(), silent_for: Duration::from_secs(9), blocks: 7, lost: false, draining: false };
     let verdict = Signs { down: vec![down], counting: true, ..signs(&tally) }.verdict();
     assert_eq!(verdict.level, Level::Unavailable);
     assert_eq!(
@@ -348,13 +348,19 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
             "stripes are still being counted",
         ]
     );
-    let rebuilt = DownNode { name: "node-04".into(), silent_for: Duration::from_secs(9), blocks: 0, lost: true };
+    let rebuilt = DownNode { name: "node-04".into(), silent_for: Duration::from_secs(9), blocks: 0, lost: true, draining: false };
     let reasons = Signs { down: vec![rebuilt], ..signs(&tally) }.verdict().reasons;
     assert!(reasons.iter().all(|reason| !reason.contains("node-04")), "all its blocks were rebuilt: {reasons:?}");
     (1..=4).for_each(|id| tally.set(StripeId(id), None));
     assert_eq!(signs(&tally).verdict().level, Level::Healthy);
 
-    let down = |name: &str, blocks| DownNode { name: name.into(), silent_for: Duration::from_secs(9), blocks, lost: false };
+    let down = |name: &str, blocks| DownNode {
+        name: name.into(),
+        silent_for: Duration::from_secs(9),
+        blocks,
+        lost: false,
+        draining: false,
+    };
     let gone = Signs { down: vec![down("node-02", 3), down("node-04", 0)], ..signs(&tally) }.verdict();
     let hint = "node-04 holds no block: if it is gone for good, `weft node remove node-04` forgets it";
     assert_eq!(gone.reasons, [format!("2 of 6 nodes are down: node-02, node-04 ({hint})")]);
@@ -370,7 +376,11 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
         "{reserved:?}"
     );
     assert_eq!(verdict(5).level, Level::Degraded);
-    assert!(verdict(5).reasons.iter().any(|it| it.ends_with("it needs 6 nodes, and 5 are up with a disk")), "{:?}", verdict(5));
+    assert!(
+        verdict(5).reasons.iter().any(|it| it.ends_with("it needs 6 nodes, and 5 are up with a disk for new blocks")),
+        "{:?}",
+        verdict(5)
+    );
     assert!(verdict(6).reasons.iter().any(|it| it.ends_with("disks are full")), "{:?}", verdict(6));
     let replaced = Signs { failed: vec![disk(0)], ..signs(&tally) };
     assert_eq!(replaced.verdict().level, Level::Healthy, "nothing is left to do about it");
@@ -415,8 +425,15 @@ fn a_disk_that_begins_or_ends_to_be_drained_is_looked_at() {
     let mut drained = view(2, &[]);
     drained.nodes.get_mut(&NodeId(2)).unwrap().disks[0].draining = true;
     survey.look(drained);
-    assert_eq!(survey.next(), Some(Step::Disk(home(2), None)));
+    assert_eq!((survey.next(), survey.is_counting()), (Some(Step::Disk(home(2), None)), false), "nothing is lost");
     survey.came(Step::Disk(home(2), None), &[], false);
     survey.look(view(2, &[]));
     assert_eq!(survey.next(), Some(Step::Disk(home(2), None)));
+    // What is lost comes first.
+    let mut lost = view(3, &[]);
+    lost.nodes.get_mut(&NodeId(1)).unwrap().disks[0].draining = true;
+    survey.look(lost.clone());
+    lost.nodes.get_mut(&NodeId(3)).unwrap().disks[0].failed = true;
+    survey.look(lost);
+    assert_eq!((survey.next(), survey.is_counting()), (Some(Step::Disk(home(3), None)), true));
 }

@@ -44,6 +44,8 @@ pub struct DownNode {
     pub blocks: u64,
     /// Whether it was declared lost.
     pub lost: bool,
+    /// Whether it is being drained.
+    pub draining: bool,
 }
 
 /// A disk that failed, or that its node no longer has.
@@ -77,7 +79,7 @@ impl FullPolicy {
     pub fn why(&self) -> String {
         let Self { needed, up, kept, .. } = self;
         match (up < needed, kept.is_none()) {
-            (true, _) => format!("it needs {needed} nodes, and {up} are up with a disk"),
+            (true, _) => format!("it needs {needed} nodes, and {up} are up with a disk for new blocks"),
             (false, true) => "disks are full".to_owned(),
             (false, false) => format!(
                 "disks are full up to the {kept} that is kept free to rebuild the largest node (rebuild_reserve): add nodes or disks, or \
@@ -114,7 +116,7 @@ pub struct Verdict {
 }
 
 impl Signs {
-    /// Computes the verdict. A failed disk or a lost node without blocks, such as one whose blocks were rebuilt, does not count.
+    /// Computes the verdict. A failed disk, or a lost or drained node, does not count if it has no blocks.
     pub fn verdict(&self) -> Verdict {
         let signs =
             [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed(), self.full(), self.counting()];
@@ -159,8 +161,8 @@ impl Signs {
     }
 
     fn down(&self) -> Option<(Level, String)> {
-        // A lost node without blocks is repaired: nothing is missing.
-        let down: Vec<&DownNode> = self.down.iter().filter(|node| !node.lost || node.blocks > 0).collect();
+        // Of a node without blocks that was repaired or drained, nothing is missing.
+        let down: Vec<&DownNode> = self.down.iter().filter(|node| !(node.lost || node.draining) || node.blocks > 0).collect();
         let names = names(down.iter().map(|node| node.name.clone()));
         let verb = if down.len() == 1 { "is" } else { "are" };
         let empty = down.iter().find(|node| node.blocks == 0);

@@ -7,7 +7,7 @@ use crate::{
 };
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_types::{Cause, Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Result};
+use weft_types::{Cause, DiskNumber, Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Result};
 
 /// The nodes that may get rebuilt blocks.
 #[derive(Debug, Clone)]
@@ -16,6 +16,8 @@ pub enum Destination {
     Anywhere,
     /// These nodes, one block of the stripe each, in the order of the lost blocks.
     Nodes(Vec<NodeId>),
+    /// These disks, one block of the stripe each, in the order of the lost blocks.
+    Homes(Vec<Home>),
     /// The requestors of a job, evenly; empty: all nodes.
     Among(BTreeSet<NodeId>),
 }
@@ -45,14 +47,23 @@ pub(super) struct Chosen {
 impl Destination {
     /// Whether a block must go to this node.
     pub(super) fn names(&self, node: NodeId) -> bool {
-        matches!(self, Self::Nodes(nodes) if nodes.contains(&node))
+        self.each().is_some_and(|places| places.iter().any(|(named, _)| *named == node))
+    }
+
+    /// The node, and perhaps the disk, for each lost block, if they are named.
+    fn each(&self) -> Option<Vec<(NodeId, Option<DiskNumber>)>> {
+        match self {
+            Self::Nodes(nodes) => Some(nodes.iter().map(|node| (*node, None)).collect()),
+            Self::Homes(homes) => Some(homes.iter().map(|home| (home.node, Some(home.disk))).collect()),
+            Self::Anywhere | Self::Among(_) => None,
+        }
     }
 
     /// Whether the request names target nodes.
     pub(super) fn is_named(&self) -> bool {
         match self {
             Self::Anywhere => false,
-            Self::Nodes(_) => true,
+            Self::Nodes(_) | Self::Homes(_) => true,
             Self::Among(requestors) => !requestors.is_empty(),
         }
     }
@@ -61,7 +72,7 @@ impl Destination {
 impl Request {
     /// Homes for all lost blocks, or for as many as there is room for.
     pub(super) fn choose_homes(&self, view: &View, given: &mut BlocksGiven) -> Result<Chosen> {
-        let Destination::Nodes(nodes) = &self.to else {
+        let Some(places) = self.to.each() else {
             return match self.place(self.lost.len(), &Others::default(), view, given) {
                 Ok(Placed { homes, warnings }) => {
                     let mut chosen = vec![None; self.lost.len()];
@@ -71,7 +82,8 @@ impl Request {
                 Err(short) => self.choose_some(short, view, given),
             };
         };
-        let (lost, named) = (self.lost.len(), nodes.len());
+        let (lost, named) = (self.lost.len(), places.len());
+        let nodes: Vec<NodeId> = places.iter().map(|(node, _)| *node).collect();
         if lost != named {
             let number = self.stripe.number;
             let message = format!(
@@ -80,22 +92,27 @@ impl Request {
             return Err(Error::invalid(message));
         }
         let mut chosen = Chosen { homes: Vec::with_capacity(named), warnings: Vec::new(), short: None };
-        for (at, to) in nodes.iter().enumerate() {
+        for (at, (to, disk)) in places.iter().enumerate() {
             if nodes[..at].contains(to) {
                 return Err(Error::invalid(format!(
                     "{} is named twice, but a node takes only one block of a stripe",
                     view.name(*to)
                 )));
             }
-            let (home, warning) = self.home_at(*to, &nodes[..at], view)?;
+            let (home, warning) = self.home_at((*to, *disk), &nodes[..at], view)?;
             chosen.homes.push(Some(home));
             chosen.warnings.extend(warning);
         }
         Ok(chosen)
     }
 
-    /// A home on a named node, and a warning about it, if any. `others`: nodes that get other lost blocks.
-    fn home_at(&self, to: NodeId, others: &[NodeId], view: &View) -> Result<(Home, Option<String>)> {
+    /// A home on a named node, and perhaps on a named disk of it, and a warning about it, if any. `others`: nodes that get other lost blocks.
+    fn home_at(
+        &self,
+        (to, disk): (NodeId, Option<DiskNumber>),
+        others: &[NodeId],
+        view: &View,
+    ) -> Result<(Home, Option<String>)> {
         let name = view.name(to);
         let node =
             view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists the nodes")))?;
@@ -112,7 +129,10 @@ impl Request {
             )));
         }
         let bytes = self.bytes_needed();
-        let disk = placement::disk_for(node, bytes, self.kept);
+        let disk = match disk {
+            None => placement::disk_for(node, bytes, self.kept),
+            Some(number) => placement::disk_if(node, number, bytes, self.kept),
+        };
         let disk = disk.ok_or_else(|| {
             Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))).cause(Cause::NoSpace)
         })?;
@@ -247,7 +267,7 @@ impl Request {
             if avoid.contains(to) || self.avoid.contains(to) || is_doubtful {
                 return None;
             }
-            let (home, warning) = self.home_at(*to, &scheduled[..at], view).ok()?;
+            let (home, warning) = self.home_at((*to, None), &scheduled[..at], view).ok()?;
             placed.homes.push(home);
             placed.warnings.extend(warning);
         }

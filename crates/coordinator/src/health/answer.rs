@@ -101,6 +101,7 @@ fn signs(
         silent_for: status.silent_for,
         blocks: blocks_of(status),
         lost: is_lost(status),
+        draining: status.record.draining,
     });
     let failed = failed.iter().map(|it| FailedDisk { node: it.name.clone(), path: it.path.clone(), blocks: it.blocks });
     let state = shared.health.lock();

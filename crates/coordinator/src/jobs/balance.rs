@@ -40,6 +40,8 @@ pub(super) struct BalanceJob {
     shares: Shares,
     /// The moves of the next pass.
     moves: Vec<Moves>,
+    /// Whether there are more.
+    is_cut: bool,
 }
 
 /// Creates the job.
@@ -97,12 +99,13 @@ async fn planned(shared: &Shared) -> Result<Leveling> {
         let least = tolerances.entry((code.k() as u32, code.m() as u32)).or_insert(usize::MAX);
         *least = code.tolerance().min(*least);
     }
-    let mut leveling = Leveling::new(&stored, tolerances, &shared.members.view());
+    let view = shared.members.view();
+    let mut leveling = Leveling::new(&stored, tolerances, &view);
     let mut stripes = all_stripes();
     while !leveling.is_over()
         && let Some(stripe) = next(shared, &mut stripes).await?
     {
-        leveling.stripe(&stripe);
+        leveling.stripe(&stripe, &view);
     }
     Ok(leveling)
 }
@@ -120,12 +123,12 @@ async fn next(shared: &Shared, stripes: &mut StripePages) -> Result<Option<Strip
 
 impl BalanceJob {
     pub(super) fn new(shared: &Arc<Shared>, balance: Balance) -> Self {
-        Self { shared: Arc::clone(shared), balance, shares: shared.jobs.shares(), moves: Vec::new() }
+        Self { shared: Arc::clone(shared), balance, shares: shared.jobs.shares(), moves: Vec::new(), is_cut: false }
     }
 
     /// As many stripes as the nodes that get blocks can take.
     fn concurrency(&self, moves: &[Moves]) -> usize {
-        let targets: BTreeSet<NodeId> = moves.iter().flat_map(|moves| &moves.blocks).map(|it| it.to).collect();
+        let targets: BTreeSet<NodeId> = moves.iter().flat_map(|moves| &moves.blocks).map(|it| it.to.node).collect();
         match self.balance.concurrency {
             0 => STRIPES_PER_NODE * targets.len().max(1),
             asked => asked as usize,
@@ -156,7 +159,7 @@ impl BalanceJob {
         let (scheme, kept) = (simplest(Kind::Move)?.name(), shared.kept_for_repair(&view, shared.code(&of.code)?.n()));
         let change = |request: Request| Request {
             options: RepairOptions { scheme: scheme.into(), ..request.options },
-            to: Destination::Nodes(blocks.iter().map(|it| it.to).collect()),
+            to: Destination::Homes(blocks.iter().map(|it| it.to).collect()),
             // Only repair uses the room that is kept for it.
             kept,
             needed: Needed::ToSpread,
@@ -180,6 +183,7 @@ impl Passes for BalanceJob {
     async fn count(&mut self) -> Result<Counted> {
         let leveling = planned(&self.shared).await?;
         let (blocks, bytes) = leveling.amount();
+        self.is_cut = leveling.is_cut();
         self.moves = leveling.into_moves();
         let to_do = Amount { blocks, bytes };
         Ok(Counted { to_do, there: to_do })
@@ -194,7 +198,9 @@ impl Passes for BalanceJob {
             control.live().moving.remove(&moves.stripe.0);
             take(&work.shared, control, &moves, moved)
         };
-        runner.all(concurrency, stream::iter(moves.into_iter().map(Ok)), || false, stripe).await
+        let (passed, again) = runner.all(concurrency, stream::iter(moves.into_iter().map(Ok)), || false, stripe).await?;
+        // The moves that were not planned yet are no failures.
+        Ok((passed, if work.is_cut { again.max(Again::MadeWay) } else { again }))
     }
 }
 
@@ -217,7 +223,7 @@ fn take(shared: &Shared, control: &Control, moves: &Moves, moved: Result<Option<
         } else if let Some(error) = &error {
             // Another plan finds other homes.
             let error = Error { reaction: Reaction::Retry, ..error.clone() };
-            let left = |reason| LeftBlock { object: object.clone(), stripe: 0, index: it.index, reason };
+            let left = |reason| LeftBlock { object: object.clone(), stripe: moves.number, index: it.index, reason };
             again = again.max(live.job.left(it.bytes, error, left));
         }
     }
