@@ -1,7 +1,7 @@
 //! Drains nodes and disks. It is recorded that their blocks leave; the healer moves them ([`weft_control::healer`]). What is checked first is
 //! in [`weft_control::drain`].
 
-use crate::{departures, health, shared::Shared};
+use crate::{departures, shared::Shared};
 use weft_control::{drain::Drain, members::MemberStatus};
 use weft_proto::v1;
 use weft_types::{DiskRecord, FailureDomain, Home, NodeId, Result};
@@ -36,7 +36,7 @@ async fn may_begin(shared: &Shared, status: &MemberStatus, disk: Option<&DiskRec
     let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
     let by_rack = policies.iter().any(|policy| policy.failure_domain == FailureDomain::Rack);
     let drain = Drain { node: status, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack };
-    drain.check(&shared.members.view(), &health::codes_in_use(shared).await?, force)
+    drain.check(&shared.members.view(), &shared.codes_in_use().await?, force)
 }
 
 /// What is left on all nodes and disks that are being drained.

@@ -138,7 +138,7 @@ impl Keeper {
             None => false,
             Some(before) => {
                 let fit = |racks: &Racks, code: &SharedCode| racks.fit(code.n(), code.tolerance());
-                codes_in_use(shared).await?.iter().any(|code| fit(&racks, code) != fit(before, code))
+                shared.codes_in_use().await?.iter().any(|code| fit(&racks, code) != fit(before, code))
             }
         };
         self.racks = Some(racks);
@@ -183,7 +183,7 @@ impl Keeper {
         stripes.retain(|(.., most)| *most > 1);
         let Some(racks) = self.racks.clone().filter(|_| !stripes.is_empty()) else { return Ok(crowded) };
         // Objects are looked up only for the few stripes that some code would not allow and that other racks can help.
-        let codes = codes_in_use(shared).await?;
+        let codes = shared.codes_in_use().await?;
         stripes.retain(|(stripe, _, most)| {
             let same = |code: &&SharedCode| (code.k(), code.m()) == (stripe.layout.k as usize, stripe.layout.m as usize);
             let tolerances = codes.iter().filter(same).map(|code| code.tolerance());
@@ -217,10 +217,4 @@ impl Keeper {
         self.codes.insert(version, coding.clone());
         Ok(Some(coding))
     }
-}
-
-/// The codes of which there are objects.
-pub(crate) async fn codes_in_use(shared: &Shared) -> Result<Vec<SharedCode>> {
-    let totals = shared.meta.totals_by_code().await.map_err(|error| shared.meta_error(error))?;
-    totals.iter().map(|(code, _)| shared.code(code)).collect()
 }

@@ -87,6 +87,12 @@ impl Shared {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The codes of which there are objects.
+    pub(crate) async fn codes_in_use(&self) -> Result<Vec<SharedCode>> {
+        let totals = self.meta.totals_by_code().await.map_err(|error| self.meta_error(error))?;
+        totals.iter().map(|(code, _)| self.code(code)).collect()
+    }
+
     /// The code for a spec.
     pub(crate) fn code(&self, spec: &str) -> Result<SharedCode> {
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);

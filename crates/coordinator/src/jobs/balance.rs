@@ -8,7 +8,6 @@ use super::{
     runner::{Passes, Runner},
 };
 use crate::{
-    health,
     pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
@@ -95,7 +94,7 @@ async fn planned(shared: &Shared) -> Result<Leveling> {
         stored.add(&stripe);
     }
     let mut tolerances = Tolerances::new();
-    for code in health::codes_in_use(shared).await? {
+    for code in shared.codes_in_use().await? {
         let least = tolerances.entry((code.k() as u32, code.m() as u32)).or_insert(usize::MAX);
         *least = code.tolerance().min(*least);
     }
