@@ -109,7 +109,7 @@ impl KeptFree {
     pub fn without_room(self, view: &View, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
         let Wanted { count, bytes, held, avoid, .. } = *wanted;
         let is_asked = |node: &&NodeView| !held.contains(&node.id) && !avoid.contains(&node.id);
-        let is_usable = |node: &&NodeView| node.up && node.disks.iter().any(DiskView::takes_blocks);
+        let is_usable = |node: &&NodeView| node.up && node.takes_blocks();
         let now = |disk: &DiskView| disk.free_bytes;
         let share = reserve::share(self.rebuild, view, wanted.code.n());
         let (roomy, full): (Vec<_>, Vec<_>) =

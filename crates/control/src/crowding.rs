@@ -3,11 +3,7 @@
 //!
 //! A block moves only if no rack has too many afterwards, and no other stripe is touched. So blocks never go back and forth.
 
-use crate::{
-    Time,
-    retries::Retries,
-    view::{DiskView, View},
-};
+use crate::{Time, retries::Retries, view::View};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
@@ -29,7 +25,7 @@ impl Racks {
     /// Those of the nodes that are not lost: a node that is only down will keep blocks again.
     pub fn of(view: &View) -> Self {
         let mut racks = BTreeMap::new();
-        let keeps = view.nodes.values().filter(|node| !node.lost && node.disks.iter().any(DiskView::takes_blocks));
+        let keeps = view.nodes.values().filter(|node| !node.lost && node.takes_blocks());
         keeps.for_each(|node| *racks.entry(node.rack.to_string()).or_default() += 1);
         Self(racks)
     }

@@ -68,7 +68,7 @@ fn check_held(what: &str, name: &str, held: Held) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::members::DiskState;
+    use crate::{fixtures, members::DiskState};
     use std::collections::BTreeMap;
     use weft_types::{
         Conversion, DiskNumber, HelperSelect, JobId, JobProgress, JobState, JobWork, NodeId, NodeRecord, NodeRepair, Reaction,
@@ -85,25 +85,12 @@ mod tests {
             draining: false,
         };
         MemberStatus {
-            record: NodeRecord {
-                id: NodeId(3),
-                name: "far".into(),
-                rack: "".into(),
-                zone: String::new(),
-                data_address: String::new(),
-                control_address: String::new(),
-                state,
-                since_ms: 0,
-                came_back: false,
-                draining: false,
-                disks: vec![disk],
-            },
+            record: NodeRecord { name: "far".into(), state, disks: vec![disk], ..fixtures::member(3, "", None).record },
             up,
             silent_for: Duration::ZERO,
             state_for: Duration::ZERO,
             disks: BTreeMap::from([(DiskNumber(4), DiskState { listed, ..DiskState::default() })]),
-            coding_bytes_per_s: 0,
-            fsyncs: 0,
+            ..fixtures::member(3, "", None)
         }
     }
 

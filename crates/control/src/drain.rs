@@ -36,7 +36,7 @@ impl Drain<'_> {
         for lacking in [self.lacks_nodes(&after, codes), self.lacks_space(view, &after)].into_iter().flatten() {
             if !force {
                 return Err(Error::unavailable(format!(
-                    "{lacking}; --force begins all the same, and what has no other home waits for it on {name}"
+                    "{lacking}; use --force to start the drain anyway: blocks without another home stay on {name} until there is one"
                 )));
             }
             warnings.push(lacking);

@@ -37,6 +37,11 @@ pub struct NodeView {
 }
 
 impl NodeView {
+    /// Whether any of its disks may get new blocks, if it has room.
+    pub fn takes_blocks(&self) -> bool {
+        self.disks.iter().any(DiskView::takes_blocks)
+    }
+
     /// Whether it is avoided now.
     pub fn is_suspect(&self) -> bool {
         !self.suspect_for.is_zero()

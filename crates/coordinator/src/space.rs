@@ -27,7 +27,7 @@ pub(crate) fn fits(shared: &Shared, view: &View, policy: &PolicyRecord) -> Resul
     let kept = shared.kept_for_repair(view, code.n());
     let fits = |kept| fits_bytes(view, code.k(), code.n(), shared.config.disk_reserve.0, kept);
     let bytes = fits(kept);
-    let has_disk = |node: &&NodeView| node.up && node.disks.iter().any(DiskView::takes_blocks);
+    let has_disk = |node: &&NodeView| node.up && node.takes_blocks();
     let full = || FullPolicy {
         name: policy.name.clone(),
         code: policy.code.clone(),

@@ -3,7 +3,7 @@
 use super::job;
 use clap::Args;
 use serde::Serialize;
-use std::{cell::Cell, fmt::Write as _};
+use std::fmt::Write as _;
 use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
 use weft_types::{NodeId, Result, counted, human_bytes};
@@ -106,20 +106,7 @@ impl Balance {
             let plan = Session::with(options, async |session| session.client.explain_balance(concurrency).await)?;
             return output.result(&Plan::from(plan), Plan::text).map(|()| Exit::Ok);
         }
-        let begun = Cell::new(None);
-        let done = Session::with(options, async |session| {
-            let job = session.client.balance(concurrency).await?;
-            begun.set(Some(job.id));
-            match self.no_wait {
-                true => Ok(job::Report::new(job, &session.nodes().await)),
-                false => job::wait_in(session, job.id, output).await,
-            }
-        });
-        let report = job::goes_on(done, &begun)?;
-        match self.no_wait {
-            true => output.result(&report, job::Report::line).map(|()| Exit::Ok),
-            false => job::end(report, output),
-        }
+        job::begin(options, output, self.no_wait, async |session| session.client.balance(concurrency).await)
     }
 }
 

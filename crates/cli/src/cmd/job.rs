@@ -258,6 +258,29 @@ pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
     error.map_or(Ok(Exit::Ok), Err)
 }
 
+/// Begins a job, and waits for its end unless `no_wait`.
+pub(super) fn begin(
+    options: &target::Options,
+    output: Output,
+    no_wait: bool,
+    begin: impl AsyncFnOnce(&Session) -> Result<api::Job>,
+) -> Result<Exit> {
+    let begun = Cell::new(None);
+    let done = Session::with(options, async |session| {
+        let job = begin(session).await?;
+        begun.set(Some(job.id));
+        match no_wait {
+            true => Ok(Report::new(job, &session.nodes().await)),
+            false => wait_in(session, job.id, output).await,
+        }
+    });
+    let report = goes_on(done, &begun)?;
+    match no_wait {
+        true => output.result(&report, Report::line).map(|()| Exit::Ok),
+        false => end(report, output),
+    }
+}
+
 /// Adds to an error that the job continues without the waiting command.
 pub(super) fn goes_on<T>(waited: Result<T>, job: &Cell<Option<u64>>) -> Result<T> {
     waited.map_err(|error| {

@@ -2,7 +2,6 @@
 
 use super::{explain, job, schedule};
 use clap::Args;
-use std::cell::Cell;
 use weft_cli::{exit::Exit, names::with_names, output::Output, session::Session, target};
 use weft_client::{RepairNodeOptions, api::repair_event::Event};
 use weft_types::{ByteSize, Error, Result};
@@ -80,21 +79,10 @@ impl RepairNode {
         if self.explain {
             return self.explain(options, output);
         }
-        let begun = Cell::new(None);
-        let done = Session::with(options, async |session| {
+        job::begin(options, output, self.no_wait, async |session| {
             let (node, asked) = self.asked(session).await?;
-            let job = session.client.repair_node(node, &asked).await?;
-            begun.set(Some(job.id));
-            match self.no_wait {
-                true => Ok(job::Report::new(job, &session.nodes().await)),
-                false => job::wait_in(session, job.id, output).await,
-            }
-        });
-        let report = job::goes_on(done, &begun)?;
-        match self.no_wait {
-            true => output.result(&report, job::Report::line).map(|()| Exit::Ok),
-            false => job::end(report, output),
-        }
+            session.client.repair_node(node, &asked).await
+        })
     }
 
     fn explain(&self, options: &target::Options, output: Output) -> Result<Exit> {

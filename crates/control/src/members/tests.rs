@@ -1,4 +1,5 @@
 use super::*;
+use crate::fixtures::member;
 use weft_types::StripeId;
 
 const DOWN_AFTER: Duration = Duration::from_secs(3);
@@ -18,19 +19,7 @@ fn record(id: u32, state: NodeState) -> NodeRecord {
         failed: false,
         draining: false,
     };
-    NodeRecord {
-        id: NodeId(id),
-        name: format!("node-{id}").into(),
-        rack: "".into(),
-        zone: String::new(),
-        data_address: String::new(),
-        control_address: String::new(),
-        state,
-        since_ms: 0,
-        came_back: false,
-        draining: false,
-        disks: vec![disk],
-    }
+    NodeRecord { state, disks: vec![disk], ..member(id, "", None).record }
 }
 
 fn told(free_bytes: u64, failed: bool) -> Vec<DiskReport> {

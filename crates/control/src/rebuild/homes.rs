@@ -3,7 +3,7 @@
 use super::{Lost, Needed, Request, object::too_few_for_copies};
 use crate::{
     placement::{self, NOTHING, Placed},
-    view::{DiskView, View},
+    view::View,
 };
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,7 +119,7 @@ impl Request {
         if !node.up {
             return Err(Error::invalid(format!("{name} is down: choose a node that is up")));
         }
-        if node.disks.iter().any(|disk| disk.draining) && !node.disks.iter().any(DiskView::takes_blocks) {
+        if node.disks.iter().any(|disk| disk.draining) && !node.takes_blocks() {
             return Err(Error::invalid(format!("{name} is being drained: choose another node")));
         }
         if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {

@@ -1,7 +1,8 @@
 //! Even fill: the shell around [`weft_control::leveling`], which decides. Blocks are copied from fuller disks to emptier ones, several stripes
 //! at a time; an old block serves until the new one is committed.
 //!
-//! The moves are planned anew for each pass, from the metadata. So a job needs no list that survives it, and what changed meanwhile wins.
+//! Each pass plans its moves anew from the metadata, so the job stores no list of them. If a put, a conversion or a removal changes a stripe
+//! first, the job skips that stripe.
 
 use super::{
     Control,

@@ -116,11 +116,11 @@ async fn heal(session: &Session, cluster: &LocalCluster, work: &Work, data: &[u8
     })
 }
 
-fn healing(health: &api::HealthReply) -> api::Healing {
+pub(super) fn healing(health: &api::HealthReply) -> api::Healing {
     health.healing.clone().unwrap_or_default()
 }
 
-fn done(health: &api::HealthReply) -> api::JobAmount {
+pub(super) fn done(health: &api::HealthReply) -> api::JobAmount {
     healing(health).done.unwrap_or_default()
 }
 
@@ -129,7 +129,11 @@ fn is_whole(health: &api::HealthReply) -> bool {
 }
 
 /// Waits for a state of the cluster.
-async fn until(session: &Session, what: &str, is_so: impl Fn(&api::HealthReply) -> bool) -> Result<api::HealthReply> {
+pub(super) async fn until(
+    session: &Session,
+    what: &str,
+    mut is_so: impl FnMut(&api::HealthReply) -> bool,
+) -> Result<api::HealthReply> {
     let last = Instant::now() + HEALED_WITHIN;
     loop {
         let health = session.client.health().await?;

@@ -8,6 +8,7 @@
 
 use super::{
     IdleMeter, Sample,
+    healing::{done, healing, until},
     node::{Held, Layout, STRIPES_MAX, bring_back, make_fast},
     repair::{Case, Subject, network, store_bytes},
 };
@@ -33,10 +34,6 @@ use weft_types::{AutoSize, DiskNumber, Error, HelperSelect, NodeId, Prefer, Resu
 pub(crate) const LOST_AFTER: Duration = Duration::from_secs(3);
 /// More silent nodes at the same time are not declared lost without a person.
 const DECLARED_TOGETHER: usize = 2;
-/// How often the state of the cluster is looked at.
-const LOOK: Duration = Duration::from_millis(20);
-/// By then the cluster must be in the expected state.
-const WITHIN: Duration = Duration::from_secs(600);
 /// How often an object is read until all its blocks could be, and the pause between two reads.
 const READS_MAX: usize = 60;
 const READ_PAUSE: Duration = Duration::from_secs(1);
@@ -250,11 +247,11 @@ impl LostNodes {
     /// and how idle the processors were.
     async fn heal(&self, session: &Session) -> Result<(f64, f64)> {
         let blocks = self.blocks() as u64;
-        let mut counted = Counted { last: done(&session.client.health().await?), rebuilt: 0 };
+        let mut counted = Counted { last: done(&session.client.health().await?).blocks, rebuilt: 0 };
         session.client.set_auto_repair(true).await?;
         until(session, "the cluster rebuilds blocks", |health| healing(health).stripes_under_way > 0).await?;
         let (begun, idle) = (Instant::now(), IdleMeter::begin());
-        until(session, "all blocks are rebuilt", |health| counted.count(done(health)) >= blocks).await?;
+        until(session, "all blocks are rebuilt", |health| counted.count(done(health).blocks) >= blocks).await?;
         let (seconds, cpu_idle) = (begun.elapsed().as_secs_f64(), idle.share());
         match counted.rebuilt {
             rebuilt if rebuilt == blocks => Ok((seconds, cpu_idle)),
@@ -340,30 +337,6 @@ impl Counted {
         self.rebuilt += done.checked_sub(self.last).unwrap_or(done);
         self.last = done;
         self.rebuilt
-    }
-}
-
-fn done(health: &api::HealthReply) -> u64 {
-    healing(health).done.map_or(0, |done| done.blocks)
-}
-
-fn healing(health: &api::HealthReply) -> api::Healing {
-    health.healing.clone().unwrap_or_default()
-}
-
-/// Waits for a state of the cluster.
-async fn until(session: &Session, what: &str, mut is_so: impl FnMut(&api::HealthReply) -> bool) -> Result<api::HealthReply> {
-    let last = Instant::now() + WITHIN;
-    loop {
-        let health = session.client.health().await?;
-        if is_so(&health) {
-            return Ok(health);
-        }
-        if Instant::now() > last {
-            let reasons = health.reasons.join("; ");
-            return Err(Error::fatal(format!("not within {} s: {what} ({reasons})", WITHIN.as_secs())));
-        }
-        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -69,7 +69,7 @@ impl Server {
         if host(&address).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) {
             tracing::info!(%address, "serving metrics");
         } else {
-            tracing::warn!(%address, "serving metrics without authentication: whoever reaches this address can read them");
+            tracing::warn!(%address, "serving metrics without authentication: any client that can connect to this address can read them");
         }
         Ok(Some(Self { listener, address }))
     }
