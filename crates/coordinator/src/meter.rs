@@ -22,16 +22,18 @@ pub(crate) enum PlanKind {
     Read,
     Write,
     Repair,
+    Check,
 }
 
 impl PlanKind {
-    pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Repair];
+    pub(crate) const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Repair, Self::Check];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
             Self::Repair => "repair",
+            Self::Check => "check",
         }
     }
 }

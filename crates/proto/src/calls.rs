@@ -117,6 +117,7 @@ const CALLS: [(&str, &str, Callers, usize); 57] = [
     ("weft.v1.Weft", "Space", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListDamage", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Balance", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "Scrub", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ExplainBalance", Callers::Clients, SMALL),
 ];
 

@@ -100,7 +100,11 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge("weft_job_left_blocks", &["job", "kind"], "What could not be done of it; some of it may be tried again."),
     Family::gauge("weft_job_left_bytes", &["job", "kind"], "The bytes of that."),
     // Plans.
-    Family::histogram("weft_plan_seconds", &["kind"], "Time to make and prove a plan: for a `read`, a `write` or a `repair`."),
+    Family::histogram(
+        "weft_plan_seconds",
+        &["kind"],
+        "Time to make and prove a plan: for a `read`, a `write`, a `repair` or a `check`.",
+    ),
     Family::counter("weft_plans_refused", &["kind"], "Times that no plan could be made."),
     Family::counter("weft_plans_failed", &["reaction"], "Plans that failed while they ran, by what their first error asks for."),
     Family::counter("weft_plan_busy_waits", &[], "Times that the opening of a plan waited because an agent was busy."),

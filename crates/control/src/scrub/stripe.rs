@@ -1,0 +1,305 @@
+//! The check of one stripe.
+//!
+//! ```text
+//!   Look: has every node its block, with the checksums that were recorded?
+//!    │ all have                                 │ some lack it, or are down
+//!    ▼                                          ▼
+//!   Sum: all blocks are read, page by page,    Read: the content of each block that is there, and of further copies,
+//!    │   and their parity check is added up     ▲    is compared with the checksums that were recorded
+//!    │ not zero, or a page is wrong             │
+//!    └──────────────────────────────────────────┘
+//! ```
+//! What is wrong is recorded by the shell as for any read. A node that is down, busy or too slow is no finding, and neither is a stripe that
+//! was changed or removed meanwhile. No claim of the stripe is needed: blocks are never changed in place, a rebuilt one has the content of the
+//! one that it replaces, and a report counts only for the generation that is current when it is recorded.
+
+use crate::{findings::Verdict, health::Reach, view::View};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
+};
+use weft_types::{BlockId, BlockState, Error, Home, NodeId, Owner, Reaction, StripeRecord, WrongBlock};
+
+/// How often the parity check is added up before blocks that all match their checksums are called inconsistent.
+const SUMS_MAX: u32 = 2;
+
+/// An action. The event that answers it comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask the nodes of these blocks for them; [`Event::Seen`] answers.
+    Look(Vec<(BlockId, Home)>),
+    /// Add the parity check up; [`Event::Summed`] answers.
+    Sum,
+    /// Read a block and compare it with what was recorded; [`Event::Seen`] answers.
+    Read(BlockId, Home),
+    /// It is over.
+    End(Outcome),
+}
+
+/// An event.
+#[derive(Debug)]
+pub enum Event {
+    /// The check begins.
+    Begin,
+    /// What is to be said of blocks. What is wrong has been recorded.
+    Seen(Vec<(BlockId, Verdict)>),
+    /// The parity check was added up, or could not be.
+    Summed(Summed),
+}
+
+/// The result of adding the parity check up.
+#[derive(Debug)]
+pub enum Summed {
+    /// It is zero at all positions, and all pages were right.
+    Zero,
+    /// It is not zero.
+    NotZero(String),
+    /// It could not be added up to the end. What its nodes found wrong has been recorded.
+    Failed {
+        /// Why.
+        error: Error,
+        /// The stripe after that; `None`: it is gone.
+        now: Option<Box<StripeRecord>>,
+        /// What the nodes said about their blocks.
+        said: BTreeMap<BlockId, String>,
+    },
+}
+
+/// The result of a check.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Blocks that were read to the end.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What is wrong.
+    pub wrong: Vec<WrongBlock>,
+    /// Blocks that were known to be lost or corrupt.
+    pub lacking: u64,
+    /// Blocks whose nodes are down.
+    pub away: u64,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a check ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// All that can be read was checked.
+    #[default]
+    Checked,
+    /// The stripe is not needed any more.
+    Gone,
+    /// Some of it could not be checked now, for this reason.
+    Again(Error),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    Looking,
+    Summing,
+    Reading,
+    Ended,
+}
+
+/// The state machine of a check.
+#[derive(Debug)]
+pub struct StripeCheck {
+    object: String,
+    stripe: StripeRecord,
+    /// Whether its code has parity blocks.
+    has_parity: bool,
+    state: State,
+    /// Blocks that are to be checked.
+    sound: BTreeMap<BlockId, Home>,
+    /// Those of them that were read to the end.
+    read: BTreeSet<BlockId>,
+    /// Those that are read next.
+    to_read: VecDeque<BlockId>,
+    /// How often the parity check was added up, and what the last one said if it was not zero.
+    sums: u32,
+    not_zero: Option<String>,
+    outcome: Outcome,
+}
+
+impl StripeCheck {
+    /// For a stripe of an object, `bucket/key`.
+    pub fn new(object: String, stripe: StripeRecord, has_parity: bool) -> Self {
+        Self {
+            object,
+            stripe,
+            has_parity,
+            state: State::New,
+            sound: BTreeMap::new(),
+            read: BTreeSet::new(),
+            to_read: VecDeque::new(),
+            sums: 0,
+            not_zero: None,
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// The stripe.
+    pub fn stripe(&self) -> &StripeRecord {
+        &self.stripe
+    }
+
+    /// Handles an event. An event that answers nothing ends the check.
+    pub fn on(&mut self, event: Event, view: &View) -> Action {
+        match (self.state, event) {
+            (State::New, Event::Begin) => self.begin(view),
+            (State::Looking, Event::Seen(seen)) => {
+                self.saw(&seen);
+                self.next()
+            }
+            (State::Reading, Event::Seen(seen)) => {
+                self.saw(&seen);
+                let right = seen.iter().filter(|(_, verdict)| *verdict == Verdict::Right);
+                self.read.extend(right.map(|(block, _)| *block));
+                self.read_next()
+            }
+            (State::Summing, Event::Summed(summed)) => self.summed(summed),
+            _ => self.end(End::Again(Error::fatal("internal error: a check waits for nothing"))),
+        }
+    }
+
+    fn begin(&mut self, view: &View) -> Action {
+        if !matches!(self.stripe.owner, Owner::Object(_)) {
+            return self.end(End::Gone);
+        }
+        if !self.stripe.ended || self.stripe.incomplete {
+            return self.end(End::Again(Error::retry("some of its blocks are still on their way")));
+        }
+        for (index, placed) in self.stripe.all() {
+            match (placed.state, Reach::of(view, placed.home)) {
+                (BlockState::Ok, Reach::Here | Reach::Leaving) => {
+                    self.sound.insert(self.stripe.id_of(index, placed), placed.home);
+                }
+                (BlockState::Ok, Reach::Away) => self.outcome.away += 1,
+                _ => self.outcome.lacking += 1,
+            }
+        }
+        if self.sound.is_empty() {
+            return self.end(End::Checked);
+        }
+        self.state = State::Looking;
+        Action::Look(self.sound.iter().map(|(block, home)| (*block, *home)).collect())
+    }
+
+    /// Adds the parity check up if all blocks are there, and else reads what there is.
+    fn next(&mut self) -> Action {
+        let is_there = |index: u8| self.stripe.block_id(index).is_some_and(|block| self.sound.contains_key(&block));
+        if self.has_parity && self.sums == 0 && self.stripe.layout.blocks().all(is_there) {
+            return self.sum();
+        }
+        self.read_rest()
+    }
+
+    fn sum(&mut self) -> Action {
+        self.sums += 1;
+        self.state = State::Summing;
+        Action::Sum
+    }
+
+    fn summed(&mut self, summed: Summed) -> Action {
+        match summed {
+            Summed::Zero => {
+                self.not_zero = None;
+                let firsts: Vec<BlockId> = self.stripe.firsts().map(|(index, placed)| self.stripe.id_of(index, placed)).collect();
+                self.read.extend(firsts);
+                self.read_rest()
+            }
+            Summed::NotZero(why) if self.sums < SUMS_MAX => {
+                // Which block is wrong shows in its content.
+                self.not_zero = Some(why);
+                self.read_rest()
+            }
+            Summed::NotZero(why) => {
+                let why = format!(
+                    "all blocks match their recorded checksums, but not each other: {why}. The stripe was stored so, or its record was \
+                     changed: compare the object with another copy of it, and store it again"
+                );
+                self.outcome.wrong.push(self.wrong(None, why));
+                self.end(End::Checked)
+            }
+            Summed::Failed { error, now: None, .. } if error.reaction != Reaction::Fatal => self.end(End::Gone),
+            Summed::Failed { error, now, said } => self.failed(error, now.as_deref(), &said),
+        }
+    }
+
+    /// The sum could not be added up. If blocks are known to be bad now, the others are read.
+    fn failed(&mut self, error: Error, now: Option<&StripeRecord>, said: &BTreeMap<BlockId, String>) -> Action {
+        let state = |block: &BlockId| {
+            let placed = now.and_then(|now| now.find(block.index, block.copy));
+            placed.filter(|placed| placed.generation == block.generation).map(|placed| placed.state)
+        };
+        let bad: Vec<BlockId> =
+            self.sound.keys().copied().filter(|block| state(block).is_some_and(|it| it != BlockState::Ok)).collect();
+        if bad.is_empty() {
+            return self.end(End::Again(error));
+        }
+        for block in bad {
+            let why = said.get(&block).cloned().unwrap_or_else(|| "another read has found it bad".to_owned());
+            self.is_wrong(block, why);
+        }
+        self.read_rest()
+    }
+
+    /// Takes note of what nodes say about blocks.
+    fn saw(&mut self, seen: &[(BlockId, Verdict)]) {
+        for (block, verdict) in seen {
+            match verdict {
+                Verdict::Right => {}
+                Verdict::Wrong(_, why) => self.is_wrong(*block, why.clone()),
+                Verdict::Unknown(why) => {
+                    self.sound.remove(block);
+                    self.outcome.end = End::Again(Error::retry(format!("block {block}: {why}")));
+                }
+                Verdict::Obsolete => {
+                    self.sound.remove(block);
+                    self.outcome.end = End::Again(Error::retry(format!("block {block} was moved meanwhile")));
+                }
+            }
+        }
+    }
+
+    fn is_wrong(&mut self, block: BlockId, why: String) {
+        if let Some(home) = self.sound.remove(&block) {
+            self.outcome.wrong.push(self.wrong(Some((block, home.node)), why));
+        }
+    }
+
+    fn wrong(&self, block: Option<(BlockId, NodeId)>, why: String) -> WrongBlock {
+        WrongBlock { object: self.object.clone(), stripe: self.stripe.number, block, why }
+    }
+
+    /// Reads the blocks that were not read to the end yet.
+    fn read_rest(&mut self) -> Action {
+        self.to_read = self.sound.keys().copied().filter(|block| !self.read.contains(block)).collect();
+        self.read_next()
+    }
+
+    fn read_next(&mut self) -> Action {
+        while let Some(block) = self.to_read.pop_front() {
+            if let Some(home) = self.sound.get(&block) {
+                self.state = State::Reading;
+                return Action::Read(block, *home);
+            }
+        }
+        let is_disputed = self.not_zero.take().is_some() && self.outcome.wrong.is_empty() && self.outcome.end == End::Checked;
+        if is_disputed {
+            // The bytes may have been right on the disks, and wrong on their way.
+            return self.sum();
+        }
+        let end = mem::take(&mut self.outcome.end);
+        self.end(end)
+    }
+
+    fn end(&mut self, end: End) -> Action {
+        self.state = State::Ended;
+        let len = |block: &BlockId| self.stripe.layout.block_len(block.index.into());
+        let (blocks, bytes) = (self.read.len() as u64, self.read.iter().map(len).sum());
+        Action::End(Outcome { blocks, bytes, end, ..mem::take(&mut self.outcome) })
+    }
+}
