@@ -7,12 +7,10 @@
 mod pace;
 mod progress;
 mod stripe;
-mod sum;
 
 pub use pace::{Left, Pace, left_bytes};
 pub use progress::{Progress, Ticket};
 pub use stripe::{Action, End, Event, Outcome, StripeCheck, Summed};
-pub use sum::sum;
 
 use crate::view::View;
 

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   Look: has every node its block, with the checksums that were recorded?
-//!    │ all have                                 │ some lack it, or are down
+//!    │ at least one more than the code needs    │ fewer
 //!    ▼                                          ▼
-//!   Sum: all blocks are read, page by page,    Read: the content of each block that is there, and of further copies,
-//!    │   and their parity check is added up     ▲    is compared with the checksums that were recorded
+//!   Sum: blocks are read, page by page, and    Read: the content of each block that the sum has not read, and of further
+//!    │   their parity check is added up         ▲    copies, is compared with the checksums that were recorded
 //!    │ not zero, or a page is wrong             │
 //!    └──────────────────────────────────────────┘
 //! ```
@@ -28,8 +28,13 @@ const SUMS_MAX: u32 = 2;
 pub enum Action {
     /// Ask the nodes of these blocks for them; [`Event::Seen`] answers.
     Look(Vec<(BlockId, Home)>),
-    /// Add the parity check up; [`Event::Summed`] answers.
-    Sum,
+    /// Add the parity check up without these blocks; [`Event::Summed`] answers. `full`: all rows of it, and not only one combination of them.
+    Sum {
+        /// Their indexes.
+        left_out: Vec<u8>,
+        /// Whether all rows are added up.
+        full: bool,
+    },
     /// Read a block and compare it with what was recorded; [`Event::Seen`] answers.
     Read(BlockId, Home),
     /// It is over.
@@ -50,8 +55,10 @@ pub enum Event {
 /// The result of adding the parity check up.
 #[derive(Debug)]
 pub enum Summed {
-    /// It is zero at all positions, and all pages were right.
-    Zero,
+    /// It is zero at all positions, and all pages of these blocks were right.
+    Zero(BTreeSet<BlockId>),
+    /// Too few blocks can be read for a check.
+    Unable,
     /// It is not zero.
     NotZero(String),
     /// It could not be added up to the end. What its nodes found wrong has been recorded.
@@ -120,6 +127,9 @@ pub struct StripeCheck {
     /// How often the parity check was added up, and what the last one said if it was not zero.
     sums: u32,
     not_zero: Option<String>,
+    /// Blocks that are left out next, one at a time, and those without which the sum was zero.
+    to_leave_out: VecDeque<u8>,
+    without: Vec<u8>,
     outcome: Outcome,
 }
 
@@ -136,6 +146,8 @@ impl StripeCheck {
             to_read: VecDeque::new(),
             sums: 0,
             not_zero: None,
+            to_leave_out: VecDeque::new(),
+            without: Vec::new(),
             outcome: Outcome::default(),
         }
     }
@@ -187,45 +199,83 @@ impl StripeCheck {
         Action::Look(self.sound.iter().map(|(block, home)| (*block, *home)).collect())
     }
 
-    /// Adds the parity check up if all blocks are there, and else reads what there is.
+    /// Adds the parity check up, if the code has one. What that does not read is read then.
     fn next(&mut self) -> Action {
-        let is_there = |index: u8| self.stripe.block_id(index).is_some_and(|block| self.sound.contains_key(&block));
-        if self.has_parity && self.sums == 0 && self.stripe.layout.blocks().all(is_there) {
-            return self.sum();
-        }
-        self.read_rest()
+        if self.has_parity && self.sums == 0 { self.sum(None) } else { self.read_rest() }
     }
 
-    fn sum(&mut self) -> Action {
+    /// Without blocks that are not there or wrong, and without one more.
+    fn sum(&mut self, without: Option<u8>) -> Action {
+        let is_sound = |index: &u8| self.stripe.block_id(*index).is_some_and(|block| self.sound.contains_key(&block));
+        let left_out = self.stripe.blocks.keys().copied().filter(|index| !is_sound(index) || without == Some(*index)).collect();
         self.sums += 1;
         self.state = State::Summing;
-        Action::Sum
+        Action::Sum { left_out, full: self.sums > 1 }
     }
 
     fn summed(&mut self, summed: Summed) -> Action {
         match summed {
-            Summed::Zero => {
+            summed if self.sums > SUMS_MAX => self.summed_without(&summed),
+            Summed::Zero(read) => {
                 self.not_zero = None;
-                let firsts: Vec<BlockId> = self.stripe.firsts().map(|(index, placed)| self.stripe.id_of(index, placed)).collect();
-                self.read.extend(firsts);
+                self.read.extend(read.into_iter().filter(|block| self.sound.contains_key(block)));
                 self.read_rest()
             }
+            Summed::Unable => self.read_rest(),
             Summed::NotZero(why) if self.sums < SUMS_MAX => {
                 // Which block is wrong shows in its content.
                 self.not_zero = Some(why);
                 self.read_rest()
             }
             Summed::NotZero(why) => {
-                let why = format!(
-                    "all blocks match their recorded checksums, but not each other: {why}. The stripe was stored so, or its record was \
-                     changed: compare the object with another copy of it, and store it again"
-                );
-                self.outcome.wrong.push(self.wrong(None, why));
-                self.end(End::Checked)
+                self.not_zero = Some(why);
+                self.to_leave_out = self.stripe.blocks.keys().copied().collect();
+                self.sum_without()
             }
             Summed::Failed { error, now: None, .. } if error.reaction != Reaction::Fatal => self.end(End::Gone),
             Summed::Failed { error, now, said } => self.failed(error, now.as_deref(), &said),
         }
+    }
+
+    /// Leaves the next block out; at the end, says what that has shown.
+    fn sum_without(&mut self) -> Action {
+        match self.to_leave_out.front() {
+            Some(index) => self.sum(Some(*index)),
+            None => self.inconsistent(),
+        }
+    }
+
+    fn summed_without(&mut self, summed: &Summed) -> Action {
+        let left_out = self.to_leave_out.pop_front();
+        match summed {
+            Summed::Zero(_) => self.without.extend(left_out),
+            Summed::NotZero(_) => {}
+            // It cannot be told which block it is.
+            Summed::Unable | Summed::Failed { .. } => {
+                self.to_leave_out.clear();
+                self.without.clear();
+            }
+        }
+        self.sum_without()
+    }
+
+    /// All blocks match their checksums and contradict each other. None of them is given up for that.
+    fn inconsistent(&mut self) -> Action {
+        let sum = self.not_zero.take().unwrap_or_default();
+        let which = match self.without[..] {
+            [index] => {
+                let home = self.stripe.home_of(index).map(|home| home.node.to_string()).unwrap_or_default();
+                let block = self.stripe.block_id(index).map(|block| block.to_string()).unwrap_or_default();
+                format!("The others agree without block {index} ({block} on {home})")
+            }
+            _ => "It is not known which block is wrong".to_owned(),
+        };
+        let why = format!(
+            "all blocks match their recorded checksums, but not each other: {sum}. {which}. The stripe was stored so, or its record was \
+             changed: compare the object with another copy of it, and store it again"
+        );
+        self.outcome.wrong.push(self.wrong(None, why));
+        self.end(End::Checked)
     }
 
     /// The sum could not be added up. If blocks are known to be bad now, the others are read.
@@ -290,7 +340,7 @@ impl StripeCheck {
         let is_disputed = self.not_zero.take().is_some() && self.outcome.wrong.is_empty() && self.outcome.end == End::Checked;
         if is_disputed {
             // The bytes may have been right on the disks, and wrong on their way.
-            return self.sum();
+            return self.sum(None);
         }
         let end = mem::take(&mut self.outcome.end);
         self.end(end)

@@ -3,14 +3,11 @@ use crate::{
     Time,
     findings::{Finding, Verdict},
     fixtures::{BLOCK_LEN, home, stripe, view},
-    known::Known,
 };
-use std::time::Duration;
-use weft_plan::{Class, Network, ProofKey};
-use weft_schemes::Run;
+use std::{collections::BTreeSet, time::Duration};
 use weft_types::{
-    BlockId, BlockState, Error, NodeId, Owner, PlanId, Reaction, ScrubPlace, ScrubRecord, ScrubTally, StripeId, StripeRecord,
-    UploadId, WrongBlock,
+    BlockId, BlockState, Error, NodeId, Owner, Reaction, ScrubPlace, ScrubRecord, ScrubTally, StripeId, StripeRecord, UploadId,
+    WrongBlock,
 };
 
 fn block(index: u8) -> BlockId {
@@ -20,6 +17,18 @@ fn block(index: u8) -> BlockId {
 fn wrong() -> Verdict {
     Verdict::Wrong(Finding::Lost(BlockState::Missing), "it is gone".into())
 }
+
+/// All rows of the parity check, or a combination of them, of all blocks but these.
+fn sum_of(left_out: &[u8], full: bool) -> Action {
+    Action::Sum { left_out: left_out.to_vec(), full }
+}
+
+/// It is zero, and these blocks were read.
+fn zero(read: &[u8]) -> Event {
+    Event::Summed(Summed::Zero(read.iter().map(|index| block(*index)).collect::<BTreeSet<_>>()))
+}
+
+const ALL: [u8; 6] = [0, 1, 2, 3, 4, 5];
 
 /// A check of a stripe with these nodes down.
 struct Checked {
@@ -68,16 +77,16 @@ fn found(outcome: &Outcome) -> Vec<Option<u8>> {
 #[test]
 fn a_stripe_whose_sum_is_zero_is_right_and_further_copies_are_read() {
     let mut checked = Checked::of(stripe(), &[]);
-    assert_eq!(checked.looked(&[]), Action::Sum);
-    let outcome = ended(checked.on(Event::Summed(Summed::Zero)));
+    assert_eq!(checked.looked(&[]), sum_of(&[], false));
+    let outcome = ended(checked.on(zero(&ALL)));
     assert_eq!(outcome, Outcome { blocks: 6, bytes: 6 * BLOCK_LEN, ..Outcome::default() });
 
     let mut copied = stripe();
     let copy = weft_types::PlacedBlock { copy: 1, home: home(5), ..copied.blocks[&0] };
     copied.copies.push((0, copy));
     let mut checked = Checked::of(copied, &[]);
-    assert_eq!(checked.looked(&[]), Action::Sum);
-    let action = checked.on(Event::Summed(Summed::Zero));
+    assert_eq!(checked.looked(&[]), sum_of(&[], false));
+    let action = checked.on(zero(&ALL));
     assert_eq!(action, Action::Read(BlockId { copy: 1, ..block(0) }, home(5)));
     let (read, action) = checked.read_all(action, |_| Verdict::Right);
     assert_eq!((read, ended(action).blocks), (vec![0], 7));
@@ -86,16 +95,22 @@ fn a_stripe_whose_sum_is_zero_is_right_and_further_copies_are_read() {
 #[test]
 fn without_all_blocks_those_that_are_there_are_read_and_a_down_node_is_no_finding() {
     let mut checked = Checked::of(stripe(), &[2]);
-    let action = checked.looked(&[]);
+    assert_eq!(checked.looked(&[]), sum_of(&[1], false));
+    let action = checked.on(zero(&[0, 2, 3]));
     let (read, action) = checked.read_all(action, |_| Verdict::Right);
     let outcome = ended(action);
-    assert_eq!((read.len(), outcome.away, outcome.lacking, &outcome.end), (5, 1, 0, &End::Checked));
+    assert_eq!(
+        (read, outcome.blocks, outcome.away, &outcome.end),
+        (vec![4, 5], 5, 1, &End::Checked),
+        "what the sum has not read"
+    );
     assert_eq!(found(&outcome), []);
 
     let mut lacks = stripe();
     lacks.blocks.get_mut(&3).unwrap().state = BlockState::Missing;
     let mut checked = Checked::of(lacks, &[]);
-    let action = checked.looked(&[]);
+    assert_eq!(checked.looked(&[]), sum_of(&[3], false));
+    let action = checked.on(Event::Summed(Summed::Unable));
     let (read, action) = checked.read_all(action, |_| Verdict::Right);
     let outcome = ended(action);
     assert_eq!((read, outcome.away, outcome.lacking), (vec![0, 1, 2, 4, 5], 0, 1));
@@ -111,7 +126,8 @@ fn without_all_blocks_those_that_are_there_are_read_and_a_down_node_is_no_findin
 #[test]
 fn what_is_wrong_is_named_and_the_rest_is_read() {
     let mut checked = Checked::of(stripe(), &[]);
-    let action = checked.looked(&[(1, wrong())]);
+    assert_eq!(checked.looked(&[(1, wrong())]), sum_of(&[1], false));
+    let action = checked.on(Event::Summed(Summed::Unable));
     let (read, action) = checked.read_all(action, |index| if index == 4 { wrong() } else { Verdict::Right });
     let outcome = ended(action);
     assert_eq!((read, found(&outcome), outcome.blocks), (vec![0, 2, 3, 4, 5], vec![Some(1), Some(4)], 4));
@@ -123,7 +139,8 @@ fn what_is_wrong_is_named_and_the_rest_is_read() {
 fn what_cannot_be_said_now_is_asked_again_and_is_no_finding() {
     for verdict in [Verdict::Unknown("busy".into()), Verdict::Obsolete] {
         let mut checked = Checked::of(stripe(), &[]);
-        let action = checked.looked(&[(1, verdict.clone())]);
+        assert_eq!(checked.looked(&[(1, verdict.clone())]), sum_of(&[1], false));
+        let action = checked.on(Event::Summed(Summed::Unable));
         let (read, action) = checked.read_all(action, |_| Verdict::Right);
         let outcome = ended(action);
         assert!(read.len() == 5 && outcome.wrong.is_empty(), "{outcome:?}");
@@ -150,17 +167,36 @@ fn a_sum_that_is_not_zero_leads_to_the_wrong_block_or_is_added_up_again() {
     checked.looked(&[]);
     let action = checked.on(not_zero());
     let (_, action) = checked.read_all(action, |_| Verdict::Right);
-    assert_eq!(action, Action::Sum);
-    assert_eq!(found(&ended(checked.on(Event::Summed(Summed::Zero)))), []);
+    assert_eq!(action, sum_of(&[], true));
+    assert_eq!(found(&ended(checked.on(zero(&ALL)))), []);
     // All blocks match their checksums, and still contradict each other: none is guessed.
     let mut checked = Checked::of(stripe(), &[]);
     checked.looked(&[]);
     let action = checked.on(not_zero());
     let (_, action) = checked.read_all(action, |_| Verdict::Right);
-    assert_eq!(action, Action::Sum);
-    let outcome = ended(checked.on(not_zero()));
-    assert_eq!((found(&outcome), outcome.end, outcome.blocks), (vec![None], End::Checked, 6));
-    assert!(outcome.wrong[0].why.contains("row 0 is not zero") && outcome.wrong[0].why.contains("store it again"));
+    assert_eq!(action, sum_of(&[], true));
+    for (agree_without, says) in
+        [(vec![4], "without block 4 (s7-b004-c0-g1 on n5)"), (vec![1, 2], "not known which"), (vec![], "not known")]
+    {
+        let mut checked = Checked::of(stripe(), &[]);
+        checked.looked(&[]);
+        let action = checked.on(not_zero());
+        checked.read_all(action, |_| Verdict::Right);
+        let mut action = checked.on(not_zero());
+        for index in ALL {
+            assert_eq!(action, sum_of(&[index], true));
+            action = if agree_without.contains(&index) { checked.on(zero(&[])) } else { checked.on(not_zero()) };
+        }
+        let outcome = ended(action);
+        assert_eq!((found(&outcome), &outcome.end, outcome.blocks), (vec![None], &End::Checked, 6));
+        let why = &outcome.wrong[0].why;
+        assert!(["row 0 is not zero", says, "store it again"].iter().all(|part| why.contains(part)), "{why}");
+    }
+    // One parity block more than the code needs cannot tell which one it is.
+    let unable = checked.on(not_zero());
+    assert_eq!(unable, sum_of(&[0], true));
+    let outcome = ended(checked.on(Event::Summed(Summed::Unable)));
+    assert!(outcome.wrong[0].why.contains("not known which"), "{outcome:?}");
     // A block that cannot be read decides nothing.
     let mut checked = Checked::of(stripe(), &[]);
     checked.looked(&[]);
@@ -198,19 +234,6 @@ fn a_sum_that_fails_tells_bad_blocks_by_what_was_recorded() {
         assert!(outcome.wrong.is_empty() && matches!(outcome.end, End::Again(_)), "{outcome:?}");
     }
     assert_eq!(ended(begun().on(failed(None, &[]))), Outcome { end: End::Gone, ..Outcome::default() });
-}
-
-#[test]
-fn the_plan_of_a_sum_is_proved_for_whole_and_for_short_stripes() {
-    let (code, known) = (weft_codes::parse("rs(4,2)").unwrap(), Known::new(ProofKey::new([7; 4])));
-    let run = || Run::new(PlanId(1), 1, Class::Scrub, 16 << 10).of_sub_blocks(1);
-    let whole = sum(&code, &stripe(), &Network::uniform(1e9), &known, run()).unwrap();
-    assert_eq!((whole.plan.class, whole.plan.binding.parties.len()), (Class::Scrub, 6), "no node but those of the stripe");
-    let mut short = stripe();
-    short.layout.data_len = 10;
-    short.blocks.retain(|index, _| [0, 4, 5].contains(index));
-    let short = sum(&code, &short, &Network::uniform(1e9), &known, run()).unwrap();
-    assert_eq!(short.plan.binding.parties.len(), 3);
 }
 
 fn outcome(end: End, indexes: &[u8]) -> Outcome {

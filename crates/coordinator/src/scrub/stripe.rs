@@ -9,8 +9,9 @@ use std::{
 use weft_codes::SharedCode;
 use weft_control::{
     findings::{DOUBTFUL_FROM, Finding, Verdict, is_current},
+    planning::{self, Checking, Depth, Planned},
     run::{OnFailure, Report},
-    scrub::{self, Action, End, Event, Outcome, StripeCheck, Summed},
+    scrub::{Action, End, Event, Outcome, StripeCheck, Summed},
 };
 use weft_meta::MetaError;
 use weft_plan::Class;
@@ -40,7 +41,7 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: StripeId) -> Outcome {
                 let read = read(shared, home, block, units).await;
                 Event::Seen(vec![(block, settled(shared, home, block, read).await)])
             }
-            Action::Sum => Event::Summed(sum(shared, &code, check.stripe()).await),
+            Action::Sum { left_out, full } => Event::Summed(sum(shared, &code, check.stripe(), &left_out, full).await),
             Action::End(outcome) => return outcome,
         }
     }
@@ -124,14 +125,19 @@ async fn require_believable(shared: &Shared, home: Home, block: BlockId) -> Resu
 }
 
 /// Adds up the parity check of a stripe, and records the blocks that its nodes find bad.
-async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord) -> Summed {
+async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, left_out: &[u8], full: bool) -> Summed {
     let mut said: BTreeMap<BlockId, String> = BTreeMap::new();
-    let error = match summed(shared, code, stripe).await {
+    let planned = match planned(shared, code, stripe, left_out, full) {
+        Ok(planned) => planned,
+        Err(error) if error.reaction == Reaction::Unavailable => return Summed::Unable,
+        Err(error) => return Summed::Failed { error, now: Some(Box::new(stripe.clone())), said },
+    };
+    let error = match summed(shared, &planned, stripe).await {
         Err(error) => {
             said.extend(error.block.map(|block| (block, error.message.clone())));
             error
         }
-        Ok(report) if !report.any_failed() => return Summed::Zero,
+        Ok(report) if !report.any_failed() => return Summed::Zero(planned.job.holds.iter().map(|hold| hold.block).collect()),
         Ok(report) => {
             let findings = report.nodes.iter().flat_map(|(id, node)| node.findings(*id));
             said.extend(findings.map(|(block, _, error)| (block, error.message.clone())));
@@ -142,20 +148,26 @@ async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord) -> 
             }
         }
     };
-    match blocks::stripes_of(shared, &[BlockId { stripe: stripe.id, index: 0, copy: 0, generation: 0 }]).await {
-        Ok(mut now) => Summed::Failed { error, now: now.remove(&stripe.id).map(Box::new), said },
-        Err(error) => Summed::Failed { error, now: Some(Box::new(stripe.clone())), said },
+    match shared.meta.find_stripes(vec![stripe.id]).await {
+        Ok(mut now) => Summed::Failed { error, now: now.pop().map(Box::new), said },
+        Err(error) => Summed::Failed { error: shared.meta_error(error), now: Some(Box::new(stripe.clone())), said },
     }
 }
 
-/// The reports of the nodes about a parity check.
-async fn summed(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord) -> Result<Report> {
+/// The plan of a check. One seed for all stripes, so that they share the shapes of their plans.
+fn planned(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, left_out: &[u8], full: bool) -> Result<Planned> {
     let network = shared.network_of_helpers();
     let slice_len = options::usual_repair(shared).slice_positions(&stripe.layout, &network);
     let run = shared.run(Class::Scrub.into(), &stripe.layout.layout, slice_len);
-    let plan = || scrub::sum(code, stripe, &network, &shared.known, run);
-    let planned = compute(|| shared.meter.plan(PlanKind::Check, plan))?;
-    let signed = compute(|| sign::sign(shared, &planned, stripe, &BTreeMap::new(), ""))?;
+    let depth = if full { Depth::Full } else { Depth::Routine { seed: shared.epoch.0 } };
+    let checking = Checking { depth, left_out, network: &network, known: &shared.known };
+    let plan = || planning::check(code, stripe, &shared.members.view(), &checking, run);
+    compute(|| shared.meter.plan(PlanKind::Check, plan))
+}
+
+/// The reports of the nodes about a parity check.
+async fn summed(shared: &Arc<Shared>, planned: &Planned, stripe: &StripeRecord) -> Result<Report> {
+    let signed = compute(|| sign::sign(shared, planned, stripe, &BTreeMap::new(), ""))?;
     let streams = supervise::open(shared, &signed, OPEN_ATTEMPTS).await?;
     let (running, _client) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
     Ok(running.finish(|_, _| {}, None).await)
