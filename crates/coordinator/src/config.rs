@@ -19,7 +19,7 @@ const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 const REPAIR_STALL_MIN_MS: u64 = 500;
 
 /// A shorter period would keep disks busy all the time, and finds nothing earlier that matters.
-const SCRUB_PERIOD_MIN_MS: u64 = 3_600_000;
+const SCRUB_PERIOD_MIN_MS: u64 = 10_000;
 
 /// A coordinator's settings, as its TOML file has them. A setting that is absent has the value of [`Default`].
 ///
@@ -116,7 +116,7 @@ pub struct CoordinatorConfig {
     pub conversion_free_percent: u32,
     /// A conversion waits this long for a node that is down and holds its new blocks, because the node may be restarting.
     pub conversion_restart_ms: u64,
-    /// Time in which all stripes are checked once in the background, milliseconds; an hour or more. 0: they are checked only by `weft scrub`.
+    /// Time in which all stripes are checked once in the background; 10000 or more. 0: they are checked only by `weft scrub`.
     pub scrub_period_ms: u64,
     /// The most that the check in the background reads from each disk in a second; 0: only the limits of its class hold.
     pub scrub_disk_bytes_per_s: ByteSize,
@@ -209,9 +209,7 @@ impl CoordinatorConfig {
         }
         if (1..SCRUB_PERIOD_MIN_MS).contains(&self.scrub_period_ms) {
             let asked = self.scrub_period_ms;
-            return Err(Error::invalid(format!(
-                "scrub_period_ms is {asked}: use at least {SCRUB_PERIOD_MIN_MS} (an hour), or 0"
-            )));
+            return Err(Error::invalid(format!("scrub_period_ms is {asked}: use at least {SCRUB_PERIOD_MIN_MS}, or 0")));
         }
         let reserve = if let RebuildReserve::Percent(percent) = self.rebuild_reserve { percent } else { 0 };
         if self.conversion_free_percent.saturating_add(reserve) >= 100 {

@@ -162,7 +162,7 @@ mod tests {
         let meter = Meter::default();
         assert_eq!(meter.plan(PlanKind::Read, || Ok(7)), Ok(7));
         assert!(meter.plan::<()>(PlanKind::Repair, || Err(Error::unavailable("too few blocks"))).is_err());
-        assert_eq!(PlanKind::ALL.map(|kind| meter.refused(kind)), [0, 0, 1]);
+        assert_eq!(PlanKind::ALL.map(|kind| meter.refused(kind)), [0, 0, 1, 0]);
         meter.plan_failed(&Error::corrupt("a page"));
         assert_eq!(Reaction::ALL.map(|reaction| meter.failed(reaction)), [0, 0, 1, 0, 0, 0, 0]);
         meter.waits_for_agents(Duration::from_millis(20));

@@ -24,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the progress is recorded.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 /// How often the stock is looked up.
-const STOCK_INTERVAL: Duration = Duration::from_secs(60);
+const STOCK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// All stripes.
 const ALL: Scrub = Scrub { bucket: None, key: None, node: None, concurrency: 0 };
@@ -80,14 +80,15 @@ struct Background<'a> {
 
 impl<'a> Background<'a> {
     fn new(shared: &'a Arc<Shared>, period_ms: u64) -> Self {
-        let place = shared.scrub.progress().record().place.clone();
+        let (place, mut pace) = (shared.scrub.progress().record().place.clone(), Pace::default());
+        pace.begin_pass(shared.started.now());
         Self {
             shared,
             period_ms,
             walk: Walk::new(shared, &ALL, &place),
             next: None,
             is_through: false,
-            pace: Pace::default(),
+            pace,
             retries: Retries::default(),
             repeated: BTreeSet::new(),
             under_way: FuturesUnordered::new(),
@@ -115,7 +116,7 @@ impl<'a> Background<'a> {
     fn wake_at(&self) -> Time {
         let latest = self.shared.started.now() + LOOK_INTERVAL;
         match &self.next {
-            Some(next) if self.has_room() => self.pace.at(&next.blocks).min(latest),
+            Some(next) if self.has_room() => self.pace.at(&next.blocks, self.left()).min(latest),
             _ => latest,
         }
     }
@@ -131,13 +132,14 @@ impl<'a> Background<'a> {
             let progress = self.shared.scrub.progress();
             (progress.next_pass_ms(self.period_ms), self.is_through && progress.may_end(self.period_ms, now_ms))
         };
+        self.look_up_stock(now).await?;
+        let (_, stripes, _) = self.stock;
         match next_pass_ms {
-            Some(at_ms) if now_ms < at_ms => return Ok(()),
+            Some(at_ms) if now_ms < at_ms || stripes == 0 => return Ok(()),
             Some(_) => self.begin_pass(now_ms).await?,
             None if may_end && self.under_way.is_empty() => return self.end_pass(now_ms).await,
             None => {}
         }
-        self.look_up_stock(now).await?;
         self.begin_what_is_due().await?;
         if self.is_dirty && now.since(self.written_at) >= WRITE_INTERVAL {
             self.write().await?;
@@ -203,9 +205,9 @@ impl<'a> Background<'a> {
                 self.next = self.walk.next().await?;
                 self.is_through = self.next.is_none();
             }
-            let Some(next) = self.next.take_if(|next| self.pace.at(&next.blocks) <= now) else { return Ok(()) };
             let left = self.left();
-            self.pace.began(&next.blocks, left, self.shared.config.scrub_disk_bytes_per_s.0, now);
+            let Some(next) = self.next.take_if(|next| self.pace.at(&next.blocks, left) <= now) else { return Ok(()) };
+            self.pace.began(&next.blocks, self.shared.config.scrub_disk_bytes_per_s.0, now);
             let ticket = self.shared.scrub.progress().begin(next.behind);
             self.begin(Some(ticket), next.stripe);
         }

@@ -47,22 +47,22 @@ pub fn left_bytes(stock_bytes: u64, stock_stripes: u64, done: &ScrubTally) -> u6
 /// When stripes begin.
 #[derive(Debug, Default)]
 pub struct Pace {
-    next: Time,
+    /// When the last stripe began, or the pass.
+    last: Time,
     /// When each disk may read again.
     disks: BTreeMap<Home, Time>,
 }
 
 impl Pace {
-    /// When a stripe with blocks on these disks may begin.
-    pub fn at(&self, blocks: &[(Home, u64)]) -> Time {
+    /// When a stripe with blocks on these disks may begin: after its share of the time, which becomes shorter if data are added.
+    pub fn at(&self, blocks: &[(Home, u64)], left: Left) -> Time {
         let disks = blocks.iter().filter_map(|(home, _)| self.disks.get(home));
-        disks.copied().chain([self.next]).max().unwrap_or_default()
+        disks.copied().chain([self.last + left.share(bytes_of(blocks))]).max().unwrap_or_default()
     }
 
     /// A stripe with blocks of these lengths begins. `bytes_per_s`: the limit of each disk; 0: none.
-    pub fn began(&mut self, blocks: &[(Home, u64)], left: Left, bytes_per_s: u64, now: Time) {
-        let bytes = blocks.iter().map(|(_, bytes)| bytes).fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        self.next = now + left.share(bytes);
+    pub fn began(&mut self, blocks: &[(Home, u64)], bytes_per_s: u64, now: Time) {
+        self.last = now;
         self.disks.retain(|_, free_at| *free_at > now);
         if bytes_per_s > 0 {
             for (home, bytes) in blocks {
@@ -73,8 +73,12 @@ impl Pace {
         }
     }
 
-    /// A pass begins: its first stripe begins at once.
+    /// A pass begins, or continues.
     pub fn begin_pass(&mut self, now: Time) {
-        self.next = now;
+        self.last = now;
     }
+}
+
+fn bytes_of(blocks: &[(Home, u64)]) -> u64 {
+    blocks.iter().map(|(_, bytes)| bytes).fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
 }

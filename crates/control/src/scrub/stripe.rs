@@ -75,6 +75,10 @@ pub enum Summed {
 /// The result of a check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
+    /// The object, `bucket/key`, and the number of the stripe in it; empty if they could not be looked up.
+    pub object: String,
+    /// See `object`.
+    pub number: u64,
     /// Blocks that were read to the end.
     pub blocks: u64,
     /// Their bytes.
@@ -350,6 +354,7 @@ impl StripeCheck {
         self.state = State::Ended;
         let len = |block: &BlockId| self.stripe.layout.block_len(block.index.into());
         let (blocks, bytes) = (self.read.len() as u64, self.read.iter().map(len).sum());
-        Action::End(Outcome { blocks, bytes, end, ..mem::take(&mut self.outcome) })
+        let (object, number) = (self.object.clone(), self.stripe.number);
+        Action::End(Outcome { object, number, blocks, bytes, end, ..mem::take(&mut self.outcome) })
     }
 }

@@ -79,7 +79,7 @@ fn a_stripe_whose_sum_is_zero_is_right_and_further_copies_are_read() {
     let mut checked = Checked::of(stripe(), &[]);
     assert_eq!(checked.looked(&[]), sum_of(&[], false));
     let outcome = ended(checked.on(zero(&ALL)));
-    assert_eq!(outcome, Outcome { blocks: 6, bytes: 6 * BLOCK_LEN, ..Outcome::default() });
+    assert_eq!(outcome, Outcome { object: "b/k".into(), blocks: 6, bytes: 6 * BLOCK_LEN, ..Outcome::default() });
 
     let mut copied = stripe();
     let copy = weft_types::PlacedBlock { copy: 1, home: home(5), ..copied.blocks[&0] };
@@ -117,7 +117,7 @@ fn without_all_blocks_those_that_are_there_are_read_and_a_down_node_is_no_findin
     assert_eq!(found(&outcome), [], "it was known before");
 
     let mut all_down = Checked::of(stripe(), &[1, 2, 3, 4, 5, 6]);
-    assert_eq!(ended(all_down.on(Event::Begin)), Outcome { away: 6, ..Outcome::default() });
+    assert_eq!(ended(all_down.on(Event::Begin)), Outcome { object: "b/k".into(), away: 6, ..Outcome::default() });
     // A code without parity has no sum.
     let mut plain = Checked { check: StripeCheck::new("b/k".into(), stripe(), false), view: view(6, &[]) };
     assert!(matches!(plain.looked(&[]), Action::Read(..)));
@@ -233,7 +233,7 @@ fn a_sum_that_fails_tells_bad_blocks_by_what_was_recorded() {
         let outcome = ended(begun().on(failed(Some(now), &[3])));
         assert!(outcome.wrong.is_empty() && matches!(outcome.end, End::Again(_)), "{outcome:?}");
     }
-    assert_eq!(ended(begun().on(failed(None, &[]))), Outcome { end: End::Gone, ..Outcome::default() });
+    assert_eq!(ended(begun().on(failed(None, &[]))), Outcome { object: "b/k".into(), end: End::Gone, ..Outcome::default() });
 }
 
 fn outcome(end: End, indexes: &[u8]) -> Outcome {
@@ -308,19 +308,23 @@ fn a_pass_ends_when_all_is_checked_or_the_period_is_over_and_the_next_keeps_the_
     assert_eq!(progress.record().last.as_ref(), Some(&last), "until this one has ended");
 }
 
-/// The times at which stripes with one block each begin, if every check takes no time.
+/// The times at which stripes with one block each begin, if every check takes no time. Time advances in steps, as in the shell.
 fn begins(lens: &[u64], (stock, limit): (u64, u64), period: Duration) -> Vec<Duration> {
     let (mut pace, mut done, mut now, mut times) = (Pace::default(), ScrubTally::default(), Time::default(), Vec::new());
     pace.begin_pass(now);
     let ms = |time: Duration| time.as_millis() as u64;
     for len in lens {
         let blocks = [(home(1), *len)];
-        now = now.max(pace.at(&blocks));
+        let left = |now: Time| {
+            let stripes = lens.len() as u64;
+            let bytes = left_bytes(stock, stripes, &done);
+            Left::of(bytes, stripes - done.stripes, (0, ms(period)), ms(now.since(Time::default())))
+        };
+        while pace.at(&blocks, left(now)) > now {
+            now = pace.at(&blocks, left(now)).min(now + (period / 2000).max(Duration::from_millis(1)));
+        }
         times.push(now.since(Time::default()));
-        let stripes = lens.len() as u64;
-        let bytes = left_bytes(stock, stripes, &done);
-        let left = Left::of(bytes, stripes - done.stripes, (0, ms(period)), ms(now.since(Time::default())));
-        pace.began(&blocks, left, limit, now);
+        pace.began(&blocks, limit, now);
         done.stripes += 1;
         done.bytes += len;
     }
@@ -330,16 +334,18 @@ fn begins(lens: &[u64], (stock, limit): (u64, u64), period: Duration) -> Vec<Dur
 #[test]
 fn stripes_begin_evenly_over_the_period() {
     let day = Duration::from_secs(86_400);
-    let hours = |times: &[Duration]| -> Vec<u64> { times.iter().map(|time| time.as_secs() / 3600).collect() };
-    assert_eq!(hours(&begins(&[1 << 30; 3], (3 << 30, 0), 10 * day)), [0, 72, 144], "not in one burst");
-    // By their bytes; and if the stock is larger than its data tell, the pass still ends in time.
-    let times = begins(&[1 << 30, 3 << 30, 1 << 30], (5 << 30, 0), 10 * day);
-    assert_eq!(hours(&times), [0, 43, 172]);
-    for (lens, stock) in [(vec![3 << 20; 1000], 1000 << 20), (vec![1 << 20; 1000], 5000 << 20)] {
-        let times = begins(&lens, (stock, 0), day);
-        let last = *times.last().unwrap();
-        assert!(last < day, "{last:?}");
-        assert!(times.windows(2).all(|pair| pair[1] - pair[0] < day / 200), "no burst and no pause");
+    let hours = |times: &[Duration]| -> Vec<u64> { times.iter().map(|time| (time.as_secs() + 1800) / 3600).collect() };
+    // Time that has passed counts for the rest: the last one begins when its share is over, and half of the rest is gone.
+    assert_eq!(hours(&begins(&[1 << 30; 2], (2 << 30, 0), 10 * day)), [72, 144]);
+    let times = begins(&[1 << 30; 100], (100 << 30, 0), 10 * day);
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] < day / 8) && times[0] > day / 50, "no burst and no pause: {times:?}");
+    // By their bytes; and if the stock is larger or smaller than its data tell, the pass still ends in time.
+    let times = begins(&[1 << 30, 30 << 30, 1 << 30], (32 << 30, 0), 10 * day);
+    assert!(times[0] < day && times[1] > 4 * day && times[2] < 9 * day, "{times:?}");
+    for (len, stock) in [(3 << 20, 1000 << 20), (1 << 20, 5000 << 20)] {
+        let times = begins(&vec![len; 1000], (stock, 0), day);
+        assert!(*times.last().unwrap() < day, "{:?}", times.last());
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] < day / 100), "no pause");
     }
     // Small stripes first, and then all the bytes.
     let lens: Vec<u64> = [vec![10; 1000], vec![64 << 20; 100]].concat();
@@ -348,16 +354,27 @@ fn stripes_begin_evenly_over_the_period() {
 }
 
 #[test]
+fn stripes_that_are_added_shorten_the_time_of_the_next() {
+    let (mut pace, day) = (Pace::default(), Duration::from_secs(86_400));
+    pace.begin_pass(Time::default());
+    let (blocks, left) = ([(home(1), 1 << 20)], |stripes: u64| Left { bytes: stripes << 20, stripes, time: day });
+    assert_eq!(pace.at(&blocks, left(1)), Time::after(day), "not in one burst");
+    assert_eq!(pace.at(&blocks, left(100)), Time::after(day / 100));
+    assert_eq!(pace.at(&blocks, Left { time: Duration::ZERO, ..left(1) }), Time::default(), "late");
+}
+
+#[test]
 fn no_disk_reads_faster_than_its_limit() {
     let second = Duration::from_secs(1);
     // Late: without the limit, all begin at once.
-    let times = begins(&[10 << 20; 5], (50 << 20, 1 << 20), second);
-    assert_eq!(times.iter().map(Duration::as_secs).collect::<Vec<_>>(), [0, 10, 20, 30, 40]);
+    let times = begins(&[10 << 20; 5], (50 << 20, 1 << 20), second / 100);
+    let seconds: Vec<u64> = times.iter().map(|time| (*time).as_secs()).collect();
+    assert_eq!(seconds, [0, 10, 20, 30, 40]);
     let mut pace = Pace::default();
     let left = Left { bytes: 0, stripes: 0, time: Duration::ZERO };
-    pace.began(&[(home(1), 10 << 20)], left, 1 << 20, Time::default());
-    assert_eq!(pace.at(&[(home(1), 1)]), Time::after(10 * second));
-    assert_eq!(pace.at(&[(home(2), 1)]), Time::default(), "another disk");
+    pace.began(&[(home(1), 10 << 20)], 1 << 20, Time::default());
+    assert_eq!(pace.at(&[(home(1), 1)], left), Time::after(10 * second));
+    assert_eq!(pace.at(&[(home(2), 1)], left), Time::default(), "another disk");
 }
 
 #[test]

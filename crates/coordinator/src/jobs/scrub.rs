@@ -172,13 +172,8 @@ impl ScrubJob {
                 Again::InVain
             }
             End::Again(error) => {
-                let stripe = it.stripe;
-                live.job.left(it.bytes, error, |reason| LeftBlock {
-                    object: String::new(),
-                    stripe: stripe.0,
-                    index: 0,
-                    reason: format!("stripe {stripe} was not checked: {reason}"),
-                })
+                let Outcome { object, number, .. } = outcome;
+                live.job.left(it.bytes, error, |reason| LeftBlock { object, stripe: number, index: 0, reason })
             }
         }
     }
