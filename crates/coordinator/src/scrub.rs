@@ -26,6 +26,9 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 /// How often the stock is looked up.
 const STOCK_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The first and the last pause before a stripe is tried again: what is busy is so for seconds, and a disk may be away for days.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(12 * 3600));
+
 /// All stripes.
 const ALL: Scrub = Scrub { bucket: None, key: None, node: None, concurrency: 0 };
 
@@ -128,6 +131,9 @@ impl<'a> Background<'a> {
     /// Does what is due.
     async fn step(&mut self) -> Result<()> {
         let (now, now_ms) = (self.shared.started.now(), self.shared.now_ms());
+        if self.is_dirty && now.since(self.written_at) >= WRITE_INTERVAL {
+            self.write().await?;
+        }
         let (next_pass_ms, may_end) = {
             let progress = self.shared.scrub.progress();
             (progress.next_pass_ms(self.period_ms), self.is_through && progress.may_end(self.period_ms, now_ms))
@@ -140,11 +146,7 @@ impl<'a> Background<'a> {
             None if may_end && self.under_way.is_empty() => return self.end_pass(now_ms).await,
             None => {}
         }
-        self.begin_what_is_due().await?;
-        if self.is_dirty && now.since(self.written_at) >= WRITE_INTERVAL {
-            self.write().await?;
-        }
-        Ok(())
+        self.begin_what_is_due().await
     }
 
     async fn begin_pass(&mut self, now_ms: u64) -> Result<()> {
@@ -196,9 +198,9 @@ impl<'a> Background<'a> {
     async fn begin_what_is_due(&mut self) -> Result<()> {
         while self.has_room() {
             let now = self.shared.started.now();
-            if let Some(stripe) = self.due_again(now) {
-                self.repeated.insert(stripe);
-                self.begin(None, stripe);
+            if let Some(stripe) = self.due_again(now)
+                && self.has_begun_again(stripe, now).await?
+            {
                 continue;
             }
             if self.next.is_none() && !self.is_through {
@@ -212,6 +214,20 @@ impl<'a> Background<'a> {
             self.begin(Some(ticket), next.stripe);
         }
         Ok(())
+    }
+
+    /// Begins to check a stripe again, if its disks may read now.
+    async fn has_begun_again(&mut self, id: StripeId, now: Time) -> Result<bool> {
+        let found = self.shared.meta.find_stripes(vec![id]).await.map_err(|error| self.shared.meta_error(error))?;
+        // One that is gone is found to be so.
+        let blocks = found.first().map(|stripe| Item::new(stripe, ScrubPlace::default()).blocks).unwrap_or_default();
+        if self.pace.disks_at(&blocks) > now {
+            return Ok(false);
+        }
+        self.pace.read(&blocks, self.shared.config.scrub_disk_bytes_per_s.0, now);
+        self.repeated.insert(id);
+        self.begin(None, id);
+        Ok(true)
     }
 
     /// A stripe that could not be checked and is tried again now.
@@ -241,7 +257,7 @@ impl<'a> Background<'a> {
         report::log(self.shared, &outcome);
         match &outcome.end {
             End::Again(error) => {
-                self.retries.failed(stripe, String::new(), self.shared.started.now());
+                self.retries.failed_within(stripe, String::new(), RETRY_PAUSES, self.shared.started.now());
                 warn(self.shared, &error.to_string());
             }
             End::Checked | End::Gone => self.retries.done(&stripe),

@@ -22,5 +22,6 @@ mod memory;
 mod metrics;
 mod puts;
 mod repairs;
+mod scrub;
 mod sizes;
 mod strangers;

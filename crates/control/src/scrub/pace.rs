@@ -56,13 +56,22 @@ pub struct Pace {
 impl Pace {
     /// When a stripe with blocks on these disks may begin: after its share of the time, which becomes shorter if data are added.
     pub fn at(&self, blocks: &[(Home, u64)], left: Left) -> Time {
-        let disks = blocks.iter().filter_map(|(home, _)| self.disks.get(home));
-        disks.copied().chain([self.last + left.share(bytes_of(blocks))]).max().unwrap_or_default()
+        self.disks_at(blocks).max(self.last + left.share(bytes_of(blocks)))
+    }
+
+    /// When these disks may read again.
+    pub fn disks_at(&self, blocks: &[(Home, u64)]) -> Time {
+        blocks.iter().filter_map(|(home, _)| self.disks.get(home)).copied().max().unwrap_or_default()
     }
 
     /// A stripe with blocks of these lengths begins. `bytes_per_s`: the limit of each disk; 0: none.
     pub fn began(&mut self, blocks: &[(Home, u64)], bytes_per_s: u64, now: Time) {
         self.last = now;
+        self.read(blocks, bytes_per_s, now);
+    }
+
+    /// Blocks of these lengths are read.
+    pub fn read(&mut self, blocks: &[(Home, u64)], bytes_per_s: u64, now: Time) {
         self.disks.retain(|_, free_at| *free_at > now);
         if bytes_per_s > 0 {
             for (home, bytes) in blocks {

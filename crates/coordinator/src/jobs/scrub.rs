@@ -29,7 +29,7 @@ use weft_control::{
 };
 use weft_meta::MetaError;
 use weft_proto::v1;
-use weft_types::{Amount, Error, JobId, JobWork, LeftBlock, NodeId, ObjectName, Reaction, Result, Scrub, StripeId};
+use weft_types::{Amount, Error, JobId, JobWork, LeftBlock, NodeId, ObjectName, Reaction, Result, Scrub, ScrubPlace, StripeId};
 
 /// The reason if stripes are left that no attempt reported.
 const LEFT_UNSAID: &str = "stripes could not be checked: run the scrub again";
@@ -57,9 +57,10 @@ struct State {
 
 /// A stripe to check, for the first time or again.
 struct ToCheck {
-    ticket: Option<Ticket>,
     stripe: StripeId,
     bytes: u64,
+    /// Where the job continues behind it, if it is the first time.
+    behind: Option<ScrubPlace>,
 }
 
 /// Creates the job.
@@ -123,7 +124,7 @@ impl ScrubJob {
             let found = found.iter().find(|it| it.id == stripe);
             found.map_or(0, |it| it.all().map(|(index, _)| it.layout.block_len(index.into())).sum())
         };
-        Ok(again.into_iter().map(|stripe| ToCheck { ticket: None, stripe, bytes: bytes(stripe) }).collect())
+        Ok(again.into_iter().map(|stripe| ToCheck { stripe, bytes: bytes(stripe), behind: None }).collect())
     }
 
     /// Checks a stripe, and tries again for a while if that may help.
@@ -150,15 +151,15 @@ impl ScrubJob {
     }
 
     /// Checks a stripe and counts it.
-    async fn item(&self, control: &Control, it: ToCheck) -> Again {
-        control.live().moving.insert(it.stripe.0, 0);
-        let outcome = self.check(it.stripe).await;
-        control.live().moving.remove(&it.stripe.0);
+    async fn item(&self, control: &Control, stripe: StripeId, bytes: u64, ticket: Option<Ticket>) -> Again {
+        control.live().moving.insert(stripe.0, 0);
+        let outcome = self.check(stripe).await;
+        control.live().moving.remove(&stripe.0);
         let is_due = {
             let (mut state, now) = (self.state(), self.shared.started.now());
-            match &it.ticket {
-                Some(ticket) => state.progress.ended(ticket, it.stripe, &outcome),
-                None => state.progress.repeated(it.stripe, &outcome),
+            match &ticket {
+                Some(ticket) => state.progress.ended(ticket, stripe, &outcome),
+                None => state.progress.repeated(stripe, &outcome),
             };
             now.since(state.written_at) >= WRITE_INTERVAL
         };
@@ -168,12 +169,12 @@ impl ScrubJob {
         let mut live = control.live();
         match outcome.end {
             End::Checked | End::Gone => {
-                live.job.done(it.bytes);
+                live.job.done(bytes);
                 Again::InVain
             }
             End::Again(error) => {
                 let Outcome { object, number, .. } = outcome;
-                live.job.left(it.bytes, error, |reason| LeftBlock { object, stripe: number, index: 0, reason })
+                live.job.left(bytes, error, |reason| LeftBlock { object, stripe: number, index: 0, reason })
             }
         }
     }
@@ -219,10 +220,14 @@ impl Passes for ScrubJob {
         let rest = stream::try_unfold(work.walk(), |mut walk| async move {
             let Some(Item { stripe, behind, blocks }) = walk.next().await? else { return Ok(None) };
             let bytes = blocks.iter().map(|(_, bytes)| bytes).sum();
-            let ticket = Some(work.state().progress.begin(behind));
-            Ok(Some((ToCheck { ticket, stripe, bytes }, walk)))
+            Ok(Some((ToCheck { stripe, bytes, behind: Some(behind) }, walk)))
         });
         let items = futures::StreamExt::chain(stream::iter(again.into_iter().map(Ok)), rest);
-        runner.all(at_once, items, || false, |it| work.item(control, it)).await
+        let item = |ToCheck { stripe, bytes, behind }: ToCheck| {
+            // In the order of the walk, before others are polled.
+            let ticket = behind.map(|behind| work.state().progress.begin(behind));
+            work.item(control, stripe, bytes, ticket)
+        };
+        runner.all(at_once, items, || false, item).await
     }
 }

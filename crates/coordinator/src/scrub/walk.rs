@@ -20,7 +20,7 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    fn new(stripe: &StripeRecord, behind: ScrubPlace) -> Self {
+    pub(crate) fn new(stripe: &StripeRecord, behind: ScrubPlace) -> Self {
         let block = |(index, placed): (u8, &weft_types::PlacedBlock)| (placed.home, stripe.layout.block_len(index.into()));
         Self { stripe: stripe.id, behind, blocks: stripe.all().map(block).collect() }
     }
