@@ -2,8 +2,8 @@
 
 use crate::common::{TestCode, World, scrub_job, scrub_job_of};
 use crate::wrong::{R, accepted, refused, set, world};
-use weft_gf::{Matrix, SparseMatrix};
-use weft_plan::{Hold, Job, Plan, ProofKey, Proofs, Rule, Sink, Stage};
+use weft_gf::Matrix;
+use weft_plan::{Hold, Job, Plan, ProofKey, Proofs, Rule};
 use weft_types::Span;
 
 /// The plan and the job of these sums, if all blocks are held.
@@ -66,23 +66,4 @@ fn a_scrub_leaves_out_only_blocks_that_are_not_held() {
     job.holds[2].span = Span::new(20, 39);
     job.holds.push(Hold { span: Span::new(0, 4), ..hold });
     accepted(&world, &plan, &job);
-}
-
-#[test]
-fn a_scrub_of_nothing_is_refused() {
-    let world = world();
-    let (plan, mut job) = scrub_of(&world, world.span(), &world.code.parity_check());
-    // No row.
-    let mut no_rows = plan.clone();
-    let end = &mut no_rows.shape.lanes[0].stages[9];
-    (end.matrix, end.sinks) = (SparseMatrix::zero(0, 3).into(), vec![Sink::Check { width: 0 }]);
-    job.wants[0].sub_blocks.clear();
-    refused(&world, &no_rows, &job, Rule::Check, "rows depend on each other");
-    // No block.
-    let mut no_blocks = plan.clone();
-    let lane = &mut no_blocks.shape.lanes[0];
-    let (matrix, sinks) = (SparseMatrix::zero(3, 0).into(), vec![Sink::Check { width: 3 }]);
-    (lane.stages, lane.links) = (vec![Stage { vertex: 9, sources: Vec::new(), matrix, sinks }].into(), Vec::new().into());
-    let job = Job { holds: Vec::new(), ..scrub_job(&world, R) };
-    refused(&world, &no_blocks, &job, Rule::Check, "rows depend on each other");
 }
