@@ -405,7 +405,7 @@ fn a_check_takes_all_good_blocks_and_the_last_of_their_nodes_checks() {
     assert_eq!((chain(&planned), widths(&planned), planned.plan.class), (vec![0, 1, 2, 3, 4, 5], vec![1; 5], Class::Scrub));
     assert_eq!((planned.job.wants[0].party, sent(&planned)), (Party::Node(NodeId(6)), 5 << 18));
     let full = check(&code, &stripe, &view, &checking(Depth::Full, &[]), run).unwrap();
-    assert_eq!((widths(&full), sent(&full)), (vec![2; 5], 2 * 5 << 18));
+    assert_eq!((widths(&full), sent(&full)), (vec![2; 5], 10 << 18));
     let without = check(&code, &stripe, &view, &checking(Depth::Full, &[5]), run).unwrap();
     assert_eq!(
         (chain(&without), widths(&without), without.job.wants[0].party),
