@@ -24,22 +24,18 @@ use tonic::async_trait;
 use weft_control::{
     Time,
     job::{Again, Counted, Passed},
-    retries::Pause,
     scrub::{End, Outcome, Progress, Ticket, concurrency},
 };
 use weft_meta::MetaError;
 use weft_proto::v1;
-use weft_types::{Amount, Error, JobId, JobWork, LeftBlock, NodeId, ObjectName, Reaction, Result, Scrub, ScrubPlace, StripeId};
+use weft_types::{Amount, Error, JobId, JobWork, LeftBlock, NodeId, ObjectName, Result, Scrub, ScrubPlace, StripeId};
 
 /// The reason if stripes are left that no attempt reported.
 const LEFT_UNSAID: &str = "stripes could not be checked: run the scrub again";
 /// How often the progress is recorded.
 const WRITE_INTERVAL: Duration = Duration::from_secs(2);
-/// Attempts to check a stripe in one pass, and the pauses between them. Together they are longer than the time for which a disk is doubted of
-/// which no block is right.
-const ATTEMPTS: u32 = 4;
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
-const PAUSE_LAST: Duration = Duration::from_secs(4);
+/// The pause before what could not be checked is tried again: longer than the time for which a disk is doubted of which no block is right.
+const PAUSE: Duration = Duration::from_secs(6);
 
 /// A running job.
 pub(super) struct ScrubJob {
@@ -127,27 +123,14 @@ impl ScrubJob {
         Ok(again.into_iter().map(|stripe| ToCheck { stripe, bytes: bytes(stripe), behind: None }).collect())
     }
 
-    /// Checks a stripe, and tries again for a while if that may help.
+    /// Checks a stripe.
     async fn check(&self, stripe: StripeId) -> Outcome {
-        let mut pause = Pause::new(PAUSE_FIRST, PAUSE_LAST);
-        let mut attempts = 1;
-        loop {
-            let mut outcome = stripe::check(&self.shared, stripe).await;
-            report::log(&self.shared, &outcome);
-            match &outcome.end {
-                End::Again(error) if matches!(error.reaction, Reaction::Retry | Reaction::Replan) && attempts < ATTEMPTS => {
-                    attempts += 1;
-                    // What was found counts also if the rest cannot be checked.
-                    self.state().progress.repeated(stripe, &outcome);
-                    tokio::time::sleep(pause.again()).await;
-                }
-                End::Checked if outcome.away > 0 => {
-                    outcome.end = End::Again(Error::unavailable("nodes with blocks of it are down: start them"));
-                    return outcome;
-                }
-                _ => return outcome,
-            }
+        let mut outcome = stripe::check(&self.shared, stripe).await;
+        report::log(&self.shared, &outcome);
+        if outcome.end == End::Checked && outcome.away > 0 {
+            outcome.end = End::Again(Error::unavailable("nodes with blocks of it are down: start them"));
         }
+        outcome
     }
 
     /// Checks a stripe and counts it.
@@ -212,6 +195,9 @@ impl Passes for ScrubJob {
 
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
         let again = self.again().await?;
+        if !again.is_empty() {
+            tokio::time::sleep(PAUSE).await;
+        }
         let (work, control) = (&*self, runner.control);
         let at_once = match work.scrub.concurrency {
             0 => concurrency(&work.shared.members.view()),

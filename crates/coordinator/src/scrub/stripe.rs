@@ -15,7 +15,7 @@ use weft_control::{
 };
 use weft_meta::MetaError;
 use weft_plan::Class;
-use weft_types::{BlockId, Error, Home, Owner, Reaction, Result, StripeId, StripeRecord};
+use weft_types::{BlockId, BlockState, Error, Home, Owner, Reaction, Result, StripeId, StripeRecord};
 
 /// Attempts to open a plan at agents that are busy: a scrub has time.
 const OPEN_ATTEMPTS: u32 = 4;
@@ -84,7 +84,18 @@ async fn settled(shared: &Shared, home: Home, block: BlockId, said: Result<Verdi
         Ok(verdict) => verdict,
         Err(error) => return Verdict::Unknown(format!("{}: {}", shared.members.name(home.node), error.message)),
     };
-    let Verdict::Wrong(finding, why) = &verdict else { return verdict };
+    let is_bad_now = async || {
+        let now = blocks::stripes_of(shared, &[block]).await?;
+        Ok::<_, Error>(now.get(&block.stripe).is_some_and(|stripe| is_there_and_bad(stripe, home, block)))
+    };
+    let (finding, why) = match &verdict {
+        Verdict::Wrong(finding, why) => (finding, why),
+        // A node also reports what it finds by itself, which may be recorded first.
+        Verdict::Obsolete if is_bad_now().await == Ok(true) => {
+            return Verdict::Wrong(Finding::Lost(BlockState::Corrupt), "another read has found it bad".to_owned());
+        }
+        _ => return verdict,
+    };
     let recorded = async {
         // Corrupt pages show that the disk answers.
         if matches!(finding, Finding::Lost(_)) {
@@ -92,8 +103,7 @@ async fn settled(shared: &Shared, home: Home, block: BlockId, said: Result<Verdi
         }
         membership::mark(shared, home.node, block, finding, why).await?;
         // It may have been rebuilt or removed meanwhile.
-        let now = blocks::stripes_of(shared, &[block]).await?;
-        Ok::<_, Error>(now.get(&block.stripe).is_some_and(|stripe| is_there_and_bad(stripe, home, block)))
+        is_bad_now().await
     };
     match recorded.await {
         Ok(true) => verdict,

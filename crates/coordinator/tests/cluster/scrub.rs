@@ -30,6 +30,17 @@ impl World {
         self.health().await.scrub.unwrap()
     }
 
+    /// Waits until all is rebuilt, also what is not counted yet.
+    async fn until_whole(&self, objects: &[(String, Vec<u8>)]) {
+        for (key, _) in objects {
+            self.until("its blocks are rebuilt", async |world| world.not_ok(key).await.is_empty()).await;
+        }
+        self.until_healthy().await;
+        for (key, bytes) in objects {
+            self.assert_whole(key, bytes).await;
+        }
+    }
+
     /// Puts whole stripes, one object each.
     async fn fill(&self, objects: u64) -> Vec<(String, Vec<u8>)> {
         let objects: Vec<(String, Vec<u8>)> = (0..objects).map(|key| (format!("k{key}"), data(1 << 20, 300 + key))).collect();
@@ -93,10 +104,7 @@ async fn one_scrub_finds_every_kind_of_damage_and_the_healer_rebuilds_it() {
     assert_eq!(found(&job.scrubbed.clone().unwrap()), damaged);
     let done = job.done.unwrap();
     assert_eq!((done.blocks, job.left.unwrap_or_default().blocks), (8, 0));
-    world.until_healthy().await;
-    for (key, bytes) in &objects {
-        world.assert_whole(key, bytes).await;
-    }
+    world.until_whole(&objects).await;
     let again = world.scrubbed("", "", None).await;
     let checked = tally(&again);
     assert_eq!((checked.wrong_blocks, checked.lacking_blocks, checked.stripes, checked.blocks), (0, 0, 8, 8 * 6), "{again:?}");
@@ -129,7 +137,7 @@ async fn a_scrub_checks_what_it_is_asked_for() {
     on_node += of_other.iter().filter(|stripe| stripe.blocks.iter().any(|block| block.node == 1)).count() as u64;
     assert_eq!(stripes("", "", Some(1)).await, on_node);
     for (bucket, key, node, says) in
-        [("no", "", None, "no"), ("b", "no", None, "b/no"), ("", "", Some(99), "there is no node n99")]
+        [("no", "", None, "no"), ("b", "no", None, "there is no object no"), ("", "", Some(99), "there is no node n99")]
     {
         let error = world.client.scrub(bucket, key, node.map(NodeId), 0).await.unwrap_err();
         assert!(error.reaction == Reaction::NotFound && error.message.contains(says), "{error}");
@@ -175,11 +183,11 @@ async fn blocks_that_match_what_was_recorded_and_contradict_each_other_are_repor
     let other = data(std::fs::read(&payload).unwrap().len(), 77);
     forge(&payload, &other);
     let metadata = rusqlite::Connection::open(world.metadata_file()).unwrap();
-    let blob: Vec<u8> = metadata.query_row("SELECT checksums FROM stripes", [], |row| row.get(0)).unwrap();
+    let blob: Vec<u8> = metadata.query_row("SELECT units FROM stripes", [], |row| row.get(0)).unwrap();
     let mut checksums: Vec<Vec<[u8; 4]>> = postcard::from_bytes(&blob[1..]).unwrap();
     checksums[4] = other.chunks(1 << 20).map(|unit| weft_types::crc32c(unit).to_le_bytes()).collect();
     let forged = postcard::to_extend(&checksums, vec![blob[0]]).unwrap();
-    assert_eq!(metadata.execute("UPDATE stripes SET checksums = ?1", [forged]).unwrap(), 1);
+    assert_eq!(metadata.execute("UPDATE stripes SET units = ?1", [forged]).unwrap(), 1);
     drop(metadata);
     let job = world.scrubbed("", "", None).await;
     let report = job.scrubbed.clone().unwrap();
@@ -228,7 +236,10 @@ async fn stripes_that_are_removed_rewritten_converted_and_moved_during_a_scrub_a
 
 /// A cluster that checks all in the background, with healing.
 async fn checking() -> World {
-    World::with(8, 8, |config| (config.auto_repair, config.scrub_period_ms) = (true, PERIOD_MS)).await
+    World::with(8, 8, |config| {
+        (config.auto_repair, config.scrub_period_ms, config.default_code) = (true, PERIOD_MS, "rs(4,2)".into());
+    })
+    .await
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,10 +259,7 @@ async fn all_is_checked_within_the_period_evenly_and_what_is_wrong_is_rebuilt() 
     assert_eq!((tally.stripes, tally.wrong_blocks, tally.not_checked_stripes), (8, 6, 0));
     assert_eq!(found(&last), damaged);
     assert!(status.last_began_ms == began_ms && status.last_ended_ms < began_ms + PERIOD_MS && !status.late, "{began_ms}");
-    world.until_healthy().await;
-    for (key, bytes) in &objects {
-        world.assert_whole(key, bytes).await;
-    }
+    world.until_whole(&objects).await;
     // The next pass begins when the period is over, and finds nothing.
     tokio::time::sleep(Duration::from_millis(PERIOD_MS)).await;
     world.until("the second pass has ended", async |world| world.scrub().await.last_began_ms > began_ms).await;
@@ -284,8 +292,5 @@ async fn the_next_coordinator_continues_the_pass_and_the_job() {
     world.until("the pass has ended", async |world| world.scrub().await.last_ended_ms > 0).await;
     let tally = world.scrub().await.last_report.unwrap().tally.unwrap();
     assert_eq!((tally.stripes, tally.not_checked_stripes), (12, 0), "each is counted once: {tally:?}");
-    world.until_healthy().await;
-    for (key, bytes) in &objects {
-        world.assert_whole(key, bytes).await;
-    }
+    world.until_whole(&objects).await;
 }
