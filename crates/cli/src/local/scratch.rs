@@ -25,9 +25,9 @@ impl ScratchCluster {
     pub const HEARTBEAT_INTERVAL_MS: u32 = 200;
 
     /// Creates one in a directory whose name begins with `name`; nothing runs yet. A dead node is noticed within a second or two. Lost
-    /// blocks are rebuilt only on request, so that a degraded read stays one.
+    /// blocks are rebuilt only on request, so that a degraded read stays one, and nothing is checked in the background.
     pub fn make(name: &str, size: Size) -> Result<Self> {
-        Self::make_with(name, size, |config| config.auto_repair = false)
+        Self::make_with(name, size, |config| (config.auto_repair, config.scrub_period_ms) = (false, 0))
     }
 
     /// The same, with other settings of the coordinator.

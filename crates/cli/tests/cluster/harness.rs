@@ -39,6 +39,7 @@ const QUICK: &[(&str, &str)] = &[
     ("WEFT_COORDINATOR_CONVERSION_RESTART_MS", "4000"),
     // Most tests are about what people ask for.
     ("WEFT_COORDINATOR_AUTO_REPAIR", "false"),
+    ("WEFT_COORDINATOR_SCRUB_PERIOD_MS", "0"),
 ];
 
 /// How a cluster is made.

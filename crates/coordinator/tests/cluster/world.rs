@@ -81,6 +81,7 @@ impl World {
             down_after_ms: 800,
             // Most tests are about what people ask for.
             auto_repair: false,
+            scrub_period_ms: 0,
             suspect_ms: 6_000,
             sweep_interval_ms: 200,
             garbage_grace_ms: 300,

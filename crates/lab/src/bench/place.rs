@@ -48,7 +48,7 @@ pub(crate) fn in_testbed_with<T>(
             // Experiments must not wait long for a dead node to be noticed.
             (config.heartbeat_interval_ms, config.down_after_ms) = (500, 2500);
             // What they measure must be the only repair.
-            config.auto_repair = false;
+            (config.auto_repair, config.scrub_period_ms) = (false, 0);
             adjust(config);
         }
     })?;
