@@ -346,3 +346,6 @@ impl Request {
         self.stripe.layout.block_len(0).saturating_add(self.disk_reserve_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;
