@@ -1,6 +1,8 @@
 //! From stripes to jobs and plans. This module says what is wanted of which stripe; the schemes decide how. Every plan
 //! is verified before it is returned.
 
+mod check;
+
 use crate::{
     in_flight::Lines,
     known::Known,
@@ -14,6 +16,8 @@ use weft_schemes::{AUTO, Kind, Request, Run, Scheme, Select, by_name, choose, ch
 use weft_types::{
     AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord,
 };
+
+pub use check::{Checking, Depth, check};
 
 /// A verified plan and its job.
 #[derive(Debug, Clone)]
@@ -73,7 +77,7 @@ impl<'a> Way<'a> {
         let Way { options: RepairOptions { select, paths, .. }, network, prefer, known } = *self;
         let (select, paths, patterns) = (*select, *paths, Some(&known.patterns));
         let (code, layout, seq) = (code.as_ref(), stripe.layout, &stripe.seq);
-        Request { code, stripe: layout, seq, job, stores, prefer, network, select, paths, run, patterns }
+        Request { code, stripe: layout, seq, job, stores, prefer, network, select, paths, seed: 0, run, patterns }
     }
 
     /// The chosen plan, and the schemes that were compared. An automatic slice length is fitted to the links of the

@@ -164,6 +164,22 @@ impl Matrix {
         Some(solution)
     }
 
+    /// A basis of the rows X with `X × self = 0`: one for each row of `self` that depends on earlier ones, with a 1 in its column, and the
+    /// coefficients of those earlier ones.
+    pub fn left_null(&self) -> Self {
+        let mut work = self.transpose();
+        let independent = work.reduce(self.rows);
+        let dependent: Vec<usize> = (0..self.rows).filter(|row| independent.binary_search(row).is_err()).collect();
+        let mut null = Self::zero(dependent.len(), self.rows);
+        for (at, row) in dependent.into_iter().enumerate() {
+            null.set(at, row, 1);
+            for (r, pivot) in independent.iter().enumerate() {
+                null.set(at, *pivot, work.get(r, row));
+            }
+        }
+        null
+    }
+
     /// Reduced row echelon form over the first `cols` columns, in place; the pivot columns.
     fn reduce(&mut self, cols: usize) -> Vec<usize> {
         let mut pivots = Vec::new();
@@ -227,5 +243,15 @@ mod tests {
         assert_eq!(singular.rank(), 2);
         assert!(singular.solve_left(&matrix.select_rows(&[5])).is_none());
         assert!(matrix.select_rows(&[0, 1, 0]).select_cols(&[0, 1, 2]).inverse().is_none());
+    }
+
+    #[test]
+    fn the_left_null_space_is_all_of_it() {
+        let tall = cauchy(10).select_cols(&[2, 5, 7]);
+        for matrix in [tall.clone(), tall.select_rows(&[0, 1, 1, 0, 4]), Matrix::zero(4, 2), Matrix::zero(3, 0), cauchy(4)] {
+            let null = matrix.left_null();
+            assert_eq!((null.rows(), null.rank()), (matrix.rows() - matrix.rank(), null.rows()), "{matrix:?}");
+            assert!(null.times(&matrix).is_zero(), "{matrix:?}");
+        }
     }
 }

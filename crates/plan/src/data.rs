@@ -75,7 +75,7 @@ pub enum WantKind {
     Patch,
     /// Delivered to a reader.
     Output,
-    /// Checked to be zero.
+    /// Checked to be zero: rows that find any one of the held blocks that is wrong.
     Check,
 }
 

@@ -35,7 +35,7 @@ pub enum Rule {
     Tolerance,
     /// An output is not what it is declared to be.
     Algebra,
-    /// A check would prove nothing.
+    /// A check would prove nothing, or would miss a wrong block.
     Check,
 }
 

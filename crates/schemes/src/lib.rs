@@ -16,6 +16,7 @@ mod door;
 mod lane;
 pub mod path;
 mod patterns;
+mod random;
 mod read;
 mod region;
 mod registry;
@@ -25,6 +26,7 @@ mod select;
 mod slice_size;
 pub mod update;
 
+pub use check::check_rows;
 pub use door::{Kind, choose, choose_quickly, plan};
 pub use lane::{LaneBuilder, Requestor};
 pub use patterns::Patterns;

@@ -1,4 +1,4 @@
-//! Caches results for known patterns: recipes, and the lanes of repairs and writes. Most stripes of a code lose blocks
+//! Caches results for known patterns: recipes, and the lanes of repairs, writes and checks. Most stripes of a code lose blocks
 //! in the same way, and new stripes are written alike; their plans differ only in parties, positions and lengths.
 
 use std::{fmt, sync::Arc};
@@ -12,6 +12,21 @@ pub struct Patterns {
     recipes: Cache<RecipeKey, Found>,
     lanes: Cache<LanesKey, (Arc<Recipe>, Arc<Vec<Lane>>)>,
     writes: Cache<WriteKey, Arc<Lane>>,
+    checks: Cache<CheckKey, Arc<Vec<Lane>>>,
+}
+
+/// Everything that determines the lanes of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct CheckKey {
+    pub(crate) code: String,
+    /// See [`identity`].
+    pub(crate) scheme: Arc<str>,
+    pub(crate) window: u32,
+    /// The helpers' vertices and blocks, in the order of the walk.
+    pub(crate) helpers: Vec<(u16, Vec<u8>)>,
+    pub(crate) checker: u16,
+    pub(crate) rows: usize,
+    pub(crate) seed: u64,
 }
 
 /// Everything that determines a lane of a write.
@@ -69,15 +84,16 @@ pub(crate) struct LanesKey {
 }
 
 impl Patterns {
-    /// Caches recipes of up to `terms_max` coefficients, and as many coefficients of lanes of repairs and of writes.
+    /// Caches recipes of up to `terms_max` coefficients, and as many coefficients of lanes of repairs, of writes and of checks.
     pub fn new(terms_max: usize) -> Self {
-        Self { recipes: Cache::new(terms_max), lanes: Cache::new(terms_max), writes: Cache::new(terms_max) }
+        let (recipes, lanes) = (Cache::new(terms_max), Cache::new(terms_max));
+        Self { recipes, lanes, writes: Cache::new(terms_max), checks: Cache::new(terms_max) }
     }
 
     /// How often lanes were found, and how often not.
     pub fn counts(&self) -> Counts {
-        let (repairs, writes) = (self.lanes.counts(), self.writes.counts());
-        Counts { hits: repairs.hits + writes.hits, misses: repairs.misses + writes.misses }
+        let all = [self.lanes.counts(), self.writes.counts(), self.checks.counts()];
+        Counts { hits: all.iter().map(|counts| counts.hits).sum(), misses: all.iter().map(|counts| counts.misses).sum() }
     }
 
     /// The lane of a write: from the cache, or from `make`.
@@ -86,9 +102,18 @@ impl Patterns {
             return Ok((*lane).clone());
         }
         let lane = make()?;
-        let terms = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len()).sum::<usize>().max(TERMS_MIN);
-        self.writes.put(key, Arc::new(lane.clone()), terms);
+        self.writes.put(key, Arc::new(lane.clone()), terms(std::slice::from_ref(&lane)));
         Ok(lane)
+    }
+
+    /// The lanes of a check: from the cache, or from `make`.
+    pub(crate) fn check(&self, key: CheckKey, make: impl FnOnce() -> Result<Vec<Lane>>) -> Result<Vec<Lane>> {
+        if let Some(lanes) = self.checks.get(&key, |_| true) {
+            return Ok(lanes.to_vec());
+        }
+        let lanes = make()?;
+        self.checks.put(key, Arc::new(lanes.clone()), terms(&lanes));
+        Ok(lanes)
     }
 
     /// The lanes of a recipe: from the cache, or from `make`.
@@ -102,9 +127,7 @@ impl Patterns {
             return Ok(lanes.to_vec());
         }
         let lanes = make()?;
-        let stages = lanes.iter().flat_map(|lane| &lane.stages);
-        let terms = stages.map(|stage| stage.matrix.steps().terms().len()).sum::<usize>().max(TERMS_MIN);
-        self.lanes.put(key, (Arc::clone(recipe), Arc::new(lanes.clone())), terms);
+        self.lanes.put(key, (Arc::clone(recipe), Arc::new(lanes.clone())), terms(&lanes));
         Ok(lanes)
     }
 
@@ -133,6 +156,12 @@ pub(crate) fn identity(name: &str, scheme: &(impl fmt::Debug + ?Sized)) -> Arc<s
 
 /// The least cost of any entry.
 const TERMS_MIN: usize = 1024;
+
+/// The cost of an entry with these lanes.
+fn terms(lanes: &[Lane]) -> usize {
+    let stages = lanes.iter().flat_map(|lane| &lane.stages);
+    stages.map(|stage| stage.matrix.steps().terms().len()).sum::<usize>().max(TERMS_MIN)
+}
 
 /// The recipe that a scheme chooses. If the preference among the available blocks does not matter, the question is
 /// asked in the order of their indexes, so that any order has the same answer. This holds if all available blocks help.

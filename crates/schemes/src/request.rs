@@ -36,6 +36,8 @@ pub struct Request<'a> {
     pub select: Select,
     /// Over how many paths a lost block is repaired.
     pub paths: Paths,
+    /// From which a check draws the combination that it computes.
+    pub seed: u64,
     /// How the plan runs.
     pub run: Run,
     /// The cache of known patterns.
@@ -125,7 +127,20 @@ impl<'a> Request<'a> {
     /// ```
     pub fn new(code: &'a dyn Code, stripe: StripeLayout, job: &'a Job, run: Run) -> Self {
         let (select, paths) = (Select::default(), Paths::Count(1));
-        Self { code, stripe, seq: &FIRST, job, stores: &[], prefer: &[], network: &ALIKE, select, paths, run, patterns: None }
+        Self {
+            code,
+            stripe,
+            seq: &FIRST,
+            job,
+            stores: &[],
+            prefer: &[],
+            network: &ALIKE,
+            select,
+            paths,
+            seed: 0,
+            run,
+            patterns: None,
+        }
     }
 }
 

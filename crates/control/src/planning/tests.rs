@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 use weft_plan::{Class, ProofKey};
 use weft_schemes::{Kind, Paths, answering};
-use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, PlanId, Seq, StripeId, UploadId};
+use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, PlanId, Reaction, Seq, StripeId, UploadId};
 
 const CLIENT: Party = Party::Client(9);
 
@@ -374,4 +374,83 @@ fn slices_that_are_left_open_suit_the_links_of_the_path() {
     // One holder is a hundred times slower than most.
     network.up_bytes_per_s = (1..=6).map(|node| (Party::Node(NodeId(node)), 1e6)).collect();
     assert_eq!(planned(&network), (52 << 10, 4 << 10));
+}
+
+/// The positions, in the stripe's chain, of the blocks that a check reads; every node but the last sends over one link.
+fn chain(planned: &Planned) -> Vec<u8> {
+    let lane = &planned.plan.shape.lanes[0];
+    assert_eq!((planned.plan.shape.lanes.len(), lane.links.len() + 1), (1, planned.plan.binding.parties.len()));
+    planned.plan.binding.blocks.iter().map(|block| block.id.index).collect()
+}
+
+#[test]
+fn a_check_takes_all_good_blocks_and_the_last_of_their_nodes_checks() {
+    let (code, mut stripe, mut view) = (code(), stripe(4 << 18, 1 << 18, 1 << 18), view());
+    let (network, known) = (Network::uniform(1e9), known());
+    let checking = |depth, left_out| Checking { depth, left_out, network: &network, known: &known };
+    let routine = checking(Depth::Routine { seed: 4 }, &[]);
+    let run = Run::new(PlanId(1), 1, Class::Scrub, PAGE_LEN);
+    let widths = |planned: &Planned| planned.plan.shape.lanes[0].links.iter().map(|link| link.width).collect::<Vec<_>>();
+    let sent = |planned: &Planned| {
+        planned
+            .plan
+            .binding
+            .parties
+            .iter()
+            .map(|party| weft_plan::cost(&planned.plan).unwrap().of(*party).unwrap().up_bytes)
+            .sum::<u64>()
+    };
+
+    let planned = check(&code, &stripe, &view, &routine, run).unwrap();
+    assert_eq!((chain(&planned), widths(&planned), planned.plan.class), (vec![0, 1, 2, 3, 4, 5], vec![1; 5], Class::Scrub));
+    assert_eq!((planned.job.wants[0].party, sent(&planned)), (Party::Node(NodeId(6)), 5 << 18));
+    let full = check(&code, &stripe, &view, &checking(Depth::Full, &[]), run).unwrap();
+    assert_eq!((widths(&full), sent(&full)), (vec![2; 5], 10 << 18));
+    let without = check(&code, &stripe, &view, &checking(Depth::Full, &[5]), run).unwrap();
+    assert_eq!(
+        (chain(&without), widths(&without), without.job.wants[0].party),
+        (vec![0, 1, 2, 3, 4], vec![1; 4], Party::Node(NodeId(5)))
+    );
+
+    // Another stripe of the pass, on other nodes, has the same shape, which is not proved again; another pass has another combination.
+    let (proofs, patterns) = (known.proofs(), known.patterns());
+    let mut other = stripe.clone();
+    (other.id, other.blocks) = (StripeId(8), (0..=u8::MAX).zip([3, 2, 8, 7, 1, 4].map(place)).collect());
+    let next = check(&code, &other, &view, &routine, run).unwrap();
+    assert_eq!(next.plan.shape, planned.plan.shape);
+    assert_eq!((known.proofs().hits, known.patterns().hits), (proofs.hits + 1, patterns.hits + 1));
+    let another = check(&code, &stripe, &view, &checking(Depth::Routine { seed: 5 }, &[]), run).unwrap();
+    assert_ne!(another.plan.shape, planned.plan.shape);
+
+    // Blocks that cannot be read, and blocks that are corrupt in part, are absent.
+    stripe.blocks.get_mut(&4).unwrap().state = BlockState::Corrupt;
+    stripe.corrupt.insert((4, 0), vec![Span::new(0, PAGE_LEN)]);
+    let planned = check(&code, &stripe, &view, &routine, run).unwrap();
+    assert_eq!((chain(&planned), widths(&planned)), (vec![0, 1, 2, 3, 5], vec![1; 4]));
+    view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
+    for depth in [Depth::Full, routine.depth] {
+        let error = check(&code, &stripe, &view, &checking(depth, &[]), run).unwrap_err();
+        assert_eq!(error.reaction, Reaction::Unavailable);
+        assert!(error.message.contains("without blocks [0, 4], the others of rs(4,2) have no redundancy"), "{error}");
+    }
+    view.nodes.values_mut().for_each(|node| node.up = false);
+    assert_eq!(check(&code, &stripe, &view, &routine, run).unwrap_err().reaction, Reaction::Unavailable);
+}
+
+#[test]
+fn a_check_of_a_stripe_with_little_data_takes_the_blocks_that_are_stored() {
+    let (code, mut stripe, view) = (code(), stripe(PAGE_LEN, 1 << 18, 1 << 18), view());
+    stripe.blocks.retain(|index, _| ![1, 2, 3].contains(index));
+    let (network, known) = (Network::uniform(1e9), known());
+    for (depth, left_out, blocks, width) in [
+        (Depth::Routine { seed: 0 }, &[][..], vec![0, 4, 5], 1),
+        (Depth::Full, &[], vec![0, 4, 5], 2),
+        (Depth::Full, &[0], vec![4, 5], 1),
+        (Depth::Full, &[4], vec![0, 5], 1),
+    ] {
+        let checking = Checking { depth, left_out, network: &network, known: &known };
+        let planned = check(&code, &stripe, &view, &checking, run()).unwrap();
+        assert_eq!((chain(&planned), planned.plan.shape.lanes[0].links[0].width), (blocks, width));
+        assert_eq!(planned.plan.span(0), Span::new(0, PAGE_LEN));
+    }
 }

@@ -233,8 +233,9 @@ impl Ends for Symbols<'_> {
     }
 }
 
-/// Zeros prove nothing by themselves: with the sub-blocks that are read as free variables, the rows of the lane's
-/// checks must be independent and cover every sub-block of every block.
+/// Zeros prove nothing by themselves: with the sub-blocks that are read as free variables, the rows of the lane's checks
+/// must be independent, and if any one block that is read is wrong, however wrong, they must not all stay zero. The
+/// binding's rules see to it that every held block is read.
 fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Executor<'_>) -> Result<(), Refusal> {
     let lane = &plan.shape.lanes[number];
     let Some(at) = lane.stages.iter().position(|stage| stage.sinks.iter().any(|sink| matches!(sink, Sink::Check { .. }))) else {
@@ -250,17 +251,24 @@ fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Ex
     let rows = free.checks.chunks_exact(row_len.max(1)).collect::<Vec<_>>();
     // More rows than variables are always dependent.
     let checks = Matrix::from_fn(rows.len().min(row_len + 1), row_len, |r, c| rows[r][c]);
-    if checks.rank() < rows.len() {
-        return refuse("the check's rows depend on each other, so it proves less than it declares".into());
-    }
-    for index in code.stored() {
-        let seen = free.variables.range((index, 0)..=(index, u16::MAX)).map(|(_, column)| *column);
-        let columns: Vec<usize> = seen.collect();
-        if columns.len() < code.alpha || checks.select_cols(&columns).rank() < code.alpha {
-            return refuse(format!("the check does not cover all of block {index}, which could be wrong undetected"));
+    let (mut rank, mut unseen) = (0, None);
+    let variables: Vec<((u8, u16), usize)> = free.variables.into_iter().collect();
+    for block in variables.chunk_by(|a, b| a.0.0 == b.0.0) {
+        let columns: Vec<usize> = block.iter().map(|(_, column)| *column).collect();
+        let of_block = checks.select_cols(&columns).rank();
+        rank = rank.max(of_block);
+        if of_block < code.alpha {
+            unseen = unseen.or(Some(block[0].0.0));
         }
     }
-    Ok(())
+    // A block with as many independent columns as there are rows proves that these are independent too.
+    if rank < rows.len() && checks.rank() < rows.len() {
+        return refuse("the check's rows depend on each other, so it proves less than it declares".into());
+    }
+    match unseen {
+        Some(index) => refuse(format!("the check does not cover all of block {index}, which could be wrong undetected")),
+        None => Ok(()),
+    }
 }
 
 /// The sub-blocks that a lane reads, as free variables.

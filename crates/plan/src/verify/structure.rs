@@ -2,7 +2,8 @@
 
 use super::tiling::{Tiles, gap, range};
 use crate::{
-    BoundBlock, Change, CodeView, Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Source, WantKind, executor::check_lane, limits,
+    BoundBlock, Change, CodeView, Hold, Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Source, WantKind, executor::check_lane,
+    limits,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use weft_types::{BlockId, Layout, Party, Span};
@@ -45,6 +46,7 @@ pub(super) fn check_binding(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Resu
         ends.check(number)?;
         changes.push(changed_columns(plan, code, job, number)?);
     }
+    check_reach(plan, code, job)?;
     let tiles = Tiles::check(plan, job)?;
     check_mixed(plan, code, job, &held, &tiles)?;
     check_placement(job)?;
@@ -302,6 +304,31 @@ impl Ends<'_> {
         }
         Ok(())
     }
+}
+
+/// Checks that a check reads every block that is held at its positions: the algebra judges only blocks that are read.
+fn check_reach(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<(), Refusal> {
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        let sinks = || lane.stages.iter().flat_map(|stage| &stage.sinks);
+        if !sinks().any(|sink| matches!(sink, Sink::Check { .. })) {
+            continue;
+        }
+        let sources = lane.stages.iter().flat_map(|stage| &stage.sources);
+        let read: BTreeSet<u8> =
+            sources.filter_map(|source| if let Source::Block { index, .. } = source { Some(*index) } else { None }).collect();
+        let stored: BTreeSet<u8> = code.stored().collect();
+        let slices = plan.slice_set(number);
+        let is_left_out = |hold: &&Hold| {
+            let index = hold.block.index;
+            !read.contains(&index) && stored.contains(&index) && slices.touching(hold.span).is_some()
+        };
+        if let Some(Hold { party, block, .. }) = job.holds.iter().find(is_left_out) {
+            let message =
+                format!("the check leaves out block {}, which {party} holds and which could be wrong undetected", block.index);
+            return Err(Refusal::new(Rule::Check, message).at(Place::lane(number)));
+        }
+    }
+    Ok(())
 }
 
 fn check_sub_blocks(code: &CodeView<'_>, index: u8, sub_blocks: &[u16]) -> Result<(), String> {

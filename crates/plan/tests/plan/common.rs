@@ -54,6 +54,17 @@ impl TestCode {
         self.dense.select_rows(&rows)
     }
 
+    /// Rows that are zero for every stripe.
+    pub(crate) fn parity_check(&self) -> Matrix {
+        let parity: Vec<u8> = (self.k as u8..self.n as u8).collect();
+        self.rows(&parity).beside(&identity(parity.len() * self.alpha))
+    }
+
+    /// The columns of blocks in a matrix with one for each sub-block.
+    pub(crate) fn columns(&self, blocks: &[u8]) -> Vec<usize> {
+        blocks.iter().flat_map(|b| (0..self.alpha).map(|s| usize::from(*b) * self.alpha + s)).collect()
+    }
+
     /// For each helper, the matrix that multiplies its block (all sub-blocks); the sum of the products is the lost blocks.
     pub(crate) fn shares(&self, lost: &[u8], helpers: &[u8]) -> Vec<Matrix> {
         let solution = self.rows(helpers).solve_left(&self.rows(lost)).expect("recoverable");
@@ -371,16 +382,19 @@ impl Build<'_> {
 
     /// A chain over all blocks that sums up the parity check.
     pub(crate) fn scrub(&mut self, span: Span, end: Party) {
-        let code = &self.world.code;
-        let (alpha, n, columns) = (code.alpha, code.n as u8, code.k * code.alpha);
-        let parity: Vec<u8> = (code.k as u8..n).collect();
-        let width = parity.len() * alpha;
-        let check = code.rows(&parity).beside(&identity(width));
-        assert_eq!(check.cols(), columns + width);
+        self.scrub_of(span, end, &self.world.code.parity_check());
+    }
+
+    /// The same for any sums, over the blocks that they contain.
+    pub(crate) fn scrub_of(&mut self, span: Span, end: Party, check: &Matrix) {
+        let (code, width) = (&self.world.code, check.rows());
         let mut lane = self.lane(span, 0, 1);
         let mut last = None;
-        for index in 0..n {
-            let share = check.select_cols(&(usize::from(index) * alpha..(usize::from(index) + 1) * alpha).collect::<Vec<_>>());
+        for index in 0..code.n as u8 {
+            let share = check.select_cols(&code.columns(&[index]));
+            if share.is_zero() {
+                continue;
+            }
             let block = Source::Block { index, sub_blocks: code.subs() };
             let (sources, matrix) = match last {
                 Some(link) => (vec![Source::Link(link), block], identity(width).beside(&share)),
@@ -427,8 +441,12 @@ pub(crate) fn update_job(world: &World, span: Span, index: u8) -> Job {
 
 /// The job of [`Build::scrub`].
 pub(crate) fn scrub_job(world: &World, end: Party) -> Job {
-    let rows = ((world.code.n - world.code.k) * world.code.alpha) as u16;
-    let want = Want { kind: WantKind::Check, party: end, index: 0, sub_blocks: (0..rows).collect(), span: world.span() };
+    scrub_job_of(world, end, world.span(), world.code.parity_check().rows())
+}
+
+/// The job of [`Build::scrub_of`], if all blocks are held.
+pub(crate) fn scrub_job_of(world: &World, end: Party, span: Span, rows: usize) -> Job {
+    let want = Want { kind: WantKind::Check, party: end, index: 0, sub_blocks: (0..rows as u16).collect(), span };
     Job { holds: world.holds(&[]), wants: vec![want], ..Job::default() }
 }
 

@@ -1,6 +1,7 @@
 //! Plans: verification, cost, and their formats.
 
 mod bindings;
+mod checks;
 mod common;
 mod formats;
 mod forms;

@@ -9,11 +9,11 @@ use weft_plan::{
 };
 use weft_types::{Layout, Seq, Span};
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     World::new(TestCode::rs(6, 3), 3, 13, 5, 7)
 }
 
-const R: weft_types::Party = weft_types::Party::Node(weft_types::NodeId(90));
+pub(crate) const R: weft_types::Party = weft_types::Party::Node(weft_types::NodeId(90));
 
 pub(crate) fn chain(world: &World, kind: WantKind) -> (Plan, Job) {
     let mut build = world.build();
@@ -35,7 +35,7 @@ pub(crate) fn accepted(world: &World, plan: &Plan, job: &Job) {
 }
 
 /// Changes a coefficient of the matrix of temporaries and results.
-fn set(matrix: &mut Factored, row: usize, col: usize, xor: u8) {
+pub(crate) fn set(matrix: &mut Factored, row: usize, col: usize, xor: u8) {
     let mut dense = matrix.steps().to_dense();
     dense.set(row, col, dense.get(row, col) ^ xor);
     *matrix = Factored::new(matrix.temporaries(), sparse(&dense)).unwrap_or_else(|| matrix.clone());

@@ -1,5 +1,5 @@
 //! A pipelined check: the stripe's nodes form a chain, and each adds its block's part of the parity check to the sum
-//! that it receives. No link carries more than the parity blocks' length, and no node receives whole blocks. The last
+//! that it receives. No link carries more than the rows of the check: one block length in a routine check. The last
 //! node checks that the sum is zero.
 
 use super::CheckScheme;

@@ -1,11 +1,14 @@
-//! Checks: whether a stripe's blocks are consistent. If a code's generator is [I; P], its parity check is [P | I]: the
-//! product with all blocks is zero at every position. Every block adds its share, as helpers do in a repair, and the
-//! sum must be zero.
+//! Checks: whether a stripe's blocks are consistent. Every block adds its part of a parity check, as helpers do in a repair, and the sum
+//! must be zero. A check computes either a random combination that finds any single wrong block, or all rows: see [`check_rows`].
+//!
+//! Absent blocks are left out. So a check also finds out which block is wrong: the one without which the others are consistent.
 
 pub(crate) mod chain;
+mod parity;
 
 use crate::{
     LaneBuilder, Named, Request,
+    patterns::{CheckKey, identity},
     region::{self, Delivery, Region},
     repair::{Helper, Repair, diagonal},
     request::{Turn, Vertices},
@@ -14,7 +17,9 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Lane, Plan, Source, WantKind};
 use weft_types::{Error, Party, Result};
 
-/// A scheme that adds up all blocks' parts of a parity check.
+pub use parity::check_rows;
+
+/// A scheme that adds up blocks' parts of a parity check.
 pub trait CheckScheme: Named {
     /// The lanes that bring the sum to the checking party, which is the only requestor. They take turns, slice by
     /// slice.
@@ -41,39 +46,59 @@ fn lanes(
     delivery: &Delivery,
     vertices: &mut Vertices,
 ) -> Result<Vec<Lane>> {
-    let (code, checker) = (request.code, delivery.party);
-    let rows = code.m() * code.alpha();
-    if delivery.kind != WantKind::Check || delivery.sub_blocks.len() != rows {
-        let (spec, message) = (code.spec(), "a check must want all rows of the parity check and nothing else");
-        return Err(Error::invalid(format!("{message}: {spec} has {rows}")).party(checker));
+    let (code, checker, rows) = (request.code, delivery.party, delivery.sub_blocks.len());
+    let is_first_rows = delivery.sub_blocks.iter().map(|row| usize::from(*row)).eq(0..rows);
+    if delivery.kind != WantKind::Check || !is_first_rows {
+        let message = "a check must want rows of the parity check, counted from 0, and nothing else";
+        return Err(Error::invalid(message).party(checker));
     }
     // A party with several blocks adds them up first.
     let mut blocks: Vec<(Party, Vec<u8>)> = Vec::new();
     for index in code.stored() {
-        let span = region.span;
-        let absent = || Error::unavailable(format!("block {index} is missing at positions {}..{}", span.start, span.end));
-        let holder = region.holder(index, &[checker]).ok_or_else(absent)?;
+        let Some(holder) = region.holder(index, &[checker]) else { continue };
         match blocks.iter_mut().find(|(party, _)| *party == holder) {
             Some((_, own)) => own.push(index),
             None => blocks.push((holder, vec![index])),
         }
     }
     blocks.sort_by_key(|(party, _)| region.holders.iter().position(|(_, holder)| holder == party));
-    let wanted = region::wanted(&[delivery]);
-    let (mut helpers, mut columns) = (Vec::with_capacity(blocks.len()), Vec::with_capacity(code.n() * code.alpha()));
-    for (party, own) in blocks {
-        let sub_blocks: Vec<u16> = (0..=u16::MAX).take(code.alpha()).collect();
-        let mut compute = SparseMatrix::zero(0, 0);
-        for index in &own {
-            compute = diagonal(&compute, &SparseMatrix::identity(code.alpha()));
-            columns.extend((0..code.alpha()).map(|s| usize::from(*index) * code.alpha() + s));
-        }
-        let sources = own.into_iter().map(|index| Source::Block { index, sub_blocks: sub_blocks.clone() }).collect();
-        helpers.push(Helper { vertex: vertices.of(party)?, sources, compute });
+    let helpers = blocks.into_iter().map(|(party, own)| Ok((vertices.of(party)?, own))).collect::<Result<Vec<_>>>()?;
+    let key = CheckKey {
+        code: code.spec(),
+        scheme: identity(scheme.name(), scheme),
+        window: request.run.window,
+        helpers: helpers.clone(),
+        checker: vertices.of(checker)?,
+        rows,
+        seed: request.seed,
+    };
+    let make = || {
+        let held: Vec<u8> = helpers.iter().flat_map(|(_, own)| own.iter().copied()).collect();
+        let refused = |error: Error| error.party(checker);
+        let combine = parity::combinations(code, &held, rows, request.seed).map_err(refused)?;
+        let combine = combine.select_cols(&parity::columns(code, &held)).into();
+        let wanted = region::wanted(&[delivery]);
+        let requestors = region::requestors(&[delivery], &wanted, vertices)?;
+        let sum = Repair {
+            rows,
+            helpers: helpers.into_iter().map(|(vertex, own)| helper(request, vertex, own)).collect(),
+            combine,
+            requestors,
+        };
+        scheme.build(&sum)?.iter_mut().map(|lane| lane.finish(request.run.window)).collect()
+    };
+    match request.patterns {
+        Some(patterns) => patterns.check(key, make),
+        None => make(),
     }
-    let parities: Vec<usize> = (code.k() * code.alpha()..code.n() * code.alpha()).collect();
-    let check = code.generator().select_rows(&parities).beside(&SparseMatrix::identity(rows));
-    let requestors = region::requestors(&[delivery], &wanted, vertices)?;
-    let sum = Repair { rows, helpers, combine: check.select_cols(&columns).into(), requestors };
-    scheme.build(&sum)?.iter_mut().map(|lane| lane.finish(request.run.window)).collect()
+}
+
+/// Reads these blocks.
+fn helper(request: &Request<'_>, vertex: u16, blocks: Vec<u8>) -> Helper {
+    let alpha = request.code.alpha();
+    let sub_blocks: Vec<u16> = (0..=u16::MAX).take(alpha).collect();
+    let one = SparseMatrix::identity(alpha);
+    let compute = blocks.iter().fold(SparseMatrix::zero(0, 0), |compute, _| diagonal(&compute, &one));
+    let sources = blocks.into_iter().map(|index| Source::Block { index, sub_blocks: sub_blocks.clone() }).collect();
+    Helper { vertex, sources, compute }
 }

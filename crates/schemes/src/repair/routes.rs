@@ -4,6 +4,7 @@ use super::Walk;
 use crate::{
     Paths, Request, Select,
     path::{self, Route, Weights},
+    random,
     region::{Delivery, Region},
 };
 use std::{borrow::Cow, collections::BTreeMap};
@@ -343,16 +344,10 @@ fn chosen(parties: &[Party], route: &Route) -> Vec<Party> {
     route.order.iter().map(|at| parties[*at]).collect()
 }
 
-/// A permutation determined by the seed (Fisher and Yates, with splitmix64).
+/// A permutation determined by the seed (Fisher and Yates).
 fn shuffled(parties: &[Party], seed: u64) -> Vec<Party> {
     let mut shuffled = parties.to_vec();
-    let mut state = seed;
-    let mut draw = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    };
+    let mut draw = random::draws(seed);
     for last in (1..shuffled.len()).rev() {
         shuffled.swap(last, (draw() % (last as u64 + 1)) as usize);
     }

@@ -221,6 +221,7 @@ fn a_write_takes_as_long_as_the_data_on_the_writers_line() {
             network: &network,
             select: Select::default(),
             paths: Paths::Count(1),
+            seed: 0,
             run: Run::new(PlanId(1), 1, Class::Foreground, slice_len),
             patterns: None,
         };

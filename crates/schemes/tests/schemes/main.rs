@@ -1,5 +1,6 @@
 //! Schemes: the plans that they make, on networks of all kinds.
 
+mod checks;
 mod disseminate;
 mod paths;
 mod properties;

@@ -4,7 +4,7 @@
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::sync::{Arc, LazyLock};
-use weft_codes::{Code, SharedCode, parse};
+use weft_codes::{Code, SharedCode, parse, shortened};
 use weft_gf::{Combination, Matrix, SparseMatrix, field};
 use weft_plan::{Class, Hold, Job, Memory, Network, Plan, Want, WantKind, eval, verify};
 use weft_schemes::{Paths, Patterns, Request, Run, Scheme, Select};
@@ -44,6 +44,14 @@ impl World {
         let block_len = cell_len * random.random_range(1..=4);
         let data_len = random.random_range(1..=block_len * code.k() as u64);
         Self::new(random, code, Layout::new(block_len, cell_len, alpha as u32).unwrap(), data_len)
+    }
+
+    /// A given code, blocks of one cell, and data in the first `dimension` data blocks only.
+    pub(crate) fn shortened(spec: &str, dimension: usize, seed: u64) -> Self {
+        let (mut random, code) = (StdRng::seed_from_u64(seed), shortened(&parse(spec).unwrap(), dimension));
+        let cell_len = code.alpha() as u64 * random.random_range(1..=9);
+        let data_len = random.random_range(cell_len * (dimension as u64 - 1) + 1..=cell_len * dimension as u64);
+        Self::new(random, code.clone(), Layout::new(cell_len, cell_len, code.alpha() as u32).unwrap(), data_len)
     }
 
     /// A given code, one full stripe of blocks of one cell.
