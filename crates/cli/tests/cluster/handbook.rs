@@ -59,7 +59,9 @@ fn walk(page: &str) {
     );
     let mut shell = Command::new("sh");
     shell.arg("-eux").arg(&script).current_dir(cluster.dir().parent().expect("its directory"));
-    env::vars().filter(|(name, _)| name.starts_with("WEFT_")).for_each(|(name, _)| drop(shell.env_remove(name)));
+    for (name, _) in env::vars().filter(|(name, _)| name.starts_with("WEFT_")) {
+        shell.env_remove(name);
+    }
     shell.envs(cluster.settings()).env("PATH", path.expect("no colon in it"));
     let walked = shell.output().expect("a shell");
     let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
