@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_nearly_full_moves_blocks_if_others_have_room() {
         assert_eq!(pressed(&free([40, 9, 30, 8])), Some(4), "the fullest is named");
-        assert_eq!(pressed(&free([40, 10, 30, 11])), None);
+        assert_eq!(pressed(&free([40, 11, 30, 12])), None);
         assert_eq!(pressed(&free([25, 5, 25, 20])), None, "the others have no room either");
         let mut one_file_system = free([5, 90, 90, 90]);
         one_file_system.nodes.values_mut().for_each(|node| node.disks[0].file_system = 7);
