@@ -58,8 +58,8 @@ impl OpenBlock {
         }
     }
 
-    /// Blocks the thread.
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<u32> {
+    /// Reads whole pages, and records those that are corrupt. Blocks the thread.
+    pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<u32> {
         self.reader.read_at(offset, bytes).map_err(|error| {
             if error.reaction == Reaction::Corrupt {
                 self.find_corruption(offset, bytes.len() as u64, &error);

@@ -16,6 +16,7 @@ mod agent;
 mod block_source;
 mod both_ways;
 mod config;
+mod content;
 mod convert;
 mod corruption;
 mod disks;

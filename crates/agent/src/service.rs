@@ -1,7 +1,7 @@
 //! The coordinator's calls to an agent, over gRPC.
 
 use crate::{
-    convert,
+    content, convert,
     disks::{Disks, Released},
     limit,
     node::Node,
@@ -147,7 +147,7 @@ impl Service {
     }
 
     async fn check(&self, request: Request<CheckBlocksRequest>) -> Result<CheckBlocksReply> {
-        let CheckBlocksRequest { blocks, disk } = request.into_inner();
+        let CheckBlocksRequest { blocks, disk, read } = request.into_inner();
         if blocks.len() > CHECKED_BLOCKS_MAX {
             return Err(Error::invalid(format!(
                 "{} blocks in one call: at most {CHECKED_BLOCKS_MAX} are possible",
@@ -155,14 +155,26 @@ impl Service {
             )));
         }
         let blocks = blocks.iter().map(|block| wire::decode::<BlockId>("block", block)).collect::<Result<Vec<_>>>()?;
+        if let Some(read) = read {
+            let [id] = blocks[..] else {
+                return Err(Error::invalid(format!("{} blocks to read in one call: only one is possible", blocks.len())));
+            };
+            return Ok(CheckBlocksReply { blocks: vec![content::check(&self.0, disk, id, read).await?] });
+        }
         let disks = self.0.disks()?;
         let check = move || Ok(blocks.into_iter().map(|id| checked(&disks, &disk, id)).collect());
         Ok(CheckBlocksReply { blocks: self.0.seams.disk_mode.run(check).await? })
     }
 }
 
+/// The states of a block in an answer.
+pub(crate) const UNKNOWN: u32 = 0;
+pub(crate) const THERE: u32 = 1;
+const ABSENT: u32 = 2;
+pub(crate) const DAMAGED: u32 = 3;
+
 /// The state of a block in an answer.
-fn checked(disks: &Disks, disk: &str, id: BlockId) -> CheckedBlock {
+pub(crate) fn checked(disks: &Disks, disk: &str, id: BlockId) -> CheckedBlock {
     let opened = disks.open_block(id).and_then(|(_, reader)| {
         let (there, len) = (reader.stored_len()?, reader.meta().len());
         let is_short = || Error::corrupt(format!("its file ends at {there} of {len} bytes"));
@@ -172,21 +184,21 @@ fn checked(disks: &Disks, disk: &str, id: BlockId) -> CheckedBlock {
     let is_lacking =
         || disks.by_id(disk).is_ok_and(|(_, store)| store.open(id).is_err_and(|it| it.reaction == Reaction::NotFound));
     let (state, checksums, why) = match opened.map_err(|error| (state_of(&error), error.message)) {
-        Ok(checksums) => (1, checksums, String::new()),
-        Err((0, _)) if is_lacking() => (2, Vec::new(), "its disk does not have it".to_owned()),
+        Ok(checksums) => (THERE, checksums, String::new()),
+        Err((UNKNOWN, _)) if is_lacking() => (ABSENT, Vec::new(), "its disk does not have it".to_owned()),
         Err((state, why)) => (state, Vec::new(), why),
     };
-    CheckedBlock { state, checksums, why }
+    CheckedBlock { state, checksums, why, ..CheckedBlock::default() }
 }
 
 /// The state of a block that cannot be opened.
 fn state_of(error: &Error) -> u32 {
     match (error.reaction, error.cause) {
-        (Reaction::NotFound, _) => 2,
+        (Reaction::NotFound, _) => ABSENT,
         // It may be right, and the disk not in order.
-        (Reaction::Corrupt, Some(Cause::Unreadable)) => 0,
-        (Reaction::Corrupt, _) => 3,
-        _ => 0,
+        (Reaction::Corrupt, Some(Cause::Unreadable)) => UNKNOWN,
+        (Reaction::Corrupt, _) => DAMAGED,
+        _ => UNKNOWN,
     }
 }
 
@@ -284,7 +296,7 @@ mod tests {
         writer.write_at(0, &conformance::pattern(LEN)).unwrap();
         let units = writer.finish(None).unwrap().units;
         let state = |block: BlockId| checked(&disks, &id, block);
-        assert_eq!(state(meta.id), CheckedBlock { state: 1, checksums: units, why: String::new() });
+        assert_eq!(state(meta.id), CheckedBlock { state: 1, checksums: units, ..CheckedBlock::default() });
         assert_eq!(state(BlockId { generation: 9, ..meta.id }).state, 2);
         let mut shards = std::fs::read_dir(dir.path().join("blocks")).unwrap();
         let file = shards.next().unwrap().unwrap().path().join(meta.id.to_string());

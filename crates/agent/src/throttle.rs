@@ -169,6 +169,13 @@ impl Throttles {
         self.disk.as_ref().and_then(|line| line.rate(Class::Repair))
     }
 
+    /// Waits until bytes that were read from a disk are paid for.
+    pub(crate) async fn read_from_disk(&self, of: Precedence, bytes: u64) {
+        if let Some(line) = &self.disk {
+            Passage::new(line, of).pass(bytes).await;
+        }
+    }
+
     /// Wraps a source of a stage. `from_disk`: the source is a disk. `combined`: the stage combines its input and does
     /// not just forward it.
     pub(crate) fn source(

@@ -41,7 +41,7 @@ EXIT CODES
   5  corrupt, or refused by a check: stored bytes are not what was recorded, or a plan is not proved right
   6  too few nodes: the cluster has fewer nodes than the code needs, or too few of them are up and can take a block
   7  no space: disks of nodes, or a disk of this machine, are full
-  8  degraded (only from `weft status`, `weft check` and `weft cluster status`): all data can be read, but something is to be done
+  8  degraded (only from `weft status`, `weft check`, `weft scrub` and `weft cluster status`): all data can be read, but something is to be done
   9  at risk (likewise): all data can be read, but some does not survive the loss of a further block
   130  interrupted by ctrl-C, SIGTERM or SIGHUP: unfinished work is undone, but jobs continue
 

@@ -2,7 +2,9 @@
 
 use crate::{Client, Repair};
 use std::time::Duration;
-use weft_proto::v1::{BalancePlan, BalanceRequest, ChangeJobRequest, ConvertRequest, Empty, Job, JobRequest, RepairNodeRequest};
+use weft_proto::v1::{
+    BalancePlan, BalanceRequest, ChangeJobRequest, ConvertRequest, Empty, Job, JobRequest, RepairNodeRequest, ScrubRequest,
+};
 use weft_types::{NodeId, Result};
 
 /// How often the progress of a job is polled.
@@ -120,6 +122,25 @@ impl Client {
     pub async fn balance(&self, concurrency: u32) -> Result<Job> {
         let request = BalanceRequest { concurrency };
         self.shared().calls.once(request, |mut client, request| async move { client.balance(request).await }).await
+    }
+
+    /// Starts a job that checks stripes now: it reads all their blocks, and records what is wrong, so that it is rebuilt. The job survives
+    /// disconnects.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let job = client.scrub("photos", "", None, 0).await?;
+    /// let ended = client.wait_for_job(job.id, |_| {}).await?;
+    /// println!("{:?}", ended.scrubbed);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// `bucket` and `key`: those of an object, or with an empty key of a bucket; both empty: all. `node`: only those with a block there, if
+    /// no bucket is named. `concurrency`: stripes at the same time; 0: the coordinator's choice.
+    pub async fn scrub(&self, bucket: &str, key: &str, node: Option<NodeId>, concurrency: u32) -> Result<Job> {
+        let node = node.map_or(0, |NodeId(node)| node);
+        let request = ScrubRequest { bucket: bucket.into(), key: key.into(), node, concurrency };
+        self.shared().calls.once(request, |mut client, request| async move { client.scrub(request).await }).await
     }
 
     /// What such a job would do now.

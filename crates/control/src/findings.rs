@@ -2,8 +2,10 @@
 //! what of it is recorded.
 
 mod check;
+mod doubt;
 
 pub use check::{Ask, Check};
+pub use doubt::{DOUBTFUL_FROM, Doubt};
 
 use weft_types::{BlockId, BlockState, NodeId, Span, StripeRecord};
 
@@ -25,6 +27,8 @@ pub enum Seen {
     Absent(String),
     /// It is damaged.
     Damaged(String),
+    /// These bytes of it are damaged.
+    DamagedIn(Vec<Span>, String),
     /// It cannot be said now.
     Unknown(String),
 }
@@ -59,7 +63,21 @@ impl Seen {
             }
             Self::Absent(why) => Verdict::Wrong(Finding::Lost(BlockState::Missing), why),
             Self::Damaged(why) => Verdict::Wrong(Finding::Lost(BlockState::Corrupt), why),
+            Self::DamagedIn(bytes, why) => Verdict::Wrong(Finding::Corrupt(bytes), why),
             Self::Unknown(why) => Verdict::Unknown(why),
+        }
+    }
+}
+
+/// What is to be said of a block of which some bytes were read: these are the checksums of each MiB, from number `first` on.
+pub fn of_content(stripe: &StripeRecord, block: BlockId, first: usize, read: &[u32]) -> Verdict {
+    let recorded = stripe.checksums.get(usize::from(block.index)).map(Vec::as_slice).unwrap_or_default();
+    let differs = recorded.iter().skip(first).zip(read).position(|(recorded, read)| recorded != read);
+    match differs {
+        None => Verdict::Right,
+        Some(at) => {
+            let why = format!("its content is not what was recorded, from MiB {} on", first + at);
+            Verdict::Wrong(Finding::Lost(BlockState::Corrupt), why)
         }
     }
 }
@@ -144,6 +162,12 @@ mod tests {
         assert_eq!(verdict(Seen::There(vec![12]), 2, 1), differs);
         assert_eq!(verdict(absent.clone(), 2, 1), wrong(BlockState::Missing, "no"));
         assert_eq!(verdict(Seen::Damaged("its sidecar".into()), 2, 1), wrong(BlockState::Corrupt, "its sidecar"));
+        let in_part = Finding::Corrupt(vec![Span::new(0, PAGE)]);
+        let seen = Seen::DamagedIn(vec![Span::new(0, PAGE)], "a page".into());
+        assert_eq!(verdict(seen, 2, 1), Verdict::Wrong(in_part, "a page".into()));
+        let content = |first, read: &[u32]| of_content(&stripe, block(1), first, read);
+        assert_eq!([content(0, &[11]), content(1, &[5]), content(0, &[])], [const { Verdict::Right }; 3]);
+        assert_eq!(content(0, &[10]), wrong(BlockState::Corrupt, "its content is not what was recorded, from MiB 0 on"));
         assert_eq!(verdict(Seen::Unknown("busy".into()), 2, 1), Verdict::Unknown("busy".into()));
         for (node, generation) in [(3, 1), (2, 2)] {
             assert_eq!(verdict(absent.clone(), node, generation), Verdict::Obsolete, "it was rebuilt elsewhere, or again");

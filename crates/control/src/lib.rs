@@ -28,6 +28,7 @@
 //! | [`health`] | whether the cluster is healthy, and why not; how many further losses each stripe survives |
 //! | [`walk`] | which page of the metadata is read next |
 //! | [`schedule`] | the repair of many blocks at once: which node takes which place in which repair |
+//! | [`scrub`] | which stripe is checked when, and what is wrong with it |
 //! | [`run`] | what the agents of a plan have reported, when it stalls, and which node is to blame |
 
 pub mod assignment;
@@ -66,6 +67,7 @@ pub mod reserve;
 pub mod retries;
 pub mod run;
 pub mod schedule;
+pub mod scrub;
 pub mod stragglers;
 mod time;
 pub mod view;

@@ -4,7 +4,11 @@
 //! The shell around [`Check`], which decides. Some blocks at a time, the node looks for them and tells the checksums in their sidecars. The
 //! bytes themselves are checked by every read. Whether a node is still to be checked is in the metadata, so the next coordinator begins again.
 
-use crate::{members::Session, membership, shared::Shared};
+use crate::{
+    blocks::{asked, stripes_of},
+    membership,
+    shared::Shared,
+};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,9 +18,8 @@ use std::{
     time::Duration,
 };
 use tokio::time::MissedTickBehavior;
-use weft_control::findings::{Ask, Check, Seen, Verdict, is_current};
-use weft_proto::{rpc, v1};
-use weft_types::{BlockId, DiskNumber, DiskRecord, Error, Home, NodeId, Result, StripeId, StripeRecord};
+use weft_control::findings::{Ask, Check, Verdict, is_current};
+use weft_types::{BlockId, DiskNumber, DiskRecord, Error, Home, NodeId, Result};
 
 /// How often to look for nodes that came back.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -203,38 +206,5 @@ async fn vouched(
     match told.iter().any(|(_, verdict)| *verdict == Verdict::Right) {
         true => asked(shared, node, &disk.id, blocks).await.map(Some),
         false => Ok(None),
-    }
-}
-
-/// Asks a node for blocks on one of its disks.
-async fn asked(shared: &Shared, node: NodeId, disk: &str, blocks: &[BlockId]) -> Result<Vec<(BlockId, Verdict)>> {
-    let Session { channel, .. } = shared.members.session(node).ok_or_else(|| Error::retry("the node is down again"))?;
-    let encoded = blocks.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
-    let encoded = encoded.map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))?;
-    let request = v1::CheckBlocksRequest { blocks: encoded, disk: disk.to_owned() };
-    let mut agent = rpc::agent_client(channel);
-    let reply = shared.answer(agent.check_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
-    if reply.blocks.len() != blocks.len() {
-        return Err(Error::invalid(format!("it answers for {} of {} blocks", reply.blocks.len(), blocks.len())));
-    }
-    // Looked up behind the answer: what was replaced before is not judged.
-    let stripes = stripes_of(shared, blocks).await?;
-    let verdict =
-        |(block, told): (&BlockId, v1::CheckedBlock)| (*block, seen(told).verdict(stripes.get(&block.stripe), node, *block));
-    Ok(blocks.iter().zip(reply.blocks).map(verdict).collect())
-}
-
-async fn stripes_of(shared: &Shared, blocks: &[BlockId]) -> Result<BTreeMap<StripeId, StripeRecord>> {
-    let ids: BTreeSet<StripeId> = blocks.iter().map(|block| block.stripe).collect();
-    let stripes = shared.meta.find_stripes(ids.into_iter().collect()).await.map_err(|error| shared.meta_error(error))?;
-    Ok(stripes.into_iter().map(|stripe| (stripe.id, stripe)).collect())
-}
-
-fn seen(told: v1::CheckedBlock) -> Seen {
-    match told.state {
-        1 => Seen::There(told.checksums),
-        2 => Seen::Absent(told.why),
-        3 => Seen::Damaged(told.why),
-        _ => Seen::Unknown(told.why),
     }
 }

@@ -18,6 +18,9 @@ const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 /// Agents report progress every 250 ms: a late report must not count as silence.
 const REPAIR_STALL_MIN_MS: u64 = 500;
 
+/// A shorter period would keep disks busy all the time, and finds nothing earlier that matters.
+const SCRUB_PERIOD_MIN_MS: u64 = 10_000;
+
 /// A coordinator's settings, as its TOML file has them. A setting that is absent has the value of [`Default`].
 ///
 /// ```toml
@@ -116,6 +119,10 @@ pub struct CoordinatorConfig {
     pub conversion_free_percent: u32,
     /// A conversion waits this long for a node that is down and holds its new blocks, because the node may be restarting.
     pub conversion_restart_ms: u64,
+    /// Time in which all stripes are checked once in the background; 10000 or more. 0: they are checked only by `weft scrub`.
+    pub scrub_period_ms: u64,
+    /// The most that the check in the background reads from each disk in a second; 0: only the limits of its class hold.
+    pub scrub_disk_bytes_per_s: ByteSize,
     /// Limits of repairs and scrubs on every node. An agent applies the lower of these and its own limits.
     pub limits: ClassLimits,
 }
@@ -157,6 +164,8 @@ impl Default for CoordinatorConfig {
             auto_balance: true,
             conversion_free_percent: 10,
             conversion_restart_ms: 300_000,
+            scrub_period_ms: 30 * 86_400_000,
+            scrub_disk_bytes_per_s: ByteSize(20 << 20),
             limits: ClassLimits::default(),
         }
     }
@@ -201,6 +210,10 @@ impl CoordinatorConfig {
                 "repair_stall_ms is {asked}, which is shorter than the interval of agents' progress reports: use at least {REPAIR_STALL_MIN_MS}, or 0"
             );
             return Err(Error::invalid(message));
+        }
+        if (1..SCRUB_PERIOD_MIN_MS).contains(&self.scrub_period_ms) {
+            let asked = self.scrub_period_ms;
+            return Err(Error::invalid(format!("scrub_period_ms is {asked}: use at least {SCRUB_PERIOD_MIN_MS}, or 0")));
         }
         let reserve = if let RebuildReserve::Percent(percent) = self.rebuild_reserve { percent } else { 0 };
         if self.conversion_free_percent.saturating_add(reserve) >= 100 {
@@ -320,6 +333,7 @@ mod tests {
         assert!(wrong(CoordinatorConfig { metrics: "7401".into(), ..config.clone() }).contains("metrics is '7401'"));
         assert!(wrong(CoordinatorConfig { down_after_ms: 1500, ..config.clone() }).contains("down_after_ms"));
         assert!(wrong(CoordinatorConfig { repair_stall_ms: 100, ..config.clone() }).contains("repair_stall_ms is 100"));
+        assert!(wrong(CoordinatorConfig { scrub_period_ms: 1000, ..config.clone() }).contains("scrub_period_ms is 1000"));
         assert!(
             wrong(CoordinatorConfig { conversion_free_percent: 100, ..config.clone() })
                 .contains("conversion_free_percent is 100")

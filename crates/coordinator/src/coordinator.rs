@@ -19,6 +19,7 @@ use crate::{
     orphans,
     puts::under_way::Puts,
     read::under_way::Reads,
+    scrub::{self, state::Scrub},
     service::WeftService,
     shared::{Shared, until_stopped, wait_for_stop},
     silence::{self, SilenceFile},
@@ -125,6 +126,7 @@ impl Coordinator {
             healer: Healer::new(cluster.auto_repair),
             limit: Limit::new(cluster.repair_limit),
             came_back: Checks::default(),
+            scrub: Scrub::default(),
             claims: Claims::default(),
             failures: LogCauses::default(),
             started,
@@ -148,6 +150,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), healer::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), healer::crowded::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
         jobs::go_on(&shared).await?;
         tokio::spawn(until_stopped(stopped.clone(), jobs::pressure::run(Arc::clone(&shared))));

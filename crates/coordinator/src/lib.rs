@@ -32,6 +32,7 @@
 //! Running repairs of objects are dropped. Jobs continue with what is not done yet, unless they were paused. Agents
 //! register again with their next heartbeat.
 
+mod blocks;
 mod came_back;
 mod claims;
 mod completion;
@@ -62,6 +63,7 @@ mod puts;
 mod read;
 mod rebuild;
 mod repair;
+mod scrub;
 mod service;
 mod shared;
 mod show;

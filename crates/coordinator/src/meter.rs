@@ -22,16 +22,18 @@ pub(crate) enum PlanKind {
     Read,
     Write,
     Repair,
+    Check,
 }
 
 impl PlanKind {
-    pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Repair];
+    pub(crate) const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Repair, Self::Check];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
             Self::Repair => "repair",
+            Self::Check => "check",
         }
     }
 }
@@ -160,7 +162,7 @@ mod tests {
         let meter = Meter::default();
         assert_eq!(meter.plan(PlanKind::Read, || Ok(7)), Ok(7));
         assert!(meter.plan::<()>(PlanKind::Repair, || Err(Error::unavailable("too few blocks"))).is_err());
-        assert_eq!(PlanKind::ALL.map(|kind| meter.refused(kind)), [0, 0, 1]);
+        assert_eq!(PlanKind::ALL.map(|kind| meter.refused(kind)), [0, 0, 1, 0]);
         meter.plan_failed(&Error::corrupt("a page"));
         assert_eq!(Reaction::ALL.map(|reaction| meter.failed(reaction)), [0, 0, 1, 0, 0, 0, 0]);
         meter.waits_for_agents(Duration::from_millis(20));

@@ -46,6 +46,7 @@ impl Scraped for Source {
         of_health(all, &summary);
         of_nodes(all, &statuses);
         of_repair(all, shared, &summary.reply.healing.unwrap_or_default());
+        of_scrub(all, &summary.reply.scrub.unwrap_or_default());
         of_jobs(all, shared);
         of_plans(all, shared);
         metrics::add_calls(all, &self.calls);
@@ -121,6 +122,22 @@ fn of_repair(all: &mut Figures, shared: &Shared, healing: &v1::Healing) {
         all.add("weft_repaired_blocks", [&scheme], of.blocks);
         all.add("weft_repaired_bytes", [&scheme], of.bytes);
         all.add("weft_repair_failed_plans", [&scheme], of.failed_plans);
+    }
+}
+
+fn of_scrub(all: &mut Figures, scrub: &v1::ScrubStatus) {
+    all.add("weft_scrub_period_seconds", [], scrub.period_ms / 1000);
+    all.add("weft_scrub_began_timestamp_seconds", [], scrub.began_ms / 1000);
+    all.add("weft_scrub_last_end_timestamp_seconds", [], scrub.last_ended_ms / 1000);
+    all.add("weft_scrub_late", [], scrub.late);
+    for (pass, report) in [("current", &scrub.report), ("last", &scrub.last_report)] {
+        let tally = report.as_ref().and_then(|report| report.tally).unwrap_or_default();
+        all.add("weft_scrub_checked_stripes", [pass], tally.stripes);
+        all.add("weft_scrub_checked_bytes", [pass], tally.bytes);
+        all.add("weft_scrub_wrong_blocks", [pass], tally.wrong_blocks);
+        all.add("weft_scrub_inconsistent_stripes", [pass], tally.inconsistent_stripes);
+        all.add("weft_scrub_away_blocks", [pass], tally.away_blocks);
+        all.add("weft_scrub_not_checked_stripes", [pass], tally.not_checked_stripes);
     }
 }
 

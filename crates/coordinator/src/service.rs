@@ -323,6 +323,11 @@ impl v1::weft_server::Weft for WeftService {
         answer(jobs::balance::explain(&self.shared, &asked).await)
     }
 
+    async fn scrub(&self, request: Request<v1::ScrubRequest>) -> Result<Response<v1::Job>, Status> {
+        let (shared, asked) = (Arc::clone(&self.shared), request.into_inner());
+        answer(to_the_end(async move { jobs::scrub::begin(&shared, &asked).await }).await)
+    }
+
     async fn list_damage(&self, request: Request<v1::ListDamageRequest>) -> Result<Response<v1::ListDamageReply>, Status> {
         let asked = request.into_inner();
         answer(damage::list(&self.shared, &asked).await)

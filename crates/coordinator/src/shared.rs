@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) limit: crate::limit::state::Limit,
     /// How far the checks of nodes that came back are.
     pub(crate) came_back: crate::came_back::Checks,
+    /// How far the scrub is.
+    pub(crate) scrub: crate::scrub::state::Scrub,
     /// Which stripes are being rebuilt.
     pub(crate) claims: crate::claims::Claims,
     /// Why rebuilds and plans fail, to say each now and then.

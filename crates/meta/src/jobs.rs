@@ -1,6 +1,6 @@
 //! Which jobs and how much of each the metadata keeps, and which jobs exclude each other.
 
-use weft_types::{JobWork, LEFT_REASON_BYTES_MAX, LeftBlock};
+use weft_types::{JobWork, LEFT_REASON_BYTES_MAX, LeftBlock, Scrub};
 
 /// The most finished jobs that are kept; those that ended first are dropped.
 pub const ENDED_JOBS_MAX: u32 = 100;
@@ -13,6 +13,11 @@ pub(crate) fn subject(work: &JobWork) -> u64 {
         // second merely waits.
         JobWork::Convert(conversion) => fnv_1a(conversion.bucket.as_bytes()) >> 1,
         JobWork::Balance(_) => 0,
+        // Of the same stripes only one at a time.
+        JobWork::Scrub(Scrub { bucket, key, node, .. }) => {
+            let what = [bucket.as_deref(), key.as_deref()].map(Option::unwrap_or_default).join("/");
+            fnv_1a(format!("{what} {}", node.map_or(0, |node| node.0)).as_bytes()) >> 1
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::*;
 use async_trait::async_trait;
 use weft_types::{
     BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, Span, StripeId, StripeRecord, UploadId,
+    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// The cluster's metadata. Each method is one transaction: when it returns, it is complete and durable, or nothing
@@ -235,4 +235,9 @@ pub trait Meta: Send + Sync {
     ) -> Result<JobRecord>;
     /// Records a job's progress, also after it has ended, because running work may have finished since.
     async fn set_job_progress(&self, epoch: Epoch, job: JobId, progress: JobProgress, now_ms: u64) -> Result<JobRecord>;
+
+    /// How far the scrub of a job is or, without one, that of all data in the background.
+    async fn scrub(&self, job: Option<JobId>) -> Result<ScrubRecord>;
+    /// Records it.
+    async fn set_scrub(&self, epoch: Epoch, job: Option<JobId>, record: ScrubRecord) -> Result<()>;
 }

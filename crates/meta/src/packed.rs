@@ -1,9 +1,11 @@
 //! The blobs in the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
 
-use crate::{MetaError, Result};
+use crate::{MetaError, Result, jobs::shortened};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, btree_map::Entry};
-use weft_types::{HelperSelect, JobWork, LeftBlock, NodeRepair, PlacedBlock, Prefer, StripeLayout};
+use weft_types::{
+    HelperSelect, JobWork, LeftBlock, NodeRepair, PlacedBlock, Prefer, SCRUB_WHY_BYTES_MAX, ScrubRecord, StripeLayout,
+};
 
 /// Version 1: the postcard encoding of the value.
 const VERSION: u8 = 1;
@@ -124,6 +126,21 @@ pub(crate) fn unpack_left(blob: &[u8]) -> Result<Vec<LeftBlock>> {
     unpack("a job's list of blocks left out", blob)
 }
 
+/// Packs how far a scrub is. Texts are cut to their stored length.
+pub(crate) fn pack_scrub(record: &ScrubRecord) -> Result<Vec<u8>> {
+    let mut record = record.clone();
+    let last = record.last.iter_mut().flat_map(|last| &mut last.wrong);
+    for wrong in record.wrong.iter_mut().chain(last) {
+        wrong.why.truncate(shortened(&wrong.why, SCRUB_WHY_BYTES_MAX).len());
+    }
+    pack(&record)
+}
+
+/// The inverse of [`pack_scrub`].
+pub(crate) fn unpack_scrub(blob: &[u8]) -> Result<ScrubRecord> {
+    unpack("how far a scrub is", blob)
+}
+
 fn pack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
     pack_as(VERSION, value)
 }
@@ -151,7 +168,9 @@ fn unpack_as<T: DeserializeOwned>(known: u8, what: &str, blob: &[u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::{BlockState, Conversion, DiskNumber, Home, NodeId};
+    use weft_types::{
+        BlockId, BlockState, Conversion, DiskNumber, Home, NodeId, Scrub, ScrubPass, ScrubPlace, ScrubTally, StripeId, WrongBlock,
+    };
 
     #[test]
     fn packed_records_unpack_and_other_versions_are_named() {
@@ -210,7 +229,37 @@ mod tests {
         assert_eq!(blob, [2, 0, 2, 3, 1, 4, 1, b's', 3, 0, 1, 2], "the bytes of version 2");
         assert_eq!(unpack_work(&blob).unwrap(), newer);
         assert_eq!(pack_work(&JobWork::Convert(convert)).unwrap(), [1, 1, 1, b'b', 0, 1, b'p', 2, 0xac, 2]);
+        let scrub = Scrub { bucket: Some("b".into()), key: None, node: Some(NodeId(3)), concurrency: 4 };
+        assert_eq!(pack_work(&JobWork::Scrub(scrub)).unwrap(), [1, 3, 1, 1, b'b', 0, 1, 3, 4]);
         assert_eq!(pack_left(&left).unwrap(), [1, 1, 3, b'b', b'/', b'k', 7, 3, 1, b'r']);
+    }
+
+    #[test]
+    fn the_packed_form_of_scrubs_is_unchanged() {
+        let block = BlockId { stripe: StripeId(5), index: 2, copy: 0, generation: 1 };
+        let wrong = |why: &str| WrongBlock { object: "b/k".into(), stripe: 7, block: Some((block, NodeId(4))), why: why.into() };
+        let tally = ScrubTally { stripes: 1, blocks: 2, bytes: 3, wrong_blocks: 4, ..ScrubTally::default() };
+        let last = ScrubPass { began_ms: 1, ended_ms: 2, tally, wrong: Vec::new() };
+        let record = ScrubRecord {
+            began_ms: 9,
+            place: ScrubPlace { key: String::new(), stripe: 8 },
+            tally: ScrubTally { lacking_blocks: 5, away_blocks: 6, skipped_stripes: 7, ..ScrubTally::default() },
+            again: vec![StripeId(6)],
+            wrong: vec![wrong("w")],
+            last: Some(last),
+        };
+        let blob = pack_scrub(&record).unwrap();
+        let expected = [
+            &[1, 9, 0, 8][..],
+            &[0, 0, 0, 0, 0, 5, 6, 7],
+            &[1, 6],
+            &[1, 3, b'b', b'/', b'k', 7, 1, 5, 2, 0, 1, 4, 1, b'w'],
+            &[1, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(blob, expected.concat());
+        assert_eq!(unpack_scrub(&blob).unwrap(), record);
+        let long = ScrubRecord { wrong: vec![wrong(&"é".repeat(SCRUB_WHY_BYTES_MAX))], ..ScrubRecord::default() };
+        assert_eq!(unpack_scrub(&pack_scrub(&long).unwrap()).unwrap().wrong[0].why.len(), SCRUB_WHY_BYTES_MAX);
     }
 
     #[test]

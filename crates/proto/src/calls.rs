@@ -60,7 +60,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 57] = [
+const CALLS: [(&str, &str, Callers, usize); 58] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -117,6 +117,7 @@ const CALLS: [(&str, &str, Callers, usize); 57] = [
     ("weft.v1.Weft", "Space", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListDamage", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Balance", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "Scrub", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ExplainBalance", Callers::Clients, SMALL),
 ];
 

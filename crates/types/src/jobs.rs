@@ -27,6 +27,21 @@ pub enum JobWork {
     Convert(Conversion),
     /// Moves blocks from fuller disks to emptier ones.
     Balance(Balance),
+    /// Checks stripes.
+    Scrub(Scrub),
+}
+
+/// Which stripes are checked, and how many at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// Those of this bucket; `None`: of all.
+    pub bucket: Option<String>,
+    /// Those of this object of the bucket; `None`: of all its objects.
+    pub key: Option<String>,
+    /// Those that have a block on this node; `None`: on any.
+    pub node: Option<NodeId>,
+    /// Stripes at the same time; 0: by the number of nodes.
+    pub concurrency: u32,
 }
 
 /// How blocks are moved to emptier disks.
@@ -91,7 +106,7 @@ pub enum JobState {
 /// An amount of a job's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
-    /// Blocks; for a conversion, objects.
+    /// Blocks; for a conversion, objects; for a scrub, stripes.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -149,6 +164,7 @@ impl JobWork {
             Self::RepairNode(_) => "repair-node",
             Self::Convert(_) => "convert",
             Self::Balance(_) => "balance",
+            Self::Scrub(_) => "scrub",
         }
     }
 
@@ -156,6 +172,7 @@ impl JobWork {
     pub fn names(&self, node: NodeId) -> bool {
         match self {
             Self::RepairNode(repair) => repair.node == node || repair.to.contains(&node),
+            Self::Scrub(scrub) => scrub.node == Some(node),
             Self::Convert(_) | Self::Balance(_) => false,
         }
     }

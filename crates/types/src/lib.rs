@@ -15,6 +15,7 @@ mod rebuild_reserve;
 mod records;
 mod repair_limit;
 mod rows;
+mod scrub;
 mod seed;
 mod seq;
 mod size;
@@ -28,7 +29,7 @@ pub use garbage::GarbageReason;
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use jobs::{
     Amount, Balance, Conversion, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
-    LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
+    LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair, Scrub,
 };
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use rebuild_reserve::RebuildReserve;
@@ -38,6 +39,9 @@ pub use records::{
 };
 pub use repair_limit::RepairLimit;
 pub use rows::Rows;
+pub use scrub::{
+    SCRUB_AGAIN_MAX, SCRUB_WHY_BYTES_MAX, SCRUB_WRONG_MAX, ScrubPass, ScrubPlace, ScrubRecord, ScrubTally, WrongBlock,
+};
 pub use seed::Seed;
 pub use seq::Seq;
 pub use size::{AutoSize, ByteSize, counted, human_bytes};

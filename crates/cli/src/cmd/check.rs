@@ -173,6 +173,11 @@ async fn repair(session: &Session, (bucket, key): &(String, String)) -> Result<u
     Err(Error::retry("the connection to the coordinator ended before the repair did"))
 }
 
+/// The exit code for the objects that lack blocks.
+pub(super) async fn worst(session: &Session, bucket: &str, key: &str) -> Result<Exit> {
+    Ok(exit(&damaged(session, bucket, key).await?.0))
+}
+
 fn exit(objects: &[Damaged]) -> Exit {
     match objects.first().map(|it| it.further_losses) {
         None => Exit::Ok,

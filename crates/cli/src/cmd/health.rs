@@ -4,6 +4,7 @@ use super::{
     healing::{Healing, duration},
     job,
     node_drain::Draining,
+    scrubbing::Scrubbing,
 };
 use clap::Args;
 use serde::Serialize;
@@ -58,6 +59,8 @@ struct Report {
     quarantined_bytes: u64,
     /// What the cluster does by itself about lost blocks.
     repair: Healing,
+    /// How far the check of all data in the background is.
+    scrub: Scrubbing,
     /// Nodes and disks that are being drained.
     draining: Vec<Draining>,
     /// The jobs that are running or paused.
@@ -181,6 +184,7 @@ impl Report {
             quarantined_blocks: it.quarantined_blocks,
             quarantined_bytes: it.quarantined_bytes,
             repair: it.healing.unwrap_or_default().into(),
+            scrub: it.scrub.unwrap_or_default().into(),
             draining: it.draining.into_iter().map(Draining::from).collect(),
             jobs: it.jobs.into_iter().map(|it| job::Report::new(it, nodes)).collect(),
         }
@@ -241,6 +245,7 @@ fn text(it: &Report) -> String {
     text += "\n";
     text += &space_text(it);
     text += &it.repair.text();
+    text += &it.scrub.text();
     it.draining.iter().for_each(|drain| text += &format!("drain: {}\n", drain.line(it.repair.remaining_ms())));
     it.jobs.iter().for_each(|job| text += &format!("{}\n", job.line()));
     text

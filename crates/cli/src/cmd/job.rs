@@ -3,6 +3,7 @@
 use super::{
     healing::duration,
     job_work::{Amount, GaveUp, What},
+    scrub::Scrubbed,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -25,6 +26,8 @@ use weft_types::{Error, Reaction, Result, counted, human_bytes};
 const CONVERT: &str = "convert";
 /// The kind of a job that makes the fill of disks even.
 const BALANCE: &str = "balance";
+/// The kind of a job that checks stripes.
+const SCRUB: &str = "scrub";
 /// A job that is predicted to take longer than this gets a warning.
 const LONG_S: f64 = 86_400.0;
 
@@ -79,7 +82,7 @@ EXAMPLE
 
 EXIT CODES
   0 the job is done   1 the job failed or was cancelled   3 no such job, or no cluster   \
-  4 some blocks could not be rebuilt or some objects not converted, or no coordinator   130 interrupted; the job continues")]
+  4 some blocks could not be rebuilt, or some objects not converted, or some stripes not checked; or no coordinator   130 interrupted; the job continues")]
 struct Wait {
     /// Number of the job
     id: u64,
@@ -214,6 +217,7 @@ pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Resul
             let doing = match kind.as_str() {
                 CONVERT => "converting",
                 BALANCE => "balancing",
+                SCRUB => "checking",
                 _ => "repairing",
             };
             progress = Progress::resume(doing, done, output.json);
@@ -246,6 +250,7 @@ pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
                 What::Repair { .. } => format!("{} {are} still lost", counted(gave_up, "block")),
                 What::Balance { .. } => format!("{} {are} not moved", counted(gave_up, "block")),
                 What::Convert { .. } => format!("{} {are} not converted", counted(gave_up, "object")),
+                What::Scrub { .. } => format!("{} {are} not checked", counted(gave_up, "stripe")),
             };
             Some(Error::unavailable(format!("job {id} has ended, but {still}; last error: {why}")))
         }
@@ -253,7 +258,7 @@ pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
         _ => None,
     };
     if error.is_none() || output.json || report.done.count() > 0 {
-        output.result(&report, Report::line)?;
+        output.result(&report, Report::ended)?;
     }
     error.map_or(Ok(Exit::Ok), Err)
 }
@@ -338,15 +343,17 @@ pub(super) async fn with_total(session: &Session, mut job: api::Job) -> Result<a
 
 impl Report {
     pub(super) fn new(it: api::Job, nodes: &[api::Node]) -> Self {
-        let (is_conversion, warnings) = (it.convert.is_some(), long(&it).into_iter().collect());
+        let (is_conversion, is_scrub, warnings) = (it.convert.is_some(), it.scrub.is_some(), long(&it).into_iter().collect());
         let amount = |it: Option<api::JobAmount>| {
-            let api::JobAmount { blocks, bytes } = it.unwrap_or_default();
-            Amount { blocks: Some(blocks).filter(|_| !is_conversion), objects: Some(blocks).filter(|_| is_conversion), bytes }
+            let api::JobAmount { blocks: items, bytes } = it.unwrap_or_default();
+            let items = Some(items);
+            let blocks = items.filter(|_| !is_conversion && !is_scrub);
+            Amount { blocks, objects: items.filter(|_| is_conversion), stripes: items.filter(|_| is_scrub), bytes }
         };
         let gave_up = it.left_blocks.into_iter().map(|it| GaveUp {
             object: it.object,
             stripe: it.stripe,
-            block: Some(it.index).filter(|_| !is_conversion),
+            block: Some(it.index).filter(|_| !is_conversion && !is_scrub),
             reason: with_names(&it.reason, nodes),
         });
         let is_counted = |total: &api::JobAmount| total.blocks > 0 || has_ended(&it.state);
@@ -364,6 +371,9 @@ impl Report {
                 gave_up_blocks: gave_up.collect(),
                 concurrency: it.balance.map(|what| what.concurrency).filter(|count| *count > 0),
             },
+            None if it.scrub.is_some() => {
+                What::scrub(it.scrub.unwrap_or_default(), it.scrubbed.unwrap_or_default(), gave_up.collect(), nodes)
+            }
             None => What::repair(it.repair_node.unwrap_or_default(), gave_up.collect(), nodes),
         };
         Self {
@@ -390,6 +400,9 @@ impl Report {
         match &self.what {
             What::Repair { node, name, .. } => format!("{node} {name}").trim_end().to_owned(),
             What::Balance { .. } => "all disks".to_owned(),
+            What::Scrub { bucket: Some(bucket), key: Some(key), .. } => format!("{bucket}/{key}"),
+            What::Scrub { bucket: Some(only), .. } | What::Scrub { node: Some(only), .. } => only.clone(),
+            What::Scrub { .. } => "all stripes".to_owned(),
             What::Convert { bucket, key: Some(key), policy, .. } => format!("{bucket}/{key} to {policy}"),
             What::Convert { bucket, key: None, policy, .. } => format!("{bucket} to {policy}"),
         }
@@ -399,6 +412,7 @@ impl Report {
     fn words(&self) -> (&'static str, &'static str, &'static str) {
         match &self.what {
             What::Repair { .. } => ("repair", "blocks rebuilt", "nothing is lost"),
+            What::Scrub { .. } => ("scrub", "stripes checked", "there is nothing to check"),
             What::Balance { .. } => ("balancing", "blocks moved", "the fill is even, as far as stripes allow"),
             What::Convert { .. } => ("conversion", "objects converted", "all objects already match the policy"),
         }
@@ -425,8 +439,21 @@ impl Report {
         line
     }
 
+    /// What a scrub has checked and found.
+    pub(super) fn scrubbed(&self) -> Option<&Scrubbed> {
+        if let What::Scrub { scrubbed, .. } = &self.what { Some(scrubbed) } else { None }
+    }
+
+    /// The result of an ended job.
+    fn ended(&self) -> String {
+        match self.scrubbed() {
+            Some(scrubbed) => format!("{}\nread {}: {}{}", self.line(), scrubbed.amount(), scrubbed.found(), scrubbed.lines()),
+            None => self.line(),
+        }
+    }
+
     fn text(&self) -> String {
-        let mut lines = vec![self.line(), self.what.how()];
+        let mut lines = vec![self.ended(), self.what.how()];
         if self.stripes_under_way > 0 {
             lines.push(format!("{} stripes in progress", self.stripes_under_way));
         }
@@ -437,6 +464,7 @@ impl Report {
         lines.extend(self.waits_for.iter().map(|what| format!("waits for {what}")));
         let (What::Repair { gave_up_blocks: named, .. }
         | What::Balance { gave_up_blocks: named, .. }
+        | What::Scrub { gave_up_stripes: named, .. }
         | What::Convert { gave_up_objects: named, .. }) = &self.what;
         for GaveUp { object, stripe, block, reason } in named {
             let block = block.map(|block| format!(" block {block}")).unwrap_or_default();

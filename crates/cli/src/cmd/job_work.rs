@@ -1,5 +1,6 @@
 //! What a job does, how much of it, and what it could not do, in printable form.
 
+use super::scrub::Scrubbed;
 use serde::Serialize;
 use weft_client::api;
 use weft_types::{ByteSize, NodeId, human_bytes};
@@ -28,6 +29,18 @@ pub(super) enum What {
         /// None: by the number of nodes that get blocks.
         concurrency: Option<u32>,
     },
+    Scrub {
+        /// None: all, or those of a node.
+        bucket: Option<String>,
+        key: Option<String>,
+        /// The name of the node, or its number; None: all.
+        node: Option<String>,
+        gave_up_stripes: Vec<GaveUp>,
+        /// None: by the number of nodes.
+        concurrency: Option<u32>,
+        #[serde(flatten)]
+        scrubbed: Scrubbed,
+    },
     Convert {
         bucket: String,
         /// None: all objects of the bucket.
@@ -52,19 +65,21 @@ pub(super) struct GaveUp {
     pub(super) reason: String,
 }
 
-/// Blocks; for a conversion, objects.
+/// Blocks; for a conversion, objects; for a scrub, stripes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Amount {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) blocks: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) objects: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stripes: Option<u64>,
     pub(super) bytes: u64,
 }
 
 impl Amount {
     pub(super) fn count(self) -> u64 {
-        self.blocks.or(self.objects).unwrap_or(0)
+        self.blocks.or(self.objects).or(self.stripes).unwrap_or(0)
     }
 }
 
@@ -86,6 +101,25 @@ impl What {
         }
     }
 
+    pub(super) fn scrub(
+        what: api::ScrubRequest,
+        report: api::ScrubReport,
+        gave_up_stripes: Vec<GaveUp>,
+        nodes: &[api::Node],
+    ) -> Self {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let name =
+            |id: u32| nodes.iter().find(|node| node.id == id).map_or_else(|| NodeId(id).to_string(), |node| node.name.clone());
+        Self::Scrub {
+            bucket: some(what.bucket),
+            key: some(what.key),
+            node: Some(what.node).filter(|node| *node > 0).map(name),
+            gave_up_stripes,
+            concurrency: Some(what.concurrency).filter(|count| *count > 0),
+            scrubbed: Scrubbed::new(report, nodes),
+        }
+    }
+
     /// A summary in one line.
     pub(super) fn how(&self) -> String {
         match self {
@@ -100,6 +134,10 @@ impl What {
             Self::Balance { concurrency, .. } => match concurrency {
                 Some(count) => format!("at most {count} stripes at a time"),
                 None => "four stripes at a time for each node that gets blocks".to_owned(),
+            },
+            Self::Scrub { concurrency, .. } => match concurrency {
+                Some(count) => format!("at most {count} stripes at a time"),
+                None => "one stripe at a time for four nodes".to_owned(),
             },
             Self::Convert { concurrency, bytes_per_s, .. } => {
                 let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", human_bytes(rate)));

@@ -40,6 +40,8 @@ mod repair_limit;
 mod repair_node;
 mod rm;
 mod schedule;
+mod scrub;
+mod scrubbing;
 #[cfg(test)]
 mod settings_page;
 mod status;
@@ -86,6 +88,7 @@ enum Command {
     Link(link::Link),
     Repair(repair::Repair),
     Balance(balance::Balance),
+    Scrub(scrub::Scrub),
     Job(job::Job),
     Code(code::Code),
     Plan(plan::Plan),
@@ -126,6 +129,7 @@ pub(crate) fn main() -> Exit {
         Command::Link(it) => it.run(&target, output),
         Command::Repair(it) => it.run(&target, output),
         Command::Balance(it) => it.run(&target, output),
+        Command::Scrub(it) => it.run(&target, output),
         Command::Job(it) => it.run(&target, output),
         Command::Code(it) => it.run(output),
         Command::Plan(it) => it.run(output),

@@ -23,5 +23,6 @@ mod memory;
 mod metrics;
 mod puts;
 mod repairs;
+mod scrub;
 mod sizes;
 mod strangers;

@@ -615,6 +615,10 @@ impl Weft for Coordinator {
         answer(Err(Error::not_found(format!("there is no node {}", request.into_inner().node))))
     }
 
+    async fn scrub(&self, _: Request<v1::ScrubRequest>) -> Answer<v1::Job> {
+        answer(Err(Error::invalid("this coordinator has no jobs")))
+    }
+
     async fn balance(&self, _: Request<v1::BalanceRequest>) -> Answer<v1::Job> {
         answer(Err(Error::invalid("this coordinator has no jobs")))
     }

@@ -3,24 +3,18 @@
 //! Each disk has a place of its own in the order of its blocks, so a disk that does not answer delays no other one, and nothing is asked twice.
 //! Blocks of which it cannot be said how they are do not stop the check either: they are asked for again, and only they.
 
-use super::Verdict;
+use super::{Doubt, Verdict};
 use crate::{Time, retries::Retries};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Bound,
-    time::Duration,
 };
 use weft_types::{BlockId, DiskNumber};
 
 /// The most blocks of a disk that may be unknown while the check goes on behind them.
 const UNKNOWN_MAX: usize = 1_000;
-/// So many blocks that are all bad are not believed, unless the disk has a block that was right: it may answer no read for a while, or not be
-/// mounted.
-const DOUBTFUL_FROM: usize = 5;
 /// The blocks of a disk that can show that it answers: some may be deleted meanwhile.
 const WITNESSES_MAX: usize = 8;
-/// Fewer are believed if they are still bad after this time.
-const DOUBT: Duration = Duration::from_secs(5);
 
 /// What to ask for on a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +49,7 @@ struct DiskCheck {
     unknown: BTreeSet<BlockId>,
     /// The last of these that was asked for again.
     again: Option<BlockId>,
-    /// The blocks of the last answer if all were bad, and since when they are.
-    doubted: Option<(BTreeSet<BlockId>, Time)>,
+    doubt: Doubt,
     /// The last blocks that were right.
     witnesses: VecDeque<BlockId>,
 }
@@ -102,16 +95,7 @@ impl Check {
     /// Whether what a disk answers is in doubt as a whole, and nothing is concluded: none of its blocks is right.
     pub fn is_in_doubt(&mut self, disk: DiskNumber, verdicts: &[(BlockId, Verdict)], now: Time) -> bool {
         let Some(disk) = self.disks.get_mut(&disk) else { return true };
-        let is_wrong = |(block, verdict): &(BlockId, Verdict)| matches!(verdict, Verdict::Wrong(..)).then_some(*block);
-        let wrong: BTreeSet<BlockId> = verdicts.iter().filter_map(is_wrong).collect();
-        if wrong.is_empty() || verdicts.iter().any(|(_, verdict)| *verdict == Verdict::Right) {
-            disk.doubted = None;
-            return false;
-        }
-        let since = disk.doubted.take().filter(|(blocks, _)| *blocks == wrong).map_or(now, |(_, since)| since);
-        let is_believed = wrong.len() < DOUBTFUL_FROM && now.since(since) >= DOUBT;
-        disk.doubted = Some((wrong, since));
-        !is_believed
+        disk.doubt.is_in_doubt(verdicts, now)
     }
 
     /// Blocks of a disk that were right: if one still is, what the disk answers next is not in doubt.
@@ -180,6 +164,7 @@ impl Check {
 #[cfg(test)]
 mod tests {
     use super::{super::Finding, *};
+    use std::time::Duration;
     use weft_types::{BlockState, StripeId};
 
     const A: DiskNumber = DiskNumber(1);

@@ -8,10 +8,13 @@
 use super::report::{Blame, End, NodeReport, Report};
 use weft_types::{NodeId, Party, Reaction};
 
-/// The node to blame. `None` if nothing failed, a client failed, or the culprit was held back.
+/// The node to blame. `None` if nothing failed, a client failed, the culprit was held back, or blocks are inconsistent.
 pub(super) fn culprit(report: &Report) -> Option<Blame> {
     if let Some((blame, _)) = report.held_up {
         return Some(blame);
+    }
+    if report.inconsistency().is_some() {
+        return None;
     }
     let certain = |node: NodeId| Some(Blame { node, accuser: None });
     // A silent node is to blame without any complaint.
@@ -93,6 +96,17 @@ mod tests {
             met == Some((NodeId(1), Some(NodeId(2)))) || met == Some((NodeId(2), Some(NodeId(1)))),
             "both are possible: {met:?}"
         );
+    }
+
+    #[test]
+    fn no_node_is_to_blame_for_a_check_that_is_not_zero() {
+        let not_zero = Error::corrupt("the blocks are inconsistent").party(node(2));
+        let ends = [(1, failed(Error::replan("reset").party(node(2)))), (2, failed(not_zero.clone()))];
+        let report = report(&ends);
+        assert_eq!((report.inconsistency(), culprit(&report)), (Some(&not_zero), None));
+        let page = not_zero.block(weft_types::BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 1 });
+        let report = self::report(&[(1, Some(End::Done)), (2, failed(page))]);
+        assert_eq!((report.inconsistency(), culprit(&report).map(|it| it.node)), (None, Some(NodeId(2))));
     }
 
     #[test]

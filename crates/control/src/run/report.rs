@@ -171,6 +171,15 @@ impl Report {
         self.nodes.get(&node).is_some_and(|report| report.bad_blocks(node).next().is_some())
     }
 
+    /// The error of a check that was not zero: what its blocks contain is not consistent, although each of their pages is right. It does not
+    /// say which block is wrong.
+    pub fn inconsistency(&self) -> Option<&Error> {
+        let is_sum = |error: &&Error| error.reaction == Reaction::Corrupt && error.block.is_none() && error.link.is_none();
+        self.nodes
+            .iter()
+            .find_map(|(id, node)| node.errors().iter().find(|error| is_sum(error) && error.party == Some(Party::Node(*id))))
+    }
+
     /// The traffic of all disks and sockets.
     pub fn traffic(&self) -> TaskTraffic {
         let add = |sum: TaskTraffic, node: &NodeReport| sum + node.traffic;

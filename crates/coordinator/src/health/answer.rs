@@ -1,7 +1,7 @@
 //! The answer to `weft status`.
 
 use crate::{
-    drain, healer, jobs,
+    drain, healer, jobs, scrub,
     shared::Shared,
     space::{Fits, fits},
 };
@@ -76,6 +76,7 @@ pub(crate) async fn summary(shared: &Shared) -> Result<Summary> {
         cluster: shared.cluster.id.to_string(),
         healing: Some(healer::show(shared)),
         draining: drain::all(shared, &statuses).await?,
+        scrub: Some(scrub::report::status(shared, by_code.iter().map(|(_, of)| of.stripes).sum())),
         total_bytes: space.total_bytes,
         free_bytes: space.free_bytes,
         fits_bytes: space.fits_bytes,

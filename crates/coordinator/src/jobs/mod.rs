@@ -10,6 +10,7 @@ pub(crate) mod conversion;
 pub(crate) mod node_repair;
 pub(crate) mod pressure;
 mod runner;
+pub(crate) mod scrub;
 
 use crate::{
     limit,
@@ -20,6 +21,7 @@ use control::{Control, Live};
 use conversion::ConversionJob;
 use node_repair::NodeRepairJob;
 use runner::{Passes, Runner};
+use scrub::ScrubJob;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -51,7 +53,11 @@ async fn begin(shared: &Arc<Shared>, work: JobWork) -> Result<v1::Job> {
 /// All jobs.
 pub(crate) async fn list(shared: &Arc<Shared>) -> Result<v1::ListJobsReply> {
     let jobs = shared.meta.jobs().await.map_err(|error| shared.meta_error(error))?;
-    Ok(v1::ListJobsReply { jobs: jobs.into_iter().map(|job| show(shared, job)).collect() })
+    let mut jobs: Vec<v1::Job> = jobs.into_iter().map(|job| show(shared, job)).collect();
+    for job in &mut jobs {
+        scrub::add_report(shared, job).await?;
+    }
+    Ok(v1::ListJobsReply { jobs })
 }
 
 /// A job.
@@ -59,7 +65,9 @@ pub(crate) async fn get(shared: &Arc<Shared>, job: u64) -> Result<v1::Job> {
     // Looked up first: a job that ends now has written its final record before it leaves the running ones.
     let control = shared.jobs.control(JobId(job));
     let record = shared.meta.job(JobId(job)).await.map_err(|error| shared.meta_error(error))?;
-    Ok(show_with(shared, record, control))
+    let mut shown = show_with(shared, record, control);
+    scrub::add_report(shared, &mut shown).await?;
+    Ok(shown)
 }
 
 /// Pauses, resumes or cancels a job.
@@ -84,18 +92,19 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
 }
 
 /// The passes of a job, by its kind.
-fn passes(shared: &Arc<Shared>, work: JobWork) -> Box<dyn Passes> {
+fn passes(shared: &Arc<Shared>, id: JobId, work: JobWork) -> Box<dyn Passes> {
     match work {
         JobWork::RepairNode(repair) => Box::new(NodeRepairJob::new(shared, repair, shared.jobs.shares())),
         JobWork::Balance(balance) => Box::new(BalanceJob::new(shared, balance)),
         JobWork::Convert(conversion) => Box::new(ConversionJob::new(shared, conversion)),
+        JobWork::Scrub(scrub) => Box::new(ScrubJob::new(shared, id, scrub)),
     }
 }
 
 /// Runs a job until it or the coordinator ends.
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
     let (converts, kind) = (matches!(job.work, JobWork::Convert(_)), job.work.kind());
-    let mut work = passes(shared, job.work);
+    let mut work = passes(shared, job.id, job.work);
     let live = Live::new(Job::new(job.state, job.progress, work.left_unsaid()));
     let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live), converts, kind });
     shared.jobs.lock().insert(job.id, Arc::clone(&control));
@@ -185,6 +194,6 @@ fn show_with(shared: &Arc<Shared>, job: JobRecord, control: Option<Arc<Control>>
         limited_ms: control.and_then(|control| limit::least_ms(shared, Some((control.converts, control.left_bytes())))),
         ..v1::Job::default()
     };
-    passes(shared, job.work).show(&mut shown);
+    passes(shared, job.id, job.work).show(&mut shown);
     shown
 }

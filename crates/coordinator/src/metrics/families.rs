@@ -91,6 +91,33 @@ pub const FAMILIES: &[Family] = &[
         &["scheme"],
         "Plans of repairs that could not be opened, or of which a node failed. Usually another plan continues the repair.",
     ),
+    // Scrub.
+    Family::gauge(
+        "weft_scrub_period_seconds",
+        &[],
+        "The time in which all stripes are checked once in the background; 0: they are checked only by `weft scrub`.",
+    ),
+    Family::gauge("weft_scrub_began_timestamp_seconds", &[], "When the pass over all stripes that runs began; 0: none runs."),
+    Family::gauge("weft_scrub_last_end_timestamp_seconds", &[], "When the last whole pass ended; 0: there was none."),
+    Family::gauge("weft_scrub_late", &[], "Whether the pass takes longer than the period: 1 or 0."),
+    Family::gauge(
+        "weft_scrub_checked_stripes",
+        &["pass"],
+        "Stripes that were checked in the background, in the `current` pass and in the `last` whole one.",
+    ),
+    Family::gauge("weft_scrub_checked_bytes", &["pass"], "The bytes of blocks that were read for that."),
+    Family::gauge("weft_scrub_wrong_blocks", &["pass"], "Wrong blocks that were found. They are rebuilt."),
+    Family::gauge(
+        "weft_scrub_inconsistent_stripes",
+        &["pass"],
+        "Stripes whose blocks match their recorded checksums and contradict each other. They are not rebuilt: `weft status --json` names them.",
+    ),
+    Family::gauge(
+        "weft_scrub_away_blocks",
+        &["pass"],
+        "Blocks that were not read, because their nodes were down when their stripe had its turn.",
+    ),
+    Family::gauge("weft_scrub_not_checked_stripes", &["pass"], "Stripes that could not be checked yet, and are tried again."),
     // Jobs.
     Family::gauge("weft_job_running", &["job", "kind"], "Whether a job that has not ended runs (1) or is paused (0)."),
     Family::gauge("weft_job_size_blocks", &["job", "kind"], "The whole work of that job."),
@@ -100,7 +127,11 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge("weft_job_left_blocks", &["job", "kind"], "What could not be done of it; some of it may be tried again."),
     Family::gauge("weft_job_left_bytes", &["job", "kind"], "The bytes of that."),
     // Plans.
-    Family::histogram("weft_plan_seconds", &["kind"], "Time to make and prove a plan: for a `read`, a `write` or a `repair`."),
+    Family::histogram(
+        "weft_plan_seconds",
+        &["kind"],
+        "Time to make and prove a plan: for a `read`, a `write`, a `repair` or a `check`.",
+    ),
     Family::counter("weft_plans_refused", &["kind"], "Times that no plan could be made."),
     Family::counter("weft_plans_failed", &["reaction"], "Plans that failed while they ran, by what their first error asks for."),
     Family::counter("weft_plan_busy_waits", &[], "Times that the opening of a plan waited because an agent was busy."),

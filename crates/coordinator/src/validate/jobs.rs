@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use weft_control::{node_repair::usual_concurrency, options::SLICE_BYTES_MAX, schedule::Assigning};
 use weft_proto::v1;
 use weft_schemes::Kind;
-use weft_types::{Balance, ByteSize, Conversion, Error, HelperSelect, NodeId, NodeRepair, PAGE_LEN, Prefer, Result};
+use weft_types::{Balance, ByteSize, Conversion, Error, HelperSelect, NodeId, NodeRepair, PAGE_LEN, Prefer, Result, Scrub};
 
 /// The most stripes of a job that can be asked for at the same time: more would take memory on many nodes and time from
 /// readers.
@@ -25,6 +25,25 @@ pub(crate) fn balance(asked: &v1::BalanceRequest) -> Result<Balance> {
         )));
     }
     Ok(Balance { concurrency })
+}
+
+/// Parses a request to check stripes.
+pub(crate) fn scrub(asked: &v1::ScrubRequest) -> Result<Scrub> {
+    let v1::ScrubRequest { bucket, key, node, concurrency } = asked;
+    match (bucket.is_empty(), key.is_empty()) {
+        (true, true) => {}
+        (_, true) => name("bucket", bucket)?,
+        _ => drop(object(bucket, key)?),
+    }
+    if !bucket.is_empty() && *node > 0 {
+        return Err(Error::invalid("either stripes of a bucket or those of a node can be checked: name only one of them"));
+    }
+    if *concurrency > JOB_CONCURRENCY_MAX {
+        return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be checked at once, not {concurrency}")));
+    }
+    let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let node = Some(NodeId(*node)).filter(|node| node.0 > 0);
+    Ok(Scrub { bucket: some(bucket), key: some(key), node, concurrency: *concurrency })
 }
 
 /// Parses a request to repair a node, with the settings as defaults.
@@ -168,6 +187,25 @@ mod tests {
         refused(v1::RepairNodeRequest { slice_len: 65 << 20, ..asked() }, "at most 64MiB");
         refused(v1::RepairNodeRequest { to_nodes: vec![2, 3], ..asked() }, "cannot go to the node itself");
         refused(v1::RepairNodeRequest { to_nodes: (10..2000).collect(), ..asked() }, "at most 1024 nodes");
+    }
+
+    #[test]
+    fn scrubs() {
+        let asked = |bucket: &str, key: &str, node, concurrency| {
+            scrub(&v1::ScrubRequest { bucket: bucket.into(), key: key.into(), node, concurrency })
+        };
+        let all = Scrub { bucket: None, key: None, node: None, concurrency: 0 };
+        assert_eq!(asked("", "", 0, 0), Ok(all.clone()));
+        assert_eq!(asked("", "", 3, 64), Ok(Scrub { node: Some(NodeId(3)), concurrency: 64, ..all.clone() }));
+        assert_eq!(asked("b", "k/l", 0, 0), Ok(Scrub { bucket: Some("b".into()), key: Some("k/l".into()), ..all }));
+        for (asked, says) in [
+            (asked("b", "", 3, 0), "name only one of them"),
+            (asked("", "", 0, 65), "1 to 64 stripes"),
+            (asked("", "k", 0, 0), "bucket"),
+        ] {
+            let message = asked.unwrap_err().message;
+            assert!(message.contains(says), "{message}");
+        }
     }
 
     #[test]

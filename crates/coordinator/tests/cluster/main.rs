@@ -29,6 +29,7 @@ mod repairs;
 mod reserve;
 mod restarts;
 mod returned;
+mod scrub;
 mod slow_net;
 mod small;
 mod world;

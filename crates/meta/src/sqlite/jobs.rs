@@ -1,6 +1,6 @@
 //! Operators' jobs.
 
-use super::policies;
+use super::{policies, scrubs};
 use crate::{
     ENDED_JOBS_MAX, MetaError, Result,
     jobs::{left_shortened, shortened, subject},
@@ -98,7 +98,7 @@ fn prune(tx: &Transaction<'_>) -> Result<()> {
     let ended = "state NOT IN ('running', 'paused')";
     let kept = format!("SELECT id FROM jobs WHERE {ended} ORDER BY changed_ms DESC, id DESC LIMIT ?1");
     tx.execute(&format!("DELETE FROM jobs WHERE {ended} AND id NOT IN ({kept})"), [ENDED_JOBS_MAX])?;
-    Ok(())
+    scrubs::prune(tx)
 }
 
 /// A job's row before its texts and blobs are decoded.

@@ -19,6 +19,7 @@ mod policies;
 mod puts;
 mod rows;
 mod schema;
+mod scrubs;
 
 pub use backup::backup;
 pub use mode::MetaMode;
@@ -34,12 +35,11 @@ use std::{
 };
 use weft_types::{
     BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, Span, StripeId, StripeRecord, UploadId,
+    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, Span, StripeId, StripeRecord, UploadId,
 };
 
 /// The longest wait for another process's transaction.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
-
 /// Statements that stay prepared.
 const STATEMENTS_MAX: usize = 128;
 
@@ -488,5 +488,13 @@ impl Meta for SqliteMeta {
 
     async fn set_job_progress(&self, epoch: Epoch, job: JobId, progress: JobProgress, now_ms: u64) -> Result<JobRecord> {
         self.write(epoch, move |tx| jobs::set_progress(tx, job, progress, now_ms)).await
+    }
+
+    async fn scrub(&self, job: Option<JobId>) -> Result<ScrubRecord> {
+        self.read(move |tx| scrubs::get(tx, job)).await
+    }
+
+    async fn set_scrub(&self, epoch: Epoch, job: Option<JobId>, record: ScrubRecord) -> Result<()> {
+        self.write(epoch, move |tx| scrubs::set(tx, job, &record)).await
     }
 }

@@ -19,6 +19,7 @@ macro_rules! back_to_schema_11 {
     UPDATE nodes SET up = state = 'up';
     ALTER TABLE nodes DROP COLUMN state;
     ALTER TABLE nodes DROP COLUMN since_ms;
+    DROP TABLE scrubs;
     ALTER TABLE nodes DROP COLUMN draining;
     ALTER TABLE disks DROP COLUMN draining;
     ALTER TABLE nodes DROP COLUMN came_back;

@@ -9,7 +9,8 @@ use std::path::Path;
 use weft_meta::*;
 use weft_types::{
     Amount, BlockState, Epoch, HelperSelect, Home, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork,
-    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeId, NodeRepair, NodeState, Prefer, StripeLayout, StripeRecord,
+    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeId, NodeRepair, NodeState, Prefer, Scrub, ScrubPlace, ScrubRecord,
+    StripeLayout, StripeRecord,
 };
 
 fn repair(node: u32) -> JobWork {
@@ -134,6 +135,37 @@ async fn jobs_that_ended_long_ago_are_forgotten_and_their_numbers_are_nobody_els
     assert_eq!((jobs[0].id, jobs[1].id, jobs[2].id), (long, paused, JobId(2 + 5 + 2)), "the oldest were not pruned");
     let last = jobs.last().unwrap().id;
     assert_eq!(meta.create_job(epoch, repair(3), 1).await.unwrap().id, JobId(last.0 + 1));
+}
+
+#[tokio::test]
+async fn how_far_scrubs_are_is_kept_and_goes_with_their_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let meta = fresh(dir.path());
+    let epoch = prepare(&meta).await;
+    assert_eq!(meta.scrub(None).await.unwrap(), ScrubRecord::default());
+    let scrub = |bucket: &str| JobWork::Scrub(Scrub { bucket: Some(bucket.into()), key: None, node: None, concurrency: 0 });
+    let job = meta.create_job(epoch, scrub("a"), 1).await.unwrap().id;
+    assert!(meta.create_job(epoch, scrub("a"), 1).await.is_err(), "the same stripes at the same time");
+    let other = meta.create_job(epoch, scrub("b"), 1).await.unwrap().id;
+    let far = |stripe| ScrubRecord { place: ScrubPlace { key: "k".into(), stripe }, ..ScrubRecord::default() };
+    for (of, stripe) in [(None, 3), (Some(job), 4), (Some(other), 5), (None, 6)] {
+        meta.set_scrub(epoch, of, far(stripe)).await.unwrap();
+    }
+    drop(meta);
+    let meta = fresh(dir.path());
+    for (of, stripe) in [(None, 6), (Some(job), 4), (Some(other), 5)] {
+        assert_eq!(meta.scrub(of).await.unwrap(), far(stripe));
+    }
+    meta.set_job_state(epoch, job, JobState::Done, None, 2).await.unwrap();
+    assert_eq!(meta.scrub(Some(job)).await.unwrap(), far(4), "it is still shown");
+    for at in 10..u64::from(ENDED_JOBS_MAX) + 10 {
+        let ended = meta.create_job(epoch, repair(3), at).await.unwrap().id;
+        meta.set_job_state(epoch, ended, JobState::Failed, None, at).await.unwrap();
+    }
+    meta.set_scrub(epoch, Some(job), far(7)).await.unwrap();
+    assert_eq!(meta.scrub(Some(job)).await.unwrap(), ScrubRecord::default(), "the job was dropped");
+    assert_eq!(meta.scrub(Some(other)).await.unwrap(), far(5));
+    assert_eq!(meta.scrub(None).await.unwrap(), far(6));
 }
 
 #[tokio::test]

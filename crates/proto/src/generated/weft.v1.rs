@@ -618,12 +618,27 @@ pub struct ListBlocksReply {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckBlocksRequest {
-    /// postcard of BlockId; at most 1000
+    /// postcard of BlockId; at most 1000, and only one with `read`
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub blocks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
     /// the disk that should have them
     #[prost(string, tag = "2")]
     pub disk: ::prost::alloc::string::String,
+    /// also reads bytes of the block, with the precedence of a scrub
+    #[prost(message, optional, tag = "3")]
+    pub read: ::core::option::Option<ReadContent>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadContent {
+    /// the number of the first MiB
+    #[prost(uint32, tag = "1")]
+    pub first_unit: u32,
+    /// MiB; 1 to 64
+    #[prost(uint32, tag = "2")]
+    pub units_max: u32,
+    /// after this time it begins no further one
+    #[prost(uint32, tag = "3")]
+    pub within_ms: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckBlocksReply {
@@ -631,7 +646,7 @@ pub struct CheckBlocksReply {
     #[prost(message, repeated, tag = "1")]
     pub blocks: ::prost::alloc::vec::Vec<CheckedBlock>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckedBlock {
     /// 0: it cannot be said now, 1: there, 2: on none of the node's disks, 3: damaged
     #[prost(uint32, tag = "1")]
@@ -642,6 +657,12 @@ pub struct CheckedBlock {
     /// if it is not
     #[prost(string, tag = "3")]
     pub why: ::prost::alloc::string::String,
+    /// CRC32C of each MiB that was read, of the bytes on the disk
+    #[prost(fixed32, repeated, tag = "4")]
+    pub read: ::prost::alloc::vec::Vec<u32>,
+    /// if only these bytes are damaged: they do not match the sidecar, or cannot be read
+    #[prost(message, repeated, tag = "5")]
+    pub corrupt: ::prost::alloc::vec::Vec<SpanMessage>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QuarantineRequest {
@@ -708,6 +729,101 @@ pub struct QuarantinedDisk {
     pub damaged_blocks: u64,
     #[prost(uint64, tag = "7")]
     pub damaged_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScrubRequest {
+    /// empty: all
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    /// empty: all of the bucket
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    /// only stripes with a block on it; 0: any. Not with a bucket
+    #[prost(uint32, tag = "3")]
+    pub node: u32,
+    /// stripes at the same time; 0: by the number of nodes
+    #[prost(uint32, tag = "4")]
+    pub concurrency: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScrubTally {
+    /// that were checked
+    #[prost(uint64, tag = "1")]
+    pub stripes: u64,
+    /// of them that were read to the end
+    #[prost(uint64, tag = "2")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// found
+    #[prost(uint64, tag = "4")]
+    pub wrong_blocks: u64,
+    /// whose blocks match their recorded checksums and contradict each other
+    #[prost(uint64, tag = "5")]
+    pub inconsistent_stripes: u64,
+    /// known to be lost or corrupt, so not read
+    #[prost(uint64, tag = "6")]
+    pub lacking_blocks: u64,
+    /// not read, because their nodes are down
+    #[prost(uint64, tag = "7")]
+    pub away_blocks: u64,
+    /// could not be checked yet
+    #[prost(uint64, tag = "8")]
+    pub not_checked_stripes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WrongBlock {
+    /// bucket/key; empty: unknown
+    #[prost(string, tag = "1")]
+    pub object: ::prost::alloc::string::String,
+    /// its number in the object
+    #[prost(uint64, tag = "2")]
+    pub stripe: u64,
+    /// absent: it is not known which block is wrong
+    #[prost(uint32, optional, tag = "3")]
+    pub index: ::core::option::Option<u32>,
+    #[prost(uint32, tag = "4")]
+    pub copy: u32,
+    #[prost(uint32, tag = "5")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "6")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "7")]
+    pub why: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScrubReport {
+    #[prost(message, optional, tag = "1")]
+    pub tally: ::core::option::Option<ScrubTally>,
+    /// the first ones
+    #[prost(message, repeated, tag = "2")]
+    pub wrong: ::prost::alloc::vec::Vec<WrongBlock>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScrubStatus {
+    /// in which all is checked; 0: only on request
+    #[prost(uint64, tag = "1")]
+    pub period_ms: u64,
+    /// of the pass that runs, milliseconds since 1970; 0: none runs
+    #[prost(uint64, tag = "2")]
+    pub began_ms: u64,
+    /// of that pass
+    #[prost(message, optional, tag = "3")]
+    pub report: ::core::option::Option<ScrubReport>,
+    /// of all objects
+    #[prost(uint64, tag = "4")]
+    pub stripes: u64,
+    /// of the last whole pass; 0: there was none
+    #[prost(uint64, tag = "5")]
+    pub last_began_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub last_ended_ms: u64,
+    #[prost(message, optional, tag = "7")]
+    pub last_report: ::core::option::Option<ScrubReport>,
+    /// the pass takes longer than the period
+    #[prost(bool, tag = "8")]
+    pub late: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BalanceRequest {
@@ -1206,6 +1322,8 @@ pub struct HealthReply {
     /// nodes and disks that are being drained
     #[prost(message, repeated, tag = "30")]
     pub draining: ::prost::alloc::vec::Vec<Draining>,
+    #[prost(message, optional, tag = "31")]
+    pub scrub: ::core::option::Option<ScrubStatus>,
 }
 /// What the cluster does by itself about bad blocks.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2261,7 +2379,7 @@ pub struct ListJobsReply {
 pub struct Job {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// repair-node, convert, balance
+    /// repair-node, convert, balance, scrub
     #[prost(string, tag = "2")]
     pub kind: ::prost::alloc::string::String,
     /// running, paused, done, failed, cancelled
@@ -2309,6 +2427,12 @@ pub struct Job {
     /// likewise
     #[prost(message, optional, tag = "18")]
     pub balance: ::core::option::Option<BalanceRequest>,
+    /// likewise
+    #[prost(message, optional, tag = "19")]
+    pub scrub: ::core::option::Option<ScrubRequest>,
+    /// what such a job has checked and found
+    #[prost(message, optional, tag = "20")]
+    pub scrubbed: ::core::option::Option<ScrubReport>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobAmount {
@@ -4740,6 +4864,25 @@ pub mod weft_client {
                 .insert(GrpcMethod::new("weft.v1.Weft", "ExplainBalance"));
             self.inner.unary(req, path, codec).await
         }
+        /// Starts a job that checks stripes now: it reads all their blocks.
+        pub async fn scrub(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ScrubRequest>,
+        ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/Scrub");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Scrub"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The stripes that lack blocks, page by page.
         pub async fn list_damage(
             &mut self,
@@ -5019,6 +5162,11 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::BalanceRequest>,
         ) -> std::result::Result<tonic::Response<super::BalancePlan>, tonic::Status>;
+        /// Starts a job that checks stripes now: it reads all their blocks.
+        async fn scrub(
+            &self,
+            request: tonic::Request<super::ScrubRequest>,
+        ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status>;
         /// The stripes that lack blocks, page by page.
         async fn list_damage(
             &self,
@@ -6906,6 +7054,49 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ExplainBalanceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/Scrub" => {
+                    #[allow(non_camel_case_types)]
+                    struct ScrubSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::ScrubRequest>
+                    for ScrubSvc<T> {
+                        type Response = super::Job;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ScrubRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::scrub(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ScrubSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

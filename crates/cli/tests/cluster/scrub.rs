@@ -1,0 +1,104 @@
+//! Bit rot is found and repaired while clients read, on real processes.
+
+use crate::harness::{Cluster, Setup, bytes, path, wait_for};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::PathBuf,
+    process::Stdio,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    thread,
+};
+use weft_types::BlockId;
+
+const OBJECTS: usize = 200;
+const FLIPS: usize = 1000;
+const HEALS: [(&str, &str); 1] = [("WEFT_COORDINATOR_AUTO_REPAIR", "true")];
+
+/// Flips random bytes of two blocks of each stripe, which is as much as its code can lose. Returns the files.
+fn rot(cluster: &Cluster) -> BTreeSet<PathBuf> {
+    let mut stripes: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+    for file in cluster.files() {
+        if let Some(block) = file.file_name().and_then(|name| name.to_str()?.parse::<BlockId>().ok()) {
+            stripes.entry(block.stripe.0).or_default().push(file);
+        }
+    }
+    assert_eq!(stripes.len(), OBJECTS);
+    let random = bytes(FLIPS * 8, 5);
+    let (mut damaged, mut flips) = (BTreeSet::new(), random.chunks_exact(8));
+    'all: loop {
+        for (stripe, blocks) in &stripes {
+            let Some(draw) = flips.next().map(|it| u64::from_le_bytes(it.try_into().unwrap())) else { break 'all };
+            let victim = &blocks[(stripe + draw % 2) as usize % blocks.len()];
+            let file = File::options().read(true).write(true).open(victim).unwrap();
+            let at = (draw >> 8) % file.metadata().unwrap().len();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            // Never back to what it was.
+            file.write_all_at(&[byte[0].wrapping_add(1)], at).unwrap();
+            damaged.insert(victim.clone());
+        }
+    }
+    damaged
+}
+
+#[test]
+fn a_thousand_flipped_bytes_are_found_in_one_pass_and_repaired_while_clients_read() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(8) }.with(&HEALS).up();
+    let contents: Vec<Vec<u8>> = (0..OBJECTS).map(|number| bytes(40_000, number as u64)).collect();
+    let dir = cluster.file("objects");
+    fs::create_dir(&dir).unwrap();
+    for (number, content) in contents.iter().enumerate() {
+        fs::write(dir.join(format!("o{number}")), content).unwrap();
+    }
+    let coding = ["--code", "rs(4,2)", "--block-size", "16KiB", "--cell-size", "4KiB"];
+    cluster.weft(["put", "--recursive", path(&dir), "default/rot"].iter().chain(&coding)).ok();
+    let damaged = rot(&cluster);
+    assert!(damaged.len() > OBJECTS, "{}", damaged.len());
+
+    let (stop, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let report = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                let number = reads.fetch_add(1, Relaxed) * 7 % OBJECTS;
+                let got = cluster.weft(["get", &format!("default/rot/o{number}"), "-"]).ok();
+                assert!(got.stdout == contents[number], "o{number}: wrong bytes were read");
+            }
+        });
+        let ended = cluster.start(["scrub", "default", "--concurrency", "16", "--json"], Stdio::null()).end();
+        let code = ended.status.code();
+        // All that was damaged is replaced, whether the scrub or a read found it.
+        wait_for("all damaged blocks to be replaced", || damaged.iter().all(|file| !file.exists()));
+        wait_for("`weft status` to exit with 0", || cluster.weft(["status"]).status.code() == Some(0));
+        stop.store(true, Relaxed);
+        assert!(matches!(code, Some(0 | 8 | 9)), "{code:?}: {}", ended.stderr);
+        serde_json::from_slice::<serde_json::Value>(&ended.stdout).unwrap()
+    });
+    assert_eq!(
+        (&report["state"], &report["stripes"], &report["inconsistent_stripes"]),
+        (&"done".into(), &OBJECTS.into(), &0.into())
+    );
+    let (wrong, found) = (&report["wrong"][0], report["wrong_blocks"].as_u64().unwrap());
+    // Reads find some of them first.
+    assert!(found as usize <= damaged.len() && found as usize > damaged.len() / 8, "{found} of {}", damaged.len());
+    assert!(
+        wrong["object"].as_str().unwrap().starts_with("default/rot/o") && wrong["node"].as_str().unwrap().starts_with("node-")
+    );
+    assert!(reads.load(Relaxed) > 3);
+
+    let again = cluster.weft(["scrub", "default/rot/o7"]).ok().text().to_owned();
+    assert!(
+        again.contains("scrub of default/rot/o7: done, 1 of 1 stripes checked") && again.contains("nothing wrong"),
+        "{again}"
+    );
+    let all = cluster.weft(["scrub", "--json"]).ok().json();
+    assert_eq!((&all["wrong_blocks"], &all["lacking_blocks"], &all["stripes"]), (&0.into(), &0.into(), &OBJECTS.into()), "{all}");
+    for (number, content) in contents.iter().enumerate().step_by(40) {
+        cluster.expect(&format!("default/rot/o{number}"), content, &[]);
+    }
+    cluster.weft(["scrub", "nowhere"]).refused(3, &["nowhere"]);
+    cluster.weft(["scrub", "--node", "node-99"]).refused(3, &["node-99"]);
+    let told = cluster.weft(["status"]).ok().text().to_owned();
+    assert!(told.contains("scrub: "), "{told}");
+}

@@ -1,0 +1,115 @@
+//! How far a scrub is: what the next coordinator continues with, and what has been found.
+
+use super::{End, Outcome};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_types::{SCRUB_AGAIN_MAX, SCRUB_WRONG_MAX, ScrubPass, ScrubPlace, ScrubRecord, StripeId};
+
+/// A stripe that is being checked.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// How far a scrub is. Stripes begin in order and end in any; the place is behind the last one before which all have ended.
+#[derive(Debug, Default)]
+pub struct Progress {
+    record: ScrubRecord,
+    /// Stripes that are being checked or that ended before an earlier one: where each is, and whether it has ended.
+    begun: BTreeMap<u64, (ScrubPlace, bool)>,
+    next: u64,
+}
+
+impl Progress {
+    /// Continues what is recorded.
+    pub fn new(record: ScrubRecord) -> Self {
+        Self { record, begun: BTreeMap::new(), next: 0 }
+    }
+
+    /// What is to be recorded: whatever is not in it is checked again by the next coordinator.
+    pub fn record(&self) -> &ScrubRecord {
+        &self.record
+    }
+
+    /// The check of the next stripe begins. `place`: where a scrub continues behind it.
+    pub fn begin(&mut self, place: ScrubPlace) -> Ticket {
+        let ticket = self.next;
+        self.next += 1;
+        self.begun.insert(ticket, (place, false));
+        Ticket(ticket)
+    }
+
+    /// The check of a stripe has ended. Returns how many new findings there are.
+    pub fn ended(&mut self, ticket: &Ticket, stripe: StripeId, outcome: &Outcome) -> usize {
+        let found = self.count(stripe, outcome);
+        if let Some((_, ended)) = self.begun.get_mut(&ticket.0) {
+            *ended = true;
+        }
+        while let Some(first) = self.begun.first_entry().filter(|first| first.get().1) {
+            self.record.place = first.remove().0;
+        }
+        found
+    }
+
+    /// The check of a stripe that could not be checked before has ended. Returns how many new findings there are.
+    pub fn repeated(&mut self, stripe: StripeId, outcome: &Outcome) -> usize {
+        self.count(stripe, outcome)
+    }
+
+    /// Whether stripes are being checked for the first time.
+    pub fn is_under_way(&self) -> bool {
+        !self.begun.is_empty()
+    }
+
+    fn count(&mut self, stripe: StripeId, outcome: &Outcome) -> usize {
+        let ScrubRecord { tally, again, wrong, .. } = &mut self.record;
+        let known: BTreeSet<_> = wrong.iter().map(|it| (it.object.clone(), it.stripe, it.block)).collect();
+        let mut found = 0;
+        for it in outcome.wrong.iter().filter(|it| !known.contains(&(it.object.clone(), it.stripe, it.block))) {
+            found += 1;
+            match it.block {
+                Some(_) => tally.wrong_blocks += 1,
+                None => tally.inconsistent_stripes += 1,
+            }
+            if wrong.len() < SCRUB_WRONG_MAX {
+                wrong.push(it.clone());
+            }
+        }
+        match &outcome.end {
+            End::Again(_) if again.contains(&stripe) => {}
+            End::Again(_) if again.len() < SCRUB_AGAIN_MAX => again.push(stripe),
+            End::Again(_) => tally.skipped_stripes += 1,
+            End::Checked | End::Gone => again.retain(|it| *it != stripe),
+        }
+        if outcome.end == End::Checked {
+            tally.stripes += 1;
+            tally.blocks += outcome.blocks;
+            tally.bytes = tally.bytes.saturating_add(outcome.bytes);
+            tally.lacking_blocks += outcome.lacking;
+            tally.away_blocks += outcome.away;
+        }
+        found
+    }
+
+    /// When the next pass begins, milliseconds since 1970; `None` while one runs.
+    pub fn next_pass_ms(&self, period_ms: u64) -> Option<u64> {
+        let last = self.record.last.as_ref().map_or(0, |last| last.began_ms.saturating_add(period_ms));
+        (self.record.began_ms == 0).then_some(last)
+    }
+
+    /// A pass begins.
+    pub fn begin_pass(&mut self, now_ms: u64) {
+        self.record = ScrubRecord { began_ms: now_ms.max(1), last: self.record.last.take(), ..ScrubRecord::default() };
+    }
+
+    /// Whether the pass is over, once all stripes have had their turn: those that cannot be checked are tried until the period ends.
+    pub fn may_end(&self, period_ms: u64, now_ms: u64) -> bool {
+        let is_late = now_ms >= self.record.began_ms.saturating_add(period_ms);
+        self.record.began_ms > 0 && !self.is_under_way() && (self.record.again.is_empty() || is_late)
+    }
+
+    /// The pass ends.
+    pub fn end_pass(&mut self, now_ms: u64) {
+        let ScrubRecord { began_ms, mut tally, wrong, again, .. } = std::mem::take(&mut self.record);
+        tally.skipped_stripes = tally.skipped_stripes.saturating_add(again.len() as u64);
+        let last = ScrubPass { began_ms, ended_ms: now_ms, tally, wrong };
+        self.record.last = Some(last);
+    }
+}
