@@ -56,6 +56,7 @@ fn names_follow_the_conventions() {
             "node",
             "operation",
             "outcome",
+            "pass",
             "queue",
             "rack",
             "reaction",
