@@ -58,6 +58,7 @@ pub mod options;
 pub mod orphans;
 pub mod placement;
 pub mod planning;
+pub mod pressure;
 pub mod put;
 pub mod read;
 pub mod rebuild;

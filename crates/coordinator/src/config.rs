@@ -111,6 +111,9 @@ pub struct CoordinatorConfig {
     /// may use it. `auto`: the share of the largest node in all, and nothing if every stripe has a block on every node or if nodes share a file
     /// system. `off`: nothing. `15%`: this share, always.
     pub rebuild_reserve: RebuildReserve,
+    /// Whether `weft balance` begins by itself when puts may fill less than a tenth of a disk, while they may fill a fifth of all disks
+    /// together. At most once in six hours.
+    pub auto_balance: bool,
     /// Share of each disk that conversions leave free for puts, in addition to `disk_reserve` and `rebuild_reserve`; below 100. A conversion waits if too few
     /// nodes have more free space.
     pub conversion_free_percent: u32,
@@ -158,6 +161,7 @@ impl Default for CoordinatorConfig {
             default_failure_domain: "rack".into(),
             disk_reserve: ByteSize(64 << 20),
             rebuild_reserve: RebuildReserve::Auto,
+            auto_balance: true,
             conversion_free_percent: 10,
             conversion_restart_ms: 300_000,
             scrub_period_ms: 30 * 86_400_000,

@@ -153,6 +153,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
         jobs::go_on(&shared).await?;
+        tokio::spawn(until_stopped(stopped.clone(), jobs::pressure::run(Arc::clone(&shared))));
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));

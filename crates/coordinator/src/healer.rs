@@ -101,7 +101,7 @@ fn end(shared: &Shared, schedule: &mut Schedule<'_>, done: &mut Vec<Done>) {
 }
 
 /// Judges the nodes, and declares some of them lost.
-async fn judge(shared: &Shared) {
+pub(crate) async fn judge(shared: &Shared) {
     let _turn = shared.healer.judging.lock().await;
     judge_in_turn(shared).await;
 }

@@ -93,9 +93,12 @@ fn of_nodes(all: &mut Figures, statuses: &[MemberStatus]) {
     for status in statuses {
         *states.entry(crate::show::state(status).name()).or_default() += 1;
         all.add("weft_node_up", [&*status.record.name, &*status.record.rack], status.up);
+        // A disk that was replaced and its successor may have the same path.
+        let mut failed: BTreeMap<&str, bool> = BTreeMap::new();
         for disk in &status.record.disks {
-            all.add("weft_disk_failed", [&*status.record.name, &*disk.path], disk.failed);
+            *failed.entry(&disk.path).or_default() |= disk.failed;
         }
+        failed.into_iter().for_each(|(path, failed)| all.add("weft_disk_failed", [&*status.record.name, path], failed));
     }
     states.into_iter().for_each(|(state, nodes)| all.add("weft_nodes", [state], nodes));
 }

@@ -304,7 +304,13 @@ impl v1::weft_server::Weft for WeftService {
     async fn remove_node(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::DepartureReply>, Status> {
         let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { departures::remove_node(&shared, &asked).await }).await)
+        let remove = async move {
+            let removed = departures::remove_node(&shared, &asked).await?;
+            // Otherwise its silence would still be told for a moment.
+            healer::judge(&shared).await;
+            Ok(removed)
+        };
+        answer(to_the_end(remove).await)
     }
 
     async fn balance(&self, request: Request<v1::BalanceRequest>) -> Result<Response<v1::Job>, Status> {

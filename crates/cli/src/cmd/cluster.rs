@@ -97,15 +97,21 @@ struct Status {
     dir: Option<PathBuf>,
 }
 
-/// Stop the cluster's processes; stored data is kept
+/// Stop the cluster's processes, or some of them; stored data is kept
+///
+/// `weft cluster up` starts them again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft cluster down --dir weft-cluster
+  weft cluster down node-03 node-04
 
 EXIT CODES
-  0 no process of the cluster is running   1 a process did not stop   3 no cluster in DIR")]
+  0 none of these processes is running   1 a process did not stop   3 no cluster in DIR, or no such node")]
 struct Down {
+    /// Only the agents of these nodes, or `coordinator`
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
     /// Directory of the cluster; also WEFT_CLUSTER
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -127,7 +133,8 @@ impl Cluster {
                 let dir = directory(down.dir, options)?;
                 let cluster = LocalCluster::open(&dir)?;
                 let _lock = LocalCluster::lock(&dir)?;
-                let stopped = Stopped { dir: cluster.dir().to_owned(), stopped: cluster.stop()? };
+                let stopped = if down.nodes.is_empty() { cluster.stop()? } else { cluster.stop_some(&down.nodes)? };
+                let stopped = Stopped { dir: cluster.dir().to_owned(), stopped };
                 let text = |it: &Stopped| match it.stopped {
                     0 => "no process was running".to_owned(),
                     1 => "stopped 1 process".to_owned(),

@@ -183,7 +183,24 @@ impl LocalCluster {
 
     /// Stops all processes, agents first and the coordinator last. Returns their number.
     pub fn stop(&self) -> Result<usize> {
-        let (coordinator, agents): (Vec<_>, Vec<_>) = self.processes()?.into_iter().partition(|(name, _)| name == COORDINATOR);
+        self.stop_those(|_| true)
+    }
+
+    /// Stops the processes of these names. Returns the number of those that were running.
+    pub fn stop_some(&self, names: &[String]) -> Result<usize> {
+        let is_known = |name: &String| name == COORDINATOR || self.nodes.contains(name);
+        if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+            let dir = self.dir.display();
+            return Err(Error::not_found(format!(
+                "there is no node '{unknown}' in {dir}: `weft node ls` lists the nodes; the coordinator is '{COORDINATOR}'"
+            )));
+        }
+        self.stop_those(|name| names.iter().any(|asked| asked == name))
+    }
+
+    fn stop_those(&self, is_asked: impl Fn(&str) -> bool) -> Result<usize> {
+        let asked = self.processes()?.into_iter().filter(|(name, _)| is_asked(name));
+        let (coordinator, agents): (Vec<_>, Vec<_>) = asked.partition(|(name, _)| name == COORDINATOR);
         let (mut stopped, mut left) = (0, Vec::new());
         for group in [agents, coordinator] {
             for (name, _) in group.iter().filter(|(_, process)| process.is_none()) {

@@ -35,6 +35,10 @@ fn what_is_stored_survives_down_and_up() {
     assert!(up_again.text().contains("7 of 7 nodes are up"), "{}", up_again.text());
     cluster.weft(["cluster", "up", "--nodes", "8"]).refused(2, &["has 7 nodes, not 8"]);
     let pid = cluster.pid("coordinator");
+    cluster.weft(["cluster", "down", "node-99"]).refused(3, &["'node-99'", "weft node ls"]);
+    assert_eq!(cluster.json(&["cluster", "down", "node-02", "node-03"])["stopped"], 2);
+    cluster.wait_for_state(&["node-02", "node-03"], "down");
+    cluster.up().ok();
     assert_eq!(cluster.json(&["cluster", "down"])["stopped"], 8);
     assert!(!std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "the coordinator is still running");
     cluster.weft(["ls", "photos"]).refused(4, &["is the cluster up?"]);

@@ -131,7 +131,12 @@ impl Cluster {
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
-        self.root.path().join("cluster")
+        self.root.path().join("weft-cluster")
+    }
+
+    /// The settings of its daemons, as environment variables.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.settings.iter().copied()
     }
 
     /// A file or directory beside the cluster.
@@ -149,7 +154,7 @@ impl Cluster {
     fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = weft_command();
         command.arg("--cluster").arg(self.dir()).args(args);
-        command.envs(self.settings.iter().copied());
+        command.envs(self.settings());
         command
     }
 

@@ -1,6 +1,7 @@
 //! A gate in front of the agents that a test opens and closes: transfers stop in their middle for as long as the test needs, on any
 //! machine.
 
+use crate::harness::wait_for;
 use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -40,6 +41,16 @@ impl Links {
     pub(crate) fn let_pass(&self, bytes: usize) {
         *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         self.0.more.notify_all();
+    }
+
+    /// Lets some bytes pass, and some more, until what is waited for is there; then nothing. However much comes first to other agents, what
+    /// the test waits for comes too.
+    pub(crate) fn let_pass_until(&self, what: &str, some: usize, mut is_there: impl FnMut() -> bool) {
+        wait_for(what, || {
+            let is_there = is_there();
+            self.let_pass(if is_there { 0 } else { some });
+            is_there
+        });
     }
 
     /// Everything passes, including what waits.

@@ -10,6 +10,7 @@ mod corruption;
 mod departures;
 mod disks;
 mod garbage;
+mod handbook;
 mod harness;
 mod healing;
 mod health;

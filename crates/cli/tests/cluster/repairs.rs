@@ -1,6 +1,6 @@
 //! Repairs during which a node dies or stalls.
 
-use crate::harness::{Block, Cluster, Ended, Running, Setup, bytes, texts, wait_for};
+use crate::harness::{Block, Cluster, Ended, Running, Setup, bytes, texts};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, process::Stdio};
 
@@ -49,10 +49,10 @@ impl Repair {
 
     /// Begins to rebuild block 0 at `to`, and waits until a part of it has arrived. The gate stops the rest.
     fn repair_half(&self, to: &str) -> Running {
-        // Three helpers and the target receive a part.
-        self.cluster.links.let_pass(BLOCK as usize);
+        self.cluster.links.let_pass(0);
         let repair = self.repair(&["--to", to]);
-        wait_for("the middle of a repair", || self.cluster.has_written(to, BLOCK / 8));
+        let links = &self.cluster.links;
+        links.let_pass_until("the middle of a repair", 64 << 10, || self.cluster.has_written(to, BLOCK / 8));
         repair
     }
 
@@ -111,10 +111,10 @@ fn a_target_that_was_killed_is_replaced_or_named() {
     assert_eq!((repair.cluster.blocks("data")[0].generation, repair.cluster.stat("data")["version"].as_u64()), (1, Some(1)));
     repair.cluster.expect("data", &repair.content, &[]);
 
-    repair.cluster.links.let_pass(BLOCK as usize);
+    repair.cluster.links.let_pass(0);
     let running = repair.repair(&[]);
     let mut to = None;
-    wait_for("a target", || {
+    repair.cluster.links.let_pass_until("a target", 64 << 10, || {
         let alive = repair.cluster.nodes().into_iter().filter(|node| *node != repair.free[0]);
         to = alive.into_iter().find(|node| repair.cluster.has_written(node, BLOCK / 8));
         to.is_some()

@@ -128,12 +128,13 @@ impl Queue {
     /// Forgets stripes that have no bad blocks any more, and rests that are over. To be called now and then.
     pub fn tidy(&mut self, tally: &Tally, scope: &Scope, now: Time) {
         self.settling.retain(|stripe, settling| !settling.is_over(*stripe, tally, now));
-        self.waiting.retain(|stripe, _| tally.has(*stripe));
-        let tried = &mut self.tried;
+        let (tried, waiting) = (&mut self.tried, &mut self.waiting);
+        waiting.retain(|stripe, _| tally.has(*stripe));
         self.wrong.retain(|stripe, condition| {
             let is_same = tally.condition(*stripe) == Some(condition);
             if !is_same {
                 tried.done(stripe);
+                waiting.remove(stripe);
             }
             is_same
         });
@@ -152,17 +153,19 @@ impl Queue {
         let (chosen, settling) = (&self.chosen, &self.settling);
         let settles = |stripe: StripeId| settling.get(&stripe).is_some_and(|settling| !settling.is_over(stripe, tally, now));
         let is_busy = |stripe: StripeId| chosen.contains_key(&stripe) || settles(stripe);
-        let mut next = self.held.probes(tally, open.div_ceil(2), |condition| is_due(condition, scope), is_busy, now);
-        let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
-        let mut fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
         // What is lost later must find places, however long moves take.
         let moving = chosen.values().filter(|it| it.condition.blocks.is_whole()).count();
         let mut moves = (places / MOVES_PART).max(1).saturating_sub(moving);
-        fresh.retain(|stripe| {
+        let mut may = |stripe: &StripeId| {
             let may = tally.lacks(*stripe) || moves > 0;
             moves = moves.saturating_sub(usize::from(!tally.lacks(*stripe)));
             may
-        });
+        };
+        let mut next = self.held.probes(tally, open.div_ceil(2), |condition| is_due(condition, scope), is_busy, now);
+        next.retain(&mut may);
+        let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
+        let mut fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
+        fresh.retain(may);
         if !self.working && fresh.iter().any(|stripe| !self.waiting.contains_key(stripe)) {
             self.working = true;
             self.progress = Progress { begun: Some(now), ..Progress::default() };
@@ -234,7 +237,9 @@ impl Queue {
 
     /// Nodes or disks have come or gone: what waits is tried again. This does not change recorded checksums.
     pub fn try_again(&mut self) {
-        self.wrong.retain(|_, condition| !condition.blocks.is_whole());
+        let waiting = &self.waiting;
+        let has_wrong_checksums = |stripe: &StripeId| waiting.get(stripe).is_some_and(|(wait, _)| *wait == Wait::Checksums);
+        self.wrong.retain(|stripe, condition| !condition.blocks.is_whole() || has_wrong_checksums(stripe));
         self.tried.retain(|stripe| self.wrong.contains_key(stripe));
         self.held.clear();
     }

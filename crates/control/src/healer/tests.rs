@@ -388,7 +388,34 @@ fn a_stripe_whose_rebuilt_blocks_are_always_wrong_is_tried_seldom_until_it_loses
     let now = 6 * 3_600;
     tally.set(StripeId(3), Some(survives(Some(0))));
     queue.tidy(&tally, &WORK, at(now));
+    assert_eq!(queue.waiting(&tally, &WORK)[0].stripes, 19, "what it waited for is past");
     assert_eq!(queue.next(&tally, &WORK, 99, at(now)), [StripeId(3)]);
+    // A move whose blocks are wrong is no other case.
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    tally.set(StripeId(1), Some(leaving()));
+    assert_eq!(queue.next(&tally, &WORK, 99, at(0)), [StripeId(1)]);
+    queue.ended(StripeId(1), Ended::Left(Amount::default(), Error::corrupt("not what was there")), at(0));
+    queue.try_again();
+    assert_eq!(queue.next(&tally, &WORK, 99, at(50)), [], "nodes that come change no checksums");
+    assert_eq!(queue.next(&tally, &WORK, 99, at(60)), [StripeId(1)]);
+}
+
+/// Stripes of which a block is on a disk that is drained.
+fn leaving() -> Condition {
+    let blocks = BadBlocks { leaving: 1, ..BadBlocks::default() };
+    Condition { code: "rs(4,2)".into(), now: Some(2), with_all_nodes: Some(2), blocks }
+}
+
+#[test]
+fn moves_that_wait_together_take_no_more_places_than_others() {
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    (1..=100).for_each(|id| tally.set(StripeId(id), Some(leaving())));
+    work(&mut queue, &mut tally, 0, 60, |_| false);
+    assert_eq!(queue.waiting(&tally, &WORK)[0].stripes, 100, "they wait together");
+    let chosen: usize = (60..120).map(|second| queue.next(&tally, &WORK, 8, at(second)).len()).sum();
+    assert_eq!(chosen, 2, "a quarter of the places");
+    (101..=200).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    assert_eq!(queue.next(&tally, &WORK, 8, at(120)).len(), 6, "the others are for what is lost");
 }
 
 /// Stripes that survive so many further losses, and of which this block is on a silent node.

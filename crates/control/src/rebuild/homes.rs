@@ -143,7 +143,21 @@ impl Request {
         let (spec, nobody) = (self.code.spec(), BTreeSet::new());
         let ask = self.placement(&spec, 1, &[], &nobody);
         let warning = placement::rack_warning(&ask, &node.rack, in_rack, self.kept().count() + others.len() + 1);
+        // Blocks that only spread go where no rack gets fuller than the fullest is.
+        let spreads = self.needed == Needed::ToSpread && in_rack > self.in_fullest_rack(view);
+        if let Some(warning) = warning.as_ref().filter(|_| spreads) {
+            return Err(Error::unavailable(warning).object(&self.object));
+        }
         Ok((Home { node: to, disk: disk.number }, warning))
+    }
+
+    /// How many blocks of the stripe the rack has that has most of them.
+    fn in_fullest_rack(&self, view: &View) -> usize {
+        let mut in_racks: BTreeMap<&str, usize> = BTreeMap::new();
+        for node in self.stripe.all().filter_map(|(_, placed)| view.node(placed.home.node)) {
+            *in_racks.entry(&node.rack).or_default() += 1;
+        }
+        in_racks.into_values().max().unwrap_or(0)
     }
 
     /// For a lack of nodes: partly lost blocks stay where they are, in a new generation, and the others go where there
@@ -332,3 +346,6 @@ impl Request {
         self.stripe.layout.block_len(0).saturating_add(self.disk_reserve_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

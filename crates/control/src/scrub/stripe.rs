@@ -225,6 +225,8 @@ impl StripeCheck {
                 self.read.extend(read.into_iter().filter(|block| self.sound.contains_key(block)));
                 self.read_rest()
             }
+            // All blocks match their checksums, and not each other, as the first sum has shown.
+            Summed::Unable if self.not_zero.is_some() => self.inconsistent(),
             Summed::Unable => self.read_rest(),
             Summed::NotZero(why) if self.sums < SUMS_MAX => {
                 // Which block is wrong shows in its content.
@@ -341,8 +343,8 @@ impl StripeCheck {
                 return Action::Read(block, *home);
             }
         }
-        let is_disputed = self.not_zero.take().is_some() && self.outcome.wrong.is_empty() && self.outcome.end == End::Checked;
-        if is_disputed {
+        let is_disputed = self.not_zero.is_some() && self.outcome.wrong.is_empty() && self.outcome.end == End::Checked;
+        if is_disputed && self.sums < SUMS_MAX {
             // The bytes may have been right on the disks, and wrong on their way.
             return self.sum(None);
         }

@@ -169,6 +169,13 @@ fn a_sum_that_is_not_zero_leads_to_the_wrong_block_or_is_added_up_again() {
     let (_, action) = checked.read_all(action, |_| Verdict::Right);
     assert_eq!(action, sum_of(&[], true));
     assert_eq!(found(&ended(checked.on(zero(&ALL)))), []);
+    // All rows cannot be added up: what the first sum has shown is told.
+    let mut checked = Checked::of(stripe(), &[]);
+    checked.looked(&[]);
+    let action = checked.on(not_zero());
+    checked.read_all(action, |_| Verdict::Right);
+    let outcome = ended(checked.on(Event::Summed(Summed::Unable)));
+    assert!(found(&outcome) == [None] && outcome.wrong[0].why.contains("row 0 is not zero"), "{outcome:?}");
     // All blocks match their checksums, and still contradict each other: none is guessed.
     let mut checked = Checked::of(stripe(), &[]);
     checked.looked(&[]);

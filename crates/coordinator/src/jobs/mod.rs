@@ -8,6 +8,7 @@ pub(crate) mod balance;
 pub(crate) mod control;
 pub(crate) mod conversion;
 pub(crate) mod node_repair;
+pub(crate) mod pressure;
 mod runner;
 pub(crate) mod scrub;
 

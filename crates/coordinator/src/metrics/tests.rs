@@ -8,7 +8,7 @@ use weft_control::{
 };
 use weft_meta::MetaMode;
 use weft_proto::MemoryNet;
-use weft_types::{Amount, Cause, Error, StripeId, SystemClock};
+use weft_types::{Amount, Cause, DiskNumber, DiskRecord, Error, NodeId, NodeRecord, StripeId, SystemClock};
 
 const STRIPES: u64 = 100_000;
 /// Stripes of which the healer remembers what they wait for; it remembers no more.
@@ -21,6 +21,45 @@ fn condition(stripe: u64) -> Condition {
     let now = Some((stripe % 4) as usize).filter(|_| !stripe.is_multiple_of(1000));
     let blocks = BadBlocks { corrupt: stripe % 3, lost: 1 + stripe % 7, away: stripe % 5, ..BadBlocks::default() };
     Condition { code: "rs(10,4)".into(), now, with_all_nodes: now, blocks }
+}
+
+#[test]
+fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
+    let disk = |number, failed| DiskRecord {
+        number: DiskNumber(number),
+        id: format!("id-{number}").into(),
+        path: "/data".into(),
+        total_bytes: 1,
+        failed,
+        draining: false,
+    };
+    let record = NodeRecord {
+        id: NodeId(1),
+        name: "n".into(),
+        rack: "r".into(),
+        zone: String::new(),
+        data_address: String::new(),
+        control_address: String::new(),
+        state: NodeState::Up,
+        since_ms: 0,
+        came_back: false,
+        draining: false,
+        disks: vec![disk(1, true), disk(2, false)],
+    };
+    let status = MemberStatus {
+        record,
+        up: true,
+        silent_for: Duration::ZERO,
+        state_for: Duration::ZERO,
+        disks: BTreeMap::new(),
+        coding_bytes_per_s: 0,
+        fsyncs: 0,
+    };
+    let mut figures = Figures::of(GROUPS);
+    of_nodes(&mut figures, &[status]);
+    let text = figures.text().unwrap();
+    let series: Vec<&str> = text.lines().filter(|line| line.starts_with("weft_disk_failed")).collect();
+    assert_eq!(series, ["weft_disk_failed{node=\"n\",disk=\"/data\"} 1"]);
 }
 
 /// A scrape reads sums that are kept anyway. The time is that of an unoptimised build, and the least of several, because other programs use

@@ -25,6 +25,13 @@ impl Scrub {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Draws the combination of the parity checks: another one in each pass.
+    pub(super) fn seed(&self) -> u64 {
+        let progress = self.progress();
+        let record = progress.record();
+        if record.began_ms > 0 { record.began_ms } else { record.last.as_ref().map_or(0, |last| last.began_ms) }
+    }
+
     /// See [`Doubt::is_in_doubt`].
     pub(super) fn is_in_doubt(&self, home: Home, verdicts: &[(BlockId, Verdict)], now: Time) -> bool {
         let mut doubts = self.doubts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -139,8 +139,11 @@ async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, lef
     let mut said: BTreeMap<BlockId, String> = BTreeMap::new();
     let planned = match planned(shared, code, stripe, left_out, full) {
         Ok(planned) => planned,
-        Err(error) if error.reaction == Reaction::Unavailable => return Summed::Unable,
-        Err(error) => return Summed::Failed { error, now: Some(Box::new(stripe.clone())), said },
+        // There are too few blocks for a check, or its matrices are too large to be proved, as those of a code with very many sub-blocks.
+        Err(error) => {
+            tracing::debug!(stripe = %stripe.id, %error, "no parity check can be planned");
+            return Summed::Unable;
+        }
     };
     let error = match summed(shared, &planned, stripe).await {
         Err(error) => {
@@ -164,12 +167,12 @@ async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, lef
     }
 }
 
-/// The plan of a check. One seed for all stripes, so that they share the shapes of their plans.
+/// The plan of a check. All stripes of a pass have one seed, so that they share the shapes of their plans.
 fn planned(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, left_out: &[u8], full: bool) -> Result<Planned> {
     let network = shared.network_of_helpers();
     let slice_len = options::usual_repair(shared).slice_positions(&stripe.layout, &network);
     let run = shared.run(Class::Scrub.into(), &stripe.layout.layout, slice_len);
-    let depth = if full { Depth::Full } else { Depth::Routine { seed: shared.epoch.0 } };
+    let depth = if full { Depth::Full } else { Depth::Routine { seed: shared.scrub.seed() } };
     let checking = Checking { depth, left_out, network: &network, known: &shared.known };
     let plan = || planning::check(code, stripe, &shared.members.view(), &checking, run);
     compute(|| shared.meter.plan(PlanKind::Check, plan))

@@ -73,3 +73,32 @@ async fn puts_leave_room_to_rebuild_a_node_and_repair_uses_it() {
     world.until_healthy().await;
     world.put_small(objects).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn nearly_full_disks_give_blocks_to_new_nodes_before_a_person_asks() {
+    let mut world = World::with(8, 8, |config| config.rebuild_reserve = RebuildReserve::Off).await;
+    world.disk_bytes.store(DISK_BYTES, Ordering::Relaxed);
+    world.restart_agents().await;
+    world.until("all nodes are up", async |world| world.up().await.len() == 8).await;
+    let mut objects = 0;
+    while world.put_small(objects).await.is_ok() {
+        objects += 1;
+    }
+    assert!(objects > 10, "{objects}");
+    tokio::time::sleep(std::time::Duration::from_secs(120)).await;
+    assert_eq!(world.client.jobs().await.unwrap(), [], "no disk has room");
+    for node in 9..=12 {
+        world.start_agent(node).await;
+    }
+    world.until("blocks move by themselves", async |world| !world.client.jobs().await.unwrap().is_empty()).await;
+    let jobs = world.client.jobs().await.unwrap();
+    assert_eq!(jobs.iter().map(|job| job.kind.as_str()).collect::<Vec<_>>(), ["balance"]);
+    assert_eq!(world.ended(jobs[0].id).await.state, "done");
+    world.put_small(objects).await.unwrap();
+    for object in 0..=objects {
+        world.assert_whole(&format!("k{object}"), &data(384 << 10, object)).await;
+    }
+    // Once is enough.
+    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+    assert_eq!(world.client.jobs().await.unwrap().len(), 1);
+}

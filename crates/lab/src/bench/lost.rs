@@ -1,10 +1,10 @@
-//! Measures how the cluster rebuilds all blocks of nodes that were lost at the same time, on shaped links, relative to the lower bound of
-//! the links.
+//! Measures how the cluster rebuilds all blocks of nodes that were lost at the same time, or moves those of a node that is drained, on shaped
+//! links, relative to the lower bound of the links.
 //!
 //! In each run the agents are killed, declared lost and, when all of them are, the cluster rebuilds their blocks without a command. Then
 //! all objects are read back and compared, the agents are started again, and the blocks are copied back over fast links: so every run
 //! starts from the same state. Nodes are declared lost at most two at a time, because the cluster takes more for the failure of something
-//! else; nothing is rebuilt before the last one is lost.
+//! else; nothing is rebuilt before the last one is lost. A drained node stays up, and its drain ends before its blocks are copied back.
 
 use super::{
     IdleMeter, Sample,
@@ -40,9 +40,19 @@ const READ_PAUSE: Duration = Duration::from_secs(1);
 /// Coefficients that the cache of recipes keeps.
 const TERMS_MAX: usize = 1 << 20;
 
-/// The nodes that are lost together, and the stored objects.
+/// How nodes lose their blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// The nodes are killed.
+    Lost,
+    /// The nodes are drained while they serve.
+    Drained,
+}
+
+/// The nodes that are lost or drained together, and the stored objects.
 #[derive(Debug)]
 pub(crate) struct LostNodes {
+    leaves: Leaves,
     code: SharedCode,
     block_len: u64,
     seed: u64,
@@ -63,12 +73,12 @@ pub(crate) struct Healed {
 }
 
 impl LostNodes {
-    /// Stores stripes until the `count` nodes with most blocks hold enough of them together: these are the ones to lose.
+    /// Stores stripes until the `count` nodes with most blocks hold enough of them together: these are the ones to lose or to drain.
     pub(crate) async fn store(
         session: &Session,
         testbed: &mut Testbed,
         layout: Layout<'_>,
-        count: usize,
+        (count, leaves): (usize, Leaves),
         seed: u64,
     ) -> Result<Self> {
         let code = weft_codes::parse(layout.code).map_err(Error::invalid)?;
@@ -102,7 +112,7 @@ impl LostNodes {
         let held = held.collect();
         let named = |node: NodeId| (node, names.get(&node.0).cloned().unwrap_or_else(|| node.to_string()));
         let nodes = nodes.into_iter().map(named).collect();
-        Ok(Self { code, block_len: layout.block_len, seed, nodes, objects, held })
+        Ok(Self { leaves, code, block_len: layout.block_len, seed, nodes, objects, held })
     }
 
     /// The blocks that each run rebuilds.
@@ -125,7 +135,8 @@ impl LostNodes {
         self.nodes.iter().map(|(_, name)| name.as_str()).collect()
     }
 
-    /// The least time that the links need for one repair of each stripe by the scheme, whichever nodes are selected.
+    /// The least time that the links need for one repair of each stripe by the scheme, whichever nodes are selected. For a drain: of the mix of
+    /// copies and repairs that the cluster chooses for all stripes together.
     pub(crate) async fn bound_s(&self, session: &Session, testbed: &Testbed, case: &Case) -> Result<Option<f64>> {
         let settings = testbed.settings();
         let Some(rate) = settings.link.map(LinkRate::goodput_bytes_per_s) else { return Ok(None) };
@@ -154,9 +165,9 @@ impl LostNodes {
             lost: lost.iter().map(|(index, _)| *index).collect::<BTreeSet<u8>>().into_iter().collect(),
             block_len: self.block_len,
             held: available.iter().map(|(_, node)| *node).collect(),
-            copies: Vec::new(),
+            never: lost.iter().map(|(_, node)| *node).collect(),
+            copies: if self.leaves == Leaves::Drained { lost } else { Vec::new() },
             available,
-            never: BTreeSet::new(),
             rack_max: Some(self.code.tolerance()),
             named: false,
             in_blocks: slice_len >= self.block_len,
@@ -164,10 +175,14 @@ impl LostNodes {
         })
     }
 
-    /// The nodes as the cluster sees them when these are lost.
+    /// The nodes as the cluster sees them when these are lost or drained.
     fn view_without_lost(&self, nodes: &[api::Node]) -> View {
         let node = |it: &api::Node| {
             let id = NodeId(it.id);
+            let (is_lost, is_drained) = match self.leaves {
+                Leaves::Lost => (self.is_lost(id), false),
+                Leaves::Drained => (false, self.is_lost(id)),
+            };
             let disk = |(number, disk): (u32, &api::Disk)| DiskView {
                 number: DiskNumber(number),
                 id: disk.id.as_str().into(),
@@ -176,10 +191,9 @@ impl LostNodes {
                 free_bytes: disk.free_bytes,
                 file_system: disk.file_system,
                 failed: disk.failed,
-                draining: disk.draining,
+                draining: disk.draining || is_drained,
                 blocks: disk.blocks,
             };
-            let is_lost = self.is_lost(id);
             let disks = (0..).zip(&it.disks).map(disk).collect();
             let (name, rack) = (it.name.as_str().into(), it.rack.as_str().into());
             (id, NodeView { id, name, rack, up: !is_lost, lost: is_lost, suspect_for: Duration::ZERO, disks })
@@ -187,16 +201,26 @@ impl LostNodes {
         View { nodes: nodes.iter().map(node).collect(), ..View::default() }
     }
 
-    /// Loses the nodes, waits until the cluster has rebuilt their blocks, checks all objects, and brings nodes and blocks back.
+    /// Loses or drains the nodes, waits until the cluster has rebuilt or moved their blocks, checks all objects, and brings nodes and blocks
+    /// back.
     pub(crate) async fn run(&self, session: &Session, testbed: &mut Testbed) -> Result<Healed> {
-        self.lose(session, testbed).await?;
+        if self.leaves == Leaves::Lost {
+            self.lose(session, testbed).await?;
+        }
         let before = testbed.carried()?;
         let (seconds, cpu_idle) = self.heal(session).await?;
         let carried: Vec<Carried> = testbed.carried()?.into_iter().zip(before).map(|(now, before)| now.since(before)).collect();
-        session.client.set_auto_repair(false).await?;
+        if self.leaves == Leaves::Lost {
+            session.client.set_auto_repair(false).await?;
+        }
         self.check(session, testbed).await?;
-        let cluster = testbed.cluster()?;
-        self.names().into_iter().try_for_each(|name| cluster.start(name))?;
+        match self.leaves {
+            Leaves::Lost => {
+                let cluster = testbed.cluster()?;
+                self.names().into_iter().try_for_each(|name| cluster.start(name))?;
+            }
+            Leaves::Drained => self.drain(session, false).await?,
+        }
         bring_back(session, testbed, &self.held).await?;
         let rate = testbed.settings().link.map(LinkRate::goodput_bytes_per_s);
         let busiest = carried.iter().map(|it| it.up.max(it.down)).max().unwrap_or(0);
@@ -243,12 +267,23 @@ impl LostNodes {
         Err(Error::fatal(format!("the cluster did not declare {name} lost{why}")))
     }
 
-    /// Lets the cluster rebuild the blocks. Returns the seconds from the first rebuild under way until all blocks are rebuilt and recorded,
-    /// and how idle the processors were.
+    /// Begins or ends the drain of the nodes.
+    async fn drain(&self, session: &Session, on: bool) -> Result<()> {
+        for (node, _) in &self.nodes {
+            session.client.drain(*node, "", Some(on), false).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the cluster rebuild or move the blocks. Returns the seconds from the first rebuild or move under way until all blocks are elsewhere
+    /// and recorded, and how idle the processors were.
     async fn heal(&self, session: &Session) -> Result<(f64, f64)> {
         let blocks = self.blocks() as u64;
         let mut counted = Counted { last: done(&session.client.health().await?).blocks, rebuilt: 0 };
-        session.client.set_auto_repair(true).await?;
+        match self.leaves {
+            Leaves::Lost => session.client.set_auto_repair(true).await?,
+            Leaves::Drained => self.drain(session, true).await?,
+        };
         until(session, "the cluster rebuilds blocks", |health| healing(health).stripes_under_way > 0).await?;
         let (begun, idle) = (Instant::now(), IdleMeter::begin());
         until(session, "all blocks are rebuilt", |health| counted.count(done(health).blocks) >= blocks).await?;
@@ -357,7 +392,7 @@ mod tests {
         let objects = [on([1, 2, 3]), on([2, 4, 3]), on([5, 6, 4]), on([5, 1, 2])].map(|blocks| (String::new(), blocks));
         let nodes = [(NodeId(1), "node-01".to_owned()), (NodeId(2), "node-02".to_owned())].into();
         let code = weft_codes::parse("rs(2,1)").unwrap();
-        LostNodes { code, block_len: 4096, seed: 1, nodes, objects: objects.into(), held: Vec::new() }
+        LostNodes { leaves: Leaves::Lost, code, block_len: 4096, seed: 1, nodes, objects: objects.into(), held: Vec::new() }
     }
 
     #[test]
@@ -376,6 +411,21 @@ mod tests {
             ]
         );
         assert!(open.iter().flatten().all(|it| !it.in_blocks) && lost.open(&lost.objects[0].1, 4096).unwrap().in_blocks);
+    }
+
+    #[test]
+    fn what_is_drained_can_be_copied_and_goes_to_others() {
+        let drained = LostNodes { leaves: Leaves::Drained, ..lost() };
+        let open = drained.open(&drained.objects[1].1, 1024).unwrap();
+        assert_eq!((open.copies, open.lost), (vec![(0, NodeId(2))], vec![0]));
+        assert_eq!((open.never, open.held), ([NodeId(2)].into(), vec![NodeId(4), NodeId(3)]));
+        let node = |id| api::Node { id, disks: vec![api::Disk::default()], ..api::Node::default() };
+        let nodes: Vec<api::Node> = (1..=3).map(node).collect();
+        let takes = |lost: &LostNodes| {
+            lost.view_without_lost(&nodes).nodes.values().map(|it| (it.up, it.takes_blocks())).collect::<Vec<_>>()
+        };
+        assert_eq!(takes(&drained), [(true, false), (true, false), (true, true)]);
+        assert_eq!(takes(&lost())[..2], [(false, true), (false, true)], "they are down");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! `weft bench node --lost 2`: the cluster rebuilds all blocks of nodes that were lost at the same time, relative to the lower bound of the
-//! links.
+//! `weft bench node --lost 2` and `--drain`: the cluster rebuilds all blocks of nodes that were lost at the same time, or moves those of a
+//! node that is drained, relative to the lower bound of the links.
 
 use super::links::Links;
 use crate::{
     bench::{
         Machine, Outcome, Report, Sample,
         check::too_busy,
-        lost::{LOST_AFTER, LostNodes},
+        lost::{LOST_AFTER, Leaves, LostNodes},
         median,
         node::Layout,
         place::in_testbed_with,
@@ -27,6 +27,8 @@ const MIB: f64 = 1048576.0;
 pub(super) struct BenchLost {
     /// Nodes that are lost at the same time.
     pub(super) lost: u32,
+    /// Whether they are drained instead.
+    pub(super) drained: bool,
     pub(super) select: Option<Vec<String>>,
     pub(super) schemes: Vec<String>,
     pub(super) code: String,
@@ -45,6 +47,7 @@ pub(super) struct BenchLost {
 #[derive(Debug, Serialize)]
 struct Asked {
     lost: u32,
+    drained: bool,
     code: String,
     blocks: usize,
     block_size: ByteSize,
@@ -87,8 +90,8 @@ impl BenchLost {
         }
         let outcomes: Vec<Outcome> = results.iter().map(|row| row.outcome.clone()).collect();
         let warnings: Vec<String> = too_busy(&outcomes).into_iter().collect();
-        let Self { lost, code, blocks, block_size, slice_size, seed, runs, .. } = self;
-        let settings = Asked { lost, code, blocks, block_size, slice_size, seed, testbed };
+        let Self { lost, drained, code, blocks, block_size, slice_size, seed, runs, .. } = self;
+        let settings = Asked { lost, drained, code, blocks, block_size, slice_size, seed, testbed };
         let report = Report { machine: Machine::this(), settings, results, warnings };
         output.result_with(&report, &report.warnings, |report| text(report, runs))?;
         Ok(Exit::Ok)
@@ -97,6 +100,7 @@ impl BenchLost {
     /// The schemes to measure.
     fn cases(&self) -> Result<Vec<Case>> {
         let (lost, nodes, spec) = (self.lost, self.nodes, &self.code);
+        let asked = if self.drained { "--drain".to_owned() } else { format!("--lost {lost}") };
         let code = weft_codes::parse(spec).map_err(Error::invalid)?;
         if self.runs == 0 || self.schemes.is_empty() || self.blocks == 0 {
             return Err(Error::invalid("nothing to measure: --runs, --scheme and --blocks must not be zero or empty"));
@@ -104,13 +108,13 @@ impl BenchLost {
         let boost = HelperSelect::Boost.name();
         if let Some(other) = self.select.iter().flatten().find(|select| *select != boost) {
             return Err(Error::invalid(format!(
-                "--select {other} cannot be measured with --lost {lost}: the cluster rebuilds the blocks of several nodes by itself, and \
-                 selects by {boost}: omit --select"
+                "--select {other} cannot be measured with {asked}: the cluster rebuilds or moves these blocks by itself, and selects by \
+                 {boost}: omit --select"
             )));
         }
         if self.requestors > 0 {
             return Err(Error::invalid(format!(
-                "--requestors cannot be measured with --lost {lost}: the cluster chooses itself which nodes get the blocks"
+                "--requestors cannot be measured with {asked}: the cluster chooses itself which nodes get the blocks"
             )));
         }
         if code.tolerance() < lost as usize {
@@ -122,7 +126,7 @@ impl BenchLost {
         let needed = code.n() as u32 + lost;
         if nodes < needed {
             return Err(Error::invalid(format!(
-                "--nodes {nodes} is too few for {spec} with --lost {lost}: at least {needed} are needed"
+                "--nodes {nodes} is too few for {spec} with {asked}: at least {needed} are needed"
             )));
         }
         self.schemes.iter().map(|text| self.case(text)).collect()
@@ -159,9 +163,11 @@ impl BenchLost {
             }
         };
         let (lost, blocks) = (self.lost as usize, self.blocks);
-        says(&format!("storing stripes until {lost} nodes have {blocks} blocks"));
+        let nodes = weft_types::counted(lost as u64, "node");
+        says(&format!("storing stripes until {nodes} together have {blocks} blocks"));
         let layout = Layout { code: &self.code, block_len: self.block_size.0, holders: self.nodes, lost: blocks };
-        let nodes = LostNodes::store(session, testbed, layout, lost, self.seed).await?;
+        let leaves = if self.drained { Leaves::Drained } else { Leaves::Lost };
+        let nodes = LostNodes::store(session, testbed, layout, (lost, leaves), self.seed).await?;
         if testbed.settings().is_uneven() {
             repair::probe(session, quiet).await?;
         }
@@ -192,7 +198,7 @@ impl BenchLost {
 }
 
 fn text(report: &Report<Asked, Row>, runs: usize) -> String {
-    let Asked { lost, code, block_size, testbed, .. } = &report.settings;
+    let Asked { lost, drained, code, block_size, testbed, .. } = &report.settings;
     let links = testbed.link.map_or_else(String::new, |link| format!(", links of {link}"));
     let seconds = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), |it| format!("{it:.3} s"));
     let row = |row: &Row| {
@@ -210,10 +216,11 @@ fn text(report: &Report<Asked, Row>, runs: usize) -> String {
             format!("{:.0} %", it.cpu_idle * 100.0),
         ]
     };
-    let stripes = format!("stripes by losses, 1 to {lost}");
+    let stripes = if *drained { "stripes".to_owned() } else { format!("stripes by losses, 1 to {lost}") };
     let heading = ["scheme", "blocks", &stripes, "median", "min .. max", "MiB/s", "bound", "/ bound", "busiest link", "CPU idle"];
     let table = columns(heading, &(1..heading.len()).collect::<Vec<_>>(), report.results.iter().map(row));
-    format!("{lost} nodes lost together, blocks of {block_size} of {code}{links}; {runs} runs each\n{table}\n{}", report.machine)
+    let what = if *drained { "a node drained".to_owned() } else { format!("{lost} nodes lost together") };
+    format!("{what}, blocks of {block_size} of {code}{links}; {runs} runs each\n{table}\n{}", report.machine)
 }
 
 #[cfg(test)]
@@ -229,6 +236,7 @@ mod tests {
     fn bench(change: impl FnOnce(&mut BenchLost)) -> Result<Vec<Case>> {
         let mut bench = BenchLost {
             lost: 2,
+            drained: false,
             select: None,
             schemes: ["pipeline", "auto", "ppr@block"].map(str::to_owned).into(),
             code: "rs(6,3)".to_owned(),
@@ -273,5 +281,13 @@ mod tests {
             assert!(error.message.contains(why), "{why}: {error}");
         }
         assert!(bench(|it| (it.lost, it.nodes) = (3, 12)).is_ok());
+        let drain = |change: fn(&mut BenchLost)| {
+            bench(|it| {
+                (it.lost, it.drained) = (1, true);
+                change(it);
+            })
+        };
+        assert!(drain(|_| {}).is_ok());
+        assert!(drain(|it| it.requestors = 2).unwrap_err().message.contains("with --drain"));
     }
 }

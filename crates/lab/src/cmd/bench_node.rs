@@ -39,6 +39,9 @@ const SCHEMES: [&str; 2] = ["conventional", "pipeline"];
 /// several blocks is rebuilt by one plan. --blocks counts the blocks of all these nodes. The time is from the first rebuild under way until
 /// the last block is recorded. After each run, all objects are read back and compared. Each scheme has a testbed of its own.
 ///
+/// With --drain, the node with most blocks is drained by the cluster itself while it serves: some of its blocks are copied from it, others
+/// rebuilt from the rest of their stripes. The bound is that of the same mix. Otherwise as with --lost.
+///
 /// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
 /// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.
 /// It is compared with writing the same bytes to the same disk in synced files. Afterwards all objects are read back and compared.
@@ -55,6 +58,7 @@ EXAMPLE
   sudo weft bench node --racks 4 --rack-link 20mbit --select random,boost --scheme conventional,pipeline --blocks 32
   sudo weft bench node --lost 2 --runs 3 --json
   sudo weft bench node --lost 3 --scheme auto,pipeline --link 100mbit
+  sudo weft bench node --drain --runs 3
   sudo weft bench node --reads --runs 3
   weft bench node --local --nodes 12 --code 'rs(6,3)' --objects 1000 --json
 
@@ -63,11 +67,11 @@ EXIT CODES
   4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 pub(super) struct BenchNode {
     /// Ways to select nodes, as in `weft repair node`; the first one is what the others are compared with
-    /// [default: random,lru-stripe,lru,balance,schedule,boost; with --lost 2 or 3 boost, the only one]
+    /// [default: random,lru-stripe,lru,balance,schedule,boost; with --lost 2 or 3 or --drain boost, the only one]
     #[arg(long, value_delimiter = ',', value_name = "HOW")]
     select: Option<Vec<String>>,
     /// Schemes: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
-    /// [default: conventional,pipeline; with --lost 2 or 3 auto, the cluster's own choice]
+    /// [default: conventional,pipeline; with --lost 2 or 3 or --drain auto, the cluster's own choice]
     #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
     scheme: Option<Vec<String>>,
     /// Number of nodes that are lost at the same time, 1 to 3
@@ -76,6 +80,9 @@ pub(super) struct BenchNode {
         conflicts_with_all = ["local", "reads"]
     )]
     lost: u32,
+    /// Drain a node while it serves
+    #[arg(long, conflicts_with_all = ["local", "reads", "lost"])]
+    drain: bool,
     /// Let a cluster on this machine heal itself after the death of an agent
     #[arg(long, conflicts_with_all = ["select", "scheme", "blocks", "slice_size", "requestors"])]
     local: bool,
@@ -162,7 +169,7 @@ impl BenchNode {
         if let Some(reads) = self.reads {
             return self.beside(reads).run(options, output);
         }
-        if self.lost > 1 {
+        if self.lost > 1 || self.drain {
             return self.together().run(options, output);
         }
         let cases = self.cases()?;
@@ -207,9 +214,9 @@ impl BenchNode {
 
     fn together(self) -> BenchLost {
         let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
-        let Self { lost, select, scheme, blocks, slice_size, runs, requestors, links, seed, .. } = self;
+        let Self { lost, drain: drained, select, scheme, blocks, slice_size, runs, requestors, links, seed, .. } = self;
         let schemes = scheme.unwrap_or_else(|| vec![AUTO.to_owned()]);
-        BenchLost { lost, select, schemes, code, blocks, block_size, slice_size, runs, nodes, requestors, links, seed }
+        BenchLost { lost, drained, select, schemes, code, blocks, block_size, slice_size, runs, nodes, requestors, links, seed }
     }
 
     fn beside(self, reads: usize) -> BenchReads {
@@ -402,6 +409,8 @@ mod tests {
             &["--lost", "2", "--reads"],
             &["--lost", "0"],
             &["--lost", "4"],
+            &["--drain", "--lost", "2"],
+            &["--drain", "--local"],
         ] {
             assert!(Line::try_parse_from(std::iter::once("node").chain(mixed.iter().copied())).is_err(), "{mixed:?}");
         }
@@ -413,6 +422,8 @@ mod tests {
         assert_eq!((together.lost, together.blocks, together.nodes, together.schemes), (2, 9, 12, vec!["auto".to_owned()]));
         assert_eq!((parsed(&[]).lost, together.select), (1, None));
         assert_eq!(parsed(&["--lost", "3"]).together().schemes, ["auto"]);
+        let drained = parsed(&["--drain"]).together();
+        assert_eq!((drained.lost, drained.drained), (1, true));
         assert_eq!(parsed(&[]).cases().unwrap().len(), SELECT.len() * SCHEMES.len());
         assert!(parsed(&["--nodes", "9", "--requestors", "1"]).cases().is_ok(), "the requestor gets the blocks");
     }

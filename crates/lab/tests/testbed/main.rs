@@ -184,6 +184,22 @@ fn blocks_of_two_nodes_that_were_lost_together_are_rebuilt_over_no_link_more_tha
     assert!(report["settings"]["lost"] == 2 && row["select"] == "boost" && row["scheme"] == "pipeline", "{report}");
 }
 
+/// Likewise: a drained node's blocks are copied or rebuilt elsewhere while it serves, and come back when its drain ends.
+#[test]
+fn blocks_of_a_drained_node_leave_over_no_link_more_than_it_must_carry() {
+    let _alone = alone();
+    if skipped() {
+        return;
+    }
+    let args = ["--json", "bench", "node", "--drain", "--code", "rs(2,2)", "--nodes", "8", "--blocks", "12"];
+    let report = json(&weft(&[&args[..], &["--block-size", "256KiB", "--link", "50mbit", "--runs", "1"]].concat()));
+    let row = &report["results"][0];
+    let of = |what: &str| row[what].as_f64().unwrap_or_else(|| panic!("no {what}: {report}"));
+    assert!(of("blocks") >= 12.0 && row["stripes"][0] == row["blocks"] && row["scheme"] == "auto", "{report}");
+    let over = of("busiest_s") / of("bound_s");
+    assert!((0.5..2.0).contains(&over) && report["settings"]["drained"] == true, "{over}: {report}");
+}
+
 /// Runs a function in a namespace; its sockets stay there afterwards.
 fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     let entered = || {

@@ -7,7 +7,7 @@ use crate::net::{BoxStream, Listen, Net, host};
 use async_trait::async_trait;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 use tokio::{
     sync::{Mutex, Semaphore},
@@ -26,6 +26,8 @@ const PATH: &str = "/metrics";
 const CONNECTIONS_MAX: usize = 16;
 /// How long a connection may last, from its start to the end of the answer.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a client may take to send its request. One that connects and sends nothing must not keep others waiting for long.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long the figures may take: a disk may hang.
 const SCRAPE_TIME_MAX: Duration = Duration::from_secs(5);
 /// The longest request line with its headers, bytes; the least that hyper allows.
@@ -119,6 +121,7 @@ async fn answer_one(stream: BoxStream, source: Arc<dyn Scraped>, turn: Arc<Mutex
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(HEADER_BYTES_MAX).max_headers(HEADERS_MAX);
+    http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME_MAX);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a scrape ended early");
     }
