@@ -90,10 +90,12 @@ async fn nearly_full_disks_give_blocks_to_new_nodes_before_a_person_asks() {
     for node in 9..=12 {
         world.start_agent(node).await;
     }
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
     world.until("blocks move by themselves", async |world| !world.client.jobs().await.unwrap().is_empty()).await;
     let jobs = world.client.jobs().await.unwrap();
     assert_eq!(jobs.iter().map(|job| job.kind.as_str()).collect::<Vec<_>>(), ["balance"]);
-    assert_eq!(world.ended(jobs[0].id).await.state, "done");
+    let ended = world.ended(jobs[0].id).await;
+    assert_eq!(ended.state, "done", "{ended:?}");
     world.put_small(objects).await.unwrap();
     for object in 0..=objects {
         world.assert_whole(&format!("k{object}"), &data(384 << 10, object)).await;
