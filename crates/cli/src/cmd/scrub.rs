@@ -190,7 +190,7 @@ async fn exit(session: &Session, report: &job::Report, (bucket, key): (&str, &st
         return Ok(Exit::Corrupt);
     }
     if scrubbed.wrong_blocks + scrubbed.lacking_blocks == 0 {
-        return Ok(Exit::Ok);
+        return Ok(if scrubbed.not_checked_stripes > 0 { Exit::Unavailable } else { Exit::Ok });
     }
     let worst = check::worst(session, bucket, key).await?;
     if worst != Exit::Ok {

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn no_node_is_to_blame_for_a_check_that_is_not_zero() {
-        let not_zero = Error::corrupt("the blocks are inconsistent").party(node(2));
+        let not_zero = Error { position: Some(4096), ..Error::corrupt("the blocks are inconsistent").party(node(2)) };
         let ends = [(1, failed(Error::replan("reset").party(node(2)))), (2, failed(not_zero.clone()))];
         let report = report(&ends);
         assert_eq!((report.inconsistency(), culprit(&report)), (Some(&not_zero), None));

@@ -172,9 +172,10 @@ impl Report {
     }
 
     /// The error of a check that was not zero: what its blocks contain is not consistent, although each of their pages is right. It does not
-    /// say which block is wrong.
+    /// say which block is wrong. Of all errors about wrong bytes, only this one names a position and neither a block nor a link.
     pub fn inconsistency(&self) -> Option<&Error> {
-        let is_sum = |error: &&Error| error.reaction == Reaction::Corrupt && error.block.is_none() && error.link.is_none();
+        let is_of_none = |error: &Error| error.block.is_none() && error.link.is_none() && error.position.is_some();
+        let is_sum = |error: &&Error| error.reaction == Reaction::Corrupt && is_of_none(error);
         self.nodes
             .iter()
             .find_map(|(id, node)| node.errors().iter().find(|error| is_sum(error) && error.party == Some(Party::Node(*id))))
