@@ -42,7 +42,7 @@ fn names_follow_the_conventions() {
         assert!(*kind != Kind::Histogram || name.ends_with("_seconds"), "{name}");
         assert!(help.ends_with('.') && !help.contains('\n') && help.is_ascii(), "{name}: {help}");
         // Objects, buckets, stripes, blocks and clients are not bounded in number.
-        const BOUNDED: [&str; 23] = [
+        const BOUNDED: [&str; 24] = [
             "cache",
             "class",
             "code",
@@ -63,6 +63,7 @@ fn names_follow_the_conventions() {
             "scheme",
             "service",
             "state",
+            "trouble",
             "version",
             "wait",
             "zone",
