@@ -4,6 +4,7 @@ use crate::{
     DiskMode,
     corruption::Findings,
     line::{Passage, parts},
+    served::Gauge,
     traffic::Traffic,
 };
 use async_trait::async_trait;
@@ -25,6 +26,8 @@ pub(crate) struct OpenBlock {
     /// The byte ranges that this task found corrupt.
     pub(crate) corrupt: Arc<Mutex<Vec<Span>>>,
     pub(crate) passage: Passage,
+    /// The disk's reads.
+    pub(crate) served: Arc<Gauge>,
     pub(crate) buffers: Arc<Buffers>,
 }
 
@@ -340,7 +343,8 @@ async fn read_in_turn(rows: &Arc<RowReader>, batch: Vec<Span>, mode: DiskMode) -
     }
     let bytes = batch.iter().map(|slice| rows.bytes_of(*slice)).sum();
     let (turn, reader) = (passage.turn_of(bytes).await, Arc::clone(rows));
-    let read = mode.run(move || Ok(read_batch(&reader, &batch))).await;
+    let served = |read: &Vec<Result<Rows>>| read.iter().flatten().map(|rows| rows.len() as u64).sum();
+    let read = rows.block.served.run(mode, served, move || Ok(read_batch(&reader, &batch))).await;
     drop(turn);
     read.unwrap_or_else(|error| vec![Err(error)])
 }
@@ -355,7 +359,7 @@ async fn read_in_parts(rows: &Arc<RowReader>, slice: Span, mode: DiskMode) -> Re
             reader.fill_part(&mut buffer, slice, part, |offset, bytes| reader.block.read_at(offset, bytes))?;
             Ok(buffer)
         };
-        buffer = mode.run(read).await?;
+        buffer = rows.block.served.run(mode, move |_| bytes, read).await?;
         drop(turn);
     }
     Ok(buffer.freeze().into())

@@ -9,6 +9,7 @@ use crate::{
     line::{Bound, Line},
     partial::Partials,
     removal::{Bounds, Counted, Quota, Removal, bytes_on_disk},
+    served::Served,
     state::Memory,
 };
 use rand::{Rng, rngs::StdRng};
@@ -35,6 +36,7 @@ struct Disk {
     freed: Quota,
     unexpected: Quota,
     line: Arc<Line>,
+    served: Served,
 }
 
 /// What metrics show of a disk.
@@ -93,7 +95,15 @@ impl Disks {
             };
             let quota = |counted| Quota::new(counted, known.clone(), &id, now_ms, Instant::now());
             let (freed, unexpected) = (quota(Counted::Freed), quota(Counted::Unexpected));
-            disks.push(Disk { id, path: path.clone(), store, freed, unexpected, line: Line::new(None) });
+            disks.push(Disk {
+                id,
+                path: path.clone(),
+                store,
+                freed,
+                unexpected,
+                line: Line::new(None),
+                served: Served::default(),
+            });
         }
         Ok(Self(disks))
     }
@@ -190,6 +200,11 @@ impl Disks {
     /// The queue in which tasks wait for a disk, by the disk's number.
     pub(crate) fn line(&self, number: usize) -> &Arc<Line> {
         &self.0[number].line
+    }
+
+    /// What a disk has served, by its number.
+    pub(crate) fn served(&self, number: usize) -> &Served {
+        &self.0[number].served
     }
 
     /// Removes those of `blocks` that exist, or quarantines them if the reason is unknown. A failure of one does not affect the others.
@@ -352,6 +367,8 @@ impl Disk {
             quarantined_blocks: quarantined.blocks,
             quarantined_bytes: quarantined.bytes,
             file_system,
+            reads: Some(self.served.reads.report()),
+            syncs: Some(self.served.syncs.report()),
             ..v1::Disk::default()
         }
     }

@@ -36,6 +36,7 @@ mod reception;
 mod removal;
 mod run;
 mod seams;
+mod served;
 mod service;
 mod speed;
 mod spool;

@@ -173,12 +173,12 @@ fn open_blocks(
         }
         require_recorded(reader.as_ref(), block.id, recorded)?;
         *demand.blocks.entry(disk).or_default() += 1;
-        let passage = Passage::new(disks.line(disk), of);
+        let (passage, served) = (Passage::new(disks.line(disk), of), Arc::clone(&disks.served(disk).reads));
         let (layout, traffic, findings) = (task.layout, Arc::clone(traffic), Arc::clone(&node.findings));
         let buffers = Arc::clone(&node.buffers);
         blocks.insert(
             block.id.index,
-            OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default(), passage, buffers },
+            OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default(), passage, served, buffers },
         );
     }
     let mut stores = Vec::new();
@@ -194,8 +194,8 @@ fn open_blocks(
         let stores_it = |sink: &&Sink| matches!(sink, Sink::Store { index: stored, .. } if *stored == index);
         let stages = task.lanes.iter().flat_map(|lane| &lane.stages);
         let sinks = stages.flat_map(|stage| stage.sinks.iter().filter(stores_it)).count();
-        let passage = Passage::new(disks.line(disk), of);
-        targets.insert(index, Arc::new(Target::new(claim, spec.expected_checksums, sinks, Arc::clone(traffic), passage)));
+        let at = (Passage::new(disks.line(disk), of), Arc::clone(&disks.served(disk).syncs));
+        targets.insert(index, Arc::new(Target::new(claim, spec.expected_checksums, sinks, Arc::clone(traffic), at)));
         node.state.note_stripe(spec.meta.id.stripe.0);
     }
     Ok((permit, blocks, targets))

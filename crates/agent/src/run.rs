@@ -192,7 +192,7 @@ mod tests {
         let begin = |plan| {
             let claim = partials.claim(PlanId(plan), 0, store.as_ref(), &meta).ok().unwrap();
             let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
-            Arc::new(Target::new(claim, None, 1, Arc::default(), passage))
+            Arc::new(Target::new(claim, None, 1, Arc::default(), (passage, Arc::default())))
         };
         let (mut cancelled, mut ended) = (Harvest::default(), Harvest::default());
         cancelled.take(&begin(1));
@@ -214,7 +214,7 @@ mod tests {
         let begin = |plan, class| {
             let claim = partials.claim(PlanId(plan), 0, store.as_ref(), &meta).ok().unwrap();
             let passage = Passage::new(&Line::new(None), Precedence::of(class));
-            Arc::new(Target::new(claim, None, 1, Arc::default(), passage))
+            Arc::new(Target::new(claim, None, 1, Arc::default(), (passage, Arc::default())))
         };
         let slices = [0, 1, 2, 3].map(|number| Span::new(number * 8192, (number + 1) * 8192));
         let rows = || Rows::from(vec![7; 8192]);

@@ -4,6 +4,7 @@ use crate::{
     DiskMode,
     line::{Passage, parts},
     partial::Claim,
+    served::Gauge,
     traffic::Traffic,
 };
 use async_trait::async_trait;
@@ -30,6 +31,8 @@ pub(crate) struct Target {
     waiting: Mutex<Vec<Waiting>>,
     traffic: Arc<Traffic>,
     passage: Passage,
+    /// The disk's syncs.
+    served: Arc<Gauge>,
 }
 
 /// A slice that waits to be written.
@@ -50,11 +53,11 @@ impl Target {
         expected_checksums: Option<Vec<u32>>,
         sinks: usize,
         traffic: Arc<Traffic>,
-        passage: Passage,
+        (passage, served): (Passage, Arc<Gauge>),
     ) -> Self {
         let (missing, unfinished) = (claim.missing(), AtomicUsize::new(sinks));
         let (receipt, waiting) = (Mutex::default(), Mutex::default());
-        Self { claim, expected_checksums, missing, unfinished, receipt, waiting, traffic, passage }
+        Self { claim, expected_checksums, missing, unfinished, receipt, waiting, traffic, passage, served }
     }
 
     pub(crate) fn claim(&self) -> &Claim {
@@ -126,10 +129,13 @@ impl Target {
         Ok(())
     }
 
-    /// The block's last sink to finish commits it.
-    fn finish_one(&self) -> Result<()> {
+    /// The block's last sink to finish commits it. Returns the bytes of the block that was.
+    fn finish_one(&self) -> Result<u64> {
         self.write_waiting()?;
-        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 { self.commit() } else { Ok(()) }
+        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.commit()?;
+        }
+        Ok(self.receipt().map_or(0, |receipt| receipt.len))
     }
 }
 
@@ -188,6 +194,6 @@ impl SliceSink for StoreSink {
 
     async fn finish(&mut self) -> Result<()> {
         let target = Arc::clone(&self.target);
-        self.mode.run(move || target.finish_one()).await
+        self.target.served.run(self.mode, |bytes| *bytes, move || target.finish_one()).await.map(drop)
     }
 }

@@ -83,6 +83,7 @@ mod tests {
             total_bytes: 9,
             failed: true,
             draining: false,
+            kept: false,
         };
         MemberStatus {
             record: NodeRecord { name: "far".into(), state, disks: vec![disk], ..fixtures::member(3, "", None).record },

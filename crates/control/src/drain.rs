@@ -180,6 +180,7 @@ mod tests {
             total_bytes: 1,
             failed: false,
             draining: false,
+            kept: false,
         };
         status.record.disks = vec![disk(6), disk(60)];
         let drain = Drain { node: &status, disk: Some(&status.record.disks[1]), reserve_bytes: 0, by_rack: true };

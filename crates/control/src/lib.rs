@@ -8,6 +8,7 @@
 //! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks are usable at one moment |
 //! | [`departures`] | whether a node or disk that is gone for good can be forgotten |
 //! | [`drain`] | whether the blocks of a node or disk that is taken out of service have other homes |
+//! | [`disk_health`] | which disks are slow or failing although they work; which of them are drained without a person |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what space conversions leave free |
 //! | [`reserve`] | what space puts leave free, so that the largest node can be rebuilt |
 //! | [`crowding`] | which stripes have too many blocks in a rack, and which of them move to others |
@@ -37,6 +38,7 @@ pub mod conversion;
 pub mod cool;
 pub mod crowding;
 pub mod departures;
+pub mod disk_health;
 pub mod disputes;
 pub mod drain;
 pub mod findings;

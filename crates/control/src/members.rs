@@ -3,6 +3,7 @@
 
 use crate::{
     Time,
+    disk_health::Served,
     disputes::Disputes,
     view::{DiskView, NodeView, View},
 };
@@ -60,6 +61,8 @@ pub struct DiskState {
     pub blocks: u64,
     /// Whether its agent listed it when it registered.
     pub listed: bool,
+    /// What it has served lately, from its last heartbeat.
+    pub served: Served,
 }
 
 /// The size of a disk's quarantine.
@@ -84,6 +87,8 @@ pub struct DiskReport {
     pub file_system: u64,
     /// The size of its quarantine.
     pub quarantined: Quarantined,
+    /// What it has served lately.
+    pub served: Served,
 }
 
 /// The status of a node.
@@ -174,7 +179,9 @@ impl Members {
         let Some(record) = self.nodes.get_mut(&node).map(|member| &mut member.record) else { return };
         match disk {
             None => record.draining = on,
-            Some(number) => record.disks.iter_mut().filter(|disk| disk.number == number).for_each(|disk| disk.draining = on),
+            Some(number) => record.disks.iter_mut().filter(|disk| disk.number == number).for_each(|disk| {
+                (disk.draining, disk.kept) = (on, !on);
+            }),
         }
     }
 
@@ -423,7 +430,8 @@ impl DiskState {
     fn after(self, told: &DiskReport) -> Self {
         // A disk that fails no longer says where it is.
         let file_system = if told.file_system == 0 { self.file_system } else { told.file_system };
-        Self { free_bytes: told.free_bytes, file_system, quarantined: told.quarantined, listed: true, ..self }
+        let DiskReport { free_bytes, quarantined, served, .. } = *told;
+        Self { free_bytes, file_system, quarantined, listed: true, served, ..self }
     }
 }
 

@@ -10,7 +10,7 @@ use weft_control::options::check_slice_len;
 use weft_meta::PolicyRecord;
 use weft_proto::{Peer, Security, certs::CertificateFiles, metrics, security::HANDSHAKE_TIMEOUT};
 use weft_schemes::Kind;
-use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, RebuildReserve, Result};
+use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, DrainFailingDisks, Error, RebuildReserve, Result};
 
 /// The heartbeat intervals that agents accept.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
@@ -123,6 +123,12 @@ pub struct CoordinatorConfig {
     pub scrub_period_ms: u64,
     /// The most that the check in the background reads from each disk in a second; 0: only the limits of its class hold.
     pub scrub_disk_bytes_per_s: ByteSize,
+    /// A disk that serves at less than a quarter of the usual speed for this long is slow, and stops being slow after as long at half of it or more:
+    /// see docs/operations.md, "Disks". 0: no disk is slow.
+    pub slow_disk_ms: u64,
+    /// Disks that still work and are drained without a person, one at a time: `failing` those with many corrupt or unreadable blocks, `slow`
+    /// those that are slow, too; `off` none.
+    pub drain_failing_disks: DrainFailingDisks,
     /// Limits of repairs and scrubs on every node. An agent applies the lower of these and its own limits.
     pub limits: ClassLimits,
 }
@@ -166,6 +172,8 @@ impl Default for CoordinatorConfig {
             conversion_restart_ms: 300_000,
             scrub_period_ms: 30 * 86_400_000,
             scrub_disk_bytes_per_s: ByteSize(20 << 20),
+            slow_disk_ms: 600_000,
+            drain_failing_disks: DrainFailingDisks::default(),
             limits: ClassLimits::default(),
         }
     }

@@ -1,11 +1,13 @@
 //! Starts and stops a coordinator.
 
 use crate::{
+    auto_drain,
     came_back::{self, Checks},
     claims::Claims,
     completion,
     config::{self, CoordinatorConfig},
     delegations::Delegations,
+    disk_health::state::DiskHealth,
     healer::{self, state::Healer},
     health::{self, state::Health},
     in_flight::InFlight,
@@ -124,6 +126,7 @@ impl Coordinator {
             delegations: Delegations::default(),
             health: Health::default(),
             healer: Healer::new(cluster.auto_repair),
+            disk_health: DiskHealth::default(),
             limit: Limit::new(cluster.repair_limit),
             came_back: Checks::default(),
             scrub: Scrub::default(),
@@ -149,6 +152,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), health::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), healer::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), healer::crowded::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), auto_drain::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));

@@ -15,20 +15,41 @@ pub(crate) async fn set(shared: &Shared, asked: &v1::DrainRequest) -> Result<v1:
     let recording = shared.members.recording.lock().await;
     let mut warnings = Vec::new();
     let before = disk.map_or(status.record.draining, |disk| disk.draining);
-    if let Some(on) = asked.on.filter(|on| *on != before) {
+    // To end a drain that has not begun keeps the disk from being drained without a person.
+    let keeps = disk.is_some_and(|disk| !disk.kept);
+    if let Some(on) = asked.on.filter(|on| *on != before || !on && keeps) {
         if on {
             warnings = may_begin(shared, &status, disk, asked.force).await?;
         }
-        let (node, number) = (status.record.id, disk.map(|disk| disk.number));
-        let set = shared.meta.set_draining(shared.epoch, node, number, on).await;
-        set.map_err(|error| shared.meta_error(error))?;
-        shared.members.set_draining(node, number, on);
+        record(shared, &status, disk, on).await?;
         let (name, path) = (&status.record.name, disk.map_or("", |disk| &disk.path));
         tracing::info!(node = %name, path, on, "the drain of a node or disk was begun or ended by request");
     }
     drop(recording);
     let draining = Some(left(shared, &status, disk).await?);
     Ok(v1::DrainReply { draining, on: asked.on.unwrap_or(before), warnings })
+}
+
+/// Begins the drain of a disk without a person. Does nothing if it has begun, or if a person has ended it.
+pub(crate) async fn begin(shared: &Shared, home: Home) -> Result<()> {
+    let _recording = shared.members.recording.lock().await;
+    let status = departures::status_of(shared, home.node)?;
+    let disk = status.record.disks.iter().find(|disk| disk.number == home.disk);
+    let Some(disk) = disk.filter(|disk| !disk.draining && !disk.kept) else { return Ok(()) };
+    may_begin(shared, &status, Some(disk), false).await?;
+    record(shared, &status, Some(disk), true).await?;
+    let why = shared.disk_health.of(disk.number).map(|it| it.why).unwrap_or_default();
+    tracing::warn!(node = %status.record.name, path = %disk.path, why, "the drain of a slow or failing disk has begun without a person");
+    Ok(())
+}
+
+/// Records that a drain has begun or ended.
+async fn record(shared: &Shared, status: &MemberStatus, disk: Option<&DiskRecord>, on: bool) -> Result<()> {
+    let (node, number) = (status.record.id, disk.map(|disk| disk.number));
+    let set = shared.meta.set_draining(shared.epoch, node, number, on).await;
+    set.map_err(|error| shared.meta_error(error))?;
+    shared.members.set_draining(node, number, on);
+    Ok(())
 }
 
 /// Whether a drain may begin; returns warnings.

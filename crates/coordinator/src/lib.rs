@@ -10,6 +10,7 @@
 //! | `departures` | removes nodes and disks that are gone for good |
 //! | `damage` | which objects lack blocks |
 //! | `space` | where space is used and free, and what can still be written |
+//! | `disk_health`, `auto_drain` | disks that are slow or failing although they work; drains them without a person |
 //! | `drain` | takes nodes and disks out of service, whose blocks then move |
 //! | `options`, `in_flight` | the choices of requests; the bytes that running plans still have to move |
 //! | `delegations` | work that agents do for the coordinator |
@@ -32,6 +33,7 @@
 //! Running repairs of objects are dropped. Jobs continue with what is not done yet, unless they were paused. Agents
 //! register again with their next heartbeat.
 
+mod auto_drain;
 mod blocks;
 mod came_back;
 mod claims;
@@ -43,6 +45,7 @@ mod copies;
 mod damage;
 mod delegations;
 mod departures;
+mod disk_health;
 mod drain;
 mod garbage;
 mod healer;

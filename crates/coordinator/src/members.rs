@@ -10,6 +10,7 @@ use std::{
 };
 use tonic::transport::Channel;
 use weft_control::{
+    disk_health::{Served, Service},
     members::{self, DiskReport, Heartbeat, MemberStatus, Quarantined},
     view::View,
 };
@@ -239,8 +240,15 @@ fn reports(disks: &[v1::Disk]) -> Vec<DiskReport> {
         free_bytes: disk.free_bytes,
         file_system: disk.file_system,
         quarantined: Quarantined { blocks: disk.quarantined_blocks, bytes: disk.quarantined_bytes },
+        served: Served { reads: service(disk.reads.as_ref()), syncs: service(disk.syncs.as_ref()) },
     };
     disks.iter().map(report).collect()
+}
+
+fn service(told: Option<&v1::DiskService>) -> Service {
+    let it = told.copied().unwrap_or_default();
+    let [busy, taken] = [it.busy_us, it.taken_us].map(Duration::from_micros);
+    Service { operations: it.operations, bytes: it.bytes, busy, taken }
 }
 
 /// A new key for a node's links.

@@ -12,7 +12,7 @@ pub(crate) use weft_control::findings::Finding;
 use weft_control::{findings::Judged, members::Heartbeat, run::Report};
 use weft_meta::{MetaError, NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, net::host, rpc, to_status, v1};
-use weft_types::{BlockId, ClassLimits, Error, NodeId, NodeState, Result, Span};
+use weft_types::{BlockId, BlockState, ClassLimits, Error, NodeId, NodeState, Result, Span};
 
 /// The most disks of a node.
 const DISKS_MAX: usize = 1024;
@@ -227,6 +227,8 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
         Err(error) => return Err(shared.meta_error(error)),
     };
     let Judged { avoid, mark } = finding.judged(stripe.as_ref(), node, block);
+    let home = stripe.and_then(|stripe| stripe.find(block.index, block.copy).map(|placed| placed.home));
+    let is_missing = *finding == Finding::Lost(BlockState::Missing);
     if avoid {
         shared.members.suspect_block(block);
     }
@@ -236,6 +238,9 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
         Some(Finding::Corrupt(bytes)) => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
     };
     if marked.map_err(|error| shared.meta_error(error))? {
+        if let Some(home) = home.filter(|_| !is_missing) {
+            shared.disk_health.note_bad(home.disk, block, shared.started.now());
+        }
         let node = shared.members.name(node);
         match shared.failures.admit(&node, cause) {
             Some(left_out) => {

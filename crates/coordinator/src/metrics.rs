@@ -13,8 +13,11 @@ use crate::{
     shared::Shared,
 };
 use async_trait::async_trait;
-use std::{collections::BTreeMap, sync::Arc};
-use weft_control::{health::Level, members::MemberStatus};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use weft_control::{disk_health::Trouble, health::Level, members::MemberStatus};
 use weft_proto::{
     metrics::{self, CallMeter, Family, Figures, Scraped},
     v1,
@@ -44,7 +47,7 @@ impl Scraped for Source {
         all.add("weft_coordinator_epoch", [], shared.epoch.0);
         all.add("weft_metadata_commits", [], shared.meta.commits());
         of_health(all, &summary);
-        of_nodes(all, &statuses);
+        of_nodes(all, &statuses, &summary.reply.ailing_disks);
         of_repair(all, shared, &summary.reply.healing.unwrap_or_default());
         of_scrub(all, &summary.reply.scrub.unwrap_or_default());
         of_jobs(all, shared);
@@ -88,7 +91,8 @@ fn of_health(all: &mut Figures, Summary { reply, at_risk, .. }: &Summary) {
     all.add("weft_quarantined_bytes", [], reply.quarantined_bytes);
 }
 
-fn of_nodes(all: &mut Figures, statuses: &[MemberStatus]) {
+fn of_nodes(all: &mut Figures, statuses: &[MemberStatus], ailing: &[v1::AilingDisk]) {
+    let ailing: BTreeSet<[&str; 3]> = ailing.iter().map(|it| [&*it.name, &*it.path, &*it.trouble]).collect();
     let mut states = BTreeMap::from([NodeState::Up, NodeState::Down, NodeState::Lost].map(|state| (state.name(), 0u64)));
     for status in statuses {
         *states.entry(crate::show::state(status).name()).or_default() += 1;
@@ -98,7 +102,13 @@ fn of_nodes(all: &mut Figures, statuses: &[MemberStatus]) {
         for disk in &status.record.disks {
             *failed.entry(&disk.path).or_default() |= disk.failed;
         }
-        failed.into_iter().for_each(|(path, failed)| all.add("weft_disk_failed", [&*status.record.name, path], failed));
+        for (path, failed) in failed {
+            all.add("weft_disk_failed", [&*status.record.name, path], failed);
+            for trouble in Trouble::ALL {
+                let labels = [&*status.record.name, path, trouble.name()];
+                all.add("weft_disk_trouble", labels, ailing.contains(&labels));
+            }
+        }
     }
     states.into_iter().for_each(|(state, nodes)| all.add("weft_nodes", [state], nodes));
 }

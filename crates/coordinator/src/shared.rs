@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) delegations: crate::delegations::Delegations,
     pub(crate) health: crate::health::state::Health,
     pub(crate) healer: crate::healer::state::Healer,
+    /// Which disks are slow or failing although they work.
+    pub(crate) disk_health: crate::disk_health::state::DiskHealth,
     /// The limit on repair.
     pub(crate) limit: crate::limit::state::Limit,
     /// How far the checks of nodes that came back are.

@@ -177,6 +177,7 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
     let record = &status.record;
     let disk = |disk: &weft_types::DiskRecord| {
         let state = status.disks.get(&disk.number).copied().unwrap_or_default();
+        let ailment = shared.disk_health.of(disk.number).filter(|_| !disk.failed);
         v1::Disk {
             id: disk.id.to_string(),
             path: disk.path.to_string(),
@@ -189,6 +190,9 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
             gone: is_gone(status, disk.number),
             file_system: state.file_system,
             draining: disk.draining,
+            trouble: ailment.as_ref().map(|it| it.trouble.name().to_owned()).unwrap_or_default(),
+            trouble_why: ailment.map(|it| it.why).unwrap_or_default(),
+            ..v1::Disk::default()
         }
     };
     v1::Node {

@@ -436,4 +436,6 @@ pub struct DiskRecord {
     pub failed: bool,
     /// Whether it is being drained, apart from its node: its blocks move elsewhere, and it gets no new ones.
     pub draining: bool,
+    /// Whether a drain of it was ended: none begins without a person.
+    pub kept: bool,
 }

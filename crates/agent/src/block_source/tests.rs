@@ -73,6 +73,7 @@ fn open(meta: BlockMeta, cached: fn(u64) -> bool, bad_page: Option<u64>) -> (Ope
             findings,
             corrupt: Arc::default(),
             passage,
+            served: Arc::default(),
             buffers: Buffers::new(4),
         },
         reader,

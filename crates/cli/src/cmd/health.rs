@@ -52,6 +52,8 @@ struct Report {
     nodes: u32,
     down_nodes: Vec<DownNode>,
     failed_disks: Vec<FailedDisk>,
+    /// Disks that work, and are slow or failing.
+    ailing_disks: Vec<AilingDisk>,
     space: Space,
     garbage_blocks: u64,
     garbage_bytes: u64,
@@ -117,6 +119,19 @@ struct FailedDisk {
     blocks: u64,
 }
 
+#[derive(Debug, Serialize)]
+struct AilingDisk {
+    node: String,
+    id: String,
+    path: String,
+    /// slow, failing.
+    trouble: String,
+    why: String,
+    /// As far as known.
+    blocks: u64,
+    draining: bool,
+}
+
 /// The space of usable disks.
 #[derive(Debug, Serialize)]
 struct Space {
@@ -142,6 +157,15 @@ impl Report {
             lost: it.lost,
         };
         let failed = |it: api::FailedDisk| FailedDisk { node: it.name, id: it.id, path: it.path, blocks: it.blocks };
+        let ailing = |it: api::AilingDisk| AilingDisk {
+            node: it.name,
+            id: it.id,
+            path: it.path,
+            trouble: it.trouble,
+            why: it.why,
+            blocks: it.blocks,
+            draining: it.draining,
+        };
         let bad = it.bad_blocks.unwrap_or_default();
         Self {
             level: it.level,
@@ -170,6 +194,7 @@ impl Report {
             nodes: it.nodes,
             down_nodes: it.down_nodes.into_iter().map(down).collect(),
             failed_disks: it.failed_disks.into_iter().map(failed).collect(),
+            ailing_disks: it.ailing_disks.into_iter().map(ailing).collect(),
             space: Space {
                 total_bytes: it.total_bytes,
                 used_bytes: it.total_bytes.saturating_sub(it.free_bytes),

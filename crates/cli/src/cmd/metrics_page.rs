@@ -64,6 +64,7 @@ fn names_follow_the_conventions() {
             "scheme",
             "service",
             "state",
+            "trouble",
             "version",
             "wait",
             "zone",

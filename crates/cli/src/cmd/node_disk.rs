@@ -26,8 +26,9 @@ enum Command {
 
 /// List disks with their ids, space, blocks and states
 ///
-/// A disk is `draining` if its blocks move elsewhere, `failed` if its node cannot use it, and `gone` if the node's agent no longer lists it. Disks of a node that is down are
-/// `unknown`.
+/// A disk is `draining` if its blocks move elsewhere, `failed` if its node cannot use it, and `gone` if the node's agent no longer lists it. Disks of
+/// a node that is down are `unknown`. A disk is `slow` if it serves much more slowly than the others, and `failing` if many of its blocks were
+/// found corrupt or unreadable; the lines below the table say why.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -68,12 +69,14 @@ struct Disk {
     node: String,
     id: String,
     path: String,
-    /// ok, draining (the disk or its node), failed, gone, unknown.
+    /// ok, draining (the disk or its node), slow, failing, failed, gone, unknown.
     state: &'static str,
     total_bytes: u64,
     free_bytes: u64,
     /// Blocks of stripes.
     blocks: u64,
+    /// Why it is slow or failing, also while it is drained.
+    why: Option<String>,
 }
 
 impl NodeDisk {
@@ -123,11 +126,16 @@ fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
             (_, _, true) => "failed",
             (false, _, false) => "unknown",
             (true, false, false) if disk.draining || node.draining => "draining",
-            (true, false, false) => "ok",
+            (true, false, false) => match disk.trouble.as_str() {
+                "slow" => "slow",
+                "failing" => "failing",
+                _ => "ok",
+            },
         },
         total_bytes: disk.total_bytes,
         free_bytes: disk.free_bytes,
         blocks: disk.blocks,
+        why: (!disk.trouble.is_empty()).then(|| format!("{}: {}", disk.trouble, disk.trouble_why)),
     })
 }
 
@@ -155,7 +163,13 @@ fn text(disks: &[Disk]) -> String {
         let (node, path, id) = (it.node.clone(), it.path.clone(), it.id.clone());
         [node, path, human_bytes(it.total_bytes), human_bytes(it.free_bytes), it.blocks.to_string(), it.state.to_owned(), id]
     };
-    table(["node", "disk", "size", "free", "blocks", "state", "id"], &[2, 3, 4], disks.iter().map(row))
+    let mut text = table(["node", "disk", "size", "free", "blocks", "state", "id"], &[2, 3, 4], disks.iter().map(row));
+    for it in disks {
+        if let Some(why) = &it.why {
+            text += &format!("\n{} of {} is {why}", it.path, it.node);
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -179,6 +193,16 @@ mod tests {
         let disks = node("up", &[("1a", "/srv/a", true, true), ("2b", "/srv/a", false, false), ("3c", "/srv/c", true, false)]);
         assert_eq!(disks.iter().map(|disk| disk.state).collect::<Vec<_>>(), ["gone", "ok", "failed"]);
         assert_eq!(node("down", &[("1a", "/a", false, false), ("2b", "/b", true, false)])[0].state, "unknown");
+        let api_disk = |trouble: &str, draining| api::Disk {
+            trouble: trouble.into(),
+            trouble_why: "it crawls".into(),
+            draining,
+            ..api::Disk::default()
+        };
+        let of_disks = vec![api_disk("slow", false), api_disk("failing", true)];
+        let ailing: Vec<Disk> = disks_of(&api::Node { state: "up".into(), disks: of_disks, ..api::Node::default() }).collect();
+        assert_eq!(ailing.iter().map(|disk| disk.state).collect::<Vec<_>>(), ["slow", "draining"]);
+        assert!(text(&ailing).ends_with(" is failing: it crawls"), "{}", text(&ailing));
         for (said, found) in [("1a", "1a"), ("2b", "2b"), ("/srv/c", "3c"), ("/srv/c/", "3c")] {
             assert_eq!(chosen(&disks, "far", said), Ok(found));
         }

@@ -140,6 +140,7 @@ fn unit(field: &Field) -> &'static str {
         ("Vec<PathBuf>", _) => "list of paths",
         ("ClusterId", _) => "32 hex digits",
         ("AutoSize", _) => "size, or `auto`",
+        ("DrainFailingDisks", _) => "`off`, `failing` or `slow`",
         ("RebuildReserve", _) => "`auto`, `off` or a share",
         ("ByteSize", "s") => "rate",
         ("ByteSize", _) => "size",

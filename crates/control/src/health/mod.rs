@@ -26,4 +26,4 @@ pub use room::fits_bytes;
 pub use survey::{Step, Survey};
 pub use tally::{Bearing, Counts, Tally};
 pub use urgency::Urgency;
-pub use verdict::{DownNode, FailedDisk, FullPolicy, Level, Signs, Verdict};
+pub use verdict::{AilingDisk, DownNode, FailedDisk, FullPolicy, Level, Signs, Verdict};

@@ -389,6 +389,31 @@ fn a_verdict_lists_the_worst_first_and_drops_repaired_problems() {
 }
 
 #[test]
+fn a_slow_or_failing_disk_is_told_with_what_helps_as_long_as_it_has_blocks() {
+    let disk = |node: u32, blocks, draining| AilingDisk {
+        node: format!("node-{node}"),
+        path: "/srv/a".into(),
+        trouble: "slow".into(),
+        why: "it crawls".into(),
+        blocks,
+        draining,
+    };
+    let verdict = |ailing: Vec<AilingDisk>| Signs { ailing, ..Signs::default() }.verdict();
+    assert_eq!(verdict(vec![disk(1, 0, true)]).level, Level::Healthy);
+    let told = verdict(vec![disk(1, 5, false), disk(2, 5, true)]);
+    assert_eq!(told.level, Level::Degraded);
+    assert_eq!(
+        told.reasons,
+        [
+            "/srv/a of node-1 is slow: it crawls; `weft node disk drain node-1 /srv/a` moves its blocks elsewhere",
+            "/srv/a of node-2 is slow: it crawls; its blocks are being moved elsewhere"
+        ]
+    );
+    let many = verdict((1..=5).map(|node| disk(node, 1, false)).collect()).reasons;
+    assert_eq!((many.len(), many[3].as_str()), (4, "2 more disks are slow or failing: `weft node disk ls` lists all"));
+}
+
+#[test]
 fn blocks_that_leave_are_no_loss() {
     let (mut stripe, mut drained) = (stripe(), view(8, &[]));
     drained.nodes.get_mut(&NodeId(1)).unwrap().disks[0].draining = true;

@@ -5,6 +5,8 @@ use crate::reserve::Share;
 use std::time::Duration;
 use weft_types::counted;
 
+/// The most slow or failing disks that get a reason of their own.
+const AILING_MAX: usize = 3;
 /// The most names that one reason lists.
 const NAMES_MAX: usize = 8;
 
@@ -59,6 +61,23 @@ pub struct FailedDisk {
     pub blocks: u64,
 }
 
+/// A disk that works, and is slow or failing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AilingDisk {
+    /// Its node's name.
+    pub node: String,
+    /// Its directory.
+    pub path: String,
+    /// `slow` or `failing`.
+    pub trouble: String,
+    /// The figures.
+    pub why: String,
+    /// The known number of blocks of stripes that it holds.
+    pub blocks: u64,
+    /// Whether it or its node is being drained.
+    pub draining: bool,
+}
+
 /// A policy in which no new data fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FullPolicy {
@@ -102,6 +121,8 @@ pub struct Signs {
     pub down: Vec<DownNode>,
     /// Failed disks.
     pub failed: Vec<FailedDisk>,
+    /// Disks that work, and are slow or failing.
+    pub ailing: Vec<AilingDisk>,
     /// The default policy, if no new data fit in it.
     pub full: Option<FullPolicy>,
 }
@@ -116,11 +137,11 @@ pub struct Verdict {
 }
 
 impl Signs {
-    /// Computes the verdict. A failed disk, or a lost or drained node, does not count if it has no blocks.
+    /// Computes the verdict. A failed, slow or failing disk, or a lost or drained node, does not count if it has no blocks.
     pub fn verdict(&self) -> Verdict {
-        let signs =
-            [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed(), self.full(), self.counting()];
-        let found: Vec<(Level, String)> = signs.into_iter().flatten().collect();
+        let signs = [self.unreadable(), self.at_risk(), self.bad_blocks(), self.down(), self.failed()];
+        let found = signs.into_iter().flatten().chain(self.ailing()).chain(self.full()).chain(self.counting());
+        let found: Vec<(Level, String)> = found.collect();
         Verdict {
             level: found.iter().map(|(level, _)| *level).max().unwrap_or(Level::Healthy),
             reasons: found.into_iter().map(|(_, reason)| reason).collect(),
@@ -179,6 +200,26 @@ impl Signs {
         let names = names(live.iter().map(|disk| format!("{} of {}", disk.path, disk.node)));
         let reason = || format!("failed disks held blocks that were not rebuilt: {names}");
         (!live.is_empty()).then(|| (Level::Degraded, reason()))
+    }
+
+    fn ailing(&self) -> impl Iterator<Item = (Level, String)> {
+        let live: Vec<&AilingDisk> = self.ailing.iter().filter(|disk| disk.blocks > 0).collect();
+        let reason = |disk: &&AilingDisk| {
+            let AilingDisk { node, path, trouble, why, draining, .. } = disk;
+            let help = if *draining {
+                "its blocks are being moved elsewhere".to_owned()
+            } else {
+                format!("`weft node disk drain {node} {path}` moves its blocks elsewhere")
+            };
+            format!("{path} of {node} is {trouble}: {why}; {help}")
+        };
+        let mut reasons: Vec<String> = live.iter().take(AILING_MAX).map(reason).collect();
+        let more = live.len().saturating_sub(AILING_MAX) as u64;
+        if more > 0 {
+            let verb = if more == 1 { "is" } else { "are" };
+            reasons.push(format!("{} {verb} slow or failing: `weft node disk ls` lists all", counted(more, "more disk")));
+        }
+        reasons.into_iter().map(|reason| (Level::Degraded, reason))
     }
 
     fn full(&self) -> Option<(Level, String)> {

@@ -18,13 +18,15 @@ fn record(id: u32, state: NodeState) -> NodeRecord {
         total_bytes: 100,
         failed: false,
         draining: false,
+        kept: false,
     };
     NodeRecord { state, disks: vec![disk], ..member(id, "", None).record }
 }
 
 fn told(free_bytes: u64, failed: bool) -> Vec<DiskReport> {
     let (file_system, quarantined) = (7, Quarantined { blocks: 1, bytes: 5 });
-    vec![DiskReport { id: "d".into(), failed, free_bytes, file_system, quarantined }]
+    let served = crate::disk_health::Served::default();
+    vec![DiskReport { id: "d".into(), failed, free_bytes, file_system, quarantined, served }]
 }
 
 /// Nodes 1 and 2, which were up before; node 1 registers at second 1.

@@ -1,13 +1,13 @@
 //! The answer to `weft status`.
 
 use crate::{
-    drain, healer, jobs, scrub,
+    disk_health, drain, healer, jobs, scrub,
     shared::Shared,
     space::{Fits, fits},
 };
 use std::{collections::BTreeSet, sync::Arc};
 use weft_control::{
-    health::{BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs},
+    health::{AilingDisk, BadBlocks, Bearing, DownNode, FailedDisk, FullPolicy, Signs},
     members::MemberStatus,
 };
 use weft_meta::{MetaError, PolicyRecord, Totals};
@@ -48,7 +48,9 @@ pub(crate) async fn summary(shared: &Shared) -> Result<Summary> {
     let by_code = shared.meta.totals_by_code().await.map_err(|error| shared.meta_error(error))?;
     let statuses = shared.members.statuses();
     let failed = failed_disks(shared, &statuses).await?;
+    let ailing = disk_health::ailing(shared, &statuses);
     let (mut signs, unreadable) = signs(shared, &by_code, &statuses, &failed)?;
+    signs.ailing = ailing.iter().map(ailing_disk).collect();
     let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
     let space = space(shared, policies.into_iter().find(|policy| policy.is_default))?;
     signs.full = space.full.clone();
@@ -70,6 +72,7 @@ pub(crate) async fn summary(shared: &Shared) -> Result<Summary> {
         nodes: u32::try_from(statuses.len()).unwrap_or(u32::MAX),
         down_nodes: statuses.iter().filter(|status| !status.up).map(down_node).collect(),
         failed_disks: failed,
+        ailing_disks: ailing,
         quarantined_blocks: quarantined().map(|of| of.blocks).sum(),
         quarantined_bytes: quarantined().map(|of| of.bytes).sum(),
         insecure: shared.security.is_insecure(),
@@ -112,6 +115,7 @@ fn signs(
         nodes: statuses.len(),
         down: down.collect(),
         failed: failed.collect(),
+        ailing: Vec::new(),
         full: None,
     };
     Ok((signs, state.tally.unreadable(STRIPES_LOOKED_UP)))
@@ -194,6 +198,17 @@ fn down_node(status: &MemberStatus) -> v1::DownNode {
         silent_ms: u64::try_from(status.silent_for.as_millis()).unwrap_or(u64::MAX),
         blocks: blocks_of(status),
         lost: is_lost(status),
+    }
+}
+
+fn ailing_disk(it: &v1::AilingDisk) -> AilingDisk {
+    AilingDisk {
+        node: it.name.clone(),
+        path: it.path.clone(),
+        trouble: it.trouble.clone(),
+        why: it.why.clone(),
+        blocks: it.blocks,
+        draining: it.draining,
     }
 }
 

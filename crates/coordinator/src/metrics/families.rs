@@ -47,6 +47,11 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge("weft_nodes", &["state"], "Nodes: `up`, `down` (silent), or `lost` (their blocks are rebuilt elsewhere)."),
     Family::gauge("weft_node_up", &["node", "rack"], "Whether the node is up: 1 or 0."),
     Family::gauge("weft_disk_failed", &["node", "disk"], "Whether the disk failed, as the metadata knows it: 1 or 0."),
+    Family::gauge(
+        "weft_disk_trouble",
+        &["node", "disk", "trouble"],
+        "Whether a disk that works is `slow` or `failing`: 1 or 0 (`weft node disk ls` says why).",
+    ),
     Family::gauge("weft_space_size_bytes", &[], "Size of all disks that can be used."),
     Family::gauge("weft_space_free_bytes", &[], "Free space of these disks."),
     Family::gauge("weft_space_kept_bytes", &[], "What puts leave free of it, so that the largest node can be rebuilt."),

@@ -32,6 +32,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         total_bytes: 1,
         failed,
         draining: false,
+        kept: false,
     };
     let record = NodeRecord {
         id: NodeId(1),
@@ -56,7 +57,8 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         fsyncs: 0,
     };
     let mut figures = Figures::of(GROUPS);
-    of_nodes(&mut figures, &[status]);
+    let ailing = v1::AilingDisk { name: "n".into(), path: "/data".into(), trouble: "slow".into(), ..v1::AilingDisk::default() };
+    of_nodes(&mut figures, &[status], &[ailing]);
     let text = figures.text().unwrap();
     let series: Vec<&str> = text.lines().filter(|line| line.starts_with("weft_disk_failed")).collect();
     assert_eq!(series, ["weft_disk_failed{node=\"n\",disk=\"/data\"} 1"]);

@@ -7,7 +7,7 @@ use weft_types::{NodeId, Reaction};
 
 impl World {
     /// Stores objects of four stripes of six small blocks each.
-    async fn put_stripes(&self, seeds: std::ops::Range<u64>) -> Vec<(String, Vec<u8>)> {
+    pub(crate) async fn put_stripes(&self, seeds: std::ops::Range<u64>) -> Vec<(String, Vec<u8>)> {
         let options = PutOptions { code: "rs(4,2)".into(), block_len: 64 << 10, cell_len: 64 << 10, ..PutOptions::default() };
         let mut objects = Vec::new();
         for seed in seeds {

@@ -1,5 +1,6 @@
 //! A whole cluster in one process: clients' requests to the coordinator, and their effects on the nodes.
 
+mod ailing_disks;
 mod balance;
 mod commits;
 mod conversions;

@@ -16,7 +16,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
-use weft_agent::{Agent, AgentConfig, DiskMode, Limits, Throttle};
+use weft_agent::{Agent, AgentConfig, DiskDelay, DiskMode, Limits, Throttle};
 use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptions, StripeConverter, api};
 use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
@@ -51,6 +51,8 @@ pub(crate) struct World {
     pub(crate) unreadable: Unreadable,
     /// The size of each disk.
     pub(crate) disk_bytes: DiskBytes,
+    /// How long each disk call of a node takes, milliseconds, from its next start on.
+    pub(crate) disk_call_ms: BTreeMap<u32, u64>,
     /// Disks that agents that are started from now on do not list.
     pub(crate) unlisted: Vec<PathBuf>,
     /// The limits of agents that are started from now on.
@@ -119,6 +121,7 @@ impl World {
             spoils: Arc::default(),
             unreadable: Arc::default(),
             disk_bytes: Arc::default(),
+            disk_call_ms: BTreeMap::new(),
             unlisted: Vec::new(),
             limits: Limits::default(),
             client,
@@ -145,7 +148,8 @@ impl World {
             before.store(false, Ordering::Relaxed);
         }
         seams.net = Arc::new(StoppableNet { net, stopped });
-        (seams.clock, seams.disk_mode) = (Arc::new(self.clock.clone()), DiskMode::Inline);
+        let slowed = self.disk_call_ms.get(&node).map(|ms| DiskMode::Slowed(DiskDelay(Box::leak(Box::new(AtomicU64::new(*ms))))));
+        (seams.clock, seams.disk_mode) = (Arc::new(self.clock.clone()), slowed.unwrap_or(DiskMode::Inline));
         seams.disks = Arc::new(LyingDisks {
             lies: Arc::clone(&self.lies),
             spoils: Arc::clone(&self.spoils),

@@ -64,11 +64,19 @@ pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bo
     }
 }
 
+/// A disk's `draining` while it is being drained.
+const DRAINING: u32 = 1;
+/// A disk's `draining` after a drain was ended.
+const KEPT: u32 = 2;
+
 /// Of a node, or of one of its disks.
 pub(super) fn set_draining(tx: &Transaction<'_>, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()> {
     let changed = match disk {
         None => tx.execute("UPDATE nodes SET draining = ?2 WHERE id = ?1", (node.0, on))?,
-        Some(disk) => tx.execute("UPDATE disks SET draining = ?3 WHERE number = ?2 AND node = ?1", (node.0, disk.0, on))?,
+        Some(disk) => {
+            let state = if on { DRAINING } else { KEPT };
+            tx.execute("UPDATE disks SET draining = ?3 WHERE number = ?2 AND node = ?1", (node.0, disk.0, state))?
+        }
     };
     match (changed, disk) {
         (0, None) => Err(no_node(node)),
@@ -150,13 +158,15 @@ fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
     let sql = "SELECT number, id, path, total_bytes, failed, draining FROM disks WHERE node = ?1 ORDER BY number";
     let mut statement = tx.prepare_cached(sql)?;
     let disks = statement.query_map([node.0], |row| {
+        let draining: u32 = row.get(5)?;
         Ok(DiskRecord {
             number: DiskNumber(row.get(0)?),
             id: row.get(1)?,
             path: row.get(2)?,
             total_bytes: row.get(3)?,
             failed: row.get(4)?,
-            draining: row.get(5)?,
+            draining: draining == DRAINING,
+            kept: draining == KEPT,
         })
     })?;
     Ok(disks.collect::<Result<_, _>>()?)

@@ -296,6 +296,12 @@ async fn what_is_drained_is_known_to_the_next_coordinator_and_after_a_registrati
     meta.set_draining(epoch, NodeId(1), Some(disks[0]), false).await.unwrap();
     let (nodes, of_disks) = draining(&meta).await;
     assert!(nodes.into_iter().chain(of_disks).all(|on| !on));
+    // That a person ended it is known as long as nobody begins another.
+    let kept = async |meta: &SqliteMeta| meta.nodes().await.unwrap()[0].disks.iter().map(|disk| disk.kept).collect::<Vec<_>>();
+    let is_kept = kept(&meta).await;
+    assert!(is_kept[0] && is_kept.iter().filter(|kept| **kept).count() == 1);
+    meta.set_draining(epoch, NodeId(1), Some(disks[0]), true).await.unwrap();
+    assert!(!kept(&meta).await[0]);
 }
 
 #[tokio::test]

@@ -36,6 +36,31 @@ pub struct Disk {
     /// equal for disks on one file system of one machine; 0: unknown
     #[prost(fixed64, tag = "10")]
     pub file_system: u64,
+    /// from the disk itself; only in HeartbeatRequest
+    #[prost(message, optional, tag = "12")]
+    pub reads: ::core::option::Option<DiskService>,
+    /// of new blocks; only in HeartbeatRequest
+    #[prost(message, optional, tag = "13")]
+    pub syncs: ::core::option::Option<DiskService>,
+    /// slow or failing, although it works; empty: neither; only in StatusReply
+    #[prost(string, tag = "14")]
+    pub trouble: ::prost::alloc::string::String,
+    #[prost(string, tag = "15")]
+    pub trouble_why: ::prost::alloc::string::String,
+}
+/// How a disk has served lately: older operations count less and less.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiskService {
+    #[prost(uint64, tag = "1")]
+    pub operations: u64,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// while any was under way
+    #[prost(uint64, tag = "3")]
+    pub busy_us: u64,
+    /// of all, one after the other
+    #[prost(uint64, tag = "4")]
+    pub taken_us: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterRequest {
@@ -1324,6 +1349,32 @@ pub struct HealthReply {
     pub draining: ::prost::alloc::vec::Vec<Draining>,
     #[prost(message, optional, tag = "31")]
     pub scrub: ::core::option::Option<ScrubStatus>,
+    #[prost(message, repeated, tag = "32")]
+    pub ailing_disks: ::prost::alloc::vec::Vec<AilingDisk>,
+}
+/// A disk that works, and is slow or failing.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AilingDisk {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub path: ::prost::alloc::string::String,
+    /// slow, failing
+    #[prost(string, tag = "5")]
+    pub trouble: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub why: ::prost::alloc::string::String,
+    /// as far as known
+    #[prost(uint64, tag = "7")]
+    pub blocks: u64,
+    /// it or its node
+    #[prost(bool, tag = "8")]
+    pub draining: bool,
 }
 /// What the cluster does by itself about bad blocks.
 #[derive(Clone, PartialEq, ::prost::Message)]
