@@ -63,6 +63,7 @@ fn open(node: &Arc<Node>, disks: &Disks, id: BlockId) -> Result<(OpenBlock, Perm
         findings: Arc::clone(&node.findings),
         corrupt: Arc::default(),
         passage: Passage::new(disks.line(disk), OF),
+        served: Arc::clone(&disks.served(disk).reads),
         buffers: Arc::clone(&node.buffers),
     };
     Ok((block, permit))

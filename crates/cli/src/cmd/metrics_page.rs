@@ -42,7 +42,7 @@ fn names_follow_the_conventions() {
         assert!(*kind != Kind::Histogram || name.ends_with("_seconds"), "{name}");
         assert!(help.ends_with('.') && !help.contains('\n') && help.is_ascii(), "{name}: {help}");
         // Objects, buckets, stripes, blocks and clients are not bounded in number.
-        const BOUNDED: [&str; 24] = [
+        const BOUNDED: [&str; 25] = [
             "cache",
             "class",
             "code",
