@@ -13,7 +13,10 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Looks for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut pressure = Pressure::default();
-    while shared.config.auto_balance {
+    if !shared.config.auto_balance {
+        return;
+    }
+    loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         if let Err(error) = look(&shared, &mut pressure).await
             && let Some(left_out) = shared.failures.admit("balance", &error.message)
