@@ -208,8 +208,8 @@ impl Passes for BalanceJob {
 fn take(shared: &Shared, control: &Control, moves: &Moves, moved: Result<Option<(Of, Rebuilt)>>) -> Again {
     let mut live = control.live();
     let (object, rebuilt, error) = match moved {
-        // What is planned next is counted then.
-        Ok(None) => return Again::InVain,
+        // The stripe has changed since the plan. The next plan may find another one.
+        Ok(None) => return Again::Perhaps,
         Ok(Some((of, rebuilt))) => {
             let why = rebuilt.left.first().map(|(_, why)| Error::unavailable(why));
             (of.name.to_string(), rebuilt, why)
