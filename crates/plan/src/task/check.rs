@@ -60,7 +60,13 @@ impl Task {
                 let width = ins.chain(outs).fold(0, u64::saturating_add);
                 let slice_len = self.slice_len.min(lane.span.len());
                 bytes = bytes.saturating_add(width.saturating_mul(slices).saturating_mul(slice_len));
-                bytes = bytes.saturating_add(weft_gf::Combination::scratch_bytes(&stage.matrix, slice_len));
+                // A matrix may declare any number of rows, and scheduling them takes memory for each. No valid task has so many.
+                let declared = stage.matrix.steps().rows();
+                let scratch = match declared > limits::PLAN_WIDTH_MAX {
+                    true => u64::MAX,
+                    false => weft_gf::Combination::scratch_bytes(&stage.matrix, slice_len),
+                };
+                bytes = bytes.saturating_add(scratch);
             }
         }
         bytes

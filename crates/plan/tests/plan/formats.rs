@@ -332,6 +332,16 @@ fn mutate(value: &mut serde_json::Value, path: &mut impl Iterator<Item = usize>)
     }
 }
 
+#[test]
+fn a_matrix_that_declares_billions_of_rows_takes_no_memory_for_them() {
+    let (plan, _) = plans(&world(3, 2, 1)).swap_remove(0);
+    let mut task = serde_json::to_value(cut(&plan, 0)).unwrap();
+    task["lanes"][0]["stages"][0]["matrix"]["rows"] = u32::MAX.into();
+    let task: Task = serde_json::from_value(task).unwrap();
+    assert_eq!(task.memory_bytes(), u64::MAX);
+    assert!(task.validate().is_err());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
