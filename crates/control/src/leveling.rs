@@ -22,6 +22,8 @@ const STRIPES_MAX: usize = 1 << 18;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stored {
     bytes: BTreeMap<Home, u64>,
+    /// What will be free, too: of blocks that are not needed any more, as of those that were just moved.
+    garbage: BTreeMap<Home, u64>,
     /// The longest block.
     longest: u64,
 }
@@ -31,7 +33,7 @@ pub struct Stored {
 pub struct Level {
     /// The disk.
     pub home: Home,
-    /// What blocks can fill: what they do fill, and the free space. Disks on one file system share this evenly.
+    /// What blocks can fill: what they do fill, garbage, and the free space. Disks on one file system share this evenly.
     pub capacity_bytes: u64,
     /// Bytes of blocks.
     pub bytes: u64,
@@ -92,19 +94,26 @@ impl Stored {
         }
     }
 
+    /// Counts bytes of a disk that are about to be free.
+    pub fn add_garbage(&mut self, home: Home, bytes: u64) {
+        let garbage = self.garbage.entry(home).or_default();
+        *garbage = garbage.saturating_add(bytes);
+    }
+
     /// The disks that can get blocks, each with what it has and should have.
     pub fn levels(&self, view: &View) -> Vec<Level> {
         let up = || view.nodes.values().filter(|node| node.up);
         let disks = || up().flat_map(|node| node.disks.iter().map(move |disk| (Home { node: node.id, disk: disk.number }, disk)));
         let of = |home: Home| self.bytes.get(&home).copied().unwrap_or(0);
+        let garbage = |home: Home| self.garbage.get(&home).copied().unwrap_or(0);
         // All blocks on a file system, and the disks that share it.
         let mut shared: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (home, disk) in disks().filter(|(_, disk)| disk.takes_blocks() && disk.file_system != 0) {
             let (bytes, sharers) = shared.entry(disk.file_system).or_default();
-            (*bytes, *sharers) = (bytes.saturating_add(of(home)), *sharers + 1);
+            (*bytes, *sharers) = (bytes.saturating_add(of(home)).saturating_add(garbage(home)), *sharers + 1);
         }
         let capacity = |home: Home, disk: &DiskView| {
-            let (bytes, sharers) = shared.get(&disk.file_system).copied().unwrap_or((of(home), 1));
+            let (bytes, sharers) = shared.get(&disk.file_system).copied().unwrap_or((of(home).saturating_add(garbage(home)), 1));
             disk.free_bytes.saturating_add(bytes) / sharers.max(1)
         };
         let level = |(home, disk): (Home, &DiskView)| Level {
@@ -401,6 +410,29 @@ mod tests {
         assert!(deviation(&all, &view) <= 0.02, "{}", deviation(&all, &view));
         let new = Home { node: NodeId(3), disk: weft_types::DiskNumber(30) };
         assert!(moves.iter().flat_map(|moves| &moves.blocks).filter(|it| it.to == new).count() > 200);
+    }
+
+    #[test]
+    fn what_was_moved_and_is_not_removed_yet_moves_nothing_more() {
+        let (mut all, mut view) = (stripes(300, 13, 8), view(16, &[]));
+        for node in view.nodes.values_mut() {
+            node.disks[0].free_bytes = 40 * BLOCK_LEN;
+        }
+        let moves = planned(&all, &view).into_moves();
+        let mut after = Stored::default();
+        for it in moves.iter().flat_map(|moves| &moves.blocks) {
+            after.add_garbage(it.from, it.bytes);
+            view.nodes.get_mut(&it.to.node).unwrap().disks[0].free_bytes -= it.bytes;
+        }
+        moved(&mut all, &moves);
+        let again = |after: &Stored| {
+            let mut leveling = Leveling::new(after, Tolerances::from([((4, 2), 2)]), &view);
+            all.iter().for_each(|stripe| leveling.stripe(stripe, &view));
+            leveling.amount().0
+        };
+        assert!(again(&stored(&all)) > 0, "the disks that have sent blocks look smaller");
+        all.iter().for_each(|stripe| after.add(stripe));
+        assert_eq!(again(&after), 0);
     }
 
     #[test]

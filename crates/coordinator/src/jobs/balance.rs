@@ -90,6 +90,9 @@ pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::BalanceRequest) ->
 /// The moves that make the fill even, from all stripes.
 async fn planned(shared: &Shared) -> Result<Leveling> {
     let mut stored = Stored::default();
+    for garbage in shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))? {
+        stored.add_garbage(garbage.home, garbage.bytes);
+    }
     let mut stripes = all_stripes();
     while let Some(stripe) = next(shared, &mut stripes).await? {
         stored.add(&stripe);
