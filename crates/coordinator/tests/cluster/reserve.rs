@@ -85,7 +85,7 @@ async fn nearly_full_disks_give_blocks_to_new_nodes_before_a_person_asks() {
         objects += 1;
     }
     assert!(objects > 10, "{objects}");
-    tokio::time::sleep(std::time::Duration::from_secs(120)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(40)).await;
     assert_eq!(world.client.jobs().await.unwrap(), [], "no disk has room");
     for node in 9..=12 {
         world.start_agent(node).await;
@@ -101,6 +101,6 @@ async fn nearly_full_disks_give_blocks_to_new_nodes_before_a_person_asks() {
         world.assert_whole(&format!("k{object}"), &data(384 << 10, object)).await;
     }
     // Once is enough.
-    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
     assert_eq!(world.client.jobs().await.unwrap().len(), 1);
 }
