@@ -276,7 +276,7 @@ pub struct Candidate {
 /// The cluster, as far as it matters for a drain without a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Whether blocks of any drain are still to be moved, whoever began it.
+    /// Whether any drain, by a person or by the cluster, still has blocks to move.
     pub drains: bool,
     /// Whether stripes survive no further loss or cannot be read, or may do so: their blocks are rebuilt first.
     pub at_risk: bool,

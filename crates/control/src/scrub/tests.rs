@@ -169,7 +169,7 @@ fn a_sum_that_is_not_zero_leads_to_the_wrong_block_or_is_added_up_again() {
     let (_, action) = checked.read_all(action, |_| Verdict::Right);
     assert_eq!(action, sum_of(&[], true));
     assert_eq!(found(&ended(checked.on(zero(&ALL)))), []);
-    // All rows cannot be added up: what the first sum has shown is told.
+    // The full check cannot be planned: the check reports the result of the routine one.
     let mut checked = Checked::of(stripe(), &[]);
     checked.looked(&[]);
     let action = checked.on(not_zero());

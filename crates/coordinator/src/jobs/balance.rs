@@ -1,8 +1,8 @@
 //! Even fill: the shell around [`weft_control::leveling`], which decides. Blocks are copied from fuller disks to emptier ones, several stripes
 //! at a time; an old block serves until the new one is committed.
 //!
-//! Each pass plans its moves anew from the metadata, so the job stores no list of them. If a put, a conversion or a removal changes a stripe
-//! first, the job skips that stripe.
+//! Each pass plans its moves from the metadata, so the job stores no list of them. The job skips a stripe that a put, a conversion or a
+//! removal has changed since the plan.
 
 use super::{
     Control,

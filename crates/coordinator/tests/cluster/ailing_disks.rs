@@ -64,7 +64,7 @@ async fn a_disk_that_loses_blocks_is_told_and_drained_while_everything_can_be_re
     assert_eq!(world.ailing().await, []);
     let (node, disk) = corrupt_a_disk(&world, 9);
     world.assert_readable(&objects).await;
-    world.until("it is told", async |world| !world.ailing().await.is_empty()).await;
+    world.until("the status names the disk", async |world| !world.ailing().await.is_empty()).await;
     let ailing = world.ailing().await;
     let it = &ailing[0];
     assert_eq!((ailing.len(), it.node, Path::new(&it.path), it.trouble.as_str()), (1, node, &*disk, "failing"));
@@ -90,7 +90,7 @@ async fn a_drain_that_a_person_ended_does_not_begin_again_without_one() {
     // Before it begins, too.
     world.client.drain(NodeId(node), &id, Some(false), false).await.unwrap();
     world.assert_readable(&objects).await;
-    world.until("it is told", async |world| !world.ailing().await.is_empty()).await;
+    world.until("the status names the disk", async |world| !world.ailing().await.is_empty()).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!world.disk(&disk).await.draining);
     let health = world.health().await;
@@ -118,7 +118,7 @@ async fn a_disk_that_is_much_slower_than_the_others_is_told_and_drained_if_that_
     world.disk_call_ms = (1..=8).map(|node| (node, if node == 3 { 100 } else { 2 })).collect();
     world.restart_agents().await;
     let objects = world.put_stripes(0..8).await;
-    world.until("it is told", async |world| !world.ailing().await.is_empty()).await;
+    world.until("the status names the disk", async |world| !world.ailing().await.is_empty()).await;
     let ailing = world.ailing().await;
     let it = &ailing[0];
     assert_eq!((ailing.len(), it.node, it.trouble.as_str()), (1, 3, "slow"), "{it:?}");

@@ -57,7 +57,7 @@ fn a_scrub_leaves_out_only_blocks_that_are_not_held() {
     accepted(&world, &plan, &job);
     let proofs = Proofs::new(ProofKey::PUBLIC, 1 << 16);
     assert_eq!(proofs.verify(&plan, world.code.view(), &job), Ok(()));
-    // Whoever holds it, even in part.
+    // A party that holds only a part of the block counts as a holder, too.
     job.holds.push(Hold { party: R, span: Span::new(3, 4), ..hold.clone() });
     let refusal = refused(&world, &plan, &job, Rule::Check, "the check leaves out block 2, which n90 holds");
     assert_eq!(proofs.verify(&plan, world.code.view(), &job), Err(refusal), "the proof of the shape says nothing about the job");
