@@ -277,7 +277,8 @@ impl Scheduler {
             }
         };
         let reached: BTreeSet<u32> = destinations.iter().flatten().copied().collect();
-        let bounds: Vec<f64> = mixes.iter().map(|mix| estimate(mix, nodes, reached.len())).collect();
+        let ahead = self.ahead(nodes);
+        let bounds: Vec<f64> = mixes.iter().map(|mix| estimate(mix, nodes, reached.len(), &ahead)).collect();
         let least = bounds.iter().copied().fold(f64::INFINITY, f64::min);
         let longest = |mix: &[Option<Candidate>]| {
             let all = || mix.iter().flatten();
@@ -285,6 +286,15 @@ impl Scheduler {
         };
         let alike = mixes.into_iter().zip(bounds).filter(|(_, bound)| *bound <= least * ALIKE);
         alike.min_by_key(|(mix, _)| longest(mix)).map(|(mix, _)| mix).unwrap_or_default()
+    }
+
+    /// The bytes that each node has been given to send more than the mean, by earlier batches; less if negative.
+    fn ahead(&self, nodes: &Nodes) -> Vec<i128> {
+        let sent = |node: &NodeId| self.carried.get(&Place::Node(*node)).map_or(0, |load| i128::from(load.up));
+        let all: Vec<i128> = nodes.ids.iter().map(sent).collect();
+        let up = || all.iter().zip(&nodes.facts).filter(|(_, facts)| facts.up).map(|(sent, _)| *sent);
+        let mean = up().sum::<i128>() / up().count().max(1) as i128;
+        all.iter().map(|sent| sent - mean).collect()
     }
 
     /// The parts of a repair by each scheme that can do it.
@@ -352,8 +362,9 @@ fn above_least(loads: &[Load]) -> Vec<Load> {
 }
 
 /// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, those of
-/// nodes from which blocks are copied, and the largest vertices, which cannot be split.
-fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f64 {
+/// nodes from which blocks are copied, and the largest vertices, which cannot be split. `ahead`: what each node sends more than the mean
+/// without these.
+fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize, ahead: &[i128]) -> f64 {
     let usable = nodes.facts.iter().filter(|facts| facts.up).count().max(1);
     let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
     let largest = mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max().unwrap_or(0);
@@ -367,7 +378,12 @@ fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize) -> f6
         let up = it.parts.received() * it.scale;
         it.from.iter().for_each(|node| *copied.entry(*node).or_default() += Load { up, down: 0 });
     }
-    let sources = copied.iter().map(|(node, load)| nodes.speeds.busier(*node as usize, load)).max().unwrap_or(0);
+    let source = |(node, load): (&u32, &Load)| {
+        let ahead = ahead.get(*node as usize).copied().unwrap_or(0);
+        let up = (i128::from(load.up) + ahead).clamp(0, i128::from(u64::MAX)) as u64;
+        nodes.speeds.busier(*node as usize, &Load { up, down: 0 })
+    };
+    let sources = copied.iter().map(source).max().unwrap_or(0);
     let crossing: f64 = mix.iter().flatten().map(|it| it.parts.crossing(racks.count()) * it.scale as f64).sum();
     (moved as f64 / usable as f64)
         .max((each * roots) as f64)

@@ -41,6 +41,13 @@ fn schedule(scheduler: &mut Scheduler, open: &[Open], view: &View, network: &Net
     open.chunks(batch).flat_map(|batch| scheduler.batch(batch, &cluster, &mut rng)).collect()
 }
 
+/// Likewise, after the first batch of half its size stripe by stripe, as places become free.
+fn schedule_as_places_become_free(scheduler: &mut Scheduler, open: &[Open], view: &View, network: &Network) -> Vec<Option<Scheduled>> {
+    let (first, rest) = open.split_at(BLOCKS_PER_NODE * view.up_count() / 2);
+    let first = schedule(scheduler, first, view, network);
+    first.into_iter().chain(rest.chunks(1).flat_map(|one| schedule(scheduler, one, view, network))).collect()
+}
+
 fn summary(scheduler: &Scheduler, view: &View, network: &Network) -> Summary {
     let patterns = Patterns::new(1 << 20);
     scheduler.summary(scheduler.carried().clone(), &Cluster { view, network, patterns: &patterns })
@@ -360,11 +367,12 @@ fn blocks_that_leave_a_node_are_partly_copied_and_partly_rebuilt() {
     let count = 240;
     // Of each code: what the busiest link needs at least, in blocks, if x blocks are copied from a link of their own, and each other one moves
     // k blocks over the 15 other links: x = (k (count - x) + x) / 15.
-    for (spec, moved) in [("rs(6,3)", 6.0), ("rs(10,4)", 10.0), ("rs(4,2)", 4.0)] {
+    let codes = [("rs(6,3)", 6.0), ("rs(10,4)", 10.0), ("rs(4,2)", 4.0)];
+    for ((spec, moved), way) in codes.into_iter().flat_map(|code| [schedule, schedule_as_places_become_free].map(|way| (code, way))) {
         let open: Vec<Open> = lost(spec, 16, count, 3).into_iter().map(leaving).collect();
         let least = moved * count as f64 / (14.0 + moved);
         let mut mixed = scheduler(HelperSelect::Boost, AUTO);
-        let scheduled: Vec<Scheduled> = schedule(&mut mixed, &open, &view, &network).into_iter().flatten().collect();
+        let scheduled: Vec<Scheduled> = way(&mut mixed, &open, &view, &network).into_iter().flatten().collect();
         let copied = scheduled.iter().filter(|it| it.helpers == [NodeId(1)]).count();
         let busiest = summary(&mixed, &view, &network).busiest as f64 / BLOCK_LEN as f64;
         println!("{spec}: {copied} of {count} copied, busiest link {busiest:.1} blocks, at least {least:.1}");
