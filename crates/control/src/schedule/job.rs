@@ -4,11 +4,14 @@
 //! What nodes carry adds up over the batches, so that the whole job is balanced. A batch sees the nodes and links as they
 //! are when it is scheduled: what failed or slowed down is planned around in the next one.
 
+mod mix;
+
 use super::{
     Assigning, Assignment, Candidates, Edge, Line, Load, Parts, Place, Repair, Speeds, Transfer, balance, baseline, lower_bound,
     parts, rounds,
 };
 use crate::{placement, reserve::Share, view::View};
+use mix::{Carriers, least_time, least_traffic, mixes};
 use rand::RngCore;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,9 +33,6 @@ const PARTS_MAX: usize = 4_096;
 
 /// Schemes whose bounds differ by at most this factor count as equal: then the one that rebuilds a block faster is taken.
 const ALIKE: f64 = 1.02;
-
-/// The share of blocks that are copied, where they can be, is chosen in so many steps.
-const COPIED_STEPS: usize = 16;
 
 /// The rebuild of a stripe's lost blocks, and what of it is open.
 #[derive(Debug, Clone)]
@@ -253,48 +253,48 @@ impl Scheduler {
         nodes: &Nodes,
         patterns: &Patterns,
     ) -> Vec<Option<Candidate>> {
-        let names: Vec<&'static str> = answering(Kind::Repair).map(|scheme| scheme.name()).collect();
-        let names: Vec<&'static str> = names.into_iter().filter(|name| self.scheme == AUTO || self.scheme == *name).collect();
-        let all: Vec<Vec<Candidate>> = batch.iter().map(|open| self.candidates(open, &names, nodes, patterns)).collect();
-        let least_time = |all: &[Candidate]| all.iter().min_by_key(|it| (it.parts.busiest(), it.parts.moved())).cloned();
-        let least_traffic = |all: &[Candidate]| all.iter().min_by_key(|it| (it.parts.moved(), it.parts.busiest())).cloned();
-        let mixes: Vec<Vec<Option<Candidate>>> = match self.prefer {
+        let all = self.all_candidates(batch, nodes, patterns);
+        match self.prefer {
             Prefer::Time => return all.iter().map(|all| least_time(all)).collect(),
             Prefer::Traffic => return all.iter().map(|all| least_traffic(all)).collect(),
-            Prefer::Whole => {
-                // Of `COPIED_STEPS` repairs in a row, so many are copies where they can be.
-                let by = |name: &'static str, copied: usize| {
-                    let is_copied = |at: usize| (at + 1) * copied / COPIED_STEPS > at * copied / COPIED_STEPS;
-                    let one = |(at, all): (usize, &Vec<Candidate>)| {
-                        let copy = all.iter().find(|it| !it.from.is_empty()).filter(|_| is_copied(at));
-                        copy.or_else(|| all.iter().find(|it| it.scheme == name)).cloned().or_else(|| least_traffic(all))
-                    };
-                    all.iter().enumerate().map(one).collect()
-                };
-                let steps = if batch.iter().any(|open| !open.copies.is_empty()) { COPIED_STEPS } else { 1 };
-                let mixed = names.iter().flat_map(|name| (0..steps).map(|copied| by(name, copied)));
-                mixed.chain([all.iter().map(|all| least_traffic(all)).collect()]).collect()
-            }
-        };
-        let reached: BTreeSet<u32> = destinations.iter().flatten().copied().collect();
-        let ahead = self.ahead(nodes);
-        let bounds: Vec<f64> = mixes.iter().map(|mix| estimate(mix, nodes, reached.len(), &ahead)).collect();
-        let least = bounds.iter().copied().fold(f64::INFINITY, f64::min);
+            Prefer::Whole => {}
+        }
+        let mixes = mixes(&all, &self.carriers(batch, destinations, nodes), nodes);
+        let least = mixes.iter().map(|(_, bound)| *bound).fold(f64::INFINITY, f64::min);
         let longest = |mix: &[Option<Candidate>]| {
             let all = || mix.iter().flatten();
             (all().map(|it| it.parts.busiest() * it.scale).max(), all().map(|it| it.parts.moved() * it.scale).sum::<u64>())
         };
-        let alike = mixes.into_iter().zip(bounds).filter(|(_, bound)| *bound <= least * ALIKE);
+        let alike = mixes.into_iter().filter(|(_, bound)| *bound <= least * ALIKE);
         alike.min_by_key(|(mix, _)| longest(mix)).map(|(mix, _)| mix).unwrap_or_default()
     }
 
-    /// The bytes that each node has been given to send more than the mean, by earlier batches; less if negative.
-    fn ahead(&self, nodes: &Nodes) -> Vec<i128> {
-        let sent = |node: &NodeId| self.carried.get(&Place::Node(*node)).map_or(0, |load| i128::from(load.up));
-        let all: Vec<i128> = nodes.ids.iter().map(sent).collect();
-        let up = || all.iter().zip(&nodes.facts).filter(|(_, facts)| facts.up).map(|(sent, _)| *sent);
-        let mean = up().sum::<i128>() / up().count().max(1) as i128;
-        all.iter().map(|sent| sent - mean).collect()
+    /// About the least time of the busiest link that these repairs need, in bytes that the fastest link of a node carries in it, with any share
+    /// of copies. No schedule undercuts it.
+    pub fn least(&mut self, batch: &[Open], cluster: &Cluster<'_>) -> f64 {
+        let nodes = Nodes::of(cluster);
+        let destinations: Vec<Vec<u32>> = batch.iter().map(|open| nodes.destinations(open)).collect();
+        let all = self.all_candidates(batch, &nodes, cluster.patterns);
+        let mixes = mixes(&all, &self.carriers(batch, &destinations, &nodes), &nodes);
+        mixes.into_iter().map(|(_, bound)| bound).fold(f64::INFINITY, f64::min)
+    }
+
+    fn all_candidates(&mut self, batch: &[Open], nodes: &Nodes, patterns: &Patterns) -> Vec<Vec<Candidate>> {
+        let all = answering(Kind::Repair).map(|scheme| scheme.name());
+        let names: Vec<&'static str> = all.filter(|name| self.scheme == AUTO || self.scheme == *name).collect();
+        batch.iter().map(|open| self.candidates(open, &names, nodes, patterns)).collect()
+    }
+
+    /// The nodes that can receive anything in these repairs, and what earlier batches give the others to send.
+    fn carriers(&self, batch: &[Open], destinations: &[Vec<u32>], nodes: &Nodes) -> Carriers {
+        let reached: BTreeSet<u32> = destinations.iter().flatten().copied().collect();
+        let helpers = batch.iter().flat_map(|open| &open.available).filter_map(|(_, node)| nodes.number(*node));
+        let all: BTreeSet<u32> = helpers.filter(|node| nodes.facts[*node as usize].up).chain(reached.iter().copied()).collect();
+        let carried = |node: &NodeId| self.carried.get(&Place::Node(*node)).copied().unwrap_or_default();
+        let received = all.iter().filter_map(|node| nodes.ids.get(*node as usize)).map(|node| i128::from(carried(node).down));
+        let mean = received.sum::<i128>() / all.len().max(1) as i128;
+        let ahead = nodes.ids.iter().map(|node| i128::from(carried(node).up) - mean).collect();
+        Carriers { destinations: reached.len(), all: all.len(), ahead }
     }
 
     /// The parts of a repair by each scheme that can do it.
@@ -359,37 +359,6 @@ fn above_least(loads: &[Load]) -> Vec<Load> {
     let least = Load { up: least(|load| load.up), down: least(|load| load.down) };
     let above = |load: &Load| Load { up: load.up - least.up, down: load.down - least.down };
     loads.iter().map(above).collect()
-}
-
-/// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, those of
-/// nodes from which blocks are copied, and the largest vertices, which cannot be split. `ahead`: what each node sends more than the mean
-/// without these.
-fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, destinations: usize, ahead: &[i128]) -> f64 {
-    let usable = nodes.facts.iter().filter(|facts| facts.up).count().max(1);
-    let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
-    let largest = mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max().unwrap_or(0);
-    // What a destination receives cannot be split. Of several destinations of a repair around a hub, only one receives much.
-    let roots = mix.iter().flatten().map(|it| it.parts.received() * it.scale).max().unwrap_or(0).max(1);
-    let received: u64 = mix.iter().flatten().map(|it| it.parts.received_by_all() * it.scale).sum();
-    let each = received.div_ceil(roots * destinations.max(1) as u64);
-    let racks = nodes.speeds.racks();
-    let mut copied: BTreeMap<u32, Load> = BTreeMap::new();
-    for it in mix.iter().flatten() {
-        let up = it.parts.received() * it.scale;
-        it.from.iter().for_each(|node| *copied.entry(*node).or_default() += Load { up, down: 0 });
-    }
-    let source = |(node, load): (&u32, &Load)| {
-        let ahead = ahead.get(*node as usize).copied().unwrap_or(0);
-        let up = (i128::from(load.up) + ahead).clamp(0, i128::from(u64::MAX)) as u64;
-        nodes.speeds.busier(*node as usize, &Load { up, down: 0 })
-    };
-    let sources = copied.iter().map(source).max().unwrap_or(0);
-    let crossing: f64 = mix.iter().flatten().map(|it| it.parts.crossing(racks.count()) * it.scale as f64).sum();
-    (moved as f64 / usable as f64)
-        .max((each * roots) as f64)
-        .max(largest as f64)
-        .max(sources as f64)
-        .max(racks.time_of_all(crossing))
 }
 
 impl Nodes {

@@ -135,8 +135,8 @@ impl LostNodes {
         self.nodes.iter().map(|(_, name)| name.as_str()).collect()
     }
 
-    /// The least time that the links need for one repair of each stripe by the scheme, whichever nodes are selected. For a drain: of the mix of
-    /// copies and repairs that the cluster chooses for all stripes together.
+    /// The least time that the links need for one repair of each stripe by the scheme, whichever nodes are selected. For a drain: with any
+    /// share of copies.
     pub(crate) async fn bound_s(&self, session: &Session, testbed: &Testbed, case: &Case) -> Result<Option<f64>> {
         let settings = testbed.settings();
         let Some(rate) = settings.link.map(LinkRate::goodput_bytes_per_s) else { return Ok(None) };
@@ -148,6 +148,9 @@ impl LostNodes {
         let slice_len = if let AutoSize::Bytes(size) = case.slice_len { size.0 } else { 0 };
         let open: Vec<Open> = self.objects.iter().filter_map(|(_, blocks)| self.open(blocks, slice_len)).collect();
         let mut scheduler = Scheduler::new(HelperSelect::Boost, Prefer::default(), &case.scheme).summarized();
+        if self.leaves == Leaves::Drained {
+            return Ok(Some(scheduler.least(&open, &cluster) / rate));
+        }
         let scheduled = scheduler.batch(&open, &cluster, &mut StdRng::seed_from_u64(self.seed));
         if scheduled.iter().any(Option::is_none) {
             return Err(Error::fatal(format!("{} cannot rebuild the blocks of every stripe", case.scheme)));
