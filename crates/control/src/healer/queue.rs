@@ -140,7 +140,15 @@ impl Queue {
         });
         self.tried.retain(|stripe| tally.has(*stripe));
         self.held.tidy(tally);
-        self.working = self.left(tally, scope) > 0;
+        self.works(self.left(tally, scope) > 0, now);
+    }
+
+    /// Whether there is work that does not wait. Progress counts from when there was work again, whoever saw it first.
+    fn works(&mut self, working: bool, now: Time) {
+        if working && !self.working {
+            self.progress = Progress { begun: Some(now), ..Progress::default() };
+        }
+        self.working = working;
     }
 
     /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first,
@@ -166,9 +174,8 @@ impl Queue {
         let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
         let mut fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
         fresh.retain(may);
-        if !self.working && fresh.iter().any(|stripe| !self.waiting.contains_key(stripe)) {
-            self.working = true;
-            self.progress = Progress { begun: Some(now), ..Progress::default() };
+        if fresh.iter().any(|stripe| !self.waiting.contains_key(stripe)) {
+            self.works(true, now);
         }
         next.extend(fresh);
         let rank = |stripe: &StripeId| {

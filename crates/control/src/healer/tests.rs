@@ -442,6 +442,20 @@ fn the_remaining_time_counts_from_when_there_was_work_again() {
     tally.set(StripeId(3), None);
     assert_eq!(queue.left(&tally, &WORK), 3);
     assert_eq!(queue.progress().remaining(3, at(86_403)), Some(seconds(6)));
+    // All are done for a day, and the next work is seen before any of it is chosen.
+    for id in 2..=6 {
+        queue.ended(StripeId(id), Ended::Rebuilt(one), at(86_410));
+        tally.set(StripeId(id), None);
+    }
+    queue.tidy(&tally, &WORK, at(86_420));
+    [7, 8].into_iter().for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    queue.tidy(&tally, &WORK, at(200_000));
+    assert_eq!((queue.progress().stripes, queue.progress().remaining(2, at(200_000))), (0, None));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(200_001)).len(), 2);
+    queue.ended(StripeId(7), Ended::Rebuilt(one), at(200_003));
+    tally.set(StripeId(7), None);
+    queue.tidy(&tally, &WORK, at(200_003));
+    assert_eq!(queue.progress().remaining(1, at(200_003)), Some(seconds(3)));
 }
 
 #[test]
