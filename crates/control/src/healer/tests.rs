@@ -254,6 +254,15 @@ fn blocks_leave_a_drained_node_while_their_stripe_lacks_none() {
     drained.nodes.get_mut(&NodeId(4)).unwrap().lost = true;
     assert_eq!(wanted_in(&drained, &lost), [3], "what is lost comes first");
     assert!(wanted_in(&drained, &Scope::Nothing(Stop::Off)).is_empty());
+    // None can be rebuilt any more: what is left is copied.
+    for node in [5, 6] {
+        drained.nodes.get_mut(&NodeId(node)).unwrap().up = false;
+    }
+    assert!(wanted_in(&drained, &lost).is_empty(), "they may be back in a moment");
+    for node in [5, 6] {
+        drained.nodes.get_mut(&NodeId(node)).unwrap().lost = true;
+    }
+    assert_eq!([wanted_in(&drained, &lost), wanted_in(&drained, &Scope::Nothing(Stop::Off))], [[1], [1]]);
 }
 
 #[test]
@@ -416,6 +425,14 @@ fn moves_that_wait_together_take_no_more_places_than_others() {
     assert_eq!(chosen, 2, "a quarter of the places");
     (101..=200).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
     assert_eq!(queue.next(&tally, &WORK, 8, at(120)).len(), 6, "the others are for what is lost");
+    // The same holds for what is left of stripes that cannot be rebuilt.
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    let beyond_repair = Condition { now: None, blocks: BadBlocks { leaving: 1, lost: 3, ..BadBlocks::default() }, ..leaving() };
+    (1..=100).for_each(|id| tally.set(StripeId(id), Some(beyond_repair.clone())));
+    (101..=200).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    let next = queue.next(&tally, &WORK, 8, at(1));
+    assert!(next.len() == 8 && next.iter().all(|stripe| stripe.0 > 100), "{next:?}");
+    assert_eq!((queue.left(&tally, &WORK), queue.left_blocks(&tally, &WORK)), (200, 200));
 }
 
 /// Stripes that survive so many further losses, and of which this block is on a silent node.
