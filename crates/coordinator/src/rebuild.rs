@@ -19,7 +19,6 @@ use std::{
 };
 use weft_codes::SharedCode;
 use weft_control::{
-    health::BadBlocks,
     options::RepairOptions,
     planning::Planned,
     rebuild::{
@@ -225,14 +224,12 @@ impl Rebuilder<'_> {
         if request.needed == Needed::Always {
             return std::future::pending().await;
         }
-        let gives_way = || request.needed.moves() && self.shared.health.lock().tally.lacks(stripe.id);
-        while !request.is_needless(&self.shared.members.view()) && !gives_way() {
+        let lacks = || request.needed.moves() && self.shared.health.lock().tally.lacks(stripe.id);
+        while !request.is_needless(&self.shared.members.view()) && !lacks() {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
         let why = match request.needed.moves() {
-            true if gives_way() || !BadBlocks::of(stripe, &self.shared.members.view()).is_whole() => {
-                "the stripe lacks a block, which comes first"
-            }
+            true if lacks() || request.gives_way(&self.shared.members.view()) => "the stripe lacks a block, which comes first",
             true => "its node or disk is no longer being drained",
             false => "its blocks came back with their nodes",
         };

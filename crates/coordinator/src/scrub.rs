@@ -79,6 +79,8 @@ struct Background<'a> {
     stock: (u64, u64, Option<Time>),
     written_at: Time,
     is_dirty: bool,
+    /// Whether something was found since.
+    has_found: bool,
 }
 
 impl<'a> Background<'a> {
@@ -98,6 +100,7 @@ impl<'a> Background<'a> {
             stock: (0, 0, None),
             written_at: shared.started.now(),
             is_dirty: false,
+            has_found: false,
         }
     }
 
@@ -131,7 +134,7 @@ impl<'a> Background<'a> {
     /// Does what is due.
     async fn step(&mut self) -> Result<()> {
         let (now, now_ms) = (self.shared.started.now(), self.shared.now_ms());
-        if self.is_dirty && now.since(self.written_at) >= WRITE_INTERVAL {
+        if self.has_found || self.is_dirty && now.since(self.written_at) >= WRITE_INTERVAL {
             self.write().await?;
         }
         let (next_pass_ms, may_end) = {
@@ -263,15 +266,16 @@ impl<'a> Background<'a> {
             End::Checked | End::Gone => self.retries.done(&stripe),
         }
         let mut progress = self.shared.scrub.progress();
-        match ticket {
+        let found = match ticket {
             Some(ticket) => progress.ended(&ticket, stripe, &outcome),
             None => progress.repeated(stripe, &outcome),
         };
+        self.has_found |= found > 0;
     }
 
     async fn write(&mut self) -> Result<()> {
         let record = self.shared.scrub.progress().record().clone();
-        (self.written_at, self.is_dirty) = (self.shared.started.now(), false);
+        (self.written_at, self.is_dirty, self.has_found) = (self.shared.started.now(), false, false);
         let written = self.shared.meta.set_scrub(self.shared.epoch, None, record).await;
         written.map_err(|error| {
             self.is_dirty = true;

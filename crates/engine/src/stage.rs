@@ -5,7 +5,7 @@ use crate::{
 };
 use futures::future::{join_all, try_join, try_join_all};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskStage, link_id};
-use weft_types::{Error, Party, Result, Rows, Span};
+use weft_types::{Cause, Error, Party, Result, Rows, Span};
 
 /// A stage and everything that it needs to run.
 pub(crate) struct StageRun<'a> {
@@ -244,8 +244,6 @@ fn check_zero(rows: &[u8], slice: Span) -> Result<()> {
     let Some(at) = rows.iter().position(|byte| *byte != 0) else { return Ok(()) };
     let (row, within) = (at as u64 / slice.len().max(1), at as u64 % slice.len().max(1));
     let position = slice.start + within;
-    let mut error =
-        Error::corrupt(format!("the blocks are inconsistent: row {row} of the check is not zero at position {position}"));
-    error.position = Some(position);
-    Err(error)
+    let message = format!("the blocks are inconsistent: row {row} of the check is not zero at position {position}");
+    Err(Error { position: Some(position), ..Error::corrupt(message).cause(Cause::Inconsistent) })
 }

@@ -3,7 +3,7 @@
 use crate::executor::{Ends, Executor};
 use crate::{Plan, Refusal, Rule, Sink, Source, WantKind, limits};
 use std::collections::{BTreeMap, HashMap};
-use weft_types::{BlockId, Error, Extent, Layout, Party, Result, Span};
+use weft_types::{BlockId, Cause, Error, Extent, Layout, Party, Result, Span};
 
 /// The approximate number of bytes that are processed at once.
 const PIECE_BYTES: u64 = 16 << 20;
@@ -161,9 +161,8 @@ fn check_zero(party: Party, slice: Span, row_len: usize, rows: &[u8]) -> Result<
         None => Ok(()),
         Some(at) => {
             let position = slice.start + (at % row_len) as u64;
-            let mut error = Error::corrupt(format!("the stripe's blocks are inconsistent at position {position}")).party(party);
-            error.position = Some(position);
-            Err(error)
+            let error = Error::corrupt(format!("the stripe's blocks are inconsistent at position {position}")).party(party);
+            Err(Error { position: Some(position), ..error.cause(Cause::Inconsistent) })
         }
     }
 }

@@ -123,8 +123,12 @@ mod tests {
         ] {
             let error = Error::new(reaction, "ä page").object("b/k").block(block).party(Party::Node(NodeId(7))).link(5, 4096);
             assert_eq!(from_status(&to_status(&error)), error);
-            let full = error.clone().cause(Cause::NoSpace);
-            assert_eq!(from_status(&to_status(&full)), full);
+            for cause in [Cause::TooFewNodes, Cause::NoSpace, Cause::Unreadable, Cause::Inconsistent] {
+                let caused = error.clone().cause(cause);
+                assert_eq!(from_status(&to_status(&caused)), caused);
+            }
+            let newer = [postcard::to_allocvec(&error).unwrap(), postcard::to_allocvec(&Some(99u32)).unwrap()].concat();
+            assert_eq!(decode_error(&newer), Some(error.clone()), "a newer version sends a cause that is not known here");
             assert_eq!(decode_error(&postcard::to_allocvec(&error).unwrap()), Some(error), "an older version sends no cause");
             assert_eq!(reaction_of(code_of(reaction)), reaction);
         }

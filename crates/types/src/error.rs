@@ -42,7 +42,8 @@ impl Reaction {
     }
 }
 
-/// A cause that must be distinguished from others of the same reaction: a missing resource, or a device that does not read.
+/// A cause that must be distinguished from others of the same reaction: a missing resource, a device that does not read, or blocks that
+/// contradict each other. New causes are added at the end: versions that do not know one read the error without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// The cluster has too few nodes for the code, or too few of them can take a block.
@@ -51,6 +52,8 @@ pub enum Cause {
     NoSpace,
     /// A device did not read the bytes, so it is not known what they are.
     Unreadable,
+    /// A parity check was not zero: the blocks contradict each other, and it is not known which of them is wrong.
+    Inconsistent,
 }
 
 /// An error with its place. Printed as one line: the place first, then what happened.

@@ -140,7 +140,15 @@ impl Queue {
         });
         self.tried.retain(|stripe| tally.has(*stripe));
         self.held.tidy(tally);
-        self.working = self.left(tally, scope) > 0;
+        self.works(self.left(tally, scope) > 0, now);
+    }
+
+    /// Whether there is work that does not wait. Progress counts from when there was work again, whoever saw it first.
+    fn works(&mut self, working: bool, now: Time) {
+        if working && !self.working {
+            self.progress = Progress { begun: Some(now), ..Progress::default() };
+        }
+        self.working = working;
     }
 
     /// The next stripes to rebuild; at most `places` are chosen at the same time. Those that survive the fewest further losses come first,
@@ -154,7 +162,7 @@ impl Queue {
         let settles = |stripe: StripeId| settling.get(&stripe).is_some_and(|settling| !settling.is_over(stripe, tally, now));
         let is_busy = |stripe: StripeId| chosen.contains_key(&stripe) || settles(stripe);
         // What is lost later must find places, however long moves take.
-        let moving = chosen.values().filter(|it| it.condition.blocks.is_whole()).count();
+        let moving = chosen.values().filter(|it| it.condition.only_moves()).count();
         let mut moves = (places / MOVES_PART).max(1).saturating_sub(moving);
         let mut may = |stripe: &StripeId| {
             let may = tally.lacks(*stripe) || moves > 0;
@@ -166,9 +174,8 @@ impl Queue {
         let is_open = |condition: &Condition| is_due(condition, scope) && !self.held.has(condition);
         let mut fresh = tally.first(open - next.len(), is_open, |stripe| is_busy(stripe) || self.tried.rests(&stripe, now));
         fresh.retain(may);
-        if !self.working && fresh.iter().any(|stripe| !self.waiting.contains_key(stripe)) {
-            self.working = true;
-            self.progress = Progress { begun: Some(now), ..Progress::default() };
+        if fresh.iter().any(|stripe| !self.waiting.contains_key(stripe)) {
+            self.works(true, now);
         }
         next.extend(fresh);
         let rank = |stripe: &StripeId| {
@@ -210,7 +217,7 @@ impl Queue {
             (Some(Cause::TooFewNodes), _) => Wait::Nodes,
             (Some(Cause::NoSpace), _) => Wait::Space,
             (None, Reaction::Corrupt) => Wait::Checksums,
-            (Some(Cause::Unreadable) | None, _) => Wait::Retry,
+            (Some(Cause::Unreadable | Cause::Inconsistent) | None, _) => Wait::Retry,
         };
         let why = error.to_string();
         self.wrong.remove(&stripe);
@@ -222,7 +229,7 @@ impl Queue {
             }
         } else {
             self.tried.failed(stripe, String::new(), now);
-            if let Some(condition) = condition.as_ref().filter(|it| it.blocks.is_whole() && self.wrong.len() < WAITING_MAX) {
+            if let Some(condition) = condition.as_ref().filter(|it| it.only_moves() && self.wrong.len() < WAITING_MAX) {
                 self.wrong.insert(stripe, Arc::clone(condition));
             }
             // A part of it could be rebuilt: perhaps of others, too.
@@ -239,7 +246,7 @@ impl Queue {
     pub fn try_again(&mut self) {
         let waiting = &self.waiting;
         let has_wrong_checksums = |stripe: &StripeId| waiting.get(stripe).is_some_and(|(wait, _)| *wait == Wait::Checksums);
-        self.wrong.retain(|stripe, condition| !condition.blocks.is_whole() || has_wrong_checksums(stripe));
+        self.wrong.retain(|stripe, condition| !condition.only_moves() || has_wrong_checksums(stripe));
         self.tried.retain(|stripe| self.wrong.contains_key(stripe));
         self.held.clear();
     }
@@ -283,7 +290,7 @@ impl Queue {
     pub fn left_blocks(&self, tally: &Tally, scope: &Scope) -> u64 {
         let due = tally.conditions().filter(|(condition, _)| is_due(condition, scope));
         let (stripes, blocks) = due.fold((0u64, 0u64), |(stripes, blocks), (condition, number)| {
-            (stripes + number, blocks.saturating_add(condition.blocks.to_bring().saturating_mul(number)))
+            (stripes + number, blocks.saturating_add(condition.to_bring().saturating_mul(number)))
         });
         self.left(tally, scope).saturating_mul(blocks).div_ceil(stripes.max(1))
     }

@@ -254,6 +254,15 @@ fn blocks_leave_a_drained_node_while_their_stripe_lacks_none() {
     drained.nodes.get_mut(&NodeId(4)).unwrap().lost = true;
     assert_eq!(wanted_in(&drained, &lost), [3], "what is lost comes first");
     assert!(wanted_in(&drained, &Scope::Nothing(Stop::Off)).is_empty());
+    // None can be rebuilt any more: what is left is copied.
+    for node in [5, 6] {
+        drained.nodes.get_mut(&NodeId(node)).unwrap().up = false;
+    }
+    assert!(wanted_in(&drained, &lost).is_empty(), "they may be back in a moment");
+    for node in [5, 6] {
+        drained.nodes.get_mut(&NodeId(node)).unwrap().lost = true;
+    }
+    assert_eq!([wanted_in(&drained, &lost), wanted_in(&drained, &Scope::Nothing(Stop::Off))], [[1], [1]]);
 }
 
 #[test]
@@ -416,6 +425,14 @@ fn moves_that_wait_together_take_no_more_places_than_others() {
     assert_eq!(chosen, 2, "a quarter of the places");
     (101..=200).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
     assert_eq!(queue.next(&tally, &WORK, 8, at(120)).len(), 6, "the others are for what is lost");
+    // The same holds for what is left of stripes that cannot be rebuilt.
+    let (mut tally, mut queue) = (Tally::default(), Queue::default());
+    let beyond_repair = Condition { now: None, blocks: BadBlocks { leaving: 1, lost: 3, ..BadBlocks::default() }, ..leaving() };
+    (1..=100).for_each(|id| tally.set(StripeId(id), Some(beyond_repair.clone())));
+    (101..=200).for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    let next = queue.next(&tally, &WORK, 8, at(1));
+    assert!(next.len() == 8 && next.iter().all(|stripe| stripe.0 > 100), "{next:?}");
+    assert_eq!((queue.left(&tally, &WORK), queue.left_blocks(&tally, &WORK)), (200, 200));
 }
 
 /// Stripes that survive so many further losses, and of which this block is on a silent node.
@@ -442,6 +459,20 @@ fn the_remaining_time_counts_from_when_there_was_work_again() {
     tally.set(StripeId(3), None);
     assert_eq!(queue.left(&tally, &WORK), 3);
     assert_eq!(queue.progress().remaining(3, at(86_403)), Some(seconds(6)));
+    // All are done for a day, and the next work is seen before any of it is chosen.
+    for id in 2..=6 {
+        queue.ended(StripeId(id), Ended::Rebuilt(one), at(86_410));
+        tally.set(StripeId(id), None);
+    }
+    queue.tidy(&tally, &WORK, at(86_420));
+    [7, 8].into_iter().for_each(|id| tally.set(StripeId(id), Some(survives(Some(1)))));
+    queue.tidy(&tally, &WORK, at(200_000));
+    assert_eq!((queue.progress().stripes, queue.progress().remaining(2, at(200_000))), (0, None));
+    assert_eq!(queue.next(&tally, &WORK, 9, at(200_001)).len(), 2);
+    queue.ended(StripeId(7), Ended::Rebuilt(one), at(200_003));
+    tally.set(StripeId(7), None);
+    queue.tidy(&tally, &WORK, at(200_003));
+    assert_eq!(queue.progress().remaining(1, at(200_003)), Some(seconds(3)));
 }
 
 #[test]

@@ -112,11 +112,6 @@ impl BadBlocks {
         Self { leaving: 0, ..*self } == Self::default()
     }
 
-    /// What is done with the stripe: those to rebuild; or, if all can be read, those that leave.
-    pub(crate) fn to_bring(self) -> u64 {
-        if self.is_whole() { self.leaving } else { self.to_rebuild() }
-    }
-
     /// Whether there are none.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
@@ -139,7 +134,18 @@ impl BadBlocks {
 impl Condition {
     /// Stripes in conditions of which this is lowest come first: those that lack blocks, by the further losses that they survive.
     pub(crate) fn order(&self) -> (bool, Option<usize>) {
-        (self.blocks.is_whole(), self.now)
+        (self.only_moves(), self.now)
+    }
+
+    /// Whether only blocks that leave are brought to new homes, as copies: the stripe lacks none, or so many that none can be rebuilt, and
+    /// none of them comes back by itself.
+    pub fn only_moves(&self) -> bool {
+        self.blocks.is_whole() || self.now.is_none() && self.blocks.away + self.blocks.coming == 0
+    }
+
+    /// How many blocks are brought to new homes: those to rebuild; or, if blocks only move, those that leave.
+    pub(crate) fn to_bring(&self) -> u64 {
+        if self.only_moves() { self.blocks.leaving } else { self.blocks.to_rebuild() }
     }
 
     /// The condition of a stripe with these bad blocks.

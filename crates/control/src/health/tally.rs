@@ -126,9 +126,9 @@ impl Tally {
         self.stripes.contains_key(&stripe)
     }
 
-    /// Whether a stripe has blocks that cannot be read.
+    /// Whether a stripe has blocks that cannot be read, which come before those that leave.
     pub fn lacks(&self, stripe: StripeId) -> bool {
-        self.condition(stripe).is_some_and(|condition| !condition.blocks.is_whole())
+        self.condition(stripe).is_some_and(|condition| !condition.only_moves())
     }
 
     /// At most `limit` stripes after this one that have blocks that cannot be read.

@@ -419,10 +419,10 @@ fn blocks_that_leave_are_no_loss() {
     drained.nodes.get_mut(&NodeId(1)).unwrap().disks[0].draining = true;
     let leaves = condition(&stripe, &drained).unwrap();
     assert_eq!((leaves.blocks, leaves.now), (BadBlocks { leaving: 1, ..BadBlocks::default() }, Some(2)));
-    assert!(leaves.blocks.is_whole() && !leaves.blocks.is_none() && leaves.blocks.to_bring() == 1);
+    assert!(leaves.blocks.is_whole() && !leaves.blocks.is_none() && leaves.to_bring() == 1);
     mark(&mut stripe, 3, BlockState::Missing);
     let lacks = condition(&stripe, &drained).unwrap();
-    assert_eq!((lacks.blocks.leaving, lacks.blocks.to_bring(), lacks.now), (1, 1, Some(1)));
+    assert_eq!((lacks.blocks.leaving, lacks.to_bring(), lacks.now), (1, 1, Some(1)));
     assert!(!lacks.blocks.is_whole());
     drained.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     assert_eq!(condition(&stripe, &drained).unwrap().blocks.leaving, 0, "it cannot be read now");

@@ -86,7 +86,7 @@ pub enum Needed {
     Always,
     /// While its blocks are lost: those whose nodes come back are dropped.
     WhileLost,
-    /// While its blocks leave the nodes or disks where they can be read, and the stripe lacks none: the rebuild of that one comes first.
+    /// While its blocks leave the nodes or disks where they can be read, and the stripe lacks none that can be rebuilt: that one comes first.
     WhileLeaving,
     /// While the stripe lacks no block: it only spreads blocks over racks, and fails rather than put more in a rack than the code tolerates
     /// to lose.

@@ -2,7 +2,7 @@
 
 use super::{Lost, Needed, Request, arriving::is_lost};
 use crate::{
-    health::BadBlocks,
+    health::{BadBlocks, Condition, FurtherLosses},
     known::Known,
     options::RepairOptions,
     planning::{self, Planned, Readable, Target, Way},
@@ -155,12 +155,22 @@ impl Request {
     /// Whether it must end: none of its blocks is lost any more, because their nodes came back; or it only moves blocks, and another one is
     /// lost, or these need not leave any more.
     pub fn is_needless(&self, view: &View) -> bool {
-        let lacks_none = || BadBlocks::of(&self.stripe, view).is_whole();
         match self.needed {
             Needed::Always => false,
             Needed::WhileLost => self.lost.iter().all(|lost| !self.is_lost_now(lost.index, lost.copy, view)),
-            Needed::WhileLeaving => !lacks_none() || self.lost.iter().all(|lost| !self.is_leaving(lost, view)),
-            Needed::ToSpread => !lacks_none(),
+            Needed::WhileLeaving => self.gives_way(view) || self.lost.iter().all(|lost| !self.is_leaving(lost, view)),
+            Needed::ToSpread => self.gives_way(view),
+        }
+    }
+
+    /// Whether it only moves blocks, and another block of the stripe is lost, which comes first. If none can be rebuilt, those that leave do.
+    pub fn gives_way(&self, view: &View) -> bool {
+        let blocks = BadBlocks::of(&self.stripe, view);
+        let condition = || Condition::of(&self.stripe, blocks, &self.code, view, &mut FurtherLosses::default());
+        match self.needed {
+            Needed::Always | Needed::WhileLost => false,
+            Needed::WhileLeaving => !blocks.is_whole() && !condition().only_moves(),
+            Needed::ToSpread => !blocks.is_whole(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Rebuilds with a shell that answers as the test says: planning is real; agents and metadata are simulated.
 
+mod moves;
+
 use super::{machine::HOMES_MAX, *};
 use crate::{
     fixtures::{BLOCK_LEN, stripe, view},
@@ -739,36 +741,6 @@ fn a_repair_uses_the_space_that_new_copies_leave() {
     let homes = |kept| Request { kept, ..request(&[0]) }.choose_homes(&view, &mut BlocksGiven::new());
     assert!(homes(Share::NONE).unwrap().homes[0].is_some());
     assert_eq!(homes(kept).unwrap_err().cause, Some(Cause::NoSpace));
-}
-
-#[test]
-fn a_move_gives_way_when_its_stripe_loses_a_block() {
-    let mut played = Played::new(Request { needed: Needed::ToSpread, ..request(&[0]) }, view(9, &[]));
-    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
-    played.view = view(9, &[6]);
-    assert!(matches!(played.asked.take(), Some(Action::Run(_))) && played.machine.request().is_needless(&played.view));
-    played.on(Event::Ran(Err(Error::unavailable("block 5 is lost"))));
-    assert_eq!(played.well(), "release");
-    assert!(played.ended.take().unwrap().unwrap().blocks.is_empty() && played.allocated.is_empty());
-    // Nothing begins.
-    let mut late = Played::new(Request { needed: Needed::ToSpread, ..request(&[0]) }, view(9, &[6]));
-    assert!(late.asked.is_none() && late.ended.take().unwrap().unwrap().blocks.is_empty());
-}
-
-#[test]
-fn a_move_ends_when_its_block_need_not_leave_any_more() {
-    let mut drained = view(9, &[]);
-    drained.nodes.get_mut(&NodeId(1)).unwrap().disks[0].draining = true;
-    let mut played = Played::new(Request { needed: Needed::WhileLeaving, ..request(&[0]) }, drained.clone());
-    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
-    assert!(!played.machine.request().is_needless(&played.view));
-    drained.nodes.get_mut(&NodeId(6)).unwrap().up = false;
-    assert!(played.machine.request().is_needless(&drained), "another one is lost");
-    played.view = view(9, &[]);
-    assert!(matches!(played.asked.take(), Some(Action::Run(_))) && played.machine.request().is_needless(&played.view));
-    played.on(Event::Ran(Err(Error::unavailable("it is no longer needed"))));
-    assert_eq!(played.well(), "release");
-    assert!(played.ended.take().unwrap().unwrap().blocks.is_empty() && played.allocated.is_empty());
 }
 
 #[test]

@@ -100,12 +100,13 @@ mod tests {
 
     #[test]
     fn no_node_is_to_blame_for_a_check_that_is_not_zero() {
-        let not_zero = Error { position: Some(4096), ..Error::corrupt("the blocks are inconsistent").party(node(2)) };
+        let wrong = Error { position: Some(4096), ..Error::corrupt("the blocks are inconsistent").party(node(2)) };
+        let not_zero = wrong.clone().cause(weft_types::Cause::Inconsistent);
         let ends = [(1, failed(Error::replan("reset").party(node(2)))), (2, failed(not_zero.clone()))];
         let report = report(&ends);
         assert_eq!((report.inconsistency(), culprit(&report)), (Some(&not_zero), None));
-        let page = not_zero.block(weft_types::BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 1 });
-        let report = self::report(&[(1, Some(End::Done)), (2, failed(page))]);
+        // A frame that was damaged on its way, without a block or a link.
+        let report = self::report(&[(1, Some(End::Done)), (2, failed(wrong))]);
         assert_eq!((report.inconsistency(), culprit(&report).map(|it| it.node)), (None, Some(NodeId(2))));
     }
 

@@ -172,13 +172,11 @@ impl Report {
     }
 
     /// The error of a check that was not zero: what its blocks contain is not consistent, although each of their pages is right. It does not
-    /// say which block is wrong. Of all errors about wrong bytes, only this one names a position and neither a block nor a link.
+    /// say which block is wrong.
     pub fn inconsistency(&self) -> Option<&Error> {
-        let is_of_none = |error: &Error| error.block.is_none() && error.link.is_none() && error.position.is_some();
-        let is_sum = |error: &&Error| error.reaction == Reaction::Corrupt && is_of_none(error);
-        self.nodes
-            .iter()
-            .find_map(|(id, node)| node.errors().iter().find(|error| is_sum(error) && error.party == Some(Party::Node(*id))))
+        let of_itself =
+            |id: NodeId, error: &Error| error.cause == Some(Cause::Inconsistent) && error.party == Some(Party::Node(id));
+        self.nodes.iter().find_map(|(id, node)| node.errors().iter().find(|error| of_itself(*id, error)))
     }
 
     /// The traffic of all disks and sockets.

@@ -8,12 +8,13 @@ use weft_types::{SCRUB_AGAIN_MAX, SCRUB_WRONG_MAX, ScrubPass, ScrubPlace, ScrubR
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// How far a scrub is. Stripes begin in order and end in any; the place is behind the last one before which all have ended.
+/// How far a scrub is. Stripes begin in order and end in any; the place is behind the last one before which all have ended. Those behind the
+/// place are not counted yet: the next coordinator checks them again.
 #[derive(Debug, Default)]
 pub struct Progress {
     record: ScrubRecord,
-    /// Stripes that are being checked or that ended before an earlier one: where each is, and whether it has ended.
-    begun: BTreeMap<u64, (ScrubPlace, bool)>,
+    /// Stripes that are being checked or that ended before an earlier one: where each is, and how it ended.
+    begun: BTreeMap<u64, (ScrubPlace, Option<(StripeId, Outcome)>)>,
     next: u64,
 }
 
@@ -32,25 +33,29 @@ impl Progress {
     pub fn begin(&mut self, place: ScrubPlace) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        self.begun.insert(ticket, (place, false));
+        self.begun.insert(ticket, (place, None));
         Ticket(ticket)
     }
 
-    /// The check of a stripe has ended. Returns how many new findings there are.
+    /// The check of a stripe has ended. Returns how many new findings there are: these are to be recorded soon, because the next check of the
+    /// stripe would not call them new.
     pub fn ended(&mut self, ticket: &Ticket, stripe: StripeId, outcome: &Outcome) -> usize {
-        let found = self.count(stripe, outcome);
+        let found = self.found(outcome);
         if let Some((_, ended)) = self.begun.get_mut(&ticket.0) {
-            *ended = true;
+            *ended = Some((stripe, outcome.clone()));
         }
-        while let Some(first) = self.begun.first_entry().filter(|first| first.get().1) {
-            self.record.place = first.remove().0;
+        while let Some(first) = self.begun.first_entry().filter(|first| first.get().1.is_some()) {
+            let (place, ended) = first.remove();
+            self.record.place = place;
+            ended.iter().for_each(|(stripe, outcome)| self.count(*stripe, outcome));
         }
         found
     }
 
     /// The check of a stripe that could not be checked before has ended. Returns how many new findings there are.
     pub fn repeated(&mut self, stripe: StripeId, outcome: &Outcome) -> usize {
-        self.count(stripe, outcome)
+        self.count(stripe, outcome);
+        self.found(outcome)
     }
 
     /// Whether stripes are being checked for the first time.
@@ -58,8 +63,8 @@ impl Progress {
         !self.begun.is_empty()
     }
 
-    fn count(&mut self, stripe: StripeId, outcome: &Outcome) -> usize {
-        let ScrubRecord { tally, again, wrong, .. } = &mut self.record;
+    fn found(&mut self, outcome: &Outcome) -> usize {
+        let ScrubRecord { tally, wrong, .. } = &mut self.record;
         let known: BTreeSet<_> = wrong.iter().map(|it| (it.object.clone(), it.stripe, it.block)).collect();
         let mut found = 0;
         for it in outcome.wrong.iter().filter(|it| !known.contains(&(it.object.clone(), it.stripe, it.block))) {
@@ -72,6 +77,11 @@ impl Progress {
                 wrong.push(it.clone());
             }
         }
+        found
+    }
+
+    fn count(&mut self, stripe: StripeId, outcome: &Outcome) {
+        let ScrubRecord { tally, again, .. } = &mut self.record;
         match &outcome.end {
             End::Again(_) if again.contains(&stripe) => {}
             End::Again(_) if again.len() < SCRUB_AGAIN_MAX => again.push(stripe),
@@ -85,7 +95,6 @@ impl Progress {
             tally.lacking_blocks += outcome.lacking;
             tally.away_blocks += outcome.away;
         }
-        found
     }
 
     /// When the next pass begins, milliseconds since 1970; `None` while one runs.

@@ -73,7 +73,7 @@ pub enum Summed {
 }
 
 /// The result of a check.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The object, `bucket/key`, and the number of the stripe in it; empty if they could not be looked up.
     pub object: String,
@@ -94,7 +94,7 @@ pub struct Outcome {
 }
 
 /// How a check ended.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum End {
     /// All that can be read was checked.
     #[default]

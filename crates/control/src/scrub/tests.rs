@@ -261,13 +261,19 @@ fn place(stripe: u64) -> ScrubPlace {
 fn a_scrub_continues_behind_the_last_stripe_before_which_all_have_ended() {
     let mut progress = Progress::new(ScrubRecord::default());
     let tickets: Vec<Ticket> = (1..=3).map(|stripe| progress.begin(place(stripe))).collect();
-    progress.ended(&tickets[2], StripeId(3), &outcome(End::Checked, &[]));
-    assert_eq!((progress.record().place.stripe, progress.record().tally.stripes), (0, 1));
+    assert_eq!(progress.ended(&tickets[2], StripeId(3), &outcome(End::Checked, &[4])), 1);
+    let record = progress.record();
+    assert_eq!((record.place.stripe, record.tally.stripes), (0, 0), "the next coordinator checks it again, and then counts it");
+    assert_eq!((record.tally.wrong_blocks, record.wrong.len()), (1, 1), "what was found is known, and would not be found again");
+    let mut next = Progress::new(record.clone());
+    let ticket = next.begin(place(3));
+    assert_eq!(next.ended(&ticket, StripeId(3), &outcome(End::Checked, &[4])), 0);
+    assert_eq!((next.record().tally.stripes, next.record().tally.wrong_blocks), (1, 1));
     progress.ended(&tickets[0], StripeId(1), &outcome(again(), &[]));
     assert_eq!((progress.record().place.stripe, progress.is_under_way()), (1, true));
     progress.ended(&tickets[1], StripeId(2), &outcome(End::Gone, &[]));
     assert_eq!((progress.record().place.stripe, progress.is_under_way()), (3, false));
-    let tally = ScrubTally { stripes: 1, blocks: 6, bytes: 600, ..ScrubTally::default() };
+    let tally = ScrubTally { stripes: 1, blocks: 6, bytes: 600, wrong_blocks: 1, ..ScrubTally::default() };
     assert_eq!((&progress.record().again[..], progress.record().tally), (&[StripeId(1)][..], tally));
     assert_eq!(progress.record().not_checked(), 1);
     progress.repeated(StripeId(1), &outcome(End::Checked, &[]));

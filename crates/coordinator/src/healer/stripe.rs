@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
             let mut further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
             Condition::of(stripe, blocks, code, &view, &mut further)
         });
-        (healer::wanted(stripe, &condition, scope, &view), condition.blocks.is_whole())
+        (healer::wanted(stripe, &condition, scope, &view), condition.only_moves())
     }
 
     /// The result of a lookup; `None` if the record no longer exists.

@@ -140,11 +140,11 @@ impl ScrubJob {
         control.live().moving.remove(&stripe.0);
         let is_due = {
             let (mut state, now) = (self.state(), self.shared.started.now());
-            match &ticket {
+            let found = match &ticket {
                 Some(ticket) => state.progress.ended(ticket, stripe, &outcome),
                 None => state.progress.repeated(stripe, &outcome),
             };
-            now.since(state.written_at) >= WRITE_INTERVAL
+            found > 0 || now.since(state.written_at) >= WRITE_INTERVAL
         };
         if is_due && let Err(error) = self.write().await {
             tracing::warn!(job = %self.id, %error, "cannot write how far a scrub is, trying again later");

@@ -185,6 +185,29 @@ async fn what_has_no_other_home_waits_for_a_node() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_copies_what_is_left_of_an_object_that_cannot_be_read() {
+    let mut world = healing(9, 9).await;
+    let objects = world.put_objects(0..4).await;
+    let stripe = world.stat("k0").await.stripes.remove(0);
+    for block in &stripe.blocks[1..4] {
+        let file = world.block_file(block.node, stripe.id, (block.index as u8, 0), block.generation);
+        std::fs::remove_file(file).unwrap();
+    }
+    world.get("k0", "").await.unwrap_err();
+    world.until("it is known", async |world| world.health().await.lost_stripes == 1).await;
+    let node = stripe.blocks[0].node;
+    world.drain(node).await;
+    world.until_drained(node).await;
+    assert_eq!(world.blocks_of(node), 0);
+    world.kill(node);
+    world.until_down(node).await;
+    world.client.remove_node(NodeId(node)).await.unwrap();
+    let states: Vec<String> = world.stat("k0").await.stripes[0].blocks.iter().map(|block| block.state.clone()).collect();
+    assert_eq!(states.iter().filter(|state| *state == "ok").count(), 3, "nothing is given up: {states:?}");
+    world.assert_all_whole(&objects[1..]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_is_drained_while_its_node_goes_on() {
     let world = World::new(7, 7).await;
     let objects = world.put_objects(0..6).await;

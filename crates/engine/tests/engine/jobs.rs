@@ -7,7 +7,7 @@ use weft_codes::SharedCode;
 use weft_gf::Combination;
 use weft_plan::{Change, Class, Hold, Input, Job, Plan, Want, WantKind, verify};
 use weft_schemes::{Kind, Request, Run, Scheme, answering, code_view};
-use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Reaction, Span, StripeId, StripeLayout};
+use weft_types::{BlockId, Cause, Layout, NodeId, Party, PlanId, Reaction, Span, StripeId, StripeLayout};
 
 const WRITER: Party = Party::Client(9);
 const SEEDS: u64 = 30;
@@ -168,6 +168,7 @@ fn a_check_passes_for_consistent_blocks_and_names_an_inconsistent_position() {
         assert_eq!(found.is_some(), span.start <= at && at < span.end, "{place}");
         if let Some(error) = found {
             assert_eq!((error.reaction, error.party, error.position), (Reaction::Corrupt, Some(checker), Some(at)), "{place}");
+            assert_eq!(error.cause, Some(Cause::Inconsistent), "{place}");
         }
     });
 }
