@@ -42,7 +42,12 @@ fn schedule(scheduler: &mut Scheduler, open: &[Open], view: &View, network: &Net
 }
 
 /// Likewise, after the first batch of half its size stripe by stripe, as places become free.
-fn schedule_as_places_become_free(scheduler: &mut Scheduler, open: &[Open], view: &View, network: &Network) -> Vec<Option<Scheduled>> {
+fn schedule_as_places_become_free(
+    scheduler: &mut Scheduler,
+    open: &[Open],
+    view: &View,
+    network: &Network,
+) -> Vec<Option<Scheduled>> {
     let (first, rest) = open.split_at(BLOCKS_PER_NODE * view.up_count() / 2);
     let first = schedule(scheduler, first, view, network);
     first.into_iter().chain(rest.chunks(1).flat_map(|one| schedule(scheduler, one, view, network))).collect()
@@ -144,7 +149,7 @@ fn the_estimate_counts_a_destination_for_each_lost_block() {
     let parts = Arc::new(parts(code.as_ref(), "conventional", &[0, 1], &available, None).unwrap());
     let mix = vec![Some(Candidate { scheme: "conventional", parts, scale: 1, from: Vec::new() }); 10];
     // Each of the two possible destinations gets a block of each stripe: six blocks arrive at one of them, and one at the other.
-    let each = estimate(&mix, &nodes, 2);
+    let each = estimate(&mix, &nodes, 2, &[]);
     assert!((35.0..=36.0).contains(&each), "{each}");
 }
 
@@ -368,7 +373,9 @@ fn blocks_that_leave_a_node_are_partly_copied_and_partly_rebuilt() {
     // Of each code: what the busiest link needs at least, in blocks, if x blocks are copied from a link of their own, and each other one moves
     // k blocks over the 15 other links: x = (k (count - x) + x) / 15.
     let codes = [("rs(6,3)", 6.0), ("rs(10,4)", 10.0), ("rs(4,2)", 4.0)];
-    for ((spec, moved), way) in codes.into_iter().flat_map(|code| [schedule, schedule_as_places_become_free].map(|way| (code, way))) {
+    for ((spec, moved), way) in
+        codes.into_iter().flat_map(|code| [schedule, schedule_as_places_become_free].map(|way| (code, way)))
+    {
         let open: Vec<Open> = lost(spec, 16, count, 3).into_iter().map(leaving).collect();
         let least = moved * count as f64 / (14.0 + moved);
         let mut mixed = scheduler(HelperSelect::Boost, AUTO);
