@@ -113,14 +113,14 @@ impl Disks {
         self.0.iter().filter(|disk| !disk.id.is_empty()).map(Disk::report).collect()
     }
 
-    /// What metrics show of each disk, also of those that were never opened.
-    pub(crate) fn shown(&self) -> Vec<Shown> {
-        let shown = |disk: &Disk| Shown {
+    /// What metrics show of a disk, by its number, also of one that was never opened.
+    pub(crate) fn shown(&self, number: usize) -> Shown {
+        let disk = &self.0[number];
+        Shown {
             report: disk.report(),
             fsyncs: disk.store.as_ref().map_or(0, |store| store.fsyncs()),
             errors: disk.store.as_ref().map(|store| store.errors()).unwrap_or_default(),
-        };
-        self.0.iter().map(shown).collect()
+        }
     }
 
     /// The number of fsyncs on all disks since they were opened.

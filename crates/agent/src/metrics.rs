@@ -7,11 +7,16 @@ use crate::{
     node::Node,
 };
 use async_trait::async_trait;
-use std::{sync::Arc, time::Duration};
-use tokio::sync::Semaphore;
+use futures::future::join_all;
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::{sync::Semaphore, time::timeout};
 use weft_plan::Class;
 use weft_proto::metrics::{self, CallMeter, Family, Figures, Scraped};
-use weft_types::{Error, Result};
+use weft_types::Result;
 
 /// The families of an agent's metrics, in the order in which they are written.
 pub const FAMILIES: &[Family] = &[
@@ -75,6 +80,11 @@ pub const FAMILIES: &[Family] = &[
         &["disk"],
         "Bytes that cannot be written there, whatever uses them: size minus free.",
     ),
+    Family::gauge(
+        "weft_agent_disk_answers",
+        &["disk"],
+        "Whether the disk has told its figures within a second: 1 or 0. If not, it hangs or is far too slow, and its other figures are absent.",
+    ),
     Family::gauge("weft_agent_disk_failed", &["disk"], "Whether the disk failed: 1 or 0."),
     Family::counter(
         "weft_agent_disk_errors",
@@ -86,12 +96,15 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge("weft_agent_disk_quarantined_bytes", &["disk"], "The bytes of those blocks."),
 ];
 
+/// How long a disk may take to tell its figures.
+const DISK_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
 /// An agent as a source of metrics.
 pub(crate) struct Source {
     pub(crate) node: Arc<Node>,
     pub(crate) calls: Vec<Arc<CallMeter>>,
-    /// Held while disks are asked for their sizes: if one hangs, no further thread waits for it.
-    disks: Arc<Semaphore>,
+    /// Held while a disk is asked for its figures: if it hangs, no further thread waits for it.
+    asking: OnceLock<Vec<Arc<Semaphore>>>,
 }
 
 /// All groups of families.
@@ -99,27 +112,33 @@ const GROUPS: &[&[Family]] = &[FAMILIES, metrics::CALLS];
 
 impl Source {
     pub(crate) fn new(node: Arc<Node>, calls: Vec<Arc<CallMeter>>) -> Self {
-        Self { node, calls, disks: Arc::new(Semaphore::new(1)) }
+        Self { node, calls, asking: OnceLock::new() }
     }
 
-    /// The disks, if they are open.
-    async fn disks(&self) -> Result<Vec<Shown>> {
-        let Ok(disks) = self.node.disks() else { return Ok(Vec::new()) };
-        let hangs = |_| Error::retry("a disk has not told its size yet since the last scrape: it may hang");
-        let turn = Arc::clone(&self.disks).try_acquire_owned().map_err(hangs)?;
-        let look = move || {
-            let shown = disks.shown();
-            drop(turn);
-            Ok(shown)
+    /// The paths of the disks, if they are open, and the figures of those that answer.
+    async fn disks(&self) -> Vec<(PathBuf, Option<Shown>)> {
+        let Ok(disks) = self.node.disks() else { return Vec::new() };
+        let paths: Vec<PathBuf> = disks.lines().map(|(path, _)| path.to_owned()).collect();
+        let asking = self.asking.get_or_init(|| paths.iter().map(|_| Arc::new(Semaphore::new(1))).collect());
+        let ask = |(number, turn): (usize, &Arc<Semaphore>)| {
+            let (disks, turn, mode) = (Arc::clone(&disks), Arc::clone(turn), self.node.seams.disk_mode);
+            let asked = async move {
+                let turn = turn.acquire_owned().await.ok()?;
+                // The thread that asks keeps the turn, also when nobody waits for it any more.
+                let (shown, _turn) = mode.run(move || Ok((disks.shown(number), turn))).await.ok()?;
+                Some(shown)
+            };
+            async move { timeout(DISK_ANSWERS_WITHIN, asked).await.ok().flatten() }
         };
-        self.node.seams.disk_mode.run(look).await
+        let shown = join_all(asking.iter().enumerate().map(ask)).await;
+        paths.into_iter().zip(shown).collect()
     }
 }
 
 #[async_trait]
 impl Scraped for Source {
     async fn figures(&self) -> Result<Figures> {
-        let (disks, mut figures) = (self.disks().await?, Figures::of(GROUPS));
+        let (disks, mut figures) = (self.disks().await, Figures::of(GROUPS));
         let (node, all) = (&self.node, &mut figures);
         let config = &node.config;
         all.add("weft_agent_info", [&config.name, &config.rack, &config.zone, env!("CARGO_PKG_VERSION")], true);
@@ -136,7 +155,10 @@ impl Scraped for Source {
             all.add("weft_agent_limit_wait_seconds", [], crate::limit::limited(&node.throttles, &disks));
         }
         all.add("weft_agent_corrupt_pages", [], node.findings.pages());
-        disks.iter().for_each(|disk| of_disk(all, disk));
+        for (path, shown) in &disks {
+            all.add("weft_agent_disk_answers", [&path.display().to_string()], shown.is_some());
+            shown.iter().for_each(|shown| of_disk(all, shown));
+        }
         metrics::add_calls(all, &self.calls);
         Ok(figures)
     }

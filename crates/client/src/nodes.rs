@@ -1,8 +1,12 @@
 //! Takes nodes and disks out of service, and removes those that are gone for good.
 
 use crate::Client;
-use weft_proto::v1::{DepartureReply, DrainReply, DrainRequest, ForgetDiskRequest, RemoveNodeRequest};
+use std::time::Duration;
+use weft_proto::v1::{DepartureReply, DrainPlan, DrainReply, DrainRequest, ForgetDiskRequest, RemoveNodeRequest};
 use weft_types::{NodeId, Result};
+
+/// How long the coordinator may take to explain a drain: it schedules some ten thousands of blocks.
+const EXPLAINED_WITHIN: Duration = Duration::from_secs(300);
 
 impl Client {
     /// Begins (`on`) or ends the drain of a node or, with its id, of one of its disks; `None` only asks how far it is. A drained node or disk
@@ -18,6 +22,21 @@ impl Client {
     pub async fn drain(&self, node: NodeId, disk: &str, on: Option<bool>, force: bool) -> Result<DrainReply> {
         let request = DrainRequest { node: node.0, disk: disk.to_owned(), on, force };
         self.shared().calls.once(request, |mut client, request| async move { client.drain(request).await }).await
+    }
+
+    /// What the drain of a node or, with its id, of one of its disks would do now. Nothing is begun.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// println!("{:?} would leave", client.explain_drain(weft_types::NodeId(3), "").await?.leaving);
+    /// # Ok(()) }
+    /// ```
+    pub async fn explain_drain(&self, node: NodeId, disk: &str) -> Result<DrainPlan> {
+        let request = DrainRequest { node: node.0, disk: disk.to_owned(), on: None, force: false };
+        let calls = &self.shared().calls;
+        calls
+            .ask_within(EXPLAINED_WITHIN, request, |mut client, request| async move { client.explain_drain(request).await })
+            .await
     }
 
     /// Removes a node that is down and holds nothing. Its agent cannot come back under its number.

@@ -2,6 +2,10 @@
 //!
 //! The blocks themselves are moved by the healer, one stripe after the other ([`crate::healer`]).
 
+mod forecast;
+
+pub use forecast::{Busiest, Forecast};
+
 use crate::{crowding::Racks, members::MemberStatus, view::View};
 use weft_codes::SharedCode;
 use weft_types::{DiskRecord, Error, Result, counted, human_bytes};
@@ -19,6 +23,15 @@ pub struct Drain<'a> {
     pub by_rack: bool,
 }
 
+/// What speaks against a drain.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Obstacles {
+    /// Why it is refused. Of a node that is up, `force` overrides them.
+    pub refusals: Vec<String>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
 impl Drain<'_> {
     /// Checks that the blocks have other homes: enough nodes, and enough space. `codes`: those of which there are objects.
     /// Returns warnings; if `force`, what is lacking is only warned of.
@@ -26,29 +39,45 @@ impl Drain<'_> {
     /// Whether each single stripe has a home is found out when its turn comes: one that has none waits for nodes.
     pub fn check(self, view: &View, codes: &[SharedCode], force: bool) -> Result<Vec<String>> {
         let name = &self.node.record.name;
-        if !self.node.up {
-            return Err(Error::unavailable(format!(
-                "{name} is down, so its blocks cannot be copied: start its agent, or let `weft repair node {name}` rebuild them on other nodes"
-            )));
+        if let Some(down) = self.is_down() {
+            return Err(Error::unavailable(down));
+        }
+        let Obstacles { refusals, mut warnings } = self.obstacles(view, codes);
+        match refusals.first().filter(|_| !force) {
+            Some(lacking) => Err(Error::unavailable(format!(
+                "{lacking}; use --force to start the drain anyway: blocks without another home stay on {name} until there is one"
+            ))),
+            None => {
+                warnings.splice(0..0, refusals);
+                Ok(warnings)
+            }
+        }
+    }
+
+    /// All that speaks against it.
+    pub fn obstacles(self, view: &View, codes: &[SharedCode]) -> Obstacles {
+        if let Some(down) = self.is_down() {
+            return Obstacles { refusals: vec![down], warnings: Vec::new() };
         }
         let after = self.after(view);
-        let mut warnings = Vec::new();
-        for lacking in [self.lacks_nodes(&after, codes), self.lacks_space(view, &after)].into_iter().flatten() {
-            if !force {
-                return Err(Error::unavailable(format!(
-                    "{lacking}; use --force to start the drain anyway: blocks without another home stay on {name} until there is one"
-                )));
-            }
-            warnings.push(lacking);
-        }
-        if warnings.is_empty() {
-            warnings.extend(self.crowds_racks(view, &after, codes));
-        }
-        Ok(warnings)
+        let lacking = [self.lacks_nodes(&after, codes), self.lacks_space(view, &after)];
+        let refusals: Vec<String> = lacking.into_iter().flatten().collect();
+        let crowds = || self.crowds_racks(view, &after, codes);
+        let warnings = if refusals.is_empty() { crowds().into_iter().collect() } else { Vec::new() };
+        Obstacles { refusals, warnings }
+    }
+
+    fn is_down(self) -> Option<String> {
+        let name = &self.node.record.name;
+        (!self.node.up).then(|| {
+            format!(
+                "{name} is down, so its blocks cannot be copied: start its agent, or let `weft repair node {name}` rebuild them on other nodes"
+            )
+        })
     }
 
     /// The nodes once it is being drained.
-    fn after(self, view: &View) -> View {
+    pub fn after(self, view: &View) -> View {
         let mut after = view.clone();
         let disks = after.nodes.get_mut(&self.node.record.id).into_iter().flat_map(|node| &mut node.disks);
         disks.filter(|disk| self.disk.is_none_or(|only| only.number == disk.number)).for_each(|disk| disk.draining = true);
@@ -136,6 +165,10 @@ mod tests {
         assert!(error.message.contains(says) && error.message.contains("--force"), "{error}");
         assert_eq!(check(&view(6), &["rs(2,1)"], false), Ok(vec![]), "a code without objects needs no nodes");
         assert!(check(&view(6), &["rs(4,2)"], true).unwrap()[0].contains(says));
+        let status = member(6, "", None);
+        let obstacles =
+            Drain { node: &status, disk: None, reserve_bytes: 10, by_rack: true }.obstacles(&view(6), &codes(&["rs(4,2)"]));
+        assert!(obstacles.refusals.len() == 1 && obstacles.refusals[0].contains(says) && obstacles.warnings.is_empty());
         let mut down = view(7);
         down.nodes.get_mut(&NodeId(3)).unwrap().up = false;
         assert_eq!(check(&down, &["rs(4,2)"], false), Ok(vec![]), "a node that is only down comes back");

@@ -1,13 +1,18 @@
 //! Caches that make planning fast: recipes and lanes of known failure patterns, and shapes that were verified. Plans
 //! are the same with and without them.
 
+use std::sync::Arc;
 use weft_codes::{SharedCode, shortened};
 use weft_plan::{Cache, Counts, ProofKey, Proofs};
 use weft_schemes::Patterns;
+use weft_types::Span;
 
 /// Coefficients that each cache keeps, about 24 MB: those of recipes, of lanes of repairs, of lanes of writes, of
 /// verified shapes, and of shortened codes.
 const TERMS_MAX: usize = 2 << 20;
+
+/// The most kinds of checks of which it is remembered that they cannot be proved.
+const UNPROVABLE_MAX: usize = 4_096;
 
 /// The caches.
 #[derive(Debug)]
@@ -16,12 +21,34 @@ pub struct Known {
     pub(crate) patterns: Patterns,
     /// Codes of stripes with few data blocks, by the code's spec.
     shortened: Cache<(String, usize), SharedCode>,
+    /// Checks that cannot be proved, and why.
+    pub(crate) unprovable: Cache<Provable, Arc<str>>,
+}
+
+/// All that determines whether a check of blocks of a stripe can be proved.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Provable {
+    /// The code's spec.
+    pub(crate) code: String,
+    /// The data blocks that have bytes.
+    pub(crate) dimension: usize,
+    /// The blocks that are checked.
+    pub(crate) checked: Vec<u8>,
+    /// Of a routine check; `None`: a full one.
+    pub(crate) seed: Option<u64>,
+    /// The positions.
+    pub(crate) span: Span,
+    /// Positions in a slice.
+    pub(crate) slice_len: u64,
+    /// Slices that may wait at each end of a link.
+    pub(crate) window: u32,
 }
 
 impl Known {
     /// Empty caches. Large plans are verified with `key`.
     pub fn new(key: ProofKey) -> Self {
-        Self { proofs: Proofs::new(key, TERMS_MAX), patterns: Patterns::new(TERMS_MAX), shortened: Cache::new(TERMS_MAX) }
+        let (proofs, patterns) = (Proofs::new(key, TERMS_MAX), Patterns::new(TERMS_MAX));
+        Self { proofs, patterns, shortened: Cache::new(TERMS_MAX), unprovable: Cache::new(UNPROVABLE_MAX) }
     }
 
     /// The code of a stripe in which only this many data blocks have bytes.

@@ -19,13 +19,14 @@ const TOLERANCE: u64 = 100;
 const STRIPES_MAX: usize = 1 << 18;
 
 /// Bytes of blocks on each disk, by the metadata.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     bytes: BTreeMap<Home, u64>,
     /// What will be free, too: of blocks that are not needed any more, as of those that were just moved.
     garbage: BTreeMap<Home, u64>,
-    /// The longest block.
+    /// The longest block, and the shortest one with bytes.
     longest: u64,
+    shortest: u64,
 }
 
 /// A disk, and what it has and should have.
@@ -70,17 +71,34 @@ pub struct Move {
 /// How many blocks of a stripe may be lost, by the numbers of its data and parity blocks; the least of several codes.
 pub type Tolerances = BTreeMap<(u32, u32), usize>;
 
+/// Bytes of disks.
+#[derive(Debug, Default)]
+struct Bytes {
+    /// Those for which a block can still be found.
+    open: BTreeMap<Home, u64>,
+    /// Rests that are too small for any block.
+    rest: BTreeMap<Home, u64>,
+    /// The least that a block needs.
+    least: u64,
+}
+
 /// Chooses moves, given one stripe after the other.
 #[derive(Debug)]
 pub struct Leveling {
     levels: Vec<Level>,
-    /// What each disk still has too much, or can take.
-    excess: BTreeMap<Home, u64>,
-    room: BTreeMap<Home, u64>,
+    /// What each disk still has too much, or can take, if a block fits.
+    excess: Bytes,
+    room: Bytes,
     racks: BTreeMap<NodeId, u32>,
     tolerances: Tolerances,
     moves: Vec<Moves>,
     moved_bytes: u64,
+}
+
+impl Default for Stored {
+    fn default() -> Self {
+        Self { bytes: BTreeMap::new(), garbage: BTreeMap::new(), longest: 0, shortest: u64::MAX }
+    }
 }
 
 impl Stored {
@@ -91,6 +109,9 @@ impl Stored {
             let bytes = self.bytes.entry(placed.home).or_default();
             *bytes = bytes.saturating_add(len);
             self.longest = self.longest.max(len);
+            if len > 0 {
+                self.shortest = self.shortest.min(len);
+            }
         }
     }
 
@@ -149,17 +170,14 @@ impl Leveling {
     /// For these levels. Chooses nothing if all disks are about even.
     pub fn new(stored: &Stored, tolerances: Tolerances, view: &View) -> Self {
         let levels = stored.levels(view);
-        let (mut excess, mut room) = (BTreeMap::new(), BTreeMap::new());
+        let bytes = || Bytes { least: stored.shortest.div_ceil(2), ..Bytes::default() };
+        let (mut excess, mut room) = (bytes(), bytes());
         if levels.iter().any(|level| level.is_uneven(stored.longest)) {
             for level in &levels {
                 let (more, less) =
                     (level.bytes.saturating_sub(level.target_bytes), level.target_bytes.saturating_sub(level.bytes));
-                if more > 0 {
-                    excess.insert(level.home, more);
-                }
-                if less > 0 {
-                    room.insert(level.home, less);
-                }
+                excess.set(level.home, more);
+                room.set(level.home, less);
             }
         }
         let mut names: BTreeMap<&str, u32> = BTreeMap::new();
@@ -178,7 +196,7 @@ impl Leveling {
 
     /// Whether further stripes matter.
     pub fn is_over(&self) -> bool {
-        self.excess.is_empty() || self.room.is_empty() || self.is_cut()
+        self.excess.open.is_empty() || self.room.open.is_empty() || self.is_cut()
     }
 
     /// Chooses which blocks of a stripe move, if any: none of a stripe that lacks a block, or with one that must leave its disk anyway.
@@ -194,7 +212,7 @@ impl Leveling {
         let mut blocks = Vec::new();
         for (index, placed) in stripe.all() {
             let (from, bytes) = (placed.home, stripe.layout.block_len(index.into()));
-            let Some(too_much) = self.excess.get(&from).copied().filter(|excess| bytes > 0 && *excess >= bytes.div_ceil(2))
+            let Some(too_much) = self.excess.open.get(&from).copied().filter(|excess| bytes > 0 && *excess >= bytes.div_ceil(2))
             else {
                 continue;
             };
@@ -206,7 +224,7 @@ impl Leveling {
                 is_free && there < most
             };
             let fits = |room: u64| room >= bytes.div_ceil(2);
-            let best = self.room.iter().filter(|(home, room)| fits(**room) && may_take(home)).max_by_key(|(_, room)| **room);
+            let best = self.room.open.iter().filter(|(home, room)| fits(**room) && may_take(home)).max_by_key(|(_, room)| **room);
             let Some((to, room)) = best.map(|(home, room)| (*home, *room)) else { continue };
             // Until the move is committed, the old block keeps its node from getting another one.
             nodes.insert(to.node);
@@ -214,8 +232,8 @@ impl Leveling {
                 *there -= 1;
             }
             *in_racks.entry(self.rack(to.node)).or_default() += 1;
-            lower(&mut self.excess, from, too_much, bytes);
-            lower(&mut self.room, to, room, bytes);
+            self.excess.set(from, too_much.saturating_sub(bytes));
+            self.room.set(to, room.saturating_sub(bytes));
             self.moved_bytes = self.moved_bytes.saturating_add(bytes);
             blocks.push(Move { index, copy: placed.copy, bytes, from, to });
         }
@@ -235,7 +253,7 @@ impl Leveling {
 
     /// What a disk has after the moves, bytes.
     pub fn after(&self, level: &Level) -> u64 {
-        let left = |of: &BTreeMap<Home, u64>| of.get(&level.home).copied().unwrap_or(0);
+        let left = |of: &Bytes| of.open.get(&level.home).or(of.rest.get(&level.home)).copied().unwrap_or(0);
         let (target, is_planned) = (level.target_bytes, !self.moves.is_empty());
         match level.bytes > target {
             _ if !is_planned => level.bytes,
@@ -281,193 +299,13 @@ impl Leveling {
     }
 }
 
-/// Subtracts bytes; what is left of less than nothing is forgotten.
-fn lower(of: &mut BTreeMap<Home, u64>, home: Home, had: u64, bytes: u64) {
-    match had.checked_sub(bytes).filter(|left| *left > 0) {
-        Some(left) => of.insert(home, left),
-        None => of.remove(&home),
-    };
+impl Bytes {
+    fn set(&mut self, home: Home, bytes: u64) {
+        self.open.remove(&home);
+        let of = if bytes > 0 && bytes >= self.least { &mut self.open } else { &mut self.rest };
+        of.insert(home, bytes);
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixtures::{BLOCK_LEN, home, stripe, view};
-    use proptest::prelude::*;
-    use rand::{SeedableRng, rngs::StdRng, seq::index};
-
-    /// Stripes of six blocks on random nodes of the first `nodes`.
-    fn stripes(count: u64, nodes: u32, seed: u64) -> Vec<StripeRecord> {
-        let mut rng = StdRng::seed_from_u64(seed);
-        let one = |id| {
-            let mut it = stripe();
-            it.id = StripeId(id);
-            let chosen = index::sample(&mut rng, nodes as usize, 6);
-            it.blocks.values_mut().zip(chosen.iter()).for_each(|(placed, node)| placed.home = home(node as u32 + 1));
-            it
-        };
-        (1..=count).map(one).collect()
-    }
-
-    fn stored(stripes: &[StripeRecord]) -> Stored {
-        let mut stored = Stored::default();
-        stripes.iter().for_each(|stripe| stored.add(stripe));
-        stored
-    }
-
-    fn planned(stripes: &[StripeRecord], view: &View) -> Leveling {
-        let mut leveling = Leveling::new(&stored(stripes), Tolerances::from([((4, 2), 2)]), view);
-        stripes.iter().for_each(|stripe| leveling.stripe(stripe, view));
-        leveling
-    }
-
-    /// Carries the moves out.
-    fn moved(stripes: &mut [StripeRecord], moves: &[Moves]) {
-        for moves in moves {
-            let stripe = stripes.iter_mut().find(|stripe| stripe.id == moves.stripe).unwrap();
-            for it in &moves.blocks {
-                let placed = stripe.find_mut(it.index, it.copy).unwrap();
-                assert_eq!(placed.home, it.from);
-                placed.home = it.to;
-            }
-            let nodes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
-            assert_eq!(nodes.len(), stripe.all().count(), "no two blocks of a stripe on one node");
-        }
-    }
-
-    fn deviation(stripes: &[StripeRecord], view: &View) -> f64 {
-        let levels = stored(stripes).levels(view);
-        let of = |level: &Level| level.bytes.abs_diff(level.target_bytes) as f64 / level.target_bytes as f64;
-        levels.iter().map(of).fold(0.0, f64::max)
-    }
-
-    #[test]
-    fn nodes_that_join_empty_take_their_share_and_no_byte_moves_in_vain() {
-        let (mut all, view) = (stripes(2_000, 13, 1), view(16, &[]));
-        let before = deviation(&all, &view);
-        let leveling = planned(&all, &view);
-        let ((blocks, bytes), least) = (leveling.amount(), leveling.least_bytes());
-        assert_eq!(blocks * BLOCK_LEN, bytes);
-        let traffic = leveling.traffic();
-        assert_eq!(traffic.values().map(|(up, _)| up).sum::<u64>(), bytes);
-        assert!((14..=16).all(|node| traffic[&NodeId(node)].0 == 0), "new ones only receive");
-        let seconds = leveling.least_seconds(&Network::uniform(BLOCK_LEN as f64));
-        assert!((seconds - (blocks as f64 / 3.0)).abs() < 0.02 * seconds, "three downlinks: {seconds} s for {blocks} blocks");
-        moved(&mut all, &leveling.into_moves());
-        let after = deviation(&all, &view);
-        println!("moved {:.3} x the least; deviation {before:.3} before, {after:.4} after", bytes as f64 / least as f64);
-        assert!(before > 0.9 && after <= 0.02, "{before} {after}");
-        assert!(bytes as f64 <= 1.05 * least as f64);
-        assert!(planned(&all, &view).is_over(), "it is even");
-    }
-
-    #[test]
-    fn larger_disks_get_more_and_shared_ones_less() {
-        let mut all = stripes(1_200, 12, 2);
-        let mut uneven = view(13, &[]);
-        uneven.nodes.get_mut(&NodeId(13)).unwrap().disks[0].free_bytes *= 2;
-        let moves = planned(&all, &uneven).into_moves();
-        moved(&mut all, &moves);
-        assert!(deviation(&all, &uneven) <= 0.02);
-        let bytes = |node| stored(&all).bytes[&home(node)] as f64;
-        assert!((bytes(13) / bytes(1) - 2.0).abs() < 0.1, "{} {}", bytes(13), bytes(1));
-        // All on one file system: each node its share of the blocks.
-        let mut shared = view(9, &[]);
-        shared.nodes.values_mut().for_each(|node| node.disks[0].file_system = 7);
-        let mut all = stripes(600, 8, 3);
-        let moves = planned(&all, &shared).into_moves();
-        moved(&mut all, &moves);
-        assert!(deviation(&all, &shared) <= 0.02);
-        let levels = stored(&all).levels(&shared);
-        assert!(levels.iter().all(|level| level.capacity_bytes == levels[0].capacity_bytes));
-    }
-
-    #[test]
-    fn what_is_drained_down_or_not_whole_takes_no_part() {
-        let mut view = view(10, &[7]);
-        view.nodes.get_mut(&NodeId(10)).unwrap().disks[0].draining = true;
-        let mut all = stripes(400, 7, 4);
-        all[0].incomplete = true;
-        all[1].find_mut(0, 0).unwrap().state = BlockState::Corrupt;
-        let leveling = planned(&all, &view);
-        let lacks = |stripe: u64| all[stripe as usize - 1].all().any(|(_, placed)| placed.home.node == NodeId(7));
-        assert!(leveling.moves.iter().all(|moves| !lacks(moves.stripe.0)), "what lacks a block is not moved");
-        assert!(leveling.levels().iter().all(|level| ![7, 10].contains(&level.home.node.0)));
-        let moves = leveling.into_moves();
-        let blocks = || moves.iter().flat_map(|moves| &moves.blocks);
-        assert!(!moves.is_empty() && blocks().all(|it| [8, 9].contains(&it.to.node.0) && it.from.node != NodeId(7)));
-        assert!(moves.iter().all(|moves| moves.stripe.0 > 2));
-    }
-
-    #[test]
-    fn a_new_disk_of_a_node_gets_its_share() {
-        let mut view = view(16, &[]);
-        let disks = &mut view.nodes.get_mut(&NodeId(3)).unwrap().disks;
-        disks.push(DiskView { number: weft_types::DiskNumber(30), ..disks[0].clone() });
-        let mut all = stripes(800, 16, 6);
-        let moves = planned(&all, &view).into_moves();
-        moved(&mut all, &moves);
-        assert!(deviation(&all, &view) <= 0.02, "{}", deviation(&all, &view));
-        let new = Home { node: NodeId(3), disk: weft_types::DiskNumber(30) };
-        assert!(moves.iter().flat_map(|moves| &moves.blocks).filter(|it| it.to == new).count() > 200);
-    }
-
-    #[test]
-    fn what_was_moved_and_is_not_removed_yet_moves_nothing_more() {
-        let (mut all, mut view) = (stripes(300, 13, 8), view(16, &[]));
-        for node in view.nodes.values_mut() {
-            node.disks[0].free_bytes = 40 * BLOCK_LEN;
-        }
-        let moves = planned(&all, &view).into_moves();
-        let mut after = Stored::default();
-        for it in moves.iter().flat_map(|moves| &moves.blocks) {
-            after.add_garbage(it.from, it.bytes);
-            view.nodes.get_mut(&it.to.node).unwrap().disks[0].free_bytes -= it.bytes;
-        }
-        moved(&mut all, &moves);
-        let again = |after: &Stored| {
-            let mut leveling = Leveling::new(after, Tolerances::from([((4, 2), 2)]), &view);
-            all.iter().for_each(|stripe| leveling.stripe(stripe, &view));
-            leveling.amount().0
-        };
-        assert!(again(&stored(&all)) > 0, "the disks that have sent blocks look smaller");
-        all.iter().for_each(|stripe| after.add(stripe));
-        assert_eq!(again(&after), 0);
-    }
-
-    #[test]
-    fn a_stripe_on_all_nodes_cannot_move() {
-        let mut all = stripes(100, 6, 5);
-        for stripe in &mut all[..50] {
-            stripe.layout.data_len = 1;
-        }
-        let mut view = view(6, &[]);
-        view.nodes.get_mut(&NodeId(1)).unwrap().disks[0].free_bytes = 0;
-        let leveling = planned(&all, &view);
-        assert!(leveling.least_bytes() > 0 && leveling.amount() == (0, 0));
-    }
-
-    proptest! {
-        #[test]
-        fn racks_get_no_fuller_and_fills_more_even(seed in any::<u64>(), racks in 1u32..6, joined in 0u32..4) {
-            let nodes = 10;
-            let mut view = view(nodes + joined, &[]);
-            view.nodes.values_mut().for_each(|node| node.rack = format!("r{}", node.id.0 % racks).into());
-            let mut all = stripes(300, nodes, seed);
-            let most = |stripe: &StripeRecord| {
-                let mut in_racks: BTreeMap<u32, usize> = BTreeMap::new();
-                stripe.all().for_each(|(_, placed)| *in_racks.entry(placed.home.node.0 % racks).or_default() += 1);
-                in_racks.into_values().max().unwrap()
-            };
-            let before: Vec<usize> = all.iter().map(most).collect();
-            let uneven = deviation(&all, &view);
-            let leveling = planned(&all, &view);
-            prop_assert!(leveling.amount().1 <= leveling.least_bytes() + BLOCK_LEN * u64::from(nodes + joined));
-            moved(&mut all, &leveling.into_moves());
-            for (stripe, before) in all.iter().zip(before) {
-                prop_assert!(most(stripe) <= before.max(2));
-            }
-            prop_assert!(deviation(&all, &view) <= uneven);
-        }
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock, shortened};
-use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
+use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Refusal, Want, WantKind};
 use weft_schemes::{AUTO, Kind, Request, Run, Scheme, Select, by_name, choose, choose_quickly, code_view, simplest};
 use weft_types::{
     AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord,
@@ -360,11 +360,18 @@ fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
     Span::new(bytes.start / cell * sub, bytes.end.div_ceil(cell) * sub).intersect(coded)
 }
 
-fn proved(plan: Plan, job: Job, code: &SharedCode, (network, known): (&Network, &Known)) -> Result<Planned> {
-    // The plan comes from our own schemes, so a refusal is a bug in one of them; report it instead of running the plan.
-    let wrong = |refusal| Error::fatal(format!("a scheme made a wrong plan, which was not run: {refusal}"));
-    known.proofs.verify(&plan, code_view(code.as_ref(), &code.spec()), &job).map_err(wrong)?;
-    let lines = weft_plan::moved(&plan, network).map_err(wrong)?;
+fn proved(plan: Plan, job: Job, code: &SharedCode, of: (&Network, &Known)) -> Result<Planned> {
+    verified(plan, job, code, of).map_err(|refusal| wrong(&refusal))
+}
+
+/// The plan comes from our own schemes, so a refusal is a bug in one of them; report it instead of running the plan.
+fn wrong(refusal: &Refusal) -> Error {
+    Error::fatal(format!("a scheme made a wrong plan, which was not run: {refusal}"))
+}
+
+fn verified(plan: Plan, job: Job, code: &SharedCode, (network, known): (&Network, &Known)) -> Result<Planned, Refusal> {
+    known.proofs.verify(&plan, code_view(code.as_ref(), &code.spec()), &job)?;
+    let lines = weft_plan::moved(&plan, network)?;
     Ok(Planned { plan, job, considered: Vec::new(), lines })
 }
 

@@ -118,6 +118,24 @@ impl View {
         disks.into_iter().map(|(node, disk)| (node, disk, of(disk))).collect()
     }
 
+    /// The size and the free space of each node's disks that have not failed, bytes. Disks on one file system share it evenly, so that sums
+    /// are right.
+    pub fn space(&self) -> BTreeMap<NodeId, (u64, u64)> {
+        fn good(node: &NodeView) -> impl Iterator<Item = &DiskView> {
+            node.disks.iter().filter(|disk| !disk.failed)
+        }
+        let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
+        for disk in self.nodes.values().flat_map(good).filter(|disk| disk.file_system != 0) {
+            *sharers.entry(disk.file_system).or_default() += 1;
+        }
+        let share = |disk: &DiskView, bytes: u64| bytes / sharers.get(&disk.file_system).copied().unwrap_or(1);
+        let of = |node: &NodeView| {
+            good(node)
+                .fold((0, 0), |(total, free), disk| (total + share(disk, disk.total_bytes), free + share(disk, disk.free_bytes)))
+        };
+        self.nodes.values().map(|node| (node.id, of(node))).collect()
+    }
+
     /// The node's name.
     pub fn name(&self, id: NodeId) -> String {
         self.node(id).map_or_else(|| id.to_string(), |node| node.name.to_string())

@@ -1,6 +1,8 @@
 //! Drains nodes and disks. It is recorded that their blocks leave; the healer moves them ([`weft_control::healer`]). What is checked first is
 //! in [`weft_control::drain`].
 
+pub(crate) mod explain;
+
 use crate::{departures, shared::Shared};
 use weft_control::{drain::Drain, members::MemberStatus};
 use weft_proto::v1;
@@ -54,10 +56,15 @@ async fn record(shared: &Shared, status: &MemberStatus, disk: Option<&DiskRecord
 
 /// Whether a drain may begin; returns warnings.
 async fn may_begin(shared: &Shared, status: &MemberStatus, disk: Option<&DiskRecord>, force: bool) -> Result<Vec<String>> {
+    let drain = of(shared, status, disk).await?;
+    drain.check(&shared.members.view(), &shared.codes_in_use().await?, force)
+}
+
+/// The drain of a node or disk.
+async fn of<'a>(shared: &Shared, node: &'a MemberStatus, disk: Option<&'a DiskRecord>) -> Result<Drain<'a>> {
     let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
     let by_rack = policies.iter().any(|policy| policy.failure_domain == FailureDomain::Rack);
-    let drain = Drain { node: status, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack };
-    drain.check(&shared.members.view(), &shared.codes_in_use().await?, force)
+    Ok(Drain { node, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack })
 }
 
 /// What is left on all nodes and disks that are being drained.

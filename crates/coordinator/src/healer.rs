@@ -7,7 +7,7 @@ pub(crate) mod crowded;
 mod reports;
 mod schedule;
 pub(crate) mod state;
-mod stripe;
+pub(crate) mod stripe;
 
 use crate::{limit, membership, shared::Shared};
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};

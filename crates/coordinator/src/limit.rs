@@ -7,14 +7,15 @@ mod shown;
 pub(crate) mod state;
 mod work;
 
-pub(crate) use shown::{least_ms, lowest, reply, text};
+pub(crate) use shown::{in_force, least_ms, lowest, reply, text};
+pub(crate) use weft_control::limit::Bounds;
 
 use crate::{members::Session, shared::Shared};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use state::Rates;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
-use weft_control::limit::{Bounds, Refusal};
+use weft_control::limit::Refusal;
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{ByteSize, Error, NodeId, RepairLimit, Result};
 

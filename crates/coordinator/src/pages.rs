@@ -2,9 +2,9 @@
 
 use crate::shared::Shared;
 use std::collections::VecDeque;
-use weft_control::walk::Walk;
+use weft_control::{node_repair::Block, walk::Walk};
 use weft_meta::Page;
-use weft_types::{Owner, Result, StripeRecord, UploadId};
+use weft_types::{Home, Owner, Result, StripeId, StripeRecord, UploadId};
 
 /// Stripes that are looked up together.
 pub(crate) const STRIPES_PER_PAGE: u32 = 256;
@@ -75,4 +75,49 @@ impl<'a> Stripes<'a> {
         };
         self.pages.next(look_up).await.map_err(|error| self.shared.meta_error(error))
     }
+}
+
+/// The blocks on disks, disk by disk.
+pub(crate) struct BlocksOn<'a> {
+    shared: &'a Shared,
+    /// The last disk is the current one.
+    homes: Vec<Home>,
+    stripes: Pages<Option<StripeId>, StripeRecord>,
+    /// The most that are still returned.
+    left: usize,
+}
+
+impl<'a> BlocksOn<'a> {
+    /// At most `blocks_max` blocks on these disks.
+    pub(crate) fn new(shared: &'a Shared, homes: Vec<Home>, blocks_max: usize) -> Self {
+        Self { shared, homes, stripes: stripes_on_a_disk(), left: blocks_max }
+    }
+
+    /// The next block, and its stripe.
+    pub(crate) async fn next(&mut self) -> Result<Option<(StripeRecord, Block)>> {
+        while self.left > 0
+            && let Some(home) = self.homes.last().copied()
+        {
+            let stripe = self.stripes.next(|after| self.shared.meta.stripes_on(home, after, STRIPES_PER_PAGE)).await;
+            let Some(stripe) = stripe.map_err(|error| self.shared.meta_error(error))? else {
+                self.homes.pop();
+                self.stripes = stripes_on_a_disk();
+                continue;
+            };
+            if let Some(block) = Block::on(&stripe, home) {
+                self.left -= 1;
+                return Ok(Some((stripe, block)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there may be more than it returned.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.left == 0 && !self.homes.is_empty()
+    }
+}
+
+fn stripes_on_a_disk() -> Pages<Option<StripeId>, StripeRecord> {
+    Pages::new(None, |stripe| Some(stripe.id))
 }

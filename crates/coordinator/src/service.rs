@@ -342,6 +342,11 @@ impl v1::weft_server::Weft for WeftService {
         answer(to_the_end(async move { drain::set(&shared, &asked).await }).await)
     }
 
+    async fn explain_drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainPlan>, Status> {
+        let asked = request.into_inner();
+        answer(drain::explain::explain(&self.shared, &asked).await)
+    }
+
     async fn forget_disk(&self, request: Request<v1::ForgetDiskRequest>) -> Result<Response<v1::DepartureReply>, Status> {
         let asked = request.into_inner();
         let shared = Arc::clone(&self.shared);

@@ -1,12 +1,11 @@
 //! Where space is used and free, and what can still be written.
 
 use crate::{shared::Shared, show};
-use std::collections::BTreeMap;
 use weft_control::{
     health::{FullPolicy, fits_bytes},
     members::MemberStatus,
     reserve::{self, Share},
-    view::{DiskView, NodeView, View},
+    view::{NodeView, View},
 };
 use weft_meta::PolicyRecord;
 use weft_proto::v1;
@@ -80,23 +79,20 @@ pub(crate) async fn reply(shared: &Shared) -> Result<v1::SpaceReply> {
     })
 }
 
-/// Disks on one file system share it evenly, so that the sums are right.
 fn of_nodes(view: &View, statuses: &[MemberStatus]) -> Vec<v1::NodeSpace> {
-    let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
-    let disks = || view.nodes.values().flat_map(|node| node.disks.iter().filter(|disk| !disk.failed));
-    disks().filter(|disk| disk.file_system != 0).for_each(|disk| *sharers.entry(disk.file_system).or_default() += 1);
-    let share = |disk: &DiskView, bytes: u64| bytes / sharers.get(&disk.file_system).copied().unwrap_or(1).max(1);
+    let space = view.space();
     let of = |status: &MemberStatus| {
         let node = view.node(status.record.id)?;
         let good = || node.disks.iter().filter(|disk| !disk.failed);
+        let (total_bytes, free_bytes) = space.get(&node.id).copied().unwrap_or_default();
         Some(v1::NodeSpace {
             node: node.id.0,
             name: node.name.to_string(),
             rack: node.rack.to_string(),
             state: show::state(status).name().to_owned(),
             draining: good().next().is_some() && good().all(|disk| disk.draining),
-            total_bytes: good().map(|disk| share(disk, disk.total_bytes)).sum(),
-            free_bytes: good().map(|disk| share(disk, disk.free_bytes)).sum(),
+            total_bytes,
+            free_bytes,
             blocks: node.disks.iter().map(|disk| disk.blocks).sum(),
         })
     };

@@ -60,7 +60,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 58] = [
+const CALLS: [(&str, &str, Callers, usize); 59] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
@@ -114,6 +114,7 @@ const CALLS: [(&str, &str, Callers, usize); 58] = [
     ("weft.v1.Weft", "RemoveNode", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ForgetDisk", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Drain", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "ExplainDrain", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Space", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListDamage", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Balance", Callers::Clients, SMALL),

@@ -2,18 +2,23 @@ use super::*;
 use crate::{AgentConfig, DiskMode, LocalDisks, OpenDisk, OpenedDisk, Seams};
 use std::{
     path::Path,
-    sync::{Condvar, Mutex},
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use tokio::sync::watch;
 use weft_proto::{Conversion, Converter};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, QuarantinePlace, Quarantined};
-use weft_types::{BlockId, BlockMeta, ClusterId};
+use weft_types::{BlockId, BlockMeta, ClusterId, Error};
 
 /// Whether a disk hangs when it is asked for its size.
 #[derive(Default)]
 struct Hang {
     hangs: Mutex<bool>,
     changed: Condvar,
+    /// How often it was asked.
+    asked: AtomicU64,
 }
 
 impl Hang {
@@ -23,13 +28,14 @@ impl Hang {
     }
 }
 
-/// Disks that may hang.
-struct HangingDisks(Arc<Hang>);
+/// Disks in `a` and `b`, which may hang.
+struct HangingDisks([Arc<Hang>; 2]);
 
 impl OpenDisk for HangingDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
         let OpenedDisk { id, store } = LocalDisks.open(dir, cluster, new)?;
-        Ok(OpenedDisk { id, store: Arc::new(HangingStore(store, Arc::clone(&self.0))) })
+        let hang = &self.0[usize::from(dir.ends_with("b"))];
+        Ok(OpenedDisk { id, store: Arc::new(HangingStore(store, Arc::clone(hang))) })
     }
 }
 
@@ -69,6 +75,7 @@ impl BlockStore for HangingStore {
     }
 
     fn capacity(&self) -> Result<Capacity> {
+        self.1.asked.fetch_add(1, Ordering::Relaxed);
         drop(self.1.changed.wait_while(self.1.hangs.lock().unwrap(), |hangs| *hangs).unwrap());
         self.0.capacity()
     }
@@ -84,9 +91,25 @@ impl Converter for NoConverter {
     }
 }
 
-#[tokio::test]
-async fn a_disk_that_hangs_takes_one_thread_however_often_it_is_scraped() {
-    let (dir, hang) = (tempfile::tempdir().unwrap(), Arc::new(Hang::default()));
+/// The two disks, by whether they have figures, and answer.
+async fn disks(source: &Source) -> [(bool, bool); 2] {
+    let text = source.figures().await.unwrap().text().unwrap();
+    assert!(text.contains("weft_agent_tasks{"), "the other figures are there:\n{text}");
+    let line = |name: &str, disk: &str| {
+        let of = |line: &&str| line.starts_with(&format!("{name}{{disk=\"")) && line.contains(&format!("/{disk}\"}}"));
+        text.lines().find(of).map(str::to_owned)
+    };
+    ["a", "b"].map(|disk| {
+        let answers = line("weft_agent_disk_answers", disk).unwrap();
+        let figures = ["weft_agent_disk_failed", "weft_agent_disk_size_bytes"].map(|name| line(name, disk).is_some());
+        assert_eq!(figures[0], figures[1], "{text}");
+        (figures[0], answers.ends_with(" 1"))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_loses_its_own_figures_and_takes_one_thread_however_often_it_is_scraped() {
+    let (dir, hangs) = (tempfile::tempdir().unwrap(), [Arc::new(Hang::default()), Arc::new(Hang::default())]);
     let text = format!(
         "name = 'node-07'\ncoordinators = ['127.0.0.1:1']\ndata_listen = '127.0.0.1:0'\ncontrol_listen = '127.0.0.1:0'\ninsecure = true\n\
          state_dir = '{0}/state'\ndisks = ['{0}/a', '{0}/b']",
@@ -94,7 +117,7 @@ async fn a_disk_that_hangs_takes_one_thread_however_often_it_is_scraped() {
     );
     let config: AgentConfig = toml::from_str(&text).unwrap();
     let seams = Seams {
-        disks: Arc::new(HangingDisks(Arc::clone(&hang))),
+        disks: Arc::new(HangingDisks(hangs.clone())),
         disk_mode: DiskMode::Pool,
         ..Seams::real(1.into(), Arc::new(NoConverter))
     };
@@ -102,32 +125,30 @@ async fn a_disk_that_hangs_takes_one_thread_however_often_it_is_scraped() {
     let node = Node::new(config, seams, stopping).unwrap();
     let source = Arc::new(Source::new(Arc::clone(&node), Vec::new()));
     let text = source.figures().await.unwrap().text().unwrap();
-    assert!(
-        text.contains("weft_agent_registered 0\n") && !text.contains("weft_agent_disk_failed{"),
-        "its disks are not open:\n{text}"
-    );
+    assert!(text.contains("weft_agent_registered 0\n") && !text.contains("{disk="), "its disks are not open:\n{text}");
 
     node.open_disks(ClusterId(7)).await.unwrap();
-    let text = source.figures().await.unwrap().text().unwrap();
-    assert_eq!(text.matches("weft_agent_disk_failed{").count(), 2, "{text}");
-    hang.set(true);
-    let first = tokio::spawn({
-        let source = Arc::clone(&source);
-        async move { source.figures().await.is_ok() }
-    });
-    while source.disks.available_permits() > 0 {
-        tokio::task::yield_now().await;
-    }
+    assert_eq!(disks(&source).await, [(true, true); 2]);
+    hangs[0].set(true);
+    let turns = |disk: usize| source.asking.get().unwrap()[disk].available_permits();
+    let threads = hangs[0].asked.load(Ordering::Relaxed) + 1;
     for _ in 0..3 {
-        let error = source.figures().await.unwrap_err();
-        assert!(error.message.contains("it may hang"), "{error}");
+        let asked = hangs[1].asked.load(Ordering::Relaxed);
+        let scrape = tokio::spawn({
+            let source = Arc::clone(&source);
+            async move { disks(&source).await }
+        });
+        // The other disk has answered, and its turn was given back with the answer.
+        while hangs[1].asked.load(Ordering::Relaxed) == asked || turns(1) == 0 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::advance(DISK_ANSWERS_WITHIN).await;
+        assert_eq!(scrape.await.unwrap(), [(false, false), (true, true)]);
     }
-    // The scrape is given up, and its thread still waits.
-    first.abort();
-    assert!(source.figures().await.is_err());
-    hang.set(false);
-    while source.disks.available_permits() == 0 {
+    assert_eq!((hangs[0].asked.load(Ordering::Relaxed), turns(0)), (threads, 0), "one thread waits for it");
+    hangs[0].set(false);
+    while turns(0) == 0 {
         tokio::task::yield_now().await;
     }
-    assert!(source.figures().await.is_ok());
+    assert_eq!(disks(&source).await, [(true, true); 2]);
 }

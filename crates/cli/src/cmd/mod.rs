@@ -11,6 +11,7 @@ mod convert;
 mod daemon;
 mod demo;
 mod df;
+mod drain_plan;
 mod explain;
 mod garbage;
 mod healing;

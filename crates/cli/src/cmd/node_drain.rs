@@ -1,6 +1,9 @@
 //! `weft node drain` and `weft node disk drain`: take a node or disk out of service while it is up.
 
-use super::healing::{Healing, duration};
+use super::{
+    drain_plan::Plan,
+    healing::{Healing, duration},
+};
 use clap::Args;
 use serde::Serialize;
 use std::time::Duration;
@@ -25,12 +28,13 @@ const SAY_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
+  weft node drain node-03 --explain
   weft node drain node-03
   weft node drain node-03 --no-wait && weft status
   weft node drain node-03 --cancel
 
 EXIT CODES
-  0 the node is empty; with --no-wait or --cancel: the drain has begun or ended   1 ended by someone else meanwhile   \
+  0 the node is empty; with --no-wait or --cancel: the drain has begun or ended; with --explain: shown   1 ended by someone else meanwhile   \
   3 no such node, or no cluster   4 the node is down, some blocks have no other home, or no coordinator   \
   130 interrupted; the drain continues")]
 pub(super) struct Drain {
@@ -48,11 +52,12 @@ pub(super) struct Drain {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
+  weft node disk drain node-03 /srv/weft/a --explain
   weft node disk drain node-03 /srv/weft/a
   weft node disk drain node-03 /srv/weft/a --cancel
 
 EXIT CODES
-  0 the disk is empty; with --no-wait or --cancel: the drain has begun or ended   1 ended by someone else meanwhile   \
+  0 the disk is empty; with --no-wait or --cancel: the drain has begun or ended; with --explain: shown   1 ended by someone else meanwhile   \
   2 several disks have this path   3 no such node or disk, or no cluster   \
   4 the node is down, some blocks have no other home, or no coordinator   130 interrupted; the drain continues")]
 pub(super) struct DrainDisk {
@@ -75,6 +80,10 @@ pub(super) struct How {
     /// Return at once; `weft status` shows the progress
     #[arg(long)]
     no_wait: bool,
+    /// Show what would move, how and where to, how full the nodes are before and after, how long the links need for it, and what speaks
+    /// against it; do nothing
+    #[arg(long, conflicts_with_all = ["cancel", "force", "no_wait"])]
+    explain: bool,
 }
 
 /// A drain at one moment.
@@ -109,8 +118,13 @@ impl From<api::Draining> for Draining {
 }
 
 impl Draining {
+    /// The name of a node, or of its disk with this path.
+    pub(super) fn name_of(node: &str, path: Option<&str>) -> String {
+        path.map_or_else(|| node.to_owned(), |path| format!("{path} of {node}"))
+    }
+
     fn what(&self) -> String {
-        self.path.as_ref().map_or_else(|| self.name.clone(), |path| format!("{path} of {}", self.name))
+        Self::name_of(&self.name, self.path.as_deref())
     }
 
     /// How far it is; `remaining_ms`: how long it still takes, if that is known.
@@ -142,13 +156,20 @@ impl Drain {
     }
 }
 
-/// Begins or ends the drain of a node or disk, by its id, that `find` finds.
+/// Begins, ends or explains the drain of a node or disk, by its id, that `find` finds.
 pub(super) fn run(
     options: &target::Options,
     output: Output,
     how: &How,
     find: impl AsyncFnOnce(&Session) -> Result<(NodeId, String)>,
 ) -> Result<Exit> {
+    if how.explain {
+        let plan = Session::with(options, async |session| {
+            let (node, disk) = find(session).await?;
+            session.client.explain_drain(node, &disk).await
+        })?;
+        return output.result(&Plan::from(plan), Plan::text).map(|()| Exit::Ok);
+    }
     let (mut begun, done) = (None, "it may have begun: `weft status` shows it");
     let drained = Session::with(options, async |session| {
         let (node, disk) = find(session).await?;

@@ -639,6 +639,10 @@ impl Weft for Coordinator {
         answer(Err(Error::not_found(format!("there is no node {}", NodeId(request.into_inner().node)))))
     }
 
+    async fn explain_drain(&self, request: Request<v1::DrainRequest>) -> Answer<v1::DrainPlan> {
+        answer(Err(Error::not_found(format!("there is no node {}", NodeId(request.into_inner().node)))))
+    }
+
     async fn forget_disk(&self, request: Request<v1::ForgetDiskRequest>) -> Answer<v1::DepartureReply> {
         answer(Err(Error::not_found(format!("there is no disk {}", request.into_inner().disk))))
     }

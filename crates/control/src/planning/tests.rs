@@ -454,3 +454,32 @@ fn a_check_of_a_stripe_with_little_data_takes_the_blocks_that_are_stored() {
         assert_eq!(planned.plan.span(0), Span::new(0, PAGE_LEN));
     }
 }
+
+/// The matrices of a code with very many sub-blocks are too large for a proof.
+#[test]
+fn that_a_check_cannot_be_proved_is_found_out_once() {
+    let code = weft_codes::parse("clay(16,4)").unwrap();
+    let (alpha, n) = (code.alpha() as u32, code.n() as u32);
+    let len = u64::from(alpha) * PAGE_LEN;
+    let layout = StripeLayout {
+        layout: Layout::new(len, len, alpha).unwrap(),
+        k: code.k() as u32,
+        m: code.m() as u32,
+        data_len: code.k() as u64 * len,
+    };
+    let stripe =
+        StripeRecord { layout, blocks: (0..=u8::MAX).zip((1..=n).map(place)).collect(), ..stripe(1, PAGE_LEN, PAGE_LEN) };
+    let mut view = view();
+    let one = view.nodes[&NodeId(1)].clone();
+    for id in 1..=n {
+        let disks = vec![DiskView { number: DiskNumber(id), ..one.disks[0].clone() }];
+        view.nodes.insert(NodeId(id), NodeView { id: NodeId(id), disks, ..one.clone() });
+    }
+    let (network, known) = (Network::uniform(1e9), known());
+    let checking = Checking { depth: Depth::Routine { seed: 4 }, left_out: &[], network: &network, known: &known };
+    let found = || check(&code, &stripe, &view, &checking, run()).unwrap_err();
+    let first = found();
+    assert!(first.reaction == Reaction::Unavailable && first.message.contains("of clay(16,4) can be proved"), "{first}");
+    let (proofs, patterns) = (known.proofs(), known.patterns());
+    assert_eq!((found(), known.proofs(), known.patterns()), (first, proofs, patterns), "nothing is planned again");
+}

@@ -23,7 +23,7 @@ use weft_schemes::{Kind, Paths, Select, simplest};
 use weft_types::{Amount, Error, HelperSelect, Owner, Result, StripeId, StripeRecord};
 
 /// How nodes are selected.
-pub(super) const SELECT: HelperSelect = HelperSelect::Boost;
+pub(crate) const SELECT: HelperSelect = HelperSelect::Boost;
 
 /// Works on stripes.
 pub(super) struct Worker<'a> {
@@ -78,9 +78,7 @@ impl<'a> Worker<'a> {
         let lost = due.keys();
         let Due { of, stripe, lost: blocks, leave } = due;
         let request = of.request(self.shared, (stripe, blocks)).map_err(|error| Ended::Left(Amount::default(), error))?;
-        // By the usual scheme and not by a copy, so that the schedule has the choice.
-        let needed = if leave { Needed::WhileLeaving } else { Needed::WhileLost };
-        let open = Request { needed, ..evenly(request, None) }.open(view, &self.shared.known);
+        let open = to_schedule(request, leave).open(view, &self.shared.known);
         Ok((Planned { stripe: id, lost, scheduled: None }, open))
     }
 
@@ -147,6 +145,13 @@ impl<'a> Worker<'a> {
             found => found.map(Some).map_err(|error| self.shared.meta_error(error)),
         }
     }
+}
+
+/// What a schedule decides about: by the usual scheme and not by a copy, so that the schedule has the choice. `leave`: the blocks are not
+/// lost.
+pub(crate) fn to_schedule(request: Request, leave: bool) -> Request {
+    let needed = if leave { Needed::WhileLeaving } else { Needed::WhileLost };
+    Request { needed, ..evenly(request, None) }
 }
 
 /// By the nodes and the scheme of a schedule. What it leaves open is spread evenly, as in the repair of a node.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     membership, options,
-    pages::{Pages, STRIPES_PER_PAGE},
+    pages::BlocksOn,
     rebuild::{self, Rebuilder, Told, shares::Shares},
     shared::Shared,
     validate,
@@ -38,7 +38,7 @@ use weft_control::{
 };
 use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1;
-use weft_types::{FailureDomain, Home, JobId, JobWork, NodeRepair, ObjectName, Result, StripeId, StripeRecord};
+use weft_types::{FailureDomain, Home, JobId, JobWork, NodeRepair, ObjectName, Result, StripeRecord};
 
 /// A running repair of a node.
 pub(super) struct NodeRepairJob {
@@ -171,11 +171,11 @@ impl NodeRepairJob {
     }
 
     /// All blocks on the node's disks.
-    fn blocks(&self) -> Blocks<'_> {
+    fn blocks(&self) -> BlocksOn<'_> {
         let node = self.repair.node;
         let disks = self.shared.members.view().node(node).map(|node| node.disks.clone()).unwrap_or_default();
         let homes = disks.iter().map(|disk| Home { node, disk: disk.number }).collect();
-        Blocks { shared: &self.shared, homes, stripes: stripes_on_a_disk(), left: self.blocks_max }
+        BlocksOn::new(&self.shared, homes, self.blocks_max)
     }
 
     async fn block(&self, control: &Control, planned: feed::Planned) -> Outcome {
@@ -237,39 +237,5 @@ impl NodeRepairJob {
         let lost = node_repair::lost(&stripe, block);
         let request = rebuild::request(&self.shared, named, stripe, lost, &self.options, failure_domain);
         node_repair::request(&self.repair, request, scheduled)
-    }
-}
-
-/// The blocks on disks, page by page.
-struct Blocks<'a> {
-    shared: &'a Arc<Shared>,
-    /// The last disk is the current one.
-    homes: Vec<Home>,
-    stripes: Pages<Option<StripeId>, StripeRecord>,
-    /// The most that are still returned.
-    left: usize,
-}
-
-fn stripes_on_a_disk() -> Pages<Option<StripeId>, StripeRecord> {
-    Pages::new(None, |stripe| Some(stripe.id))
-}
-
-impl Blocks<'_> {
-    async fn next(&mut self) -> Result<Option<(StripeRecord, Block)>> {
-        while self.left > 0
-            && let Some(home) = self.homes.last().copied()
-        {
-            let stripe = self.stripes.next(|after| self.shared.meta.stripes_on(home, after, STRIPES_PER_PAGE)).await;
-            let Some(stripe) = stripe.map_err(|error| self.shared.meta_error(error))? else {
-                self.homes.pop();
-                self.stripes = stripes_on_a_disk();
-                continue;
-            };
-            if let Some(block) = Block::on(&stripe, home) {
-                self.left -= 1;
-                return Ok(Some((stripe, block)));
-            }
-        }
-        Ok(None)
     }
 }

@@ -3,7 +3,7 @@
 use super::{state::Rates, work};
 use crate::shared::Shared;
 use std::time::Duration;
-use weft_control::limit::{deadline_rate, least_time};
+use weft_control::limit::{Bounds, deadline_rate, least_time};
 use weft_proto::v1;
 use weft_types::{NodeId, RepairLimit, human_bytes};
 
@@ -83,11 +83,41 @@ pub(crate) fn text(shared: &Shared) -> String {
         return String::new();
     }
     let state = shared.limit.lock();
-    match (state.limit, deadline(state.limit, state.busiest_bytes, shared.now_ms())) {
+    words(state.limit, deadline(state.limit, state.busiest_bytes, shared.now_ms()))
+}
+
+fn words(limit: RepairLimit, deadline: Option<u64>) -> String {
+    match (limit, deadline) {
         (RepairLimit::Percent(percent), _) => format!("{percent}% of each link's measured rate"),
         (_, Some(rate)) => format!("{}/s, to meet the deadline", human_bytes(rate)),
         (limit, None) => limit.to_string(),
     }
+}
+
+/// What limits repair at the lines of nodes, in a few words, and each node's limits: that of a person, and that of the settings.
+/// `further_bytes`: what the busiest line would have to carry besides, for a deadline.
+pub(crate) fn in_force(shared: &Shared, further_bytes: u64) -> (String, impl Fn(NodeId) -> Bounds) {
+    let (limit, busiest_bytes) = {
+        let state = shared.limit.lock();
+        (state.limit, state.busiest_bytes.saturating_add(further_bytes))
+    };
+    let (rates, now_ms, setting) =
+        (Rates::for_limit(limit, &shared.links()), shared.now_ms(), shared.config.limits.repair_bytes_per_s);
+    let deadline = deadline(limit, busiest_bytes, now_ms);
+    let is_none = limit == RepairLimit::None || matches!(limit, RepairLimit::Until(_)) && deadline.is_none();
+    let of_person = (!is_none).then(|| words(limit, deadline));
+    let text = match (of_person, setting) {
+        (Some(limit), Some(rate)) => format!("{limit}, and {rate}/s by the coordinator's settings"),
+        (Some(limit), None) => limit,
+        (None, Some(rate)) => format!("{rate}/s by the coordinator's settings"),
+        (None, None) => String::new(),
+    };
+    let least = move |rate: Option<u64>| rate.into_iter().chain(setting.map(|rate| rate.0)).min();
+    let bounds = move |node| {
+        let of = rates.bounds(limit, now_ms, busiest_bytes, node);
+        Bounds { up: least(of.up), down: least(of.down), ..of }
+    };
+    (text, bounds)
 }
 
 /// The lowest rate of any line, bytes a second; `None` without a limit.

@@ -71,8 +71,7 @@ impl Limit {
 
 impl State {
     pub(super) fn bounds(&self, now_ms: u64, rates: &Rates, node: NodeId) -> Bounds {
-        let of = rates.of.get(&node).copied().unwrap_or_default();
-        limit::bounds(self.limit, now_ms, self.busiest_bytes, of, rates.usual).among(self.lowest)
+        rates.bounds(self.limit, now_ms, self.busiest_bytes, node).among(self.lowest)
     }
 
     /// The message that sets a node's limits.
@@ -96,6 +95,12 @@ impl Rates {
             RepairLimit::Percent(_) => Self::of(links),
             _ => Self { of: BTreeMap::new(), usual: limit::UNMEASURED_BYTES_PER_S },
         }
+    }
+
+    /// The limits of a node's lines.
+    pub(super) fn bounds(&self, limit: RepairLimit, now_ms: u64, busiest_bytes: u64, node: NodeId) -> Bounds {
+        let of = self.of.get(&node).copied().unwrap_or_default();
+        limit::bounds(limit, now_ms, busiest_bytes, of, self.usual)
     }
 
     pub(super) fn of(links: &Links) -> Self {

@@ -88,6 +88,49 @@ async fn a_drained_node_is_empty_and_can_be_removed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_that_is_explained_is_not_begun() {
+    let mut world = World::with(9, 9, |config| config.default_code = "rs(4,2)".into()).await;
+    world.put_objects(0..5).await;
+    let node = world.holder("k0", 0).await;
+    let blocks = world.blocks_of(node);
+    let explain = async |world: &World, disk: &str| world.client.explain_drain(NodeId(node), disk).await.unwrap();
+    let plan = explain(&world, "").await;
+    let of = |amount: &Option<api::JobAmount>| amount.map(|it| (it.blocks, it.bytes)).unwrap();
+    let (leaving, copied, rebuilt) = (of(&plan.leaving), of(&plan.copied), of(&plan.rebuilt));
+    assert_eq!((leaving.0, plan.looked_at, plan.on), (blocks, blocks, false));
+    assert_eq!((copied.0 + rebuilt.0, copied.1 + rebuilt.1), leaving, "each is copied or rebuilt");
+    assert_eq!((of(&plan.waiting), of(&plan.unplanned), plan.lacking_stripes), ((0, 0), (0, 0), 0));
+    assert!(plan.refusals.is_empty() && plan.limit.is_empty() && plan.limited.is_none(), "{plan:?}");
+    let (own, others): (Vec<_>, Vec<_>) = plan.nodes.iter().partition(|it| it.node == node);
+    assert_eq!(own[0].used_bytes - own[0].after_bytes, leaving.1);
+    assert_eq!(others.iter().map(|it| it.after_bytes - it.used_bytes).sum::<u64>(), leaving.1);
+    let sent: u64 = plan.nodes.iter().map(|it| it.sends_bytes).sum();
+    let received: u64 = plan.nodes.iter().map(|it| it.receives_bytes).sum();
+    assert!(sent == received && sent >= leaving.1 && own[0].sends_bytes >= copied.1, "{plan:?}");
+    let busiest = plan.busiest.unwrap();
+    assert!(busiest.node > 0 && busiest.bytes > 0 && busiest.seconds > 0.0, "{busiest:?}");
+
+    // Under a limit it takes longer.
+    world.slow_moves(Some(1 << 20)).await;
+    let plan = explain(&world, "").await;
+    let limited = plan.limited.unwrap();
+    assert_eq!((plan.limit.as_str(), limited.seconds), ("1MiB/s", limited.bytes as f64 / f64::from(1 << 20)));
+    // The blocks of its disks are those of the node.
+    let nodes = world.client.status().await.unwrap().nodes;
+    let mut of_disks = 0;
+    for disk in &nodes.iter().find(|it| it.id == node).unwrap().disks {
+        let plan = explain(&world, &disk.id).await;
+        assert_eq!(of(&plan.leaving).0, disk.blocks);
+        of_disks += disk.blocks;
+    }
+    assert_eq!((of_disks, world.blocks_of(node), world.left(node).await), (blocks, blocks, (blocks, false)), "nothing was begun");
+    world.kill(node);
+    world.until_down(node).await;
+    let plan = explain(&world, "").await;
+    assert!(of(&plan.leaving) == (0, 0) && plan.refusals[0].contains("is down"), "{plan:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drain_outlives_the_coordinator_and_can_be_ended() {
     let mut world = World::new(8, 8).await;
     let objects = world.put_objects(0..4).await;
@@ -167,6 +210,9 @@ async fn what_has_no_other_home_waits_for_a_node() {
     assert_eq!(refused.reaction, Reaction::Unavailable);
     assert!(refused.message.contains("only 5 can keep blocks") && refused.message.contains("--force"), "{refused}");
     assert!(!world.left(2).await.1);
+    let plan = world.client.explain_drain(NodeId(2), "").await.unwrap();
+    assert!(plan.refusals.len() == 1 && plan.refusals[0].contains("only 5 can keep blocks"), "{plan:?}");
+    assert_eq!((plan.leaving, plan.waiting.map(|it| it.blocks)), (plan.waiting, Some(4)), "none has another home");
     let forced = world.client.drain(NodeId(2), "", Some(true), true).await.unwrap();
     assert!(forced.on && forced.warnings.len() == 1, "{forced:?}");
     let waits = async |world: &World| world.told().await.waiting.iter().any(|it| it.wait == "nodes" && it.stripes == 4);

@@ -1064,6 +1064,95 @@ pub struct Draining {
     #[prost(uint64, tag = "6")]
     pub allocations: u64,
 }
+/// What a drain would do. Of a node or disk with very many blocks, the first ones are looked at, and the rest is estimated.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DrainPlan {
+    /// the node or disk, and what it has
+    #[prost(message, optional, tag = "1")]
+    pub draining: ::core::option::Option<Draining>,
+    /// it is being drained already
+    #[prost(bool, tag = "2")]
+    pub on: bool,
+    /// why a drain would be refused without `force`; of a node that is down, also with it
+    #[prost(string, repeated, tag = "3")]
+    pub refusals: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the blocks that would leave
+    #[prost(message, optional, tag = "5")]
+    pub leaving: ::core::option::Option<JobAmount>,
+    /// of these, from where they are
+    #[prost(message, optional, tag = "6")]
+    pub copied: ::core::option::Option<JobAmount>,
+    /// from the rest of their stripes
+    #[prost(message, optional, tag = "7")]
+    pub rebuilt: ::core::option::Option<JobAmount>,
+    /// no other node can take them now
+    #[prost(message, optional, tag = "8")]
+    pub waiting: ::core::option::Option<JobAmount>,
+    /// of which further copies exist: their nodes are found when their turn comes
+    #[prost(message, optional, tag = "9")]
+    pub unplanned: ::core::option::Option<JobAmount>,
+    /// blocks
+    #[prost(uint64, tag = "10")]
+    pub looked_at: u64,
+    /// that lack a block, which is rebuilt first
+    #[prost(uint64, tag = "11")]
+    pub lacking_stripes: u64,
+    /// that would send, receive or lose blocks
+    #[prost(message, repeated, tag = "12")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeForecast>,
+    /// at the measured rates; absent: nothing would move
+    #[prost(message, optional, tag = "13")]
+    pub busiest: ::core::option::Option<BusiestLink>,
+    /// the limit on repair that is in force; empty: none
+    #[prost(string, tag = "14")]
+    pub limit: ::prost::alloc::string::String,
+    /// under it
+    #[prost(message, optional, tag = "15")]
+    pub limited: ::core::option::Option<BusiestLink>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeForecast {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// of its disks
+    #[prost(uint64, tag = "3")]
+    pub size_bytes: u64,
+    /// of them
+    #[prost(uint64, tag = "4")]
+    pub used_bytes: u64,
+    /// used afterwards
+    #[prost(uint64, tag = "5")]
+    pub after_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub sends_bytes: u64,
+    /// also what it only needs to rebuild blocks
+    #[prost(uint64, tag = "7")]
+    pub receives_bytes: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BusiestLink {
+    /// 0: it is the link of a rack
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub rack: ::prost::alloc::string::String,
+    /// its uplink; otherwise its downlink
+    #[prost(bool, tag = "4")]
+    pub sends: bool,
+    /// that it carries
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// that it needs for them
+    #[prost(double, tag = "6")]
+    pub seconds: f64,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveNodeRequest {
     #[prost(uint32, tag = "1")]
@@ -4855,6 +4944,27 @@ pub mod weft_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "Drain"));
             self.inner.unary(req, path, codec).await
         }
+        /// What such a drain would do now.
+        pub async fn explain_drain(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::DrainPlan>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/ExplainDrain",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "ExplainDrain"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Where space is used and free, and what can still be written.
         pub async fn space(
             &mut self,
@@ -5198,6 +5308,11 @@ pub mod weft_server {
             &self,
             request: tonic::Request<super::DrainRequest>,
         ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status>;
+        /// What such a drain would do now.
+        async fn explain_drain(
+            &self,
+            request: tonic::Request<super::DrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::DrainPlan>, tonic::Status>;
         /// Where space is used and free, and what can still be written.
         async fn space(
             &self,
@@ -6976,6 +7091,49 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DrainSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/ExplainDrain" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainDrainSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::DrainRequest>
+                    for ExplainDrainSvc<T> {
+                        type Response = super::DrainPlan;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DrainRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::explain_drain(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainDrainSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

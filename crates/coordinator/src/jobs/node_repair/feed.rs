@@ -3,8 +3,8 @@
 //! Blocks are read from the metadata and scheduled in batches. The next batch is scheduled while the last repairs of the
 //! one before run, so that no link waits for it.
 
-use super::{Blocks, NodeRepairJob};
-use crate::compute::compute;
+use super::NodeRepairJob;
+use crate::{compute::compute, pages::BlocksOn};
 use rand::{SeedableRng as _, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -79,7 +79,7 @@ pub(super) struct Feed<'a> {
     /// The ranks of stripes that are still to be read, the most urgent first; the last one stands for all others. Each is a walk over
     /// all blocks, so reads count only roughly: within a batch, the gate orders by how many there are.
     levels: VecDeque<Urgency>,
-    blocks: Blocks<'a>,
+    blocks: BlocksOn<'a>,
     all_read: bool,
     /// Stripes of earlier levels.
     tried: BTreeSet<StripeId>,
