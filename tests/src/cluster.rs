@@ -19,7 +19,7 @@ use weft_client::{Client, ClientConfig, StripeConverter};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
 use weft_proto::Security;
-use weft_types::{AutoSize, ByteSize, ClusterId};
+use weft_types::{AutoSize, BlockId, ByteSize, ClusterId};
 
 /// A cluster within the simulation.
 pub struct Cluster<'a> {
@@ -52,6 +52,8 @@ pub struct Shape {
     pub memory_budget_bytes: u64,
     /// Whether the cluster rebuilds lost blocks without a person.
     pub heals: bool,
+    /// The time in which the cluster checks all stripes in the background; `None`: the usual one, which is much longer than a simulation.
+    pub scrub_period: Option<Duration>,
     /// A simulation that has not ended after this simulated time has failed.
     pub time_max: Duration,
 }
@@ -89,6 +91,8 @@ pub enum Deed {
     CutOneWay(String, String),
     /// A host's clock is set so many milliseconds ahead of the simulation's time, or behind it.
     SetClock(String, i64),
+    /// A bit flips of a block on an agent's disks: of this one, or of any.
+    Rot(String, Option<BlockId>),
     /// An agent's disks work again, except for spoiled blocks; a failed disk is used again when the agent restarts.
     Cure(String),
 }
@@ -255,7 +259,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn does(&mut self, deed: Deed) {
-        let Self { sim, network, sickness, trace, hosts, dead, clocks, delays, .. } = self;
+        let Self { sim, network, sickness, trace, dir, hosts, dead, clocks, delays, .. } = self;
         let others = |host: &str| hosts.iter().filter(|other| *other != host).cloned().collect::<Vec<_>>();
         match deed {
             // Two faults may hit the same host.
@@ -283,6 +287,7 @@ impl<'a> Cluster<'a> {
             Deed::SetClock(host, ahead_ms) => clocks.entry(host).or_default().set(ahead_ms),
             Deed::Slow(host, ms) => delays.get(&host).into_iter().for_each(|delay| delay.store(ms, Ordering::Relaxed)),
             Deed::Ail(host, illness) => sickness.fall_ill(&host, illness),
+            Deed::Rot(host, block) => sickness.flip(&host, &dir.path().join(&host), block),
             Deed::Sicken(host) => sickness.begin(&host),
             Deed::Cure(host) => {
                 sickness.end(&host);
@@ -292,7 +297,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn add_coordinator(&mut self, seed: u64) {
-        let config = CoordinatorConfig {
+        let mut config = CoordinatorConfig {
             listen: format!("{COORDINATOR}:7300"),
             metrics: weft_proto::metrics::OFF.into(),
             dir: self.dir().join(COORDINATOR),
@@ -317,6 +322,9 @@ impl<'a> Cluster<'a> {
             lost_after_ms: 12_000,
             ..CoordinatorConfig::default()
         };
+        if let Some(period) = self.shape.scrub_period {
+            config.scrub_period_ms = period.as_millis() as u64;
+        }
         let (net, starts) = (self.network.of(COORDINATOR, &self.trace), AtomicU64::new(0));
         let clock = self.clock_of(COORDINATOR);
         self.hosts.push(COORDINATOR.into());

@@ -2,7 +2,7 @@
 //! determines which calls are affected.
 
 use crate::Trace;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, fs, io,
@@ -150,17 +150,50 @@ impl Sickness {
             return;
         }
         let mut inner = self.lock();
-        let (at, bit) = (inner.random.random_range(0..len), inner.random.random_range(0..8u32));
         inner.spoiled.insert((disk.to_owned(), id));
-        drop(inner);
+        inner.flip(payload, len);
+    }
+
+    /// Flips a bit of this block, or of any, below a directory of disks. Does nothing if there is none.
+    pub(crate) fn flip(&self, host: &str, dir: &Path, block: Option<BlockId>) {
+        let mut found = Vec::new();
+        find_blocks(dir, block, &mut found);
+        found.sort();
+        let mut inner = self.lock();
+        if let Some((id, payload)) = found.choose(&mut inner.random) {
+            let len = fs::metadata(payload).map_or(0, |metadata| metadata.len());
+            inner.trace.event(host, format_args!("-- a bit of {id} flips"));
+            inner.flip(payload, len);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Flips a bit of a file of this length.
+    fn flip(&mut self, payload: &Path, len: u64) {
+        let (at, bit) = (self.random.random_range(0..len), self.random.random_range(0..8u32));
         let file = fs::File::options().read(true).write(true).open(payload).expect("its length is known");
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).expect("it is that long");
         file.write_all_at(&[byte[0] ^ 1 << bit], at).expect("it is that long");
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// The payloads of durable blocks below a directory; `only`: of this block.
+fn find_blocks(dir: &Path, only: Option<BlockId>, found: &mut Vec<(BlockId, PathBuf)>) {
+    for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match name.parse::<BlockId>() {
+            Ok(id) if only.is_none_or(|only| only == id) && fs::metadata(&path).is_ok_and(|it| it.len() > 0) => {
+                found.push((id, path));
+            }
+            Err(_) if path.is_dir() && !["tmp", "quarantine"].contains(&name) => find_blocks(&path, only, found),
+            _ => {}
+        }
     }
 }
 

@@ -1,17 +1,23 @@
-//! Jobs of repair under two faults, each at any step of the job, once for each seed.
+//! Repairs, moves, drains, balances, conversions and scrubs under two faults, each at any step of the work, once for each seed.
 //!
-//! A seed chooses the kind of work (the repair of a node, the healer, the move of a node's blocks, a conversion), a pair of faults of
-//! [`PAIRS`], and for each fault the step at which it begins: after how many lines of the trace. Who is hit is decided at that moment: the
-//! node that last began to read a block is a helper, the one that last began to write one is a destination.
+//! A seed chooses the kind of work ([`Work`]), a pair of faults of [`PAIRS`], and for each fault the step at which it begins: after how many
+//! lines of the trace. Who is hit is decided at that moment: the node that last began to read a block is a helper, the one that last began to
+//! write one is a destination.
 //!
 //! **The fault budget.** Objects use `rs(4,2)` over nine agents, each in its own rack. Nothing that was stored is lost for good, but any
-//! number of blocks may be out of reach for a while: so reads may fail during the job, but never return other bytes. In the end, all faults
+//! number of blocks may be out of reach for a while: so reads may fail during the work, but never return other bytes. In the end, all faults
 //! are over, except that up to two nodes do not come back: these must be replaced.
 //!
-//! **What must hold**: the job ends, and names what it gave up; every stripe is at full strength, without nodes that are gone and again when
+//! **What must hold**: the work ends, and names what it gave up; every stripe is at full strength, without nodes that are gone and again when
 //! they have come back; no node has two blocks of a stripe; every object has its bytes; the disks hold exactly what the metadata names.
+//! A node that is said to be drained has no block, and can be switched off and removed. After a balance, the disks are even. A scrub counts
+//! each stripe once, finds a bit that flipped, and calls nothing else wrong. No job is left.
+
+mod faults;
+mod works;
 
 use crate::{BLOCK_LEN, BUCKET, CELL_LEN, CODE, replay, seeds, some_bytes, trace_file};
+use faults::{FORWARD_MS, Fault, PAIRS, deeds};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeSet,
@@ -19,19 +25,19 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 use weft_client::{
-    Client, ConvertOptions, GetOptions, PutOptions, RepairNodeOptions,
-    api::{Job, ObjectReply, Policy},
+    Client, PutOptions,
+    api::{Node, ObjectReply, Policy},
 };
 use weft_tests::{
-    Acknowledged, Cluster, Deed, Failure, Hand, Illness, Roles, Shape, Trace, agent_name, check_apart, check_disks,
-    check_readable, connect,
+    Acknowledged, Cluster, Deed, Failure, Hand, Shape, Trace, agent_name, check_apart, check_disks, check_readable, connect,
 };
 use weft_types::NodeId;
+use works::{SCRUB_PERIOD, WORKS, Work};
 
 const AGENTS: u32 = 9;
 const COORDINATOR: &str = "coordinator";
@@ -41,89 +47,6 @@ const SEEDS: u64 = 3;
 const MANY: u64 = PAIRS.len() as u64;
 /// Threads that run seeds.
 const THREADS: usize = 2;
-/// By how much clocks are set. Backwards only a little: garbage waits until the clock shows again what it did.
-const FORWARD_MS: i64 = 86_400_000;
-const BACK_MS: i64 = -15_000;
-
-/// What is done under faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
-    /// The repair of a node that is down.
-    RepairNode,
-    /// The healer replaces a lost node.
-    Heal,
-    /// The blocks of a node that is up are moved.
-    Move,
-    /// All objects are converted, and back.
-    Convert,
-}
-
-const WORKS: [Work; 4] = [Work::RepairNode, Work::Heal, Work::Move, Work::Convert];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    KillHelper,
-    KillDestination,
-    KillCoordinator,
-    StallHelper,
-    StallDestination,
-    StallCoordinator,
-    SlowHelper,
-    SlowDestination,
-    /// The disk of a destination is full.
-    Full,
-    /// It fails.
-    Broken,
-    /// A helper returns other bytes than were written.
-    Lying,
-    /// A destination writes other bytes than it got.
-    Spoiling,
-    /// Nothing passes from a helper to a destination.
-    OneWay,
-    /// Another node is lost.
-    Second,
-    /// Two other nodes are lost.
-    Third,
-    /// The first lost node comes back.
-    Returns,
-    /// Three of nine nodes restart.
-    Restarts,
-    ClockForward,
-    ClockBack,
-    /// The coordinator restarts with another time.
-    RestartForward,
-    RestartBack,
-}
-
-use Fault::{
-    Broken, ClockBack, ClockForward, Full, KillCoordinator, KillDestination, KillHelper, Lying, OneWay, RestartBack,
-    RestartForward, Restarts, Returns, Second, SlowDestination, SlowHelper, Spoiling, StallCoordinator, StallDestination,
-    StallHelper, Third,
-};
-
-const PAIRS: [(Fault, Fault); 21] = [
-    (KillHelper, KillDestination),
-    (KillCoordinator, KillHelper),
-    (KillDestination, KillCoordinator),
-    (Lying, KillDestination),
-    (Lying, KillCoordinator),
-    (Lying, Second),
-    (Spoiling, KillHelper),
-    (Spoiling, Full),
-    (Full, KillDestination),
-    (Broken, Second),
-    (Broken, StallHelper),
-    (StallHelper, StallDestination),
-    (StallCoordinator, KillDestination),
-    (SlowHelper, SlowDestination),
-    (SlowDestination, OneWay),
-    (OneWay, KillHelper),
-    (Third, KillCoordinator),
-    (Returns, Second),
-    (Restarts, RestartForward),
-    (RestartBack, StallHelper),
-    (ClockForward, ClockBack),
-];
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
@@ -135,17 +58,8 @@ struct Case {
 impl Case {
     fn of(seed: u64) -> Self {
         let (pairs, works) = (PAIRS.len() as u64, WORKS.len() as u64);
-        let work = (seed + seed / pairs) % works;
+        let work = (seed % pairs + seed / pairs) % works;
         Self { work: WORKS[work as usize], faults: PAIRS[(seed % pairs) as usize] }
-    }
-
-    /// About how many lines of the trace the work takes without faults.
-    fn steps(self) -> usize {
-        match self.work {
-            Work::RepairNode | Work::Move => 500,
-            Work::Heal => 900,
-            Work::Convert => 5_500,
-        }
     }
 }
 
@@ -157,7 +71,7 @@ struct Told {
 }
 
 #[test]
-fn repairs_survive_two_faults_at_any_step() {
+fn work_survives_two_faults_at_any_step() {
     let seeds = seeds(SEEDS);
     let (next, failed, told) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()), Told::default());
     std::thread::scope(|scope| {
@@ -215,21 +129,42 @@ fn run_to_the_end(seed: u64, told: &Told) -> (Trace, Result<(), Failure>) {
 
 fn run(seed: u64, trace: &Trace, told: &Told) -> Result<(), Failure> {
     let time_max = Duration::from_secs(1_500);
-    let shape = Shape { agents: AGENTS, racks: AGENTS, disks_per_agent: 1, memory_budget_bytes: 32 << 20, heals: true, time_max };
+    let scrub_period = (Case::of(seed).work == Work::ScrubAlways).then_some(SCRUB_PERIOD);
+    let (disks_per_agent, memory_budget_bytes) = (1, 32 << 20);
+    let shape =
+        Shape { agents: AGENTS, racks: AGENTS, disks_per_agent, memory_budget_bytes, heals: true, scrub_period, time_max };
     let mut cluster = Cluster::new(seed, shape, trace);
     let config = cluster.client_config("client", seed ^ 2);
-    let left: Arc<Mutex<(Vec<ObjectReply>, usize)>> = Arc::default();
+    let left: Arc<Mutex<Left>> = Arc::default();
     let (hand, traced, tells) = (cluster.hand(), trace.clone(), Arc::clone(&left));
     cluster.client("client", async move {
         let (client, rng) = (connect(config).await, StdRng::seed_from_u64(seed));
         let (case, known) = (Case::of(seed), Acknowledged::default());
-        let mut story = Story { client, hand, rng, case, trace: traced, known, victim: 0, begun: Arc::default() };
+        let (victim, node, puts, begun, is_cancelled) = (0, NodeId(0), 0, Arc::default(), Arc::default());
+        let (drains, is_removed, converts) = (false, false, false);
+        let mut story = Story {
+            client,
+            hand,
+            rng,
+            case,
+            trace: traced,
+            known,
+            victim,
+            node,
+            drains,
+            is_removed,
+            converts,
+            puts,
+            begun,
+            is_cancelled,
+        };
         story.tell().await?;
         let mut objects = Vec::new();
         for key in story.known.objects.keys() {
             objects.push(story.client.stat(BUCKET, key).await?);
         }
-        *tells.lock().unwrap_or_else(PoisonError::into_inner) = (objects, story.begun.load(Ordering::Relaxed));
+        let (begun, removed) = (story.begun.load(Ordering::Relaxed), story.is_removed.then_some(story.victim));
+        *tells.lock().unwrap_or_else(PoisonError::into_inner) = Left { objects, begun, removed };
         story.client.close().await;
         Ok(())
     });
@@ -237,11 +172,23 @@ fn run(seed: u64, trace: &Trace, told: &Told) -> Result<(), Failure> {
     if let Some(over) = cluster.over_budget().first() {
         return Err(Failure(over.clone()));
     }
-    let disks = cluster.disks();
+    let mut disks = cluster.disks();
     let _dir = cluster.switch_off();
-    let (objects, begun) = std::mem::take(&mut *left.lock().unwrap_or_else(PoisonError::into_inner));
-    told.in_time.fetch_add(begun, Ordering::Relaxed);
-    check_disks(&disks, &objects, &BTreeSet::new())
+    let left = std::mem::take(&mut *left.lock().unwrap_or_else(PoisonError::into_inner));
+    told.in_time.fetch_add(left.begun, Ordering::Relaxed);
+    // What a node that was removed has on its disk is not the cluster's any more.
+    left.removed.map(|agent| disks.remove(agent as usize - 1));
+    check_disks(&disks, &left.objects, &BTreeSet::new())
+}
+
+/// The results of a story.
+#[derive(Default)]
+struct Left {
+    objects: Vec<ObjectReply>,
+    /// How many faults have begun.
+    begun: usize,
+    /// The agent whose node was removed.
+    removed: Option<u32>,
 }
 
 struct Story {
@@ -251,10 +198,19 @@ struct Story {
     case: Case,
     trace: Trace,
     known: Acknowledged,
-    /// The node that is lost first, or emptied.
+    /// The agent that is lost first, emptied or filled, and its node.
     victim: u32,
+    node: NodeId,
+    /// Whether it is being drained, and whether it was removed.
+    drains: bool,
+    is_removed: bool,
+    /// Whether objects are converted beside a scrub, and how many were put.
+    converts: bool,
+    puts: u64,
     /// How many faults have begun.
     begun: Arc<AtomicUsize>,
+    /// Whether an operator is to end the work.
+    is_cancelled: Arc<AtomicBool>,
 }
 
 impl Story {
@@ -266,6 +222,12 @@ impl Story {
             self.client.create_policy(policy).await?;
         }
         self.client.create_bucket(BUCKET, "coded").await?;
+        self.victim = self.rng.random_range(1..=AGENTS);
+        self.node = self.node_of(self.victim).await?;
+        let (victim, stays_empty) = (agent_name(self.victim), self.case.work == Work::Balance);
+        if stays_empty {
+            self.set_drain(true).await?;
+        }
         for number in 0..OBJECTS {
             let bytes = some_bytes(&mut self.rng, 3 * 4 * BLOCK_LEN as usize - 1_000);
             let options = PutOptions { code: CODE.into(), block_len: BLOCK_LEN, cell_len: CELL_LEN, ..PutOptions::default() };
@@ -273,8 +235,9 @@ impl Story {
             self.client.put(BUCKET, &key, &bytes[..], &options).await?;
             self.known.objects.insert(key, bytes);
         }
-        self.victim = self.rng.random_range(1..=AGENTS);
-        let victim = agent_name(self.victim);
+        if stays_empty {
+            self.set_drain(false).await?;
+        }
         if matches!(self.case.work, Work::RepairNode | Work::Heal) {
             self.now(Deed::PowerOff(victim.clone()));
             self.hand.idle().await;
@@ -290,6 +253,7 @@ impl Story {
         self.hand.forget_steps();
         self.hand.idle().await;
         self.all_well(&victim).await?;
+        self.settle().await?;
         self.until_whole().await?;
         check_apart(&self.client, BUCKET, &self.known).await?;
         check_readable(&self.client, BUCKET, &self.known, "").await?;
@@ -298,121 +262,44 @@ impl Story {
         self.hand.idle().await;
         self.until_up(AGENTS).await?;
         self.work_again().await?;
+        self.scrub_all().await?;
         // Leases end, readers' grace ends, sweeps run.
         tokio::time::sleep(Duration::from_secs(30)).await;
         self.until_whole().await?;
         check_apart(&self.client, BUCKET, &self.known).await?;
         check_readable(&self.client, BUCKET, &self.known, "").await?;
-        Ok(())
+        self.check_jobs().await
     }
 
     /// Does the work, with faults.
     async fn work(&mut self) -> Result<(), Failure> {
-        let job = match self.case.work {
-            Work::Heal => {
-                self.until("the node is lost", 60, async |story| story.state_of(story.victim).await == "lost").await?;
-                None
-            }
-            _ => Some(self.begin_job("triple").await?),
-        };
+        let job = self.begin().await?;
         let (one, other) = self.case.faults;
         for fault in [one, other] {
-            let (at, mut rng) = (self.trace.len() + self.rng.random_range(0..self.case.steps()), StdRng::from_rng(&mut self.rng));
-            let (begun, victim, trace) = (Arc::clone(&self.begun), agent_name(self.victim), self.trace.clone());
+            let (at, mut rng) =
+                (self.trace.len() + self.rng.random_range(0..self.case.work.steps()), StdRng::from_rng(&mut self.rng));
+            let (begun, is_cancelled) = (Arc::clone(&self.begun), Arc::clone(&self.is_cancelled));
+            let (victim, trace) = (agent_name(self.victim), self.trace.clone());
             self.hand.at_step(at, move |roles| {
                 begun.fetch_add(1, Ordering::Relaxed);
+                is_cancelled.fetch_or(fault == Fault::Cancel, Ordering::Relaxed);
                 trace.event("-", format_args!("== {fault:?}"));
                 deeds(fault, roles, &victim, &mut rng)
             });
         }
-        match job {
-            Some(job) => {
-                let ended = self.ended(&job).await?;
-                if ended.state == "failed" && ended.last_error.is_empty() {
-                    return Err(Failure(format!("the job failed and does not say why: {ended:?}")));
-                }
-            }
-            // Reads go on until the faults are over.
-            None => {
-                for _ in 0..20 {
-                    self.read().await?;
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What a job has given up, another one does when the faults are over.
-    async fn work_again(&mut self) -> Result<(), Failure> {
-        if !matches!(self.case.work, Work::Move | Work::Convert) {
-            return Ok(());
-        }
-        let job = self.begin_job(if self.case.work == Work::Move { "" } else { "coded" }).await?;
-        let ended = self.ended(&job).await?;
-        match ended.state.as_str() {
-            "done" => Ok(()),
-            _ => Err(Failure(format!("without faults, the job ended as {ended:?}"))),
-        }
-    }
-
-    /// Begins the job. The coordinator may not know yet that the node is down, and its answer may be lost.
-    async fn begin_job(&mut self, policy: &str) -> Result<Job, Failure> {
-        let mut why = String::new();
-        for _ in 0..40 {
-            let begun = match self.case.work {
-                Work::Convert => self.client.convert(BUCKET, "", policy, &ConvertOptions::default()).await,
-                work => {
-                    let options = RepairNodeOptions { force: work == Work::Move, ..RepairNodeOptions::default() };
-                    self.client.repair_node(NodeId(self.number_of(self.victim).await?), &options).await
-                }
-            };
-            match begun {
-                Ok(job) => return Ok(job),
-                Err(error) => why = error.to_string(),
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-        Err(Failure(format!("the job cannot be started: {why}")))
-    }
-
-    /// Waits for the end of a job, and reads meanwhile.
-    async fn ended(&mut self, job: &Job) -> Result<Job, Failure> {
-        let mut seen = job.clone();
-        for _ in 0..600 {
-            if let Ok(job) = self.client.job(job.id).await {
-                if job.stripes_under_way == 0 && !matches!(job.state.as_str(), "running" | "paused") {
-                    self.note(format_args!("the job is {}: {}", job.state, job.last_error));
-                    return Ok(job);
-                }
-                seen = job;
-            }
-            self.read().await?;
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-        Err(Failure(format!("the job does not end: {seen:?}")))
-    }
-
-    /// Reads an object. That may fail while too much is out of reach, but must not return other bytes.
-    async fn read(&mut self) -> Result<(), Failure> {
-        let key = format!("object-{}", self.rng.random_range(0..OBJECTS));
-        let (mut bytes, options) = (Vec::new(), GetOptions::default());
-        let got = tokio::time::timeout(Duration::from_secs(5), self.client.get(BUCKET, &key, &mut bytes, &options)).await;
-        let expected = self.known.objects.get(&key).map(Vec::as_slice).unwrap_or_default();
-        match got {
-            Ok(Ok(_)) if bytes != expected => Err(Failure(format!("{key} has other bytes than were put"))),
-            // What was returned before an error is right, too.
-            _ if !expected.starts_with(&bytes) => Err(Failure(format!("{key} has other bytes, before an error"))),
-            _ => Ok(()),
-        }
+        self.go_on(job).await
     }
 
     /// Ends all faults. Up to two nodes stay away.
     async fn all_well(&mut self, victim: &str) -> Result<(), Failure> {
         let (one, other) = self.case.faults;
-        let stays_away = ![one, other].contains(&Third);
+        let stays_away = ![one, other].contains(&Fault::Third);
         self.now(Deed::Start(COORDINATOR.into()));
         self.now(Deed::GoOn(COORDINATOR.into()));
+        if [one, other].into_iter().any(|fault| matches!(fault, Fault::ClockForward | Fault::RestartForward)) {
+            // Garbage waits until the clock shows again what it did.
+            self.now(Deed::SetClock(COORDINATOR.into(), FORWARD_MS));
+        }
         for agent in (1..=AGENTS).map(agent_name) {
             self.now(Deed::GoOn(agent.clone()));
             self.now(Deed::Cure(agent.clone()));
@@ -421,7 +308,7 @@ impl Story {
             }
         }
         self.hand.idle().await;
-        if [one, other].contains(&Broken) {
+        if [one, other].contains(&Fault::Broken) {
             // A failed disk is used again when its agent has restarted.
             for agent in (1..=AGENTS).map(agent_name) {
                 if self.trace.contains(&format!("Ail(\"{agent}\", Broken)")) {
@@ -467,17 +354,25 @@ impl Story {
         status.map_or(0, |status| status.nodes.iter().filter(|node| node.state == "up").count())
     }
 
-    async fn state_of(&self, agent: u32) -> String {
-        let (name, status) = (agent_name(agent), self.client.status().await);
-        let state = |nodes: Vec<weft_client::api::Node>| nodes.into_iter().find(|node| node.name == name).map(|node| node.state);
-        status.ok().and_then(|status| state(status.nodes)).unwrap_or_default()
+    async fn nodes(&self) -> Vec<Node> {
+        self.client.status().await.map(|status| status.nodes).unwrap_or_default()
     }
 
-    /// The number of an agent's node.
-    async fn number_of(&self, agent: u32) -> Result<u32, Failure> {
-        let (name, status) = (agent_name(agent), self.client.status().await?);
-        let node = status.nodes.iter().find(|node| node.name == name).map(|node| node.id);
+    async fn state_of(&self, agent: u32) -> String {
+        let name = agent_name(agent);
+        self.nodes().await.into_iter().find(|node| node.name == name).map(|node| node.state).unwrap_or_default()
+    }
+
+    async fn node_of(&self, agent: u32) -> Result<NodeId, Failure> {
+        let name = agent_name(agent);
+        let node = self.nodes().await.into_iter().find(|node| node.name == name).map(|node| NodeId(node.id));
         node.ok_or_else(|| Failure(format!("there is no node {name}")))
+    }
+
+    /// The agent of a node.
+    async fn agent_of(&self, node: u32) -> Result<String, Failure> {
+        let agent = self.nodes().await.into_iter().find(|it| it.id == node).map(|it| it.name);
+        agent.ok_or_else(|| Failure(format!("there is no node {node}")))
     }
 
     fn now(&self, deed: Deed) {
@@ -486,56 +381,5 @@ impl Story {
 
     fn note(&self, what: impl std::fmt::Display) {
         self.trace.event("client", format_args!("== {what}"));
-    }
-}
-
-/// What happens, and when.
-fn deeds(fault: Fault, roles: &Roles, victim: &str, rng: &mut StdRng) -> Vec<(Duration, Deed)> {
-    let mut others: Vec<String> = (1..=AGENTS).map(agent_name).filter(|agent| agent != victim).collect();
-    let mut other = || others.remove(rng.random_range(0..others.len()));
-    let helper = roles.helper.clone().unwrap_or_else(&mut other);
-    let destination = roles.destination.clone().unwrap_or_else(&mut other);
-    let (second, third, fourth) = (other(), other(), other());
-    let coordinator = || COORDINATOR.to_owned();
-    let mut within = |from_ms: u64, to_ms: u64| Duration::from_millis(rng.random_range(from_ms..to_ms));
-    let at_once = |deed: Deed| (Duration::ZERO, deed);
-    let mut restarts =
-        |host: String, to_ms: u64| vec![at_once(Deed::Kill(host.clone())), (within(500, to_ms), Deed::Start(host))];
-    match fault {
-        KillHelper => restarts(helper, 8_000),
-        KillDestination => restarts(destination, 8_000),
-        KillCoordinator => restarts(coordinator(), 4_000),
-        Restarts => [second, third, fourth].into_iter().flat_map(|agent| restarts(agent, 5_000)).collect(),
-        RestartForward | RestartBack => {
-            let ahead_ms = if fault == RestartForward { FORWARD_MS } else { BACK_MS };
-            let clock = (Duration::from_millis(1), Deed::SetClock(coordinator(), ahead_ms));
-            restarts(coordinator(), 4_000).into_iter().chain([clock]).collect()
-        }
-        StallHelper | StallDestination | StallCoordinator => {
-            let host = match fault {
-                StallHelper => helper,
-                StallDestination => destination,
-                _ => coordinator(),
-            };
-            vec![at_once(Deed::Stall(host.clone())), (within(1_000, 12_000), Deed::GoOn(host))]
-        }
-        SlowHelper | SlowDestination => {
-            let host = if fault == SlowHelper { helper } else { destination };
-            vec![at_once(Deed::Slow(host.clone(), 400)), (Duration::from_secs(20), Deed::Slow(host, 0))]
-        }
-        Full => vec![at_once(Deed::Ail(destination, Illness::Full))],
-        Broken => vec![at_once(Deed::Ail(destination, Illness::Broken))],
-        Lying => vec![at_once(Deed::Ail(helper, Illness::Lying))],
-        Spoiling => vec![at_once(Deed::Ail(destination, Illness::Spoiling))],
-        OneWay => {
-            let to = if destination == helper { second } else { destination };
-            let heal = Deed::Heal(helper.clone(), to.clone());
-            vec![at_once(Deed::CutOneWay(helper, to)), (Duration::from_secs(20), heal)]
-        }
-        Second => vec![at_once(Deed::PowerOff(second))],
-        Third => vec![at_once(Deed::PowerOff(second)), (within(100, 2_000), Deed::PowerOff(third))],
-        Returns => vec![at_once(Deed::Start(victim.to_owned()))],
-        ClockForward => vec![at_once(Deed::SetClock(coordinator(), FORWARD_MS))],
-        ClockBack => vec![at_once(Deed::SetClock(coordinator(), BACK_MS))],
     }
 }

@@ -231,7 +231,8 @@ fn run_to_the_end(seed: u64, kind: Kind) -> (Trace, Result<Left, Failure>) {
 fn run(seed: u64, kind: Kind, trace: &Trace) -> Result<Left, Failure> {
     let mut rng = StdRng::seed_from_u64(seed);
     let (hot, heals, time_max) = (kind == Kind::Hot, kind == Kind::Heals, Duration::from_secs(900));
-    let shape = Shape { agents: AGENTS, racks: 4, disks_per_agent: 2, memory_budget_bytes: 32 << 20, heals, time_max };
+    let (memory_budget_bytes, scrub_period) = (32 << 20, None);
+    let shape = Shape { agents: AGENTS, racks: 4, disks_per_agent: 2, memory_budget_bytes, heals, scrub_period, time_max };
     let mut cluster = Cluster::new(seed, shape, trace);
     let config = cluster.client_config("writer", seed ^ 1);
     let doomed = some_bytes(&mut rng, 3 * 4 * BLOCK_LEN as usize);
