@@ -68,6 +68,8 @@ pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bo
 const DRAINING: u32 = 1;
 /// A disk's `draining` after a drain was ended.
 const KEPT: u32 = 2;
+/// A disk's `draining` while it is drained for good.
+const RETIRED: u32 = 3;
 
 /// Of a node, or of one of its disks.
 pub(super) fn set_draining(tx: &Transaction<'_>, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()> {
@@ -80,7 +82,16 @@ pub(super) fn set_draining(tx: &Transaction<'_>, node: NodeId, disk: Option<Disk
     };
     match (changed, disk) {
         (0, None) => Err(no_node(node)),
-        (0, Some(disk)) => Err(MetaError::NotFound(format!("disk {} of {node} does not exist", disk.0))),
+        (0, Some(disk)) => Err(no_disk(Home { node, disk })),
+        _ => Ok(()),
+    }
+}
+
+/// A disk is drained for good.
+pub(super) fn retire_disk(tx: &Transaction<'_>, home: Home) -> Result<()> {
+    let Home { node, disk } = home;
+    match tx.execute("UPDATE disks SET draining = ?3 WHERE number = ?2 AND node = ?1", (node.0, disk.0, RETIRED))? {
+        0 => Err(no_disk(home)),
         _ => Ok(()),
     }
 }
@@ -165,8 +176,9 @@ fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
             path: row.get(2)?,
             total_bytes: row.get(3)?,
             failed: row.get(4)?,
-            draining: draining == DRAINING,
+            draining: draining == DRAINING || draining == RETIRED,
             kept: draining == KEPT,
+            retired: draining == RETIRED,
         })
     })?;
     Ok(disks.collect::<Result<_, _>>()?)
@@ -185,6 +197,10 @@ fn unknown_or_renamed(tx: &Transaction<'_>, id: NodeId, name: &str) -> MetaError
         )),
         Err(error) => error.into(),
     }
+}
+
+fn no_disk(Home { node, disk }: Home) -> MetaError {
+    MetaError::NotFound(format!("disk {} of {node} does not exist", disk.0))
 }
 
 fn no_node(node: NodeId) -> MetaError {
