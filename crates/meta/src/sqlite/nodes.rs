@@ -142,16 +142,19 @@ pub(super) fn blocks_on(tx: &Transaction<'_>, home: Home, after: Option<BlockId>
 }
 
 fn register_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<()> {
-    let known: Option<(u32, u32)> = tx
-        .query_row("SELECT number, node FROM disks WHERE id = ?1", [&disk.id], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
+    let sql = "SELECT number, node, name FROM disks JOIN nodes ON nodes.id = node WHERE disks.id = ?1";
+    let known = tx.query_row(sql, [&disk.id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
+    let known: Option<(u32, u32, String)> = known;
     match known {
-        Some((_, owner)) if owner != node.0 => Err(MetaError::Refused(format!(
-            "disk {} belongs to {} and cannot move to another node: give {node} a new directory",
-            disk.id,
-            NodeId(owner)
+        Some((_, owner, name)) if owner != node.0 => Err(MetaError::Refused(format!(
+            "{} is the disk {id} of {name} ({}), and a disk cannot move to another node with its blocks: put it back. If it is to stay here, \
+             take it out of `disks`, have its blocks rebuilt with `weft node disk replace {name} {id}`, and add it again when that has \
+             forgotten it. If the machine was replaced as a whole, start its agent with the name {name} and all its disks",
+            disk.path,
+            NodeId(owner),
+            id = disk.id
         ))),
-        Some((number, _)) => {
+        Some((number, ..)) => {
             let sql = "UPDATE disks SET path = ?2, total_bytes = ?3, failed = ?4 WHERE number = ?1";
             tx.execute(sql, (number, &disk.path, disk.total_bytes, disk.failed))?;
             Ok(())
