@@ -20,7 +20,20 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn drain(&self, node: NodeId, disk: &str, on: Option<bool>, force: bool) -> Result<DrainReply> {
-        let request = DrainRequest { node: node.0, disk: disk.to_owned(), on, force };
+        let request = DrainRequest { node: node.0, disk: disk.to_owned(), on, force, retire: false };
+        self.shared().calls.once(request, |mut client, request| async move { client.drain(request).await }).await
+    }
+
+    /// Drains a disk for good, by its id: when nothing is left of it and its agent no longer lists it, it is forgotten. The blocks of one that
+    /// failed are rebuilt. `force`: also if some of its blocks have no other home yet. [`Self::drain`] says how far it is, and ends it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.retire_disk(weft_types::NodeId(3), "101112131415161718191a1b1c1d1e1f", false).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn retire_disk(&self, node: NodeId, disk: &str, force: bool) -> Result<DrainReply> {
+        let request = DrainRequest { node: node.0, disk: disk.to_owned(), on: Some(true), force, retire: true };
         self.shared().calls.once(request, |mut client, request| async move { client.drain(request).await }).await
     }
 
@@ -32,7 +45,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn explain_drain(&self, node: NodeId, disk: &str) -> Result<DrainPlan> {
-        let request = DrainRequest { node: node.0, disk: disk.to_owned(), on: None, force: false };
+        let request = DrainRequest { node: node.0, disk: disk.to_owned(), on: None, force: false, retire: false };
         let calls = &self.shared().calls;
         calls
             .ask_within(EXPLAINED_WITHIN, request, |mut client, request| async move { client.explain_drain(request).await })

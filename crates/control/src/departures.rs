@@ -29,6 +29,11 @@ pub fn check_node(node: &MemberStatus, held: Held, jobs: &[JobRecord], down_afte
     check_held(&format!("{name} holds"), name, held)
 }
 
+/// Whether a disk is forgotten without a person as soon as nothing is left of it: it was drained for good, and is no longer there.
+pub fn is_over(node: &MemberStatus, disk: &DiskRecord) -> bool {
+    disk.retired && node.up && !node.disks.get(&disk.number).is_some_and(|state| state.listed || state.blocks > 0)
+}
+
 /// Whether a disk can be forgotten.
 pub fn check_disk(node: &MemberStatus, disk: &DiskRecord, held: Held) -> Result<()> {
     let (name, path) = (&node.record.name, &disk.path);
@@ -84,6 +89,7 @@ mod tests {
             failed: true,
             draining: false,
             kept: false,
+            retired: false,
         };
         MemberStatus {
             record: NodeRecord { name: "far".into(), state, disks: vec![disk], ..fixtures::member(3, "", None).record },
@@ -156,6 +162,21 @@ mod tests {
         ] {
             let (found, message) = check(node, held, jobs);
             assert!(found == Some(reaction) && message.contains(says), "not '{says}': {found:?} {message}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_drained_for_good_is_forgotten_when_its_agent_no_longer_lists_it() {
+        let mut gone = status(true, NodeState::Up, false);
+        assert!(!is_over(&gone, &gone.record.disks[0]), "nobody said so");
+        gone.record.disks[0].retired = true;
+        assert!(is_over(&gone, &gone.record.disks[0]));
+        for node in [
+            MemberStatus { up: false, ..gone.clone() },
+            MemberStatus { disks: [(DiskNumber(4), DiskState { listed: true, ..DiskState::default() })].into(), ..gone.clone() },
+            MemberStatus { disks: [(DiskNumber(4), DiskState { blocks: 1, ..DiskState::default() })].into(), ..gone.clone() },
+        ] {
+            assert!(!is_over(&node, &node.record.disks[0]), "{node:?}");
         }
     }
 

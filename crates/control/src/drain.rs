@@ -214,6 +214,7 @@ mod tests {
             failed: false,
             draining: false,
             kept: false,
+            retired: false,
         };
         status.record.disks = vec![disk(6), disk(60)];
         let drain = Drain { node: &status, disk: Some(&status.record.disks[1]), reserve_bytes: 0, by_rack: true };

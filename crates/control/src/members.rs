@@ -180,9 +180,17 @@ impl Members {
         match disk {
             None => record.draining = on,
             Some(number) => record.disks.iter_mut().filter(|disk| disk.number == number).for_each(|disk| {
-                (disk.draining, disk.kept) = (on, !on);
+                (disk.draining, disk.kept, disk.retired) = (on, !on, false);
             }),
         }
+    }
+
+    /// A disk is drained for good.
+    pub fn retire(&mut self, home: Home) {
+        let disks = self.nodes.get_mut(&home.node).into_iter().flat_map(|member| &mut member.record.disks);
+        disks.filter(|disk| disk.number == home.disk).for_each(|disk| {
+            (disk.draining, disk.kept, disk.retired) = (true, false, true);
+        });
     }
 
     /// Whether the metadata has the node.

@@ -1,8 +1,8 @@
 //! Drains slow and failing disks without a person, as far as the setting `drain_failing_disks` allows it. [`weft_control::disk_health`] decides
-//! which; whether their blocks have other homes is checked as for a drain that a person begins.
+//! which; whether their blocks have other homes is checked as for a drain that a person begins. Disks that were drained for good are forgotten.
 
 use crate::{
-    disk_health, drain,
+    departures, disk_health, drain,
     health::{self, Summary},
     shared::Shared,
 };
@@ -22,6 +22,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         look.tick().await;
         disk_health::judge(&shared);
+        if let Err(error) = departures::forget_retired(&shared).await
+            && let Some(left_out) = shared.failures.admit("retired disks", &error.message)
+        {
+            tracing::warn!(%error, left_out, "cannot forget a disk that was drained for good yet");
+        }
         if let Err(error) = drain_one(&shared).await
             && let Some(left_out) = shared.failures.admit("drain_failing_disks", &error.message)
         {

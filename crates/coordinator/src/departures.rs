@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_control::{departures, members::MemberStatus};
 use weft_meta::MetaError;
 use weft_proto::v1;
-use weft_types::{DiskRecord, Error, Home, NodeId, Result};
+use weft_types::{DiskRecord, Error, Home, NodeId, Reaction, Result};
 
 /// The most records of garbage that one transaction deletes, so that other changes do not wait long.
 const GARBAGE_PER_STEP: u32 = 10_000;
@@ -31,15 +31,39 @@ pub(crate) async fn remove_node(shared: &Shared, asked: &v1::RemoveNodeRequest) 
 
 /// Forgets a disk.
 pub(crate) async fn forget_disk(shared: &Shared, asked: &v1::ForgetDiskRequest) -> Result<v1::DepartureReply> {
-    let node = NodeId(asked.node);
-    let status = status_of(shared, node)?;
-    let name = status.record.name.to_string();
+    let status = status_of(shared, NodeId(asked.node))?;
     let record = disk_of(&status, &asked.disk)?;
+    let reply = forget(shared, &status, record).await?;
+    tracing::info!(node = %reply.name, path = %record.path, garbage_blocks = reply.garbage_blocks, "a disk was forgotten by request");
+    Ok(reply)
+}
+
+/// Forgets the disks that were drained for good and are no longer there.
+pub(crate) async fn forget_retired(shared: &Shared) -> Result<()> {
+    for status in shared.members.statuses() {
+        for record in status.record.disks.iter().filter(|disk| departures::is_over(&status, disk)) {
+            match forget(shared, &status, record).await {
+                Ok(reply) => {
+                    tracing::info!(node = %reply.name, path = %record.path, "a disk that was drained for good is forgotten")
+                }
+                // The count of its blocks is some seconds old, puts and repairs may not have ended, or it has just come back.
+                Err(error) if matches!(error.reaction, Reaction::InvalidInput | Reaction::Retry | Reaction::Replan) => {
+                    tracing::debug!(node = %status.record.name, path = %record.path, %error, "a disk cannot be forgotten yet");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Forgets a disk, if nothing needs it.
+async fn forget(shared: &Shared, status: &MemberStatus, record: &DiskRecord) -> Result<v1::DepartureReply> {
+    let (node, name) = (status.record.id, status.record.name.to_string());
     let home = Home { node, disk: record.number };
-    departures::check_disk(&status, record, meta(shared, shared.meta.held(node, Some(home.disk)).await)?)?;
+    departures::check_disk(status, record, meta(shared, shared.meta.held(node, Some(home.disk)).await)?)?;
     let garbage_blocks = remove(shared, Leaver::Disk(home)).await?;
     shared.members.forget_disk(home);
-    tracing::info!(node = %name, disk = home.disk.0, path = %record.path, garbage_blocks, "a disk was forgotten by request");
     Ok(v1::DepartureReply { node: node.0, name, disks: vec![disk(record)], garbage_blocks })
 }
 

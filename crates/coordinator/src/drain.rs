@@ -6,7 +6,7 @@ pub(crate) mod explain;
 use crate::{departures, shared::Shared};
 use weft_control::{drain::Drain, members::MemberStatus};
 use weft_proto::v1;
-use weft_types::{DiskRecord, FailureDomain, Home, NodeId, Result};
+use weft_types::{DiskRecord, Error, FailureDomain, Home, NodeId, Result};
 
 /// Begins or ends a drain, or only says how far it is.
 pub(crate) async fn set(shared: &Shared, asked: &v1::DrainRequest) -> Result<v1::DrainReply> {
@@ -19,17 +19,47 @@ pub(crate) async fn set(shared: &Shared, asked: &v1::DrainRequest) -> Result<v1:
     let before = disk.map_or(status.record.draining, |disk| disk.draining);
     // To end a drain that has not begun keeps the disk from being drained without a person.
     let keeps = disk.is_some_and(|disk| !disk.kept);
-    if let Some(on) = asked.on.filter(|on| *on != before || !on && keeps) {
-        if on {
+    let retires = retires(asked, &status, disk)?.filter(|disk| !disk.retired);
+    if let Some(on) = asked.on.filter(|on| *on != before || !on && keeps || retires.is_some()) {
+        // What is on a disk that failed is lost, and rebuilt anyway.
+        if on && !before && !disk.is_some_and(|disk| disk.failed) {
             warnings = may_begin(shared, &status, disk, asked.force).await?;
         }
-        record(shared, &status, disk, on).await?;
+        match retires {
+            Some(disk) => retire(shared, Home { node: status.record.id, disk: disk.number }).await?,
+            None => record(shared, &status, disk, on).await?,
+        }
         let (name, path) = (&status.record.name, disk.map_or("", |disk| &disk.path));
-        tracing::info!(node = %name, path, on, "the drain of a node or disk was begun or ended by request");
+        let retires = retires.is_some();
+        tracing::info!(node = %name, path, on, retires, "the drain of a node or disk was begun or ended by request");
     }
     drop(recording);
-    let draining = Some(left(shared, &status, disk).await?);
-    Ok(v1::DrainReply { draining, on: asked.on.unwrap_or(before), warnings })
+    let mut draining = left(shared, &status, disk).await?;
+    // As it is after that.
+    draining.retired = asked.on != Some(false) && (draining.retired || retires.is_some());
+    Ok(v1::DrainReply { draining: Some(draining), on: asked.on.unwrap_or(before), warnings })
+}
+
+/// The disk, if it is to be drained for good.
+fn retires<'a>(asked: &v1::DrainRequest, status: &MemberStatus, disk: Option<&'a DiskRecord>) -> Result<Option<&'a DiskRecord>> {
+    let name = &status.record.name;
+    match disk {
+        _ if !asked.retire || asked.on != Some(true) => Ok(None),
+        None => Err(Error::invalid("only a disk is drained for good: name one")),
+        Some(disk) if !status.up => Err(Error::unavailable(format!(
+            "{name} is down, so {} can be neither drained nor forgotten: start its agent, without this disk if it is gone; or let `weft \
+             repair node {name}` rebuild all blocks of the node",
+            disk.path
+        ))),
+        Some(disk) => Ok(Some(disk)),
+    }
+}
+
+/// Records that a disk is drained for good.
+async fn retire(shared: &Shared, home: Home) -> Result<()> {
+    shared.meta.retire_disk(shared.epoch, home).await.map_err(|error| shared.meta_error(error))?;
+    shared.members.retire(home);
+    Ok(())
 }
 
 /// Begins the drain of a disk without a person. Does nothing if it has begun, or if a person has ended it.
@@ -89,6 +119,9 @@ async fn left(shared: &Shared, status: &MemberStatus, only: Option<&DiskRecord>)
         name: status.record.name.to_string(),
         disk: only.map(|disk| disk.id.to_string()).unwrap_or_default(),
         path: only.map(|disk| disk.path.to_string()).unwrap_or_default(),
+        retired: only.is_some_and(|disk| disk.retired),
+        failed: only.is_some_and(|disk| disk.failed),
+        listed: only.and_then(|disk| status.disks.get(&disk.number)).is_some_and(|state| state.listed),
         ..v1::Draining::default()
     };
     for disk in status.record.disks.iter().filter(|disk| only.is_none_or(|only| only.number == disk.number)) {

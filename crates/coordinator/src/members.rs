@@ -92,6 +92,11 @@ impl Members {
         self.lock().known.set_draining(node, disk, on);
     }
 
+    /// It was recorded that a disk is drained for good.
+    pub(crate) fn retire(&self, home: Home) {
+        self.lock().known.retire(home);
+    }
+
     /// Whether the metadata has the node.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         self.lock().known.has(node)

@@ -43,6 +43,8 @@ pub trait Meta: Send + Sync {
     async fn set_checked(&self, epoch: Epoch, node: NodeId) -> Result<()>;
     /// Records whether a node or, with `disk`, one of its disks is being drained.
     async fn set_draining(&self, epoch: Epoch, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()>;
+    /// Records that a disk is drained for good. [`Self::set_draining`] ends it.
+    async fn retire_disk(&self, epoch: Epoch, home: Home) -> Result<()>;
     /// Marks a disk as failed or healthy.
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()>;
     /// All nodes, by number.

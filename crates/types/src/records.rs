@@ -438,4 +438,6 @@ pub struct DiskRecord {
     pub draining: bool,
     /// Whether a drain of it was ended: none begins without a person.
     pub kept: bool,
+    /// Whether it is drained for good: it is forgotten when nothing is left of it and its agent no longer lists it.
+    pub retired: bool,
 }

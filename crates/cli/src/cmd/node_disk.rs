@@ -2,7 +2,7 @@
 
 use super::{
     node::Removed,
-    node_drain::{self, DrainDisk},
+    node_drain::{self, DrainDisk, ReplaceDisk},
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::api;
 use weft_types::{Error, NodeId, Result, human_bytes};
 
-/// List the disks of nodes, take them out of service, and forget those that are gone for good
+/// List the disks of nodes, take them out of service, replace them, and forget those that are gone for good
 #[derive(Debug, Args)]
 pub(super) struct NodeDisk {
     #[command(subcommand)]
@@ -21,6 +21,7 @@ pub(super) struct NodeDisk {
 enum Command {
     Ls(Ls),
     Drain(DrainDisk),
+    Replace(ReplaceDisk),
     Forget(Forget),
 }
 
@@ -97,6 +98,9 @@ impl NodeDisk {
             Command::Drain(DrainDisk { node, disk, how }) => {
                 node_drain::run(options, output, &how, async |session| find(session, &node, &disk).await)
             }
+            Command::Replace(replace) => node_drain::run(options, output, &replace.how(), async |session| {
+                find(session, &replace.node, &replace.disk).await
+            }),
             Command::Forget(Forget { node, disk }) => {
                 let removed = Session::with(options, async |session| {
                     let (node, disk) = find(session, &node, &disk).await?;

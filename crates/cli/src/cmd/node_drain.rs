@@ -9,8 +9,8 @@ use serde::Serialize;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_cli::{exit::Exit, interrupt, output::Output, session::Session, target};
-use weft_client::api;
-use weft_types::{Error, NodeId, Result, counted};
+use weft_client::{RepairNodeOptions, api};
+use weft_types::{Error, NodeId, Reaction, Result, counted};
 
 /// How often the rest is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -84,6 +84,45 @@ pub(super) struct How {
     /// against it; do nothing
     #[arg(long, conflicts_with_all = ["cancel", "force", "no_wait"])]
     explain: bool,
+    /// Whether the disk is drained for good.
+    #[arg(skip)]
+    retire: bool,
+}
+
+/// Replace a disk: move or rebuild its blocks, say when it may be pulled and what to do then, and forget it
+///
+/// The blocks of a disk that works move elsewhere while it serves, as with `weft node disk drain`. Those of a disk that failed or is gone are
+/// rebuilt on other nodes. The cluster records that the disk goes for good: when nothing is left of it and its agent no longer lists it, it is
+/// forgotten. The command ends when the disk may be pulled, or, if the agent no longer lists it, when it is forgotten. All of that goes on without
+/// this command, also after a restart of the coordinator; `weft node disk drain NODE DISK --cancel` ends it.
+///
+/// A new disk gets another directory than the old one, and a number of its own.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft node disk replace node-03 /srv/weft/a
+
+EXIT CODES
+  0 the disk may be pulled, or is forgotten; with --no-wait: begun   1 ended by someone else meanwhile   2 several disks have this path   \
+  3 no such node or disk, or no cluster   4 the node is down, some blocks have no other home, or no coordinator   \
+  130 interrupted; it continues")]
+pub(super) struct ReplaceDisk {
+    /// Node (name or number)
+    pub(super) node: String,
+    /// Disk: its id, or its directory
+    pub(super) disk: String,
+    /// Begin although some blocks have no other home yet
+    #[arg(long)]
+    force: bool,
+    /// Return at once; `weft status` shows the progress
+    #[arg(long)]
+    no_wait: bool,
+}
+
+impl ReplaceDisk {
+    pub(super) fn how(&self) -> How {
+        How { cancel: false, force: self.force, no_wait: self.no_wait, explain: false, retire: true }
+    }
 }
 
 /// A drain at one moment.
@@ -100,6 +139,14 @@ pub(super) struct Draining {
     allocations: u64,
     /// Whether nothing is left: it may be switched off or taken out.
     empty: bool,
+    /// Whether the disk is drained for good: it is forgotten when nothing is left of it and its agent no longer lists it.
+    retired: bool,
+    /// Whether the disk failed: its blocks are rebuilt, and not moved.
+    failed: bool,
+    /// Whether the agent lists the disk.
+    listed: bool,
+    /// Whether the disk is forgotten.
+    forgotten: bool,
 }
 
 impl From<api::Draining> for Draining {
@@ -113,6 +160,10 @@ impl From<api::Draining> for Draining {
             blocks: it.blocks,
             allocations: it.allocations,
             empty: it.blocks == 0 && it.allocations == 0,
+            retired: it.retired,
+            failed: it.failed,
+            listed: it.listed,
+            forgotten: false,
         }
     }
 }
@@ -127,6 +178,31 @@ impl Draining {
         Self::name_of(&self.name, self.path.as_deref())
     }
 
+    /// Whether there is nothing to wait for: a disk that is gone is forgotten in a moment.
+    fn is_over(&self) -> bool {
+        self.forgotten || self.empty && !(self.retired && self.failed && !self.listed)
+    }
+
+    /// How far it is, and what to do next.
+    fn result(&self) -> String {
+        let (what, name) = (self.what(), &self.name);
+        let Some(path) = self.path.as_ref().filter(|_| self.retired && (self.empty || self.forgotten)) else {
+            return self.line(None);
+        };
+        let left = if self.failed { "is left of" } else { "is left on" };
+        if self.forgotten {
+            return format!("nothing {left} {what}, and it is forgotten");
+        }
+        format!(
+            "nothing {left} {what}: it may be pulled\n\
+             1. stop the agent of {name}\n\
+             2. in its settings (agent.toml), put the directory of the new disk in the place of {path} in `disks`; another directory, because an \
+             empty one under the old name counts as a disk that is not mounted\n\
+             3. start the agent: the new disk gets a number of its own, and {path} is forgotten\n\
+             4. `weft balance` fills the new disk"
+        )
+    }
+
     /// How far it is; `remaining_ms`: how long it still takes, if that is known.
     pub(super) fn line(&self, remaining_ms: Option<u64>) -> String {
         let (what, name) = (self.what(), &self.name);
@@ -134,6 +210,10 @@ impl Draining {
             (true, None) => format!(
                 "{what} is empty: its agent may be stopped, and then `weft node remove {name}` forgets it (`weft node drain {name} --cancel` \
                  takes it back into service)"
+            ),
+            (true, Some(_)) if self.retired => format!(
+                "nothing is left of {what}: put the directory of a new disk in its place in the agent's `disks`, and restart the agent; then it \
+                 is forgotten"
             ),
             (true, Some(path)) => format!(
                 "{what} is empty: it may be taken out of the agent's `disks`, and then `weft node disk forget {name} {path}` forgets it"
@@ -143,7 +223,8 @@ impl Draining {
             }
             (false, _) => {
                 let left = remaining_ms.map(|left| format!(", about {} to go", duration(left))).unwrap_or_default();
-                format!("{what} has {} left to move{left}", counted(self.blocks, "block"))
+                let how = if self.failed { "rebuild" } else { "move" };
+                format!("{what} has {} left to {how}{left}", counted(self.blocks, "block"))
             }
         }
     }
@@ -173,16 +254,22 @@ pub(super) fn run(
     let (mut begun, done) = (None, "it may have begun: `weft status` shows it");
     let drained = Session::with(options, async |session| {
         let (node, disk) = find(session).await?;
-        let reply = session.client.drain(node, &disk, Some(!how.cancel), how.force).await?;
+        let reply = match how.retire {
+            true => session.client.retire_disk(node, &disk, how.force).await?,
+            false => session.client.drain(node, &disk, Some(!how.cancel), how.force).await?,
+        };
         output.warn(&reply.warnings);
         let left = Draining::from(reply.draining.unwrap_or_default());
         begun = Some(left.name.clone());
-        if how.cancel || how.no_wait || left.empty { Ok(left) } else { wait(session, (node, &disk), output).await }
+        if how.retire && left.failed && left.blocks > 0 {
+            rebuild(session, node, output).await?;
+        }
+        if how.cancel || how.no_wait || left.is_over() { Ok(left) } else { wait(session, (node, &disk), left, output).await }
     });
     let drained = drained.map_err(|error| match &begun {
         Some(name) if interrupt::is_interrupted() => {
-            let message =
-                format!("{}: the drain continues; `weft status` shows it, and --cancel ends it for {name}", error.message);
+            let end = if how.retire { "`weft node disk drain --cancel`" } else { "--cancel" };
+            let message = format!("{}: the drain continues; `weft status` shows it, and {end} ends it for {name}", error.message);
             Error { message, ..error }
         }
         None if interrupt::is_interrupted() => Error { message: format!("{}: {done}", error.message), ..error },
@@ -190,16 +277,35 @@ pub(super) fn run(
     })?;
     let text = |it: &Draining| match how.cancel {
         true => format!("{} is no longer being drained", it.what()),
-        false => it.line(None),
+        false => it.result(),
     };
     output.result(&drained, text).map(|()| Exit::Ok)
 }
 
-/// Waits until nothing is left.
-async fn wait(session: &Session, (node, disk): (NodeId, &str), output: Output) -> Result<Draining> {
+/// Rebuilds the lost blocks of a node, if nothing is rebuilt without a person.
+async fn rebuild(session: &Session, node: NodeId, output: Output) -> Result<()> {
+    if session.client.health().await?.healing.is_some_and(|healing| healing.on) {
+        return Ok(());
+    }
+    match session.client.repair_node(node, &RepairNodeOptions::default()).await {
+        Ok(job) if !output.json => eprintln!("repair without a person is turned off: job {} rebuilds the blocks", job.id),
+        // It runs already, or nothing is lost any more.
+        Err(error) if error.reaction != Reaction::InvalidInput => return Err(error),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Waits until nothing is left. `before`: what was left when it began.
+async fn wait(session: &Session, (node, disk): (NodeId, &str), before: Draining, output: Output) -> Result<Draining> {
     let mut said: Option<Instant> = None;
     loop {
-        let reply = session.client.drain(node, disk, None, false).await?;
+        let reply = match session.client.drain(node, disk, None, false).await {
+            Err(error) if before.retired && error.reaction == Reaction::NotFound => {
+                return Ok(Draining { blocks: 0, allocations: 0, empty: true, listed: false, forgotten: true, ..before });
+            }
+            reply => reply?,
+        };
         let left = Draining::from(reply.draining.unwrap_or_default());
         if !reply.on {
             return Err(Error::retry(format!(
@@ -208,7 +314,7 @@ async fn wait(session: &Session, (node, disk): (NodeId, &str), output: Output) -
                 counted(left.blocks, "block")
             )));
         }
-        if left.empty {
+        if left.is_over() {
             return Ok(left);
         }
         if !output.json && said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
@@ -228,7 +334,34 @@ mod tests {
 
     fn left(blocks: u64, allocations: u64, path: &str) -> Draining {
         let (node, name, disk, path) = (3, "far".to_owned(), path.to_owned(), path.to_owned());
-        api::Draining { node, name, disk, path, blocks, allocations }.into()
+        api::Draining { node, name, disk, path, blocks, allocations, ..api::Draining::default() }.into()
+    }
+
+    #[test]
+    fn a_disk_that_is_replaced_says_when_it_may_be_pulled_and_what_comes_then() {
+        let retired = |blocks, failed, listed| Draining { retired: true, failed, listed, ..left(blocks, 0, "/d") };
+        assert_eq!(retired(2, true, true).result(), "/d of far has 2 blocks left to rebuild");
+        let pulled = retired(0, false, true).result();
+        assert!(
+            pulled.starts_with("nothing is left on /d of far: it may be pulled\n1. stop the agent of far\n2. in"),
+            "{pulled}"
+        );
+        assert!(retired(0, false, true).line(None).contains("put the directory of a new disk in its place"));
+        for (draining, is_over) in [
+            (retired(1, false, true), false),
+            (retired(0, false, true), true),
+            (retired(0, true, true), true),
+            // It is forgotten in a moment.
+            (retired(0, true, false), false),
+            (left(0, 0, "/d"), true),
+        ] {
+            assert_eq!(draining.is_over(), is_over, "{draining:?}");
+        }
+        let forgotten = Draining { forgotten: true, ..retired(0, true, false) };
+        assert_eq!(
+            (forgotten.result().as_str(), forgotten.is_over()),
+            ("nothing is left of /d of far, and it is forgotten", true)
+        );
     }
 
     #[test]

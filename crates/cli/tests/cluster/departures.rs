@@ -158,4 +158,26 @@ fn a_replaced_disk_is_forgotten() {
     assert_eq!(states().iter().map(|(_, state)| state.as_str()).collect::<Vec<_>>(), ["ok", "ok"]);
     assert_eq!(cluster.weft(["cluster", "status"]).ok().stderr, "");
     cluster.expect("data", &content, &[]);
+
+    // With one command, for a disk that is gone: its blocks are rebuilt although nothing is rebuilt without a person.
+    let old = path(&home.join("disk-1")).to_owned();
+    cluster.take_down(&["node-02"]);
+    let text = fs::read_to_string(&settings).unwrap();
+    fs::write(&settings, text.replace("\"disk-1\"", "\"disk-newer\"")).unwrap();
+    cluster.weft(["node", "disk", "replace", "node-02", &old]).refused(4, &["node-02 is down"]);
+    cluster.up().ok();
+    cluster.wait_for_state(&["node-02"], "up");
+    let replaced = cluster.weft(["node", "disk", "replace", "node-02", &old]).ok();
+    assert_eq!(replaced.text(), format!("nothing is left of {old} of node-02, and it is forgotten\n"));
+    assert_eq!(states().iter().map(|(_, state)| state.as_str()).collect::<Vec<_>>(), ["ok", "ok"]);
+    // And for one that works.
+    let other = path(&home.join("disk-new")).to_owned();
+    let pulled = cluster.weft(["node", "disk", "replace", "node-02", &other]).ok();
+    assert!(
+        pulled.text().starts_with(&format!("nothing is left on {other} of node-02: it may be pulled\n1. stop")),
+        "{}",
+        pulled.text()
+    );
+    assert!(states().contains(&(other, "draining".to_owned())));
+    cluster.expect("data", &content, &[]);
 }

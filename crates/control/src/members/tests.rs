@@ -19,6 +19,7 @@ fn record(id: u32, state: NodeState) -> NodeRecord {
         failed: false,
         draining: false,
         kept: false,
+        retired: false,
     };
     NodeRecord { state, disks: vec![disk], ..member(id, "", None).record }
 }

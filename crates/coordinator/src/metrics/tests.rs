@@ -33,6 +33,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         failed,
         draining: false,
         kept: false,
+        retired: false,
     };
     let record = NodeRecord {
         id: NodeId(1),

@@ -126,6 +126,79 @@ async fn a_replaced_disk_is_forgotten_once_its_blocks_are_rebuilt() {
     }
 }
 
+/// The disks of a node, by path.
+async fn disks_of(world: &World, node: u32) -> Vec<weft_client::api::Disk> {
+    world.client.status().await.unwrap().nodes.into_iter().find(|it| it.id == node).unwrap().disks
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_replaced_is_forgotten_when_it_is_empty_and_gone() {
+    let mut world = World::new(7, 7).await;
+    for key in 0..4 {
+        world.put(&format!("k{key}"), &data(1 << 20, key)).await.unwrap();
+    }
+    let node = world.holder("k0", 0).await;
+    let old = disks_of(&world, node).await.into_iter().find(|disk| disk.blocks > 0).unwrap();
+    let retire = async |world: &World| world.client.retire_disk(NodeId(node), &old.id, false).await;
+    let now = async |world: &World| {
+        let reply = world.client.drain(NodeId(node), &old.id, None, false).await?;
+        let left = reply.draining.unwrap();
+        Ok::<_, Error>((left.blocks + left.allocations == 0, reply.on && left.retired, left.failed, left.listed))
+    };
+    let begun = retire(&world).await.unwrap();
+    assert!(begun.on && begun.draining.as_ref().unwrap().retired, "{begun:?}");
+    // It can be ended, and is then not forgotten whatever happens.
+    world.client.drain(NodeId(node), &old.id, Some(false), false).await.unwrap();
+    assert!(!now(&world).await.unwrap().1);
+    // A drain becomes one for good, also under the next coordinator.
+    world.client.drain(NodeId(node), &old.id, Some(true), false).await.unwrap();
+    retire(&world).await.unwrap();
+    world.restart_coordinator().await;
+    world.until("all nodes are back", async |world| world.up().await.len() == 7).await;
+    world.until("the disk is empty", async |world| now(world).await == Ok((true, true, false, true))).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(disks_of(&world, node).await.len(), 2, "its agent lists it");
+
+    world.kill(node);
+    world.until_down(node).await;
+    refused(retire(&world).await, Reaction::Unavailable, "is down, so");
+    world.unlisted.push(old.path.clone().into());
+    world.start_agent(node).await;
+    world
+        .until("the disk is forgotten", async |world| world.up().await.len() == 7 && disks_of(world, node).await.len() == 1)
+        .await;
+    refused(now(&world).await, Reaction::NotFound, "has no disk");
+    assert_eq!(world.rows(&format!("garbage WHERE node = {node}")), 0);
+    for key in 0..4 {
+        assert_eq!(world.not_ok(&format!("k{key}")).await, []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_gone_is_forgotten_when_its_blocks_are_rebuilt() {
+    let mut world = World::new(7, 7).await;
+    for key in 0..4 {
+        world.put(&format!("k{key}"), &data(1 << 20, key)).await.unwrap();
+    }
+    let node = world.holder("k0", 0).await;
+    let old = disks_of(&world, node).await.into_iter().find(|disk| disk.blocks > 0).unwrap();
+    world.kill(node);
+    world.until_down(node).await;
+    world.unlisted.push(old.path.clone().into());
+    world.start_agent(node).await;
+    world.until("its node is back", async |world| world.up().await.contains(&node)).await;
+    let left = world.client.retire_disk(NodeId(node), &old.id, false).await.unwrap().draining.unwrap();
+    assert!(left.blocks > 0 && left.failed && left.retired && !left.listed, "{left:?}");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(disks_of(&world, node).await.len(), 2, "its blocks are needed");
+    let job = world.client.repair_node(NodeId(node), &RepairNodeOptions::default()).await.unwrap().id;
+    assert_eq!(world.ended(job).await.state, "done");
+    world.until("the disk is forgotten", async |world| disks_of(world, node).await.len() == 1).await;
+    for key in 0..4 {
+        assert_eq!(world.not_ok(&format!("k{key}")).await, []);
+    }
+}
+
 /// A node that has come back is not removed, whatever was known when the removal was requested.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_returns_during_its_removal_stays_or_is_refused() {

@@ -6,6 +6,7 @@
 mod backup;
 mod blocks;
 mod cluster;
+mod connection;
 mod departures;
 mod feed;
 mod garbage;
@@ -26,22 +27,17 @@ pub use mode::MetaMode;
 
 use crate::*;
 use async_trait::async_trait;
+use connection::connect;
 use group::Writer;
 use rusqlite::{Connection, Transaction};
 use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 use weft_types::{
     BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
     NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, Span, StripeId, StripeRecord, UploadId,
 };
-
-/// The longest wait for another process's transaction.
-const BUSY_TIMEOUT_MS: u64 = 5_000;
-/// Statements that stay prepared.
-const STATEMENTS_MAX: usize = 128;
 
 /// [`Meta`] in a SQLite file. Clones share the connections.
 #[derive(Clone)]
@@ -123,14 +119,6 @@ impl SqliteMeta {
     }
 }
 
-fn connect(path: &Path) -> Result<Connection> {
-    let connection =
-        Connection::open(path).map_err(|error| MetaError::Storage(format!("cannot open {}: {error}", path.display())))?;
-    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok(connection)
-}
-
 #[async_trait]
 impl Meta for SqliteMeta {
     async fn cluster(&self) -> Result<ClusterRecord> {
@@ -183,6 +171,10 @@ impl Meta for SqliteMeta {
 
     async fn set_draining(&self, epoch: Epoch, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()> {
         self.write(epoch, move |tx| nodes::set_draining(tx, node, disk, on)).await
+    }
+
+    async fn retire_disk(&self, epoch: Epoch, home: Home) -> Result<()> {
+        self.write(epoch, move |tx| nodes::retire_disk(tx, home)).await
     }
 
     async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()> {

@@ -68,6 +68,8 @@ pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bo
 const DRAINING: u32 = 1;
 /// A disk's `draining` after a drain was ended.
 const KEPT: u32 = 2;
+/// A disk's `draining` while it is drained for good.
+const RETIRED: u32 = 3;
 
 /// Of a node, or of one of its disks.
 pub(super) fn set_draining(tx: &Transaction<'_>, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()> {
@@ -80,7 +82,16 @@ pub(super) fn set_draining(tx: &Transaction<'_>, node: NodeId, disk: Option<Disk
     };
     match (changed, disk) {
         (0, None) => Err(no_node(node)),
-        (0, Some(disk)) => Err(MetaError::NotFound(format!("disk {} of {node} does not exist", disk.0))),
+        (0, Some(disk)) => Err(no_disk(Home { node, disk })),
+        _ => Ok(()),
+    }
+}
+
+/// A disk is drained for good.
+pub(super) fn retire_disk(tx: &Transaction<'_>, home: Home) -> Result<()> {
+    let Home { node, disk } = home;
+    match tx.execute("UPDATE disks SET draining = ?3 WHERE number = ?2 AND node = ?1", (node.0, disk.0, RETIRED))? {
+        0 => Err(no_disk(home)),
         _ => Ok(()),
     }
 }
@@ -131,16 +142,19 @@ pub(super) fn blocks_on(tx: &Transaction<'_>, home: Home, after: Option<BlockId>
 }
 
 fn register_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<()> {
-    let known: Option<(u32, u32)> = tx
-        .query_row("SELECT number, node FROM disks WHERE id = ?1", [&disk.id], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
+    let sql = "SELECT number, node, name FROM disks JOIN nodes ON nodes.id = node WHERE disks.id = ?1";
+    let known = tx.query_row(sql, [&disk.id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
+    let known: Option<(u32, u32, String)> = known;
     match known {
-        Some((_, owner)) if owner != node.0 => Err(MetaError::Refused(format!(
-            "disk {} belongs to {} and cannot move to another node: give {node} a new directory",
-            disk.id,
-            NodeId(owner)
+        Some((_, owner, name)) if owner != node.0 => Err(MetaError::Refused(format!(
+            "{} is the disk {id} of {name} ({}), and a disk cannot move to another node with its blocks: put it back. If it is to stay here, \
+             take it out of `disks`, have its blocks rebuilt with `weft node disk replace {name} {id}`, and add it again when that has \
+             forgotten it. If the machine was replaced as a whole, start its agent with the name {name} and all its disks",
+            disk.path,
+            NodeId(owner),
+            id = disk.id
         ))),
-        Some((number, _)) => {
+        Some((number, ..)) => {
             let sql = "UPDATE disks SET path = ?2, total_bytes = ?3, failed = ?4 WHERE number = ?1";
             tx.execute(sql, (number, &disk.path, disk.total_bytes, disk.failed))?;
             Ok(())
@@ -165,8 +179,9 @@ fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
             path: row.get(2)?,
             total_bytes: row.get(3)?,
             failed: row.get(4)?,
-            draining: draining == DRAINING,
+            draining: draining == DRAINING || draining == RETIRED,
             kept: draining == KEPT,
+            retired: draining == RETIRED,
         })
     })?;
     Ok(disks.collect::<Result<_, _>>()?)
@@ -185,6 +200,10 @@ fn unknown_or_renamed(tx: &Transaction<'_>, id: NodeId, name: &str) -> MetaError
         )),
         Err(error) => error.into(),
     }
+}
+
+fn no_disk(Home { node, disk }: Home) -> MetaError {
+    MetaError::NotFound(format!("disk {} of {node} does not exist", disk.0))
 }
 
 fn no_node(node: NodeId) -> MetaError {

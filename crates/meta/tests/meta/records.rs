@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 17 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 18 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -211,7 +211,9 @@ async fn a_node_keeps_its_name_and_its_disks() {
     let stranger = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
     assert!(stranger.contains("never registered"), "{stranger}");
     let stolen = wrong(NewNode { id: None, name: "thief".into(), ..node_of(3) }).await;
-    assert!(stolen.contains("disk disk-3 belongs to n3"), "{stolen}");
+    let helps =
+        stolen.contains("`weft node disk replace node-3 disk-3`") && stolen.contains("start its agent with the name node-3");
+    assert!(stolen.contains("/d is the disk disk-3 of node-3 (n3)") && helps, "{stolen}");
     assert_eq!(meta.nodes().await.unwrap().len(), 7, "the failed registration left a partial record");
 
     let fresh_disk = NewDisk { id: "disk-x".into(), path: "/x".into(), total_bytes: 5, failed: false };
@@ -302,6 +304,19 @@ async fn what_is_drained_is_known_to_the_next_coordinator_and_after_a_registrati
     assert!(is_kept[0] && is_kept.iter().filter(|kept| **kept).count() == 1);
     meta.set_draining(epoch, NodeId(1), Some(disks[0]), true).await.unwrap();
     assert!(!kept(&meta).await[0]);
+    // A disk that is drained for good is so until that is ended.
+    let home = |node| Home { node: NodeId(node), disk: disks[0] };
+    assert!(matches!(meta.retire_disk(epoch, home(2)).await, Err(MetaError::NotFound(_))));
+    let state = async |meta: &SqliteMeta| {
+        let disk = meta.nodes().await.unwrap()[0].disks[0].clone();
+        (disk.draining, disk.kept, disk.retired)
+    };
+    assert_eq!(state(&meta).await, (true, false, false));
+    meta.retire_disk(epoch, home(1)).await.unwrap();
+    meta.register_node(epoch, NewNode { id: Some(NodeId(1)), ..node_of(1) }, 6).await.unwrap();
+    assert_eq!(state(&meta).await, (true, false, true));
+    meta.set_draining(epoch, NodeId(1), Some(disks[0]), false).await.unwrap();
+    assert_eq!(state(&meta).await, (false, true, false));
 }
 
 #[tokio::test]

@@ -1031,6 +1031,9 @@ pub struct DrainRequest {
     /// also if some of its blocks have no other home yet
     #[prost(bool, tag = "4")]
     pub force: bool,
+    /// of a disk: for good. It is forgotten when nothing is left of it and its agent no longer lists it
+    #[prost(bool, tag = "5")]
+    pub retire: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainReply {
@@ -1063,6 +1066,15 @@ pub struct Draining {
     /// blocks of puts and repairs that have not ended
     #[prost(uint64, tag = "6")]
     pub allocations: u64,
+    /// the disk is drained for good
+    #[prost(bool, tag = "7")]
+    pub retired: bool,
+    /// the disk: its blocks are rebuilt, and not moved
+    #[prost(bool, tag = "8")]
+    pub failed: bool,
+    /// the disk, by its agent
+    #[prost(bool, tag = "9")]
+    pub listed: bool,
 }
 /// What a drain would do. Of a node or disk with very many blocks, the first ones are looked at, and the rest is estimated.
 #[derive(Clone, PartialEq, ::prost::Message)]

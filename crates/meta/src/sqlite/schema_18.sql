@@ -1,0 +1,1 @@
+-- Schema 18: a disk's `draining` may be 3: it is drained for good, and is forgotten when nothing is left of it and its agent no longer lists it.
