@@ -234,8 +234,10 @@ async fn the_blocks_of_two_lost_nodes_are_rebuilt_once_each() {
         }
     }
     assert_eq!((rebuilt, world.allocations()), (held, 0));
+    // If the blocks of one were rebuilt before the other was lost, progress began again.
     let told = world.told().await;
-    assert_eq!((told.stripes_left, told.done.map(|done| done.blocks)), (0, Some(held as u64)));
+    let done = told.done.map_or(0, |done| done.blocks);
+    assert!(told.stripes_left == 0 && (1..=held as u64).contains(&done), "{told:?}");
 }
 
 /// Of stripes that survive the same number of losses: the one that clients read, although it is the last of them.
