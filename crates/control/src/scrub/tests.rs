@@ -216,10 +216,11 @@ fn a_sum_that_is_not_zero_leads_to_the_wrong_block_or_is_added_up_again() {
 
 #[test]
 fn a_sum_that_fails_tells_bad_blocks_by_what_was_recorded() {
-    let failed = |now: Option<StripeRecord>, said: &[u8]| {
-        let said = said.iter().map(|index| (block(*index), "page 3".to_owned())).collect();
+    let says = |now: Option<StripeRecord>, said: &[u8], why: Error| {
+        let said = said.iter().map(|index| (block(*index), why.clone())).collect();
         Event::Summed(Summed::Failed { error: Error::replan("a node failed"), now: now.map(Box::new), said })
     };
+    let failed = |now: Option<StripeRecord>, said: &[u8]| says(now, said, Error::corrupt("page 3"));
     let begun = || {
         let mut checked = Checked::of(stripe(), &[]);
         checked.looked(&[]);
@@ -233,11 +234,16 @@ fn a_sum_that_fails_tells_bad_blocks_by_what_was_recorded() {
     let (read, action) = checked.read_all(action, |_| Verdict::Right);
     let outcome = ended(action);
     assert_eq!((read, found(&outcome), &*outcome.wrong[0].why), (vec![0, 1, 2, 4, 5], vec![Some(3)], "page 3"));
-    // A node says so, but it was rebuilt elsewhere meanwhile, or nothing was recorded: no finding.
+    // The others' tasks took longer to end than its rebuild.
     let mut moved = stripe();
     moved.blocks.get_mut(&3).unwrap().generation = 2;
-    for now in [moved, stripe()] {
-        let outcome = ended(begun().on(failed(Some(now), &[3])));
+    let mut checked = begun();
+    let action = checked.on(failed(Some(moved.clone()), &[3]));
+    let (read, action) = checked.read_all(action, |_| Verdict::Right);
+    assert_eq!((read, found(&ended(action))), (vec![0, 1, 2, 4, 5], vec![Some(3)]));
+    // It was moved meanwhile, or a node says so and nothing was recorded: no finding.
+    for event in [says(Some(moved), &[3], Error::not_found("it is gone")), failed(Some(stripe()), &[3])] {
+        let outcome = ended(begun().on(event));
         assert!(outcome.wrong.is_empty() && matches!(outcome.end, End::Again(_)), "{outcome:?}");
     }
     assert_eq!(ended(begun().on(failed(None, &[]))), Outcome { object: "b/k".into(), end: End::Gone, ..Outcome::default() });
