@@ -309,9 +309,9 @@ const SCRUB_TESTED: u64 = 5000;
 #[test]
 fn a_pass_ends_when_all_is_checked_or_the_period_is_over_and_the_next_keeps_the_period() {
     let (period, mut progress) = (1000, Progress::new(ScrubRecord::default()));
-    assert_eq!(progress.next_pass_ms(period), Some(0), "at once");
+    assert_eq!(progress.next_pass_ms(period, 5000), Some(0), "at once");
     progress.begin_pass(5000);
-    assert_eq!(progress.next_pass_ms(period), None);
+    assert_eq!(progress.next_pass_ms(period, 5000), None);
     let ticket = progress.begin(place(1));
     assert!(!progress.may_end(period, 9000), "a stripe is being checked");
     progress.ended(&ticket, StripeId(1), &outcome(again(), &[1]));
@@ -321,7 +321,8 @@ fn a_pass_ends_when_all_is_checked_or_the_period_is_over_and_the_next_keeps_the_
     progress.end_pass(5100);
     let last = progress.record().last.clone().unwrap();
     assert_eq!((last.began_ms, last.ended_ms, last.tally.wrong_blocks, last.wrong.len()), (5000, 5100, 1, 1));
-    assert_eq!((progress.next_pass_ms(period), progress.record().began_ms), (Some(6000), 0));
+    assert_eq!((progress.next_pass_ms(period, 5100), progress.record().began_ms), (Some(6000), 0));
+    assert_eq!(progress.next_pass_ms(period, 4000), Some(0), "the clock was wrong when it began");
     progress.begin_pass(6000);
     assert_eq!((progress.record().place.stripe, progress.record().tally), (0, ScrubTally::default()));
     assert_eq!(progress.record().last.as_ref(), Some(&last), "until this one has ended");
@@ -380,6 +381,8 @@ fn stripes_that_are_added_shorten_the_time_of_the_next() {
     assert_eq!(pace.at(&blocks, left(1)), Time::after(day), "not in one burst");
     assert_eq!(pace.at(&blocks, left(100)), Time::after(day / 100));
     assert_eq!(pace.at(&blocks, Left { time: Duration::ZERO, ..left(1) }), Time::default(), "late");
+    let of = |now_ms| Left::of(1, 1, (5_000_000, 1_000_000), now_ms).time.as_secs();
+    assert_eq!([5_000_000, 5_400_000, 9_000_000, 1_000_000].map(of), [900, 500, 0, 900], "at last, the clock was set back");
 }
 
 #[test]
