@@ -139,7 +139,7 @@ impl<'a> Background<'a> {
         }
         let (next_pass_ms, may_end) = {
             let progress = self.shared.scrub.progress();
-            (progress.next_pass_ms(self.period_ms), self.is_through && progress.may_end(self.period_ms, now_ms))
+            (progress.next_pass_ms(self.period_ms, now_ms), self.is_through && progress.may_end(self.period_ms, now_ms))
         };
         self.look_up_stock(now).await?;
         let (_, stripes, _) = self.stock;

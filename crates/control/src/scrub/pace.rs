@@ -24,8 +24,10 @@ pub struct Left {
 impl Left {
     /// What is left of a pass that began at `began_ms`.
     pub fn of(bytes: u64, stripes: u64, (began_ms, period_ms): (u64, u64), now_ms: u64) -> Self {
-        let end_ms = began_ms.saturating_add(period_ms / 100 * SHARE_PERCENT);
-        Self { bytes, stripes, time: Duration::from_millis(end_ms.saturating_sub(now_ms)) }
+        let all_ms = period_ms / 100 * SHARE_PERCENT;
+        // If the clock was set back, there is no more time than at the beginning.
+        let left_ms = began_ms.saturating_add(all_ms).saturating_sub(now_ms).min(all_ms);
+        Self { bytes, stripes, time: Duration::from_millis(left_ms) }
     }
 
     /// The part of the time that a stripe with so many bytes has.

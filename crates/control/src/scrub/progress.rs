@@ -97,10 +97,11 @@ impl Progress {
         }
     }
 
-    /// When the next pass begins, milliseconds since 1970; `None` while one runs.
-    pub fn next_pass_ms(&self, period_ms: u64) -> Option<u64> {
-        let last = self.record.last.as_ref().map_or(0, |last| last.began_ms.saturating_add(period_ms));
-        (self.record.began_ms == 0).then_some(last)
+    /// When the next pass begins, milliseconds since 1970; `None` while one runs. At once if the clock was set back to before the last one.
+    pub fn next_pass_ms(&self, period_ms: u64, now_ms: u64) -> Option<u64> {
+        let last = self.record.last.as_ref().filter(|last| last.began_ms <= now_ms);
+        let next_ms = last.map_or(0, |last| last.began_ms.saturating_add(period_ms));
+        (self.record.began_ms == 0).then_some(next_ms)
     }
 
     /// A pass begins.

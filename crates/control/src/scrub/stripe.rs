@@ -68,7 +68,7 @@ pub enum Summed {
         /// The stripe after that; `None`: it is gone.
         now: Option<Box<StripeRecord>>,
         /// What the nodes said about their blocks.
-        said: BTreeMap<BlockId, String>,
+        said: BTreeMap<BlockId, Error>,
     },
 }
 
@@ -285,18 +285,19 @@ impl StripeCheck {
     }
 
     /// The sum could not be added up. If blocks are known to be bad now, the others are read.
-    fn failed(&mut self, error: Error, now: Option<&StripeRecord>, said: &BTreeMap<BlockId, String>) -> Action {
-        let state = |block: &BlockId| {
-            let placed = now.and_then(|now| now.find(block.index, block.copy));
-            placed.filter(|placed| placed.generation == block.generation).map(|placed| placed.state)
+    fn failed(&mut self, error: Error, now: Option<&StripeRecord>, said: &BTreeMap<BlockId, Error>) -> Action {
+        // What its node read was wrong, even if it was rebuilt before the sum had ended. A block that was moved is missed without any fault.
+        let was_bad = |block: &BlockId| said.get(block).is_some_and(|error| error.reaction == Reaction::Corrupt);
+        let is_bad = |block: &BlockId| match now.and_then(|now| now.find(block.index, block.copy)) {
+            Some(placed) if placed.generation == block.generation => placed.state != BlockState::Ok,
+            _ => was_bad(block),
         };
-        let bad: Vec<BlockId> =
-            self.sound.keys().copied().filter(|block| state(block).is_some_and(|it| it != BlockState::Ok)).collect();
+        let bad: Vec<BlockId> = self.sound.keys().copied().filter(is_bad).collect();
         if bad.is_empty() {
             return self.end(End::Again(error));
         }
         for block in bad {
-            let why = said.get(&block).cloned().unwrap_or_else(|| "another read has found it bad".to_owned());
+            let why = said.get(&block).map_or("another read has found it bad", |error| &error.message).to_owned();
             self.is_wrong(block, why);
         }
         self.read_rest()

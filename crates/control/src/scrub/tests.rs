@@ -216,10 +216,11 @@ fn a_sum_that_is_not_zero_leads_to_the_wrong_block_or_is_added_up_again() {
 
 #[test]
 fn a_sum_that_fails_tells_bad_blocks_by_what_was_recorded() {
-    let failed = |now: Option<StripeRecord>, said: &[u8]| {
-        let said = said.iter().map(|index| (block(*index), "page 3".to_owned())).collect();
+    let says = |now: Option<StripeRecord>, said: &[u8], why: Error| {
+        let said = said.iter().map(|index| (block(*index), why.clone())).collect();
         Event::Summed(Summed::Failed { error: Error::replan("a node failed"), now: now.map(Box::new), said })
     };
+    let failed = |now: Option<StripeRecord>, said: &[u8]| says(now, said, Error::corrupt("page 3"));
     let begun = || {
         let mut checked = Checked::of(stripe(), &[]);
         checked.looked(&[]);
@@ -233,11 +234,16 @@ fn a_sum_that_fails_tells_bad_blocks_by_what_was_recorded() {
     let (read, action) = checked.read_all(action, |_| Verdict::Right);
     let outcome = ended(action);
     assert_eq!((read, found(&outcome), &*outcome.wrong[0].why), (vec![0, 1, 2, 4, 5], vec![Some(3)], "page 3"));
-    // A node says so, but it was rebuilt elsewhere meanwhile, or nothing was recorded: no finding.
+    // The others' tasks took longer to end than its rebuild.
     let mut moved = stripe();
     moved.blocks.get_mut(&3).unwrap().generation = 2;
-    for now in [moved, stripe()] {
-        let outcome = ended(begun().on(failed(Some(now), &[3])));
+    let mut checked = begun();
+    let action = checked.on(failed(Some(moved.clone()), &[3]));
+    let (read, action) = checked.read_all(action, |_| Verdict::Right);
+    assert_eq!((read, found(&ended(action))), (vec![0, 1, 2, 4, 5], vec![Some(3)]));
+    // It was moved meanwhile, or a node says so and nothing was recorded: no finding.
+    for event in [says(Some(moved), &[3], Error::not_found("it is gone")), failed(Some(stripe()), &[3])] {
+        let outcome = ended(begun().on(event));
         assert!(outcome.wrong.is_empty() && matches!(outcome.end, End::Again(_)), "{outcome:?}");
     }
     assert_eq!(ended(begun().on(failed(None, &[]))), Outcome { object: "b/k".into(), end: End::Gone, ..Outcome::default() });
@@ -303,9 +309,9 @@ const SCRUB_TESTED: u64 = 5000;
 #[test]
 fn a_pass_ends_when_all_is_checked_or_the_period_is_over_and_the_next_keeps_the_period() {
     let (period, mut progress) = (1000, Progress::new(ScrubRecord::default()));
-    assert_eq!(progress.next_pass_ms(period), Some(0), "at once");
+    assert_eq!(progress.next_pass_ms(period, 5000), Some(0), "at once");
     progress.begin_pass(5000);
-    assert_eq!(progress.next_pass_ms(period), None);
+    assert_eq!(progress.next_pass_ms(period, 5000), None);
     let ticket = progress.begin(place(1));
     assert!(!progress.may_end(period, 9000), "a stripe is being checked");
     progress.ended(&ticket, StripeId(1), &outcome(again(), &[1]));
@@ -315,7 +321,8 @@ fn a_pass_ends_when_all_is_checked_or_the_period_is_over_and_the_next_keeps_the_
     progress.end_pass(5100);
     let last = progress.record().last.clone().unwrap();
     assert_eq!((last.began_ms, last.ended_ms, last.tally.wrong_blocks, last.wrong.len()), (5000, 5100, 1, 1));
-    assert_eq!((progress.next_pass_ms(period), progress.record().began_ms), (Some(6000), 0));
+    assert_eq!((progress.next_pass_ms(period, 5100), progress.record().began_ms), (Some(6000), 0));
+    assert_eq!(progress.next_pass_ms(period, 4000), Some(0), "the clock was wrong when it began");
     progress.begin_pass(6000);
     assert_eq!((progress.record().place.stripe, progress.record().tally), (0, ScrubTally::default()));
     assert_eq!(progress.record().last.as_ref(), Some(&last), "until this one has ended");
@@ -374,6 +381,8 @@ fn stripes_that_are_added_shorten_the_time_of_the_next() {
     assert_eq!(pace.at(&blocks, left(1)), Time::after(day), "not in one burst");
     assert_eq!(pace.at(&blocks, left(100)), Time::after(day / 100));
     assert_eq!(pace.at(&blocks, Left { time: Duration::ZERO, ..left(1) }), Time::default(), "late");
+    let of = |now_ms| Left::of(1, 1, (5_000_000, 1_000_000), now_ms).time.as_secs();
+    assert_eq!([5_000_000, 5_400_000, 9_000_000, 1_000_000].map(of), [900, 500, 0, 900], "at last, the clock was set back");
 }
 
 #[test]

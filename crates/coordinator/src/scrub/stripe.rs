@@ -102,11 +102,13 @@ async fn settled(shared: &Shared, home: Home, block: BlockId, said: Result<Verdi
             require_believable(shared, home, block).await?;
         }
         membership::mark(shared, home.node, block, finding, why).await?;
-        // It may have been rebuilt or removed meanwhile.
         is_bad_now().await
     };
     match recorded.await {
         Ok(true) => verdict,
+        // It was rebuilt meanwhile, after another read had found the same.
+        Ok(false) if *finding != Finding::Lost(BlockState::Missing) => verdict,
+        // It may have been moved or removed meanwhile.
         Ok(false) => Verdict::Obsolete,
         Err(error) => Verdict::Unknown(error.message),
     }
@@ -136,7 +138,7 @@ async fn require_believable(shared: &Shared, home: Home, block: BlockId) -> Resu
 
 /// Adds up the parity check of a stripe, and records the blocks that its nodes find bad.
 async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, left_out: &[u8], full: bool) -> Summed {
-    let mut said: BTreeMap<BlockId, String> = BTreeMap::new();
+    let mut said: BTreeMap<BlockId, Error> = BTreeMap::new();
     let planned = match planned(shared, code, stripe, left_out, full) {
         Ok(planned) => planned,
         // There are too few blocks for a check, or its matrices are too large to be proved, as those of a code with very many sub-blocks.
@@ -147,13 +149,13 @@ async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, lef
     };
     let error = match summed(shared, &planned, stripe).await {
         Err(error) => {
-            said.extend(error.block.map(|block| (block, error.message.clone())));
+            said.extend(error.block.map(|block| (block, error.clone())));
             error
         }
         Ok(report) if !report.any_failed() => return Summed::Zero(planned.job.holds.iter().map(|hold| hold.block).collect()),
         Ok(report) => {
             let findings = report.nodes.iter().flat_map(|(id, node)| node.findings(*id));
-            said.extend(findings.map(|(block, _, error)| (block, error.message.clone())));
+            said.extend(findings.map(|(block, _, error)| (block, error.clone())));
             membership::note_bad_blocks(shared, &report).await;
             match report.inconsistency().filter(|_| said.is_empty()) {
                 Some(error) => return Summed::NotZero(error.message.clone()),
