@@ -415,8 +415,8 @@ impl Nodes {
         node.unwrap_or(u32::MAX)
     }
 
-    /// The nodes that may get a block, ascending: with room for several if there are such nodes, and in racks that the
-    /// stripe's tolerance allows, or else in those with the fewest blocks of the stripe.
+    /// The nodes that may get a block, ascending: with room for several and not suspect if there are enough such nodes, and in racks that
+    /// the stripe's tolerance allows, or else in those with the fewest blocks of the stripe.
     fn destinations(&self, open: &Open) -> Vec<u32> {
         let mut is_out = vec![false; self.ids.len()];
         let mut in_rack: BTreeMap<u32, usize> = BTreeMap::new();
@@ -426,17 +426,20 @@ impl Nodes {
         }
         open.never.iter().filter_map(|node| self.number(*node)).for_each(|node| is_out[node as usize] = true);
         let blocks = |node: u32| in_rack.get(&self.facts[node as usize].rack).copied().unwrap_or(0);
-        let with_room = |room: u64| -> Vec<u32> {
+        let such = |trusted: bool, blocks: u64| -> Vec<u32> {
+            let room = open.block_len.saturating_mul(blocks).saturating_add(open.reserve_bytes);
             let may = |node: &u32| {
                 let facts = &self.facts[*node as usize];
-                facts.up && (open.named || !facts.suspect) && facts.free_bytes >= room && !is_out[*node as usize]
+                facts.up && (!trusted || !facts.suspect) && facts.free_bytes >= room && !is_out[*node as usize]
             };
             (0..self.ids.len() as u32).filter(may).collect()
         };
-        let room = |blocks: u64| open.block_len.saturating_mul(blocks).saturating_add(open.reserve_bytes);
-        let mut found = with_room(room(ROOM_BLOCKS));
-        if found.is_empty() {
-            found = with_room(room(1));
+        let mut found = such(!open.named, ROOM_BLOCKS);
+        // A wide stripe leaves few nodes: a suspect one is better than none.
+        for (trusted, blocks) in [(!open.named, 1), (false, 1)] {
+            if found.len() < open.lost.len() {
+                found = such(trusted, blocks);
+            }
         }
         if let Some(most) = open.rack_max {
             let fewest = found.iter().map(|node| blocks(*node)).min().unwrap_or(0);

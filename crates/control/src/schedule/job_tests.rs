@@ -256,6 +256,19 @@ fn destinations_keep_the_tolerance_of_racks_and_have_room() {
     assert!(none.iter().all(Option::is_none));
 }
 
+#[test]
+fn a_wide_stripe_is_scheduled_although_all_nodes_without_its_blocks_are_suspect() {
+    let (mut view, network) = (view(16, &[1]), Network::uniform(1e8));
+    let open = lost("rs(10,4)", 16, 64, 7);
+    let is_scheduled = |view: &View| {
+        let scheduled = schedule(&mut scheduler(HelperSelect::Boost, "conventional"), &open, view, &network);
+        scheduled.iter().flatten().count() == open.len()
+    };
+    assert!(is_scheduled(&view));
+    view.nodes.values_mut().for_each(|node| node.suspect_for = Duration::from_secs(1));
+    assert!(is_scheduled(&view));
+}
+
 type Link = (Place, bool);
 
 /// The time of each link that a repair needs.
