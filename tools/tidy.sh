@@ -20,6 +20,7 @@ gf:          types
 codes:       types gf
 plan:        types gf
 schemes:     types gf codes plan
+update:      types
 control:     types codes plan schemes
 proto:       types plan
 store:       types
@@ -32,7 +33,7 @@ cli:         types codes plan schemes proto meta agent coordinator client
 lab:         types codes plan schemes control proto coordinator client cli
 '
 # These crates describe, compute and decide; they never wait, and know neither a database nor the wire.
-NEVER_ASYNC='types gf codes plan schemes control'
+NEVER_ASYNC='types gf codes plan schemes update control'
 ASYNC_CRATES='tokio|tokio-.*|async-trait|futures|futures-.*|tonic.*|prost.*|hyper.*|tower|rusqlite'
 
 # Generated code (src/generated/) follows the generator's rules.

@@ -1,0 +1,431 @@
+//! The updates of one block at its node: a participant, and a leader if it is a data block.
+//!
+//! Events go in, actions come out, as in `weft-control`. The shell carries out the actions in order. What one part of the node sends to the other is
+//! delivered at once, so no crash comes in between.
+//!
+//! What the shell must guarantee: the journal keeps the order of its entries, and after a crash it has lost at most entries that were
+//! not reported as durable, from its end. Messages may be lost, repeated and reordered. A journal that has lost more makes its block lost.
+
+use crate::{
+    leader::Leader,
+    mutation::{Rule, dropped},
+    participant::{NotServed, Participant, ReadAt},
+    types::{Batch, Entry, Message, Outcome, Peer, Sealed, UpdateId, Vector},
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use weft_types::{BlockId, Span};
+
+/// A block and the bounds of what its node keeps for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// The block.
+    pub me: BlockId,
+    /// The data blocks of the stripe's code.
+    pub k: u8,
+    /// The most untrimmed records; further ones are refused.
+    pub records_max: usize,
+    /// The most outcomes of trimmed records; the oldest expire early.
+    pub outcomes_max: usize,
+    /// The most updates that this node leads at a time.
+    pub updates_max: usize,
+    /// The most updates that wait for a range of this block.
+    pub waiting_max: usize,
+    /// The most reads that wait for a confirmation of the term.
+    pub reads_max: usize,
+}
+
+/// One range that an update overwrites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Write {
+    /// The data block.
+    pub stream: u8,
+    /// The range.
+    pub span: Span,
+    /// The CRC32C of the delta.
+    pub crc: u32,
+}
+
+/// A client's request to update ranges of a stripe.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The update's id.
+    pub id: UpdateId,
+    /// The term of the client's lease.
+    pub term: u64,
+    /// One range of each block at most.
+    pub writes: Vec<Write>,
+}
+
+/// Why an update did not run. It may be requested again under the same id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NotRun {
+    /// The node cannot accept it now, or the client's term is not the current one.
+    Retry,
+    /// Too many updates run or wait.
+    Busy,
+    /// The request is invalid, or meant for the node of another block.
+    Invalid,
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Told {
+    /// The update is durable.
+    Committed,
+    /// It has no effect and never will.
+    Aborted,
+    /// The outcome is not known any more; the update will not run (again).
+    Expired,
+    /// It did not run.
+    NotRun(NotRun),
+}
+
+impl From<Outcome> for Told {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Committed => Self::Committed,
+            Outcome::Aborted => Self::Aborted,
+        }
+    }
+}
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A message has arrived.
+    Received {
+        /// Its sender.
+        from: Peer,
+        /// The message.
+        message: Message,
+    },
+    /// This many further entries of the journal are durable.
+    Durable {
+        /// Their number.
+        entries: u64,
+    },
+    /// A client's request.
+    Request(Request),
+    /// An update has taken too long.
+    GiveUp(UpdateId),
+    /// From time to time: asks and sends again what was not answered.
+    Remind,
+    /// From time to time: applies what is committed.
+    Apply,
+    /// Answers [`Action::Write`]: payload and sidecar are synced.
+    Written,
+    /// From time to time: forgets old outcomes.
+    Forget,
+    /// A read of a data block's range at its own node.
+    Read {
+        /// Its number, not used before since the start.
+        read: u64,
+        /// The range.
+        span: Span,
+        /// Whether the node's lease at the coordinator lasts.
+        has_lease: bool,
+    },
+}
+
+/// An action.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Append to the journal; [`Event::Durable`] says when it is synced.
+    Journal(Entry),
+    /// Send a message.
+    Send {
+        /// Its receiver.
+        to: Peer,
+        /// The message.
+        message: Message,
+    },
+    /// Answer a client.
+    Tell {
+        /// The update.
+        id: UpdateId,
+        /// The answer.
+        told: Told,
+    },
+    /// Copy the after-images of this batch to the pages, then write the sidecar; [`Event::Written`] answers.
+    Write(Batch),
+    /// Answer a read.
+    Serve {
+        /// Its number.
+        read: u64,
+        /// What to serve, or why not.
+        result: Result<ReadAt, NotServed>,
+    },
+}
+
+/// The state machine of a block's updates.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Block {
+    participant: Participant,
+    leader: Option<Leader>,
+    /// Reads that wait, and the blocks that have not confirmed the term.
+    reads: BTreeMap<u64, (Span, BTreeSet<BlockId>)>,
+}
+
+impl Block {
+    /// For a block that was never updated. Its journal must begin with the returned entry.
+    pub fn new(config: Config, term: u64, members: Vec<BlockId>) -> (Self, Entry) {
+        let first = Entry::Opened { term, members };
+        let participant = Participant::restart(config, [&first], Vector::new());
+        let leader = is_data(&config).then(|| Leader::new(config));
+        (Self { participant, leader, reads: BTreeMap::new() }, first)
+    }
+
+    /// After a restart: from the entries of the journal, in order, and the counts of the block's sidecar.
+    pub fn restart<'a>(
+        config: Config,
+        entries: impl IntoIterator<Item = &'a Entry>,
+        applied: Vector,
+        now_ms: u64,
+    ) -> (Self, Vec<Action>) {
+        let participant = Participant::restart(config, entries, applied);
+        let leader = is_data(&config).then(|| Leader::restart(config, &participant));
+        let mut it = Self { participant, leader, reads: BTreeMap::new() };
+        let actions = it.settle(VecDeque::new(), now_ms);
+        (it, actions)
+    }
+
+    /// The block's state as a participant.
+    pub fn participant(&self) -> &Participant {
+        &self.participant
+    }
+
+    /// Its state as the leader of a data block's updates.
+    pub fn leader(&self) -> Option<&Leader> {
+        self.leader.as_ref()
+    }
+
+    /// Whether a restart needs an entry of the journal. Only when all entries are durable, those that it does not need may be removed.
+    pub fn needs(&self, entry: &Entry) -> bool {
+        self.participant.needs(entry)
+    }
+
+    /// Handles an event and returns the next actions.
+    pub fn on(&mut self, event: Event, now_ms: u64) -> Vec<Action> {
+        self.settle(VecDeque::from([event]), now_ms)
+    }
+
+    /// Handles events, and what the parts of this node send to each other.
+    fn settle(&mut self, mut events: VecDeque<Event>, now_ms: u64) -> Vec<Action> {
+        let me = Peer::Block(self.participant.config.me);
+        let mut actions = Vec::new();
+        loop {
+            if let Some(event) = events.pop_front() {
+                self.step(event, now_ms);
+            }
+            if events.is_empty() {
+                self.follow_up(now_ms);
+            }
+            let leaders = self.leader.as_mut().map(Leader::take_actions).unwrap_or_default();
+            for action in self.participant.take_actions().into_iter().chain(leaders) {
+                match action {
+                    Action::Send { to, message } if to == me => events.push_back(Event::Received { from: me, message }),
+                    action => actions.push(action),
+                }
+            }
+            if events.is_empty() {
+                return actions;
+            }
+        }
+    }
+
+    /// What follows from the current state: what the leader has decided is known here, and what is over is trimmed.
+    fn follow_up(&mut self, now_ms: u64) {
+        if let Some(leader) = &mut self.leader {
+            leader.release_foreign(&self.participant);
+            if leader.is_active() {
+                self.participant.hear(&leader.stamp(&self.participant));
+            }
+        }
+        self.participant.trim(now_ms);
+    }
+
+    fn step(&mut self, event: Event, now_ms: u64) {
+        let participant = &mut self.participant;
+        match event {
+            Event::Received { from: Peer::Coordinator, message } => self.told_by_coordinator(message, now_ms),
+            Event::Received { from: Peer::Block(from), message } => self.received(from, message, now_ms),
+            Event::Durable { entries } => participant.durable(entries),
+            Event::Apply => participant.apply(),
+            Event::Written => participant.written(),
+            Event::Forget => participant.forget(now_ms),
+            Event::Remind => {
+                participant.remind();
+                if let Some(leader) = &mut self.leader {
+                    leader.remind(participant);
+                }
+            }
+            Event::Request(request) => {
+                if let Some(leader) = self.leader_unless_fenced() {
+                    leader.0.request(request, leader.1, now_ms);
+                }
+            }
+            Event::GiveUp(id) => {
+                if let Some(leader) = &mut self.leader {
+                    leader.give_up(id, participant);
+                }
+            }
+            Event::Read { read, span, has_lease } => self.read(read, span, has_lease),
+        }
+    }
+
+    fn leader_unless_fenced(&mut self) -> Option<(&mut Leader, &mut Participant)> {
+        let is_fenced = self.participant.is_fenced();
+        self.leader.as_mut().filter(|_| !is_fenced).map(|leader| (leader, &mut self.participant))
+    }
+
+    fn told_by_coordinator(&mut self, message: Message, now_ms: u64) {
+        match message {
+            Message::Seal { term } => {
+                self.participant.seal(term);
+                let is_sealing = !self.participant.is_open() && !dropped(Rule::SealDecides);
+                if let Some(leader) = self.leader.as_mut().filter(|_| is_sealing) {
+                    leader.wait_for_seal();
+                }
+            }
+            Message::Sealed(sealed) => self.sealed(&sealed, now_ms),
+            _ => {}
+        }
+    }
+
+    fn sealed(&mut self, sealed: &Sealed, now_ms: u64) {
+        let is_new = self.participant.sealed(sealed, now_ms);
+        let Some(leader) = &mut self.leader else { return };
+        if is_new {
+            let stream = self.participant.config.me.index;
+            leader.opened(&self.participant, sealed.vector.get(&stream).copied().unwrap_or(0));
+        } else if self.participant.is_fenced() {
+            leader.wait_for_seal();
+        }
+    }
+
+    fn received(&mut self, from: BlockId, message: Message, now_ms: u64) {
+        match message {
+            Message::Prepare { stamp, record, crcs } => {
+                self.participant.hear(&stamp);
+                let me = self.participant.config.me;
+                let is_mine =
+                    |leader: &&Leader| record.part(me.index).is_some() && record.lead().stream != me.index && leader.is_active();
+                let is_locked = match self.leader.as_ref() {
+                    Some(leader) if is_mine(&leader) => leader.has_locked(&record),
+                    // A node that is recovering has given no lock in this life.
+                    Some(leader) => leader.is_active() || record.lead().stream == me.index,
+                    None => true,
+                };
+                self.participant.prepare(&stamp, record, crcs, is_locked);
+            }
+            Message::Refuse { stamp, record } => {
+                self.participant.hear(&stamp);
+                self.participant.refuse(&stamp, record);
+            }
+            Message::Commit { stamp, record } => {
+                self.participant.hear(&stamp);
+                self.participant.commit(&stamp, &record);
+            }
+            Message::Watermark { stamp } => self.participant.hear(&stamp),
+            Message::Query { stamp } => self.participant.query(Peer::Block(from), &stamp),
+            Message::Confirm { incarnation, read } => {
+                let term = self.participant.term;
+                self.participant.send(Peer::Block(from), Message::Confirmed { incarnation, read, term });
+            }
+            Message::Confirmed { incarnation, read, term } => {
+                if self.leader.as_ref().is_some_and(|leader| leader.incarnation() == incarnation) || dropped(Rule::ConfirmLife) {
+                    self.confirmed(from, read, term);
+                }
+            }
+            message => self.for_leader(from, message, now_ms),
+        }
+    }
+
+    /// Messages to the leader. Answers to an earlier life of it do not count.
+    fn for_leader(&mut self, from: BlockId, message: Message, now_ms: u64) {
+        let Some((leader, participant)) = self.leader_unless_fenced() else { return };
+        let incarnation = leader.incarnation();
+        if let Message::Lock { stamp, .. } | Message::Unlock { stamp, .. } = &message {
+            participant.hear(stamp);
+        }
+        match message {
+            Message::Held { id, incarnation: of, crcs } if of == incarnation && leader.is_active() => {
+                leader.held(from, id, crcs, participant);
+            }
+            Message::Refused { id, incarnation: of } if of == incarnation && leader.is_active() => {
+                leader.refused(from, id, participant);
+            }
+            Message::Reported { term, incarnation: of, report } if of == incarnation => {
+                leader.reported(from, term, report, participant, now_ms);
+            }
+            Message::Locked { id, incarnation: of, number, part } if of == incarnation && leader.is_active() => {
+                leader.locked_there(id, number, part, participant);
+            }
+            Message::Busy { id, incarnation: of, number } if of == incarnation && leader.is_active() => {
+                leader.busy(id, number, participant);
+            }
+            Message::Ask { record } => leader.asked(from, record, participant),
+            Message::Lock { stamp, id, number, span } => leader.lock(from, &stamp, (id, number), span, participant),
+            Message::Unlock { stamp, id, number } => leader.unlock(&stamp, id, number, participant),
+            Message::AskLock { id, incarnation: of, number } if of <= incarnation => {
+                leader.asked_lock(from, id, number, participant);
+            }
+            _ => {}
+        }
+    }
+
+    /// While its lease lasts, no seal has gone on without this node. Else it asks those of whom one at least takes part in any seal that
+    /// does: without all parities, nobody could rebuild this block.
+    fn read(&mut self, read: u64, span: Span, has_lease: bool) {
+        if has_lease || dropped(Rule::ConfirmTerm) {
+            return self.serve(read, span);
+        }
+        let k = self.participant.config.k;
+        let Some(leader) = self.leader.as_ref().filter(|leader| leader.is_active()) else {
+            return self.serve(read, span);
+        };
+        let incarnation = leader.incarnation();
+        let asked: BTreeSet<BlockId> = self.participant.members.iter().filter(|block| block.index >= k).copied().collect();
+        if asked.is_empty() || self.reads.len() >= self.participant.config.reads_max {
+            return self.participant.serve(read, Err(NotServed::Busy));
+        }
+        for block in &asked {
+            self.participant.send(Peer::Block(*block), Message::Confirm { incarnation, read });
+        }
+        self.reads.insert(read, (span, asked));
+    }
+
+    fn confirmed(&mut self, from: BlockId, read: u64, term: u64) {
+        let Some((span, missing)) = self.reads.get_mut(&read) else { return };
+        missing.remove(&from);
+        let (span, is_complete) = (*span, missing.is_empty());
+        if term != self.participant.term {
+            self.reads.remove(&read);
+            self.participant.serve(read, Err(NotServed::Unknown));
+        } else if is_complete {
+            self.reads.remove(&read);
+            self.serve(read, span);
+        }
+    }
+
+    fn serve(&mut self, read: u64, span: Span) {
+        let Some(leader) = &self.leader else { return };
+        let result = match leader.is_active() || dropped(Rule::KnownBeforeUse) {
+            true => self.participant.read_last(span, |id| leader.is_pending(id)),
+            false if self.participant.is_fenced() => Err(NotServed::Fenced),
+            // It does not know what its earlier lives have acknowledged.
+            false => Err(NotServed::Unknown),
+        };
+        self.participant.serve(read, result);
+    }
+}
+
+/// Whether the block's node orders updates: of several copies of a data block, the first.
+fn is_data(config: &Config) -> bool {
+    config.me.index < config.k && config.me.copy == 0
+}
+
+/// The block whose node orders a stream.
+pub(crate) fn block_of(members: &[BlockId], stream: u8) -> Option<BlockId> {
+    members.iter().find(|block| block.index == stream && block.copy == 0).copied()
+}

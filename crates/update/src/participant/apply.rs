@@ -1,0 +1,164 @@
+//! Applying committed updates to a block's pages, and trimming their records.
+//!
+//! A batch: the after-images of all its pages are journalled first; when they are durable, pages are written, then the sidecar. A restart in between
+//! copies the after-images again, whatever the pages contain. The sidecar's counts say which updates the pages contain.
+
+use super::{Applying, Kept, Participant};
+use crate::{
+    block::Action,
+    mutation::{Rule, dropped},
+    types::{Batch, Claim, Delta, Entry, Outcome, Part, Record, UpdateId, Vector},
+};
+use std::collections::BTreeMap;
+use weft_types::Span;
+
+impl Participant {
+    /// The highest number up to which the outcomes of all updates of a stream are known here.
+    pub(crate) fn frontier(&self, stream: u8) -> u64 {
+        let is_unknown = |kept: &Kept| matches!(kept.claim, Claim::Held(_)) && !dropped(Rule::KnownBeforeUse);
+        let number = |kept: &Kept| kept.record.part(stream).map(|part| (part.number, is_unknown(kept)));
+        let numbers: BTreeMap<u64, bool> = self.records.values().filter_map(number).collect();
+        let mut frontier = self.watermark(stream).max(self.applied(stream));
+        if let Some((first, _)) = numbers.iter().find(|(_, is_unknown)| **is_unknown) {
+            frontier = frontier.min(first - 1);
+        }
+        while numbers.get(&(frontier + 1)) == Some(&false) {
+            frontier += 1;
+        }
+        frontier
+    }
+
+    /// The streams on which this block's content depends.
+    pub(super) fn streams(&self) -> impl Iterator<Item = u8> + use<> {
+        let (k, index) = (self.config.k, self.config.me.index);
+        (0..k).filter(move |stream| index >= k || *stream == index)
+    }
+
+    /// The number up to which the pages contain the updates of a stream.
+    pub(super) fn applied(&self, stream: u8) -> u64 {
+        self.applied.get(&stream).copied().unwrap_or(0)
+    }
+
+    /// The deltas of a record for this block's content.
+    pub(super) fn deltas<'a>(&self, record: &'a Record) -> impl Iterator<Item = (Span, Delta)> + use<'a> {
+        let delta = |part: Part| (part.span, Delta { stream: part.stream, number: part.number, id: record.id });
+        record.parts_of(self.config.me, self.config.k).map(delta)
+    }
+
+    /// The records that are known to be committed.
+    pub(super) fn committed(&self) -> impl Iterator<Item = &Record> {
+        let is_used = |kept: &&Kept| match kept.claim {
+            Claim::Committed => true,
+            Claim::Held(_) => dropped(Rule::KnownBeforeUse),
+            Claim::Refused => false,
+        };
+        self.records.values().filter(is_used).map(|kept| &*kept.record)
+    }
+
+    /// Applies all that is known to be committed, in order, unless a batch is being applied.
+    pub(crate) fn apply(&mut self) {
+        let until: Vector = self.streams().map(|stream| (stream, self.frontier(stream))).filter(|(_, to)| *to > 0).collect();
+        if self.batch.is_some() || self.is_fenced || until == self.applied {
+            return;
+        }
+        let is_due = |delta: &Delta| {
+            delta.number > self.applied(delta.stream) && until.get(&delta.stream).is_some_and(|to| delta.number <= *to)
+        };
+        let deltas = self.committed().flat_map(|record| self.deltas(record)).filter(|(_, delta)| is_due(delta)).collect();
+        let batch = Batch { applied: until, merged: merge(deltas) };
+        self.append(Entry::Images(batch.clone()));
+        self.batch = Some(Applying { batch, after: Some(self.unsynced) });
+    }
+
+    /// Pages are written once their after-images are durable.
+    pub(super) fn images_durable(&mut self, entries: u64) {
+        if let Some(Applying { batch, after }) = &mut self.batch
+            && let Some(left) = after
+        {
+            *after = Some(left.saturating_sub(entries)).filter(|left| *left > 0);
+            if after.is_none() {
+                self.actions.push(Action::Write(batch.clone()));
+            }
+        }
+    }
+
+    /// Pages and sidecar of the batch are synced.
+    pub(crate) fn written(&mut self) {
+        if let Some(done) = self.batch.take_if(|applying| applying.after.is_none()) {
+            self.applied = done.batch.applied;
+        }
+    }
+
+    /// Trims records whose outcome nobody will ask for again: those below the watermark. Committed ones must be applied.
+    pub(crate) fn trim(&mut self, now_ms: u64) {
+        let mut trimmed: Vec<(UpdateId, Outcome)> = Vec::new();
+        for kept in self.records.values() {
+            // The leader asks for records above its watermark when it restarts, and the node of another stream for the numbers in use.
+            let is_asked = |part: &Part| part.stream == kept.record.lead().stream || part.stream == self.config.me.index;
+            let is_applied = || self.deltas(&kept.record).all(|(_, delta)| delta.number <= self.applied(delta.stream));
+            let is_below =
+                kept.record.parts.iter().filter(|part| is_asked(part)).all(|part| part.number <= self.watermark(part.stream));
+            match kept.claim {
+                Claim::Committed if is_applied() && (is_below || dropped(Rule::TrimBelowWatermark)) => {
+                    trimmed.push((kept.record.id, Outcome::Committed));
+                }
+                Claim::Refused if is_below => trimmed.push((kept.record.id, Outcome::Aborted)),
+                _ => {}
+            }
+        }
+        if trimmed.is_empty() {
+            return;
+        }
+        self.write_watermarks();
+        for (id, outcome) in trimmed {
+            if let Some(kept) = self.records.remove(&id) {
+                for (_, delta) in self.deltas(&kept.record) {
+                    let at = self.trimmed.entry(delta.stream).or_default();
+                    *at = delta.number.max(*at);
+                }
+                self.memory.learn(id, outcome, now_ms);
+                self.append(Entry::Known { id, outcome, at_ms: now_ms });
+            }
+        }
+        if self.memory.len() > self.config.outcomes_max {
+            self.forget(now_ms);
+        }
+    }
+}
+
+/// Disjoint ranges, and the deltas that cover each.
+fn merge(deltas: Vec<(Span, Delta)>) -> Vec<(Span, Vec<Delta>)> {
+    let mut bounds: Vec<u64> = deltas.iter().flat_map(|(span, _)| [span.start, span.end]).collect();
+    bounds.sort_unstable();
+    bounds.dedup();
+    let mut merged: Vec<(Span, Vec<Delta>)> = Vec::new();
+    for pair in bounds.windows(2) {
+        let range = Span::new(pair[0], pair[1]);
+        let mut there: Vec<Delta> = deltas.iter().filter(|(span, _)| span.contains(range)).map(|(_, delta)| *delta).collect();
+        there.sort_unstable();
+        if !there.is_empty() {
+            merged.push((range, there));
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Session;
+
+    #[test]
+    fn deltas_of_one_range_are_merged() {
+        let id = |counter| UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter };
+        let delta = |number| Delta { stream: 0, number, id: id(number) };
+        let deltas = vec![(Span::new(0, 10), delta(1)), (Span::new(5, 15), delta(2)), (Span::new(20, 30), delta(3))];
+        let merged = [
+            (Span::new(0, 5), vec![delta(1)]),
+            (Span::new(5, 10), vec![delta(1), delta(2)]),
+            (Span::new(10, 15), vec![delta(2)]),
+            (Span::new(20, 30), vec![delta(3)]),
+        ];
+        assert_eq!(merge(deltas), merged);
+    }
+}

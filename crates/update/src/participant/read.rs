@@ -1,0 +1,88 @@
+//! What a block can serve: its pages, with the deltas of the journal added or taken out.
+
+use super::Participant;
+use crate::{
+    block::Action,
+    mutation::{Rule, dropped},
+    types::{Claim, Delta, Vector},
+};
+use weft_types::Span;
+
+/// How a read of a range is served: XOR these deltas to what the pages contain.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct ReadAt {
+    /// Committed and not yet applied.
+    pub added: Vec<Delta>,
+    /// Applied, and later than the vector that was asked for.
+    pub removed: Vec<Delta>,
+}
+
+/// Why a read is not served now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NotServed {
+    /// The block does not have the version: it is not known here yet, or its deltas are trimmed.
+    Stale,
+    /// The outcome of an update of the range is not known here yet. The node asks for it.
+    Unknown,
+    /// Pages are being written.
+    Busy,
+    /// The block is not part of the stripe any more.
+    Fenced,
+}
+
+impl Participant {
+    /// Reads a range at a vector: exactly the committed updates up to it.
+    pub fn read_at(&self, span: Span, vector: &Vector) -> Result<ReadAt, NotServed> {
+        self.require_readable()?;
+        let wanted = |stream: u8| vector.get(&stream).copied().unwrap_or(0);
+        for stream in self.streams() {
+            if wanted(stream) > self.frontier(stream) || wanted(stream) < self.trimmed.get(&stream).copied().unwrap_or(0) {
+                return Err(NotServed::Stale);
+            }
+        }
+        let mut read = ReadAt::default();
+        let deltas = self.committed().flat_map(|record| self.deltas(record));
+        for (_, delta) in deltas.filter(|(at, _)| !at.intersect(span).is_empty()) {
+            let (is_wanted, is_applied) = (delta.number <= wanted(delta.stream), delta.number <= self.applied(delta.stream));
+            match (is_wanted, is_applied) {
+                (true, false) => read.added.push(delta),
+                (false, true) => read.removed.push(delta),
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    /// Reads a range of a data block at its own node, with everything that is committed. `is_pending`: whether this node leads an update,
+    /// and has not told its client yet: the read comes before it.
+    pub(crate) fn read_last(&self, span: Span, is_pending: impl Fn(crate::types::UpdateId) -> bool) -> Result<ReadAt, NotServed> {
+        self.require_readable()?;
+        if !self.is_open() {
+            return Err(NotServed::Unknown);
+        }
+        let mut read = ReadAt::default();
+        for kept in self.records.values() {
+            let deltas = self.deltas(&kept.record).filter(|(at, _)| !at.intersect(span).is_empty());
+            for (_, delta) in deltas.filter(|(_, delta)| delta.number > self.applied(delta.stream)) {
+                match kept.claim {
+                    Claim::Committed => read.added.push(delta),
+                    Claim::Held(_) if dropped(Rule::KnownBeforeUse) => read.added.push(delta),
+                    Claim::Held(_) if !is_pending(delta.id) => return Err(NotServed::Unknown),
+                    Claim::Held(_) | Claim::Refused => {}
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    pub(crate) fn serve(&mut self, read: u64, result: Result<ReadAt, NotServed>) {
+        self.actions.push(Action::Serve { read, result });
+    }
+
+    fn require_readable(&self) -> Result<(), NotServed> {
+        if self.is_fenced {
+            return Err(NotServed::Fenced);
+        }
+        if self.batch.is_some() { Err(NotServed::Busy) } else { Ok(()) }
+    }
+}

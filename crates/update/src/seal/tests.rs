@@ -1,0 +1,112 @@
+//! One test for each rule of a seal.
+
+use super::*;
+use crate::{
+    Claim, Record, Vector,
+    fixtures::{block, blocks, crcs, part, record},
+};
+
+/// Up to two of the four blocks can be rebuilt.
+fn can_rebuild(absent: &BTreeSet<BlockId>) -> bool {
+    absent.len() <= 2
+}
+
+/// Handles an event, saves what is to be saved, and returns what was sent.
+fn on(seal: &mut Seal, event: Event) -> Vec<(u8, Message)> {
+    let (mut events, mut sent) = (vec![event], Vec::new());
+    while let Some(event) = events.pop() {
+        for action in seal.on(event, &can_rebuild) {
+            match action {
+                Action::Save(_) => events.push(Event::Saved),
+                Action::Send { to, message } => sent.push((to.index, message)),
+            }
+        }
+    }
+    sent
+}
+
+fn begun(absent: &[u8]) -> Seal {
+    let mut seal = Seal::new(StripeTerm::new(blocks()));
+    on(&mut seal, Event::Begin { absent: absent.iter().map(|at| block(*at)).collect() });
+    for at in absent {
+        on(&mut seal, Event::LeaseEnded(block(*at)));
+    }
+    seal
+}
+
+fn reports(seal: &mut Seal, from: u8, term: u64, record: Option<(&Arc<Record>, Claim)>) -> Vec<(u8, Message)> {
+    let records: BTreeMap<_, _> = record.into_iter().map(|(record, claim)| (record.id, (record.clone(), claim))).collect();
+    let numbers: Vector = records.values().map(|(record, _)| (0, record.lead().number)).collect();
+    let message = Message::SealReported { term, report: Report { records, numbers, ..Report::default() } };
+    on(seal, Event::Received { from: block(from), message })
+}
+
+fn held() -> Claim {
+    Claim::Held(crcs(1))
+}
+
+#[test]
+fn nobody_hears_of_a_term_before_it_is_saved() {
+    let mut seal = Seal::new(StripeTerm::new(blocks()));
+    let actions = seal.on(Event::Begin { absent: [block(0)].into() }, &can_rebuild);
+    assert!(matches!(&actions[..], [Action::Save(StripeTerm { term: 1, .. })]), "{actions:?}");
+    let sent = seal.on(Event::Saved, &can_rebuild);
+    let seals: Vec<Action> = (1..4).map(|at| Action::Send { to: block(at), message: Message::Seal { term: 1 } }).collect();
+    assert_eq!(sent, seals);
+    // The coordinator restarts with what was saved: another seal gets another term.
+    let mut next = Seal::new(seal.stripe().clone());
+    assert!(next.stripe().is_open());
+    on(&mut next, Event::Begin { absent: BTreeSet::new() });
+    assert_eq!(next.stripe().term, 2);
+}
+
+#[test]
+fn it_decides_when_all_others_have_reported_and_fences_the_absent() {
+    let (mut seal, record) = (begun(&[3]), record(0, vec![part(0, 5)]));
+    reports(&mut seal, 0, 1, Some((&record, held())));
+    reports(&mut seal, 3, 1, None);
+    reports(&mut seal, 1, 0, None);
+    reports(&mut seal, 2, 1, Some((&record, held())));
+    assert!(seal.is_under_way(), "block 1 has not reported in this term");
+    let sent = reports(&mut seal, 1, 1, None);
+    let sealed = seal.stripe().sealed.clone();
+    assert_eq!(sealed.members, [0, 1, 2].map(block));
+    assert_eq!((&sealed.outcomes, &sealed.vector), (&[(record.id, Outcome::Committed)].into(), &[(0, 5)].into()));
+    assert_eq!(sent, [0, 1, 2].map(|at| (at, Message::Sealed(sealed.clone()))));
+}
+
+#[test]
+fn it_waits_for_leases_and_for_blocks_that_can_rebuild_the_absent() {
+    let mut seal = begun(&[]);
+    on(&mut seal, Event::Absent(block(0)));
+    for at in 1..4 {
+        reports(&mut seal, at, 1, None);
+    }
+    assert!(seal.is_under_way(), "the absent node may still serve reads");
+    on(&mut seal, Event::LeaseEnded(block(0)));
+    assert!(!seal.is_under_way());
+    let mut seal = begun(&[0, 2, 3]);
+    reports(&mut seal, 1, 1, None);
+    assert!(seal.is_under_way(), "one block cannot rebuild three");
+}
+
+#[test]
+fn an_outcome_that_was_recorded_stands_until_all_know_it() {
+    let (mut seal, record) = (begun(&[3]), record(0, vec![part(0, 5)]));
+    for (at, claim) in [(0, None), (1, None), (2, Some((&record, held())))] {
+        reports(&mut seal, at, 1, claim);
+    }
+    assert_eq!(seal.outcome(record.id), Some(Outcome::Aborted));
+    // Only block 2 remains that knows of it, and it has not heard of the outcome.
+    on(&mut seal, Event::Begin { absent: [block(0)].into() });
+    on(&mut seal, Event::LeaseEnded(block(0)));
+    for (at, claim) in [(1, None), (2, Some((&record, held())))] {
+        reports(&mut seal, at, 2, claim);
+    }
+    assert_eq!(seal.outcome(record.id), Some(Outcome::Aborted));
+    let known = |from| Event::Received { from: block(from), message: Message::SealKnown { term: 2 } };
+    on(&mut seal, known(1));
+    assert!(seal.outcome(record.id).is_some());
+    on(&mut seal, known(2));
+    assert_eq!((seal.outcome(record.id), &seal.stripe().sealed.vector), (None, &[(0, 5)].into()));
+}

@@ -1,0 +1,328 @@
+//! One node or the coordinator of the model: the state machine, its journal and its disk. Steps are pure, so the explorer computes each once.
+
+use super::Setup;
+use crate::{
+    Action, Batch, Block, Entry, Event, Message, NotServed, Outcome, Peer, ReadAt, Request, Seal, Told, Vector, seal,
+    types::{Delta, UpdateId},
+};
+use std::collections::BTreeSet;
+use weft_types::BlockId;
+
+/// A page's content: the deltas that were added to it an odd number of times, one bit for each update and stream.
+/// Deltas that are not what was sent have bits of their own.
+type Page = u32;
+
+/// How far the bits of damaged deltas lie above those of the sent ones.
+pub(super) const DAMAGE_SHIFT: u32 = 16;
+
+/// A message on the network.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Envelope {
+    pub(super) from: Peer,
+    pub(super) to: Peer,
+    pub(super) message: Message,
+}
+
+/// A step of one node or of the coordinator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    Deliver(u32),
+    /// A Prepare arrives with another delta than was sent.
+    DeliverDamaged(u32),
+    Flush,
+    /// A crash, at which this many of the unsynced entries survive; and the restart.
+    Crash(u8),
+    Request(u8),
+    GiveUp(u8),
+    Remind,
+    Apply,
+    WritePages,
+    WriteSidecar,
+    LeaseEnds,
+    Read,
+    Forget,
+    /// The coordinator begins a seal without the blocks of this set of nodes.
+    Seal(u8),
+    LeaseEnded(u8),
+    CoordinatorRestarts,
+    /// Clients whose updates' leader is fenced ask the coordinator.
+    ClientsAsk,
+}
+
+/// What a step causes elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Effects {
+    pub(super) sent: Vec<Envelope>,
+    pub(super) told: Vec<(UpdateId, Told)>,
+    /// The updates that a read of a node's pages showed.
+    pub(super) served: Vec<Result<Page, NotServed>>,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    pub(super) block: Block,
+    /// Entries, and for after-images the pages.
+    journal: Vec<(Entry, Vec<Page>)>,
+    unsynced: usize,
+    pages: Vec<Page>,
+    applied: Vector,
+    /// A batch that is being written, and whether its pages are written.
+    writing: Option<(Batch, bool)>,
+    pub(super) has_lease: bool,
+    /// The reads since the start.
+    reads: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Local {
+    Node(Box<Node>),
+    Coordinator(Seal),
+}
+
+impl Node {
+    pub(super) fn new(setup: &Setup, at: usize) -> Self {
+        let (block, first) = Block::new(setup.config(at), 0, setup.blocks());
+        let pages = vec![0; setup.pages as usize];
+        let journal = vec![(first, Vec::new())];
+        Self { block, journal, unsynced: 0, pages, applied: Vector::new(), writing: None, has_lease: true, reads: 0 }
+    }
+
+    pub(super) fn unsynced(&self) -> usize {
+        self.unsynced
+    }
+
+    pub(super) fn is_writing(&self) -> Option<bool> {
+        self.writing.as_ref().map(|(_, pages_written)| *pages_written)
+    }
+
+    pub(super) fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+
+    fn step(&mut self, setup: &Setup, at: usize, step: Step, message: Option<&Envelope>) -> Effects {
+        let event = match step {
+            Step::Deliver(_) | Step::DeliverDamaged(_) => {
+                let Envelope { from, message, .. } = message.expect("a message").clone();
+                let message = if matches!(step, Step::DeliverDamaged(_)) { damaged(message) } else { message };
+                Event::Received { from, message }
+            }
+            Step::Flush => {
+                let entries = std::mem::take(&mut self.unsynced) as u64;
+                Event::Durable { entries }
+            }
+            Step::Crash(kept) => return self.crash(setup, at, kept as usize),
+            Step::Request(update) => Event::Request(self.request(setup, update)),
+            Step::GiveUp(update) => Event::GiveUp(setup.id(update)),
+            Step::Remind => Event::Remind,
+            Step::Apply => Event::Apply,
+            Step::WritePages => {
+                let (batch, pages_written) = self.writing.as_mut().expect("a batch");
+                let image = |(entry, _): &&(Entry, Vec<Page>)| *entry == Entry::Images(batch.clone());
+                self.pages = self.journal.iter().rev().find(image).expect("its after-images").1.clone();
+                *pages_written = true;
+                return Effects::default();
+            }
+            Step::WriteSidecar => {
+                self.applied = self.writing.take().expect("a batch").0.applied;
+                Event::Written
+            }
+            Step::LeaseEnds => {
+                self.has_lease = false;
+                return Effects::default();
+            }
+            Step::Read => {
+                self.reads += 1;
+                Event::Read { read: self.reads, span: setup.all(), has_lease: self.has_lease }
+            }
+            Step::Forget => Event::Forget,
+            Step::Seal(_) | Step::LeaseEnded(_) | Step::CoordinatorRestarts | Step::ClientsAsk => {
+                unreachable!("a step of the coordinator")
+            }
+        };
+        let now_ms = if step == Step::Forget { crate::OUTCOMES_KEPT_MS } else { 0 };
+        let actions = self.block.on(event, now_ms);
+        let effects = self.carry_out(setup, at, actions);
+        self.compact();
+        effects
+    }
+
+    /// What is not needed goes once everything is durable.
+    fn compact(&mut self) {
+        if self.unsynced == 0 {
+            self.journal.retain(|(entry, _)| self.block.needs(entry));
+        }
+    }
+
+    fn request(&self, setup: &Setup, update: u8) -> Request {
+        Request { id: setup.id(update), term: self.block.participant().term, writes: setup.updates[update as usize].clone() }
+    }
+
+    fn crash(&mut self, setup: &Setup, at: usize, kept: usize) -> Effects {
+        self.journal.truncate(self.journal.len() - self.unsynced + kept);
+        (self.unsynced, self.writing, self.reads) = (0, None, 0);
+        let entries = self.journal.iter().map(|(entry, _)| entry);
+        let (block, actions) = Block::restart(setup.config(at), entries, self.applied.clone(), 0);
+        self.block = block;
+        let effects = self.carry_out(setup, at, actions);
+        self.compact();
+        effects
+    }
+
+    fn carry_out(&mut self, setup: &Setup, at: usize, actions: Vec<Action>) -> Effects {
+        let mut effects = Effects::default();
+        let from = Peer::Block(setup.block(at));
+        for action in actions {
+            match action {
+                Action::Journal(entry) => {
+                    let pages = if let Entry::Images(batch) = &entry { self.images(setup, batch) } else { Vec::new() };
+                    self.journal.push((entry, pages));
+                    self.unsynced += 1;
+                }
+                Action::Send { to, message } => effects.sent.push(Envelope { from, to, message }),
+                Action::Tell { id, told } => effects.told.push((id, told)),
+                Action::Write(batch) => self.writing = Some((batch, false)),
+                Action::Serve { result, .. } => effects.served.push(result.map(|read_at| self.read(setup, &read_at))),
+            }
+        }
+        effects
+    }
+
+    fn images(&self, setup: &Setup, batch: &Batch) -> Vec<Page> {
+        let mut pages = self.pages.clone();
+        for (span, deltas) in &batch.merged {
+            for page in span.start..span.end {
+                deltas.iter().for_each(|delta| pages[page as usize] ^= self.bits(setup, *delta));
+            }
+        }
+        pages
+    }
+
+    /// What a delta changes in a page, as this node has received it.
+    fn bits(&self, setup: &Setup, delta: Delta) -> Page {
+        let crc = |(entry, _): &(Entry, Vec<Page>)| match entry {
+            Entry::Held { record, crcs } if record.id == delta.id => crcs.get(&delta.stream).copied(),
+            _ => None,
+        };
+        let bit = setup.bit(delta.id, delta.stream);
+        if self.journal.iter().find_map(crc) == setup.crc(delta.id, delta.stream) { bit } else { bit << DAMAGE_SHIFT }
+    }
+
+    /// The updates in any page, where each is seen in all pages of its range or in none. The model reads whole blocks.
+    fn read(&self, setup: &Setup, read: &ReadAt) -> Page {
+        let mut pages = self.pages.clone();
+        for delta in read.added.iter().chain(&read.removed) {
+            let span = setup.span(delta.id, delta.stream);
+            (span.start..span.end).for_each(|page| pages[page as usize] ^= self.bits(setup, *delta));
+        }
+        pages.iter().fold(0, |all, page| all | page)
+    }
+}
+
+fn damaged(message: Message) -> Message {
+    match message {
+        Message::Prepare { stamp, record, crcs } => {
+            Message::Prepare { stamp, record, crcs: crcs.into_iter().map(|(stream, crc)| (stream, crc + 1)).collect() }
+        }
+        other => other,
+    }
+}
+
+fn step_coordinator(seal: &mut Seal, setup: &Setup, step: Step, message: Option<&Envelope>) -> Effects {
+    let event = match step {
+        Step::Deliver(_) => {
+            let Envelope { from, message, .. } = message.expect("a message").clone();
+            let Peer::Block(from) = from else { return Effects::default() };
+            seal::Event::Received { from, message }
+        }
+        Step::Seal(absent) => {
+            let absent: BTreeSet<BlockId> =
+                (0..setup.nodes()).filter(|at| absent >> at & 1 == 1).map(|at| setup.block(at)).collect();
+            seal::Event::Begin { absent }
+        }
+        Step::LeaseEnded(at) => seal::Event::LeaseEnded(setup.block(at.into())),
+        Step::ClientsAsk => {
+            let is_fenced = |update: &usize| !seal.stripe().sealed.members.contains(&setup.block(setup.leader_of(*update)));
+            let ids = (0..setup.updates.len()).filter(is_fenced).map(|update| setup.id(update as u8));
+            let told = ids.filter_map(|id| seal.outcome(id).map(|outcome| (id, outcome.into()))).collect();
+            return Effects { told, ..Effects::default() };
+        }
+        Step::CoordinatorRestarts => {
+            *seal = Seal::new(seal.stripe().clone());
+            return Effects::default();
+        }
+        Step::Remind => seal::Event::Remind,
+        _ => unreachable!("a step of a node"),
+    };
+    let mut effects = Effects::default();
+    let mut events = vec![event];
+    while let Some(event) = events.pop() {
+        let members = seal.stripe().sealed.members.len();
+        let can_rebuild = |absent: &BTreeSet<BlockId>| members - absent.len() >= setup.k as usize;
+        for action in seal.on(event, &can_rebuild) {
+            match action {
+                // A transaction and what is sent after it: what is lost in between is a lost message.
+                seal::Action::Save(_) => events.push(seal::Event::Saved),
+                seal::Action::Send { to, message } => {
+                    effects.sent.push(Envelope { from: Peer::Coordinator, to: Peer::Block(to), message });
+                }
+            }
+        }
+    }
+    effects
+}
+
+impl Local {
+    pub(super) fn step(&self, setup: &Setup, at: usize, step: Step, message: Option<&Envelope>) -> (Self, Effects) {
+        let mut after = self.clone();
+        let effects = match &mut after {
+            Self::Node(node) => node.step(setup, at, step, message),
+            Self::Coordinator(seal) => step_coordinator(seal, setup, step, message),
+        };
+        (after, effects)
+    }
+}
+
+/// What the invariants need to know about a node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    pub(super) is_fenced: bool,
+    /// Whether a leader here decides.
+    pub(super) is_active: bool,
+    /// Whether nothing is left to decide here.
+    pub(super) is_idle: bool,
+    /// Bits by update.
+    pub(super) undecided: u32,
+    pub(super) committed: u32,
+    pub(super) aborted: u32,
+}
+
+impl Facts {
+    pub(super) fn of(node: &Node, setup: &Setup) -> Self {
+        let participant = node.block.participant();
+        let mut facts = Self {
+            is_fenced: participant.is_fenced(),
+            is_active: node.block.leader().is_some_and(crate::leader::Leader::is_active),
+            is_idle: node.block.leader().is_none_or(crate::leader::Leader::is_idle),
+            ..Self::default()
+        };
+        for update in 0..setup.updates.len() as u8 {
+            let id = setup.id(update);
+            match participant.outcome(id) {
+                Some(Outcome::Committed) => facts.committed |= 1 << update,
+                Some(Outcome::Aborted) => facts.aborted |= 1 << update,
+                None if participant.is_undecided(id) => facts.undecided |= 1 << update,
+                None => {}
+            }
+        }
+        facts
+    }
+}
+
+/// The updates that the coordinator has recorded: committed, aborted.
+pub(super) fn recorded(seal: &Seal, setup: &Setup) -> (u32, u32) {
+    let bits = |wanted| {
+        (0..setup.updates.len() as u8).filter(|at| seal.outcome(setup.id(*at)) == Some(wanted)).fold(0, |all, at| all | 1 << at)
+    };
+    (bits(Outcome::Committed), bits(Outcome::Aborted))
+}

@@ -1,0 +1,177 @@
+//! The model: these very state machines, with journals that lose what is not durable, a network that loses, repeats and reorders, and a
+//! coordinator, explored exhaustively within bounds.
+//!
+//! Every setup is small: three or four blocks, one or two updates, one or two of each kind of fault. What is explored is stated in
+//! docs/adr/0014-update-protocol.md. `WEFT_UPDATE_STATES=5000000` explores the larger setups, each up to that many states.
+
+mod check;
+mod explore;
+mod local;
+mod setups;
+
+use crate::{
+    Config, Seal, Session, StripeTerm, UpdateId, Write,
+    mutation::{Rule, drop_rule},
+};
+use explore::{Budget, Explored, Explorer, Violation};
+use weft_types::{BlockId, Span, StripeId};
+
+/// What is explored.
+#[derive(Debug, Clone, Default)]
+struct Setup {
+    k: u8,
+    m: u8,
+    /// Pages of a block.
+    pages: u64,
+    /// What each update writes; the first block's node leads it.
+    updates: Vec<Vec<Write>>,
+    /// Whether updates are applied on the way, and not only in the end.
+    applies: bool,
+    /// The nodes that may crash, one bit each.
+    crashing: u8,
+    /// The sets of nodes without which a seal may be begun.
+    absent: Vec<u8>,
+    budget: Budget,
+    records_max: usize,
+}
+
+impl Setup {
+    fn nodes(&self) -> usize {
+        usize::from(self.k + self.m)
+    }
+
+    fn block(&self, at: usize) -> BlockId {
+        BlockId { stripe: StripeId(1), index: at as u8, copy: 0, generation: 1 }
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        (0..self.nodes()).map(|at| self.block(at)).collect()
+    }
+
+    fn config(&self, at: usize) -> Config {
+        let records_max = if self.records_max == 0 { 8 } else { self.records_max };
+        Config { me: self.block(at), k: self.k, records_max, outcomes_max: 8, updates_max: 4, waiting_max: 4, reads_max: 2 }
+    }
+
+    fn seal(&self) -> Seal {
+        Seal::new(StripeTerm::new(self.blocks()))
+    }
+
+    fn id(&self, update: u8) -> UpdateId {
+        let session = Session { number: 1, ends_at_ms: 10 * crate::OUTCOMES_KEPT_MS };
+        UpdateId { session, counter: u64::from(update) + 1 }
+    }
+
+    fn update_of(&self, id: UpdateId) -> usize {
+        id.counter as usize - 1
+    }
+
+    fn leader_of(&self, update: usize) -> usize {
+        self.updates[update][0].stream.into()
+    }
+
+    fn all(&self) -> Span {
+        Span::new(0, self.pages)
+    }
+
+    fn span(&self, id: UpdateId, stream: u8) -> Span {
+        self.updates[self.update_of(id)].iter().find(|write| write.stream == stream).map_or(Span::new(0, 0), |write| write.span)
+    }
+
+    /// The bit of an update's delta for a stream, in the pages that contain it.
+    fn bit(&self, id: UpdateId, stream: u8) -> u32 {
+        1 << (self.update_of(id) * usize::from(self.k) + usize::from(stream))
+    }
+
+    fn crc(&self, id: UpdateId, stream: u8) -> Option<u32> {
+        self.updates[self.update_of(id)].iter().find(|write| write.stream == stream).map(|write| write.crc)
+    }
+
+    fn updates_in(&self, page: u32) -> u32 {
+        let of = |update: &usize| page >> (update * usize::from(self.k)) & ((1 << self.k) - 1) != 0;
+        (0..self.updates.len()).filter(of).fold(0, |all, update| all | 1 << update)
+    }
+
+    /// The updates that change a data block.
+    fn updates_of(&self, at: usize) -> u32 {
+        let changes = |update: &usize| self.updates[*update].iter().any(|write| usize::from(write.stream) == at);
+        (0..self.updates.len()).filter(changes).fold(0, |all, update| all | 1 << update)
+    }
+
+    /// The updates of which clients were told one of these things.
+    fn updates_told(&self, told: u32, what: u32) -> u32 {
+        (0..self.updates.len()).filter(|update| told >> (4 * update) & what != 0).fold(0, |all, update| all | 1 << update)
+    }
+
+    fn each(&self, updates: u32) -> impl Iterator<Item = usize> + use<> {
+        (0..self.updates.len()).filter(move |update| updates >> update & 1 == 1)
+    }
+
+    /// Whether two of these updates overlap in a data block.
+    fn overlap(&self, updates: u32, at: usize) -> bool {
+        let writes: Vec<Span> = self
+            .each(updates)
+            .flat_map(|update| &self.updates[update])
+            .filter(|write| usize::from(write.stream) == at)
+            .map(|write| write.span)
+            .collect();
+        writes.iter().enumerate().any(|(first, span)| writes[first + 1..].iter().any(|other| !span.intersect(*other).is_empty()))
+    }
+
+    fn are_all_members(&self, members: &[usize], update: usize) -> bool {
+        self.updates[update].iter().all(|write| members.contains(&usize::from(write.stream)))
+    }
+}
+
+/// Explores a setup, prints how far it got, and fails with the path to the violation if there is one.
+fn explore(name: &str, setup: &Setup, states_max: usize, every: usize) -> Explored {
+    let explored = Explorer::new(setup).explore(states_max, every);
+    let is_all = if explored.is_complete { "" } else { ", not all" };
+    println!("{name}: {} states{is_all}, {} of them settled", explored.states, explored.settled);
+    if let Some(Violation { what, path }) = &explored.violation {
+        panic!("{name}: {what}, after {} steps:\n  {}", path.len(), path.join("\n  "));
+    }
+    explored
+}
+
+/// The most states in which a violation must be found without a rule.
+const RULE_STATES_MAX: usize = 400_000;
+
+/// The number of states of the larger setups that may be explored, if they are wanted.
+fn states_wanted() -> Option<usize> {
+    std::env::var("WEFT_UPDATE_STATES").ok().and_then(|states| states.parse().ok())
+}
+
+#[test]
+fn no_setup_breaks_the_protocol() {
+    for (name, setup, every) in setups::small() {
+        assert!(explore(name, &setup, usize::MAX, every).is_complete);
+    }
+}
+
+#[test]
+fn no_larger_setup_breaks_the_protocol() {
+    let Some(states_max) = states_wanted() else {
+        return println!("skipped: set WEFT_UPDATE_STATES to the number of states to explore, e.g. 5000000");
+    };
+    for (name, setup, every) in setups::large() {
+        explore(name, &setup, states_max, every);
+    }
+}
+
+#[test]
+fn every_rule_is_needed() {
+    let mut needless = Vec::new();
+    for (rule, setup, every) in setups::mutations() {
+        drop_rule(Some(rule));
+        let explored = Explorer::new(&setup).explore(RULE_STATES_MAX, every);
+        drop_rule(None);
+        match explored.violation {
+            Some(Violation { what, path }) => {
+                println!("without {rule:?}: {what}, after {} steps of {} states", path.len(), explored.states)
+            }
+            None => needless.push(rule),
+        }
+    }
+    assert_eq!(needless, [], "no violation was found without these rules");
+}
