@@ -13,7 +13,7 @@
 //! destinations came first, the others would wait idly for their turn. So the one starts whose links have most left to
 //! start and least that runs, each counted by the time that the repair needs of it: what is left falls evenly.
 
-use super::Starting;
+use super::select::Starting;
 use std::{collections::BTreeMap, sync::Arc};
 use weft_types::NodeId;
 
