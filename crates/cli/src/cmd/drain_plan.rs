@@ -55,6 +55,8 @@ struct Node {
     size_bytes: u64,
     used_bytes: u64,
     after_bytes: u64,
+    /// Of blocks that it would get.
+    gets_bytes: u64,
     sends_bytes: u64,
     /// Also what it only needs to rebuild blocks.
     receives_bytes: u64,
@@ -97,6 +99,7 @@ impl From<api::DrainPlan> for Plan {
             size_bytes: it.size_bytes,
             used_bytes: it.used_bytes,
             after_bytes: it.after_bytes,
+            gets_bytes: it.gets_bytes,
             sends_bytes: it.sends_bytes,
             receives_bytes: it.receives_bytes,
         };
@@ -185,12 +188,12 @@ impl Plan {
             format!("{leaving} would leave {what}: {copied} copied from there, {rebuilt} rebuilt from other nodes\n\n");
         let full = |bytes: u64, of: &Node| format!("{:.1} %", bytes as f64 * 100.0 / of.size_bytes.max(1) as f64);
         let row = |it: &Node| {
-            let [size, now, after, sends, receives] =
-                [it.size_bytes, it.used_bytes, it.after_bytes, it.sends_bytes, it.receives_bytes].map(human_bytes);
-            [it.name.clone(), size, now, full(it.used_bytes, it), after, full(it.after_bytes, it), sends, receives]
+            let [size, now, after, gets, sends, receives] =
+                [it.size_bytes, it.used_bytes, it.after_bytes, it.gets_bytes, it.sends_bytes, it.receives_bytes].map(human_bytes);
+            [it.name.clone(), size, now, full(it.used_bytes, it), after, full(it.after_bytes, it), gets, sends, receives]
         };
-        let heading = ["node", "size", "now", "full", "after", "full", "sends", "receives"];
-        let _ = writeln!(text, "{}\n", table(heading, &[1, 2, 3, 4, 5, 6, 7], self.nodes.iter().map(row)));
+        let heading = ["node", "size", "now", "full", "after", "full", "gets", "sends", "receives"];
+        let _ = writeln!(text, "{}\n", table(heading, &[1, 2, 3, 4, 5, 6, 7, 8], self.nodes.iter().map(row)));
         if let Some(link) = &self.busiest {
             let (time, name, bytes) = (link.time(), link.name(), human_bytes(link.bytes));
             let _ = writeln!(text, "it takes {time} or more at the measured rates: the busiest link is {name} ({bytes})");
@@ -216,6 +219,7 @@ mod tests {
             size_bytes: 1_000,
             used_bytes,
             after_bytes,
+            gets_bytes: 300,
             sends_bytes: 90,
             ..api::NodeForecast::default()
         };
@@ -240,7 +244,7 @@ mod tests {
         let text = Plan::from(plan()).text();
         for part in [
             "3 blocks (300 B) would leave far: 1 block (100 B) copied from there, 2 blocks (200 B) rebuilt from other nodes\n",
-            "near  1000 B  100 B  10.0 %  400 B  40.0 %   90 B       0 B\n",
+            "near  1000 B  100 B  10.0 %  400 B  40.0 %  300 B   90 B       0 B\n",
             "it takes 1.2 s or more at the measured rates: the busiest link is the uplink of far (300 B)\n",
             "under the limit on repair (50%) it takes 2 min or more: the uplink of far",
         ] {

@@ -86,6 +86,7 @@ fn nodes(forecast: &Forecast, drain: Drain<'_>, view: &View) -> Vec<v1::NodeFore
             after_bytes: used.saturating_add(gets).saturating_sub(leaves),
             sends_bytes,
             receives_bytes,
+            gets_bytes: gets,
         })
     };
     space.iter().filter_map(of).collect()

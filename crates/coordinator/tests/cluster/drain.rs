@@ -104,6 +104,8 @@ async fn a_drain_that_is_explained_is_not_begun() {
     let (own, others): (Vec<_>, Vec<_>) = plan.nodes.iter().partition(|it| it.node == node);
     assert_eq!(own[0].used_bytes - own[0].after_bytes, leaving.1);
     assert_eq!(others.iter().map(|it| it.after_bytes - it.used_bytes).sum::<u64>(), leaving.1);
+    assert_eq!(plan.nodes.iter().map(|it| it.gets_bytes).sum::<u64>(), leaving.1);
+    assert!(others.iter().all(|it| it.after_bytes - it.used_bytes == it.gets_bytes && it.receives_bytes >= it.gets_bytes));
     let sent: u64 = plan.nodes.iter().map(|it| it.sends_bytes).sum();
     let received: u64 = plan.nodes.iter().map(|it| it.receives_bytes).sum();
     assert!(sent == received && sent >= leaving.1 && own[0].sends_bytes >= copied.1, "{plan:?}");

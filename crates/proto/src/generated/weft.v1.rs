@@ -1144,6 +1144,9 @@ pub struct NodeForecast {
     /// also what it only needs to rebuild blocks
     #[prost(uint64, tag = "7")]
     pub receives_bytes: u64,
+    /// of blocks
+    #[prost(uint64, tag = "8")]
+    pub gets_bytes: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BusiestLink {
