@@ -1,7 +1,6 @@
 use super::*;
 use crate::{Coordinator, CoordinatorConfig, Seams};
 use std::time::Duration;
-use tokio::time::Instant;
 use weft_control::{
     healer::Ended,
     health::{BadBlocks, Condition},
@@ -13,8 +12,15 @@ use weft_types::{Amount, Cause, DiskNumber, DiskRecord, Error, NodeId, NodeRecor
 const STRIPES: u64 = 100_000;
 /// Stripes of which the healer remembers what they wait for; it remembers no more.
 const WAITING: u64 = 65_536;
-/// The time that a scrape may take.
+/// The processor time that a scrape may take.
 const SCRAPE_MAX: Duration = Duration::from_millis(50);
+const SCRAPES: u32 = 10;
+
+/// The processor time of this thread so far, which does not count the other programs of the machine.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
+}
 
 /// The condition of a stripe. There are some hundred different ones.
 fn condition(stripe: u64) -> Condition {
@@ -93,12 +99,11 @@ async fn a_scrape_is_quick_however_many_stripes_have_bad_blocks() {
         shared.healer.ended(StripeId(stripe), Ended::Left(Amount::default(), error), shared.started.now());
     }
     let source = Source { shared, calls: Vec::new() };
-    let (mut best, mut text) = (Duration::MAX, String::new());
-    for _ in 0..10 {
-        let begin = Instant::now();
+    let (begin, mut text) = (processor_time(), String::new());
+    for _ in 0..SCRAPES {
         text = source.figures().await.unwrap().text().unwrap();
-        best = best.min(begin.elapsed());
     }
+    let took = (processor_time() - begin) / SCRAPES;
     let sum = |of: fn(&Condition) -> u64| (1..=STRIPES).map(|stripe| of(&condition(stripe))).sum::<u64>();
     let unreadable = STRIPES / 1000;
     for line in [
@@ -115,6 +120,6 @@ async fn a_scrape_is_quick_however_many_stripes_have_bad_blocks() {
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is not in:\n{text}");
     }
-    println!("a scrape with {STRIPES} stripes with bad blocks, {WAITING} of which wait: {:.1} ms", best.as_secs_f64() * 1e3);
-    assert!(best <= SCRAPE_MAX, "a scrape took {best:?}");
+    println!("a scrape with {STRIPES} stripes with bad blocks, {WAITING} of which wait: {:.1} ms", took.as_secs_f64() * 1e3);
+    assert!(took <= SCRAPE_MAX, "a scrape took {took:?}");
 }
