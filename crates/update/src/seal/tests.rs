@@ -91,6 +91,21 @@ fn it_waits_for_leases_and_for_blocks_that_can_rebuild_the_absent() {
 }
 
 #[test]
+fn a_block_that_reports_and_then_stays_away_stands_for_no_other() {
+    let mut seal = begun(&[]);
+    for at in [0, 1, 2] {
+        reports(&mut seal, at, 1, None);
+    }
+    for at in [0, 1] {
+        on(&mut seal, Event::Absent(block(at)));
+        on(&mut seal, Event::LeaseEnded(block(at)));
+    }
+    assert!(seal.is_under_way(), "block 3 has not reported");
+    reports(&mut seal, 3, 1, None);
+    assert_eq!(seal.stripe().sealed.members, [2, 3].map(block));
+}
+
+#[test]
 fn an_outcome_that_was_recorded_stands_until_all_know_it() {
     let (mut seal, record) = (begun(&[3]), record(0, vec![part(0, 5)]));
     for (at, claim) in [(0, None), (1, None), (2, Some((&record, held())))] {
