@@ -120,7 +120,8 @@ impl Seal {
         match event {
             Event::Begin { absent } => self.begin(absent),
             Event::Absent(block) => {
-                if let Some(round) = &mut self.round {
+                let is_member = self.stripe.sealed.members.contains(&block);
+                if let Some(round) = self.round.as_mut().filter(|_| is_member) {
                     round.absent.insert(block);
                 }
             }

@@ -93,6 +93,10 @@ fn run(explorer: &mut Explorer<'_>, world: &mut World) -> Verdict<()> {
         } else if seal.stripe().is_open() {
             *world = explorer.take(world, nodes, Step::Seal(0))?;
         }
+        if *world == before && explorer.seal(world).is_under_way() {
+            // Too many stayed away; they are back.
+            *world = explorer.take(world, nodes, Step::Seal(0))?;
+        }
         if *world == before {
             return Ok(());
         }
