@@ -144,7 +144,8 @@ impl Leader {
             return self.tell(id, outcome.into());
         }
         if participant.is_expired(id, now_ms) {
-            return self.tell(id, Told::Expired);
+            let told = if participant.are_floors_durable() { Told::Expired } else { Told::NotRun(NotRun::Retry) };
+            return self.tell(id, told);
         }
         writes.sort_unstable();
         let is_led_here = writes.first().is_some_and(|write| write.stream == self.stream());

@@ -137,6 +137,20 @@ fn requests_are_bounded_and_validated() {
 }
 
 #[test]
+fn an_id_expires_durably() {
+    let mut node = Node::new(0);
+    node.sync(request(2, &[write(0, 0, 10)]));
+    assert_eq!(held_by_parities(&mut node, 2), [(2, Told::Committed)]);
+    node.apply();
+    node.at(Event::Forget, crate::OUTCOMES_KEPT_MS);
+    assert_eq!(told(&node.on(request(1, &[write(0, 0, 10)]))), [(1, Told::NotRun(NotRun::Retry))], "a crash would undo it");
+    node.on(Event::Durable { entries: u64::MAX });
+    for counter in [1, 2] {
+        assert_eq!(told(&node.on(request(counter, &[write(0, 0, 10)]))), [(counter, Told::Expired)]);
+    }
+}
+
+#[test]
 fn one_long_update_bounds_what_others_leave_above_the_watermark() {
     let mut node = Node::new(0);
     node.sync(request(1, &[write(0, 0, 10)]));
