@@ -22,12 +22,14 @@ pub struct Config {
     pub me: BlockId,
     /// The data blocks of the stripe's code.
     pub k: u8,
-    /// The most untrimmed records; further ones are refused.
+    /// The most untrimmed records; further ones are refused. Refusals are kept as long, and bounded by the leaders' `lag_max`.
     pub records_max: usize,
     /// The most outcomes of trimmed records; the oldest expire early.
     pub outcomes_max: usize,
     /// The most updates that this node leads at a time.
     pub updates_max: usize,
+    /// The most numbers above the watermark of this node's stream: one update that takes long does not let others fill journals.
+    pub lag_max: u64,
     /// The most updates that wait for a range of this block.
     pub waiting_max: usize,
     /// The most reads that wait for a confirmation of the term.
@@ -367,7 +369,8 @@ impl Block {
             Message::Ask { record } => leader.asked(from, record, participant),
             Message::Lock { stamp, id, number, span } => leader.lock(from, &stamp, (id, number), span, participant),
             Message::Unlock { stamp, id, number } => leader.unlock(&stamp, id, number, participant),
-            Message::AskLock { id, incarnation: of, number } if of <= incarnation => {
+            // Locks for an earlier life were released when this one was announced, and its numbers may be given again.
+            Message::AskLock { id, incarnation: of, number } if of == incarnation => {
                 leader.asked_lock(from, id, number, participant);
             }
             _ => {}

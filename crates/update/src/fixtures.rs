@@ -19,7 +19,7 @@ pub(crate) fn blocks() -> Vec<BlockId> {
 }
 
 pub(crate) fn config(index: u8) -> Config {
-    Config { me: block(index), k: K, records_max: 4, outcomes_max: 8, updates_max: 3, waiting_max: 2, reads_max: 2 }
+    Config { me: block(index), k: K, records_max: 6, outcomes_max: 8, updates_max: 3, lag_max: 6, waiting_max: 2, reads_max: 2 }
 }
 
 pub(crate) fn id(counter: u64) -> UpdateId {

@@ -136,12 +136,16 @@ impl Leader {
         if self.updates.contains_key(&id) {
             return;
         }
-        let known = participant.outcome(id).filter(|_| self.is_active() && !dropped(Rule::RepeatedId));
-        if let Some(outcome) = known {
+        // What its earlier lives left may still be decided: nothing is known for certain before.
+        if !self.is_active() {
+            return self.tell(id, Told::NotRun(NotRun::Retry));
+        }
+        if let Some(outcome) = participant.outcome(id).filter(|_| !dropped(Rule::RepeatedId)) {
             return self.tell(id, outcome.into());
         }
         if participant.is_expired(id, now_ms) {
-            return self.tell(id, Told::Expired);
+            let told = if participant.are_floors_durable() { Told::Expired } else { Told::NotRun(NotRun::Retry) };
+            return self.tell(id, told);
         }
         writes.sort_unstable();
         let is_led_here = writes.first().is_some_and(|write| write.stream == self.stream());
@@ -151,10 +155,10 @@ impl Leader {
         }
         // A lost block's range must be rebuilt first. No number is used up: the client may ask often.
         let is_lost = |write: &Write| block_of(&participant.members, write.stream).is_none();
-        if !self.is_active() || term != participant.term || writes.iter().any(is_lost) {
+        if term != participant.term || writes.iter().any(is_lost) {
             return self.tell(id, Told::NotRun(NotRun::Retry));
         }
-        if self.updates.len() >= self.config.updates_max {
+        if self.updates.len() >= self.config.updates_max || self.locks.lag() >= self.config.lag_max {
             return self.tell(id, Told::NotRun(NotRun::Busy));
         }
         self.updates.insert(id, Update { writes: writes.clone(), parts: Vec::new(), phase: Phase::Locking });
@@ -364,7 +368,8 @@ impl Leader {
             (Some(holder), _) if holder.lead_number < number => self.locks.release(id),
             _ => {}
         }
-        if !self.locks.request(Holder { id, lead, incarnation, lead_number: number, span }, self.config.waiting_max) {
+        let holder = Holder { id, lead, incarnation, lead_number: number, span };
+        if self.locks.lag() >= self.config.lag_max || !self.locks.request(holder, self.config.waiting_max) {
             return self.send(from, Message::Busy { id, incarnation, number });
         }
         self.go_on(participant);

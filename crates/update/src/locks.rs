@@ -92,6 +92,11 @@ impl Locks {
         self.given.values().map(|(holder, _)| *holder).chain(self.waiting.iter().copied())
     }
 
+    /// How many numbers lie above the watermark: participants keep a record for each.
+    pub(crate) fn lag(&self) -> u64 {
+        self.last - self.watermark()
+    }
+
     /// All updates up to this number are decided.
     pub(crate) fn watermark(&self) -> u64 {
         self.given.values().map(|(_, number)| number - 1).min().unwrap_or(self.last)

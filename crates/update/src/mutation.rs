@@ -41,6 +41,10 @@ pub(crate) enum Rule {
     RedoCopies,
     /// A node applies and serves only what it knows to be committed.
     KnownBeforeUse,
+    /// A block serves a version only if it knows the outcomes of all updates up to it.
+    VersionKnown,
+    /// A block serves an earlier version only if it has all deltas to take out.
+    VersionKept,
     /// A repeated id gets the outcome of the first request.
     RepeatedId,
     /// Forgotten ids are expired.

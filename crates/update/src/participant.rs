@@ -69,6 +69,8 @@ pub struct Participant {
     batch: Option<Applying>,
     /// The entries that are appended and not durable.
     unsynced: u64,
+    /// How many of them must be durable before the floors are.
+    unsynced_floors: u64,
     /// Messages, and how many of the unsynced entries must be durable before each is sent.
     waiting: VecDeque<(u64, Peer, Message)>,
     actions: Vec<Action>,
@@ -92,6 +94,7 @@ impl Participant {
             applied,
             batch: None,
             unsynced: 0,
+            unsynced_floors: 0,
             waiting: VecDeque::new(),
             actions: Vec::new(),
         }
@@ -142,12 +145,20 @@ impl Participant {
         self.memory.is_expired(id, now_ms)
     }
 
+    /// Whether a restart would know all floors. Before that, nobody is told that an id has expired: it could run after the restart.
+    pub(crate) fn are_floors_durable(&self) -> bool {
+        self.unsynced_floors == 0 || dropped(Rule::DurableFirst)
+    }
+
     pub(crate) fn send(&mut self, to: Peer, message: Message) {
         self.actions.push(Action::Send { to, message });
     }
 
     fn append(&mut self, entry: Entry) {
         self.unsynced += 1;
+        if matches!(entry, Entry::Floor { .. }) {
+            self.unsynced_floors = self.unsynced;
+        }
         self.actions.push(Action::Journal(entry));
     }
 
@@ -165,6 +176,7 @@ impl Participant {
     /// This many further entries are durable.
     pub(crate) fn durable(&mut self, entries: u64) {
         self.unsynced = self.unsynced.saturating_sub(entries);
+        self.unsynced_floors = self.unsynced_floors.saturating_sub(entries);
         for (after, _, _) in &mut self.waiting {
             *after = after.saturating_sub(entries);
         }

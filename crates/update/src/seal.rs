@@ -115,12 +115,13 @@ impl Seal {
         self.round.is_some()
     }
 
-    /// Handles an event and returns the next actions. `can_rebuild`: whether the code rebuilds all of these blocks from the other members.
+    /// Handles an event and returns the next actions. `can_rebuild`: whether the code rebuilds the whole stripe from its members without these.
     pub fn on(&mut self, event: Event, can_rebuild: &dyn Fn(&BTreeSet<BlockId>) -> bool) -> Vec<Action> {
         match event {
             Event::Begin { absent } => self.begin(absent),
             Event::Absent(block) => {
-                if let Some(round) = &mut self.round {
+                let is_member = self.stripe.sealed.members.contains(&block);
+                if let Some(round) = self.round.as_mut().filter(|_| is_member) {
                     round.absent.insert(block);
                 }
             }
@@ -210,8 +211,8 @@ impl Seal {
     fn record_if_complete(&mut self, can_rebuild: &dyn Fn(&BTreeSet<BlockId>) -> bool) {
         let Some(round) = self.round.as_ref().filter(|_| self.saving.is_none()) else { return };
         let members = &self.stripe.sealed.members;
-        let heard = if dropped(Rule::SealHearsAll) { round.reports.len() + 1 } else { round.reports.len() };
-        let is_complete = heard >= members.iter().filter(|block| !round.absent.contains(block)).count();
+        let is_missing = |block: &&BlockId| !round.absent.contains(block) && !round.reports.contains_key(block);
+        let is_complete = members.iter().filter(is_missing).count() <= usize::from(dropped(Rule::SealHearsAll));
         let may_serve = !dropped(Rule::WaitForLease) && !round.absent.is_subset(&round.leases_ended);
         if !is_complete || may_serve || !can_rebuild(&round.absent) {
             return;

@@ -137,6 +137,33 @@ fn requests_are_bounded_and_validated() {
 }
 
 #[test]
+fn an_id_expires_durably() {
+    let mut node = Node::new(0);
+    node.sync(request(2, &[write(0, 0, 10)]));
+    assert_eq!(held_by_parities(&mut node, 2), [(2, Told::Committed)]);
+    node.apply();
+    node.at(Event::Forget, crate::OUTCOMES_KEPT_MS);
+    assert_eq!(told(&node.on(request(1, &[write(0, 0, 10)]))), [(1, Told::NotRun(NotRun::Retry))], "a crash would undo it");
+    node.on(Event::Durable { entries: u64::MAX });
+    for counter in [1, 2] {
+        assert_eq!(told(&node.on(request(counter, &[write(0, 0, 10)]))), [(counter, Told::Expired)]);
+    }
+}
+
+#[test]
+fn one_long_update_bounds_what_others_leave_above_the_watermark() {
+    let mut node = Node::new(0);
+    node.sync(request(1, &[write(0, 0, 10)]));
+    for counter in 2..=6 {
+        node.sync(request(counter, &[write(0, 20, 30)]));
+        assert_eq!(held_by_parities(&mut node, counter), [(counter, Told::Committed)]);
+    }
+    assert_eq!(told(&node.sync(request(7, &[write(0, 20, 30)]))), [(7, Told::NotRun(NotRun::Busy))]);
+    held_by_parities(&mut node, 1);
+    assert_eq!(told(&node.sync(request(7, &[write(0, 20, 30)]))), []);
+}
+
+#[test]
 fn an_update_of_two_blocks_locks_them_in_order() {
     let both = [write(1, 0, 10), write(0, 0, 10)];
     let mut node = Node::new(0);
@@ -222,6 +249,16 @@ fn an_abort_that_only_others_know_is_not_run_again() {
         node.receive(at, reported(&if at == 2 { refused } else { Report::default() }));
     }
     assert_eq!(told(&node.sync(request(1, &[write(0, 0, 10)]))), [(1, Told::Aborted)]);
+}
+
+#[test]
+fn a_lock_that_an_earlier_life_asked_for_withdraws_nothing_of_this_one() {
+    let mut node = Node::new(0);
+    let ask = |incarnation| Message::AskLock { id: id(1), incarnation, number: 3 };
+    let withdrawn = Message::Unlock { stamp: stamp(FIRST, 0, 0), id: id(1), number: 3 };
+    assert_eq!(sent(&node.receive(1, ask(FIRST))), [(1, withdrawn)]);
+    let earlier = Incarnation { generation: 0, starts: 0 };
+    assert_eq!(sent(&node.receive(1, ask(earlier))), [], "number 3 may be given again");
 }
 
 #[test]

@@ -36,7 +36,9 @@ impl Participant {
         self.require_readable()?;
         let wanted = |stream: u8| vector.get(&stream).copied().unwrap_or(0);
         for stream in self.streams() {
-            if wanted(stream) > self.frontier(stream) || wanted(stream) < self.trimmed.get(&stream).copied().unwrap_or(0) {
+            let is_unknown = wanted(stream) > self.frontier(stream) && !dropped(Rule::VersionKnown);
+            let is_trimmed = wanted(stream) < self.trimmed.get(&stream).copied().unwrap_or(0) && !dropped(Rule::VersionKept);
+            if is_unknown || is_trimmed {
                 return Err(NotServed::Stale);
             }
         }

@@ -146,10 +146,10 @@ fn late_copies_of_what_is_trimmed_are_ignored() {
 #[test]
 fn records_are_bounded() {
     let mut node = Node::new(2);
-    for number in 1..=4 {
+    for number in 1..=6 {
         assert_eq!(sent(&node.receive(0, prepare(stamp(FIRST, 0, 0), &record(0, vec![part(0, number)])))), [held(number)]);
     }
-    assert_eq!(sent(&node.receive(0, prepare(stamp(FIRST, 0, 0), &record(0, vec![part(0, 5)])))), [refused(5, FIRST)]);
+    assert_eq!(sent(&node.receive(0, prepare(stamp(FIRST, 0, 0), &record(0, vec![part(0, 7)])))), [refused(7, FIRST)]);
 }
 
 #[test]

@@ -88,6 +88,33 @@ fn it_waits_for_leases_and_for_blocks_that_can_rebuild_the_absent() {
     let mut seal = begun(&[0, 2, 3]);
     reports(&mut seal, 1, 1, None);
     assert!(seal.is_under_way(), "one block cannot rebuild three");
+    // A block that was fenced before does not count again.
+    let mut seal = begun(&[0]);
+    for at in 1..4 {
+        reports(&mut seal, at, 1, None);
+    }
+    on(&mut seal, Event::Begin { absent: [block(1)].into() });
+    on(&mut seal, Event::Absent(block(0)));
+    on(&mut seal, Event::LeaseEnded(block(1)));
+    for at in 2..4 {
+        reports(&mut seal, at, 2, None);
+    }
+    assert_eq!(seal.stripe().sealed.members, [2, 3].map(block));
+}
+
+#[test]
+fn a_block_that_reports_and_then_stays_away_stands_for_no_other() {
+    let mut seal = begun(&[]);
+    for at in [0, 1, 2] {
+        reports(&mut seal, at, 1, None);
+    }
+    for at in [0, 1] {
+        on(&mut seal, Event::Absent(block(at)));
+        on(&mut seal, Event::LeaseEnded(block(at)));
+    }
+    assert!(seal.is_under_way(), "block 3 has not reported");
+    reports(&mut seal, 3, 1, None);
+    assert_eq!(seal.stripe().sealed.members, [2, 3].map(block));
 }
 
 #[test]

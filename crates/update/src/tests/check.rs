@@ -1,7 +1,8 @@
 //! What must hold: in every state, and once everything that is left to do has been done.
 
 use super::explore::{ABORTED, COMMITTED, Explorer, SEEN, Verdict, World};
-use super::local::{DAMAGE_SHIFT, Step};
+use super::local::{DAMAGE_SHIFT, Facts, Step, Version};
+use std::sync::Arc;
 
 /// How often everything is delivered until nothing may change any more.
 const PASSES_MAX: usize = 60;
@@ -10,8 +11,17 @@ const PASSES_MAX: usize = 60;
 pub(super) fn check(explorer: &mut Explorer<'_>, world: &World) -> Verdict<()> {
     let setup = explorer.setup;
     let (mut committed, mut aborted) = explorer.recorded(world);
-    for at in (0..setup.nodes()).filter(|at| explorer.is_member(world, *at)).collect::<Vec<_>>() {
-        let facts = explorer.facts(world, at);
+    let members: Vec<usize> = (0..setup.nodes()).filter(|at| explorer.is_member(world, *at)).collect();
+    let all: Vec<Arc<Facts>> = members.iter().map(|at| explorer.facts(world, *at)).collect();
+    let versions = || all.iter().flat_map(|facts| &facts.versions);
+    for version in versions() {
+        let is_other =
+            |other: &Version| (other.stream, other.number) == (version.stream, version.number) && other.pages != version.pages;
+        if let Some(other) = versions().find(|other| is_other(other)) {
+            return Err(format!("two blocks serve different contents of one version: {version:?}, {other:?}"));
+        }
+    }
+    for (at, facts) in members.into_iter().zip(&all) {
         // Its node computes the second one's delta from what the first one leaves.
         if facts.is_active && setup.overlap(facts.undecided, at) {
             return Err(format!("two updates of one range are under way at node {at}"));
@@ -81,6 +91,10 @@ fn run(explorer: &mut Explorer<'_>, world: &mut World) -> Verdict<()> {
                 *world = explorer.take(world, nodes, Step::LeaseEnded(at as u8))?;
             }
         } else if seal.stripe().is_open() {
+            *world = explorer.take(world, nodes, Step::Seal(0))?;
+        }
+        if *world == before && explorer.seal(world).is_under_way() {
+            // Too many stayed away; they are back.
             *world = explorer.take(world, nodes, Step::Seal(0))?;
         }
         if *world == before {

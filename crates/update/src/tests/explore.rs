@@ -29,6 +29,7 @@ pub(super) struct Budget {
     pub(super) give_ups: u8,
     pub(super) damages: u8,
     pub(super) coordinator_restarts: u8,
+    pub(super) absences: u8,
     pub(super) reads: u8,
     pub(super) forgets: u8,
     /// Requests for updates whose client was told an end already.
@@ -177,7 +178,7 @@ impl<'a> Explorer<'a> {
         if let Some(facts) = self.facts.get(&number) {
             return facts.clone();
         }
-        let facts = Arc::new(Facts::of(self.node(world, at), self.setup));
+        let facts = Arc::new(Facts::of(self.node(world, at), self.setup, at));
         self.facts.insert(number, facts.clone());
         facts
     }
@@ -247,7 +248,7 @@ impl<'a> Explorer<'a> {
             self.take_one(&mut next, at, step)?;
         }
         // Leases only matter to reads.
-        if matches!(step, Step::Seal(_)) && self.setup.budget.reads == 0 {
+        if matches!(step, Step::Seal(_) | Step::Absent(_)) && self.setup.budget.reads == 0 {
             (0..at).try_for_each(|node| self.take_one(&mut next, at, Step::LeaseEnded(node as u8)))?;
         }
         if next.left.crashes == 0 {
@@ -291,6 +292,7 @@ impl<'a> Explorer<'a> {
             Step::DeliverDamaged(_) => world.left.damages -= 1,
             Step::Seal(_) => world.left.seals = world.left.seals.saturating_sub(1),
             Step::GiveUp(_) => world.left.give_ups -= 1,
+            Step::Absent(_) => world.left.absences -= 1,
             Step::CoordinatorRestarts => world.left.coordinator_restarts -= 1,
             Step::Forget => world.left.forgets -= 1,
             Step::Read => {
@@ -305,6 +307,12 @@ impl<'a> Explorer<'a> {
         world.locals[at] = done.after;
         for message in &done.sent {
             world.sent = self.set_with(world.sent, *message);
+        }
+        // A node may lose what it forgot, and remember the outcome again. But nothing ends after its client was told that it will not run.
+        let ended = self.setup.updates_told(done.told & !world.told, COMMITTED | ABORTED);
+        let first = ended & !self.setup.updates_told(world.told, COMMITTED | ABORTED);
+        if first & self.setup.updates_told(world.told, EXPIRED) != 0 {
+            return Err(format!("an update runs that its client was told to be expired ({ended:b})"));
         }
         world.told |= done.told;
         for served in &done.served {
@@ -391,6 +399,9 @@ impl<'a> Explorer<'a> {
             steps.extend((world.left.seals > 0 && can_rebuild).then_some((at, Step::Seal(*absent))));
         }
         steps.extend((seal.is_under_way() && world.left.coordinator_restarts > 0).then_some((at, Step::CoordinatorRestarts)));
+        if seal.is_under_way() && world.left.absences > 0 {
+            steps.extend((0..at).map(|node| (at, Step::Absent(node as u8))));
+        }
         if seal.is_under_way() && setup.budget.reads > 0 {
             let has_ended = |node: &usize| !self.node(world, *node).has_lease;
             steps.extend((0..at).filter(has_ended).map(|node| (at, Step::LeaseEnded(node as u8))));

@@ -44,6 +44,8 @@ pub(super) enum Step {
     /// The coordinator begins a seal without the blocks of this set of nodes.
     Seal(u8),
     LeaseEnded(u8),
+    /// Another node stays away while the coordinator waits for it.
+    Absent(u8),
     CoordinatorRestarts,
     /// Clients whose updates' leader is fenced ask the coordinator.
     ClientsAsk,
@@ -136,7 +138,7 @@ impl Node {
                 Event::Read { read: self.reads, span: setup.all(), has_lease: self.has_lease }
             }
             Step::Forget => Event::Forget,
-            Step::Seal(_) | Step::LeaseEnded(_) | Step::CoordinatorRestarts | Step::ClientsAsk => {
+            Step::Seal(_) | Step::LeaseEnded(_) | Step::Absent(_) | Step::CoordinatorRestarts | Step::ClientsAsk => {
                 unreachable!("a step of the coordinator")
             }
         };
@@ -210,13 +212,50 @@ impl Node {
 
     /// The updates in any page, where each is seen in all pages of its range or in none. The model reads whole blocks.
     fn read(&self, setup: &Setup, read: &ReadAt) -> Page {
+        self.overlaid(setup, read).iter().fold(0, |all, page| all | page)
+    }
+
+    /// The pages with the deltas of the journal added or taken out.
+    fn overlaid(&self, setup: &Setup, read: &ReadAt) -> Vec<Page> {
         let mut pages = self.pages.clone();
         for delta in read.added.iter().chain(&read.removed) {
             let span = setup.span(delta.id, delta.stream);
             (span.start..span.end).for_each(|page| pages[page as usize] ^= self.bits(setup, *delta));
         }
-        pages.iter().fold(0, |all, page| all | page)
+        pages
     }
+
+    /// What the block serves of each stream, at each number at which it serves it.
+    fn versions(&self, setup: &Setup, at: usize) -> Vec<Version> {
+        let streams: Vec<u8> = (0..setup.k).filter(|stream| at >= usize::from(setup.k) || usize::from(*stream) == at).collect();
+        let count = (VERSIONS_MAX + 1).pow(streams.len() as u32);
+        let mut versions = Vec::new();
+        for number in 0..count {
+            let digit = |place: usize| number / (VERSIONS_MAX + 1).pow(place as u32) % (VERSIONS_MAX + 1);
+            let vector: Vector = streams.iter().enumerate().map(|(place, stream)| (*stream, digit(place))).collect();
+            let Ok(read) = self.block.participant().read_at(setup.all(), &vector) else { continue };
+            let pages = self.overlaid(setup, &read);
+            for (stream, number) in vector {
+                let of_stream = setup.bits_of(stream) | setup.bits_of(stream) << DAMAGE_SHIFT;
+                let pages = pages.iter().map(|page| page & of_stream).collect();
+                versions.push(Version { stream, number, pages });
+            }
+        }
+        versions.sort_unstable();
+        versions.dedup();
+        versions
+    }
+}
+
+/// The highest number of a version that is compared.
+const VERSIONS_MAX: u64 = 3;
+
+/// What a block serves of one stream at one number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version {
+    pub(super) stream: u8,
+    pub(super) number: u64,
+    pub(super) pages: Vec<Page>,
 }
 
 fn damaged(message: Message) -> Message {
@@ -240,6 +279,7 @@ fn step_coordinator(seal: &mut Seal, setup: &Setup, step: Step, message: Option<
                 (0..setup.nodes()).filter(|at| absent >> at & 1 == 1).map(|at| setup.block(at)).collect();
             seal::Event::Begin { absent }
         }
+        Step::Absent(at) => seal::Event::Absent(setup.block(at.into())),
         Step::LeaseEnded(at) => seal::Event::LeaseEnded(setup.block(at.into())),
         Step::ClientsAsk => {
             let is_fenced = |update: &usize| !seal.stripe().sealed.members.contains(&setup.block(setup.leader_of(*update)));
@@ -295,13 +335,15 @@ pub(super) struct Facts {
     pub(super) undecided: u32,
     pub(super) committed: u32,
     pub(super) aborted: u32,
+    pub(super) versions: Vec<Version>,
 }
 
 impl Facts {
-    pub(super) fn of(node: &Node, setup: &Setup) -> Self {
+    pub(super) fn of(node: &Node, setup: &Setup, at: usize) -> Self {
         let participant = node.block.participant();
         let mut facts = Self {
             is_fenced: participant.is_fenced(),
+            versions: if setup.applies { node.versions(setup, at) } else { Vec::new() },
             is_active: node.block.leader().is_some_and(crate::leader::Leader::is_active),
             is_idle: node.block.leader().is_none_or(crate::leader::Leader::is_idle),
             ..Self::default()

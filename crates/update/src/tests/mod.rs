@@ -50,7 +50,16 @@ impl Setup {
 
     fn config(&self, at: usize) -> Config {
         let records_max = if self.records_max == 0 { 8 } else { self.records_max };
-        Config { me: self.block(at), k: self.k, records_max, outcomes_max: 8, updates_max: 4, waiting_max: 4, reads_max: 2 }
+        Config {
+            me: self.block(at),
+            k: self.k,
+            records_max,
+            outcomes_max: 8,
+            updates_max: 4,
+            lag_max: 8,
+            waiting_max: 4,
+            reads_max: 2,
+        }
     }
 
     fn seal(&self) -> Seal {
@@ -81,6 +90,11 @@ impl Setup {
     /// The bit of an update's delta for a stream, in the pages that contain it.
     fn bit(&self, id: UpdateId, stream: u8) -> u32 {
         1 << (self.update_of(id) * usize::from(self.k) + usize::from(stream))
+    }
+
+    /// The bits of a stream, of all updates.
+    fn bits_of(&self, stream: u8) -> u32 {
+        (0..self.updates.len()).fold(0, |bits, update| bits | 1 << (update * usize::from(self.k) + usize::from(stream)))
     }
 
     fn crc(&self, id: UpdateId, stream: u8) -> Option<u32> {

@@ -56,6 +56,12 @@ impl Setup {
         self
     }
 
+    /// Another node stays away during a seal.
+    fn another_absent(mut self) -> Self {
+        self.budget.absences = 1;
+        self
+    }
+
     fn parities(mut self, m: u8) -> Self {
         self.m = m;
         self
@@ -104,6 +110,7 @@ pub(super) fn small() -> Vec<(&'static str, Setup, usize)> {
         ("an update, a give-up, a crash", one().gives_up().crashes(1, ANY), 1),
         ("an update, a give-up, a crash of the leader, a seal", one().gives_up().crashes(1, 1).seals(1, &[2]), 20),
         ("an update, a give-up, two seals", one().gives_up().seals(2, &[1, 4]), 20),
+        ("an update, a seal, another absent node", one().seals(1, &[0, 4]).another_absent(), 20),
         ("an update, a damaged delta, a crash", one().damages().crashes(1, 1), 1),
         ("an update that is applied and forgotten, a crash", one().parities(1).applies().forgets().crashes(1, ANY), 1),
         ("an update, a read, a seal", one().reads(1).seals(1, &[1]), 10),
@@ -123,7 +130,7 @@ pub(super) fn large() -> Vec<(&'static str, Setup, usize)> {
         ("an update, a give-up, a crash, a seal", one().gives_up().crashes(1, ANY).seals(1, &each), 200),
         ("an update, two crashes, a seal", one().gives_up().crashes(2, ANY).seals(1, &each), 200),
         ("an update, two seals, restarts", one().gives_up().crashes(1, ANY).seals(2, &each).coordinator_restarts(), 200),
-        ("an update on four blocks, two seals", one().parities(3).gives_up().seals(2, &[0, 1, 2, 5, 8]), 200),
+        ("an update on four blocks, two seals", one().parities(3).gives_up().seals(2, &[0, 1, 2, 5, 8]).another_absent(), 200),
         ("reads, a crash, a seal", one().applies().reads(2).crashes(1, ANY).seals(1, &each), 200),
         ("overlapping updates, a crash, a seal", overlapping().parities(2).gives_up().crashes(1, ANY).seals(1, &each), 200),
         (
@@ -162,6 +169,8 @@ pub(super) fn mutations() -> Vec<(Rule, Setup, usize)> {
         (Rule::RangeLocks, overlapping(), 1),
         (Rule::RedoCopies, one().parities(1).applies().crashes(1, ANY), 1),
         (Rule::KnownBeforeUse, one().applies().gives_up(), 1),
+        (Rule::VersionKnown, one().parities(1).applies(), 1),
+        (Rule::VersionKept, one().parities(1).applies(), 1),
         (Rule::RepeatedId, one(), 1),
         (Rule::Expired, one().parities(1).applies().forgets(), 1),
         (Rule::ConfirmTerm, one().reads(1).seals(1, &[1]), 1),
