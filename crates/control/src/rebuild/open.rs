@@ -19,12 +19,16 @@ impl Request {
             return None;
         }
         let stripe = self.serving(view, &BTreeSet::new());
-        let Readable { good, .. } = planning::readable(&stripe, view);
+        let Readable { good, suspect, .. } = planning::readable(&stripe, view);
+        let (trusted, needed) = (good.len(), stripe.dimension());
         let mut nodes = BTreeSet::new();
         let mut available: Vec<(u8, NodeId)> = Vec::with_capacity(good.len());
-        for index in good.into_iter().filter(|index| self.is_usable(&stripe, *index)) {
+        for (at, index) in good.into_iter().chain(suspect).enumerate().filter(|(_, index)| self.is_usable(&stripe, *index)) {
+            // Doubtful blocks and nodes help only if there is no alternative.
+            if at >= trusted && available.len() >= needed {
+                break;
+            }
             let node = stripe.home_of(index)?.node;
-            // Doubtful blocks and nodes help only if there is no alternative, which the rebuild finds out.
             if stripe.corrupt_bytes(index).is_empty() && !self.avoid.contains(&node) && nodes.insert(node) {
                 available.push((index, node));
             }
@@ -125,9 +129,11 @@ mod tests {
         let mut suspect = view(9, &[1]);
         suspect.nodes.get_mut(&NodeId(4)).unwrap().suspect_for = Duration::from_secs(1);
         (request.failure_domain, request.to) = (FailureDomain::Rack, Destination::Anywhere);
+        let helpers = |open: &Open| open.available.iter().map(|(index, _)| *index).collect::<Vec<_>>();
+        assert_eq!(helpers(&request.open(&suspect, &known()).unwrap()), [1, 2, 4, 5]);
         request.avoid = [NodeId(5)].into();
         let open = request.open(&suspect, &known()).unwrap();
-        assert_eq!(open.available.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2, 5]);
+        assert_eq!(helpers(&open), [1, 2, 3, 5], "without the suspect node, too few are left");
         assert_eq!((open.rack_max, open.named), (Some(2), false));
         let two = super::super::tests::request(&[0, 1]).open(&view(9, &[1, 2]), &known()).unwrap();
         assert_eq!(two.lost, [0, 1]);
