@@ -69,7 +69,7 @@ pub enum NotRun {
     Invalid,
 }
 
-/// What a client is told.
+/// The outcome of an update, as its client receives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Told {
     /// The update is durable.

@@ -10,8 +10,8 @@
 //! seal is under way it says nothing: the seal decides.
 //!
 //! Invariants:
-//! - An update is acknowledged when all its participants hold it durably, and they hold the same. A client is told of an abort when all of
-//!   them refuse it durably, or a seal has decided.
+//! - The leader acknowledges an update when all participants hold the same delta durably. It reports an abort to the client when all
+//!   participants refuse the update durably, or a seal has decided.
 //! - The lock of an update is released when its outcome is final, and only then the watermark passes it.
 
 mod recovery;
@@ -254,8 +254,8 @@ impl Leader {
         if is_equal { self.committed(&record, participant) } else { self.abort(record, participant) }
     }
 
-    /// An update is committed: its client is told, and the nodes of other data blocks, which hold locks for it. Parities learn it from
-    /// the watermark.
+    /// An update is committed. The leader reports that to the client and to the nodes of other data blocks, which hold locks for it. Parity
+    /// nodes learn it from the watermark.
     fn committed(&mut self, record: &Arc<Record>, participant: &Participant) {
         self.updates.remove(&record.id);
         self.locks.release(record.id);
@@ -286,8 +286,8 @@ impl Leader {
         }
     }
 
-    /// From now on, the update can only be aborted by this node. Whoever holds it already may have been heard by a seal, so the client is
-    /// told later.
+    /// From now on, this leader can only abort the update. It reports the abort to the client later: a seal may already have heard from a
+    /// participant that holds the update.
     fn abort(&mut self, record: Arc<Record>, participant: &Participant) {
         let id = record.id;
         let Some(update) = self.updates.get_mut(&id) else { return };

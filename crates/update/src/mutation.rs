@@ -13,7 +13,7 @@ pub(crate) enum Rule {
     EqualDeltas,
     /// Nodes answer once their journal is durable.
     DurableFirst,
-    /// A client is told of an abort when every participant refuses.
+    /// A leader reports an abort to the client when every participant refuses the update.
     AllRefuse,
     /// What a participant refuses counts as not held.
     RefusedIsMissing,

@@ -1,7 +1,7 @@
 //! A participant: what the node of one block does with the updates of its stripe, data block or parity block alike.
 //!
-//! Everything that the protocol relies on is in the journal before it is said: answers wait until the entries before them are durable.
-//! Entries become durable in batches.
+//! A node writes its state to the journal before it sends an answer: the answer waits until all earlier entries are durable. Entries become
+//! durable in batches.
 //!
 //! Invariants:
 //! - A record is held or refused once and for all: a refusal excludes holding it, and only an outcome changes what is held.
@@ -145,7 +145,8 @@ impl Participant {
         self.memory.is_expired(id, now_ms)
     }
 
-    /// Whether a restart would know all floors. Before that, nobody is told that an id has expired: it could run after the restart.
+    /// Whether the floors of all sessions are durable. Until then the node does not answer that an id has expired, because the id could run
+    /// after a restart.
     pub(crate) fn are_floors_durable(&self) -> bool {
         self.unsynced_floors == 0 || dropped(Rule::DurableFirst)
     }

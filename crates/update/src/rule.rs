@@ -24,8 +24,8 @@ pub fn decide(record: &Record, reports: &BTreeMap<BlockId, Report>) -> Outcome {
     if !dropped(Rule::RefusedIsMissing) && (claims().any(|claim| *claim == Claim::Refused) || reports.values().any(refused)) {
         return Outcome::Aborted;
     }
-    // The watermark passes an aborted update when every participant has refused it. Somebody holds this one, so it was committed, and
-    // those that do not name it have trimmed it.
+    // The watermark passes an aborted update only after every participant has refused it. A participant holds this update, so it was
+    // committed, and the participants that do not report it have trimmed it.
     let lead = record.lead();
     let is_below = |report: &Report| report.watermarks.get(&lead.stream).is_some_and(|number| lead.number <= *number);
     if !dropped(Rule::BelowWatermark) && reports.values().any(is_below) {

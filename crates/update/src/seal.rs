@@ -252,7 +252,7 @@ impl Seal {
         sealed
     }
 
-    /// What a client is told whose update's leader is fenced: `None` if no block that remains has heard of it.
+    /// The outcome of an update whose leader is fenced, for its client. `None` if no remaining block knows the update.
     pub fn outcome(&self, id: UpdateId) -> Option<Outcome> {
         self.stripe.sealed.outcomes.get(&id).copied()
     }

@@ -143,7 +143,7 @@ impl Queue {
         self.works(self.left(tally, scope) > 0, now);
     }
 
-    /// Whether there is work that does not wait. Progress counts from when there was work again, whoever saw it first.
+    /// Records whether any stripe can be worked on now. Progress starts anew with the first such stripe after a time without any.
     fn works(&mut self, working: bool, now: Time) {
         if working && !self.working {
             self.progress = Progress { begun: Some(now), ..Progress::default() };
