@@ -31,6 +31,7 @@ pub(crate) async fn remove_node(shared: &Shared, asked: &v1::RemoveNodeRequest) 
 
 /// Forgets a disk.
 pub(crate) async fn forget_disk(shared: &Shared, asked: &v1::ForgetDiskRequest) -> Result<v1::DepartureReply> {
+    let _recording = shared.members.recording.lock().await;
     let status = status_of(shared, NodeId(asked.node))?;
     let record = disk_of(&status, &asked.disk)?;
     let reply = forget(shared, &status, record).await?;
@@ -38,10 +39,16 @@ pub(crate) async fn forget_disk(shared: &Shared, asked: &v1::ForgetDiskRequest) 
     Ok(reply)
 }
 
-/// Forgets the disks that were drained for good and are no longer there.
+/// Forgets the disks that were drained for good and are no longer there. Returns the first error, after it has tried all.
 pub(crate) async fn forget_retired(shared: &Shared) -> Result<()> {
+    let mut failed = Ok(());
     for status in shared.members.statuses() {
         for record in status.record.disks.iter().filter(|disk| departures::is_over(&status, disk)) {
+            // Someone may have ended the drain, or the agent registers the disk again.
+            let _recording = shared.members.recording.lock().await;
+            let Some(status) = shared.members.status(status.record.id) else { continue };
+            let now = status.record.disks.iter().find(|disk| disk.number == record.number);
+            let Some(record) = now.filter(|disk| departures::is_over(&status, disk)) else { continue };
             match forget(shared, &status, record).await {
                 Ok(reply) => {
                     tracing::info!(node = %reply.name, path = %record.path, "a disk that was drained for good is forgotten")
@@ -50,14 +57,14 @@ pub(crate) async fn forget_retired(shared: &Shared) -> Result<()> {
                 Err(error) if matches!(error.reaction, Reaction::InvalidInput | Reaction::Retry | Reaction::Replan) => {
                     tracing::debug!(node = %status.record.name, path = %record.path, %error, "a disk cannot be forgotten yet");
                 }
-                Err(error) => return Err(error),
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
     }
-    Ok(())
+    failed
 }
 
-/// Forgets a disk, if nothing needs it.
+/// Forgets a disk, if nothing needs it. Meanwhile, no registration may bring back its record, so the caller holds `recording`.
 async fn forget(shared: &Shared, status: &MemberStatus, record: &DiskRecord) -> Result<v1::DepartureReply> {
     let (node, name) = (status.record.id, status.record.name.to_string());
     let home = Home { node, disk: record.number };
@@ -82,6 +89,10 @@ async fn remove(shared: &Shared, leaver: Leaver) -> Result<u64> {
             Leaver::Node(node) => shared.meta.remove_node(shared.epoch, node, shared.now_ms(), GARBAGE_PER_STEP).await,
             Leaver::Disk(home) => shared.meta.forget_disk(shared.epoch, home, GARBAGE_PER_STEP).await,
         };
+        // The metadata may have forgotten a disk although the call failed.
+        if let (Leaver::Disk(_), Err(MetaError::NotFound(_))) = (leaver, &step) {
+            return Ok(garbage_blocks);
+        }
         let step = meta(shared, step)?;
         garbage_blocks += step.garbage_blocks;
         if step.complete {

@@ -169,7 +169,8 @@ impl Request {
         let condition = || Condition::of(&self.stripe, blocks, &self.code, view, &mut FurtherLosses::default());
         match self.needed {
             Needed::Always | Needed::WhileLost => false,
-            Needed::WhileLeaving => !blocks.is_whole() && !condition().only_moves(),
+            // Whether any can be rebuilt takes long to find out for some codes.
+            Needed::WhileLeaving => !blocks.is_whole() && (blocks.away + blocks.coming > 0 || !condition().only_moves()),
             Needed::ToSpread => !blocks.is_whole(),
         }
     }

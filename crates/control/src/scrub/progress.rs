@@ -109,10 +109,12 @@ impl Progress {
         self.record = ScrubRecord { began_ms: now_ms.max(1), last: self.record.last.take(), ..ScrubRecord::default() };
     }
 
-    /// Whether the pass is over, once all stripes have had their turn: those that cannot be checked are tried until the period ends.
+    /// Whether the pass is over, once all stripes have had their turn: those that cannot be checked are tried until the period ends. A pass that
+    /// began in the future, by a clock that was set back since, is late.
     pub fn may_end(&self, period_ms: u64, now_ms: u64) -> bool {
-        let is_late = now_ms >= self.record.began_ms.saturating_add(period_ms);
-        self.record.began_ms > 0 && !self.is_under_way() && (self.record.again.is_empty() || is_late)
+        let began_ms = self.record.began_ms;
+        let is_late = now_ms < began_ms || now_ms >= began_ms.saturating_add(period_ms);
+        began_ms > 0 && !self.is_under_way() && (self.record.again.is_empty() || is_late)
     }
 
     /// The pass ends.

@@ -316,6 +316,7 @@ fn a_pass_ends_when_all_is_checked_or_the_period_is_over_and_the_next_keeps_the_
     assert!(!progress.may_end(period, 9000), "a stripe is being checked");
     progress.ended(&ticket, StripeId(1), &outcome(again(), &[1]));
     assert!(!progress.may_end(period, 5999) && progress.may_end(period, 6000), "it may still be checked");
+    assert!(progress.may_end(period, 4999), "the clock was set back to before the pass began");
     progress.repeated(StripeId(1), &outcome(End::Checked, &[]));
     assert!(progress.may_end(period, 5100));
     progress.end_pass(5100);
