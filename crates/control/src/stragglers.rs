@@ -24,9 +24,16 @@ pub struct Stragglers(BTreeMap<NodeId, ReadRate>);
 
 #[derive(Debug, Clone, Copy)]
 struct ReadRate {
-    /// Infinite for a node that has delayed no other.
-    bytes_per_s: f64,
+    /// In its last task and, if there was one, in the task before. Infinite for a node that has delayed no other.
+    bytes_per_s: [f64; 2],
     at: Time,
+}
+
+impl ReadRate {
+    /// One slow task makes no straggler: the disk may have been busy with something else for a moment.
+    fn better(&self) -> f64 {
+        self.bytes_per_s[0].max(self.bytes_per_s[1])
+    }
 }
 
 impl Stragglers {
@@ -40,7 +47,8 @@ impl Stragglers {
         let own_us = told.stages.iter().map(|stage| stage.read_us.saturating_add(stage.combine_us)).max().unwrap_or(0);
         let own = Duration::from_micros(own_us);
         let bytes_per_s = if own < HELD_UP_MIN { f64::INFINITY } else { read as f64 / own.as_secs_f64() };
-        self.0.insert(node, ReadRate { bytes_per_s, at: now });
+        let before = self.0.get(&node).filter(|rate| now - rate.at <= KNOWN_FOR).map_or(bytes_per_s, |rate| rate.bytes_per_s[0]);
+        self.0.insert(node, ReadRate { bytes_per_s: [bytes_per_s, before], at: now });
     }
 
     /// Forgets a node that returned, possibly with another disk.
@@ -51,7 +59,7 @@ impl Stragglers {
     /// The recent stragglers and their rates, bytes a second.
     pub fn stragglers(&self, now: Time) -> BTreeMap<NodeId, f64> {
         let fresh = self.0.iter().filter(|(_, rate)| now - rate.at <= KNOWN_FOR);
-        among(fresh.map(|(node, rate)| (*node, rate.bytes_per_s)).collect())
+        among(fresh.map(|(node, rate)| (*node, rate.better())).collect())
     }
 }
 
@@ -106,5 +114,9 @@ mod tests {
         assert_eq!(rates.stragglers(now), slow);
         done(&mut rates, &[2], 6, now);
         assert_eq!(rates.stragglers(now), BTreeMap::new(), "the node is fast again");
+        done(&mut rates, &[2], 500, now);
+        assert_eq!(rates.stragglers(now), BTreeMap::new(), "one slow task may be an accident");
+        done(&mut rates, &[2], 500, now);
+        assert_eq!(rates.stragglers(now), slow, "two in a row are none");
     }
 }

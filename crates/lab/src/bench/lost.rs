@@ -120,6 +120,21 @@ impl LostNodes {
         self.held.len()
     }
 
+    /// Likewise.
+    pub(crate) fn held(&self) -> &[Held] {
+        &self.held
+    }
+
+    /// Their bytes.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.blocks() as u64 * self.block_len
+    }
+
+    /// The stored objects.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.objects.iter().map(|(key, _)| key.clone()).collect()
+    }
+
     /// How many stripes lose one block, two, and so on.
     pub(crate) fn stripes(&self) -> Vec<usize> {
         let lost = |blocks: &[(u8, NodeId)]| blocks.iter().filter(|(_, node)| self.is_lost(*node)).count();
@@ -271,7 +286,7 @@ impl LostNodes {
     }
 
     /// Begins or ends the drain of the nodes.
-    async fn drain(&self, session: &Session, on: bool) -> Result<()> {
+    pub(crate) async fn drain(&self, session: &Session, on: bool) -> Result<()> {
         for (node, _) in &self.nodes {
             session.client.drain(*node, "", Some(on), false).await?;
         }
@@ -280,7 +295,7 @@ impl LostNodes {
 
     /// Lets the cluster rebuild or move the blocks. Returns the seconds from the first rebuild or move under way until all blocks are elsewhere
     /// and recorded, and how idle the processors were.
-    async fn heal(&self, session: &Session) -> Result<(f64, f64)> {
+    pub(crate) async fn heal(&self, session: &Session) -> Result<(f64, f64)> {
         let blocks = self.blocks() as u64;
         let mut counted = Counted { last: done(&session.client.health().await?).blocks, rebuilt: 0 };
         match self.leaves {

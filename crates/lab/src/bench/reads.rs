@@ -1,10 +1,16 @@
-//! Measures foreground reads beside the repair of a node: some readers get small ranges of random objects, one after another each, while
-//! nothing else runs, while a node is rebuilt under a limit, and while it is rebuilt without one.
+//! Measures foreground reads beside the repair or the drain of a node: some readers get small ranges of random objects, one after another
+//! each, while nothing else runs, while a node is rebuilt or drained under a limit, and while it is so without one.
 //!
-//! The repaired node stays up, so that no read has to rebuild a block: what differs is only the traffic of the repair. A repair is
+//! The node stays up, so that no read has to rebuild a block: what differs is only the traffic of the repair or the drain. It is
 //! repeated until there are enough reads beside it. Copying the blocks back in between does not count.
 
-use super::{IdleMeter, node::LostNode, percentile, repair::Subject};
+use super::{
+    IdleMeter,
+    lost::LostNodes,
+    node::{LostNode, bring_back},
+    percentile,
+    repair::Subject,
+};
 use crate::testbed::Testbed;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
@@ -24,8 +30,8 @@ use weft_types::{Error, Result};
 pub(crate) const READERS: usize = 4;
 /// The limit of a limited repair, percent of each link's measured rate.
 pub(crate) const PERCENT: u32 = 50;
-/// More repairs than this for the reads of one phase mean that something is wrong.
-const REPAIRS_MAX: usize = 100;
+/// More repairs or drains than this for the reads of one phase mean that something is wrong.
+const REPEATS_MAX: usize = 100;
 
 /// The workload.
 #[derive(Debug, Clone, Copy)]
@@ -47,24 +53,40 @@ pub(crate) enum Beside {
     Nothing,
     LimitedRepair,
     Repair,
+    LimitedDrain,
+    Drain,
+}
+
+/// The node whose blocks are rebuilt or moved beside the reads.
+#[derive(Debug)]
+pub(crate) enum Moved {
+    Repaired(LostNode),
+    Drained(LostNodes),
 }
 
 /// The reads of one phase of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) latencies: Vec<Duration>,
-    /// The time of the repairs beside them, and the bytes that these rebuilt.
+    /// The time of the repairs or drains beside them, and the bytes of the blocks that these rebuilt or moved.
     pub(crate) repair_s: f64,
     pub(crate) rebuilt_bytes: u64,
     pub(crate) cpu_idle: f64,
 }
 
 impl Beside {
+    /// Those with a repair, in the order in which a run measures them.
+    const REPAIRS: [Self; 3] = [Self::Nothing, Self::LimitedRepair, Self::Repair];
+    /// Likewise with a drain.
+    const DRAINS: [Self; 3] = [Self::Nothing, Self::LimitedDrain, Self::Drain];
+
     /// In the order in which a run measures them.
-    pub(crate) const ALL: [Self; 3] = [Self::Nothing, Self::LimitedRepair, Self::Repair];
+    pub(crate) fn of(is_drain: bool) -> [Self; 3] {
+        if is_drain { Self::DRAINS } else { Self::REPAIRS }
+    }
 
     fn limit(self) -> RepairLimit {
-        let percent = (self == Self::LimitedRepair).then_some(PERCENT);
+        let percent = matches!(self, Self::LimitedRepair | Self::LimitedDrain).then_some(PERCENT);
         RepairLimit { percent, ..RepairLimit::default() }
     }
 }
@@ -75,6 +97,60 @@ impl std::fmt::Display for Beside {
             Self::Nothing => f.pad("nothing"),
             Self::LimitedRepair => f.pad(&format!("repair at {PERCENT} %")),
             Self::Repair => f.pad("repair, no limit"),
+            Self::LimitedDrain => f.pad(&format!("drain at {PERCENT} %")),
+            Self::Drain => f.pad("drain, no limit"),
+        }
+    }
+}
+
+impl Moved {
+    pub(crate) fn is_drain(&self) -> bool {
+        matches!(self, Self::Drained(_))
+    }
+
+    /// The stored objects.
+    fn keys(&self) -> Vec<String> {
+        match self {
+            Self::Repaired(node) => node.keys(),
+            Self::Drained(nodes) => nodes.keys(),
+        }
+    }
+
+    /// The bytes of the node's blocks.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Repaired(node) => node.rebuilt_bytes(),
+            Self::Drained(nodes) => nodes.moved_bytes(),
+        }
+    }
+
+    /// Rebuilds or moves all blocks of the node as the cluster chooses; returns the seconds.
+    async fn run(&self, session: &Session) -> Result<f64> {
+        match self {
+            Self::Repaired(node) => {
+                let options = RepairNodeOptions { force: true, ..RepairNodeOptions::default() };
+                node.recover(session, &options).await
+            }
+            Self::Drained(nodes) => Ok(nodes.heal(session).await?.0),
+        }
+    }
+
+    /// Brings the blocks back to the node.
+    async fn undo(&self, session: &Session, testbed: &mut Testbed) -> Result<()> {
+        match self {
+            Self::Repaired(node) => node.bring_back(session, testbed).await.map(|_| ()),
+            Self::Drained(nodes) => {
+                nodes.drain(session, false).await?;
+                bring_back(session, testbed, nodes.held()).await.map(|_| ())
+            }
+        }
+    }
+
+    /// Removes the stored objects.
+    pub(crate) async fn remove(self, session: &Session) -> Result<()> {
+        match self {
+            Self::Repaired(node) => node.remove(session).await,
+            Self::Drained(nodes) => nodes.remove(session).await,
         }
     }
 }
@@ -92,19 +168,19 @@ impl Seen {
 pub(crate) async fn measure(
     session: &Session,
     testbed: &mut Testbed,
-    node: &LostNode,
+    node: &Moved,
     work: Work,
     says: &dyn Fn(usize, Beside),
 ) -> Result<Vec<[Seen; 3]>> {
     let mut bench = Bench { session, node, readers: Readers::new(session, node, work) };
-    // Warm-up: the first reads and the first repair open connections and are not counted.
+    // Warm-up: the first reads and the first repair or drain open connections and are not counted.
     bench.readers.read(work.reads.min(READERS * 4), None).await?;
-    repair(session, node).await?;
-    node.bring_back(session, testbed).await?;
+    node.run(session).await?;
+    node.undo(session, testbed).await?;
     let mut runs = Vec::with_capacity(work.runs);
     for run in 0..work.runs {
         let mut seen: [Seen; 3] = Default::default();
-        for (beside, seen) in Beside::ALL.into_iter().zip(&mut seen) {
+        for (beside, seen) in Beside::of(node.is_drain()).into_iter().zip(&mut seen) {
             says(run, beside);
             *seen = bench.phase(testbed, beside, work.reads).await?;
         }
@@ -115,7 +191,7 @@ pub(crate) async fn measure(
 
 struct Bench<'a> {
     session: &'a Session,
-    node: &'a LostNode,
+    node: &'a Moved,
     readers: Readers,
 }
 
@@ -126,30 +202,31 @@ impl Bench<'_> {
             let latencies = self.readers.read(reads, None).await?;
             return Ok(Seen { latencies, cpu_idle: idle.share(), ..Seen::default() });
         }
-        let (mut seen, mut repairs) = (Seen::default(), 0);
+        let (mut seen, mut repeats) = (Seen::default(), 0);
         while seen.latencies.len() < reads {
-            if repairs == REPAIRS_MAX {
+            if repeats == REPEATS_MAX {
                 let done = seen.latencies.len();
-                return Err(Error::fatal(format!("{REPAIRS_MAX} repairs took no longer than {done} reads: use more --blocks")));
+                let what = if self.node.is_drain() { "drains" } else { "repairs" };
+                return Err(Error::fatal(format!("{REPEATS_MAX} {what} took no longer than {done} reads: use more --blocks")));
             }
-            repairs += 1;
+            repeats += 1;
             self.limit(beside.limit()).await?;
             let (idle, is_over) = (IdleMeter::begin(), Arc::new(AtomicBool::new(false)));
-            let repair = async {
-                let repaired = repair(self.session, self.node).await;
+            let moving = async {
+                let moved = self.node.run(self.session).await;
                 is_over.store(true, Relaxed);
-                repaired
+                moved
             };
-            let (repaired, latencies) = tokio::join!(repair, self.readers.read(usize::MAX, Some(&is_over)));
+            let (moved, latencies) = tokio::join!(moving, self.readers.read(usize::MAX, Some(&is_over)));
             seen.cpu_idle += idle.share();
-            seen.repair_s += repaired?;
-            seen.rebuilt_bytes += self.node.rebuilt_bytes();
+            seen.repair_s += moved?;
+            seen.rebuilt_bytes += self.node.bytes();
             seen.latencies.extend(latencies?);
             // Copies obey the limit, too.
             self.limit(RepairLimit::default()).await?;
-            self.node.bring_back(self.session, testbed).await?;
+            self.node.undo(self.session, testbed).await?;
         }
-        seen.cpu_idle /= f64::from(u32::try_from(repairs).unwrap_or(u32::MAX));
+        seen.cpu_idle /= f64::from(u32::try_from(repeats).unwrap_or(u32::MAX));
         Ok(seen)
     }
 
@@ -163,12 +240,6 @@ impl Bench<'_> {
     }
 }
 
-/// Rebuilds all blocks of the node as the cluster chooses; returns the seconds.
-async fn repair(session: &Session, node: &LostNode) -> Result<f64> {
-    let options = RepairNodeOptions { force: true, ..RepairNodeOptions::default() };
-    node.recover(session, &options).await
-}
-
 /// The readers, which share the client's connections.
 struct Readers {
     client: Client,
@@ -178,7 +249,7 @@ struct Readers {
 }
 
 impl Readers {
-    fn new(session: &Session, node: &LostNode, work: Work) -> Self {
+    fn new(session: &Session, node: &Moved, work: Work) -> Self {
         let (client, keys) = (session.client.clone(), node.keys().into());
         Self { client, keys, work, random: StdRng::seed_from_u64(work.seed) }
     }

@@ -48,7 +48,7 @@ const SCHEMES: [&str; 2] = ["conventional", "pipeline"];
 ///
 /// With --reads, four readers get ranges of 256 KiB from random objects, each one after another: while nothing else runs, while a node is
 /// repaired at a limit of 50 % of each link's measured rate, and while it is repaired without a limit. The latencies are compared with
-/// those of the idle cluster in the same run. The node stays up, so no read rebuilds a block.
+/// those of the idle cluster in the same run. The node stays up, so no read rebuilds a block. With --drain, it is drained instead.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -60,6 +60,7 @@ EXAMPLE
   sudo weft bench node --lost 3 --scheme auto,pipeline --link 100mbit
   sudo weft bench node --drain --runs 3
   sudo weft bench node --reads --runs 3
+  sudo weft bench node --reads --drain --runs 3
   weft bench node --local --nodes 12 --code 'rs(6,3)' --objects 1000 --json
 
 EXIT CODES
@@ -81,7 +82,7 @@ pub(super) struct BenchNode {
     )]
     lost: u32,
     /// Drain a node while it serves
-    #[arg(long, conflicts_with_all = ["local", "reads", "lost"])]
+    #[arg(long, conflicts_with_all = ["local", "lost"])]
     drain: bool,
     /// Let a cluster on this machine heal itself after the death of an agent
     #[arg(long, conflicts_with_all = ["select", "scheme", "blocks", "slice_size", "requestors"])]
@@ -89,7 +90,7 @@ pub(super) struct BenchNode {
     /// Number of stored objects, with --local
     #[arg(long, default_value_t = 256, value_name = "N", requires = "local")]
     objects: usize,
-    /// Measure reads beside a repair: at least N in each phase of a run
+    /// Measure reads beside a repair or a drain: at least N in each phase of a run
     #[arg(
         long, num_args = 0..=1, default_missing_value = "1000", value_name = "N",
         conflicts_with_all = ["local", "select", "scheme", "slice_size", "requestors"]
@@ -221,8 +222,8 @@ impl BenchNode {
 
     fn beside(self, reads: usize) -> BenchReads {
         let (code, block_size, nodes) = (self.code().to_owned(), self.block_size(), self.nodes());
-        let Self { blocks, runs, links, seed, .. } = self;
-        BenchReads { reads, code, blocks, block_size, nodes, runs, links, seed }
+        let Self { drain: drained, blocks, runs, links, seed, .. } = self;
+        BenchReads { reads, drained, code, blocks, block_size, nodes, runs, links, seed }
     }
 
     fn select(&self) -> Vec<String> {

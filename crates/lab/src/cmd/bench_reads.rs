@@ -1,12 +1,14 @@
-//! `weft bench node --reads`: how long foreground reads take while a node is rebuilt, relative to an idle cluster.
+//! `weft bench node --reads`: how long foreground reads take while a node is rebuilt or drained, relative to an idle cluster.
 
 use super::links::Links;
 use crate::{
     bench::{
-        IDLE_MIN, Machine, Report, median,
+        IDLE_MIN, Machine, Report,
+        lost::{Leaves, LostNodes},
+        median,
         node::{Layout, LostNode},
         place::in_testbed_with,
-        reads::{self, Beside, PERCENT, READERS, Seen, Work},
+        reads::{self, Beside, Moved, PERCENT, READERS, Seen, Work},
         repair::probe,
     },
     reproduce::run::adjust,
@@ -24,6 +26,8 @@ const READ_SIZE: ByteSize = ByteSize(256 << 10);
 #[derive(Debug)]
 pub(super) struct BenchReads {
     pub(super) reads: usize,
+    /// Whether the node is drained instead of rebuilt.
+    pub(super) drained: bool,
     pub(super) code: String,
     pub(super) blocks: usize,
     pub(super) block_size: ByteSize,
@@ -39,6 +43,7 @@ struct Asked {
     read_size: ByteSize,
     readers: usize,
     limit_percent: u32,
+    drained: bool,
     code: String,
     blocks: usize,
     block_size: ByteSize,
@@ -57,7 +62,7 @@ struct Row {
     /// Relative to an idle cluster in the same run.
     p50_over_idle: f64,
     p99_over_idle: f64,
-    /// Rebuilt bytes.
+    /// Rebuilt or moved bytes.
     repair_mib_s: Option<f64>,
     cpu_idle: f64,
     runs: Vec<Run>,
@@ -89,11 +94,12 @@ impl BenchReads {
             let testbed = testbed.ok_or_else(|| Error::invalid("links can be shaped only in a testbed"))?;
             let runs = self.measure(session, testbed, work, output.json).await?;
             let testbed = testbed.settings().clone();
-            let results = rows(&runs);
-            let Self { reads, code, blocks, block_size, runs, seed, .. } = &self;
+            let results = rows(&runs, self.drained);
+            let Self { reads, drained, code, blocks, block_size, runs, seed, .. } = &self;
             let (reads, code, blocks, block_size, runs, seed) = (*reads, code.clone(), *blocks, *block_size, *runs, *seed);
-            let (read_size, readers, limit_percent) = (READ_SIZE, READERS, PERCENT);
-            let settings = Asked { reads, read_size, readers, limit_percent, code, blocks, block_size, runs, seed, testbed };
+            let (read_size, readers, limit_percent, drained) = (READ_SIZE, READERS, PERCENT, *drained);
+            let settings =
+                Asked { reads, read_size, readers, limit_percent, drained, code, blocks, block_size, runs, seed, testbed };
             let busy = results.iter().find(|row| row.cpu_idle < IDLE_MIN);
             let warning = |row: &Row| {
                 let percent = row.cpu_idle * 100.0;
@@ -128,7 +134,10 @@ impl BenchReads {
             eprintln!("storing stripes until a node has {} blocks", self.blocks);
         }
         let layout = Layout { code: &self.code, block_len: self.block_size.0, holders: self.nodes, lost: self.blocks };
-        let node = LostNode::store(session, testbed, layout, self.seed).await?;
+        let node = match self.drained {
+            true => Moved::Drained(LostNodes::store(session, testbed, layout, (1, Leaves::Drained), self.seed).await?),
+            false => Moved::Repaired(LostNode::store(session, testbed, layout, self.seed).await?),
+        };
         // The limit is a share of what was measured.
         probe(session, quiet).await?;
         let says = |run: usize, beside: Beside| {
@@ -143,7 +152,7 @@ impl BenchReads {
 }
 
 /// The medians of the runs, in each of which all kinds are compared with the idle cluster.
-fn rows(runs: &[[Seen; 3]]) -> Vec<Row> {
+fn rows(runs: &[[Seen; 3]], drained: bool) -> Vec<Row> {
     let row = |(at, beside): (usize, Beside)| {
         let runs: Vec<Run> = runs.iter().map(|run| Run::of(&run[at], &run[0])).collect();
         let of = |of: fn(&Run) -> f64| median(&runs.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN);
@@ -159,7 +168,7 @@ fn rows(runs: &[[Seen; 3]]) -> Vec<Row> {
             runs,
         }
     };
-    Beside::ALL.into_iter().enumerate().map(row).collect()
+    Beside::of(drained).into_iter().enumerate().map(row).collect()
 }
 
 impl Run {
@@ -179,7 +188,7 @@ impl Run {
 }
 
 fn text(report: &Report<Asked, Row>) -> String {
-    let Asked { code, blocks, block_size, runs, testbed, read_size, readers, .. } = &report.settings;
+    let Asked { code, blocks, block_size, runs, testbed, read_size, readers, drained, .. } = &report.settings;
     let links = testbed.link.map_or_else(String::new, |link| format!(", links of {link}"));
     let (ms, times) = (|ms: f64| format!("{ms:.1} ms"), |times: f64| format!("{times:.2} x"));
     let row = |row: &Row| {
@@ -194,10 +203,11 @@ fn text(report: &Report<Asked, Row>) -> String {
             format!("{:.0} %", row.cpu_idle * 100.0),
         ]
     };
-    let heading = ["beside", "reads", "p50", "/ idle", "p99", "/ idle", "rebuilt MiB/s", "CPU idle"];
+    let (what, rate) = if *drained { ("drain", "moved MiB/s") } else { ("repair", "rebuilt MiB/s") };
+    let heading = ["beside", "reads", "p50", "/ idle", "p99", "/ idle", rate, "CPU idle"];
     let table = columns(heading, &(1..heading.len()).collect::<Vec<_>>(), report.results.iter().map(row));
     format!(
-        "reads of {read_size} by {readers} readers; repair of {blocks} blocks of {block_size} of {code}{links}; runs: {runs}\n{table}\n{}",
+        "reads of {read_size} by {readers} readers; {what} of {blocks} blocks of {block_size} of {code}{links}; runs: {runs}\n{table}\n{}",
         report.machine
     )
 }
@@ -217,7 +227,7 @@ mod tests {
         };
         // The machine was ten times as slow in the second run.
         let runs = [[seen(1, 0.0), seen(2, 4.0), seen(4, 1.0)], [seen(10, 0.0), seen(20, 8.0), seen(50, 2.0)]];
-        let rows = rows(&runs);
+        let rows = rows(&runs, false);
         let over: Vec<(f64, f64)> = rows.iter().map(|row| (row.p50_over_idle, row.p99_over_idle)).collect();
         assert_eq!(over, [(1.0, 1.0), (2.0, 2.0), (4.5, 4.5)]);
         assert_eq!((rows[1].p50_ms, rows[1].p99_ms, rows[1].reads), (550.0, 1089.0, 200));
