@@ -47,7 +47,7 @@ pub(crate) struct Work {
 pub(crate) struct Healed {
     /// From the death of the agent until the first block was being rebuilt.
     pub(crate) noticed_s: f64,
-    /// From then until every stripe was whole again.
+    /// From then until the last block was recorded. Every stripe was whole then.
     pub(crate) seconds: f64,
     pub(crate) blocks: u64,
     pub(crate) bytes: u64,
@@ -90,8 +90,16 @@ async fn heal(session: &Session, cluster: &LocalCluster, work: &Work, data: &[u8
     until(session, "the cluster rebuilds blocks", |health| healing(health).stripes_under_way > 0 || done(health).blocks > 0)
         .await?;
     let (noticed, idle, moved) = (killed.elapsed(), IdleMeter::begin(), loopback_bytes()?);
-    let healed = until(session, "all stripes are whole again", is_whole).await?;
-    let (all, cpu_idle) = (killed.elapsed(), idle.share());
+    // The cluster counts stripes only now and then, but rebuilt blocks at once.
+    let (mut rebuilt, mut all, mut cpu_idle) = (0, noticed, 0.0);
+    let healed = until(session, "all stripes are whole again", |health| {
+        let blocks = done(health).blocks;
+        if blocks > rebuilt {
+            (rebuilt, all, cpu_idle) = (blocks, killed.elapsed(), idle.share());
+        }
+        is_whole(health)
+    })
+    .await?;
     let (moved_bytes, done) = (loopback_bytes()?.saturating_sub(moved), done(&healed));
     if done.blocks == 0 {
         return Err(Error::fatal("the killed node held no block: store more objects"));

@@ -43,8 +43,9 @@ const SCHEMES: [&str; 2] = ["conventional", "pipeline"];
 /// rebuilt from the rest of their stripes. The bound is that of the same mix. Otherwise as with --lost.
 ///
 /// With --local, a cluster on this machine, without shaped links and without root, heals itself with its default settings: objects of one
-/// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuilt block until every stripe is whole.
-/// It is compared with writing the same bytes to the same disk in synced files. Afterwards all objects are read back and compared.
+/// stripe each are stored, an agent is killed for good, and the time is measured from the first rebuild under way until the last block is
+/// recorded; then every stripe is whole. It is compared with writing the same bytes to the same disk in synced files. Afterwards all
+/// objects are read back and compared.
 ///
 /// With --reads, four readers get ranges of 256 KiB from random objects, each one after another: while nothing else runs, while a node is
 /// repaired at a limit of 50 % of each link's measured rate, and while it is repaired without a limit. The latencies are compared with
