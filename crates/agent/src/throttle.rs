@@ -23,8 +23,8 @@ use weft_types::{ByteSize, ClassLimits, Error, Result, Rows, Span};
 
 /// The burst size. The time that a burst stands for is limited from above and below, because timers are precise to
 /// about 1 ms; unused credit beyond it is lost.
-const CREDIT_BYTES: u64 = 256 << 10;
-const CREDIT_MAX: Duration = Duration::from_millis(100);
+const CREDIT_BYTES: u64 = 64 << 10;
+const CREDIT_MAX: Duration = Duration::from_millis(25);
 const CREDIT_MIN: Duration = Duration::from_millis(5);
 /// The longest wait that is computed at once.
 const FAR: Duration = Duration::from_secs(365 * 86_400);
