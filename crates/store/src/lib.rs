@@ -10,12 +10,14 @@ mod block_store;
 pub mod conformance;
 mod coverage;
 mod fault;
+mod journal;
 mod local;
 mod sidecar;
 
 pub use block_store::{
-    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, QuarantinePlace, Quarantined, Receipt, verify,
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Image, Patch, QuarantinePlace, Quarantined, Receipt, verify,
 };
 pub use fault::{Call, CallKind, Fault, FaultStore};
+pub use journal::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation};
 pub use local::{LocalStore, NewDisk, NoSteps, Recovered, Step, Steps};
 pub use sidecar::{SIDECAR_BYTES_MAX, SIDECAR_VERSION, Sidecar};
