@@ -10,6 +10,7 @@ mod block_store;
 pub mod conformance;
 mod coverage;
 mod fault;
+mod files;
 mod journal;
 mod local;
 mod sidecar;
@@ -18,6 +19,7 @@ pub use block_store::{
     BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Image, Patch, QuarantinePlace, Quarantined, Receipt, verify,
 };
 pub use fault::{Call, CallKind, Fault, FaultStore};
+pub use files::{FileHandle, Files, Open, RealFiles, Space};
 pub use journal::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation};
 pub use local::{LocalStore, NewDisk, NoSteps, Recovered, Step, Steps};
 pub use sidecar::{SIDECAR_BYTES_MAX, SIDECAR_VERSION, Sidecar};
