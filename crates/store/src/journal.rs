@@ -23,6 +23,16 @@
 //!
 //! All calls block.
 
+mod frames;
+mod index;
+mod recovery;
+mod ring;
+mod ring_file;
+mod sectors;
+
+pub use ring::RingJournal;
+pub use ring_file::{NewJournal, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
+
 use std::fmt;
 use std::sync::{
     Arc,
@@ -51,7 +61,8 @@ pub trait Journal: Send + Sync {
 
     /// Appends a record; it is not durable yet. The order of the appends is that of the positions. Without a reservation,
     /// or with one that is used up, it fails with [`Reaction::Retry`](weft_types::Reaction) if only reserved room is left.
-    /// Fails with [`Reaction::InvalidInput`](weft_types::Reaction) beyond [`RECORD_BYTES_MAX`].
+    /// Fails with [`Reaction::InvalidInput`](weft_types::Reaction) if the payload is longer than
+    /// [`RECORD_BYTES_MAX`] or 1/64 of the ring.
     fn append(&self, block: BlockId, bytes: &[u8], room: Option<&mut Reservation>) -> Result<Position>;
 
     /// Returns once this record and all before it are durable. Callers that wait at the same time share one sync of the disk.

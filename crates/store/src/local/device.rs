@@ -83,10 +83,18 @@ impl Device {
             _ if !step.is_final() && too_many_files(error) => Error::retry(what),
             _ => {
                 self.write_errors.fetch_add(1, Relaxed);
-                self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| what.clone());
-                tracing::error!(disk = %self.dir.display(), ?step, %error, "the disk has failed");
+                self.fail(step, &what);
                 Error::fatal(what)
             }
+        }
+    }
+
+    /// Takes no more writes.
+    pub(crate) fn fail(&self, step: Step, why: &str) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.is_none() {
+            *failed = Some(why.to_owned());
+            tracing::error!(disk = %self.dir.display(), ?step, why, "the disk has failed");
         }
     }
 }

@@ -15,6 +15,8 @@ use weft_types::{BlockId, ClusterId, Error, Result};
 const LABEL: &str = "disk";
 const NEW_LABEL: &str = "disk.new";
 const LOCK: &str = "lock";
+const JOURNAL: &str = "journal";
+const DAMAGED_JOURNAL: &str = "journal.damaged";
 const BLOCKS: &str = "blocks";
 const TEMPORARY: &str = "tmp";
 pub(super) const QUARANTINE: &str = "quarantine";
@@ -35,6 +37,8 @@ pub(super) struct Disk {
     file_system: u64,
     /// Holds the lock until the last user of the disk is dropped.
     lock: Box<dyn FileHandle>,
+    /// Whether the label keeps older programs from opening the disk.
+    is_raised: Mutex<bool>,
 }
 
 impl Disk {
@@ -85,10 +89,15 @@ impl Disk {
         }
         lock.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0).map_err(context("cannot write its lock file"))?;
         let (claimed, shards) = (Mutex::default(), Mutex::default());
+        let is_raised = Mutex::new(label.version >= label::UPDATES_VERSION);
         let quarantined = Mutex::new(quarantine::count(&*device.files, &dir.join(QUARANTINE))?);
         let file_system = device.files.file_system(dir).map_err(context("cannot read its file system"))?;
         let device = Arc::new(device);
-        Ok(Self { dir: dir.to_owned(), label, device, claimed, shards, quarantined, file_system, lock })
+        Ok(Self { dir: dir.to_owned(), label, device, claimed, shards, quarantined, file_system, lock, is_raised })
+    }
+
+    pub(super) fn journal_path(&self) -> PathBuf {
+        self.dir.join(JOURNAL)
     }
 
     pub(super) fn blocks_dir(&self) -> PathBuf {
@@ -123,6 +132,27 @@ impl Disk {
 
     pub(super) fn exists(&self, path: &Path) -> Result<bool> {
         self.device.files.exists(path).map_err(|error| cannot_open(path, "cannot look it up", &error))
+    }
+
+    /// Keeps older programs from opening the disk, from now on.
+    pub(super) fn raise_version(&self) -> Result<()> {
+        // Held until the label is durable, so that no other caller relies on one that is not.
+        let mut is_raised = self.is_raised.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_raised {
+            let label = Label { version: label::UPDATES_VERSION, ..self.label };
+            self.step(Step::RaiseVersion, || write_label(&self.device, &self.dir, &label))?;
+            *is_raised = true;
+        }
+        Ok(())
+    }
+
+    /// Gives a damaged journal another name, for a person to look at.
+    pub(super) fn set_journal_aside(&self) -> Result<()> {
+        let aside = self.dir.join(DAMAGED_JOURNAL);
+        self.step(Step::SetJournalAside, || match self.device.files.rename(&self.journal_path(), &aside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => self.device.sync_dir(&self.dir),
+        })
     }
 
     /// Claims a block: until the claim is dropped, no other caller can write, remove or move it.
@@ -239,7 +269,13 @@ fn refuse_foreign(files: &dyn Files, dir: &Path) -> Result<()> {
 
 /// Creates a disk in an empty directory.
 fn format_disk(device: &Device, dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Label> {
-    let label = Label { version: label::VERSION, cluster, disk_id: new.disk_id, created_ms: new.created_ms };
+    let label = Label {
+        version: label::NEW_VERSION,
+        directories: label::NEW_VERSION,
+        cluster,
+        disk_id: new.disk_id,
+        created_ms: new.created_ms,
+    };
     let write = || {
         write_label(device, dir, &label)?;
         device.files.canonicalize(dir)?.parent().map_or(Ok(()), |parent| device.sync_dir(parent))

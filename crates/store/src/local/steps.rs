@@ -45,6 +45,8 @@ pub enum Step {
     WriteJournal,
     /// Syncs the journal.
     SyncJournal,
+    /// Renames a damaged journal.
+    SetJournalAside,
     /// Overwrites pages of a payload.
     PatchPayload,
     /// Overwrites parts of a sidecar.
