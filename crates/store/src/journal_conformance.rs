@@ -263,10 +263,11 @@ fn live(journal: &dyn Journal, model: &mut Model, random: &mut Random) {
                 model.durable = model.durable.max(Some(last));
             }
             _ => {
-                let from = random.below(3);
+                // Every eighth record stays for long, and stands in the way.
+                let (all, part) = (random.below(60) == 0, random.below(3));
                 let durable =
                     model.records.keys().copied().filter(|it| Some(*it) <= model.durable && !model.released.contains(it));
-                let some: Vec<Position> = durable.filter(|it| it.0 % 3 != from || random.below(9) == 0).take(30).collect();
+                let some: Vec<Position> = durable.filter(|it| all || (it.0 % 8 != 0 && it.0 % 3 != part)).take(60).collect();
                 journal.release(&some);
                 model.released.extend(some);
             }
