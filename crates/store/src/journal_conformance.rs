@@ -265,9 +265,10 @@ fn live(journal: &dyn Journal, model: &mut Model, random: &mut Random) {
             _ => {
                 // Every eighth record stays for long, and stands in the way.
                 let (all, part) = (random.below(60) == 0, random.below(3));
-                let durable =
-                    model.records.keys().copied().filter(|it| Some(*it) <= model.durable && !model.released.contains(it));
-                let some: Vec<Position> = durable.filter(|it| all || (it.0 % 8 != 0 && it.0 % 3 != part)).take(60).collect();
+                let is_any = random.below(4) == 0;
+                let is_live = |it: &Position| (is_any || Some(*it) <= model.durable) && !model.released.contains(it);
+                let live = model.records.keys().copied().filter(is_live);
+                let some: Vec<Position> = live.filter(|it| all || (it.0 % 8 != 0 && it.0 % 3 != part)).take(60).collect();
                 journal.release(&some);
                 model.released.extend(some);
             }

@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_store::{
-    BlockStore, FileCall, FileOp, Journal, LocalStore, NewDisk, NewJournal, Position, RING_BYTES_MIN, RingJournal, SimFiles,
-    journal_conformance,
+    BlockStore, FileCall, FileOp, Files, Journal, LocalStore, NewDisk, NewJournal, Open, Position, RING_BYTES_MIN, RingJournal,
+    SimFiles, journal_conformance,
 };
 use weft_types::{BlockId, Cause, ClusterId, Reaction, Result};
 
@@ -54,6 +54,25 @@ fn found(files: &SimFiles) -> Result<Vec<(Position, BlockId, Vec<u8>)>> {
         Ok(())
     })?;
     Ok(all)
+}
+
+/// The bytes of `docs/formats.md`, which an independent program made.
+#[test]
+fn the_format_does_not_change() {
+    let golden = include_bytes!("../src/journal/ring-v1.bin");
+    let files = SimFiles::new(1);
+    let journal = open(&files).unwrap();
+    let first = journal.append(journal_conformance::block(1), b"abc", None).unwrap();
+    let second = journal.append(journal_conformance::block(300), &[7; 600], None).unwrap();
+    journal.sync(second).unwrap();
+    journal.release(&[first, second]);
+    let third = journal.append(journal_conformance::block(2), &[], None).unwrap();
+    journal.sync(third).unwrap();
+    drop(journal);
+    let mut bytes = vec![0; golden.len()];
+    files.open(&path(), Open::Read).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == golden, "{:?}", bytes.iter().zip(golden).position(|(one, other)| one != other));
+    assert_eq!(found(&files).unwrap().iter().map(|record| record.1).collect::<Vec<_>>(), [journal_conformance::block(2)]);
 }
 
 /// Appends a record of each length, and syncs after each.
