@@ -136,6 +136,11 @@ pub enum Event {
         /// Whether the node's lease at the coordinator lasts.
         has_lease: bool,
     },
+    /// Nobody waits for a read any more.
+    Abandon {
+        /// Its number.
+        read: u64,
+    },
 }
 
 /// An action.
@@ -292,6 +297,7 @@ impl Block {
                 if let Some(leader) = &mut self.leader {
                     leader.remind(participant);
                 }
+                self.confirm_reads();
             }
             Event::Request(request) => {
                 if let Some(leader) = self.leader_unless_fenced() {
@@ -304,6 +310,7 @@ impl Block {
                 }
             }
             Event::Read { read, span, has_lease } => self.read(read, span, has_lease),
+            Event::Abandon { read } => drop(self.reads.remove(&read)),
         }
     }
 
@@ -432,6 +439,16 @@ impl Block {
             self.participant.send(Peer::Block(*block), Message::Confirm { incarnation, read });
         }
         self.reads.insert(read, (span, asked));
+    }
+
+    /// Asks again those that have not confirmed the term.
+    fn confirm_reads(&mut self) {
+        let Some(incarnation) = self.leader.as_ref().map(Leader::incarnation) else { return };
+        for (read, (_, missing)) in &self.reads {
+            for block in missing {
+                self.participant.send(Peer::Block(*block), Message::Confirm { incarnation, read: *read });
+            }
+        }
     }
 
     fn confirmed(&mut self, from: BlockId, read: u64, term: u64) {

@@ -14,7 +14,7 @@ use weft_types::{CHECKSUM_UNIT_LEN, Error, PAGE_LEN, PAGES_PER_UNIT, Result, Seq
 use weft_update::{Batch, Delta, Entry};
 
 impl Open {
-    /// Journals the after-images of a batch, one record for each unit that changes. All deltas of a page are added in one pass.
+    /// Journals the after-images of a batch, in records of one unit or less. All deltas of a page are added in one pass.
     pub(crate) fn journal_images(&mut self, batch: &Batch, disk: &mut Disk) -> Result<Vec<Position>> {
         let by_unit = self.deltas_by_unit(batch)?;
         // The room of these updates: nobody else takes it in between.
@@ -30,7 +30,9 @@ impl Open {
                 self.patch(&pages, batch, false, disk)?;
                 continue;
             }
-            positions.push(disk.append(self.id, &Stored::Pages(pages), None)?);
+            for pages in pages.chunks(disk.pages_of_record()) {
+                positions.push(disk.append(self.id, &Stored::Pages(pages.to_vec()), None)?);
+            }
         }
         Ok(positions)
     }
@@ -46,7 +48,8 @@ impl Open {
     }
 
     fn touched_by(&self, delta: &Delta) -> Result<Vec<Span>> {
-        let missing = || Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number)).block(self.id);
+        let missing =
+            || Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number)).block(self.id);
         let held = self.held.get(&delta.id).ok_or_else(missing)?;
         let (_, bytes) = held.pieces.iter().find(|(stream, _)| *stream == delta.stream).ok_or_else(missing)?;
         Ok(self.shape.touched(delta.stream, *bytes))
@@ -76,7 +79,8 @@ impl Open {
         let images: Vec<PageImage> = pages.into_iter().map(image).collect();
         let content = self.unit_crc(range, &images);
         if content != expected {
-            let what = format!("unit {unit} has the checksum {content:08x} after its updates, and not {expected:08x} as they say");
+            let what =
+                format!("unit {unit} has the checksum {content:08x} after its updates, and not {expected:08x} as they say");
             return Err(Error::corrupt(what).block(self.id));
         }
         Ok(images)

@@ -38,9 +38,6 @@ impl From<Error> for Refusal {
 impl Open {
     /// The bytes of a range, with these deltas added or taken out: in GF(2^8) both are the same.
     pub(crate) fn content(&self, range: Span, at: &ReadAt, disk: &Disk) -> Result<Content> {
-        if range.is_empty() || range.len() > disk.limits.read_bytes_max.max(disk.limits.update_bytes_max) {
-            return Err(Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(self.id));
-        }
         let mut bytes = vec![0; range.len() as usize];
         let mut crc = self.reader.read_at(range.start, &mut bytes)?;
         let deltas = at.added.iter().chain(&at.removed).filter(|_| !dropped(Rule::Overlay));
@@ -68,11 +65,14 @@ impl Open {
 
     /// A delta, from the journal; and what its record says that it adds to the units of this block.
     pub(crate) fn delta(&self, delta: &Delta, disk: &Disk) -> Result<(Arc<Piece>, UnitChanges)> {
-        let missing = || Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number)).block(self.id);
+        let missing =
+            || Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number)).block(self.id);
         let held = self.held.get(&delta.id).ok_or_else(missing)?;
         let Stored::Entry(_, Some(deltas)) = disk.read(held.position)? else { return Err(missing()) };
         if deltas.generator_hash != self.shape.generator_hash {
-            return Err(Error::fatal("this program builds the code differently from the one that journalled an update").block(self.id));
+            return Err(
+                Error::fatal("this program builds the code differently from the one that journalled an update").block(self.id)
+            );
         }
         let piece = deltas.pieces.get(&delta.stream).cloned().ok_or_else(missing)?;
         Ok((piece, deltas.unit_changes))

@@ -2,7 +2,7 @@
 
 use crate::{record::Stored, updater::Output};
 use std::sync::Arc;
-use weft_store::{BlockStore, Journal, Position, Reservation};
+use weft_store::{BlockStore, Journal, Position, RECORD_BYTES_MAX, Reservation};
 use weft_types::{BlockId, PAGE_LEN, Result};
 
 /// What a disk keeps in memory and on the disk for updates.
@@ -20,8 +20,10 @@ pub struct Limits {
     pub waiting_max: usize,
     /// The most reads of a block that wait for a confirmation of the term.
     pub reads_max: usize,
-    /// The most bytes of one update in one data block. Larger ones write new generations of the blocks.
+    /// The most bytes of one update. Larger ones write new generations of the blocks.
     pub update_bytes_max: u64,
+    /// The most bytes of a record of the journal.
+    pub record_bytes_max: usize,
     /// The most new bytes and deltas in memory, for all blocks.
     pub inflight_bytes_max: u64,
     /// The most bytes of one read.
@@ -38,6 +40,7 @@ impl Default for Limits {
             waiting_max: 64,
             reads_max: 64,
             update_bytes_max: 1 << 20,
+            record_bytes_max: RECORD_BYTES_MAX,
             inflight_bytes_max: 64 << 20,
             read_bytes_max: 4 << 20,
         }
@@ -49,7 +52,10 @@ pub(crate) const APPLY_FILL: f64 = 0.25;
 /// From this fill on, they are applied before anything new is accepted, on the thread of whoever brings it.
 pub(crate) const DELAY_FILL: f64 = 0.5;
 /// From this fill on, nothing that would append is handled. Reservations end at 90 %; the rest is for entries without payload.
-pub(crate) const STOP_FILL: f64 = 0.97;
+pub(crate) const STOP_FILL: f64 = 0.93;
+
+/// The most bytes that a record says about a page, in addition to its content.
+const PAGE_HEAD_BYTES: u64 = 16;
 
 /// A disk.
 pub(crate) struct Disk {
@@ -79,7 +85,12 @@ impl Disk {
     /// when the record is trimmed.
     pub(crate) fn reserve(&self, delta_bytes: u64, pages: u64, units: u64) -> Result<Reservation> {
         const HEAD_BYTES: u64 = 8 << 10;
-        const PAGE_HEAD_BYTES: u64 = 16;
-        self.journal.reserve(4 + units, HEAD_BYTES + delta_bytes + pages * (PAGE_LEN + PAGE_HEAD_BYTES))
+        let records = 4 + units + pages / self.pages_of_record() as u64;
+        self.journal.reserve(records, HEAD_BYTES + delta_bytes + pages * (PAGE_LEN + PAGE_HEAD_BYTES))
+    }
+
+    /// How many after-images fit into a record.
+    pub(crate) fn pages_of_record(&self) -> usize {
+        (self.limits.record_bytes_max / (PAGE_LEN + PAGE_HEAD_BYTES) as usize).max(2) - 1
     }
 }

@@ -61,8 +61,6 @@ pub(crate) struct Open {
     pub(crate) reader: Arc<dyn BlockReader>,
     pub(crate) entries: Vec<Kept>,
     pub(crate) held: BTreeMap<UpdateId, Held>,
-    /// After-images whose entry is not appended yet.
-    parts: Vec<Position>,
     flights: Flights,
     due: Vec<Due>,
     arrived: Option<Arrived>,
@@ -97,7 +95,8 @@ impl Open {
         now_ms: u64,
     ) -> Result<Self> {
         let counts = reader.meta().seq.counts();
-        let applied: Vector = (0..).zip(counts).filter(|(_, count)| **count > 0).map(|(stream, count)| (stream, *count)).collect();
+        let applied: Vector =
+            (0..).zip(counts).filter(|(_, count)| **count > 0).map(|(stream, count)| (stream, *count)).collect();
         let entries = replayed.entries.iter().map(|kept| &kept.entry);
         let (machine, actions) = Block::restart(config(id, &shape, disk), entries, applied, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
@@ -122,7 +121,6 @@ impl Open {
             reader,
             entries: Vec::new(),
             held: BTreeMap::new(),
-            parts: Vec::new(),
             flights: Flights::default(),
             due: Vec::new(),
             arrived: None,
@@ -164,13 +162,11 @@ impl Open {
     /// A message with the pieces that belong to it. Invalid ones count as lost.
     pub(crate) fn receive(&mut self, from: Peer, message: Message, pieces: Pieces, disk: &mut Disk, now_ms: u64) -> Result<()> {
         let me = self.id.index;
-        let is_valid = |(stream, piece): (&u8, &Arc<Piece>)| {
-            self.shape.is_part(*stream, piece.span()) && piece.bytes.len() as u64 <= disk.limits.update_bytes_max
-        };
+        let is_valid = |(stream, piece): (&u8, &Arc<Piece>)| self.shape.is_part(*stream, piece.span());
         let fits = |stream: u8, positions: Span| {
             pieces.get(&stream).is_some_and(|piece| self.shape.positions(piece.span()) == positions)
         };
-        if !pieces.iter().all(is_valid) {
+        if !pieces.iter().all(is_valid) || bytes_of(&pieces) > disk.limits.update_bytes_max {
             return Ok(());
         }
         match message {
@@ -240,6 +236,17 @@ impl Open {
     pub(crate) fn read(&mut self, read: u64, range: Span, has_lease: bool, disk: &mut Disk, now_ms: u64) -> Result<()> {
         self.reads.insert(read, range);
         self.on(Event::Read { read, span: self.shape.positions(range), has_lease }, disk, now_ms)
+    }
+
+    /// Nobody waits for a read any more.
+    pub(crate) fn abandon(&mut self, read: u64, disk: &mut Disk, now_ms: u64) -> Result<()> {
+        self.reads.remove(&read);
+        self.on(Event::Abandon { read }, disk, now_ms)
+    }
+
+    /// Forgets all bytes of updates under way.
+    pub(crate) fn clear(&mut self, disk: &mut Disk) {
+        self.flights.retain(|_| false, disk);
     }
 
     /// Handles an event, and all that follows from it here.
@@ -384,7 +391,9 @@ impl Open {
         let mut released = Vec::new();
         let machine = &self.machine;
         let is_needed = |entry: &Entry| match entry {
-            Entry::Held { record, .. } if dropped(Rule::ReleaseWhenNeedless) => machine.participant().outcome(record.id).is_none(),
+            Entry::Held { record, .. } if dropped(Rule::ReleaseWhenNeedless) => {
+                machine.participant().outcome(record.id).is_none()
+            }
             entry => machine.needs(entry),
         };
         self.entries.retain(|kept| {
@@ -424,7 +433,11 @@ impl Replayed {
 
     /// All positions.
     pub(crate) fn positions(&self) -> Vec<Position> {
-        self.entries.iter().flat_map(|kept| [kept.position].into_iter().chain(kept.parts.clone())).chain(self.parts.clone()).collect()
+        self.entries
+            .iter()
+            .flat_map(|kept| [kept.position].into_iter().chain(kept.parts.clone()))
+            .chain(self.parts.clone())
+            .collect()
     }
 
     /// Whether it begins as a block's journal does.

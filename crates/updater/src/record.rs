@@ -89,15 +89,32 @@ impl Stored {
 /// The head of a record.
 #[derive(Serialize, Deserialize)]
 enum Head {
-    Opened { term: u64, members: Vec<StoredBlock> },
+    Opened {
+        term: u64,
+        members: Vec<StoredBlock>,
+    },
     Term(u64),
-    Fence { stream: u8, incarnation: (u32, u32) },
+    Fence {
+        stream: u8,
+        incarnation: (u32, u32),
+    },
     Held(StoredHeld),
     Refused(StoredRecord),
-    Watermark { stream: u8, term: u64, number: u64 },
+    Watermark {
+        stream: u8,
+        term: u64,
+        number: u64,
+    },
     Images(StoredBatch),
-    Known { id: StoredId, is_committed: bool, at_ms: u64 },
-    Floor { session: (u64, u64), counter: u64 },
+    Known {
+        id: StoredId,
+        is_committed: bool,
+        at_ms: u64,
+    },
+    Floor {
+        session: (u64, u64),
+        counter: u64,
+    },
     Fenced,
     /// Number, length and CRC32C of each page.
     Pages(Vec<(u64, u32, u32)>),
@@ -186,7 +203,9 @@ impl Head {
                 let outcome = if is_committed { Outcome::Committed } else { Outcome::Aborted };
                 Entry::Known { id: from_id(id), outcome, at_ms }
             }
-            Self::Floor { session: (number, ends_at_ms), counter } => Entry::Floor { session: Session { number, ends_at_ms }, counter },
+            Self::Floor { session: (number, ends_at_ms), counter } => {
+                Entry::Floor { session: Session { number, ends_at_ms }, counter }
+            }
             Self::Fenced => Entry::Fenced,
         };
         Some(Stored::Entry(entry, None))

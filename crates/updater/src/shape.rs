@@ -61,7 +61,8 @@ impl Shape {
         let dependence = dependence(code);
         let mut columns: BTreeMap<(u8, u16), Vec<(u16, Factor)>> = BTreeMap::new();
         if index < k {
-            (0..code.alpha() as u16).for_each(|sub_block| drop(columns.insert((index, sub_block), vec![(sub_block, Factor::One)])));
+            (0..code.alpha() as u16)
+                .for_each(|sub_block| drop(columns.insert((index, sub_block), vec![(sub_block, Factor::One)])));
             return Ok(Self { stripe, index, dependence, columns, generator_hash: hash });
         }
         let mut factors: BTreeMap<u8, Factor> = BTreeMap::from([(1, Factor::One)]);
@@ -139,7 +140,8 @@ impl Shape {
                 let end = ((number + 1) * CHECKSUM_UNIT_LEN).min(len);
                 let (part, rest) = bytes.split_at(bytes.len().min((end - offset) as usize));
                 let behind = end - offset - part.len() as u64;
-                *changes.entry((stream, number as u32)).or_default() ^= crc32c_contribution(crc32c(part), part.len() as u64, behind);
+                *changes.entry((stream, number as u32)).or_default() ^=
+                    crc32c_contribution(crc32c(part), part.len() as u64, behind);
                 (offset, bytes) = (offset + part.len() as u64, rest);
             }
         });
@@ -282,7 +284,8 @@ mod tests {
     #[test]
     fn a_block_that_another_construction_wrote_is_refused() {
         let code = weft_codes::parse("rs(4,2)").unwrap();
-        let (layout, id) = (Layout::new(4096, 4096, 1).unwrap(), BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 1 });
+        let (layout, id) =
+            (Layout::new(4096, 4096, 1).unwrap(), BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 1 });
         let meta = BlockMeta {
             cluster: ClusterId(1),
             id,

@@ -5,7 +5,7 @@ use crate::{
     disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, STOP_FILL},
     fault::{Rule, dropped},
     open::{Open, Replayed},
-    piece::Pieces,
+    piece::{Piece, Pieces, bytes_of},
     record::Stored,
     shape::Shape,
 };
@@ -151,16 +151,11 @@ impl Updater {
     pub fn request(&mut self, block: BlockId, stripe: &Stripe, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
         self.relieve(now_ms)?;
         let told = self.with(block, stripe, now_ms, |open, disk| {
-            let is_valid = |(stream, piece): (&u8, &Arc<crate::Piece>)| {
-                open.shape.is_part(*stream, piece.span()) && piece.bytes.len() as u64 <= disk.limits.update_bytes_max
-            };
-            if new.is_empty() || !new.iter().all(is_valid) {
+            let is_valid = |(stream, piece): (&u8, &Arc<Piece>)| open.shape.is_part(*stream, piece.span());
+            if new.is_empty() || !new.iter().all(is_valid) || bytes_of(&new) > disk.limits.update_bytes_max {
                 return Ok(Some(NotRun::Invalid));
             }
-            let write = |(stream, piece): (&u8, &Arc<crate::Piece>)| Write {
-                stream: *stream,
-                span: open.shape.positions(piece.span()),
-            };
+            let write = |(stream, piece): (&u8, &Arc<Piece>)| Write { stream: *stream, span: open.shape.positions(piece.span()) };
             let request = Request { id, term: stripe.term, writes: new.iter().map(write).collect() };
             Ok((!open.request(request, new, disk, now_ms)?).then_some(NotRun::Busy))
         })?;
@@ -195,6 +190,9 @@ impl Updater {
     /// `has_lease`: whether the node's lease at the coordinator lasts. [`Output::Served`] answers, perhaps later, or never if the confirmation of
     /// the term does not arrive.
     pub fn read(&mut self, block: BlockId, stripe: &Stripe, read: u64, range: Span, has_lease: bool, now_ms: u64) -> Result<()> {
+        if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
+            return Err(Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block));
+        }
         self.with(block, stripe, now_ms, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
     }
 
@@ -205,6 +203,11 @@ impl Updater {
 
     /// The bytes of a block with exactly the updates up to a vector.
     pub fn read_at(&self, block: BlockId, range: Span, vector: &Vector) -> Result<Content, Refusal> {
+        if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
+            return Err(Refusal::Failed(
+                Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block),
+            ));
+        }
         match self.blocks.get(&block) {
             Some(State::Open(open)) => open.content_at(range, vector, &self.disk),
             Some(State::Lost) => Err(Refusal::Failed(lost(block))),
@@ -259,8 +262,10 @@ impl Updater {
 
     /// The block is removed from this disk: its part of the journal is freed.
     pub fn forget(&mut self, block: BlockId) {
-        if let Some(State::Open(open)) = self.blocks.remove(&block) {
-            let positions: Vec<_> = open.entries.iter().flat_map(|kept| [kept.position].into_iter().chain(kept.parts.clone())).collect();
+        if let Some(State::Open(mut open)) = self.blocks.remove(&block) {
+            open.clear(&mut self.disk);
+            let positions: Vec<_> =
+                open.entries.iter().flat_map(|kept| [kept.position].into_iter().chain(kept.parts.clone())).collect();
             self.disk.journal.release(&positions);
         }
     }
@@ -346,7 +351,9 @@ impl Updater {
         if !matches!(error.reaction, Reaction::Corrupt | Reaction::NotFound) {
             return Err(self.fail(error));
         }
-        self.blocks.insert(block, State::Lost);
+        if let Some(State::Open(mut open)) = self.blocks.insert(block, State::Lost) {
+            open.clear(&mut self.disk);
+        }
         self.disk.outputs.push(Output::Lost { block, error });
         Ok(())
     }
