@@ -70,6 +70,8 @@ pub(crate) struct Open {
     pub(crate) unsynced: u64,
     /// Whether nothing has happened since the last tick.
     pub(crate) is_quiet: bool,
+    /// Whether entries may have become needless.
+    is_stale: bool,
     /// Whether the actions of a restart are being carried out.
     pub(crate) is_restarting: bool,
 }
@@ -127,6 +129,7 @@ impl Open {
             reads: BTreeMap::new(),
             unsynced: 0,
             is_quiet: false,
+            is_stale: true,
             is_restarting: false,
         }
     }
@@ -181,7 +184,10 @@ impl Open {
                 self.prepare(from, Message::Prepare { stamp, record: record.clone(), crcs }, &record, pieces, disk, now_ms)
             }
             Message::Lock { id, number, span, .. } => {
-                let is_new = fits(me, span) && self.flights.get((id, number)).is_none();
+                if !fits(me, span) {
+                    return Ok(());
+                }
+                let is_new = self.flights.get((id, number)).is_none();
                 let new = pieces.into_iter().filter(|(stream, _)| *stream == me).collect();
                 if is_new && self.flights.insert((id, number), new, None, disk).is_err() {
                     return Ok(());
@@ -251,6 +257,7 @@ impl Open {
 
     /// Handles an event, and all that follows from it here.
     pub(crate) fn on(&mut self, event: Event, disk: &mut Disk, now_ms: u64) -> Result<()> {
+        self.is_stale = true;
         let actions = self.machine.on(event, now_ms);
         self.carry_out(actions, disk, now_ms)
     }
@@ -385,9 +392,10 @@ impl Open {
 
     /// Releases the entries that a restart does not need.
     pub(crate) fn release(&mut self, disk: &Disk) {
-        if self.unsynced > 0 && !dropped(Rule::ReleaseWhenDurable) {
+        if !self.is_stale || (self.unsynced > 0 && !dropped(Rule::ReleaseWhenDurable)) {
             return;
         }
+        self.is_stale = false;
         let mut released = Vec::new();
         let machine = &self.machine;
         let is_needed = |entry: &Entry| match entry {

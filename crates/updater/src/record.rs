@@ -6,7 +6,10 @@
 
 use crate::piece::{Piece, Pieces};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use weft_store::RECORD_BYTES_MAX;
 use weft_types::{BlockId, Error, PAGE_LEN, Result, Span, StripeId, crc32c};
 use weft_update::{Batch, Delta, Entry, Incarnation, Outcome, Part, Record, Session, UpdateId};
@@ -156,7 +159,10 @@ struct StoredHeld {
 #[derive(Serialize, Deserialize)]
 struct StoredBatch {
     applied: Vec<(u8, u64)>,
-    merged: Vec<((u64, u64), Vec<(u8, u64, StoredId)>)>,
+    /// Stream, number and update.
+    deltas: Vec<(u8, u64, StoredId)>,
+    /// Positions, and places in `deltas`.
+    merged: Vec<((u64, u64), Vec<u32>)>,
 }
 
 impl Head {
@@ -198,7 +204,7 @@ impl Head {
             Self::Fence { stream, incarnation } => Entry::Fence { stream, incarnation: from_incarnation(incarnation) },
             Self::Refused(record) => Entry::Refused(Arc::new(from_record(record)?)),
             Self::Watermark { stream, term, number } => Entry::Watermark { stream, term, number },
-            Self::Images(batch) => Entry::Images(from_batch(batch)),
+            Self::Images(batch) => Entry::Images(from_batch(batch)?),
             Self::Known { id, is_committed, at_ms } => {
                 let outcome = if is_committed { Outcome::Committed } else { Outcome::Aborted };
                 Entry::Known { id: from_id(id), outcome, at_ms }
@@ -300,27 +306,37 @@ fn from_record(stored: StoredRecord) -> Option<Record> {
 }
 
 fn to_batch(batch: &Batch) -> StoredBatch {
-    let delta = |delta: &Delta| (delta.stream, delta.number, to_id(delta.id));
-    let merged = |(span, deltas): &(Span, Vec<Delta>)| ((span.start, span.end), deltas.iter().map(delta).collect());
+    let all: BTreeSet<Delta> = batch.merged.iter().flat_map(|(_, deltas)| deltas.iter().copied()).collect();
+    let places: BTreeMap<Delta, u32> = all.iter().copied().zip(0..).collect();
+    let merged = |(span, deltas): &(Span, Vec<Delta>)| {
+        ((span.start, span.end), deltas.iter().filter_map(|delta| places.get(delta)).copied().collect())
+    };
     StoredBatch {
         applied: batch.applied.iter().map(|(stream, number)| (*stream, *number)).collect(),
+        deltas: all.iter().map(|delta| (delta.stream, delta.number, to_id(delta.id))).collect(),
         merged: batch.merged.iter().map(merged).collect(),
     }
 }
 
-fn from_batch(stored: StoredBatch) -> Batch {
-    let delta = |(stream, number, id)| Delta { stream, number, id: from_id(id) };
-    let merged = |((start, end), deltas): ((u64, u64), Vec<_>)| (Span::new(start, end), deltas.into_iter().map(delta).collect());
-    Batch { applied: stored.applied.into_iter().collect(), merged: stored.merged.into_iter().map(merged).collect() }
+/// `None` if it names a delta that is not there.
+fn from_batch(stored: StoredBatch) -> Option<Batch> {
+    let all: Vec<Delta> =
+        stored.deltas.into_iter().map(|(stream, number, id)| Delta { stream, number, id: from_id(id) }).collect();
+    let merged = |((start, end), places): ((u64, u64), Vec<u32>)| {
+        let deltas: Option<Vec<Delta>> = places.into_iter().map(|place| all.get(place as usize).copied()).collect();
+        Some((Span::new(start, end), deltas?))
+    };
+    let merged: Option<Vec<_>> = stored.merged.into_iter().map(merged).collect();
+    Some(Batch { applied: stored.applied.into_iter().collect(), merged: merged? })
 }
 
-/// For the fuzzer: decodes any bytes, and encodes what it has read.
+/// For the fuzzer: decodes any bytes, and encodes what it has read. Returns whether they are a record.
 #[doc(hidden)]
-pub fn fuzz_record(bytes: &[u8]) {
-    if let Ok(stored) = Stored::decode(bytes) {
-        let again = stored.encode().and_then(|bytes| Stored::decode(&bytes));
-        assert!(again.as_ref() == Ok(&stored), "a record changes when it is written again");
-    }
+pub fn fuzz_record(bytes: &[u8]) -> bool {
+    let Ok(stored) = Stored::decode(bytes) else { return false };
+    let again = stored.encode().and_then(|bytes| Stored::decode(&bytes));
+    assert!(again.as_ref() == Ok(&stored), "a record changes when it is written again");
+    true
 }
 
 #[cfg(test)]

@@ -141,6 +141,16 @@ impl Updater {
         self.disk.unsynced.is_some()
     }
 
+    /// How full the journal is, with what is reserved: 0 to 1.
+    pub fn fill(&self) -> f64 {
+        self.disk.journal.fill()
+    }
+
+    /// The bytes of updates under way in memory.
+    pub fn inflight_bytes(&self) -> u64 {
+        self.disk.inflight_bytes
+    }
+
     /// The blocks that are updated and not lost.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.blocks.iter().filter(|(_, state)| matches!(state, State::Open(_))).map(|(block, _)| *block)
