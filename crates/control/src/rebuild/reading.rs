@@ -2,7 +2,7 @@
 
 use super::{Lost, Needed, Request, arriving::is_lost};
 use crate::{
-    health::{BadBlocks, Condition, FurtherLosses},
+    health::{BadBlocks, Condition},
     known::Known,
     options::RepairOptions,
     planning::{self, Planned, Readable, Target, Way},
@@ -176,10 +176,9 @@ impl Request {
     /// Whether it only moves blocks, and another block of the stripe is lost, which comes first. If none can be rebuilt, those that leave do.
     pub fn gives_way(&self, view: &View) -> bool {
         let blocks = BadBlocks::of(&self.stripe, view);
-        let condition = || Condition::of(&self.stripe, blocks, &self.code, view, &mut FurtherLosses::default());
+        let condition = || Condition::of(&self.stripe, blocks, &self.code, view, &mut self.answers.lock());
         match self.needed {
             Needed::Always | Needed::WhileLost => false,
-            // Whether any can be rebuilt takes long to find out for some codes.
             Needed::WhileLeaving => !blocks.is_whole() && (blocks.away + blocks.coming > 0 || !condition().only_moves()),
             Needed::ToSpread => !blocks.is_whole(),
         }
@@ -202,6 +201,7 @@ impl Request {
             None => Ok(()),
         }
     }
+
     /// Whether these blocks of a stripe as read by a plan suffice to rebuild the lost ones.
     pub(super) fn suffice(&self, stripe: &StripeRecord, available: &[u8]) -> bool {
         if self.code.tolerance() == self.code.m() && stripe.corrupt.is_empty() {
@@ -209,7 +209,6 @@ impl Request {
         }
         planning::unrecoverable(&self.code, stripe, available, &self.wanted()).is_none()
     }
-
 
     /// Whether the blocks can be rebuilt without these nodes.
     pub(super) fn can_do_without(&self, nodes: &BTreeSet<NodeId>, view: &View) -> bool {
