@@ -63,6 +63,8 @@ pub struct DiskState {
     pub listed: bool,
     /// What it has served lately, from its last heartbeat.
     pub served: Served,
+    /// For how long it had not answered its agent by then; zero if it answers.
+    pub silent_for: Duration,
 }
 
 /// The size of a disk's quarantine.
@@ -89,6 +91,8 @@ pub struct DiskReport {
     pub quarantined: Quarantined,
     /// What it has served lately.
     pub served: Served,
+    /// For how long it has not answered its agent; zero if it answers.
+    pub silent_for: Duration,
 }
 
 /// The status of a node.
@@ -438,8 +442,8 @@ impl DiskState {
     fn after(self, told: &DiskReport) -> Self {
         // A disk that fails no longer says where it is.
         let file_system = if told.file_system == 0 { self.file_system } else { told.file_system };
-        let DiskReport { free_bytes, quarantined, served, .. } = *told;
-        Self { free_bytes, file_system, quarantined, listed: true, served, ..self }
+        let DiskReport { free_bytes, quarantined, served, silent_for, .. } = *told;
+        Self { free_bytes, file_system, quarantined, listed: true, served, silent_for, ..self }
     }
 }
 

@@ -42,11 +42,14 @@ pub struct Disk {
     /// of new blocks; only in HeartbeatRequest
     #[prost(message, optional, tag = "13")]
     pub syncs: ::core::option::Option<DiskService>,
-    /// slow or failing, although it works; empty: neither; only in StatusReply
+    /// slow or failing, although it works, or hung; empty: none of them; only in StatusReply
     #[prost(string, tag = "14")]
     pub trouble: ::prost::alloc::string::String,
     #[prost(string, tag = "15")]
     pub trouble_why: ::prost::alloc::string::String,
+    /// it has been asked for so long and does not answer; 0: it answers; only in HeartbeatRequest
+    #[prost(uint64, tag = "16")]
+    pub silent_ms: u64,
 }
 /// How a disk has served lately: older operations count less and less.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
