@@ -112,6 +112,8 @@ pub struct MemberStatus {
     pub coding_bytes_per_s: u64,
     /// Fsyncs of all its disks since its agent started, from its last heartbeat.
     pub fsyncs: u64,
+    /// For how long plans still avoid it; zero if they do not.
+    pub suspect_for: Duration,
 }
 
 /// The changes after a heartbeat.
@@ -302,10 +304,10 @@ impl Members {
         self.disputes.note(one, other, now, self.suspect_for);
     }
 
-    /// Until when a node is avoided.
-    fn suspect_until(&self, member: &Member) -> Option<Time> {
-        let at_fault = self.disputes.at_fault_since(member.record.id);
-        member.suspect_until.max(at_fault.map(|since| since + self.suspect_for * 2))
+    /// For how long a node is still avoided.
+    fn suspect_for(&self, member: &Member, now: Time) -> Duration {
+        let at_fault = self.disputes.at_fault_since(member.record.id).map(|since| since + self.suspect_for * 2);
+        member.suspect_until.max(at_fault).map_or(Duration::ZERO, |until| until.since(now))
     }
 
     /// Avoids a block for a while after it could not be read.
@@ -381,6 +383,7 @@ impl Members {
             disks: member.disks.clone(),
             coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
             fsyncs: member.fsyncs,
+            suspect_for: self.suspect_for(member, now),
         }
     }
 
@@ -428,7 +431,7 @@ impl Members {
             rack: Arc::clone(&record.rack),
             up: self.is_member_up(member, now),
             lost: record.state == NodeState::Lost,
-            suspect_for: self.suspect_until(member).map_or(Duration::ZERO, |until| until.since(now)),
+            suspect_for: self.suspect_for(member, now),
             disks: record.disks.iter().map(disk).collect(),
         }
     }

@@ -23,6 +23,7 @@ pub(crate) async fn remove_node(shared: &Shared, asked: &v1::RemoveNodeRequest) 
     // From now on its agent cannot register, so nothing brings it back.
     shared.members.forget(node);
     shared.stragglers().forget(node);
+    shared.activity().forget(node);
     shared.links().forget(node);
     let name = status.record.name.to_string();
     tracing::info!(node = %name, id = %node, garbage_blocks, "a node was removed by request");

@@ -218,6 +218,7 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
         blocks: record.disks.iter().filter_map(|disk| blocks.get(&disk.number)).sum(),
         coding_bytes_per_s: status.coding_bytes_per_s,
         fsyncs: status.fsyncs,
+        suspect_ms: u64::try_from(status.suspect_for.as_millis()).unwrap_or(u64::MAX),
         metrics_address: shared.members.metrics_address(record.id),
         garbage_blocks: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.blocks).sum(),
         garbage_bytes: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.bytes).sum(),

@@ -463,6 +463,9 @@ pub struct TaskProgress {
     /// what each stage without progress waits for
     #[prost(message, repeated, tag = "2")]
     pub waiting: ::prost::alloc::vec::Vec<WaitingFor>,
+    /// of those moved
+    #[prost(uint64, tag = "3")]
+    pub bytes_received: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WaitingFor {
@@ -1714,6 +1717,9 @@ pub struct Node {
     /// as the node itself sees it; empty: it serves no metrics, or is down
     #[prost(string, tag = "17")]
     pub metrics_address: ::prost::alloc::string::String,
+    /// for so long, plans still avoid it, because it failed in one; 0: they do not
+    #[prost(uint64, tag = "18")]
+    pub suspect_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {
