@@ -8,7 +8,10 @@ use crate::{
     node::Node,
     service::Service,
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -88,7 +91,9 @@ impl Agent {
         }
         services.spawn(serve_data(Arc::clone(&node), data));
         services.spawn(serve_control(Arc::clone(&node), control, calls));
-        services.spawn(keep_house(Arc::clone(&node)));
+        services.spawn(keep_tasks(Arc::clone(&node)));
+        services.spawn(keep_partials(Arc::clone(&node)));
+        services.spawn(keep_quarantine(Arc::clone(&node)));
         let addresses = Addresses {
             data: data_address.clone(),
             control: control_address.clone(),
@@ -205,39 +210,58 @@ async fn stay_registered(node: Arc<Node>, addresses: Addresses) -> Result<()> {
     }
 }
 
-/// Drops unused partial blocks and tasks that were never started.
-async fn keep_house(node: Arc<Node>) -> Result<()> {
+/// Drops tasks that were never started.
+async fn keep_tasks(node: Arc<Node>) -> Result<()> {
     let unstarted = Duration::from_millis(node.config.limits.unstarted_ms);
-    let mut ticks = interval(HOUSEKEEPING);
+    keep(node, move |node| node.tasks.expire(unstarted)).await
+}
+
+/// Drops unused partial blocks.
+async fn keep_partials(node: Arc<Node>) -> Result<()> {
+    keep(node, |node| node.partials.expire()).await
+}
+
+/// Clears the quarantine of the disks.
+async fn keep_quarantine(node: Arc<Node>) -> Result<()> {
     let between_looks = Duration::from_millis(node.config.limits.quarantine_ms).clamp(HOUSEKEEPING, QUARANTINE_LOOK_MAX);
-    let (mut next_look, mut next_space_look) = (Instant::now(), Instant::now());
+    let next = Mutex::new((Instant::now(), Instant::now()));
+    keep(node, move |node| {
+        let (now, Ok(disks)) = (Instant::now(), node.disks()) else { return };
+        let (looks, looks_at_space) = {
+            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = (now >= next.0, now >= next.1);
+            *next = (if is_due.0 { now + between_looks } else { next.0 }, if is_due.1 { now + SPACE_LOOK } else { next.1 });
+            is_due
+        };
+        if looks {
+            disks.clear_quarantine(&node.bounds());
+        }
+        if looks_at_space {
+            disks.relieve(&node.bounds());
+        }
+    })
+    .await
+}
+
+/// Does some housekeeping again and again. A disk that hangs holds up only what has to do with it.
+async fn keep(node: Arc<Node>, work: impl Fn(&Node) + Send + Sync + 'static) -> Result<()> {
+    let (mut ticks, work) = (interval(HOUSEKEEPING), Arc::new(work));
     loop {
         tokio::select! {
             biased;
             () = node.stopped() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        let (housekeeper, now) = (Arc::clone(&node), Instant::now());
-        let disks = node.disks().ok();
-        let (looks, looks_at_space) = (disks.is_some() && now >= next_look, disks.is_some() && now >= next_space_look);
-        if looks {
-            next_look = now + between_looks;
-        }
-        if looks_at_space {
-            next_space_look = now + SPACE_LOOK;
-        }
-        let work = move || {
-            housekeeper.tasks.expire(unstarted);
-            housekeeper.partials.expire();
-            if let Some(disks) = disks.as_ref().filter(|_| looks) {
-                disks.clear_quarantine(&housekeeper.bounds());
-            }
-            if let Some(disks) = disks.as_ref().filter(|_| looks_at_space) {
-                disks.relieve(&housekeeper.bounds());
-            }
+        let (housekeeper, work) = (Arc::clone(&node), Arc::clone(&work));
+        let done = node.seams.disk_mode.run(move || {
+            work(&housekeeper);
             Ok(())
-        };
-        node.seams.disk_mode.run(work).await?;
+        });
+        tokio::select! {
+            biased;
+            () = node.stopped() => return Ok(()),
+            done = done => done?,
+        }
     }
 }
 

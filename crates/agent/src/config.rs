@@ -105,6 +105,9 @@ impl Throttle {
     }
 }
 
+/// A disk that is only busy answers sooner.
+const DISK_TIMEOUT_MIN_MS: u64 = 2_000;
+
 /// The most that repairs and scrubs may use together, percent.
 const LOWER_PERCENT_MAX: u32 = 95;
 
@@ -148,6 +151,9 @@ pub struct Limits {
     pub quarantine_ms: u64,
     /// If less than this percentage of a disk is free, its oldest unexpected blocks are deleted early, within the hourly limit.
     pub quarantine_free_percent: u32,
+    /// A disk that does not answer for this long counts as failed, until it answers again: its blocks are rebuilt elsewhere. 2000
+    /// or more.
+    pub disk_timeout_ms: u64,
 }
 
 fn default_metrics() -> String {
@@ -177,6 +183,7 @@ impl Default for Limits {
             removed_percent_per_day: 25,
             quarantine_ms: 7 * 24 * 60 * 60 * 1000,
             quarantine_free_percent: 5,
+            disk_timeout_ms: 60_000,
         }
     }
 }
@@ -216,6 +223,12 @@ impl AgentConfig {
             return Err(Error::invalid(format!(
                 "limits.repair_percent is {repair_percent} and limits.scrub_percent {scrub_percent}: each must be at least 1, and together \
                  they must leave at least 5 to foreground tasks, for example 70 and 20"
+            )));
+        }
+        if self.limits.disk_timeout_ms < DISK_TIMEOUT_MIN_MS {
+            let asked = self.limits.disk_timeout_ms;
+            return Err(Error::invalid(format!(
+                "limits.disk_timeout_ms is {asked}: below {DISK_TIMEOUT_MIN_MS}, a busy disk would count as failed"
             )));
         }
         self.throttle.validate()

@@ -9,6 +9,7 @@ use crate::{
     Limits,
     admission::capacity,
     both_ways::BothWays,
+    membership::LOOK_PATIENCE,
     node::Node,
     spool::{KeptFree, SpoolRoom},
 };
@@ -167,7 +168,8 @@ fn limits(memory_bytes: u64) -> ConversionLimits {
 /// Reserves disk space for a stripe that does not fit in memory.
 async fn spool_room(node: &Node, asked: &ConvertStripeRequest, limits: &ConversionLimits) -> Result<SpoolRoom> {
     let disks = node.disks()?;
-    let disks = node.seams.disk_mode.run(move || Ok(disks.report())).await?;
+    disks.look(node.seams.disk_mode, LOOK_PATIENCE).await;
+    let disks = disks.report(node.disk_timeout());
     let stripe_bytes = asked.end.saturating_sub(asked.start);
     let is_spooled = stripe_bytes > limits.stripe_memory_bytes_max as u64;
     node.spools.take(&disks, if is_spooled { stripe_bytes } else { 0 }, KeptFree::of(asked))

@@ -1,8 +1,10 @@
 //! The disks of a node. All calls block; async code makes them through [`DiskMode::run`](weft_proto::DiskMode).
 
 mod quarantine;
+mod watch;
 
 pub(crate) use quarantine::Released;
+use watch::Watch;
 
 use crate::{
     OpenDisk,
@@ -37,6 +39,7 @@ struct Disk {
     unexpected: Quota,
     line: Arc<Line>,
     served: Served,
+    watch: Watch,
 }
 
 /// What metrics show of a disk.
@@ -103,14 +106,10 @@ impl Disks {
                 unexpected,
                 line: Line::new(None),
                 served: Served::default(),
+                watch: Watch::default(),
             });
         }
         Ok(Self(disks))
-    }
-
-    /// The disks as reported to the coordinator. A disk that was never opened has no id and is left out.
-    pub(crate) fn report(&self) -> Vec<v1::Disk> {
-        self.0.iter().filter(|disk| !disk.id.is_empty()).map(Disk::report).collect()
     }
 
     /// What metrics show of a disk, by its number, also of one that was never opened.
@@ -121,11 +120,6 @@ impl Disks {
             fsyncs: disk.store.as_ref().map_or(0, |store| store.fsyncs()),
             errors: disk.store.as_ref().map(|store| store.errors()).unwrap_or_default(),
         }
-    }
-
-    /// The number of fsyncs on all disks since they were opened.
-    pub(crate) fn fsyncs(&self) -> u64 {
-        self.0.iter().filter_map(|disk| disk.store.as_ref().ok()).map(|store| store.fsyncs()).sum()
     }
 
     /// The disks' ids, by path.
@@ -181,6 +175,7 @@ impl Disks {
     pub(crate) fn by_id(&self, id: &str) -> Result<(usize, Arc<dyn BlockStore>)> {
         let found = self.usable().find(|(number, _)| self.0[*number].id == id);
         let (number, store) = found.ok_or_else(|| Error::replan(format!("the node has no usable disk {id}")))?;
+        self.0[number].require_answers()?;
         match store.failed() {
             Some(why) => Err(Error::replan(format!("disk {id} has failed: {why}"))),
             None => Ok((number, Arc::clone(store))),
@@ -279,7 +274,8 @@ impl Disks {
             return Ok((blocks, more));
         }
         let mut blocks = Vec::new();
-        for (_, store) in self.usable() {
+        for (number, store) in self.usable() {
+            self.0[number].require_answers()?;
             blocks.extend(store.list()?.into_iter().filter(|id| after.is_none_or(|after| after < *id)));
         }
         blocks.sort_unstable();
@@ -338,6 +334,9 @@ impl Disk {
     }
 
     fn look_for(&self, id: BlockId) -> Look {
+        if let Err(error) = self.require_answers() {
+            return Look::Unknown(error);
+        }
         let store = match &self.store {
             Ok(store) => store,
             Err(error) => return Look::Unknown(error.clone()),

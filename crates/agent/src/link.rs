@@ -12,7 +12,7 @@ use tokio::{
 use weft_engine::{Hold, SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
 use weft_plan::{Class, Slices, TaskLink};
 use weft_proto::{FrameStream, Hello, LinkReceiver, LinkSender, Peer, Pool, Stall};
-use weft_types::{Error, Reaction, Result, Rows, Span};
+use weft_types::{Cause, Error, Reaction, Result, Rows, Span};
 
 /// An end of a link that is not connected yet.
 pub(crate) struct Unconnected {
@@ -46,6 +46,8 @@ pub(crate) struct Dial {
 /// How long dialling an unreachable peer is retried.
 const DIAL_TIME: Duration = Duration::from_secs(2);
 const DIAL_PAUSE: Duration = Duration::from_millis(50);
+/// A peer that refuses a connection does so at once. If it takes longer than this until an attempt fails, nothing came through.
+const DIAL_STALLED: Duration = Duration::from_secs(1);
 
 impl Unconnected {
     /// The receiving end.
@@ -78,7 +80,7 @@ impl Unconnected {
                 Ok(Connected { frames: arrival.frames, home: Home::Reception(arrival.home) })
             }),
         };
-        let late = |_| Err(Error::replan(format!("no connection within {} ms", stall.as_millis())));
+        let late = |_| Err(Error::replan(format!("no connection within {} ms", stall.as_millis())).cause(Cause::Stalled));
         connected.unwrap_or_else(late).map_err(|error| error.party(peer))
     }
 }
@@ -89,10 +91,14 @@ impl Dial {
     async fn connect(&self) -> Result<FrameStream> {
         let (begin, mut pause) = (Instant::now(), DIAL_PAUSE);
         loop {
+            let attempt = Instant::now();
             match self.pool.open(&self.address, &self.peer, &self.hello).await {
                 Err(error) if matches!(error.reaction, Reaction::Retry | Reaction::Replan) && begin.elapsed() < DIAL_TIME => {
                     sleep(pause).await;
                     pause *= 2;
+                }
+                Err(error) if error.cause.is_none() && attempt.elapsed() >= DIAL_STALLED => {
+                    return Err(error.cause(Cause::Stalled));
                 }
                 other => return other,
             }

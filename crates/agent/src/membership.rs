@@ -24,6 +24,8 @@ pub(crate) struct Addresses {
     pub(crate) metrics: String,
 }
 
+/// How long a heartbeat waits for the figures of disks, which are usually there at once.
+pub(crate) const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
@@ -96,7 +98,11 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
 async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequest> {
     let known = node.state.get();
     let disks = match node.disks() {
-        Ok(disks) => node.seams.disk_mode.run(move || Ok(disks.report())).await?,
+        Ok(disks) => {
+            // The size of a disk that has never answered is not known.
+            disks.look(node.seams.disk_mode, CALL_DEADLINE).await;
+            disks.report(node.disk_timeout())
+        }
         Err(_) => Vec::new(),
     };
     let cluster = *node.cluster.borrow();
@@ -182,14 +188,11 @@ async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>) -> 
 }
 
 async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut MembershipClient<Channel>) -> Result<()> {
-    let (disks, state) = (node.disks()?, Arc::clone(&node.state));
+    let disks = node.disks()?;
     let limited_ms = limit::limited(&node.throttles, &disks).as_millis() as u64;
-    let look = move || {
-        // Saves the high-water mark if it has grown.
-        state.update(|_| ())?;
-        Ok((disks.report(), disks.fsyncs()))
-    };
-    let (disks, fsyncs) = node.seams.disk_mode.run(look).await?;
+    save_state(node);
+    disks.look(node.seams.disk_mode, LOOK_PATIENCE).await;
+    let (disks, fsyncs) = (disks.report(node.disk_timeout()), disks.fsyncs());
     let corrupt = node.findings.report();
     let request = HeartbeatRequest {
         node: registration.node.0,
@@ -208,6 +211,23 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
     }
     node.keep_within(limits.map(ClassLimits::from).unwrap_or_default());
     Ok(())
+}
+
+/// Saves the high-water mark of stripes if it has grown, unless that is still under way. Nothing waits for it: a heartbeat must not depend on a
+/// disk.
+fn save_state(node: &Arc<Node>) {
+    let Ok(turn) = Arc::clone(&node.saving).try_acquire_owned() else { return };
+    let node = Arc::clone(node);
+    tokio::spawn(async move {
+        let state = Arc::clone(&node.state);
+        // The thread that saves keeps the turn.
+        let saved = node.seams.disk_mode.run(move || state.update(|_| ()).map(|()| drop(turn))).await;
+        if let Err(error) = saved
+            && let Some(left_out) = node.failures.admit("state", &error.message)
+        {
+            tracing::warn!(%error, left_out, "cannot save the agent's state");
+        }
+    });
 }
 
 /// A call's answer, or an error when its deadline passes.

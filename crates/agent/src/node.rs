@@ -53,6 +53,8 @@ pub(crate) struct Node {
     pub(crate) coding_bytes_per_s: u64,
     /// Held by a probe that sends or receives.
     pub(crate) probing: Arc<Semaphore>,
+    /// Held while the state is saved in the background.
+    pub(crate) saving: Arc<Semaphore>,
     /// Held by each conversion.
     pub(crate) converting: Arc<Semaphore>,
     /// Disk space for stripes under conversion that do not fit in memory.
@@ -109,6 +111,7 @@ impl Node {
             meter: Meter::default(),
             coding_bytes_per_s: speed::coding_bytes_per_s(&config.throttle),
             probing: Arc::new(Semaphore::new(1)),
+            saving: Arc::new(Semaphore::new(1)),
             converting: Arc::new(Semaphore::new(convert::at_once(&limits))),
             spools: Arc::default(),
             cluster_limits: Mutex::default(),
@@ -139,6 +142,11 @@ impl Node {
     pub(crate) fn disks(&self) -> Result<Arc<Disks>> {
         let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner).clone();
         disks.ok_or_else(|| Error::retry("the agent's disks are not open yet"))
+    }
+
+    /// After this time without an answer, a disk counts as failed.
+    pub(crate) fn disk_timeout(&self) -> Duration {
+        Duration::from_millis(self.config.limits.disk_timeout_ms)
     }
 
     /// Opens the disks, which belong to the cluster from then on.

@@ -91,7 +91,11 @@ async fn tell_progress(observer: &Observer, traffic: &Traffic, events: &mpsc::Se
             since_ms: u32::try_from(now_ms - waiting.since).unwrap_or(u32::MAX),
             held_back: waiting.held_back,
         });
-        let progress = TaskProgress { bytes_moved: traffic.moved_bytes(), waiting: waiting.collect() };
+        let progress = TaskProgress {
+            bytes_moved: traffic.moved_bytes(),
+            bytes_received: traffic.received.get(),
+            waiting: waiting.collect(),
+        };
         // If the queue is full, the coordinator gets the next report instead.
         let _full = events.try_send(Ok(TaskEvent { event: Some(Event::Progress(progress)) }));
     }

@@ -29,7 +29,7 @@ impl Counter {
         self.all.fetch_add(bytes, Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.own.load(Relaxed)
     }
 }

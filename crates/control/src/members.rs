@@ -63,6 +63,8 @@ pub struct DiskState {
     pub listed: bool,
     /// What it has served lately, from its last heartbeat.
     pub served: Served,
+    /// For how long it had not answered its agent by then; zero if it answers.
+    pub silent_for: Duration,
 }
 
 /// The size of a disk's quarantine.
@@ -89,6 +91,8 @@ pub struct DiskReport {
     pub quarantined: Quarantined,
     /// What it has served lately.
     pub served: Served,
+    /// For how long it has not answered its agent; zero if it answers.
+    pub silent_for: Duration,
 }
 
 /// The status of a node.
@@ -108,6 +112,8 @@ pub struct MemberStatus {
     pub coding_bytes_per_s: u64,
     /// Fsyncs of all its disks since its agent started, from its last heartbeat.
     pub fsyncs: u64,
+    /// For how long plans still avoid it; zero if they do not.
+    pub suspect_for: Duration,
 }
 
 /// The changes after a heartbeat.
@@ -298,10 +304,10 @@ impl Members {
         self.disputes.note(one, other, now, self.suspect_for);
     }
 
-    /// Until when a node is avoided.
-    fn suspect_until(&self, member: &Member) -> Option<Time> {
-        let at_fault = self.disputes.at_fault_since(member.record.id);
-        member.suspect_until.max(at_fault.map(|since| since + self.suspect_for * 2))
+    /// For how long a node is still avoided.
+    fn suspect_for(&self, member: &Member, now: Time) -> Duration {
+        let at_fault = self.disputes.at_fault_since(member.record.id).map(|since| since + self.suspect_for * 2);
+        member.suspect_until.max(at_fault).map_or(Duration::ZERO, |until| until.since(now))
     }
 
     /// Avoids a block for a while after it could not be read.
@@ -377,6 +383,7 @@ impl Members {
             disks: member.disks.clone(),
             coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
             fsyncs: member.fsyncs,
+            suspect_for: self.suspect_for(member, now),
         }
     }
 
@@ -424,7 +431,7 @@ impl Members {
             rack: Arc::clone(&record.rack),
             up: self.is_member_up(member, now),
             lost: record.state == NodeState::Lost,
-            suspect_for: self.suspect_until(member).map_or(Duration::ZERO, |until| until.since(now)),
+            suspect_for: self.suspect_for(member, now),
             disks: record.disks.iter().map(disk).collect(),
         }
     }
@@ -438,8 +445,8 @@ impl DiskState {
     fn after(self, told: &DiskReport) -> Self {
         // A disk that fails no longer says where it is.
         let file_system = if told.file_system == 0 { self.file_system } else { told.file_system };
-        let DiskReport { free_bytes, quarantined, served, .. } = *told;
-        Self { free_bytes, file_system, quarantined, listed: true, served, ..self }
+        let DiskReport { free_bytes, quarantined, served, silent_for, .. } = *told;
+        Self { free_bytes, file_system, quarantined, listed: true, served, silent_for, ..self }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::{
     job::{Again, Job},
-    rebuild::{Destination, Lost, Needed, Rebuilt, Request, moved_bytes},
+    rebuild::{Answers, Destination, Lost, Needed, Rebuilt, Request, moved_bytes},
     schedule::{STRIPES_PER_NODE, Scheduled, Starting},
     view::{Standing, View},
 };
@@ -142,6 +142,7 @@ pub fn request(repair: &NodeRepair, mut rebuild: Request, scheduled: Option<Sche
         // The blocks of a node that is still up must not return to it.
         avoid: repair.force.then_some(repair.node).into_iter().collect(),
         needed: if repair.force { Needed::Always } else { Needed::WhileLost },
+        answers: Answers::default(),
         ..rebuild
     }
 }

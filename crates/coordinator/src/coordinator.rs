@@ -118,6 +118,7 @@ impl Coordinator {
             members,
             links: Mutex::default(),
             stragglers: Mutex::default(),
+            activity: Mutex::default(),
             in_flight: InFlight::new(started),
             puts: Puts::default(),
             completion: Mutex::default(),

@@ -23,6 +23,7 @@ pub(crate) async fn remove_node(shared: &Shared, asked: &v1::RemoveNodeRequest) 
     // From now on its agent cannot register, so nothing brings it back.
     shared.members.forget(node);
     shared.stragglers().forget(node);
+    shared.activity().forget(node);
     shared.links().forget(node);
     let name = status.record.name.to_string();
     tracing::info!(node = %name, id = %node, garbage_blocks, "a node was removed by request");
@@ -121,4 +122,102 @@ fn disk(record: &DiskRecord) -> v1::Disk {
 
 fn meta<T>(shared: &Shared, result: Result<T, MetaError>) -> Result<T> {
     result.map_err(|error| shared.meta_error(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::CoordinatorConfig,
+        coordinator::{Coordinator, Seams},
+    };
+    use std::sync::Arc;
+    use tokio::task::JoinHandle;
+    use weft_meta::MetaMode;
+    use weft_proto::{MemoryNet, PROTOCOL, Peer, Security, rpc};
+    use weft_types::{DiskNumber, SystemClock};
+
+    const OLD: Home = Home { node: NodeId(1), disk: DiskNumber(1) };
+
+    /// A coordinator whose only node no longer lists a disk that was drained for good; nothing else forgets it.
+    struct Replaced {
+        _dir: tempfile::TempDir,
+        _coordinator: Coordinator,
+        shared: Arc<Shared>,
+    }
+
+    impl Replaced {
+        async fn new() -> Self {
+            let (dir, net) = (tempfile::tempdir().unwrap(), Arc::new(MemoryNet::default()));
+            let config = CoordinatorConfig {
+                listen: "127.0.0.1:0".into(),
+                metrics: weft_proto::metrics::OFF.into(),
+                dir: dir.path().to_owned(),
+                insecure: true,
+                sweep_interval_ms: 3_600_000,
+                ..CoordinatorConfig::default()
+            };
+            let seams = Seams { net: net.clone(), clock: Arc::new(SystemClock), seed: 1.into(), meta_mode: MetaMode::Inline };
+            let (coordinator, shared) = Coordinator::begin(config, seams).await.unwrap();
+            let channel = rpc::connect(net, &Security::Insecure, coordinator.address(), &Peer::Coordinator).await.unwrap();
+            let mut member = rpc::membership_client(channel);
+            let disk = |id: &str| v1::Disk { id: id.into(), path: format!("/{id}"), total_bytes: 1 << 30, ..v1::Disk::default() };
+            for disks in [vec![disk("old"), disk("new")], vec![disk("new")]] {
+                let request = v1::RegisterRequest {
+                    protocol: Some(PROTOCOL.into()),
+                    name: "n".into(),
+                    rack: "r".into(),
+                    zone: "z".into(),
+                    node: shared.members.count() as u32,
+                    data_address: "127.0.0.1:1".into(),
+                    control_address: "127.0.0.1:1".into(),
+                    disks,
+                    ..v1::RegisterRequest::default()
+                };
+                member.register(request).await.unwrap();
+                shared.meta.retire_disk(shared.epoch, OLD).await.unwrap();
+                shared.members.retire(OLD);
+            }
+            Self { _dir: dir, _coordinator: coordinator, shared }
+        }
+
+        /// The numbers of the node's disks: as the coordinator knows them, and in the metadata.
+        async fn disks(&self) -> (Vec<u32>, Vec<u32>) {
+            let numbers = |record: &weft_types::NodeRecord| record.disks.iter().map(|disk| disk.number.0).collect();
+            let status = self.shared.members.status(OLD.node).unwrap();
+            (numbers(&status.record), numbers(&self.shared.meta.nodes().await.unwrap()[0]))
+        }
+
+        /// Begins to forget what is over, and goes on until it must wait.
+        async fn begin(&self) -> JoinHandle<Result<()>> {
+            let shared = Arc::clone(&self.shared);
+            let forgets = tokio::spawn(async move { forget_retired(&shared).await });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            forgets
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_is_not_forgotten_while_a_registration_is_recorded_that_may_have_read_it() {
+        let replaced = Replaced::new().await;
+        let recording = replaced.shared.members.recording.lock().await;
+        let forgets = replaced.begin().await;
+        assert_eq!(replaced.disks().await, (vec![1, 2], vec![1, 2]), "the registration would bring it back");
+        drop(recording);
+        forgets.await.unwrap().unwrap();
+        assert_eq!(replaced.disks().await, (vec![2], vec![2]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_whose_drain_was_ended_meanwhile_is_not_forgotten() {
+        let replaced = Replaced::new().await;
+        let shared = &replaced.shared;
+        let recording = shared.members.recording.lock().await;
+        let forgets = replaced.begin().await;
+        shared.meta.set_draining(shared.epoch, OLD.node, Some(OLD.disk), false).await.unwrap();
+        shared.members.set_draining(OLD.node, Some(OLD.disk), false);
+        drop(recording);
+        forgets.await.unwrap().unwrap();
+        assert_eq!(replaced.disks().await, (vec![1, 2], vec![1, 2]));
+    }
 }

@@ -246,6 +246,7 @@ fn reports(disks: &[v1::Disk]) -> Vec<DiskReport> {
         file_system: disk.file_system,
         quarantined: Quarantined { blocks: disk.quarantined_blocks, bytes: disk.quarantined_bytes },
         served: Served { reads: service(disk.reads.as_ref()), syncs: service(disk.syncs.as_ref()) },
+        silent_for: Duration::from_millis(disk.silent_ms),
     };
     disks.iter().map(report).collect()
 }

@@ -61,6 +61,7 @@ impl MembershipService {
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
         shared.stragglers().forget(record.id);
+        shared.activity().forget(record.id);
         let (host, metrics_address) = (host(&caller.address), asked.metrics_address);
         let session = Session { link_key, channel, record, host, metrics_address };
         shared.members.registered(session, &asked.disks, asked.coding_bytes_per_s);
@@ -151,6 +152,7 @@ impl MembershipService {
         }
         shared.limit.waited(node, told.limited_ms, shared.started.now());
         let mut heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
+        shared.activity().heard(node, shared.started.now());
         let recorded = self.record(node, &mut heard).await;
         heard.disks.iter().for_each(|(disk, failed)| shared.members.disk_not_recorded(node, *disk, *failed));
         recorded?;

@@ -45,6 +45,7 @@ pub(crate) struct Meter {
     refused: [AtomicU64; PlanKind::ALL.len()],
     /// In the order of [`Reaction::ALL`].
     failed: [AtomicU64; Reaction::ALL.len()],
+    starved: AtomicU64,
     busy_waits: AtomicU64,
     busy_waited_us: AtomicU64,
     repairs: Mutex<BTreeMap<String, Repairs>>,
@@ -66,6 +67,7 @@ impl Default for Meter {
             plan_times,
             refused: Default::default(),
             failed: Default::default(),
+            starved: AtomicU64::default(),
             busy_waits: AtomicU64::default(),
             busy_waited_us: AtomicU64::default(),
             repairs: Mutex::default(),
@@ -85,9 +87,10 @@ impl Meter {
         made
     }
 
-    /// A plan failed while it ran.
-    pub(crate) fn plan_failed(&self, cause: &Error) {
+    /// A plan failed while it ran; `starved`: perhaps only because links are full.
+    pub(crate) fn plan_failed(&self, cause: &Error, starved: bool) {
         self.failed[cause.reaction as usize].fetch_add(1, Relaxed);
+        self.starved.fetch_add(starved.into(), Relaxed);
     }
 
     /// The opening of a plan waits for so long, because an agent is busy.
@@ -122,6 +125,11 @@ impl Meter {
     /// Failed plans, by what their first errors ask for.
     pub(crate) fn failed(&self, reaction: Reaction) -> u64 {
         self.failed[reaction as usize].load(Relaxed)
+    }
+
+    /// Of the failed plans, those in which links stood still while others of the same nodes moved.
+    pub(crate) fn starved(&self) -> u64 {
+        self.starved.load(Relaxed)
     }
 
     /// How often the opening of a plan has waited, and how long in all.
@@ -163,8 +171,11 @@ mod tests {
         assert_eq!(meter.plan(PlanKind::Read, || Ok(7)), Ok(7));
         assert!(meter.plan::<()>(PlanKind::Repair, || Err(Error::unavailable("too few blocks"))).is_err());
         assert_eq!(PlanKind::ALL.map(|kind| meter.refused(kind)), [0, 0, 1, 0]);
-        meter.plan_failed(&Error::corrupt("a page"));
-        assert_eq!(Reaction::ALL.map(|reaction| meter.failed(reaction)), [0, 0, 1, 0, 0, 0, 0]);
+        meter.plan_failed(&Error::corrupt("a page"), false);
+        assert_eq!(meter.starved(), 0);
+        meter.plan_failed(&Error::corrupt("a page"), true);
+        assert_eq!(meter.starved(), 1);
+        assert_eq!(Reaction::ALL.map(|reaction| meter.failed(reaction)), [0, 0, 2, 0, 0, 0, 0]);
         meter.waits_for_agents(Duration::from_millis(20));
         meter.waits_for_agents(Duration::from_millis(40));
         assert_eq!(meter.busy_waits(), (2, Duration::from_millis(60)));

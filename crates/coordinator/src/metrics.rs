@@ -97,6 +97,7 @@ fn of_nodes(all: &mut Figures, statuses: &[MemberStatus], ailing: &[v1::AilingDi
     for status in statuses {
         *states.entry(crate::show::state(status).name()).or_default() += 1;
         all.add("weft_node_up", [&*status.record.name, &*status.record.rack], status.up);
+        all.add("weft_node_suspect", [&*status.record.name, &*status.record.rack], status.up && !status.suspect_for.is_zero());
         // A disk that was replaced and its successor may have the same path.
         let mut failed: BTreeMap<&str, bool> = BTreeMap::new();
         for disk in &status.record.disks {
@@ -173,6 +174,7 @@ fn of_plans(all: &mut Figures, shared: &Shared) {
     for reaction in Reaction::ALL {
         all.add("weft_plans_failed", [reaction.name()], meter.failed(reaction));
     }
+    all.add("weft_plans_starved", [], meter.starved());
     let (waits, waited) = meter.busy_waits();
     all.add("weft_plan_busy_waits", [], waits);
     all.add("weft_plan_busy_wait_seconds", [], waited);

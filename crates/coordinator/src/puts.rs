@@ -75,8 +75,11 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
     let mut put = Upload::new((asked.size_hint > 0).then_some(asked.size_hint));
     let following = if asked.explain { Vec::new() } else { put.ahead().following(0, stripe, full) };
     let layouts: Vec<StripeLayout> = iter::once(stripe).chain(following).collect();
-    let homes_of = |site: &mut Site<'_>| request.homes_of(&layouts, &options, &BTreeSet::new(), site);
-    let placed = compute_among(shared.members.count(), || with_site(shared, &options, homes_of))?;
+    let place = |avoid: &BTreeSet<NodeId>| {
+        let homes_of = |site: &mut Site<'_>| request.homes_of(&layouts, &options, avoid, site);
+        compute_among(shared.members.count(), || with_site(shared, &options, homes_of))
+    };
+    let placed = place(&BTreeSet::new())?;
     let first = placed.first().cloned().unwrap_or_default();
     let (mut plan, mut id, mut put_key, mut started) = (Vec::new(), UploadId(0), PutKey::NONE, None);
     if asked.explain {
@@ -85,7 +88,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         // Concurrent puts must see each other: otherwise the first would take all links to be free.
         let announced = shared.in_flight.announce(options::announced(&options, shared, &first.homes, stripe.block_len(0)));
         put_key = new.key;
-        id = begin_with(shared, new, put, layouts, placed).await?;
+        id = begin_with(shared, new, put, &layouts, placed, place).await?;
         shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(id, announced);
         if upload::starts_at_once(asked.start, asked.size_hint, &stripe) {
             let (upload, data_len, options) = (id.0, stripe.data_len, asked.options);
@@ -113,16 +116,25 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
     })
 }
 
-/// Begins a put in the metadata, with its first stripes.
+/// Begins a put in the metadata, with its first stripes. If a node takes no block any more, `place` chooses others.
 async fn begin_with(
     shared: &Shared,
     new: NewUpload,
     mut put: Upload,
-    layouts: Vec<StripeLayout>,
-    placed: Vec<Placed>,
+    layouts: &[StripeLayout],
+    mut placed: Vec<Placed>,
+    place: impl Fn(&BTreeSet<NodeId>) -> Result<Vec<Placed>>,
 ) -> Result<UploadId> {
-    let stripes = new_stripes(0, &layouts, &placed);
-    let (upload, stripes) = shared.meta.begin_put(shared.epoch, new, stripes).await.map_err(|error| shared.meta_error(error))?;
+    let mut closed = BTreeSet::new();
+    let (upload, stripes) = loop {
+        match shared.meta.begin_put(shared.epoch, new.clone(), new_stripes(0, layouts, &placed)).await {
+            Ok(begun) => break begun,
+            Err(MetaError::Closed { node, .. }) if closed.insert(node) && closed.len() <= shared.config.resumes_max as usize => {
+                placed = place(&closed)?;
+            }
+            Err(error) => return Err(shared.meta_error(error)),
+        }
+    };
     count_blocks(shared, &stripes);
     put.ahead().allocated(stripes);
     shared.puts.begun(upload.id, put);

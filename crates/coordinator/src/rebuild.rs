@@ -299,5 +299,6 @@ pub(crate) fn request(
         disk_reserve_bytes: shared.config.disk_reserve.0,
         kept: Share::NONE,
         needed: Needed::Always,
+        answers: rebuild::Answers::default(),
     }
 }

@@ -122,7 +122,9 @@ impl<'a> Background<'a> {
     fn wake_at(&self) -> Time {
         let latest = self.shared.started.now() + LOOK_INTERVAL;
         match &self.next {
-            Some(next) if self.has_room() => self.pace.at(&next.blocks, self.left()).min(latest),
+            Some(next) if self.has_room() && self.shared.scrub.progress().may_begin() => {
+                self.pace.at(&next.blocks, self.left()).min(latest)
+            }
             _ => latest,
         }
     }
@@ -205,6 +207,9 @@ impl<'a> Background<'a> {
                 && self.has_begun_again(stripe, now).await?
             {
                 continue;
+            }
+            if !self.shared.scrub.progress().may_begin() {
+                return Ok(());
             }
             if self.next.is_none() && !self.is_through {
                 self.next = self.walk.next().await?;

@@ -14,7 +14,14 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 use weft_codes::SharedCode;
-use weft_control::{known::Known, links::Links, rebuild::lease_len, retries::Retries, run::stall_after, stragglers::Stragglers};
+use weft_control::{
+    known::Known,
+    links::Links,
+    rebuild::lease_len,
+    retries::Retries,
+    run::{Activity, stall_after},
+    stragglers::Stragglers,
+};
 use weft_meta::{ClusterRecord, Meta, MetaError};
 use weft_plan::{Class, Precedence};
 use weft_proto::{LogCauses, Net, Security, from_status};
@@ -39,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) members: Members,
     pub(crate) links: Mutex<Links>,
     pub(crate) stragglers: Mutex<Stragglers>,
+    pub(crate) activity: Mutex<Activity>,
     pub(crate) in_flight: InFlight,
     pub(crate) puts: Puts,
     /// Stripes that could not be completed yet.
@@ -79,6 +87,11 @@ impl Shared {
     pub(crate) fn stragglers(&self) -> MutexGuard<'_, Stragglers> {
         // A poisoned lock is safe to use: each change is one call.
         self.stragglers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What moves at each node.
+    pub(crate) fn activity(&self) -> MutexGuard<'_, Activity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The stripes that could not be completed, and when they are tried again.

@@ -172,12 +172,20 @@ pub(crate) fn state(status: &MemberStatus) -> NodeState {
     }
 }
 
+/// The trouble of a disk that does not answer.
+const HUNG: &str = "hung";
+
 /// A node.
 fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, garbage: &[GarbageTotal]) -> v1::Node {
     let record = &status.record;
     let disk = |disk: &weft_types::DiskRecord| {
         let state = status.disks.get(&disk.number).copied().unwrap_or_default();
         let ailment = shared.disk_health.of(disk.number).filter(|_| !disk.failed);
+        let ailment = ailment.map(|it| (it.trouble.name(), it.why));
+        // Its node tells that for as long as it is up.
+        let hung = Some(state.silent_for).filter(|silent| status.up && !silent.is_zero());
+        let hung = hung.map(|silent| (HUNG, format!("it has not answered for {} s", silent.as_secs())));
+        let (trouble, trouble_why) = hung.or(ailment).unwrap_or_default();
         v1::Disk {
             id: disk.id.to_string(),
             path: disk.path.to_string(),
@@ -190,8 +198,8 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
             gone: is_gone(status, disk.number),
             file_system: state.file_system,
             draining: disk.draining,
-            trouble: ailment.as_ref().map(|it| it.trouble.name().to_owned()).unwrap_or_default(),
-            trouble_why: ailment.map(|it| it.why).unwrap_or_default(),
+            trouble: trouble.to_owned(),
+            trouble_why,
             ..v1::Disk::default()
         }
     };
@@ -210,6 +218,7 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
         blocks: record.disks.iter().filter_map(|disk| blocks.get(&disk.number)).sum(),
         coding_bytes_per_s: status.coding_bytes_per_s,
         fsyncs: status.fsyncs,
+        suspect_ms: u64::try_from(status.suspect_for.as_millis()).unwrap_or(u64::MAX),
         metrics_address: shared.members.metrics_address(record.id),
         garbage_blocks: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.blocks).sum(),
         garbage_bytes: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.bytes).sum(),

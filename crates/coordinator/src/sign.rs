@@ -3,7 +3,7 @@
 use crate::{in_flight::Moving, limit, members::Session, shared::Shared};
 use std::collections::BTreeMap;
 use weft_codes::SharedCode;
-use weft_control::{planning::Planned, view::View};
+use weft_control::{planning::Planned, run::Ends, view::View};
 use weft_plan::Task;
 use weft_proto::{LinkRights, encode_task, token::task_hash, v1};
 use weft_types::{BlockId, BlockMeta, Error, Home, NodeId, ObjectName, Party, PlanId, Result, StripeRecord, UploadId};
@@ -30,6 +30,8 @@ pub(crate) struct SignedTask {
     pub(crate) incoming_bytes: u64,
     /// Bytes over all its links then, in and out.
     pub(crate) link_bytes: u64,
+    /// Its links.
+    pub(crate) ends: Ends,
 }
 
 /// An agent's instructions for a block that it stores.
@@ -105,9 +107,10 @@ pub(crate) fn sign(
                 let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
                 let open = v1::OpenRequest { task, peers, stores, stall_ms, registration, reads, extra_stall_ms };
                 let (incoming_bytes, link_bytes) = (bytes_over(&cut.task, |link| !link.sends), bytes_over(&cut.task, |_| true));
-                signed
-                    .agents
-                    .insert(*node, SignedTask { session: session.clone(), open, tells_pages: false, incoming_bytes, link_bytes });
+                let sends = cut.task.links.iter().filter(|link| link.sends).count() as u32;
+                let ends = Ends { receives: cut.task.links.len() as u32 - sends, sends };
+                let session = session.clone();
+                signed.agents.insert(*node, SignedTask { session, open, tells_pages: false, incoming_bytes, link_bytes, ends });
             }
             _ => signed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms, extra_stall_ms }),
         }

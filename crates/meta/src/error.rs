@@ -1,6 +1,6 @@
 //! The errors of metadata transactions.
 
-use weft_types::{Epoch, Error, Reaction};
+use weft_types::{Epoch, Error, NodeId, Party, Reaction};
 
 /// The result of a metadata transaction. After an error, none of its changes happened.
 pub type Result<T, E = MetaError> = std::result::Result<T, E>;
@@ -33,6 +33,14 @@ pub enum MetaError {
     /// A concurrent change made the request obsolete.
     #[error("{0}")]
     Conflict(String),
+    /// A node or disk that was chosen for a block takes none any more: another node is needed.
+    #[error("{message}")]
+    Closed {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        message: String,
+    },
     /// The database was busy for too long.
     #[error("the metadata database is busy: {0}")]
     Busy(String),
@@ -47,10 +55,13 @@ impl From<MetaError> for Error {
             MetaError::StaleLeader { .. } | MetaError::NewerSchema { .. } | MetaError::Storage(_) => Reaction::Fatal,
             MetaError::NotFound(_) => Reaction::NotFound,
             MetaError::Refused(_) => Reaction::InvalidInput,
-            MetaError::Conflict(_) => Reaction::Replan,
+            MetaError::Conflict(_) | MetaError::Closed { .. } => Reaction::Replan,
             MetaError::Busy(_) => Reaction::Retry,
         };
-        Self::new(reaction, error)
+        match error {
+            MetaError::Closed { node, .. } => Self::new(reaction, error).party(Party::Node(node)),
+            error => Self::new(reaction, error),
+        }
     }
 }
 

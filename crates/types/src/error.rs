@@ -42,8 +42,8 @@ impl Reaction {
     }
 }
 
-/// A cause that must be distinguished from others of the same reaction: a missing resource, a device that does not read, or blocks that
-/// contradict each other. New causes are added at the end: versions that do not know one read the error without it.
+/// A cause that must be distinguished from others of the same reaction: a missing resource, a device that does not read, blocks that
+/// contradict each other, or a link on which nothing moves. New causes are added at the end: versions that do not know one read the error without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// The cluster has too few nodes for the code, or too few of them can take a block.
@@ -54,6 +54,9 @@ pub enum Cause {
     Unreadable,
     /// A parity check was not zero: the blocks contradict each other, and it is not known which of them is wrong.
     Inconsistent,
+    /// Nothing moved on a link, or no connection was made, for so long that the link was given up. Either end may be at fault, or the
+    /// network between them is full.
+    Stalled,
 }
 
 /// An error with its place. Printed as one line: the place first, then what happened.

@@ -3,7 +3,7 @@
 use crate::{BlockId, NodeId, StripeId};
 use serde::{Deserialize, Serialize};
 
-/// The most wrong blocks that are stored by name.
+/// The most wrong blocks that are listed with their reasons.
 pub const SCRUB_WRONG_MAX: usize = 64;
 /// Bytes that are stored of what is wrong with a block.
 pub const SCRUB_WHY_BYTES_MAX: usize = 512;
@@ -21,7 +21,8 @@ pub struct ScrubRecord {
     pub tally: ScrubTally,
     /// Stripes up to there that could not be checked yet.
     pub again: Vec<StripeId>,
-    /// The first wrong blocks that it has found; at most [`SCRUB_WRONG_MAX`].
+    /// The first [`SCRUB_WRONG_MAX`] wrong blocks that it has found. Behind these, those of stripes behind the place, which are counted already;
+    /// without reasons.
     pub wrong: Vec<WrongBlock>,
     /// The last whole pass.
     pub last: Option<ScrubPass>,

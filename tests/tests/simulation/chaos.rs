@@ -10,14 +10,17 @@
 //!
 //! **What must hold**: the work ends, and names what it gave up; every stripe is at full strength, without nodes that are gone and again when
 //! they have come back; no node has two blocks of a stripe; every object has its bytes; the disks hold exactly what the metadata names.
+//! Meanwhile, status says of every stripe that lacks blocks that it is being rebuilt or what it waits for ([`named`]).
 //! A node that is said to be drained has no block, and can be switched off and removed. After a balance, the disks are even. A scrub counts
 //! each stripe once, finds a bit that flipped, and calls nothing else wrong. No job is left.
 
 mod faults;
+mod named;
 mod works;
 
 use crate::{BLOCK_LEN, BUCKET, CELL_LEN, CODE, replay, seeds, some_bytes, trace_file};
 use faults::{FORWARD_MS, Fault, PAIRS, deeds};
+use named::Named;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeSet,
@@ -63,11 +66,13 @@ impl Case {
     }
 }
 
-/// How many faults began while the work was under way, and how often a node was found to change bytes.
+/// How many faults began while the work was under way, how often a node was found to change bytes, and how often status was compared with
+/// stripes that lacked blocks.
 #[derive(Default)]
 struct Told {
     in_time: AtomicUsize,
     found_out: AtomicUsize,
+    compared: AtomicUsize,
 }
 
 #[test]
@@ -99,12 +104,17 @@ fn work_survives_two_faults_at_any_step() {
     let runs = seeds.end - seeds.start;
     assert!(failed.is_empty(), "{} of {runs} seeds failed:\n{}", failed.len(), failed.join("\n"));
     let (in_time, found_out) = (told.in_time.load(Ordering::Relaxed), told.found_out.load(Ordering::Relaxed));
-    println!("{runs} seeds: {in_time} faults began during the work, {found_out} rebuilt blocks were wrong at first");
+    let compared = told.compared.load(Ordering::Relaxed);
+    println!(
+        "{runs} seeds: {in_time} faults began during the work, {found_out} rebuilt blocks were wrong at first, {compared} times status was \
+         compared with stripes that lacked blocks"
+    );
     if runs < MANY {
         return;
     }
     assert!(in_time as u64 >= runs, "too few faults begin while the work is under way");
     assert!(found_out > 0, "no rebuilt block was wrong");
+    assert!(compared as u64 >= runs, "stripes that lack blocks are seldom compared with status");
     let (first, second) = (run_to_the_end(seeds.start, &told).0, run_to_the_end(seeds.start, &told).0);
     let difference = first.difference(&second).unwrap_or_default();
     assert!(difference.is_empty(), "{}\ntwo runs of seed {} differ: {difference}", replay(seeds.start), seeds.start);
@@ -157,6 +167,7 @@ fn run(seed: u64, trace: &Trace, told: &Told) -> Result<(), Failure> {
             puts,
             begun,
             is_cancelled,
+            named: Named::default(),
         };
         story.tell().await?;
         let mut objects = Vec::new();
@@ -164,7 +175,8 @@ fn run(seed: u64, trace: &Trace, told: &Told) -> Result<(), Failure> {
             objects.push(story.client.stat(BUCKET, key).await?);
         }
         let (begun, removed) = (story.begun.load(Ordering::Relaxed), story.is_removed.then_some(story.victim));
-        *tells.lock().unwrap_or_else(PoisonError::into_inner) = Left { objects, begun, removed };
+        let compared = story.named.compared;
+        *tells.lock().unwrap_or_else(PoisonError::into_inner) = Left { objects, begun, removed, compared };
         story.client.close().await;
         Ok(())
     });
@@ -176,6 +188,7 @@ fn run(seed: u64, trace: &Trace, told: &Told) -> Result<(), Failure> {
     let _dir = cluster.switch_off();
     let left = std::mem::take(&mut *left.lock().unwrap_or_else(PoisonError::into_inner));
     told.in_time.fetch_add(left.begun, Ordering::Relaxed);
+    told.compared.fetch_add(left.compared, Ordering::Relaxed);
     // What a node that was removed has on its disk is not the cluster's any more.
     left.removed.map(|agent| disks.remove(agent as usize - 1));
     check_disks(&disks, &left.objects, &BTreeSet::new())
@@ -189,6 +202,8 @@ struct Left {
     begun: usize,
     /// The agent whose node was removed.
     removed: Option<u32>,
+    /// How often status was compared with stripes that lacked blocks.
+    compared: usize,
 }
 
 struct Story {
@@ -211,6 +226,8 @@ struct Story {
     begun: Arc<AtomicUsize>,
     /// Whether an operator is to end the work.
     is_cancelled: Arc<AtomicBool>,
+    /// Whether status says what becomes of each stripe.
+    named: Named,
 }
 
 impl Story {
@@ -329,6 +346,7 @@ impl Story {
                 Ok(()) => return Ok(()),
                 Err(failure) => left = failure.0,
             }
+            self.check_named().await?;
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         let told = self.client.health().await.map(|health| (health.healing, health.unreadable_stripes));

@@ -25,14 +25,14 @@ impl Disks {
     /// Deletes blocks whose time in quarantine is over, within the daily limit.
     pub(crate) fn clear_quarantine(&self, bounds: &Bounds<'_>) {
         let before_ms = bounds.now_ms.saturating_sub(bounds.limits.quarantine_ms);
-        for disk in &self.0 {
+        for disk in self.0.iter().filter(|disk| disk.require_answers().is_ok()) {
             disk.log_of_clearing(disk.delete_oldest(Counted::Unexpected, bounds, |_, since_ms| Ok(since_ms < before_ms)));
         }
     }
 
     /// Deletes the oldest quarantined blocks of disks that are short of space, within the hourly limit.
     pub(crate) fn relieve(&self, bounds: &Bounds<'_>) {
-        for disk in &self.0 {
+        for disk in self.0.iter().filter(|disk| disk.require_answers().is_ok()) {
             let Ok(store) = &disk.store else { continue };
             if store.quarantined().blocks > 0 && is_short(store.as_ref(), bounds.limits).unwrap_or(false) {
                 let is_short = |store: &dyn BlockStore, _| is_short(store, bounds.limits);
@@ -46,6 +46,10 @@ impl Disks {
         let mut released = Released::default();
         for disk in &self.0 {
             let Ok(store) = &disk.store else { continue };
+            if let Err(error) = disk.require_answers() {
+                released.kept.push(error);
+                continue;
+            }
             match disk.release(store.as_ref(), blocks_max, limits, &mut released) {
                 Ok(left) => released.disks.push(left),
                 Err(error) => released.kept.push(disk.named(error)),

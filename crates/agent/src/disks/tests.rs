@@ -61,7 +61,7 @@ async fn blocks_that_may_be_on_an_unusable_disk_are_neither_missing_nor_gone() {
 
     let disks = open(&paths, &known);
     assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "the mount point of an unmounted disk was formatted");
-    assert_eq!((disks.report()[0].failed, &disks.ids()), (true, &known));
+    assert_eq!((disks.0[0].report().failed, &disks.ids()), (true, &known));
     assert_eq!(disks.open_block(there).err().unwrap().reaction, Reaction::Replan);
     assert!(disks.open_block(here).is_ok());
     assert_eq!(remove(&disks, &partials, &[there, here]), (1, vec![here], vec![Reaction::Replan]));
@@ -105,7 +105,7 @@ async fn unexpected_blocks_are_quarantined_for_days_and_then_deleted_within_a_da
     assert_eq!((moved, why.len(), why[0].block, why[0].reaction), (3, 1, Some(busy), Reaction::Retry), "{why:?}");
     drop(writing);
     assert_eq!(disks.list(None, None, 0).unwrap().0, [kept]);
-    let told = |disk: usize| (disks.report()[disk].quarantined_blocks, disks.report()[disk].quarantined_bytes);
+    let told = |disk: usize| (disks.0[disk].report().quarantined_blocks, disks.0[disk].report().quarantined_bytes);
     assert_eq!((told(0), told(1)), ((2, 10_000), (1, 5000)));
     for (number, disk) in disks.0.iter().enumerate() {
         assert_eq!(disks.list(Some(&disk.id), None, 1).unwrap(), if number == 0 { (vec![kept], true) } else { (vec![], false) });
@@ -143,7 +143,7 @@ impl Filled {
     }
 
     fn left(&self) -> (usize, u64) {
-        (self.disks.list(None, None, 0).unwrap().0.len(), self.disks.report()[0].quarantined_blocks)
+        (self.disks.list(None, None, 0).unwrap().0.len(), self.disks.0[0].report().quarantined_blocks)
     }
 }
 

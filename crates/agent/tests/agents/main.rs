@@ -4,6 +4,7 @@ mod classes;
 mod cluster;
 mod conversions;
 mod failures;
+mod hung;
 mod limits;
 mod probes;
 mod refusals;

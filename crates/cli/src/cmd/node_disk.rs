@@ -29,7 +29,7 @@ enum Command {
 ///
 /// A disk is `draining` if its blocks move elsewhere, `failed` if its node cannot use it, and `gone` if the node's agent no longer lists it. Disks of
 /// a node that is down are `unknown`. A disk is `slow` if it serves much more slowly than the others, and `failing` if many of its blocks were
-/// found corrupt or unreadable; the lines below the table say why.
+/// found corrupt or unreadable. It is `hung` if it does not answer its agent; then it soon counts as failed. The lines below the table say why.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -70,13 +70,13 @@ struct Disk {
     node: String,
     id: String,
     path: String,
-    /// ok, draining (the disk or its node), slow, failing, failed, gone, unknown.
+    /// ok, draining (the disk or its node), slow, failing, hung, failed, gone, unknown.
     state: &'static str,
     total_bytes: u64,
     free_bytes: u64,
     /// Blocks of stripes.
     blocks: u64,
-    /// Why it is slow or failing, also while it is drained.
+    /// Why it is slow, failing or hung, also while it is drained or counts as failed.
     why: Option<String>,
 }
 
@@ -133,6 +133,7 @@ fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
             (true, false, false) => match disk.trouble.as_str() {
                 "slow" => "slow",
                 "failing" => "failing",
+                "hung" => "hung",
                 _ => "ok",
             },
         },

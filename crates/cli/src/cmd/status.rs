@@ -35,6 +35,8 @@ pub(super) struct Node {
     pub(super) state: String,
     /// Whether its blocks move to other nodes.
     draining: bool,
+    /// For how long plans still avoid it, because it failed in one, milliseconds; 0: they do not.
+    suspect_ms: u64,
     /// Since when it has been in its state, milliseconds since 1970.
     since_ms: u64,
     data_address: String,
@@ -110,6 +112,7 @@ impl From<api::Node> for Node {
             zone: it.zone,
             state: it.state,
             draining: it.draining,
+            suspect_ms: it.suspect_ms,
             since_ms: it.since_ms,
             data_address: it.data_address,
             control_address: it.control_address,
@@ -169,7 +172,9 @@ pub(super) fn nodes_text(nodes: &[Node]) -> String {
         let failed = node.disks.iter().filter(|disk| disk.failed).count();
         let disks = if failed == 0 { node.disks.len().to_string() } else { format!("{} ({failed} failed)", node.disks.len()) };
         let state = if node.state == "up" {
-            if node.draining { "up, draining".to_owned() } else { node.state.clone() }
+            let draining = node.draining.then(|| "draining".to_owned());
+            let suspect = (node.suspect_ms > 0).then(|| format!("suspect for {} s", node.suspect_ms.div_ceil(1000)));
+            [Some(node.state.clone()), draining, suspect].into_iter().flatten().collect::<Vec<_>>().join(", ")
         } else {
             format!("{}, silent for {:.1} s", node.state, node.last_seen_ms as f64 / 1000.0)
         };

@@ -27,7 +27,8 @@ fn record(id: u32, state: NodeState) -> NodeRecord {
 fn told(free_bytes: u64, failed: bool) -> Vec<DiskReport> {
     let (file_system, quarantined) = (7, Quarantined { blocks: 1, bytes: 5 });
     let served = crate::disk_health::Served::default();
-    vec![DiskReport { id: "d".into(), failed, free_bytes, file_system, quarantined, served }]
+    let silent_for = Duration::ZERO;
+    vec![DiskReport { id: "d".into(), failed, free_bytes, file_system, quarantined, served, silent_for }]
 }
 
 /// Nodes 1 and 2, which were up before; node 1 registers at second 1.

@@ -198,6 +198,7 @@ impl StripeEnd {
             disk_reserve_bytes: request.disk_reserve_bytes,
             kept: Share::NONE,
             needed: Needed::Always,
+            answers: rebuild::Answers::default(),
         };
         self.actions.push(Action::Rebuild(Box::new(rebuild)));
         self.state = State::Rebuilding(what);

@@ -20,6 +20,8 @@ pub(super) struct Avoided {
     pub(super) blamed: BTreeSet<NodeId>,
     /// In how many plans the node that was to store a block was in a dispute with a helper.
     pub(super) disputes: BTreeMap<NodeId, u32>,
+    /// Whether any of these disputes may only have been about full links.
+    pub(super) starved: bool,
     /// How often blamed helpers have been tried again.
     pub(super) second_chances: u32,
     /// Whether the disk of a failed node was full.
@@ -32,6 +34,7 @@ impl Avoided {
     pub(super) fn learn(&mut self, report: &Report, arriving: &[Arriving], knows_bad_blocks: bool) {
         self.disk_was_full |= report.lacks_space();
         let Some(Blame { node, accuser }) = report.blame else { return };
+        self.starved |= report.starved;
         let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
         let Some(accuser) = accuser else {
             // The node still helps with its readable blocks.

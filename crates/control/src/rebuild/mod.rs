@@ -35,10 +35,14 @@ pub use object::{lacking_copies, leaves_others, named_block, room_for_copies};
 pub use reading::PlanRequest;
 
 use crate::{
-    helpers::LastUsed, options::RepairOptions, planning::Planned, reserve::Share, run::Report, schedule::Scheduled, view::View,
+    health::FurtherLosses, helpers::LastUsed, options::RepairOptions, planning::Planned, reserve::Share, run::Report,
+    schedule::Scheduled, view::View,
 };
 use rand::RngCore;
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 use weft_codes::SharedCode;
 use weft_types::{
     BlockId, Cause, FailureDomain, HelperSelect, Home, NodeId, ObjectName, Result, StripeRecord, TaskTraffic, UploadId,
@@ -77,6 +81,19 @@ pub struct Request {
     pub kept: Share,
     /// How long it is needed. When it is not any more, it ends, and drops what it has not committed.
     pub needed: Needed,
+    /// What was computed for this before.
+    pub answers: Answers,
+}
+
+/// How many further losses a stripe survives takes long to find out for some codes, and is asked again and again. Clones share the answers.
+#[derive(Debug, Clone, Default)]
+pub struct Answers(Arc<Mutex<FurtherLosses>>);
+
+impl Answers {
+    fn lock(&self) -> MutexGuard<'_, FurtherLosses> {
+        // A poisoned lock is safe to use: each answer is added by one call.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How long a rebuild is needed.

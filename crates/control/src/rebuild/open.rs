@@ -20,12 +20,12 @@ impl Request {
         }
         let stripe = self.serving(view, &BTreeSet::new());
         let Readable { good, suspect, .. } = planning::readable(&stripe, view);
-        let (trusted, needed) = (good.len(), stripe.dimension());
+        let trusted = good.len();
         let mut nodes = BTreeSet::new();
         let mut available: Vec<(u8, NodeId)> = Vec::with_capacity(good.len());
         for (at, index) in good.into_iter().chain(suspect).enumerate().filter(|(_, index)| self.is_usable(&stripe, *index)) {
             // Doubtful blocks and nodes help only if there is no alternative.
-            if at >= trusted && available.len() >= needed {
+            if at >= trusted && self.suffice(&stripe, &available.iter().map(|(index, _)| *index).collect::<Vec<_>>()) {
                 break;
             }
             let node = stripe.home_of(index)?.node;
@@ -138,6 +138,38 @@ mod tests {
         let two = super::super::tests::request(&[0, 1]).open(&view(9, &[1, 2]), &known()).unwrap();
         assert_eq!(two.lost, [0, 1]);
         assert_eq!(two.available.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_group_that_can_rebuild_a_block_alone_needs_no_suspect_helper() {
+        let code = weft_codes::parse("lrc(4,2,2)").unwrap();
+        let mut request = Request { code, ..request(&[0]) };
+        request.stripe.layout.m = 4;
+        for id in [7, 8] {
+            let placed = weft_types::PlacedBlock { home: crate::fixtures::home(id), ..request.stripe.blocks[&5] };
+            request.stripe.blocks.insert(id as u8 - 1, placed);
+        }
+        let helpers = |trusted: &[u32]| {
+            let mut view = view(12, &[1]);
+            let doubtful = view.nodes.values_mut().filter(|node| !trusted.contains(&node.id.0));
+            doubtful.for_each(|node| node.suspect_for = Duration::from_secs(1));
+            request.open(&view, &known()).unwrap().available.iter().map(|(index, _)| *index).collect::<Vec<_>>()
+        };
+        assert_eq!(helpers(&[2, 5]), [1, 4], "blocks 0, 1 and 4 are a group");
+        assert_eq!(helpers(&[3, 4, 6, 8]), [1, 2, 3, 5, 7], "four blocks, but they do not suffice");
+    }
+
+    #[test]
+    fn a_schedule_with_a_suspect_helper_is_kept_to_if_too_few_others_are_left() {
+        let mut suspect = view(12, &[1, 5]);
+        suspect.nodes.get_mut(&NodeId(4)).unwrap().suspect_for = Duration::from_secs(1);
+        for order in [[6, 3, 4, 2], [4, 2, 6, 3]] {
+            let nodes = chain(scheduled(&order, 11, &[]), &suspect);
+            assert_eq!(nodes, [&order[..], &[11]].concat());
+        }
+        // It was trusted when it was scheduled, and others can help.
+        suspect.nodes.get_mut(&NodeId(5)).unwrap().up = true;
+        assert!(!chain(scheduled(&[6, 3, 4, 2], 11, &[]), &suspect).contains(&4));
     }
 
     #[test]

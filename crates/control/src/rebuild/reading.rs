@@ -2,10 +2,11 @@
 
 use super::{Lost, Needed, Request, arriving::is_lost};
 use crate::{
-    health::{BadBlocks, Condition, FurtherLosses},
+    health::{BadBlocks, Condition},
     known::Known,
     options::RepairOptions,
     planning::{self, Planned, Readable, Target, Way},
+    schedule::Scheduled,
     view::View,
 };
 use rand::{RngCore, SeedableRng, rngs::StdRng};
@@ -107,16 +108,25 @@ impl Request {
         let usable = |index: &u8| self.is_usable(&stripe, *index);
         let all = good.into_iter().chain(suspect.iter().copied()).filter(usable);
         let is_last = |index: &u8| has_failed(*index) || is_avoided(*index) || suspect.contains(index);
-        let (mut more, first): (Vec<u8>, Vec<u8>) = all.partition(is_last);
+        let (mut more, mut first): (Vec<u8>, Vec<u8>) = all.partition(is_last);
         // A suspect node may help if no other can, but never one that failed in this rebuild.
         more.retain(|index| !has_failed(*index));
         let nodes = first.iter().chain(&more).filter_map(|index| node_of(&stripe, *index));
         let mut selected = select.map(|select| select(nodes.collect()));
         let mut options = self.options.clone();
-        let helps = |node: &NodeId| first.iter().any(|index| node_of(&stripe, *index) == Some(*node));
-        // If a scheduled helper is gone, its place is free for any other.
-        let in_places = self.scheduled.as_ref().filter(|scheduled| scheduled.helpers.iter().all(helps));
+        // If a scheduled helper is gone, its place is free for any other. A suspect one was scheduled because too few others were left.
+        let has_place =
+            |index: &u8, scheduled: &Scheduled| node_of(&stripe, *index).is_some_and(|node| scheduled.helpers.contains(&node));
+        let helping = |some: &[u8], scheduled: &Scheduled| some.iter().filter(|index| has_place(index, scheduled)).count();
+        let doubtful: Vec<u8> = more.iter().copied().filter(|index| suspect.contains(index) && !is_avoided(*index)).collect();
+        let in_places = self.scheduled.as_ref().filter(|scheduled| {
+            let missing = scheduled.helpers.len() - helping(&first, scheduled);
+            missing == 0 || missing == helping(&doubtful, scheduled) && !self.suffice(&stripe, &first)
+        });
         if let Some(scheduled) = in_places {
+            let (placed, others): (Vec<u8>, Vec<u8>) = more.into_iter().partition(|index| has_place(index, scheduled));
+            first.extend(placed);
+            more = others;
             let others = selected.unwrap_or_default().into_iter().filter(|node| !scheduled.helpers.contains(node));
             selected = Some(scheduled.helpers.iter().copied().chain(others).collect());
             options.select = Select::AsPreferred;
@@ -166,10 +176,9 @@ impl Request {
     /// Whether it only moves blocks, and another block of the stripe is lost, which comes first. If none can be rebuilt, those that leave do.
     pub fn gives_way(&self, view: &View) -> bool {
         let blocks = BadBlocks::of(&self.stripe, view);
-        let condition = || Condition::of(&self.stripe, blocks, &self.code, view, &mut FurtherLosses::default());
+        let condition = || Condition::of(&self.stripe, blocks, &self.code, view, &mut self.answers.lock());
         match self.needed {
             Needed::Always | Needed::WhileLost => false,
-            // Whether any can be rebuilt takes long to find out for some codes.
             Needed::WhileLeaving => !blocks.is_whole() && (blocks.away + blocks.coming > 0 || !condition().only_moves()),
             Needed::ToSpread => !blocks.is_whole(),
         }
@@ -191,6 +200,14 @@ impl Request {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// Whether these blocks of a stripe as read by a plan suffice to rebuild the lost ones.
+    pub(super) fn suffice(&self, stripe: &StripeRecord, available: &[u8]) -> bool {
+        if self.code.tolerance() == self.code.m() && stripe.corrupt.is_empty() {
+            return available.len() >= stripe.dimension();
+        }
+        planning::unrecoverable(&self.code, stripe, available, &self.wanted()).is_none()
     }
 
     /// Whether the blocks can be rebuilt without these nodes.

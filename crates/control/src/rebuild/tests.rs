@@ -33,6 +33,7 @@ pub(super) fn request(lost: &[u8]) -> Request {
         disk_reserve_bytes: 0,
         kept: Share::NONE,
         needed: Needed::Always,
+        answers: Answers::default(),
     }
 }
 

@@ -6,7 +6,7 @@
 //! arrived.
 
 use super::report::{Blame, End, NodeReport, Report};
-use weft_types::{NodeId, Party, Reaction};
+use weft_types::{Cause, NodeId, Party, Reaction};
 
 /// The node to blame. `None` if nothing failed, a client failed, the culprit was held back, or blocks are inconsistent.
 pub(super) fn culprit(report: &Report) -> Option<Blame> {
@@ -42,6 +42,20 @@ pub(super) fn culprit(report: &Report) -> Option<Blame> {
         }
     }
     Some(at).filter(|_| !met_held_back)
+}
+
+/// The nodes that complain of this one, if they only say that nothing has moved, and it does not wait for its own disk; otherwise none.
+pub(super) fn accusers_of_stall(report: &Report, node: NodeId) -> Vec<NodeId> {
+    let complains = |(id, told): &(&NodeId, &NodeReport)| complains_of(**id, told) == Some(Party::Node(node));
+    let accusers: Vec<NodeId> = report.nodes.iter().filter(complains).map(|(id, _)| *id).collect();
+    let errors = || report.nodes.values().flat_map(NodeReport::errors);
+    let is_other = |error: &weft_types::Error| !matches!(error.reaction, Reaction::Replan | Reaction::Retry);
+    let waits_for_itself = |told: &NodeReport| told.waiting.iter().any(|(party, _)| *party == Party::Node(node));
+    let is_stall = report.held_up.is_none()
+        && errors().any(|error| error.cause == Some(Cause::Stalled))
+        && !errors().any(is_other)
+        && !report.nodes.get(&node).is_some_and(waits_for_itself);
+    if is_stall { accusers } else { Vec::new() }
 }
 
 /// Its disk failed, or its block is bad or missing.

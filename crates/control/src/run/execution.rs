@@ -17,7 +17,8 @@
 //! ([`Action::Ask`]) only when it matters, and the answer is an event.
 
 use super::{
-    blame::culprit,
+    activity::{Ends, Seen},
+    blame::{self, culprit},
     report::{Blame, Report, TaskEvent},
     stall::{Flow, StallPolicy},
 };
@@ -26,7 +27,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
-use weft_types::{Error, NodeId, Party};
+use weft_types::{Error, NodeId, Party, TaskTraffic};
 
 /// How long a node that delays a plan may take to report what has arrived there.
 const HELD_UP_GRACE: Duration = Duration::from_millis(300);
@@ -47,6 +48,8 @@ pub struct Share {
     pub name: String,
     /// The bytes over all its links, in and out, if nothing fails.
     pub link_bytes: u64,
+    /// Its links.
+    pub ends: Ends,
 }
 
 /// What to do if there is an alternative to a node.
@@ -73,6 +76,8 @@ pub enum Event {
     Looked {
         /// Nodes without a task of this plan are ignored.
         down: BTreeSet<NodeId>,
+        /// What moves at the nodes of this plan, over all plans.
+        seen: BTreeMap<NodeId, Seen>,
     },
     /// [`Action::CancelAll`] was answered, or timed out.
     Cancelled,
@@ -94,6 +99,15 @@ pub enum Event {
 pub enum Action {
     /// A node has moved this many bytes in total.
     Progress(NodeId, u64),
+    /// A node has reported; whether its task has received and sent more since its last report.
+    Heard {
+        /// The node.
+        node: NodeId,
+        /// Whether it has received more.
+        received: bool,
+        /// Whether it has sent more.
+        sent: bool,
+    },
     /// This share of all link bytes has moved, from 0 to 1.
     Moved(f64),
     /// A task has finished: its times show how fast the node is.
@@ -121,6 +135,10 @@ pub struct Execution {
     /// How long tasks have to end before they are cancelled.
     grace: Duration,
     policy: Option<StallPolicy>,
+    /// After this time without movement, links give up.
+    links_timeout: Duration,
+    /// What moved at the nodes when they were last checked, and when that was; no later than the first failure.
+    seen: (BTreeMap<NodeId, Seen>, Time),
     report: Report,
     flow: Flow,
     deadline: Deadline,
@@ -149,12 +167,13 @@ enum Deadline {
 
 impl Execution {
     /// For a plan whose tasks were started by `now`; some could not be started, for these reasons. When one fails, the others have the time
-    /// `grace` to end before they are cancelled. With a policy, a stalled plan is ended as soon as the culprit is known.
+    /// `grace` to end before they are cancelled. Links give up after `links_timeout`; with a policy, a stalled plan is ended as soon as the
+    /// culprit is known.
     pub fn new(
         shares: BTreeMap<NodeId, Share>,
         not_started: BTreeMap<NodeId, Error>,
         on_failure: OnFailure,
-        grace: Duration,
+        (grace, links_timeout): (Duration, Duration),
         policy: Option<StallPolicy>,
         now: Time,
     ) -> Self {
@@ -169,6 +188,8 @@ impl Execution {
             on_failure,
             grace,
             policy,
+            links_timeout,
+            seen: (BTreeMap::new(), now),
             deadline: Deadline::None,
             held_up_until: None,
             ended_told: 0,
@@ -213,7 +234,7 @@ impl Execution {
             }
             Event::ClientDone(within) => self.end_by(now + within),
             Event::Complaint(nodes) => self.give_up_silent(&nodes, now),
-            Event::Looked { down } => self.looked(&down, now),
+            Event::Looked { down, seen } => self.looked(&down, seen, now),
             Event::Cancelled if self.deadline == Deadline::Cancelling => {
                 self.deadline = Deadline::GiveUp(now + self.grace);
                 if self.report.held_up.is_some() {
@@ -233,12 +254,29 @@ impl Execution {
         std::mem::take(&mut self.actions)
     }
 
-    /// The final report, with the node to blame, and the node to avoid for that.
+    /// The final report, with the node to blame, and the node to avoid for that. No node is avoided if links may only have been full.
     pub fn finish(mut self) -> (Report, Option<NodeId>) {
         self.report.blame = culprit(&self.report);
+        self.report.starved = self.report.blame.is_some_and(|blame| self.is_starved(blame));
         // For a bad block, only the block is avoided, and not its node.
-        let suspect = self.report.blame.map(|blame| blame.node).filter(|node| !self.report.is_bad_block(*node));
+        let is_suspect = |node: &NodeId| !self.report.starved && !self.report.is_bad_block(*node);
+        let suspect = self.report.blame.map(|blame| blame.node).filter(is_suspect);
         (self.report, suspect)
+    }
+
+    /// Whether a node may be blamed only because links are full: this link stood still, while other links of the node moved. Or while many
+    /// others moved at its accuser, if that receives from it, or if the node has no other links that would tell. A node none of whose other
+    /// links moves either is to blame.
+    fn is_starved(&self, Blame { node, accuser }: Blame) -> bool {
+        let accusers = if accuser.is_some() { blame::accusers_of_stall(&self.report, node) } else { Vec::new() };
+        let ((seen, at), within) = (&self.seen, self.links_timeout);
+        let ends = self.shares.get(&node).map(|share| share.ends).unwrap_or_default();
+        let own = seen.get(&node).copied().unwrap_or_default();
+        let may_starve_it = |accuser: &NodeId| {
+            let other = seen.get(accuser).copied().unwrap_or_default();
+            ends.receives == 0 && other.receives.is_full(within, *at) || own.has_only(ends) && other.is_full(within, *at)
+        };
+        !accusers.is_empty() && (own.moves(ends, within, *at) || accusers.iter().any(may_starve_it))
     }
 
     /// The running tasks, except the one that delays the others, which was cancelled separately.
@@ -250,18 +288,26 @@ impl Execution {
 
     fn told(&mut self, node: NodeId, event: TaskEvent, now: Time) {
         match &event {
-            TaskEvent::Progress { moved_bytes, .. } => {
-                self.actions.push(Action::Progress(node, *moved_bytes));
-                self.flow.told(node, *moved_bytes, now);
+            TaskEvent::Progress { moved_bytes, received_bytes, .. } => {
+                let (received, sent) = self.flow.told(node, (*moved_bytes, *received_bytes), now);
+                self.actions.extend([Action::Progress(node, *moved_bytes), Action::Heard { node, received, sent }]);
                 self.actions.push(Action::Moved(self.share_moved()));
             }
-            TaskEvent::Done { .. } => {
+            TaskEvent::Done { traffic, .. } => {
+                self.ended_with(node, traffic, now);
                 self.flow.done(node, now);
                 self.actions.extend([Action::Moved(self.share_moved()), Action::Ended(node)]);
             }
-            TaskEvent::Failed { .. } => {}
+            TaskEvent::Failed { traffic, .. } => self.ended_with(node, traffic, now),
         }
         self.report.take(node, event);
+    }
+
+    /// A task has ended, with this traffic. A short one has reported nothing before.
+    fn ended_with(&mut self, node: NodeId, traffic: &TaskTraffic, now: Time) {
+        let TaskTraffic { sent_bytes, received_bytes, .. } = *traffic;
+        let (received, sent) = self.flow.told(node, (sent_bytes.saturating_add(received_bytes), received_bytes), now);
+        self.actions.push(Action::Heard { node, received, sent });
     }
 
     /// Applies all consequences of the current state.
@@ -293,7 +339,10 @@ impl Execution {
         };
     }
 
-    fn looked(&mut self, down: &BTreeSet<NodeId>, now: Time) {
+    fn looked(&mut self, down: &BTreeSet<NodeId>, seen: BTreeMap<NodeId, Seen>, now: Time) {
+        if !self.report.any_failed() {
+            self.seen = (seen, now);
+        }
         for node in self.report.running().into_iter().filter(|node| down.contains(node)) {
             let error = Error::replan(format!("{} went down", self.name(node)));
             self.report.broken(node, error.party(Party::Node(node)));
@@ -306,7 +355,13 @@ impl Execution {
     /// The node that delays the plan, and a node that it delays.
     fn culprit(&self, now: Time) -> Option<(NodeId, Option<NodeId>)> {
         let policy = self.policy.filter(|_| !self.report.any_failed() && self.report.held_up.is_none());
-        self.flow.culprit(&self.report, &policy?, now)
+        let (policy, (seen, at)) = (policy?, &self.seen);
+        // Its reports wait in the queue of a full link, like all that it sends.
+        let is_alive = |node: NodeId| {
+            let within = policy.stall_timeout;
+            seen.get(&node).is_some_and(|seen| seen.is_full(self.links_timeout, *at) && seen.is_heard(within, now))
+        };
+        self.flow.culprit(&self.report, &policy, is_alive, now)
     }
 
     fn ask(&mut self, node: NodeId, around: Around) {

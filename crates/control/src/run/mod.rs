@@ -1,6 +1,7 @@
 //! The life of a plan at its agents: how it is opened, what they report, when it stalls, when it is given up, and which
 //! node is to blame.
 
+mod activity;
 mod blame;
 mod execution;
 mod levels;
@@ -8,6 +9,7 @@ pub mod opening;
 mod report;
 mod stall;
 
+pub use activity::{Activity, Ends, Seen, Way};
 pub use execution::{Action, Around, Event, Execution, OnFailure, Share};
 pub use levels::Levels;
 pub use opening::Opening;

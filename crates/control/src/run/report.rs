@@ -23,6 +23,9 @@ pub struct Report {
     pub blame: Option<Blame>,
     /// The node that delayed the plan until it was ended, and the error for it.
     pub held_up: Option<(Blame, Error)>,
+    /// Whether it may have failed only because the links of its nodes are full with what other plans move. Another plan should do without the
+    /// node to blame, but the node may be in order.
+    pub starved: bool,
 }
 
 /// The report on one agent's task.
@@ -76,8 +79,10 @@ pub struct Stored {
 pub enum TaskEvent {
     /// Progress.
     Progress {
-        /// The bytes moved since the start.
+        /// The bytes sent and received since the start.
         moved_bytes: u64,
+        /// Of these, received; 0 from an agent that does not tell.
+        received_bytes: u64,
         /// The parties that its stages wait for, and for how long, milliseconds; itself: its own disk or processor.
         waiting: Vec<(Party, u32)>,
         /// Whether a stage waits only for tasks of an earlier class at the node; such a wait is not in `waiting`.
@@ -110,7 +115,7 @@ pub enum TaskEvent {
 impl Report {
     /// For a plan whose tasks run at these nodes.
     pub fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
-        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None, held_up: None }
+        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None, held_up: None, starved: false }
     }
 
     /// Whether no task is running any more.

@@ -66,6 +66,8 @@ pub(super) struct Flow {
 #[derive(Debug)]
 struct NodeFlow {
     moved_bytes: u64,
+    /// Of these, received.
+    received_bytes: u64,
     /// When that last grew; `None` if it has moved nothing.
     grew_at: Option<Time>,
     heard_at: Time,
@@ -74,17 +76,24 @@ struct NodeFlow {
 impl Flow {
     /// For a plan that starts now.
     pub(super) fn new(nodes: impl Iterator<Item = NodeId>, now: Time) -> Self {
-        Self { nodes: nodes.map(|node| (node, NodeFlow { moved_bytes: 0, grew_at: None, heard_at: now })).collect() }
+        Self {
+            nodes: nodes
+                .map(|node| (node, NodeFlow { moved_bytes: 0, received_bytes: 0, grew_at: None, heard_at: now }))
+                .collect(),
+        }
     }
 
-    /// A node has reported the bytes that it has moved since the start.
-    pub(super) fn told(&mut self, node: NodeId, bytes_moved: u64, now: Time) {
-        if let Some(flow) = self.nodes.get_mut(&node) {
-            flow.heard_at = now;
-            if bytes_moved > flow.moved_bytes {
-                (flow.moved_bytes, flow.grew_at) = (bytes_moved, Some(now));
-            }
+    /// A node has reported the bytes that it has moved since the start, and how many of these it has received. Returns whether it has
+    /// received and sent any since its last report.
+    pub(super) fn told(&mut self, node: NodeId, (moved_bytes, received_bytes): (u64, u64), now: Time) -> (bool, bool) {
+        let Some(flow) = self.nodes.get_mut(&node) else { return (false, false) };
+        let before = (flow.received_bytes, flow.moved_bytes.saturating_sub(flow.received_bytes));
+        flow.heard_at = now;
+        flow.received_bytes = flow.received_bytes.max(received_bytes);
+        if moved_bytes > flow.moved_bytes {
+            (flow.moved_bytes, flow.grew_at) = (moved_bytes, Some(now));
         }
+        (flow.received_bytes > before.0, flow.moved_bytes.saturating_sub(flow.received_bytes) > before.1)
     }
 
     /// The bytes that a node is known to have moved.
@@ -94,7 +103,7 @@ impl Flow {
 
     /// A node has finished, possibly before any progress report.
     pub(super) fn done(&mut self, node: NodeId, now: Time) {
-        self.told(node, u64::MAX, now);
+        self.told(node, (u64::MAX, 0), now);
     }
 
     /// Whether a node was silent for this long.
@@ -106,8 +115,14 @@ impl Flow {
     /// another node has waited for it for about as long, and it was silent for that long or has waited for its own disk
     /// for about `disk_timeout`. (The others' buffers may still fill for a while.) A link without any movement is still
     /// being connected, and no node is blamed for that. Nor is a node that reports that it is held back by tasks of an
-    /// earlier class.
-    pub(super) fn culprit(&self, report: &Report, policy: &StallPolicy, now: Time) -> Option<(NodeId, Option<NodeId>)> {
+    /// earlier class. Nor is one that is silent, but `is_alive`.
+    pub(super) fn culprit(
+        &self,
+        report: &Report,
+        policy: &StallPolicy,
+        is_alive: impl Fn(NodeId) -> bool,
+        now: Time,
+    ) -> Option<(NodeId, Option<NodeId>)> {
         let StallPolicy { stall_timeout, disk_timeout, to_the_last, .. } = *policy;
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;
@@ -119,7 +134,7 @@ impl Flow {
         let waits_long = |of: &NodeId, party: Party, wait: Duration| {
             waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= about(wait))
         };
-        let is_silent = |node: &NodeId| self.is_silent(*node, stall_timeout, now);
+        let is_silent = |node: &NodeId| self.is_silent(*node, stall_timeout, now) && !is_alive(*node);
         let moves = |node: &NodeId| {
             let grew_at = self.nodes.get(node).and_then(|flow| flow.grew_at);
             grew_at.is_some_and(|grew_at| now - grew_at < stall_timeout)
@@ -149,6 +164,8 @@ mod tests {
 
     const START: Time = Time::after(Duration::ZERO);
 
+    const NOBODY: fn(NodeId) -> bool = |_| false;
+
     fn policy() -> StallPolicy {
         StallPolicy::of_chain(STALL)
     }
@@ -161,7 +178,9 @@ mod tests {
     fn chain(waits: &[(u32, Party)]) -> (Flow, Report) {
         let nodes = || (1..=4).map(node);
         let (mut flow, mut report) = (Flow::new(nodes(), START), Report::new(nodes()));
-        nodes().for_each(|node| flow.told(node, 100, START));
+        for node in nodes() {
+            flow.told(node, (100, 0), START);
+        }
         for (id, party) in waits {
             report.nodes.get_mut(&node(*id)).unwrap().waiting = vec![(*party, 900)];
         }
@@ -171,7 +190,9 @@ mod tests {
     /// Advances `now`; then these nodes report.
     fn heard(flow: &mut Flow, nodes: &[u32], now: &mut Time, after: Duration) {
         *now = *now + after;
-        nodes.iter().for_each(|id| flow.told(node(*id), 100, *now));
+        for id in nodes {
+            flow.told(node(*id), (100, 0), *now);
+        }
     }
 
     #[test]
@@ -197,13 +218,13 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 3, 4], &mut now, STALL / 2);
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "too early");
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), None, "too early");
         heard(&mut flow, &[1, 3, 4], &mut now, STALL / 2);
-        assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))));
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), Some((node(2), Some(node(1)))));
         let (mut flow, report) = chain(&[]);
         heard(&mut flow, &[1, 3, 4], &mut now, STALL * 2);
         assert_eq!(
-            flow.culprit(&report, &policy(), now),
+            flow.culprit(&report, &policy(), NOBODY, now),
             None,
             "no node waits for the silent one: only the coordinator misses its reports"
         );
@@ -215,17 +236,17 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL);
-        assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))), "it waits for its own disk");
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), Some((node(2), Some(node(1)))), "it waits for its own disk");
         assert_eq!(
-            flow.culprit(&report, &StallPolicy { disk_timeout: STALL * 2, ..policy() }, now),
+            flow.culprit(&report, &StallPolicy { disk_timeout: STALL * 2, ..policy() }, NOBODY, now),
             None,
             "a disk may take longer where that is allowed"
         );
-        flow.told(node(2), 101, now);
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "it has moved bytes a moment ago");
+        flow.told(node(2), (101, 0), now);
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), None, "it has moved bytes a moment ago");
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
         heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL);
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "a reader may be slow");
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), None, "a reader may be slow");
     }
 
     #[test]
@@ -235,11 +256,15 @@ mod tests {
         let (mut flow, mut report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL * 3);
         let blamed = Some((node(2), Some(node(1))));
-        assert_eq!(flow.culprit(&report, &policy(), now), blamed);
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), blamed);
         report.nodes.get_mut(&node(2)).unwrap().held_back = true;
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "another of its stages waits for the disk behind the same tasks");
+        assert_eq!(
+            flow.culprit(&report, &policy(), NOBODY, now),
+            None,
+            "another of its stages waits for the disk behind the same tasks"
+        );
         heard(&mut flow, &[1, 3, 4], &mut now, STALL);
-        assert_eq!(flow.culprit(&report, &policy(), now), blamed, "it is silent");
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), blamed, "it is silent");
     }
 
     #[test]
@@ -252,12 +277,12 @@ mod tests {
         }
         let last = || StallPolicy { to_the_last: true, ..policy() };
         heard(&mut flow, &[], &mut now, STALL / 2);
-        assert_eq!(flow.culprit(&report, &last(), now), None, "too early");
+        assert_eq!(flow.culprit(&report, &last(), NOBODY, now), None, "too early");
         heard(&mut flow, &[], &mut now, STALL / 2);
-        assert_eq!(flow.culprit(&report, &last(), now), Some((node(3), None)));
-        assert_eq!(flow.culprit(&report, &policy(), now), None, "no node waits");
-        flow.told(node(3), 100, now);
-        assert_eq!(flow.culprit(&report, &last(), now), None, "it is alive and writes");
+        assert_eq!(flow.culprit(&report, &last(), NOBODY, now), Some((node(3), None)));
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), None, "no node waits");
+        flow.told(node(3), (100, 0), now);
+        assert_eq!(flow.culprit(&report, &last(), NOBODY, now), None, "it is alive and writes");
     }
 
     #[test]
@@ -266,6 +291,6 @@ mod tests {
         let (_, report) = chain(&[(1, Party::Node(node(2)))]);
         let mut flow = Flow::new((1..=4).map(node), START);
         heard(&mut flow, &[1], &mut now, STALL * 5);
-        assert_eq!(flow.culprit(&report, &policy(), now), None);
+        assert_eq!(flow.culprit(&report, &policy(), NOBODY, now), None);
     }
 }

@@ -7,7 +7,8 @@
 //! Much more than a whole link is given out. A repair runs at the pace of the fullest of its links, so that each other one
 //! is full only if further repairs use the rest. With fair links, all repairs together take the least time; but each takes
 //! memory at its nodes, and a link that many share makes each look slow. A hub is full with its own helpers, so fewer of
-//! these suffice.
+//! these suffice. Each helper is a stream of its own, and too many streams starve each other: TCP gives some of them nothing
+//! for seconds, until they are given up.
 //!
 //! Often more repairs fit than may run at a time. Those that start must then fill all links evenly: if the repairs of a few
 //! destinations came first, the others would wait idly for their turn. So the one starts whose links have most left to
@@ -25,6 +26,9 @@ const SHARES_MAX: u64 = 32 * WHOLE;
 
 /// A repair that needs its busiest link this much longer than another one takes so many shares of the former.
 const UNEVEN_MAX: u64 = 2;
+
+/// The most streams that the running repairs may have on one link. A queue of 100 ms at 100 Mbit/s holds about ten packets for each of so many.
+const STREAMS_MAX: u64 = 64;
 
 /// The most repairs that run at a time without an assignment: their links are not known.
 const UNKNOWN_MAX: usize = 16;
@@ -208,7 +212,10 @@ impl<T, U: Ord + Copy> Admission<T, U> {
 fn uses(needs: &[(Link, u64)]) -> Vec<Use> {
     let longest = needs.iter().map(|(_, time)| *time).max().unwrap_or(1).max(1);
     let shortest = needs.iter().map(|(_, time)| *time).min().unwrap_or(1).max(1);
-    let whole = u128::from(WHOLE * (longest / shortest).min(UNEVEN_MAX));
+    // As many streams as the shortest link carries, each of which has one.
+    let streams = longest / shortest;
+    let shares = streams.min(UNEVEN_MAX).max(streams.saturating_mul(SHARES_MAX) / (STREAMS_MAX * WHOLE));
+    let whole = u128::from(WHOLE * shares).min(u128::from(SHARES_MAX));
     let share = |time: u64| (u128::from(time) * whole).div_ceil(u128::from(longest)) as u64;
     needs.iter().map(|(link, time)| Use { link: *link, time: *time, share: share(*time) }).collect()
 }
@@ -255,6 +262,20 @@ mod tests {
         admission.add((0..90).map(|at| (at, (0, 0), hub(at))));
         let started = std::iter::from_fn(|| admission.start()).count() as u64;
         assert_eq!(started, SHARES_MAX * 4 / (UNEVEN_MAX * WHOLE));
+    }
+
+    #[test]
+    fn repairs_around_one_hub_have_no_more_streams_than_its_link_carries() {
+        for (helpers, started) in [(2, 16), (6, 10), (10, 6), (20, 3), (200, 1)] {
+            let mut admission = Admission::new(Starting::ByShares);
+            let hub = |at: u32| -> Vec<Line> {
+                let of_helpers = (0..helpers).map(|helper| line(1_000 * (at + 1) + helper, 1, 0));
+                of_helpers.chain([line(1, 0, u64::from(helpers))]).collect()
+            };
+            admission.add((0..40).map(|at| (at, (0, 0), hub(at))));
+            let count = std::iter::from_fn(|| admission.start()).count();
+            assert_eq!(count, started, "{helpers} helpers");
+        }
     }
 
     #[test]

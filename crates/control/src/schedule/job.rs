@@ -11,7 +11,7 @@ use super::{
     parts, rounds,
 };
 use crate::{placement, reserve::Share, view::View};
-use mix::{Carriers, least_time, least_traffic, mixes};
+use mix::{Carriers, Mixes, least_time, least_traffic};
 use rand::RngCore;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -255,18 +255,16 @@ impl Scheduler {
     ) -> Vec<Option<Candidate>> {
         let all = self.all_candidates(batch, nodes, patterns);
         match self.prefer {
-            Prefer::Time => return all.iter().map(|all| least_time(all)).collect(),
-            Prefer::Traffic => return all.iter().map(|all| least_traffic(all)).collect(),
+            Prefer::Time => return all.iter().map(|all| least_time(all).cloned()).collect(),
+            Prefer::Traffic => return all.iter().map(|all| least_traffic(all).cloned()).collect(),
             Prefer::Whole => {}
         }
-        let mixes = mixes(&all, &self.carriers(batch, destinations, nodes), nodes);
-        let least = mixes.iter().map(|(_, bound)| *bound).fold(f64::INFINITY, f64::min);
-        let longest = |mix: &[Option<Candidate>]| {
+        let mixes = Mixes::of(&all, &self.carriers(batch, destinations, nodes), nodes);
+        let longest = |mix: &[Option<&Candidate>]| {
             let all = || mix.iter().flatten();
             (all().map(|it| it.parts.busiest() * it.scale).max(), all().map(|it| it.parts.moved() * it.scale).sum::<u64>())
         };
-        let alike = mixes.into_iter().filter(|(_, bound)| *bound <= least * ALIKE);
-        alike.min_by_key(|(mix, _)| longest(mix)).map(|(mix, _)| mix).unwrap_or_default()
+        mixes.best(mixes.least() * ALIKE, longest)
     }
 
     /// About the least time of the busiest link that these repairs need, in bytes that the fastest link of a node carries in it, with any share
@@ -275,8 +273,7 @@ impl Scheduler {
         let nodes = Nodes::of(cluster);
         let destinations: Vec<Vec<u32>> = batch.iter().map(|open| nodes.destinations(open)).collect();
         let all = self.all_candidates(batch, &nodes, cluster.patterns);
-        let mixes = mixes(&all, &self.carriers(batch, &destinations, &nodes), &nodes);
-        mixes.into_iter().map(|(_, bound)| bound).fold(f64::INFINITY, f64::min)
+        Mixes::of(&all, &self.carriers(batch, &destinations, &nodes), &nodes).least()
     }
 
     fn all_candidates(&mut self, batch: &[Open], nodes: &Nodes, patterns: &Patterns) -> Vec<Vec<Candidate>> {

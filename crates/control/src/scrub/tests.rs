@@ -303,6 +303,62 @@ fn what_is_found_is_counted_once_and_only_so_many_are_listed() {
     assert_eq!((record.again.len(), record.not_checked()), (weft_types::SCRUB_AGAIN_MAX, SCRUB_TESTED));
 }
 
+/// Outcomes of different stripes, each with one wrong block.
+fn wrong_in(stripe: u64) -> Outcome {
+    let mut found = outcome(End::Checked, &[1]);
+    (found.object, found.number, found.wrong[0].stripe) = ("b/k".into(), stripe, stripe);
+    found
+}
+
+#[test]
+fn what_is_found_behind_a_slow_check_is_counted_once_although_the_coordinator_crashes() {
+    let listed = weft_types::SCRUB_WRONG_MAX as u64;
+    let mut progress = Progress::new(ScrubRecord::default());
+    for stripe in 100..100 + listed {
+        progress.repeated(StripeId(stripe), &wrong_in(stripe));
+    }
+    // Stripe 1 takes long; 2 and 3 have wrong blocks.
+    let tickets: Vec<Ticket> = (1..=3).map(|stripe| progress.begin(place(stripe))).collect();
+    assert_eq!([2, 3].map(|at| progress.ended(&tickets[at as usize - 1], StripeId(at), &wrong_in(at))), [1, 1]);
+    let mut record = progress.record().clone();
+    assert_eq!((record.tally.wrong_blocks, record.tally.stripes), (listed + 2, listed));
+    for new in [1, 0] {
+        let mut next = Progress::new(record.clone());
+        let tickets: Vec<Ticket> = (1..=4).map(|stripe| next.begin(place(stripe))).collect();
+        assert_eq!([4, 3, 2].map(|at| next.ended(&tickets[at as usize - 1], StripeId(at), &wrong_in(at))), [new, 0, 0]);
+        assert_eq!(next.record().tally.wrong_blocks, listed + 3);
+        record = next.record().clone();
+    }
+    progress.ended(&tickets[0], StripeId(1), &outcome(End::Checked, &[]));
+    assert_eq!(
+        (progress.record().wrong.len() as u64, progress.record().tally.wrong_blocks),
+        (listed, listed + 2),
+        "no longer needed"
+    );
+    // The next coordinator forgets what it has counted, too.
+    let mut next = Progress::new(record);
+    for stripe in 1..1_000 {
+        let ticket = next.begin(place(stripe));
+        next.ended(&ticket, StripeId(stripe), &if stripe < 5 { wrong_in(stripe) } else { outcome(End::Checked, &[]) });
+    }
+    assert_eq!((next.record().wrong.len() as u64, next.record().tally.wrong_blocks), (listed, listed + 3 + 1));
+}
+
+#[test]
+fn only_so_many_stripes_are_kept_behind_a_slow_check() {
+    let mut progress = Progress::new(ScrubRecord::default());
+    let slow = progress.begin(place(1));
+    let mut begun = 1;
+    while progress.may_begin() {
+        begun += 1;
+        let ticket = progress.begin(place(begun));
+        progress.ended(&ticket, StripeId(begun), &outcome(End::Checked, &[]));
+        assert!(begun < 1_000, "without a bound");
+    }
+    progress.ended(&slow, StripeId(1), &outcome(End::Checked, &[]));
+    assert!(progress.may_begin() && progress.record().tally.stripes == begun);
+}
+
 /// More than are remembered of anything.
 const SCRUB_TESTED: u64 = 5000;
 

@@ -14,7 +14,7 @@ use weft_control::{
     healer::{self, Ended, Scope},
     health::{BadBlocks, Condition, FurtherLosses},
     options::RepairOptions,
-    rebuild::{Destination, Lost, Needed, Rebuilt, Request},
+    rebuild::{Answers, Destination, Lost, Needed, Rebuilt, Request},
     schedule::{Open, Scheduled},
     view::View,
 };
@@ -166,6 +166,7 @@ fn evenly(request: Request, scheduled: Option<Scheduled>) -> Request {
         scheduled,
         to: Destination::Among(BTreeSet::new()),
         needed: Needed::WhileLost,
+        answers: Answers::default(),
         ..request
     }
 }

@@ -22,7 +22,7 @@ use weft_control::{
     job::{Again, Counted, Passed},
     leveling::{Level, Leveling, Move, Moves, Stored, Tolerances},
     options::RepairOptions,
-    rebuild::{Destination, Lost, Needed, Rebuilt, Request},
+    rebuild::{Answers, Destination, Lost, Needed, Rebuilt, Request},
     schedule::STRIPES_PER_NODE,
 };
 use weft_meta::MetaError;
@@ -166,6 +166,7 @@ impl BalanceJob {
             // Only repair uses the room that is kept for it.
             kept,
             needed: Needed::ToSpread,
+            answers: Answers::default(),
             ..request
         };
         let rebuilt = of.rebuild(shared, (stripe, lost), &self.shares, change, |_| {}).await?;

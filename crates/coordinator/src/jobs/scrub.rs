@@ -214,6 +214,6 @@ impl Passes for ScrubJob {
             let ticket = behind.map(|behind| work.state().progress.begin(behind));
             work.item(control, stripe, bytes, ticket)
         };
-        runner.all(at_once, items, || false, item).await
+        runner.all(at_once, items, || !work.state().progress.may_begin(), item).await
     }
 }

@@ -46,6 +46,11 @@ pub const FAMILIES: &[Family] = &[
     // Nodes and space.
     Family::gauge("weft_nodes", &["state"], "Nodes: `up`, `down` (silent), or `lost` (their blocks are rebuilt elsewhere)."),
     Family::gauge("weft_node_up", &["node", "rack"], "Whether the node is up: 1 or 0."),
+    Family::gauge(
+        "weft_node_suspect",
+        &["node", "rack"],
+        "Whether plans avoid the node for a while, because it failed in one: 1 or 0 (docs/operations.md, \"Nodes\").",
+    ),
     Family::gauge("weft_disk_failed", &["node", "disk"], "Whether the disk failed, as the metadata knows it: 1 or 0."),
     Family::gauge(
         "weft_disk_trouble",
@@ -139,6 +144,11 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::counter("weft_plans_refused", &["kind"], "Times that no plan could be made."),
     Family::counter("weft_plans_failed", &["reaction"], "Plans that failed while they ran, by what their first error asks for."),
+    Family::counter(
+        "weft_plans_starved",
+        &[],
+        "Of the plans that failed while they ran, those in which links stood still while others of the same nodes moved: the network was full.",
+    ),
     Family::counter("weft_plan_busy_waits", &[], "Times that the opening of a plan waited because an agent was busy."),
     Family::counter("weft_plan_busy_wait_seconds", &[], "The time of these waits; many plans can wait at the same time."),
     Family::counter(

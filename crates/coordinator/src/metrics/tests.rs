@@ -62,6 +62,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         disks: BTreeMap::new(),
         coding_bytes_per_s: 0,
         fsyncs: 0,
+        suspect_for: Duration::ZERO,
     };
     let mut figures = Figures::of(GROUPS);
     let ailing = v1::AilingDisk { name: "n".into(), path: "/data".into(), trouble: "slow".into(), ..v1::AilingDisk::default() };

@@ -3,7 +3,7 @@
 use crate::shared::Shared;
 use weft_control::scrub::Outcome;
 use weft_proto::v1;
-use weft_types::{ScrubPass, ScrubRecord, ScrubTally, WrongBlock};
+use weft_types::{SCRUB_WRONG_MAX, ScrubPass, ScrubRecord, ScrubTally, WrongBlock};
 
 /// Says that blocks of a stripe contradict each other: no block is to blame, so nothing else says it. Wrong blocks were logged when they were
 /// recorded.
@@ -44,7 +44,7 @@ fn of_pass(shared: &Shared, pass: &ScrubPass) -> v1::ScrubReport {
 
 fn report(shared: &Shared, tally: v1::ScrubTally, wrong: &[WrongBlock]) -> v1::ScrubReport {
     let view = shared.members.view();
-    let wrong = wrong.iter().map(|it| {
+    let wrong = wrong.iter().take(SCRUB_WRONG_MAX).map(|it| {
         let (block, node) = it.block.unzip();
         v1::WrongBlock {
             object: it.object.clone(),

@@ -15,7 +15,12 @@ pub(super) fn event(node: NodeId, event: v1::task_event::Event) -> Option<TaskEv
             };
             let (held_back, waiting): (Vec<_>, Vec<_>) = told.waiting.iter().partition(|wait| wait.held_back);
             let waiting = waiting.iter().filter_map(|wait| Some((party(&wait.party)?, wait.since_ms))).collect();
-            TaskEvent::Progress { moved_bytes: told.bytes_moved, waiting, held_back: !held_back.is_empty() }
+            TaskEvent::Progress {
+                moved_bytes: told.bytes_moved,
+                received_bytes: told.bytes_received,
+                waiting,
+                held_back: !held_back.is_empty(),
+            }
         }
         v1::task_event::Event::Done(done) => TaskEvent::Done {
             stored: stored(done.stored),

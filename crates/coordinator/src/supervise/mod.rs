@@ -3,6 +3,7 @@
 //!
 //! All puts, reads and repairs use it. [`weft_control::run`] makes the decisions.
 
+mod active;
 mod decode;
 pub(crate) mod handle;
 
@@ -14,6 +15,7 @@ use crate::{
     shared::Shared,
     sign::{Signed, SignedTask},
 };
+use active::Active;
 use futures::future::join_all;
 use handle::{ClientEvents, PlanHandle};
 use std::{
@@ -52,6 +54,7 @@ pub(crate) struct Running {
     on_failure: OnFailure,
     client: ClientEvents,
     moving: Moving,
+    _active: Active,
 }
 
 /// The streams of the tasks that were started when they were opened.
@@ -133,7 +136,8 @@ pub(crate) async fn start(
     let (shared, started_at) = (Arc::clone(shared), shared.started.now());
     let Signed { agents: tasks, moving, .. } = signed;
     let (handle, client) = PlanHandle::new();
-    (Running { shared, plan, tasks, not_started, started_at, events, pages, on_failure, client, moving }, handle)
+    let _active = Active::begin(&shared, &tasks);
+    (Running { shared, plan, tasks, not_started, started_at, events, pages, on_failure, client, moving, _active }, handle)
 }
 
 impl Running {
@@ -154,11 +158,16 @@ impl Running {
         stall: Option<(StallPolicy, IsSpare<'_>)>,
     ) -> Report {
         let (policy, is_spare) = stall.unzip();
-        let share = |task: &SignedTask| Share { name: task.session.record.name.to_string(), link_bytes: task.link_bytes };
+        let share = |task: &SignedTask| {
+            let (name, link_bytes, ends) = (task.session.record.name.to_string(), task.link_bytes, task.ends);
+            Share { name, link_bytes, ends }
+        };
+        let links_timeout =
+            self.tasks.values().map(|task| Duration::from_millis(task.open.stall_ms.into())).max().unwrap_or_default();
         let shares = self.tasks.iter().map(|(node, task)| (*node, share(task))).collect();
         let (not_started, grace) =
             (std::mem::take(&mut self.not_started), Duration::from_millis(self.shared.config.failure_grace_ms));
-        let mut execution = Execution::new(shares, not_started, self.on_failure, grace, policy, self.started_at);
+        let mut execution = Execution::new(shares, not_started, self.on_failure, (grace, links_timeout), policy, self.started_at);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
         let mut may_settle = true;
         while !execution.has_ended() {
@@ -173,7 +182,10 @@ impl Running {
                     Event::ClientDone(within)
                 }
                 Ok(()) = self.client.complaints.changed() => Event::Complaint(self.client.complaints.borrow_and_update().clone()),
-                _ = look.tick() => Event::Looked { down: self.down(execution.report()) },
+                _ = look.tick() => {
+                    let seen = self.shared.activity().of(self.tasks.keys().copied());
+                    Event::Looked { down: self.down(execution.report()), seen }
+                }
                 () = until(execution.wake_at().map(|at| self.shared.started.instant(at))) => Event::Woken,
             };
             let mut events = VecDeque::from([event]);
@@ -199,10 +211,11 @@ impl Running {
         let (report, suspect) = execution.finish();
         if let Some(blame) = report.blame {
             let (plan, node, cause) = (self.plan, self.shared.members.name(blame.node), report.cause());
-            self.shared.meter.plan_failed(&cause);
+            self.shared.meter.plan_failed(&cause, report.starved);
+            let starved = report.starved;
             match self.shared.failures.admit(&node, &cause.message) {
-                Some(left_out) => tracing::warn!(%plan, %node, %cause, left_out, "a plan failed"),
-                None => tracing::debug!(%plan, %node, %cause, "a plan failed"),
+                Some(left_out) => tracing::warn!(%plan, %node, %cause, starved, left_out, "a plan failed"),
+                None => tracing::debug!(%plan, %node, %cause, starved, "a plan failed"),
             }
         }
         // The next plans avoid it for a while.
@@ -217,6 +230,9 @@ impl Running {
     fn act(&self, execution: &Execution, action: Action, progress: &mut impl FnMut(NodeId, u64)) {
         match action {
             Action::Progress(node, bytes) => progress(node, bytes),
+            Action::Heard { node, received, sent } => {
+                self.shared.activity().moved(node, received, sent, self.shared.started.now());
+            }
             Action::Moved(share) => self.moving.moved(share),
             Action::Ended(node) => {
                 if let Some(told) = execution.report().nodes.get(&node) {
@@ -310,6 +326,7 @@ async fn answer<T>(shared: &Shared, node: NodeId, call: impl Future<Output = Res
         Ok(Ok(answer)) => return Ok(answer.into_inner()),
         Ok(Err(status)) if is_from_agent(&status) => from_status(&status),
         Ok(Err(status)) => unreachable(shared, node, from_status(&status)),
+        Err(_) if is_full(shared, node) => does_not_answer(shared, node, &Error::replan("no answer in time")),
         Err(_) => unreachable(shared, node, Error::replan("no answer in time")),
     };
     Err(error.party(Party::Node(node)))
@@ -329,9 +346,20 @@ fn is_from_agent(status: &Status) -> bool {
     !status.details().is_empty()
 }
 
+/// Whether a node that does not answer in time has full links and was heard of meanwhile: then its answer may wait behind data.
+fn is_full(shared: &Shared, node: NodeId) -> bool {
+    let (now, within) = (shared.started.now(), shared.call_timeout());
+    let seen = shared.activity().of(std::iter::once(node)).remove(&node).unwrap_or_default();
+    seen.is_full(Duration::from_millis(shared.config.stall_ms.into()), now) && seen.is_heard(within, now)
+}
+
 /// Marks a node that does not answer as suspect. The error's reaction is to replan.
 fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
     shared.members.suspect(node);
+    does_not_answer(shared, node, &error)
+}
+
+fn does_not_answer(shared: &Shared, node: NodeId, error: &Error) -> Error {
     Error::replan(format!("{} does not answer: {}", shared.members.name(node), error.message))
 }
 

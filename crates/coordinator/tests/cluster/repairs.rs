@@ -5,7 +5,10 @@ use crate::{
     lying_disks::Spoiled,
     world::{World, block, data},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use weft_agent::Throttle;
 use weft_client::{
     JobChange, PutOptions, RepairNodeOptions, RepairOptions,
@@ -107,6 +110,70 @@ async fn every_way_to_select_repairs_a_node_and_the_balanced_ones_load_all_links
             assert!(given.values().all(|blocks| *blocks <= held.div_ceil(9)), "{select}: {held} blocks on {given:?}");
         }
     }
+}
+
+/// Many repairs bring their blocks to one node over its full link, on which the transfers that began last starve until they are given up.
+#[tokio::test(start_paused = true)]
+async fn no_node_is_suspect_because_a_link_is_full() {
+    let mut world = World::new(6, 1).await;
+    for key in 0..24 {
+        world.put(&format!("k{key}"), &data(2 << 20, key)).await.unwrap();
+    }
+    world.start_agent(7).await;
+    world.until("the node is up", async |world| world.up().await.contains(&7)).await;
+    let link = world.fill_link_to(7).await;
+    let options = RepairNodeOptions {
+        to: vec![NodeId(7)],
+        select: "random".into(),
+        scheme: "conventional".into(),
+        concurrency: 16,
+        force: true,
+        ..RepairNodeOptions::default()
+    };
+    let job = world.client.repair_node(NodeId(1), &options).await.unwrap().id;
+    let mut looks = 0;
+    while world.client.job(job).await.unwrap().state == "running" && looks < 600 {
+        looks += 1;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let nodes = world.client.status().await.unwrap().nodes;
+        let suspect: Vec<&str> = nodes.iter().filter(|node| node.suspect_ms > 0).map(|node| node.name.as_str()).collect();
+        assert_eq!(suspect, [] as [&str; 0], "after {looks} looks");
+    }
+    assert!(
+        link.starved() >= Duration::from_millis(2_000),
+        "no transfer starved for as long as links wait: {:?}",
+        link.starved()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stands_still_while_others_are_busy_is_suspect() {
+    let mut world = World::with(6, 1, |config| config.down_after_ms = 600_000).await;
+    for key in 0..24 {
+        world.put(&format!("k{key}"), &data(1 << 20, key)).await.unwrap();
+    }
+    for node in [7, 8] {
+        world.start_agent(node).await;
+        world.until("the node is up", async |world| world.up().await.contains(&node)).await;
+    }
+    let _link = world.fill_link_to(7).await;
+    let options = RepairNodeOptions {
+        to: vec![NodeId(7), NodeId(8)],
+        select: "random".into(),
+        scheme: "conventional".into(),
+        concurrency: 16,
+        force: true,
+        ..RepairNodeOptions::default()
+    };
+    world.client.repair_node(NodeId(1), &options).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.stop(8);
+    let is_suspect = async |world: &World| {
+        let nodes = world.client.status().await.unwrap().nodes;
+        nodes.iter().find(|node| node.id == 8).unwrap().suspect_ms > 0
+    };
+    world.until("the node that stands still is suspect", async |world| is_suspect(world).await).await;
+    world.go_on(8);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     io,
     pin::Pin,
@@ -10,7 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 use tokio::{
@@ -100,10 +100,11 @@ async fn deliver(mut from: impl AsyncRead + Unpin + Send + 'static, mut to: impl
 /// Addresses at which no connection arrives.
 pub(crate) type CutOff = Arc<Mutex<BTreeSet<String>>>;
 
-/// A network on which connections to some addresses hang without an error.
+/// A network on which connections to some addresses hang without an error, and others share a link that is full.
 pub(crate) struct CutNet {
     pub(crate) net: MemoryNet,
     pub(crate) cut_off: CutOff,
+    pub(crate) full: FullLinks,
 }
 
 #[async_trait]
@@ -112,11 +113,112 @@ impl Net for CutNet {
         if self.cut_off.lock().unwrap().contains(address) {
             std::future::pending::<()>().await;
         }
-        self.net.connect(address).await
+        let stream = self.net.connect(address).await?;
+        let link = self.full.lock().unwrap().get(address).cloned();
+        let Some(link) = link else { return Ok(stream) };
+        let number = link.begin();
+        Ok(Box::new(Sharing { stream, link, number, pause: Box::pin(tokio::time::sleep(Duration::ZERO)), wants_since: None }))
     }
 
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
         self.net.listen(address).await
+    }
+}
+
+/// The links to these addresses are full.
+pub(crate) type FullLinks = Arc<Mutex<BTreeMap<String, Arc<FullLink>>>>;
+
+/// A link that carries [`FULL_BYTES`] every [`PAUSE`], of the oldest connection that has something to send: the others starve, as some streams
+/// do on a link that many share.
+#[derive(Default)]
+pub(crate) struct FullLink(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    next: u64,
+    free_at: Option<Instant>,
+    waiting: BTreeMap<u64, Waker>,
+    starved: Duration,
+}
+
+const FULL_BYTES: usize = 32 << 10;
+
+impl FullLink {
+    fn begin(&self) -> u64 {
+        let mut queue = self.0.lock().unwrap();
+        queue.next += 1;
+        queue.next
+    }
+
+    /// The longest time for which a connection got nothing.
+    pub(crate) fn starved(&self) -> Duration {
+        self.0.lock().unwrap().starved
+    }
+}
+
+/// A connection over a full link. What it receives does not pass the link.
+struct Sharing {
+    stream: BoxStream,
+    link: Arc<FullLink>,
+    number: u64,
+    pause: Pin<Box<Sleep>>,
+    wants_since: Option<Instant>,
+}
+
+impl AsyncRead for Sharing {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Sharing {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let now = Instant::now();
+        let since = *this.wants_since.get_or_insert(now);
+        let free_at = {
+            let mut queue = this.link.0.lock().unwrap();
+            queue.starved = queue.starved.max(now - since);
+            queue.waiting.insert(this.number, cx.waker().clone());
+            if queue.waiting.keys().next() < Some(&this.number) {
+                return Poll::Pending;
+            }
+            queue.free_at.unwrap_or(now)
+        };
+        if free_at > now {
+            this.pause.as_mut().reset(free_at);
+            ready!(this.pause.as_mut().poll(cx));
+        }
+        let written = ready!(Pin::new(&mut this.stream).poll_write(cx, &buf[..buf.len().min(FULL_BYTES)]))?;
+        this.wants_since = None;
+        let mut queue = this.link.0.lock().unwrap();
+        queue.free_at = Some(Instant::now() + PAUSE);
+        queue.leave(this.number);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Queue {
+    /// The next one has its turn.
+    fn leave(&mut self, number: u64) {
+        self.waiting.remove(&number);
+        if let Some(next) = self.waiting.values().next() {
+            next.wake_by_ref();
+        }
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.link.0.lock().unwrap().leave(self.number);
     }
 }
 

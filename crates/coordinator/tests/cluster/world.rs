@@ -3,7 +3,7 @@
 
 use crate::{
     lying_disks::{DiskBytes, Lies, LyingDisks, Spoils, Unreadable},
-    slow_net::{CutNet, CutOff, FarNet, SlowNet, StoppableNet},
+    slow_net::{CutNet, CutOff, FarNet, FullLink, FullLinks, SlowNet, StoppableNet},
 };
 use std::{
     collections::BTreeMap,
@@ -41,6 +41,8 @@ pub(crate) struct World {
     throttles: BTreeMap<u32, Throttle>,
     /// Addresses that agents cannot reach.
     cut_off: CutOff,
+    /// Addresses to which all agents share a full link.
+    full: FullLinks,
     /// Nodes that a test has stopped.
     stopped: BTreeMap<u32, Arc<AtomicBool>>,
     /// Blocks that nodes store with wrong bytes.
@@ -116,6 +118,7 @@ impl World {
             slow_agents: false,
             throttles: BTreeMap::new(),
             cut_off: CutOff::default(),
+            full: FullLinks::default(),
             stopped: BTreeMap::new(),
             lies: Arc::default(),
             spoils: Arc::default(),
@@ -140,7 +143,7 @@ impl World {
         let net: Arc<dyn weft_proto::Net> = if self.slow_agents {
             Arc::new(SlowNet::new(&self.net))
         } else {
-            Arc::new(CutNet { net: self.net.clone(), cut_off: Arc::clone(&self.cut_off) })
+            Arc::new(CutNet { net: self.net.clone(), cut_off: Arc::clone(&self.cut_off), full: Arc::clone(&self.full) })
         };
         let stopped = Arc::new(AtomicBool::new(false));
         // An agent that was killed while stopped could not close its disks.
@@ -222,6 +225,13 @@ impl World {
         let status = self.client.status().await.unwrap();
         let address = status.nodes.into_iter().find(|it| it.id == node).unwrap().data_address;
         self.cut_off.lock().unwrap().insert(address);
+    }
+
+    /// From now on all connections of other agents to a node share a link that is full.
+    pub(crate) async fn fill_link_to(&self, node: u32) -> Arc<FullLink> {
+        let status = self.client.status().await.unwrap();
+        let address = status.nodes.into_iter().find(|it| it.id == node).unwrap().data_address;
+        Arc::clone(self.full.lock().unwrap().entry(address).or_default())
     }
 
     /// All agents reach each other again.

@@ -1,6 +1,6 @@
 //! Nodes and disks that are gone for good: what still holds them, and their removal.
 
-use super::jobs;
+use super::{jobs, nodes};
 use crate::{Departure, MetaError, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use weft_types::{DiskNumber, Held, Home, NodeId};
@@ -86,14 +86,14 @@ pub(super) fn require_not_removed(tx: &Transaction<'_>, node: NodeId) -> Result<
     }
 }
 
-/// Fails if a disk or its node was removed since it was chosen.
+/// Fails if a disk or its node was removed since it was chosen, or is to be pulled: an operator may have been told that nothing is left on it.
 pub(super) fn require_disk(tx: &Transaction<'_>, home: Home) -> Result<()> {
-    let mut find = tx.prepare_cached("SELECT 1 FROM disks WHERE number = ?1 AND node = ?2")?;
-    match find.query_row((home.disk.0, home.node.0), |_| Ok(())).optional()? {
-        Some(()) => Ok(()),
-        None => Err(MetaError::Conflict(format!(
-            "{} or its disk was removed from the cluster after it was chosen for a block: choose another node",
-            home.node
-        ))),
-    }
+    let mut find = tx.prepare_cached("SELECT draining FROM disks WHERE number = ?1 AND node = ?2")?;
+    let node = home.node;
+    let what = match find.query_row((home.disk.0, node.0), |row| row.get::<_, u32>(0)).optional()? {
+        Some(nodes::RETIRED) => format!("a disk of {node} is being replaced since it was chosen for a block"),
+        Some(_) => return Ok(()),
+        None => format!("{node} or its disk was removed from the cluster after it was chosen for a block"),
+    };
+    Err(MetaError::Closed { node, message: format!("{what}: choose another node") })
 }

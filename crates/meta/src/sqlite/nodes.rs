@@ -69,7 +69,7 @@ const DRAINING: u32 = 1;
 /// A disk's `draining` after a drain was ended.
 const KEPT: u32 = 2;
 /// A disk's `draining` while it is drained for good.
-const RETIRED: u32 = 3;
+pub(super) const RETIRED: u32 = 3;
 
 /// Of a node, or of one of its disks.
 pub(super) fn set_draining(tx: &Transaction<'_>, node: NodeId, disk: Option<DiskNumber>, on: bool) -> Result<()> {

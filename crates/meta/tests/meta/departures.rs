@@ -26,6 +26,13 @@ async fn remove(meta: &SqliteMeta, epoch: Epoch, node: NodeId) -> Result<Departu
     meta.remove_node(epoch, node, 9, ALL).await
 }
 
+/// The node or its disk takes no block any more.
+fn closed<T: std::fmt::Debug>(result: Result<T>, id: u32, says: &str) {
+    let is_so =
+        |error: &MetaError| matches!(error, MetaError::Closed { node, message } if *node == NodeId(id) && message.contains(says));
+    assert!(result.as_ref().is_err_and(is_so), "not '{says}': {result:?}");
+}
+
 fn conflict<T: std::fmt::Debug>(result: Result<T>, says: &str) {
     assert!(matches!(&result, Err(MetaError::Conflict(message)) if message.contains(says)), "not '{says}': {result:?}");
 }
@@ -112,15 +119,36 @@ async fn nothing_is_allocated_on_what_was_removed_since_it_was_chosen() {
     take_down(&meta, epoch, 7).await;
     remove(&meta, epoch, NOBODY).await.unwrap();
     let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, expires_ms: 5 };
-    conflict(meta.allocate_repair(epoch, repair).await, "n7 or its disk was removed");
+    closed(meta.allocate_repair(epoch, repair).await, 7, "n7 or its disk was removed");
     let layout = StripeLayout { layout: new_put().layout, k: 2, m: 1, data_len: 2 << 20 };
     let homes = |last: Home| vec![NewStripe { number: 0, layout, homes: vec![home(4), home(5), last] }];
-    conflict(meta.begin_put(epoch, new_put(), homes(home(7))).await, "n7 or its disk was removed");
+    closed(meta.begin_put(epoch, new_put(), homes(home(7))).await, 7, "n7 or its disk was removed");
     // Nor on a disk of another node.
-    conflict(meta.begin_put(epoch, new_put(), homes(Home { node: NodeId(6), disk: DiskNumber(1) })).await, "n6 or its disk");
+    closed(meta.begin_put(epoch, new_put(), homes(Home { node: NodeId(6), disk: DiskNumber(1) })).await, 6, "n6 or its disk");
     let upload = meta.begin_put(epoch, new_put(), homes(home(6))).await.unwrap().0.id;
-    conflict(meta.allocate_stripes(epoch, upload, homes(home(7)), leftovers_at(1)).await, "n7 or its disk was removed");
+    closed(meta.allocate_stripes(epoch, upload, homes(home(7)), leftovers_at(1)).await, 7, "n7 or its disk was removed");
     assert_eq!(meta.allocations().await.unwrap().len(), 3, "a refused put leaves nothing behind");
+}
+
+/// "It may be pulled" counts the blocks and allocations on the disk: none may come later.
+#[tokio::test]
+async fn nothing_is_allocated_on_a_disk_that_is_being_replaced() {
+    let (_dir, meta, epoch) = fresh().await;
+    let stripe = put(&meta, epoch).await;
+    let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, expires_ms: 5 };
+    let layout = StripeLayout { layout: new_put().layout, k: 2, m: 1, data_len: 2 << 20 };
+    let homes = || vec![NewStripe { number: 0, layout, homes: vec![home(4), home(5), home(7)] }];
+    meta.retire_disk(epoch, home(7)).await.unwrap();
+    closed(meta.allocate_repair(epoch, repair).await, 7, "a disk of n7 is being replaced");
+    closed(meta.begin_put(epoch, new_put(), homes()).await, 7, "a disk of n7 is being replaced");
+    assert_eq!(meta.held(NOBODY, Some(DiskNumber(7))).await.unwrap(), Held::default());
+    // A disk that is only drained may be needed, and one whose drain was ended takes blocks again.
+    for on in [true, false] {
+        meta.set_draining(epoch, NOBODY, Some(DiskNumber(7)), on).await.unwrap();
+        let upload = meta.begin_put(epoch, new_put(), homes()).await.unwrap().0.id;
+        meta.abort_put(epoch, upload, leftovers_at(1)).await.unwrap();
+    }
+    meta.allocate_repair(epoch, repair).await.unwrap();
 }
 
 #[tokio::test]

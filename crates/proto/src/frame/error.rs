@@ -2,7 +2,7 @@
 
 use super::Kind;
 use std::{io, time::Duration};
-use weft_types::{Error, Reaction};
+use weft_types::{Cause, Error, Reaction};
 
 /// Why a data connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +66,7 @@ impl From<FrameError> for Error {
         match error {
             FrameError::Peer(ours) | FrameError::OtherVersion(ours) => ours,
             FrameError::Checksum { .. } => Self::corrupt(error),
+            FrameError::Stalled(_) => Self::replan(error).cause(Cause::Stalled),
             other => Self::new(Reaction::Replan, other),
         }
     }

@@ -42,11 +42,14 @@ pub struct Disk {
     /// of new blocks; only in HeartbeatRequest
     #[prost(message, optional, tag = "13")]
     pub syncs: ::core::option::Option<DiskService>,
-    /// slow or failing, although it works; empty: neither; only in StatusReply
+    /// slow or failing, although it works, or hung; empty: none of them; only in StatusReply
     #[prost(string, tag = "14")]
     pub trouble: ::prost::alloc::string::String,
     #[prost(string, tag = "15")]
     pub trouble_why: ::prost::alloc::string::String,
+    /// it has been asked for so long and does not answer; 0: it answers; only in HeartbeatRequest
+    #[prost(uint64, tag = "16")]
+    pub silent_ms: u64,
 }
 /// How a disk has served lately: older operations count less and less.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -460,6 +463,9 @@ pub struct TaskProgress {
     /// what each stage without progress waits for
     #[prost(message, repeated, tag = "2")]
     pub waiting: ::prost::alloc::vec::Vec<WaitingFor>,
+    /// of those moved
+    #[prost(uint64, tag = "3")]
+    pub bytes_received: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WaitingFor {
@@ -1711,6 +1717,9 @@ pub struct Node {
     /// as the node itself sees it; empty: it serves no metrics, or is down
     #[prost(string, tag = "17")]
     pub metrics_address: ::prost::alloc::string::String,
+    /// for so long, plans still avoid it, because it failed in one; 0: they do not
+    #[prost(uint64, tag = "18")]
+    pub suspect_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {

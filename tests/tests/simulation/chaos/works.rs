@@ -108,6 +108,7 @@ impl Story {
                 None => {}
             }
             self.meanwhile().await?;
+            self.check_named().await?;
             tokio::time::sleep(PAUSE).await;
         }
     }

@@ -163,7 +163,9 @@ impl Rebuild {
         if doubtful.is_empty() || self.request.find_homes(needed, &others, world.view, world.given).is_err() {
             return false;
         }
-        self.suspect(doubtful.clone());
+        if !self.avoided.starved {
+            self.suspect(doubtful.clone());
+        }
         self.avoided.failed.extend(doubtful);
         self.avoided.blamed.clear();
         true

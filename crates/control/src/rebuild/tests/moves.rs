@@ -1,6 +1,13 @@
 //! Moves of blocks that are not lost: what they give way to, and when they end.
 
 use super::*;
+use crate::health::{BadBlocks, Condition, FurtherLosses};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use weft_codes::{Code, SharedCode};
+use weft_gf::SparseMatrix;
 
 #[test]
 fn a_move_gives_way_when_its_stripe_loses_a_block() {
@@ -48,4 +55,69 @@ fn what_is_left_of_a_stripe_that_cannot_be_rebuilt_may_leave() {
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     drained.nodes.get_mut(&NodeId(3)).unwrap().up = true;
     assert!(!played.machine.request().is_needless(&played.view) && played.machine.request().gives_way(&drained));
+}
+
+/// A code, and how often its matrix was looked at.
+#[derive(Debug)]
+struct Looked(SharedCode, AtomicUsize);
+
+impl Code for Looked {
+    fn spec(&self) -> String {
+        self.0.spec()
+    }
+
+    fn k(&self) -> usize {
+        self.0.k()
+    }
+
+    fn m(&self) -> usize {
+        self.0.m()
+    }
+
+    fn alpha(&self) -> usize {
+        self.0.alpha()
+    }
+
+    fn generator(&self) -> &SparseMatrix {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.generator()
+    }
+
+    fn tolerance(&self) -> usize {
+        self.0.tolerance()
+    }
+}
+
+#[test]
+fn whether_a_stripe_can_be_read_is_computed_once_for_each_set_of_lost_blocks() {
+    let code = Arc::new(Looked(weft_codes::parse("lrc(4,2,2)").unwrap(), AtomicUsize::new(0)));
+    let mut request = Request { needed: Needed::WhileLeaving, code: Arc::clone(&code) as SharedCode, ..request(&[0]) };
+    request.stripe.layout.m = 4;
+    for id in [7, 8] {
+        let placed = weft_types::PlacedBlock { home: crate::fixtures::home(id), ..request.stripe.blocks[&5] };
+        request.stripe.blocks.insert(id as u8 - 1, placed);
+    }
+    // Four blocks are left, and they do not suffice: block 0 may leave.
+    let mut lost = view(9, &[2, 5, 7, 8]);
+    lost.nodes.values_mut().for_each(|node| node.lost = !node.up);
+    lost.nodes.get_mut(&NodeId(1)).unwrap().disks[0].draining = true;
+    let further = Condition::of(
+        &request.stripe,
+        BadBlocks::of(&request.stripe, &lost),
+        &request.code,
+        &lost,
+        &mut FurtherLosses::default(),
+    );
+    let looks = || code.1.load(Ordering::Relaxed);
+    let before = looks();
+    let first = request.gives_way(&lost);
+    assert!(looks() > before, "it takes a look");
+    let (after, clone) = (looks(), request.clone());
+    for _ in 0..9 {
+        assert_eq!((request.gives_way(&lost), clone.gives_way(&lost), first), (first, first, !further.only_moves()));
+    }
+    assert_eq!(looks(), after);
+    // Another set of lost blocks is another question.
+    lost.nodes.get_mut(&NodeId(8)).unwrap().up = true;
+    assert!(request.gives_way(&lost) && looks() > after);
 }

@@ -1,10 +1,12 @@
+use super::super::activity::Way;
 use super::{super::report::End, *};
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use weft_types::{BlockId, Span, StripeId, TaskTraffic};
+use weft_types::{BlockId, Cause, Span, StripeId, TaskTraffic};
 
 const GRACE: Duration = Duration::from_secs(2);
 const STALL: Duration = Duration::from_secs(1);
+const LINKS: Duration = Duration::from_secs(10);
 
 fn at(ms: u64) -> Time {
     Time::after(Duration::from_millis(ms))
@@ -21,10 +23,16 @@ fn execution(on_failure: OnFailure, policy: Option<StallPolicy>) -> Execution {
 
 /// The same with some tasks that could not be started.
 fn started(on_failure: OnFailure, policy: Option<StallPolicy>, not_started: &[NodeId]) -> Execution {
-    let share = |id: u32| (NodeId(id), Share { name: format!("node-{id}"), link_bytes: 100 });
+    let ends = Ends { receives: 1, sends: 1 };
+    let share = |id: u32| (NodeId(id), Share { name: format!("node-{id}"), link_bytes: 100, ends });
     let error = |node: &NodeId| (*node, Error::replan("no answer in time").party(Party::Node(*node)));
     let not_started = not_started.iter().map(error).collect();
-    Execution::new((1..=4).map(share).collect(), not_started, on_failure, GRACE, policy, at(0))
+    Execution::new((1..=4).map(share).collect(), not_started, on_failure, (GRACE, LINKS), policy, at(0))
+}
+
+/// Without any knowledge of other plans.
+fn looked(down: BTreeSet<NodeId>) -> Event {
+    Event::Looked { down, seen: BTreeMap::new() }
 }
 
 fn done() -> TaskEvent {
@@ -39,9 +47,14 @@ fn failed(error: Error, arrived: Vec<(BlockId, Vec<Span>)>) -> TaskEvent {
 fn progress(moved_bytes: u64, waiting: &[(u32, u32)]) -> TaskEvent {
     TaskEvent::Progress {
         moved_bytes,
+        received_bytes: moved_bytes / 2,
         waiting: waiting.iter().map(|(id, ms)| (Party::Node(NodeId(*id)), *ms)).collect(),
         held_back: false,
     }
+}
+
+fn heard(node: u32, received: bool, sent: bool) -> Action {
+    Action::Heard { node: NodeId(node), received, sent }
 }
 
 fn end(execution: &Execution, id: u32) -> Option<End> {
@@ -53,9 +66,12 @@ fn when_one_fails_the_others_have_a_grace_are_cancelled_and_then_given_up() {
     let mut it = execution(OnFailure::EndAll, None);
     assert_eq!(it.wake_at(), None, "no end is set");
     let error = Error::replan("no slice in time").party(Party::Node(NodeId(1)));
-    assert_eq!(it.on(Event::Told(NodeId(2), failed(error, Vec::new())), at(100)), [Action::Failing]);
+    assert_eq!(it.on(Event::Told(NodeId(2), failed(error, Vec::new())), at(100)), [heard(2, false, false), Action::Failing]);
     assert_eq!(it.wake_at(), Some(at(2_100)));
-    assert_eq!(it.on(Event::Told(NodeId(4), done()), at(200)), [Action::Moved(0.25), Action::Ended(NodeId(4))]);
+    assert_eq!(
+        it.on(Event::Told(NodeId(4), done()), at(200)),
+        [heard(4, false, false), Action::Moved(0.25), Action::Ended(NodeId(4))]
+    );
     assert_eq!(it.on(Event::Woken, at(2_099)), [], "too early");
     assert_eq!(it.on(Event::Woken, at(2_100)), [Action::CancelAll(ids(&[1, 3]))]);
     assert_eq!(it.wake_at(), None, "they are asked");
@@ -103,7 +119,7 @@ fn a_node_that_delays_a_plan_may_still_report_what_has_arrived() {
             it.on(Event::Told(NodeId(id), progress(60, &[(2, 900)])), at(1_000));
         }
         let down = BTreeSet::new();
-        it.on(Event::Looked { down }, at(1_000))
+        it.on(looked(down), at(1_000))
     };
     let answer =
         |it: &mut Execution, is_spare, now| it.on(Event::Answered { node: NodeId(2), around: Around::Replan, is_spare }, now);
@@ -159,11 +175,68 @@ fn a_blamed_silent_receiver_is_given_up_only_if_no_other_node_waits_for_it() {
 }
 
 #[test]
+fn no_node_is_avoided_for_links_that_are_full() {
+    let moves = |links, ms| Way { links, moved_at: Some(at(ms)) };
+    let stands = |links| Way { links, moved_at: None };
+    let seen = |receives, sends| Seen { heard_at: None, receives, sends };
+    // Node 3 misses slices of node 2 from 1,000 ms on, until it gives up. Both have one link in each direction.
+    let run = |two: Seen, three: Seen, error: Error, waiting: &[(u32, u32)]| {
+        let mut it = execution(OnFailure::EndAll, None);
+        it.on(Event::Told(NodeId(2), progress(0, waiting)), at(1_000));
+        let seen = BTreeMap::from([(NodeId(2), two), (NodeId(3), three)]);
+        it.on(Event::Looked { down: BTreeSet::new(), seen }, at(11_000));
+        it.on(Event::Told(NodeId(3), failed(error.party(Party::Node(NodeId(2))), Vec::new())), at(11_100));
+        // What happens while the others end tells nothing.
+        it.on(looked(BTreeSet::new()), at(12_000));
+        for (node, complains_of) in [(1, 2), (2, 2), (4, 3)] {
+            let error = Error::replan("ended early").party(Party::Node(NodeId(complains_of)));
+            it.on(Event::Told(NodeId(node), failed(error, Vec::new())), at(12_000));
+        }
+        let (report, suspect) = it.finish();
+        assert_eq!(
+            (report.blame.map(|blame| blame.node), suspect.is_none()),
+            (Some(NodeId(2)), report.starved),
+            "the next plan avoids it"
+        );
+        suspect.is_none()
+    };
+    let stalled = || Error::replan("nothing moved").cause(Cause::Stalled);
+    let starved = |two, three| run(two, three, stalled(), &[]);
+    let alone = seen(stands(1), stands(1));
+    assert!(!starved(Seen::default(), Seen::default()) && !starved(alone, alone), "no other plan runs");
+    assert!(starved(seen(moves(1, 9_000), moves(1, 1_001)), alone), "its other links move in both directions");
+    assert!(!starved(seen(moves(1, 1_000), moves(1, 9_000)), alone), "it receives nothing any more, on any link");
+    assert!(starved(alone, seen(moves(9, 9_000), stands(1))), "it has no other links, and its accuser has many that move");
+    assert!(!starved(alone, seen(moves(2, 9_000), moves(2, 9_000))), "which leave each other enough");
+    assert!(!starved(seen(stands(2), stands(1)), seen(moves(9, 9_000), stands(1))), "its other links stand still, too");
+    let busy = || seen(moves(9, 9_000), moves(9, 9_000));
+    assert!(!run(busy(), busy(), Error::replan("reset"), &[]) && !run(busy(), busy(), Error::corrupt("frame"), &[]), "no stall");
+    assert!(!run(busy(), busy(), stalled(), &[(2, 9_000)]), "it waits for its own disk");
+}
+
+#[test]
+fn a_node_with_full_links_is_silent_only_if_its_heartbeats_stop() {
+    let asked = |heard_ms, links| {
+        let mut it = execution(OnFailure::EndAll, Some(StallPolicy::of_chain(STALL)));
+        (1..=4).for_each(|id| drop(it.on(Event::Told(NodeId(id), progress(50, &[])), at(0))));
+        for id in [1, 3, 4] {
+            it.on(Event::Told(NodeId(id), progress(60, &[(2, 900)])), at(1_000));
+        }
+        let full = Way { links, moved_at: Some(at(0)) };
+        let two = Seen { heard_at: Some(at(heard_ms)), receives: full, sends: full };
+        let seen = BTreeMap::from([(NodeId(2), two)]);
+        !it.on(Event::Looked { down: BTreeSet::new(), seen }, at(1_000)).is_empty()
+    };
+    assert!(!asked(1, 9), "its reports wait behind its data");
+    assert!(asked(0, 9) && asked(900, 1));
+}
+
+#[test]
 fn a_node_that_went_down_has_no_task() {
     let mut it = execution(OnFailure::EndAll, None);
     it.on(Event::Told(NodeId(1), done()), at(0));
     let down = BTreeSet::from([1, 2, 9].map(NodeId));
-    assert_eq!(it.on(Event::Looked { down }, at(250)), [Action::Failing]);
+    assert_eq!(it.on(looked(down), at(250)), [Action::Failing]);
     assert_eq!(end(&it, 1), Some(End::Done));
     assert!(matches!(end(&it, 2), Some(End::Broken(error)) if error.message == "node-2 went down"));
 }
@@ -185,7 +258,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => (node(), proptest::option::of(error())).prop_map(|(node, error)| Event::Lost(node, error)),
         1 => (0..5_000u64).prop_map(|ms| Event::ClientDone(Duration::from_millis(ms))),
         1 => proptest::collection::btree_set(node(), 0..3).prop_map(Event::Complaint),
-        3 => proptest::collection::btree_set(node(), 0..2).prop_map(|down| Event::Looked { down }),
+        3 => proptest::collection::btree_set(node(), 0..2).prop_map(looked),
         1 => Just(Event::Cancelled),
         1 => (node(), any::<(bool, bool)>()).prop_map(|(node, (ends, is_spare))| {
             let around = if ends { Around::Replan } else { Around::GoOn };

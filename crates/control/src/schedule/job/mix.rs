@@ -16,44 +16,82 @@ pub(super) struct Carriers {
     pub(super) ahead: Vec<i128>,
 }
 
-/// A scheme for each repair, where there is one.
-pub(super) type Mix = Vec<Option<Candidate>>;
+/// How the scheme of each repair is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// By this scheme, where it can; and of `steps` repairs in a row, so many are copies where they can be.
+    Named { scheme: &'static str, copied: usize },
+    /// Each by the scheme that moves least.
+    LeastTraffic,
+}
 
-/// The mixes from which is chosen, each with about the time of its busiest link, in bytes. `all`: what is possible for each repair.
-pub(super) fn mixes(all: &[Vec<Candidate>], carriers: &Carriers, nodes: &Nodes) -> Vec<(Mix, f64)> {
-    let is_copy = |it: &Candidate| !it.from.is_empty();
-    let mut names: Vec<&'static str> = Vec::new();
-    for it in all.iter().flatten().filter(|it| !is_copy(it)) {
-        if !names.contains(&it.scheme) {
-            names.push(it.scheme);
+/// The mixes from which is chosen. Each is made when it is needed: a batch of a large cluster has thousands of repairs, and some hundred mixes.
+pub(super) struct Mixes<'a> {
+    /// What is possible for each repair.
+    all: &'a [Vec<Candidate>],
+    steps: usize,
+    /// Each with about the time of its busiest link, in bytes.
+    bounds: Vec<(Choice, f64)>,
+}
+
+impl<'a> Mixes<'a> {
+    /// For these repairs. `all`: what is possible for each.
+    pub(super) fn of(all: &'a [Vec<Candidate>], carriers: &Carriers, nodes: &Nodes) -> Self {
+        let mut names: Vec<&'static str> = Vec::new();
+        for it in all.iter().flatten().filter(|it| !is_copy(it)) {
+            if !names.contains(&it.scheme) {
+                names.push(it.scheme);
+            }
         }
+        let steps = if all.iter().flatten().any(is_copy) { all.len().min(COPIED_STEPS) } else { 0 };
+        let named = names.into_iter().flat_map(|scheme| (0..=steps).map(move |copied| Choice::Named { scheme, copied }));
+        let mut it = Self { all, steps, bounds: Vec::new() };
+        it.bounds =
+            named.chain([Choice::LeastTraffic]).map(|choice| (choice, estimate(&it.mix(choice), nodes, carriers))).collect();
+        it
     }
-    let steps = if all.iter().flatten().any(is_copy) { all.len().min(COPIED_STEPS) } else { 0 };
-    // Of `steps` repairs in a row, so many are copies where they can be.
-    let by = |name: &'static str, copied: usize| -> Mix {
-        let is_copied = |at: usize| (at + 1) * copied / steps.max(1) > at * copied / steps.max(1);
-        let one = |(at, all): (usize, &Vec<Candidate>)| {
-            let copy = all.iter().find(|it| is_copy(it)).filter(|_| is_copied(at));
-            copy.or_else(|| all.iter().find(|it| it.scheme == name)).cloned().or_else(|| least_traffic(all))
+
+    /// The least time of the busiest link with any of them, in bytes.
+    pub(super) fn least(&self) -> f64 {
+        self.bounds.iter().map(|(_, bound)| *bound).fold(f64::INFINITY, f64::min)
+    }
+
+    /// The mix with the least cost among those whose bounds are at most this; the first of several.
+    pub(super) fn best<C: Ord>(&self, bound_max: f64, cost: impl Fn(&[Option<&Candidate>]) -> C) -> Vec<Option<Candidate>> {
+        let fitting = self.bounds.iter().filter(|(_, bound)| *bound <= bound_max);
+        let best = fitting.min_by_key(|(choice, _)| cost(&self.mix(*choice)));
+        let best = best.map(|(choice, _)| self.mix(*choice)).unwrap_or_default();
+        best.into_iter().map(|candidate| candidate.cloned()).collect()
+    }
+
+    fn mix(&self, choice: Choice) -> Vec<Option<&'a Candidate>> {
+        let one = |(at, all): (usize, &'a Vec<Candidate>)| match choice {
+            Choice::LeastTraffic => least_traffic(all),
+            Choice::Named { scheme, copied } => {
+                let is_copied = (at + 1) * copied / self.steps.max(1) > at * copied / self.steps.max(1);
+                let copy = all.iter().find(|it| is_copy(it)).filter(|_| is_copied);
+                copy.or_else(|| all.iter().find(|it| it.scheme == scheme)).or_else(|| least_traffic(all))
+            }
         };
-        all.iter().enumerate().map(one).collect()
-    };
-    let mixed = names.into_iter().flat_map(|name| (0..=steps).map(move |copied| (name, copied)));
-    let mixed = mixed.map(|(name, copied)| by(name, copied)).chain([all.iter().map(|all| least_traffic(all)).collect()]);
-    mixed.map(|mix| (estimate(&mix, nodes, carriers), mix)).map(|(bound, mix)| (mix, bound)).collect()
+        self.all.iter().enumerate().map(one).collect()
+    }
 }
 
-pub(super) fn least_time(all: &[Candidate]) -> Option<Candidate> {
-    all.iter().min_by_key(|it| (it.parts.busiest(), it.parts.moved())).cloned()
+fn is_copy(it: &Candidate) -> bool {
+    !it.from.is_empty()
 }
 
-pub(super) fn least_traffic(all: &[Candidate]) -> Option<Candidate> {
-    all.iter().min_by_key(|it| (it.parts.moved(), it.parts.busiest())).cloned()
+pub(super) fn least_time(all: &[Candidate]) -> Option<&Candidate> {
+    all.iter().min_by_key(|it| (it.parts.busiest(), it.parts.moved()))
+}
+
+pub(super) fn least_traffic(all: &[Candidate]) -> Option<&Candidate> {
+    all.iter().min_by_key(|it| (it.parts.moved(), it.parts.busiest()))
 }
 
 /// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, those of
 /// nodes from which blocks are copied, and the largest vertices, which cannot be split.
-fn estimate(mix: &[Option<Candidate>], nodes: &Nodes, carriers: &Carriers) -> f64 {
+fn estimate(mix: &[Option<&Candidate>], nodes: &Nodes, carriers: &Carriers) -> f64 {
     let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
     let largest = mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max().unwrap_or(0);
     // What a destination receives cannot be split. Of several destinations of a repair around a hub, only one receives much.
@@ -98,10 +136,24 @@ mod tests {
         let code = weft_codes::parse("rs(6,3)").unwrap();
         let available: Vec<u8> = (2..9).collect();
         let parts = Arc::new(parts(code.as_ref(), "conventional", &[0, 1], &available, None).unwrap());
-        let mix = vec![Some(Candidate { scheme: "conventional", parts, scale: 1, from: Vec::new() }); 10];
+        let one = Candidate { scheme: "conventional", parts, scale: 1, from: Vec::new() };
+        let mix = vec![Some(&one); 10];
         // Each of the two possible destinations gets a block of each stripe: six blocks arrive at one of them, and one at the other.
         let each = estimate(&mix, &nodes, &Carriers { destinations: 2, all: 14, ahead: vec![0; 16] });
         assert!((35.0..=36.0).contains(&each), "{each}");
+    }
+
+    #[test]
+    fn no_mix_is_kept_before_one_is_chosen() {
+        let (view, network, patterns) = (view(16, &[]), Network::uniform(1e8), Patterns::new(1 << 20));
+        let nodes = Nodes::of(&Cluster { view: &view, network: &network, patterns: &patterns });
+        let parts = Arc::new(Parts::of_copies(&[0], 1));
+        let by = |scheme, from| Candidate { scheme, parts: Arc::clone(&parts), scale: 1, from };
+        let all = vec![vec![by("pipeline", Vec::new()), by("conventional", Vec::new()), by("direct", vec![0])]; 100];
+        let before = Arc::strong_count(&parts);
+        let mixes = Mixes::of(&all, &Carriers { destinations: 15, all: 15, ahead: vec![0; 16] }, &nodes);
+        assert_eq!((mixes.bounds.len(), Arc::strong_count(&parts)), (2 * (COPIED_STEPS + 1) + 1, before));
+        assert_eq!(mixes.best(f64::INFINITY, |_| ()).len(), 100);
     }
 
     #[test]
@@ -115,8 +167,9 @@ mod tests {
         let copy = Candidate { scheme: "direct", parts: Arc::new(Parts::of_copies(&[0], 1)), scale: 1, from: vec![0] };
         let copied = |ahead: i128| {
             let carriers = Carriers { destinations: 15, all: 15, ahead: [vec![ahead], vec![0; 15]].concat() };
-            let best = mixes(&vec![vec![chain.clone(), copy.clone()]; 48], &carriers, &nodes);
-            let (mix, _) = best.into_iter().min_by(|one, other| one.1.total_cmp(&other.1)).unwrap();
+            let all = vec![vec![chain.clone(), copy.clone()]; 48];
+            let mixes = Mixes::of(&all, &carriers, &nodes);
+            let mix = mixes.best(mixes.least(), |_| ());
             mix.iter().flatten().filter(|it| !it.from.is_empty()).count()
         };
         // x copies, and 48 - x chains that move six blocks each over 15 links: x = (6 (48 - x) + x) / 15.

@@ -1,0 +1,124 @@
+//! What is known of disks without asking them: whoever asks a disk that hangs waits for it, and nothing else of the node may wait for that.
+//!
+//! Each disk is asked for its figures in the background, once at a time. One that does not answer is *silent* after some seconds: no block is
+//! looked for on it, so blocks on the other disks are served. After `disk_timeout_ms` it counts as failed, until it answers again.
+
+use super::{Disk, Disks};
+use futures::future::join_all;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, timeout};
+use weft_proto::{DiskMode, v1};
+use weft_types::{Error, Result};
+
+/// A disk that takes longer for its figures, which are in memory, hangs.
+const SILENT_AFTER: Duration = Duration::from_secs(2);
+
+/// What is known of a disk.
+#[derive(Default)]
+pub(super) struct Watch(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    /// Its figures when it last answered.
+    last: Option<Figures>,
+    /// Since when it has been asked, if it has not answered.
+    asked_at: Option<Instant>,
+}
+
+#[derive(Clone)]
+struct Figures {
+    report: v1::Disk,
+    fsyncs: u64,
+}
+
+impl Disks {
+    /// Asks all disks for their figures that do not owe an answer, and waits for this long at most.
+    pub(crate) async fn look(self: &Arc<Self>, mode: DiskMode, patience: Duration) {
+        let ask = |number: usize| {
+            let disks = Arc::clone(self);
+            // It goes on when nobody waits for it any more.
+            tokio::spawn(async move {
+                let asked = Arc::clone(&disks);
+                let figures = mode.run(move || Ok(asked.0[number].figures())).await;
+                disks.0[number].watch.answered(figures.ok());
+            })
+        };
+        let asked: Vec<_> = (0..self.0.len()).filter(|number| self.0[*number].watch.begins()).map(ask).collect();
+        let _late = timeout(patience, join_all(asked)).await;
+    }
+
+    /// The disks as reported to the coordinator, as of their last answers. A disk that was never opened has no id and is left out. One that
+    /// has not answered for `timeout` counts as failed.
+    pub(crate) fn report(&self, timeout: Duration) -> Vec<v1::Disk> {
+        self.0.iter().filter(|disk| !disk.id.is_empty()).map(|disk| disk.known(timeout)).collect()
+    }
+
+    /// The number of fsyncs on all disks since they were opened, as of their last answers.
+    pub(crate) fn fsyncs(&self) -> u64 {
+        self.0.iter().filter_map(|disk| disk.watch.lock().last.as_ref().map(|last| last.fsyncs)).sum()
+    }
+}
+
+impl Disk {
+    /// Asks the disk.
+    fn figures(&self) -> Figures {
+        Figures { report: self.report(), fsyncs: self.store.as_ref().map_or(0, |store| store.fsyncs()) }
+    }
+
+    fn known(&self, timeout: Duration) -> v1::Disk {
+        let (last, silent) = {
+            let seen = self.watch.lock();
+            (seen.last.clone(), seen.silent_for())
+        };
+        let (id, path) = (self.id.clone(), self.path.display().to_string());
+        let unknown = v1::Disk { id, path, failed: true, ..v1::Disk::default() };
+        let report = last.map_or(unknown, |last| last.report);
+        let silent = silent.unwrap_or_default();
+        let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+        v1::Disk { failed: report.failed || silent >= timeout, silent_ms, ..report }
+    }
+
+    /// Fails for a disk that does not answer, before it is asked for anything else.
+    pub(super) fn require_answers(&self) -> Result<()> {
+        match self.watch.lock().silent_for() {
+            None => Ok(()),
+            Some(silent) => {
+                Err(self.named(Error::replan(format!("it has not answered for {} s and may hang", silent.as_secs()))))
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// Whether the disk is asked now: not while it owes an answer.
+    fn begins(&self) -> bool {
+        let mut seen = self.lock();
+        let begins = seen.asked_at.is_none();
+        seen.asked_at.get_or_insert_with(Instant::now);
+        begins
+    }
+
+    /// The disk has answered; `None`: the question was given up.
+    fn answered(&self, figures: Option<Figures>) {
+        let mut seen = self.lock();
+        seen.asked_at = None;
+        if figures.is_some() {
+            seen.last = figures;
+        }
+    }
+
+    /// A poisoned lock is safe to use: each change is one assignment.
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// How long it has not answered, if that is long.
+    fn silent_for(&self) -> Option<Duration> {
+        self.asked_at.map(|at| at.elapsed()).filter(|silent| *silent >= SILENT_AFTER)
+    }
+}

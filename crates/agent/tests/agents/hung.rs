@@ -1,0 +1,139 @@
+//! A disk that hangs is a state of that disk only.
+
+use crate::cluster::{Cluster, Options, Stripe, until};
+use std::{
+    path::Path,
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
+use tokio::time::timeout;
+use weft_agent::{Limits, LocalDisks, OpenDisk, OpenedDisk};
+use weft_proto::v1::{CheckBlocksRequest, Disk};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, QuarantinePlace, Quarantined};
+use weft_types::{BlockId, BlockMeta, ClusterId, NodeId, Result};
+
+/// Whether the disk hangs: calls to it wait until it answers again.
+#[derive(Default)]
+struct Hang {
+    hangs: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Hang {
+    fn set(&self, hangs: bool) {
+        *self.hangs.lock().unwrap() = hangs;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let hangs = self.hangs.lock().unwrap();
+        // Bounded, so that a test that fails while it hangs still ends.
+        drop(self.changed.wait_timeout_while(hangs, Duration::from_secs(60), |hangs| *hangs).unwrap());
+    }
+}
+
+/// Disks of which the one in the directory `disk1` can hang.
+struct HangingDisks(Arc<Hang>);
+
+impl OpenDisk for HangingDisks {
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
+        let opened = LocalDisks.open(dir, cluster, new)?;
+        let hang = if dir.ends_with("disk1") { Arc::clone(&self.0) } else { Arc::default() };
+        Ok(OpenedDisk { store: Arc::new(HangingStore { store: opened.store, hang }), ..opened })
+    }
+}
+
+struct HangingStore {
+    store: Arc<dyn BlockStore>,
+    hang: Arc<Hang>,
+}
+
+impl HangingStore {
+    fn asked(&self) -> &dyn BlockStore {
+        self.hang.pass();
+        self.store.as_ref()
+    }
+}
+
+impl BlockStore for HangingStore {
+    fn create(&self, meta: &BlockMeta) -> Result<Box<dyn BlockWriter>> {
+        self.asked().create(meta)
+    }
+
+    fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
+        self.asked().open(id)
+    }
+
+    fn remove(&self, id: BlockId) -> Result<bool> {
+        self.asked().remove(id)
+    }
+
+    fn list_after(&self, after: Option<BlockId>, blocks_max: usize) -> Result<Vec<BlockId>> {
+        self.asked().list_after(after, blocks_max)
+    }
+
+    fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        self.asked().quarantine(id, reason, since_ms)
+    }
+
+    fn quarantined(&self) -> Quarantined {
+        self.store.quarantined()
+    }
+
+    fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
+        self.asked().quarantine_places()
+    }
+
+    fn delete_quarantined(&self, place: &str) -> Result<()> {
+        self.asked().delete_quarantined(place)
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        self.asked().capacity()
+    }
+}
+
+const NODE: NodeId = NodeId(1);
+
+impl Cluster {
+    /// The second disk, as the node last told.
+    fn second_disk(&self) -> Disk {
+        self.coordinator.member(NODE).unwrap().disks[1].clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_hangs_is_told_and_holds_up_neither_heartbeats_nor_the_other_disk() {
+    let hang = Arc::new(Hang::default());
+    let limits = Limits { disk_timeout_ms: 4_000, ..Limits::default() };
+    let mut options = Options { disks_per_agent: 2, limits, ..Options::agents(6) };
+    options.disks.insert(1, Arc::new(HangingDisks(Arc::clone(&hang))));
+    let cluster = Cluster::start(options).await;
+    let stripe = Stripe::new(1, "rs(4,2)", 64 << 10, 256 << 10);
+    cluster.write(&stripe).await;
+    until("both disks are told", async || {
+        let disks = cluster.coordinator.member(NODE).unwrap().disks;
+        disks.len() == 2 && disks.iter().all(|disk| disk.total_bytes > 0)
+    })
+    .await;
+
+    hang.set(true);
+    let before = cluster.coordinator.member(NODE).unwrap();
+    until("it is told that the disk hangs", async || cluster.second_disk().silent_ms > 0).await;
+    let told = cluster.second_disk();
+    assert!(!told.failed && told.total_bytes > 0, "it may only be slow: {told:?}");
+    assert!(cluster.coordinator.member(NODE).unwrap().heartbeats >= before.heartbeats + 4, "heartbeats wait for it");
+    // The block is on the other disk.
+    let blocks = vec![postcard::to_allocvec(&stripe.block(0, 1)).unwrap()];
+    let disk = cluster.coordinator.member(NODE).unwrap().disks[0].id.clone();
+    let asked = CheckBlocksRequest { blocks, disk, read: None };
+    let mut agent = cluster.call(NODE).await;
+    let answer = timeout(Duration::from_secs(10), agent.check_blocks(asked)).await.expect("the other disk is not asked");
+    assert_eq!(answer.unwrap().into_inner().blocks[0].state, 1, "it is there");
+    until("it counts as failed", async || cluster.second_disk().failed).await;
+    assert!(!cluster.coordinator.member(NODE).unwrap().disks[0].failed);
+    assert_eq!(cluster.coordinator.member(NODE).unwrap().registrations, before.registrations, "it is not lost");
+
+    hang.set(false);
+    until("it answers again", async || !cluster.second_disk().failed && cluster.second_disk().silent_ms == 0).await;
+}
