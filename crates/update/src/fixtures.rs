@@ -55,13 +55,15 @@ pub(crate) struct Node {
     pub(crate) block: Block,
     pub(crate) journal: Vec<Entry>,
     pub(crate) applied: Vector,
+    /// The updates that were written to the pages.
+    pub(crate) written: Vec<UpdateId>,
     index: u8,
 }
 
 impl Node {
     pub(crate) fn new(index: u8) -> Self {
         let (block, first) = Block::new(config(index), 0, blocks());
-        Self { block, journal: vec![first], applied: Vector::new(), index }
+        Self { block, journal: vec![first], applied: Vector::new(), written: Vec::new(), index }
     }
 
     /// Handles an event without making anything durable.
@@ -112,6 +114,7 @@ impl Node {
     pub(crate) fn apply(&mut self) {
         for action in self.sync(Event::Apply) {
             if let Action::Write(batch) = action {
+                self.written.extend(batch.merged.iter().flat_map(|(_, deltas)| deltas).map(|delta| delta.id));
                 self.applied = batch.applied;
                 self.sync(Event::Written);
             }

@@ -86,7 +86,7 @@ impl Participant {
             members: Vec::new(),
             is_fenced: false,
             least: BTreeMap::new(),
-            watermarks: applied.clone(),
+            watermarks: Vector::new(),
             written_watermarks: Vector::new(),
             records: BTreeMap::new(),
             memory: Memory::default(),

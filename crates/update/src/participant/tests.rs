@@ -243,3 +243,41 @@ fn reads_at_a_vector_add_and_remove_deltas() {
     node.receive(0, Message::Commit { stamp: stamp(FIRST, 0, 1), record: first });
     assert_eq!((read(&node, 0), read(&node, 1)), (Err(NotServed::Stale), Ok((vec![], vec![]))), "the record is trimmed");
 }
+
+#[test]
+fn a_number_that_another_node_gave_in_an_earlier_life_may_be_given_again() {
+    let mut node = Node::new(2);
+    // Block 1's node has started again, and nobody held what it had numbered: its next update gets the number 1, too.
+    node.receive(1, Message::Query { stamp: Stamp { stream: 1, ..stamp(SECOND, 0, 0) } });
+    let both = record(0, vec![part(0, 1), part(1, 1)]);
+    assert_eq!(sent(&node.receive(0, prepare(stamp(FIRST, 0, 0), &both))), [refused(1, FIRST)]);
+    node.apply();
+    let own = Part { incarnation: SECOND, ..part(1, 1) };
+    let second = Arc::new(Record { id: id(2), ..(*record(0, vec![own])).clone() });
+    let of_second = |watermark| Stamp { stream: 1, ..stamp(SECOND, 0, watermark) };
+    node.receive(1, Message::Prepare { stamp: of_second(0), record: second.clone(), crcs: crcs(1) });
+    assert_eq!(node.block.participant().frontier(1), 0, "the outcome is unknown");
+    node.receive(1, Message::Commit { stamp: of_second(1), record: second });
+    node.apply();
+    assert_eq!(node.applied.get(&1), Some(&1));
+    assert_eq!(node.written, [id(2)], "the pages contain it");
+}
+
+#[test]
+fn what_is_applied_is_no_watermark_after_a_restart() {
+    let (mut node, second) = (Node::new(2), record(0, vec![part(0, 2)]));
+    let first = record(0, vec![part(0, 1)]);
+    node.receive(0, prepare(stamp(FIRST, 0, 0), &first));
+    // The leader gives the first one up, and others have not refused it yet. The second one is committed.
+    node.receive(0, refuse(stamp(FIRST, 0, 0), &first));
+    node.receive(0, prepare(stamp(FIRST, 0, 0), &second));
+    node.receive(0, Message::Commit { stamp: stamp(FIRST, 0, 0), record: second });
+    node.apply();
+    assert_eq!(node.applied, Vector::from([(0, 2)]));
+    node.restart(99);
+    node.at(Event::Forget, crate::OUTCOMES_KEPT_MS);
+    assert_eq!(sent(&node.receive(0, refuse(stamp(FIRST, 0, 0), &first))), [refused(1, FIRST)], "the leader asks still");
+    let reported = sent(&node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) }));
+    let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!(report.watermarks.get(&0).copied().unwrap_or(0), 0, "a leader would believe that the first one is committed");
+}

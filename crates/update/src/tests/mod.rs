@@ -25,8 +25,8 @@ struct Setup {
     pages: u64,
     /// What each update writes; the first block's node leads it.
     updates: Vec<Vec<Write>>,
-    /// Whether updates are applied on the way, and not only in the end.
-    applies: bool,
+    /// The nodes that apply updates on the way, and not only in the end, one bit each.
+    applying: u8,
     /// The nodes that may crash, one bit each.
     crashing: u8,
     /// The sets of nodes without which a seal may be begun.
