@@ -16,7 +16,7 @@ mod restart;
 pub use read::{NotServed, ReadAt};
 
 use crate::{
-    block::{Action, Config, block_of},
+    block::{Action, Config, Told, block_of},
     memory::Memory,
     mutation::{Rule, dropped},
     types::{
@@ -153,6 +153,10 @@ impl Participant {
 
     pub(crate) fn send(&mut self, to: Peer, message: Message) {
         self.actions.push(Action::Send { to, message });
+    }
+
+    pub(crate) fn tell(&mut self, id: UpdateId, told: Told) {
+        self.actions.push(Action::Tell { id, told });
     }
 
     fn append(&mut self, entry: Entry) {

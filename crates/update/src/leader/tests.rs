@@ -6,7 +6,7 @@ use crate::{
     types::Incarnation,
 };
 use std::sync::Arc;
-use weft_types::Span;
+use weft_types::{BlockId, Span};
 
 fn write(stream: u8, start: u64, end: u64) -> Write {
     Write { stream, span: Span::new(start, end), crc: 1 }
@@ -300,4 +300,35 @@ fn reads_show_what_is_acknowledged_and_nothing_undecided() {
     assert_eq!(numbers(&node.receive(3, confirmed(FIRST, 4, 1))), Err(NotServed::Unknown));
     node.restart(99);
     assert_eq!(numbers(&read(&mut node, 1, true)), Err(NotServed::Unknown), "it may have acknowledged more");
+}
+
+#[test]
+fn a_read_asks_again_and_ends_with_its_term() {
+    let mut node = Node::new(0);
+    let asks = [2, 3].map(|to| (to, Message::Confirm { incarnation: FIRST, read: 1 }));
+    let read = |read| Event::Read { read, span: Span::new(0, 5), has_lease: false };
+    assert_eq!(sent(&node.sync(read(1))), asks);
+    node.receive(2, Message::Confirmed { incarnation: FIRST, read: 1, term: 0 });
+    assert_eq!(sent(&node.sync(Event::Remind)), asks[1..], "the question or the answer was lost");
+    let actions = node.hear_coordinator(Message::Seal { term: 1 });
+    assert!(actions.contains(&Action::Serve { read: 1, result: Err(NotServed::Unknown) }), "{actions:?}");
+    assert_eq!(sent(&node.sync(Event::Remind)), [(u8::MAX, Message::AskSeal { term: 1 })]);
+}
+
+#[test]
+fn a_read_asks_other_copies_too_because_the_block_can_be_rebuilt_from_them() {
+    let copy = BlockId { copy: 1, ..block(0) };
+    let members = blocks().into_iter().chain([copy]).collect();
+    let (mut leader, _) = crate::Block::new(crate::fixtures::config(0), 0, members);
+    let actions = leader.on(Event::Read { read: 1, span: Span::new(0, 5), has_lease: false }, 0);
+    let asked = |action: &Action| matches!(action, Action::Send { to: Peer::Block(to), .. } if *to == copy);
+    assert!(actions.iter().any(asked), "{actions:?}");
+}
+
+#[test]
+fn a_fenced_node_answers_its_clients() {
+    let mut node = Node::new(0);
+    let members = blocks()[1..].to_vec();
+    node.hear_coordinator(Message::Sealed(Arc::new(Sealed { term: 1, members, ..Sealed::default() })));
+    assert_eq!(told(&node.sync(request(1, &[write(0, 0, 10)]))), [(1, Told::NotRun(NotRun::Retry))]);
 }
