@@ -23,7 +23,12 @@ pub(crate) fn config(index: u8) -> Config {
 }
 
 pub(crate) fn id(counter: u64) -> UpdateId {
-    UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter }
+    UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter, lead: 0 }
+}
+
+/// The id of an update that block 1's node leads.
+pub(crate) fn id_of_second(counter: u64) -> UpdateId {
+    UpdateId { lead: 1, ..id(counter) }
 }
 
 /// The first life.

@@ -86,7 +86,7 @@ mod tests {
     const SESSION: Session = Session { number: 1, ends_at_ms: 10 * OUTCOMES_KEPT_MS };
 
     fn id(counter: u64) -> UpdateId {
-        UpdateId { session: SESSION, counter }
+        UpdateId { session: SESSION, counter, lead: 0 }
     }
 
     #[test]

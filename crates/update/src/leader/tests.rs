@@ -2,7 +2,7 @@
 
 use crate::{
     Action, Claim, Entry, Event, Message, NotRun, NotServed, Outcome, Peer, Record, Report, Request, Sealed, Told, Vector, Write,
-    fixtures::{FIRST, Node, SECOND, block, blocks, crcs, id, part, record, sent, stamp},
+    fixtures::{FIRST, Node, SECOND, block, blocks, crcs, id, id_of_second, part, record, sent, stamp},
     types::Incarnation,
 };
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn told(actions: &[Action]) -> Vec<(u64, Told)> {
 /// The receivers of prepares of an update.
 fn prepared(actions: &[Action], counter: u64) -> Vec<u8> {
     let prepare = |(to, message): (u8, Message)| match message {
-        Message::Prepare { record, .. } if record.id == id(counter) => Some(to),
+        Message::Prepare { record, .. } if record.id.counter == counter => Some(to),
         _ => None,
     };
     sent(actions).into_iter().filter_map(prepare).collect()
@@ -128,6 +128,8 @@ fn requests_are_bounded_and_validated() {
     ] {
         assert_eq!(told(&node.sync(request(9, &writes))), [(9, not_run(why))]);
     }
+    let others = Request { id: id_of_second(9), term: 0, writes: vec![write(0, 0, 1)] };
+    assert_eq!(told(&node.sync(Event::Request(others))), [(9, not_run(NotRun::Invalid))]);
     let old = Request { id: id(9), term: 7, writes: vec![write(0, 0, 1)] };
     assert_eq!(told(&node.sync(Event::Request(old))), [(9, not_run(NotRun::Retry))]);
     for counter in 1..=3 {
@@ -201,7 +203,7 @@ fn the_other_nodes_lock_is_released_when_the_outcome_is_known_or_nobody_needs_it
     assert_eq!(sent(&node.receive(0, lock(4))), []);
     let query = node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) });
     assert!(matches!(sent(&query)[..], [(0, Message::Reported { .. })]), "{query:?}");
-    let own = Request { id: id(5), term: 0, writes: vec![write(1, 0, 10)] };
+    let own = Request { id: id_of_second(5), term: 0, writes: vec![write(1, 0, 10)] };
     assert_eq!(prepared(&node.sync(Event::Request(own)), 5), [2, 3]);
 }
 

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn deltas_of_one_range_are_merged() {
-        let id = |counter| UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter };
+        let id = |counter| UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter, lead: 0 };
         let delta = |number| Delta { stream: 0, number, id: id(number) };
         let deltas = vec![(Span::new(0, 10), delta(1)), (Span::new(5, 15), delta(2)), (Span::new(20, 30), delta(3))];
         let merged = [

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     Event,
-    fixtures::{FIRST, Node, SECOND, blocks, crcs, id, part, record, sent, stamp},
+    fixtures::{FIRST, Node, SECOND, blocks, crcs, id, id_of_second, part, record, sent, stamp},
     types::Sealed,
 };
 use weft_types::Span;
@@ -280,4 +280,17 @@ fn what_is_applied_is_no_watermark_after_a_restart() {
     let reported = sent(&node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) }));
     let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
     assert_eq!(report.watermarks.get(&0).copied().unwrap_or(0), 0, "a leader would believe that the first one is committed");
+}
+
+#[test]
+fn a_counter_that_a_client_uses_for_two_blocks_names_two_updates() {
+    let (mut node, first) = holder();
+    let second = Arc::new(Record { id: id_of_second(1), ..(*record(0, vec![part(1, 1)])).clone() });
+    let stamp_of_second = Stamp { stream: 1, ..stamp(FIRST, 0, 0) };
+    let crcs_of_second = Crcs::from([(1, 9)]);
+    let prepare = Message::Prepare { stamp: stamp_of_second, record: second.clone(), crcs: crcs_of_second.clone() };
+    let held = Message::Held { id: id_of_second(1), incarnation: FIRST, crcs: crcs_of_second };
+    assert_eq!(sent(&node.receive(1, prepare)), [(1, held)], "it holds the second one's delta, not the first one's");
+    node.receive(1, Message::Refuse { stamp: stamp_of_second, record: second });
+    assert!(node.block.participant().is_undecided(first.id), "nor does it give up the first");
 }

@@ -68,7 +68,7 @@ impl Setup {
 
     fn id(&self, update: u8) -> UpdateId {
         let session = Session { number: 1, ends_at_ms: 10 * crate::OUTCOMES_KEPT_MS };
-        UpdateId { session, counter: u64::from(update) + 1 }
+        UpdateId { session, counter: u64::from(update) + 1, lead: self.leader_of(update.into()) as u8 }
     }
 
     fn update_of(&self, id: UpdateId) -> usize {
