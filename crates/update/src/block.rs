@@ -10,7 +10,7 @@ use crate::{
     leader::Leader,
     mutation::{Rule, dropped},
     participant::{NotServed, Participant, ReadAt},
-    types::{Batch, Entry, Message, Outcome, Peer, Sealed, UpdateId, Vector},
+    types::{Batch, Dependence, Entry, Message, Outcome, Peer, Sealed, UpdateId, Vector},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -19,12 +19,12 @@ use std::{
 use weft_types::{BlockId, Span};
 
 /// A block and the bounds of what its node keeps for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Config {
     /// The block.
     pub me: BlockId,
-    /// The data blocks of the stripe's code.
-    pub k: u8,
+    /// On which data blocks the stripe's blocks depend.
+    pub dependence: Dependence,
     /// The most untrimmed records; further ones are refused. Refusals are kept as long, and bounded by the leaders' `lag_max`.
     pub records_max: usize,
     /// The most outcomes of trimmed records; the oldest expire early.
@@ -46,8 +46,6 @@ pub struct Write {
     pub stream: u8,
     /// The range.
     pub span: Span,
-    /// The CRC32C of the delta.
-    pub crc: u32,
 }
 
 /// A client's request to update ranges of a stripe.
@@ -105,6 +103,17 @@ pub enum Event {
         /// The message.
         message: Message,
     },
+    /// A [`Message::Prepare`] has arrived, and there is no room for its deltas: it is refused unless it is known.
+    NoRoom(Message),
+    /// Answers [`Action::Delta`].
+    Delta {
+        /// The update.
+        id: UpdateId,
+        /// Its number in this block's stream.
+        number: u64,
+        /// The CRC32C of the delta.
+        crc: u32,
+    },
     /// This many further entries of the journal are durable.
     Durable {
         /// Their number.
@@ -152,6 +161,18 @@ pub enum Action {
         /// The answer.
         told: Told,
     },
+    /// Compute the delta of an update for this block's range: the new bytes, XOR what [`Block::read_locked`] says that the range contains. Nothing
+    /// else changes the range before the update has ended. [`Event::Delta`] answers.
+    Delta {
+        /// The update.
+        id: UpdateId,
+        /// Its number in this block's stream.
+        number: u64,
+        /// Its number at its leader; 0 if this node leads it. It tells apart the requests of one id.
+        lead_number: u64,
+        /// The range.
+        span: Span,
+    },
     /// Copy the after-images of this batch to the pages, then write the sidecar; [`Event::Written`] answers.
     Write(Batch),
     /// Answer a read.
@@ -176,8 +197,8 @@ impl Block {
     /// For a block that was never updated. Its journal must begin with the returned entry.
     pub fn new(config: Config, term: u64, members: Vec<BlockId>) -> (Self, Entry) {
         let first = Entry::Opened { term, members };
+        let leader = is_data(&config).then(|| Leader::new(config.clone()));
         let participant = Participant::restart(config, [&first], Vector::new());
-        let leader = is_data(&config).then(|| Leader::new(config));
         (Self { participant, leader, reads: BTreeMap::new() }, first)
     }
 
@@ -188,7 +209,7 @@ impl Block {
         applied: Vector,
         now_ms: u64,
     ) -> (Self, Vec<Action>) {
-        let participant = Participant::restart(config, entries, applied);
+        let participant = Participant::restart(config.clone(), entries, applied);
         let leader = is_data(&config).then(|| Leader::restart(config, &participant));
         let mut it = Self { participant, leader, reads: BTreeMap::new() };
         let actions = it.settle(VecDeque::new(), now_ms);
@@ -215,6 +236,11 @@ impl Block {
     /// them or the oldest ones first: an entry that says how a record ended must not go before the record's own entry.
     pub fn needs(&self, entry: &Entry) -> bool {
         self.participant.needs(entry)
+    }
+
+    /// What a range contains that this node has locked for an update: all updates before it are known.
+    pub fn read_locked(&self, span: Span) -> Result<ReadAt, NotServed> {
+        self.participant.read_last(span, |_| false)
     }
 
     /// Handles an event and returns the next actions. The time is the database's, and never falls, even across restarts: what is not remembered of
@@ -263,6 +289,12 @@ impl Block {
         match event {
             Event::Received { from: Peer::Coordinator, message } => self.told_by_coordinator(message, now_ms),
             Event::Received { from: Peer::Block(from), message } => self.received(from, message, now_ms),
+            Event::NoRoom(message) => self.prepare(message, false),
+            Event::Delta { id, number, crc } => {
+                if let Some((leader, participant)) = self.leader_unless_fenced() {
+                    leader.delta(id, number, crc, participant);
+                }
+            }
             Event::Durable { entries } => participant.durable(entries),
             Event::Apply => participant.apply(),
             Event::Written => participant.written(),
@@ -323,19 +355,7 @@ impl Block {
 
     fn received(&mut self, from: BlockId, message: Message, now_ms: u64) {
         match message {
-            Message::Prepare { stamp, record, crcs } => {
-                self.participant.hear(&stamp);
-                let me = self.participant.config.me;
-                let is_mine =
-                    |leader: &&Leader| record.part(me.index).is_some() && record.lead().stream != me.index && leader.is_active();
-                let is_locked = match self.leader.as_ref() {
-                    Some(leader) if is_mine(&leader) => leader.has_locked(&record),
-                    // A node that is recovering has given no lock in this life.
-                    Some(leader) => leader.is_active() || record.lead().stream == me.index,
-                    None => true,
-                };
-                self.participant.prepare(&stamp, record, crcs, is_locked);
-            }
+            message @ Message::Prepare { .. } => self.prepare(message, true),
             Message::Refuse { stamp, record } => {
                 self.participant.hear(&stamp);
                 self.participant.refuse(&stamp, record);
@@ -359,6 +379,21 @@ impl Block {
         }
     }
 
+    fn prepare(&mut self, message: Message, has_room: bool) {
+        let Message::Prepare { stamp, record, crcs } = message else { return };
+        self.participant.hear(&stamp);
+        let me = self.participant.config.me;
+        let is_mine =
+            |leader: &&Leader| record.part(me.index).is_some() && record.lead().stream != me.index && leader.is_active();
+        let is_locked = match self.leader.as_ref() {
+            Some(leader) if is_mine(&leader) => leader.has_locked(&record),
+            // A node that is recovering has given no lock in this life.
+            Some(leader) => leader.is_active() || record.lead().stream == me.index,
+            None => true,
+        };
+        self.participant.prepare(&stamp, record, crcs, is_locked, has_room);
+    }
+
     /// Messages to the leader. Answers to an earlier life of it do not count.
     fn for_leader(&mut self, from: BlockId, message: Message, now_ms: u64) {
         let Some((leader, participant)) = self.leader_unless_fenced() else { return };
@@ -376,8 +411,8 @@ impl Block {
             Message::Reported { term, incarnation: of, report } if of == incarnation => {
                 leader.reported(from, term, report, participant, now_ms);
             }
-            Message::Locked { id, incarnation: of, number, part } if of == incarnation && leader.is_active() => {
-                leader.locked_there(id, number, part, participant);
+            Message::Locked { id, incarnation: of, number, part, crc } if of == incarnation && leader.is_active() => {
+                leader.locked_there(id, number, (part, crc), participant);
             }
             Message::Busy { id, incarnation: of, number } if of == incarnation && leader.is_active() => {
                 leader.busy(id, number, participant);
@@ -394,7 +429,7 @@ impl Block {
     }
 
     /// While its lease lasts, no seal has gone on without this node. Else it asks those of whom one at least takes part in any seal that
-    /// does: without all parities and other copies of this block, nobody could rebuild it.
+    /// does: without all parities that depend on this block and its other copies, nobody could rebuild it.
     fn read(&mut self, read: u64, span: Span, has_lease: bool) {
         if has_lease || dropped(Rule::ConfirmTerm) {
             return self.serve(read, span);
@@ -402,8 +437,9 @@ impl Block {
         if !self.leader.as_ref().is_some_and(Leader::is_active) {
             return self.serve(read, span);
         }
-        let Config { me, k, .. } = self.participant.config;
-        let is_asked = |block: &&BlockId| block.index >= k || (block.index == me.index && **block != me);
+        let Config { me, dependence, .. } = &self.participant.config;
+        let depends = |block: &BlockId| dependence.is_parity(block.index) && dependence.of(block.index, me.index);
+        let is_asked = |block: &&BlockId| depends(block) || (block.index == me.index && *block != me);
         let asked: BTreeSet<BlockId> = self.participant.members.iter().filter(is_asked).copied().collect();
         if asked.is_empty() || self.reads.len() >= self.participant.config.reads_max {
             return self.participant.serve(read, Err(NotServed::Busy));
@@ -457,7 +493,7 @@ impl Block {
 
 /// Whether the block's node orders updates: of several copies of a data block, the first.
 fn is_data(config: &Config) -> bool {
-    config.me.index < config.k && config.me.copy == 0
+    config.me.index < config.dependence.k && config.me.copy == 0
 }
 
 /// The block whose node orders a stream.

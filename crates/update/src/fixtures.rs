@@ -1,7 +1,8 @@
 //! Blocks, records and messages for tests of single rules.
 
 use crate::{
-    Action, Block, Config, Crcs, Entry, Event, Incarnation, Message, Part, Peer, Record, Session, Stamp, UpdateId, Vector,
+    Action, Block, Config, Crcs, Dependence, Entry, Event, Incarnation, Message, Part, Peer, Record, Session, Stamp, UpdateId,
+    Vector,
 };
 use std::sync::Arc;
 use weft_types::{BlockId, Span, StripeId};
@@ -19,7 +20,16 @@ pub(crate) fn blocks() -> Vec<BlockId> {
 }
 
 pub(crate) fn config(index: u8) -> Config {
-    Config { me: block(index), k: K, records_max: 6, outcomes_max: 8, updates_max: 3, lag_max: 6, waiting_max: 2, reads_max: 2 }
+    Config {
+        me: block(index),
+        dependence: Dependence::full(K),
+        records_max: 6,
+        outcomes_max: 8,
+        updates_max: 3,
+        lag_max: 6,
+        waiting_max: 2,
+        reads_max: 2,
+    }
 }
 
 pub(crate) fn id(counter: u64) -> UpdateId {
@@ -77,7 +87,13 @@ impl Node {
     }
 
     pub(crate) fn at(&mut self, event: Event, now_ms: u64) -> Vec<Action> {
-        let actions = self.block.on(event, now_ms);
+        let mut actions = self.block.on(event, now_ms);
+        // Deltas are computed at once, and all have the CRC 1.
+        while let Some(at) = actions.iter().position(|action| matches!(action, Action::Delta { .. })) {
+            if let Action::Delta { id, number, .. } = actions.remove(at) {
+                actions.extend(self.block.on(Event::Delta { id, number, crc: 1 }, now_ms));
+            }
+        }
         let entry = |action: &Action| if let Action::Journal(entry) = action { Some(entry.clone()) } else { None };
         self.journal.extend(actions.iter().filter_map(entry));
         actions

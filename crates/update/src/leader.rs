@@ -1,7 +1,7 @@
 //! The leader: the node of a data block orders the updates of that block, and leads those that change no lower block.
 //!
 //! ```text
-//!   request ──► locking: the range of each block, in the order of blocks ──► preparing ──all hold the same──► committed
+//!   request ──► locking: the range of each block, in the order of blocks; deltas ──► preparing ──all hold the same──► committed
 //!                  │ given up: it never ran                                      │ given up, refused, or deltas differ
 //!                  ▼                                                             ▼
 //!                retry                                                        aborting ──all refuse──► aborted
@@ -14,6 +14,7 @@
 //!   participants refuse the update durably, or a seal has decided.
 //! - The lock of an update is released when its outcome is final, and only then the watermark passes it.
 
+mod foreign;
 mod recovery;
 
 use crate::{
@@ -22,13 +23,13 @@ use crate::{
     mutation::{Rule, dropped},
     participant::Participant,
     rule::agree,
-    types::{Crcs, Incarnation, Message, Outcome, Part, Peer, Record, Report, Stamp, UpdateId},
+    types::{Crcs, Dependence, Incarnation, Message, Outcome, Part, Peer, Record, Report, Stamp, UpdateId},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use weft_types::{BlockId, Span};
+use weft_types::BlockId;
 
 /// An update that this node leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -37,6 +38,8 @@ struct Update {
     writes: Vec<Write>,
     /// The parts that are locked.
     parts: Vec<Part>,
+    /// Their deltas, as far as they are computed.
+    crcs: Crcs,
     phase: Phase,
 }
 
@@ -111,6 +114,11 @@ impl Leader {
         self.is_active() && self.updates.is_empty() && self.locks.holders().next().is_none()
     }
 
+    /// Whether the answer to [`Action::Delta`] is still wanted.
+    pub fn needs_delta(&self, id: UpdateId, number: u64, participant: &Participant) -> bool {
+        self.is_active() && self.locks.number(id) == Some(number) && !participant.is_undecided(id)
+    }
+
     /// Whether the outcome of an update depends on this node's next steps.
     pub(crate) fn is_pending(&self, id: UpdateId) -> bool {
         self.is_active() && self.updates.contains_key(&id)
@@ -150,7 +158,8 @@ impl Leader {
         writes.sort_unstable();
         let is_led_here = id.lead == self.stream() && writes.first().is_some_and(|write| write.stream == self.stream());
         let is_distinct = writes.windows(2).all(|pair| pair[0].stream != pair[1].stream);
-        if !is_led_here || !is_distinct || writes.iter().any(|write| write.span.is_empty() || write.stream >= self.config.k) {
+        let is_wrong = |write: &Write| write.span.is_empty() || self.config.dependence.is_parity(write.stream);
+        if !is_led_here || !is_distinct || writes.iter().any(is_wrong) {
             return self.tell(id, Told::NotRun(NotRun::Invalid));
         }
         // A lost block's range must be rebuilt first. No number is used up: the client may ask often.
@@ -161,7 +170,8 @@ impl Leader {
         if self.updates.len() >= self.config.updates_max || self.locks.lag() >= self.config.lag_max {
             return self.tell(id, Told::NotRun(NotRun::Busy));
         }
-        self.updates.insert(id, Update { writes: writes.clone(), parts: Vec::new(), phase: Phase::Locking });
+        let update = Update { writes: writes.clone(), parts: Vec::new(), crcs: Crcs::new(), phase: Phase::Locking };
+        self.updates.insert(id, update);
         let (lead, incarnation) = (self.stream(), self.incarnation);
         let holder = Holder { id, lead, incarnation, lead_number: 0, span: writes[0].span };
         if !self.locks.request(holder, self.config.waiting_max) {
@@ -170,17 +180,41 @@ impl Leader {
         self.go_on(participant);
     }
 
-    /// Gives the locks that have become free.
+    /// Gives the locks that have become free. Only then the content of a range is known, and the delta can be computed.
     pub(crate) fn go_on(&mut self, participant: &Participant) {
         for (holder, number) in self.locks.give() {
-            let part = Part { stream: self.stream(), number, incarnation: self.incarnation, span: holder.span };
+            let Holder { id, lead_number, span, .. } = holder;
+            self.actions.push(Action::Delta { id, number, lead_number, span });
             if holder.lead == self.stream() {
-                self.locked(holder.id, part, participant);
-            } else if let Some(leader) = block_of(&participant.members, holder.lead) {
-                let Holder { id, incarnation, lead_number: number, .. } = holder;
-                self.send(leader, Message::Locked { id, incarnation, number, part });
+                let part = Part { stream: self.stream(), number, incarnation: self.incarnation, span };
+                self.locked(id, part, participant);
             }
         }
+    }
+
+    /// The delta of an update's part in this stream is computed.
+    pub(crate) fn delta(&mut self, id: UpdateId, number: u64, crc: u32, participant: &Participant) {
+        if !self.needs_delta(id, number, participant) {
+            return;
+        }
+        let stream = self.stream();
+        let Some(holder) = self.locks.holders().find(|holder| holder.id == id) else { return };
+        if holder.lead != stream {
+            let part = Part { stream, number, incarnation: self.incarnation, span: holder.span };
+            let Holder { incarnation, lead_number: number, .. } = holder;
+            if let Some(leader) = block_of(&participant.members, holder.lead) {
+                self.send(leader, Message::Locked { id, incarnation, number, part, crc });
+            }
+        } else if let Some(update) = self.updates.get_mut(&id).filter(|update| update.phase == Phase::Locking) {
+            update.crcs.insert(stream, crc);
+            self.prepare_if_complete(id, participant);
+        }
+    }
+
+    /// Whether this node holds a lock for an update, or waits for one: its new bytes or deltas may be asked for. `lead_number` as in
+    /// [`Action::Delta`].
+    pub fn is_concerned(&self, id: UpdateId, lead_number: u64) -> bool {
+        self.locks.holders().any(|holder| (holder.id, holder.lead_number) == (id, lead_number))
     }
 
     /// Whether an update still waits for locks of other nodes under this number.
@@ -189,9 +223,18 @@ impl Leader {
         self.updates.get(&id).is_some_and(|update| update.phase == Phase::Locking && is_this(update))
     }
 
-    /// Another node has locked its range.
-    pub(crate) fn locked_there(&mut self, id: UpdateId, number: u64, part: Part, participant: &Participant) {
-        if self.is_locking(id, number) {
+    /// Whether an answer to [`Message::Lock`] is the one that an update waits for.
+    pub fn waits_for(&self, id: UpdateId, number: u64, stream: u8) -> bool {
+        let is_next = |update: &Update| update.writes.get(update.parts.len()).is_some_and(|write| write.stream == stream);
+        self.is_locking(id, number) && self.updates.get(&id).is_some_and(is_next)
+    }
+
+    /// Another node has locked its range and computed its delta.
+    pub(crate) fn locked_there(&mut self, id: UpdateId, number: u64, (part, crc): (Part, u32), participant: &Participant) {
+        if self.waits_for(id, number, part.stream)
+            && let Some(update) = self.updates.get_mut(&id)
+        {
+            update.crcs.insert(part.stream, crc);
             self.locked(id, part, participant);
         }
     }
@@ -199,17 +242,23 @@ impl Leader {
     /// An update has got its next lock.
     fn locked(&mut self, id: UpdateId, part: Part, participant: &Participant) {
         let Some(update) = self.updates.get_mut(&id).filter(|update| update.phase == Phase::Locking) else { return };
-        if update.writes.get(update.parts.len()).is_none_or(|write| write.stream != part.stream) {
-            return;
-        }
         update.parts.push(part);
         if update.parts.len() < update.writes.len() {
             return self.lock_next(id, participant);
         }
+        self.prepare_if_complete(id, participant);
+    }
+
+    /// An update is prepared when all its ranges are locked and all its deltas computed.
+    fn prepare_if_complete(&mut self, id: UpdateId, participant: &Participant) {
+        let Some(update) = self.updates.get_mut(&id) else { return };
+        if update.parts.len() < update.writes.len() || update.crcs.len() < update.writes.len() {
+            return;
+        }
         let record = Arc::new(Record {
             id,
             term: participant.term,
-            participants: concerned(&participant.members, &update.parts, self.config.k),
+            participants: concerned(&participant.members, &update.parts, &self.config.dependence),
             parts: update.parts.clone(),
         });
         update.phase = Phase::Preparing { record: record.clone(), held: BTreeMap::new() };
@@ -230,11 +279,11 @@ impl Leader {
         let Some(update) = self.updates.get(&record.id) else { return };
         let Phase::Preparing { held, .. } = &update.phase else { return };
         let missing: Vec<BlockId> = record.participants.iter().filter(|block| !held.contains_key(block)).copied().collect();
-        let writes = update.writes.clone();
+        let all = update.crcs.clone();
         let stamp = self.stamp(participant);
         for block in missing {
-            let received = |write: &&Write| block.index >= self.config.k || block.index == write.stream;
-            let crcs = writes.iter().filter(received).map(|write| (write.stream, write.crc)).collect();
+            let is_received = |(stream, _): &(&u8, &u32)| self.config.dependence.of(block.index, **stream);
+            let crcs = all.iter().filter(is_received).map(|(stream, crc)| (*stream, *crc)).collect();
             self.send(block, Message::Prepare { stamp, record: record.clone(), crcs });
         }
     }
@@ -261,9 +310,9 @@ impl Leader {
         self.locks.release(record.id);
         self.tell(record.id, Told::Committed);
         let stamp = self.stamp(participant);
-        let k = self.config.k;
-        for block in record.participants.iter().filter(|block| block.index < k) {
-            self.send(*block, Message::Commit { stamp, record: record.clone() });
+        let is_data = |block: &&BlockId| !self.config.dependence.is_parity(block.index);
+        for block in record.participants.iter().filter(is_data).copied().collect::<Vec<_>>() {
+            self.send(block, Message::Commit { stamp, record: record.clone() });
         }
         self.go_on(participant);
     }
@@ -344,50 +393,6 @@ impl Leader {
         self.go_on(participant);
     }
 
-    /// Another node leads an update of this block, too, and has numbered it.
-    pub(crate) fn lock(
-        &mut self,
-        from: BlockId,
-        stamp: &Stamp,
-        (id, number): (UpdateId, u64),
-        span: Span,
-        participant: &Participant,
-    ) {
-        let Stamp { stream: lead, incarnation, .. } = *stamp;
-        let is_late = number <= participant.watermark(lead) || self.withdrawn.contains(&(lead, incarnation, number));
-        if !self.is_active() || !participant.obeys(stamp) || participant.outcome(id).is_some() || is_late {
-            return;
-        }
-        let its: Option<Holder> = self.locks.holders().find(|holder| holder.id == id);
-        match (its, self.locks.number(id)) {
-            (Some(holder), _) if holder.lead_number > number || participant.is_undecided(id) => return,
-            (Some(holder), Some(given)) if holder.lead_number == number => {
-                let part = Part { stream: self.stream(), number: given, incarnation: self.incarnation, span };
-                return self.send(from, Message::Locked { id, incarnation, number, part });
-            }
-            (Some(holder), _) if holder.lead_number < number => self.locks.release(id),
-            _ => {}
-        }
-        let holder = Holder { id, lead, incarnation, lead_number: number, span };
-        if self.locks.lag() >= self.config.lag_max || !self.locks.request(holder, self.config.waiting_max) {
-            return self.send(from, Message::Busy { id, incarnation, number });
-        }
-        self.go_on(participant);
-    }
-
-    /// The leader of another stream needs a lock no longer.
-    pub(crate) fn unlock(&mut self, stamp: &Stamp, id: UpdateId, number: u64, participant: &Participant) {
-        if !participant.obeys(stamp) || participant.is_undecided(id) {
-            return;
-        }
-        self.withdrawn.insert((stamp.stream, stamp.incarnation, number));
-        let is_its = |holder: Holder| holder.id == id && holder.lead == stamp.stream && holder.lead_number == number;
-        if self.locks.holders().any(is_its) {
-            self.locks.release(id);
-            self.go_on(participant);
-        }
-    }
-
     /// A node waits for its lock of an update that it does not hold.
     pub(crate) fn asked_lock(&mut self, from: BlockId, id: UpdateId, number: u64, participant: &Participant) {
         let is_needed = |update: &Update| update.parts.first().is_some_and(|part| part.number == number);
@@ -449,29 +454,11 @@ impl Leader {
             }
         }
     }
-
-    /// Releases the locks of other streams' updates whose outcome is known, or whose leader has restarted before it prepared them.
-    pub(crate) fn release_foreign(&mut self, participant: &Participant) {
-        self.withdrawn.retain(|(stream, incarnation, number)| {
-            *incarnation >= participant.least(*stream) && *number > participant.watermark(*stream)
-        });
-        let is_over = |holder: &Holder| {
-            let is_orphan = holder.incarnation < participant.least(holder.lead) && !participant.is_undecided(holder.id);
-            holder.lead != self.stream() && (is_orphan || participant.outcome(holder.id).is_some())
-        };
-        let over: Vec<Holder> = self.locks.holders().filter(is_over).collect();
-        for holder in &over {
-            self.locks.release(holder.id);
-        }
-        if !over.is_empty() && self.is_active() {
-            self.go_on(participant);
-        }
-    }
 }
 
-/// The blocks that depend on these parts: the data blocks with their copies, and all parities.
-fn concerned(members: &[BlockId], parts: &[Part], k: u8) -> Vec<BlockId> {
-    let is_concerned = |block: &&BlockId| block.index >= k || parts.iter().any(|part| part.stream == block.index);
+/// The blocks that depend on these parts: the data blocks with their copies, and parities.
+fn concerned(members: &[BlockId], parts: &[Part], dependence: &Dependence) -> Vec<BlockId> {
+    let is_concerned = |block: &&BlockId| parts.iter().any(|part| dependence.of(block.index, part.stream));
     members.iter().filter(is_concerned).copied().collect()
 }
 

@@ -115,6 +115,16 @@ impl Participant {
         self.is_fenced
     }
 
+    /// The highest term whose outcomes are known here.
+    pub fn term(&self) -> u64 {
+        self.opened
+    }
+
+    /// The stripe's blocks in it.
+    pub fn members(&self) -> &[BlockId] {
+        &self.members
+    }
+
     /// The number up to which all updates of a stream are decided, as far as this block knows.
     pub(crate) fn watermark(&self, stream: u8) -> u64 {
         self.watermarks.get(&stream).copied().unwrap_or(0)
@@ -225,8 +235,9 @@ impl Participant {
         }
     }
 
-    /// Holds a record, if nothing speaks against it. `is_locked`: this node gave the record its lock, if it is its to give.
-    pub(crate) fn prepare(&mut self, stamp: &Stamp, record: Arc<Record>, crcs: Crcs, is_locked: bool) {
+    /// Holds a record, if nothing speaks against it. `is_locked`: this node gave the record its lock, if it is its to give. `has_room`: there is
+    /// room for its deltas.
+    pub(crate) fn prepare(&mut self, stamp: &Stamp, record: Arc<Record>, crcs: Crcs, is_locked: bool, has_room: bool) {
         if !self.obeys_about(stamp, &record) {
             return;
         }
@@ -247,7 +258,7 @@ impl Participant {
         };
         // The nodes of the other streams have given up these numbers, or started again since: they never hold the record.
         let is_unlocked = !is_locked || record.parts.iter().skip(1).any(is_void);
-        let is_full = self.records.len() >= self.config.records_max;
+        let is_full = !has_room || self.records.len() >= self.config.records_max;
         if is_full || (is_unlocked && !dropped(Rule::LockBeforeHold)) {
             return self.refuse(stamp, record);
         }
@@ -439,8 +450,7 @@ impl Participant {
             self.records.values().filter(is_open).map(|kept| (kept.record.lead().stream, kept.record.clone())).collect();
         for kept in self.records.values().filter(|kept| kept.claim == Claim::Committed) {
             // It cannot be applied before all that come first are known.
-            let parts =
-                kept.record.parts_of(self.config.me, self.config.k).filter(|part| part.number > self.frontier(part.stream));
+            let parts = self.parts(&kept.record).filter(|part| part.number > self.frontier(part.stream));
             asked.extend(parts.map(|part| (part.stream, kept.record.clone())));
         }
         asked.dedup();

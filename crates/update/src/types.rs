@@ -1,7 +1,40 @@
 //! The terms of the protocol: ids, records, journal entries, messages.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use weft_types::{BlockId, Span};
+
+/// On which data blocks the content of each block of a stripe depends, by the stripe's code.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Dependence {
+    /// The data blocks of the code.
+    pub k: u8,
+    /// By index, the parities that depend on some of the data blocks only. The others depend on all of them.
+    pub partial: Arc<BTreeMap<u8, BTreeSet<u8>>>,
+}
+
+impl Dependence {
+    /// For a code whose parities depend on all `k` data blocks.
+    pub fn full(k: u8) -> Self {
+        Self { k, partial: Arc::default() }
+    }
+
+    /// Whether the content of block `index` changes with data block `stream`.
+    pub fn of(&self, index: u8, stream: u8) -> bool {
+        match self.partial.get(&index) {
+            _ if index < self.k => index == stream,
+            Some(streams) => streams.contains(&stream),
+            None => true,
+        }
+    }
+
+    /// Whether a block is a parity.
+    pub fn is_parity(&self, index: u8) -> bool {
+        index >= self.k
+    }
+}
 
 /// A client's session. The lease under which it writes ends at a known time; from then on its requests are not accepted, so
 /// nothing about it has to be remembered.
@@ -86,9 +119,9 @@ impl Record {
         self.participants.iter().find(|block| block.index == self.lead().stream && block.copy == 0).copied()
     }
 
-    /// The parts that change the content of a block: a parity block depends on all of them. `k` is the number of data blocks.
-    pub fn parts_of(&self, block: BlockId, k: u8) -> impl Iterator<Item = Part> + '_ {
-        self.parts.iter().copied().filter(move |part| block.index >= k || part.stream == block.index)
+    /// The parts that change the content of block `index`.
+    pub fn parts_of<'a>(&'a self, index: u8, dependence: &'a Dependence) -> impl Iterator<Item = Part> + 'a {
+        self.parts.iter().copied().filter(move |part| dependence.of(index, part.stream))
     }
 }
 
@@ -229,7 +262,7 @@ pub enum Message {
         /// The range.
         span: Span,
     },
-    /// Answers [`Message::Lock`] once the range is locked.
+    /// Answers [`Message::Lock`] once the range is locked and the delta computed.
     Locked {
         /// The update.
         id: UpdateId,
@@ -239,6 +272,8 @@ pub enum Message {
         number: u64,
         /// The part.
         part: Part,
+        /// The CRC32C of its delta, which that node has computed.
+        crc: u32,
     },
     /// Answers [`Message::Lock`] if too many updates wait.
     Busy {

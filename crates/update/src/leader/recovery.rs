@@ -11,7 +11,7 @@ use crate::{
     mutation::{Rule, dropped},
     participant::Participant,
     rule::decide,
-    types::{Claim, Incarnation, Message, Outcome, Record, Report, UpdateId},
+    types::{Claim, Crcs, Incarnation, Message, Outcome, Record, Report, UpdateId},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -107,7 +107,8 @@ impl Leader {
         }
         for record in aborted {
             let phase = Phase::Aborting { record: record.clone(), refused: BTreeSet::new() };
-            self.updates.insert(record.id, Update { writes: Vec::new(), parts: record.parts.clone(), phase });
+            let update = Update { writes: Vec::new(), parts: record.parts.clone(), crcs: Crcs::new(), phase };
+            self.updates.insert(record.id, update);
             self.abort(record, participant);
         }
         for record in committed {

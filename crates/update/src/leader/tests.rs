@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weft_types::{BlockId, Span};
 
 fn write(stream: u8, start: u64, end: u64) -> Write {
-    Write { stream, span: Span::new(start, end), crc: 1 }
+    Write { stream, span: Span::new(start, end) }
 }
 
 fn request(counter: u64, writes: &[Write]) -> Event {
@@ -172,7 +172,7 @@ fn an_update_of_two_blocks_locks_them_in_order() {
     let actions = node.sync(request(1, &both));
     let lock = Message::Lock { stamp: stamp(FIRST, 0, 0), id: id(1), number: 1, span: Span::new(0, 10) };
     assert_eq!(sent(&actions), [(1, lock)]);
-    let locked = |number| Message::Locked { id: id(1), incarnation: FIRST, number, part: part(1, 4) };
+    let locked = |number| Message::Locked { id: id(1), incarnation: FIRST, number, part: part(1, 4), crc: 1 };
     assert_eq!(prepared(&node.receive(1, locked(9)), 1), [], "the answer to another attempt");
     assert_eq!(prepared(&node.receive(1, locked(1)), 1), [1, 2, 3]);
     node.receive(1, held(1, 1));
@@ -187,8 +187,9 @@ fn the_other_nodes_lock_is_released_when_the_outcome_is_known_or_nobody_needs_it
     let mut node = Node::new(1);
     let lock = |counter| Message::Lock { stamp: stamp(FIRST, 0, 0), id: id(counter), number: counter, span: Span::new(0, 10) };
     let unlock = |counter| Message::Unlock { stamp: stamp(FIRST, 0, 0), id: id(counter), number: counter };
-    let locked =
-        |counter, number| (0, Message::Locked { id: id(counter), incarnation: FIRST, number: counter, part: part(1, number) });
+    let locked = |counter, number| {
+        (0, Message::Locked { id: id(counter), incarnation: FIRST, number: counter, part: part(1, number), crc: 1 })
+    };
     assert_eq!(sent(&node.receive(0, lock(1))), [locked(1, 1)]);
     assert_eq!(sent(&node.receive(0, lock(1))), [locked(1, 1)], "a repeated message gets the same answer");
     assert_eq!(sent(&node.receive(0, lock(2))), []);
@@ -333,4 +334,54 @@ fn a_fenced_node_answers_its_clients() {
     let members = blocks()[1..].to_vec();
     node.hear_coordinator(Message::Sealed(Arc::new(Sealed { term: 1, members, ..Sealed::default() })));
     assert_eq!(told(&node.sync(request(1, &[write(0, 0, 10)]))), [(1, Told::NotRun(NotRun::Retry))]);
+}
+
+/// The updates whose deltas are to be computed, with their numbers.
+fn deltas(actions: &[Action]) -> Vec<(u64, u64)> {
+    let delta = |action: &Action| match action {
+        Action::Delta { id, number, .. } => Some((id.counter, *number)),
+        _ => None,
+    };
+    actions.iter().filter_map(delta).collect()
+}
+
+#[test]
+fn a_delta_is_computed_under_the_lock_and_not_before_the_update_before_it_has_ended() {
+    let mut node = Node::new(0);
+    let actions = node.block.on(request(1, &[write(0, 0, 10)]), 0);
+    assert_eq!((deltas(&actions), prepared(&actions, 1)), (vec![(1, 1)], vec![]));
+    assert_eq!(deltas(&node.block.on(request(2, &[write(0, 5, 15)]), 0)), [], "the first one holds the range");
+    let late = node.block.on(Event::Delta { id: id(1), number: 9, crc: 1 }, 0);
+    assert_eq!(late, [], "the answer for another lock");
+    let actions = node.block.on(Event::Delta { id: id(1), number: 1, crc: 1 }, 0);
+    assert_eq!(prepared(&actions, 1), [2, 3]);
+    node.block.on(Event::Durable { entries: 1 }, 0);
+    for parity in [2, 3] {
+        let message = held(1, 1);
+        let actions = node.block.on(Event::Received { from: Peer::Block(block(parity)), message }, 0);
+        assert_eq!(deltas(&actions), if parity == 3 { vec![(2, 2)] } else { vec![] });
+    }
+    let read = node.block.read_locked(Span::new(5, 15)).map(|read| read.added.len());
+    assert_eq!(read, Ok(1), "the second delta is computed from what the first one leaves");
+}
+
+#[test]
+fn an_update_that_is_given_up_before_its_delta_is_computed_is_not_prepared() {
+    let mut node = Node::new(0);
+    node.block.on(request(1, &[write(0, 0, 10)]), 0);
+    assert_eq!(told(&node.block.on(Event::GiveUp(id(1)), 0)), [(1, Told::NotRun(NotRun::Retry))]);
+    assert_eq!(node.block.on(Event::Delta { id: id(1), number: 1, crc: 1 }, 0), []);
+}
+
+#[test]
+fn a_repeated_request_for_a_lock_computes_the_delta_again() {
+    let mut node = Node::new(1);
+    let lock = || Message::Lock { stamp: stamp(FIRST, 0, 0), id: id(1), number: 4, span: Span::new(0, 10) };
+    for _ in 0..2 {
+        let received = Event::Received { from: Peer::Block(block(0)), message: lock() };
+        assert_eq!(deltas(&node.block.on(received, 0)), [(1, 1)]);
+        assert!(node.block.leader().is_some_and(|leader| leader.is_concerned(id(1), 4)));
+        let answer = node.block.on(Event::Delta { id: id(1), number: 1, crc: 5 }, 0);
+        assert!(matches!(sent(&answer)[..], [(0, Message::Locked { number: 4, crc: 5, .. })]), "{answer:?}");
+    }
 }

@@ -35,8 +35,8 @@ impl Participant {
 
     /// The streams on which this block's content depends.
     pub(super) fn streams(&self) -> impl Iterator<Item = u8> + use<> {
-        let (k, index) = (self.config.k, self.config.me.index);
-        (0..k).filter(move |stream| index >= k || *stream == index)
+        let (dependence, index) = (self.config.dependence.clone(), self.config.me.index);
+        (0..dependence.k).filter(move |stream| dependence.of(index, *stream))
     }
 
     /// The number up to which the pages contain the updates of a stream.
@@ -44,10 +44,14 @@ impl Participant {
         self.applied.get(&stream).copied().unwrap_or(0)
     }
 
+    /// The parts of a record that change this block's content.
+    pub(super) fn parts<'a>(&'a self, record: &'a Record) -> impl Iterator<Item = Part> + 'a {
+        record.parts_of(self.config.me.index, &self.config.dependence)
+    }
+
     /// The deltas of a record for this block's content.
-    pub(super) fn deltas<'a>(&self, record: &'a Record) -> impl Iterator<Item = (Span, Delta)> + use<'a> {
-        let delta = |part: Part| (part.span, Delta { stream: part.stream, number: part.number, id: record.id });
-        record.parts_of(self.config.me, self.config.k).map(delta)
+    pub(super) fn deltas<'a>(&'a self, record: &'a Record) -> impl Iterator<Item = (Span, Delta)> + 'a {
+        self.parts(record).map(|part| (part.span, Delta { stream: part.stream, number: part.number, id: record.id }))
     }
 
     /// The records that are known to be committed.
@@ -117,9 +121,9 @@ impl Participant {
         self.write_watermarks();
         for (id, outcome) in trimmed {
             if let Some(kept) = self.records.remove(&id) {
-                for (_, delta) in self.deltas(&kept.record) {
-                    let at = self.trimmed.entry(delta.stream).or_default();
-                    *at = delta.number.max(*at);
+                for part in kept.record.parts_of(self.config.me.index, &self.config.dependence) {
+                    let at = self.trimmed.entry(part.stream).or_default();
+                    *at = part.number.max(*at);
                 }
                 self.memory.learn(id, outcome, now_ms);
                 self.append(Entry::Known { id, outcome, at_ms: now_ms });

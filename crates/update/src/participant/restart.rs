@@ -19,10 +19,10 @@ impl Participant {
         }
         it.written_watermarks = it.watermarks.clone();
         // What the pages contain was committed.
-        let (k, me) = (it.config.k, it.config.me);
+        let Config { me, dependence, .. } = it.config.clone();
         for kept in it.records.values_mut() {
             let is_applied = |part: crate::types::Part| it.applied.get(&part.stream).is_some_and(|to| part.number <= *to);
-            if matches!(kept.claim, Claim::Held(_)) && kept.record.parts_of(me, k).any(is_applied) {
+            if matches!(kept.claim, Claim::Held(_)) && kept.record.parts_of(me.index, &dependence).any(is_applied) {
                 kept.claim = Claim::Committed;
             }
         }

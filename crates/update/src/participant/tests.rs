@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    Event,
-    fixtures::{FIRST, Node, SECOND, blocks, crcs, id, id_of_second, part, record, sent, stamp},
+    Block, Event,
+    fixtures::{FIRST, Node, SECOND, blocks, config, crcs, id, id_of_second, part, record, sent, stamp},
     types::Sealed,
 };
 use weft_types::Span;
@@ -158,7 +158,7 @@ fn a_data_block_holds_an_update_of_another_leader_only_with_its_lock() {
     assert_eq!(sent(&node.receive(0, prepare(stamp(FIRST, 0, 0), &both))), [refused(1, FIRST)]);
     let mut node = Node::new(1);
     let lock = Message::Lock { stamp: stamp(FIRST, 0, 0), id: id(1), number: 1, span: Span::new(0, 10) };
-    let locked = Message::Locked { id: id(1), incarnation: FIRST, number: 1, part: part(1, 1) };
+    let locked = Message::Locked { id: id(1), incarnation: FIRST, number: 1, part: part(1, 1), crc: 1 };
     assert_eq!(sent(&node.receive(0, lock)), [(0, locked)]);
     assert_eq!(sent(&node.receive(0, prepare(stamp(FIRST, 0, 0), &both))), [held(1)]);
 }
@@ -293,4 +293,38 @@ fn a_counter_that_a_client_uses_for_two_blocks_names_two_updates() {
     assert_eq!(sent(&node.receive(1, prepare)), [(1, held)], "it holds the second one's delta, not the first one's");
     node.receive(1, Message::Refuse { stamp: stamp_of_second, record: second });
     assert!(node.block.participant().is_undecided(first.id), "nor does it give up the first");
+}
+
+#[test]
+fn an_update_without_room_is_refused_unless_it_is_known() {
+    let mut node = Node::new(2);
+    let (first, second) = (record(0, vec![part(0, 1)]), record(0, vec![part(0, 2)]));
+    node.receive(0, prepare(stamp(FIRST, 0, 0), &first));
+    let actions = node.sync(Event::NoRoom(prepare(stamp(FIRST, 0, 0), &first)));
+    assert_eq!(sent(&actions), [held(1)]);
+    let actions = node.sync(Event::NoRoom(prepare(stamp(FIRST, 0, 0), &second)));
+    assert!(matches!(sent(&actions)[..], [(0, Message::Refused { .. })]), "{actions:?}");
+}
+
+#[test]
+fn a_parity_takes_part_in_updates_of_the_blocks_that_it_depends_on_only() {
+    let mut config = config(2);
+    config.dependence.partial = Arc::new([(2, [1].into())].into());
+    let (mut block, first) = Block::new(config.clone(), 0, blocks());
+    let both = record(0, vec![part(0, 1), part(1, 1)]);
+    let mut journal = vec![first];
+    let received = |message| Event::Received { from: Peer::Block(crate::fixtures::block(0)), message };
+    journal.extend(block.on(received(prepare(stamp(FIRST, 0, 0), &both)), 0).into_iter().filter_map(|action| match action {
+        Action::Journal(entry) => Some(entry),
+        _ => None,
+    }));
+    block.on(Event::Durable { entries: 1 }, 0);
+    block.on(received(Message::Commit { stamp: stamp(FIRST, 0, 1), record: both }), 0);
+    let batch = block.on(Event::Apply, 0).into_iter().find_map(|action| match action {
+        Action::Journal(Entry::Images(batch)) => Some(batch),
+        _ => None,
+    });
+    let batch = batch.expect("a batch");
+    assert_eq!(batch.applied, Vector::from([(1, 1)]));
+    assert!(batch.merged.iter().flat_map(|(_, deltas)| deltas).all(|delta| delta.stream == 1), "{batch:?}");
 }

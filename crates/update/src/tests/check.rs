@@ -118,7 +118,7 @@ fn contents(explorer: &Explorer<'_>, world: &World, members: &[usize]) -> Verdic
     for update in 0..setup.updates.len() {
         let mut is_there = None;
         for at in members {
-            for write in setup.updates[update].iter().filter(|write| *at >= setup.k as usize || *at == write.stream as usize) {
+            for write in setup.updates[update].iter().filter(|write| setup.dependence().of(*at as u8, write.stream)) {
                 let bit = setup.bit(setup.id(update as u8), write.stream);
                 for (number, page) in explorer.node(world, *at).pages().iter().enumerate() {
                     let is_in = (write.span.start..write.span.end).contains(&(number as u64));

@@ -114,6 +114,7 @@ struct Move {
     sent: Vec<u32>,
     told: u32,
     served: Vec<Result<u32, NotServed>>,
+    wrong: Option<&'static str>,
 }
 
 /// What a step reports of a state that must not be.
@@ -222,7 +223,7 @@ impl<'a> Explorer<'a> {
             _ => None,
         };
         let local = self.locals.get(number).clone();
-        let (after, Effects { sent, told, served }) = local.step(self.setup, at, step, message.as_deref());
+        let (after, Effects { sent, told, served, wrong }) = local.step(self.setup, at, step, message.as_deref());
         let sent = sent.into_iter().map(|message| self.messages.number(message)).collect();
         let told = told.into_iter().fold(0, |all, (id, told)| {
             let bit = match told {
@@ -234,7 +235,7 @@ impl<'a> Explorer<'a> {
             all | bit << (4 * self.setup.update_of(id))
         });
         let served = served.into_iter().map(|result| result.map(|page| self.setup.updates_in(page))).collect();
-        let done = Arc::new(Move { after: self.locals.number(after), sent, told, served });
+        let done = Arc::new(Move { after: self.locals.number(after), sent, told, served, wrong });
         self.moves.insert((number, step), done.clone());
         done
     }
@@ -265,6 +266,7 @@ impl<'a> Explorer<'a> {
                     (1.., _) => Step::Flush,
                     (0, Some(false)) => Step::WritePages,
                     (0, Some(true)) => Step::WriteSidecar,
+                    (0, None) if node.is_delta_due(self.setup) => Step::Delta,
                     (0, None) => break,
                 };
                 self.take_one(world, at, step)?;
@@ -303,6 +305,9 @@ impl<'a> Explorer<'a> {
                 world.left.repeats = world.left.repeats.saturating_sub(1);
             }
             _ => {}
+        }
+        if let Some(wrong) = done.wrong {
+            return Err(wrong.into());
         }
         world.locals[at] = done.after;
         for message in &done.sent {
@@ -375,6 +380,7 @@ impl<'a> Explorer<'a> {
             (0..=node.unsynced()).for_each(|kept| push(true, Step::Crash(kept as u8)));
         }
         push(true, Step::Remind);
+        push(node.is_delta_due(setup), Step::Delta);
         push(node.is_writing() == Some(false), Step::WritePages);
         push(node.is_writing() == Some(true), Step::WriteSidecar);
         push(setup.applying >> at & 1 == 1, Step::Apply);
@@ -395,7 +401,8 @@ impl<'a> Explorer<'a> {
         let at = setup.nodes();
         let members = (0..at).filter(|node| self.is_member(world, *node)).fold(0_u8, |all, node| all | 1 << node);
         for absent in setup.absent.iter().filter(|absent| **absent & members == **absent) {
-            let can_rebuild = (members & !absent).count_ones() >= setup.k.into();
+            let remaining: Vec<usize> = (0..at).filter(|node| (members & !absent) >> node & 1 == 1).collect();
+            let can_rebuild = setup.can_rebuild(&remaining);
             steps.extend((world.left.seals > 0 && can_rebuild).then_some((at, Step::Seal(*absent))));
         }
         steps.extend((seal.is_under_way() && world.left.coordinator_restarts > 0).then_some((at, Step::CoordinatorRestarts)));

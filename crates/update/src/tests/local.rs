@@ -33,6 +33,8 @@ pub(super) enum Step {
     /// A crash, at which this many of the unsynced entries survive; and the restart.
     Crash(u8),
     Request(u8),
+    /// The first of the deltas that are due is computed.
+    Delta,
     GiveUp(u8),
     Remind,
     Apply,
@@ -58,6 +60,7 @@ pub(super) struct Effects {
     pub(super) told: Vec<(UpdateId, Told)>,
     /// The updates that a read of a node's pages showed.
     pub(super) served: Vec<Result<Page, NotServed>>,
+    pub(super) wrong: Option<&'static str>,
 }
 
 /// A node.
@@ -69,6 +72,8 @@ pub(super) struct Node {
     unsynced: usize,
     pages: Vec<Page>,
     applied: Vector,
+    /// The deltas to compute: update and number.
+    deltas: BTreeSet<(UpdateId, u64)>,
     /// A batch that is being written, and whether its pages are written.
     writing: Option<(Batch, bool)>,
     pub(super) has_lease: bool,
@@ -87,7 +92,17 @@ impl Node {
         let (block, first) = Block::new(setup.config(at), 0, setup.blocks());
         let pages = vec![0; setup.pages as usize];
         let journal = vec![(first, Vec::new())];
-        Self { block, journal, unsynced: 0, pages, applied: Vector::new(), writing: None, has_lease: true, reads: 0 }
+        Self {
+            block,
+            journal,
+            unsynced: 0,
+            pages,
+            applied: Vector::new(),
+            deltas: BTreeSet::new(),
+            writing: None,
+            has_lease: true,
+            reads: 0,
+        }
     }
 
     pub(super) fn unsynced(&self) -> usize {
@@ -96,6 +111,11 @@ impl Node {
 
     pub(super) fn is_writing(&self) -> Option<bool> {
         self.writing.as_ref().map(|(_, pages_written)| *pages_written)
+    }
+
+    /// Whether a delta is due that can be computed: pages are not being written.
+    pub(super) fn is_delta_due(&self, setup: &Setup) -> bool {
+        !self.deltas.is_empty() && self.block.read_locked(setup.all()) != Err(NotServed::Busy)
     }
 
     pub(super) fn pages(&self) -> &[Page] {
@@ -115,6 +135,18 @@ impl Node {
             }
             Step::Crash(kept) => return self.crash(setup, at, kept as usize),
             Step::Request(update) => Event::Request(self.request(setup, update)),
+            Step::Delta => {
+                let (id, number) = self.deltas.pop_first().expect("a delta");
+                let stream = setup.block(at).index;
+                let leader = self.block.leader().expect("a leader");
+                let is_needed = leader.needs_delta(id, number, self.block.participant());
+                if is_needed && self.block.read_locked(setup.span(id, stream)) == Err(NotServed::Unknown) {
+                    let wrong = Some("a delta is computed although an update before it is undecided");
+                    return Effects { wrong, ..Effects::default() };
+                }
+                let crc = setup.crc(id, stream).expect("its update");
+                Event::Delta { id, number, crc }
+            }
             Step::GiveUp(update) => Event::GiveUp(setup.id(update)),
             Step::Remind => Event::Remind,
             Step::Apply => Event::Apply,
@@ -163,6 +195,7 @@ impl Node {
     fn crash(&mut self, setup: &Setup, at: usize, kept: usize) -> Effects {
         self.journal.truncate(self.journal.len() - self.unsynced + kept);
         (self.unsynced, self.writing, self.reads) = (0, None, 0);
+        self.deltas.clear();
         let entries = self.journal.iter().map(|(entry, _)| entry);
         let (block, actions) = Block::restart(setup.config(at), entries, self.applied.clone(), 0);
         self.block = block;
@@ -183,6 +216,9 @@ impl Node {
                 }
                 Action::Send { to, message } => effects.sent.push(Envelope { from, to, message }),
                 Action::Tell { id, told } => effects.told.push((id, told)),
+                Action::Delta { id, number, .. } => {
+                    self.deltas.insert((id, number));
+                }
                 Action::Write(batch) => self.writing = Some((batch, false)),
                 Action::Serve { result, .. } => effects.served.push(result.map(|read_at| self.read(setup, &read_at))),
             }
@@ -227,7 +263,7 @@ impl Node {
 
     /// What the block serves of each stream, at each number at which it serves it.
     fn versions(&self, setup: &Setup, at: usize) -> Vec<Version> {
-        let streams: Vec<u8> = (0..setup.k).filter(|stream| at >= usize::from(setup.k) || usize::from(*stream) == at).collect();
+        let streams: Vec<u8> = (0..setup.k).filter(|stream| setup.dependence().of(at as u8, *stream)).collect();
         let count = (VERSIONS_MAX + 1).pow(streams.len() as u32);
         let mut versions = Vec::new();
         for number in 0..count {
@@ -297,8 +333,11 @@ fn step_coordinator(seal: &mut Seal, setup: &Setup, step: Step, message: Option<
     let mut effects = Effects::default();
     let mut events = vec![event];
     while let Some(event) = events.pop() {
-        let members = seal.stripe().sealed.members.len();
-        let can_rebuild = |absent: &BTreeSet<BlockId>| members - absent.len() >= setup.k as usize;
+        let members = seal.stripe().sealed.members.clone();
+        let can_rebuild = |absent: &BTreeSet<BlockId>| {
+            let remaining = members.iter().filter(|block| !absent.contains(block)).map(|block| block.index.into());
+            setup.can_rebuild(&remaining.collect::<Vec<_>>())
+        };
         for action in seal.on(event, &can_rebuild) {
             match action {
                 // A transaction and what is sent after it: what is lost in between is a lost message.

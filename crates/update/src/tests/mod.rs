@@ -1,7 +1,7 @@
 //! The model: these very state machines, with journals that lose what is not durable, a network that loses, repeats and reorders, and a
 //! coordinator, explored exhaustively within bounds.
 //!
-//! Every setup is small: three or four blocks, one or two updates, one or two of each kind of fault. What is explored is stated in
+//! Every setup is small: three to five blocks, one or two updates, one or two of each kind of fault. What is explored is stated in
 //! docs/adr/0014-update-protocol.md. `WEFT_UPDATE_STATES=5000000` explores the larger setups, each up to that many states.
 
 mod check;
@@ -10,10 +10,14 @@ mod local;
 mod setups;
 
 use crate::{
-    Config, Seal, Session, StripeTerm, UpdateId, Write,
+    Config, Dependence, Seal, Session, StripeTerm, UpdateId, Write,
     mutation::{Rule, drop_rule},
 };
 use explore::{Budget, Explored, Explorer, Violation};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use weft_types::{BlockId, Span, StripeId};
 
 /// What is explored.
@@ -33,6 +37,8 @@ struct Setup {
     absent: Vec<u8>,
     budget: Budget,
     records_max: usize,
+    /// The parities that depend on some data blocks only.
+    partial: BTreeMap<u8, BTreeSet<u8>>,
 }
 
 impl Setup {
@@ -52,7 +58,7 @@ impl Setup {
         let records_max = if self.records_max == 0 { 8 } else { self.records_max };
         Config {
             me: self.block(at),
-            k: self.k,
+            dependence: self.dependence(),
             records_max,
             outcomes_max: 8,
             updates_max: 4,
@@ -60,6 +66,19 @@ impl Setup {
             waiting_max: 4,
             reads_max: 2,
         }
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence { k: self.k, partial: Arc::new(self.partial.clone()) }
+    }
+
+    /// Whether the code rebuilds the stripe from these nodes: any set of data blocks is reached by as many of them (Hall's theorem), and
+    /// coefficients are generic.
+    fn can_rebuild(&self, nodes: &[usize]) -> bool {
+        let dependence = self.dependence();
+        let reach =
+            |streams: u32, at: &usize| (0..self.k).any(|stream| streams >> stream & 1 == 1 && dependence.of(*at as u8, stream));
+        (1..1_u32 << self.k).all(|streams| nodes.iter().filter(|at| reach(streams, at)).count() as u32 >= streams.count_ones())
     }
 
     fn seal(&self) -> Seal {
@@ -98,7 +117,7 @@ impl Setup {
     }
 
     fn crc(&self, id: UpdateId, stream: u8) -> Option<u32> {
-        self.updates[self.update_of(id)].iter().find(|write| write.stream == stream).map(|write| write.crc)
+        self.updates[self.update_of(id)].iter().find(|write| write.stream == stream).map(|write| 7 + u32::from(write.stream))
     }
 
     fn updates_in(&self, page: u32) -> u32 {

@@ -4,7 +4,7 @@ use super::{Rule, Setup, Write};
 use weft_types::Span;
 
 fn write(stream: u8, start: u64, end: u64) -> Write {
-    Write { stream, span: Span::new(start, end), crc: 7 + u32::from(stream) }
+    Write { stream, span: Span::new(start, end) }
 }
 
 /// Every node may crash.
@@ -66,6 +66,18 @@ impl Setup {
         self
     }
 
+    /// Only one of the updates.
+    fn only(mut self, update: usize) -> Self {
+        self.updates = vec![self.updates.swap_remove(update)];
+        self
+    }
+
+    /// A parity depends on one data block only.
+    fn local_parity(mut self, at: u8, stream: u8) -> Self {
+        self.partial.insert(at, [stream].into());
+        self
+    }
+
     fn parities(mut self, m: u8) -> Self {
         self.m = m;
         self
@@ -102,6 +114,12 @@ fn of_both_and_one() -> Setup {
     Setup { updates: vec![vec![write(0, 0, 1), write(1, 0, 1)], vec![write(1, 0, 1)]], ..of_two_blocks() }
 }
 
+/// Two data blocks, a parity of each, one of both, as in a local reconstruction code; one update of the first block, one of both.
+fn of_local_parities() -> Setup {
+    let updates = vec![vec![write(0, 0, 1)], vec![write(0, 0, 1), write(1, 0, 1)]];
+    Setup { k: 2, m: 3, pages: 1, updates, ..Setup::default() }.local_parity(2, 0).local_parity(3, 1)
+}
+
 /// The same with another range of the second block, which is updated, too.
 fn of_both_and_two() -> Setup {
     let updates = vec![vec![write(0, 0, 1), write(1, 0, 1)], vec![write(1, 0, 1)], vec![write(1, 1, 2)]];
@@ -125,6 +143,8 @@ pub(super) fn small() -> Vec<(&'static str, Setup, usize)> {
         ("an update of two blocks, a give-up, a seal", of_two_blocks().gives_up().seals(1, &[0, 1, 2, 4]), 10),
         ("an update of each block, a crash", of_each_block().crashes(1, ANY), 20),
         ("updates of both blocks and of one, applied by the parity, a crash", of_both_and_one().applies_at(4).crashes(1, 2), 20),
+        ("an update of one block with local parities, a seal", of_local_parities().only(0).seals(1, &[1, 4, 8]), 20),
+        ("an update of two blocks with local parities, a seal", of_local_parities().only(1).seals(1, &[1, 2, 4, 8, 16]), 50),
     ]
 }
 
@@ -151,6 +171,11 @@ pub(super) fn large() -> Vec<(&'static str, Setup, usize)> {
             200,
         ),
         ("updates of both blocks and two of one, a crash", of_both_and_two().gives_up().crashes(1, ANY), 200),
+        (
+            "updates with local parities, a crash, a seal",
+            of_local_parities().crashes(1, 0b11111).seals(1, &[0, 1, 2, 4, 8, 16]),
+            200,
+        ),
     ]
 }
 
