@@ -294,3 +294,15 @@ fn a_counter_that_a_client_uses_for_two_blocks_names_two_updates() {
     node.receive(1, Message::Refuse { stamp: stamp_of_second, record: second });
     assert!(node.block.participant().is_undecided(first.id), "nor does it give up the first");
 }
+
+#[test]
+fn numbers_that_a_batch_covers_are_in_use_before_the_sidecar_names_them() {
+    let (mut node, first) = holder();
+    // The numbers up to 5 were given up: only the watermark says so, and it is not in the journal.
+    node.receive(0, Message::Commit { stamp: stamp(FIRST, 0, 5), record: first });
+    node.sync(Event::Apply);
+    node.restart(99);
+    let reported = sent(&node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) }));
+    let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!(report.numbers.get(&0), Some(&5), "the batch is written, and then nothing below is applied any more");
+}
