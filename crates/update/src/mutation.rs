@@ -37,6 +37,8 @@ pub(crate) enum Rule {
     NumberOfOwner,
     /// What the pages contain says nothing about what others refuse.
     AppliedIsNoWatermark,
+    /// The numbers that a batch covers are in use, even before the sidecar names them.
+    BatchIsUsed,
     /// A record over several blocks is held only with the locks that their nodes still give.
     LockBeforeHold,
     /// Overlapping updates wait for each other.

@@ -328,3 +328,15 @@ fn a_parity_takes_part_in_updates_of_the_blocks_that_it_depends_on_only() {
     assert_eq!(batch.applied, Vector::from([(1, 1)]));
     assert!(batch.merged.iter().flat_map(|(_, deltas)| deltas).all(|delta| delta.stream == 1), "{batch:?}");
 }
+
+#[test]
+fn numbers_that_a_batch_covers_are_in_use_before_the_sidecar_names_them() {
+    let (mut node, first) = holder();
+    // The numbers up to 5 were given up: only the watermark says so, and it is not in the journal.
+    node.receive(0, Message::Commit { stamp: stamp(FIRST, 0, 5), record: first });
+    node.sync(Event::Apply);
+    node.restart(99);
+    let reported = sent(&node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) }));
+    let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!(report.numbers.get(&0), Some(&5), "the batch is written, and then nothing below is applied any more");
+}

@@ -202,6 +202,7 @@ pub(super) fn mutations() -> Vec<(Rule, Setup, usize)> {
         (Rule::LockBeforeHold, of_both_and_one().crashes(1, 2), 5),
         (Rule::NumberOfOwner, of_both_and_one().applies().crashes(1, 2), 5),
         (Rule::AppliedIsNoWatermark, disjoint().applies().forgets().gives_up().crashes(1, 2), 20),
+        (Rule::BatchIsUsed, of_both_and_one().gives_up().applies_at(2).crashes(1, 2), 20),
         (Rule::RangeLocks, overlapping(), 1),
         (Rule::RedoCopies, one().parities(1).applies().crashes(1, ANY), 1),
         (Rule::KnownBeforeUse, one().applies().gives_up(), 1),
