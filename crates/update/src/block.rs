@@ -12,7 +12,10 @@ use crate::{
     participant::{NotServed, Participant, ReadAt},
     types::{Batch, Dependence, Entry, Message, Outcome, Peer, Sealed, UpdateId, Vector},
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::RangeBounds,
+};
 use weft_types::{BlockId, Span};
 
 /// A block and the bounds of what its node keeps for it.
@@ -56,14 +59,15 @@ pub struct Request {
     pub writes: Vec<Write>,
 }
 
-/// Why an update did not run. It may be requested again under the same id.
+/// Why a request had no effect. It may be repeated under the same id. What an earlier request under this id did is not known: only another answer
+/// tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NotRun {
     /// The node cannot accept it now, or the client's term is not the current one.
     Retry,
     /// Too many updates run or wait.
     Busy,
-    /// The request is invalid, or meant for the node of another block.
+    /// The request is invalid, or meant for the node of another block: it never runs here.
     Invalid,
 }
 
@@ -76,7 +80,7 @@ pub enum Told {
     Aborted,
     /// The outcome is not known any more; the update will not run (again).
     Expired,
-    /// It did not run.
+    /// This request had no effect.
     NotRun(NotRun),
 }
 
@@ -227,7 +231,14 @@ impl Block {
         self.leader.as_ref()
     }
 
-    /// Whether a restart needs an entry of the journal. Only when all entries are durable, those that it does not need may be removed.
+    /// Whether any read waits for a confirmation of the term.
+    #[cfg(test)]
+    pub(crate) fn has_reads(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// Whether a restart needs an entry of the journal. Only when all entries are durable, those that it does not need may be removed, all of
+    /// them or the oldest ones first: an entry that says how a record ended must not go before the record's own entry.
     pub fn needs(&self, entry: &Entry) -> bool {
         self.participant.needs(entry)
     }
@@ -237,7 +248,8 @@ impl Block {
         self.participant.read_last(span, |_| false)
     }
 
-    /// Handles an event and returns the next actions.
+    /// Handles an event and returns the next actions. The time is the database's, and never falls, even across restarts: what is not remembered of
+    /// a session that has ended could run again. An error below [`OUTCOMES_KEPT_MS`](crate::OUTCOMES_KEPT_MS) does no harm.
     pub fn on(&mut self, event: Event, now_ms: u64) -> Vec<Action> {
         self.settle(VecDeque::from([event]), now_ms)
     }
@@ -293,17 +305,18 @@ impl Block {
             Event::Written => participant.written(),
             Event::Forget => participant.forget(now_ms),
             Event::Remind => {
+                self.ask_to_confirm(..);
+                let participant = &mut self.participant;
                 participant.remind();
                 if let Some(leader) = &mut self.leader {
                     leader.remind(participant);
                 }
                 self.confirm_reads();
             }
-            Event::Request(request) => {
-                if let Some(leader) = self.leader_unless_fenced() {
-                    leader.0.request(request, leader.1, now_ms);
-                }
-            }
+            Event::Request(request) => match self.leader_unless_fenced() {
+                Some((leader, participant)) => leader.request(request, participant, now_ms),
+                None => self.participant.tell(request.id, Told::NotRun(NotRun::Retry)),
+            },
             Event::GiveUp(id) => {
                 if let Some(leader) = &mut self.leader {
                     leader.give_up(id, participant);
@@ -330,6 +343,9 @@ impl Block {
             }
             Message::Sealed(sealed) => self.sealed(&sealed, now_ms),
             _ => {}
+        }
+        if !self.participant.is_open() {
+            self.end_reads();
         }
     }
 
@@ -420,25 +436,41 @@ impl Block {
     }
 
     /// While its lease lasts, no seal has gone on without this node. Else it asks those of whom one at least takes part in any seal that
-    /// does: without all parities that depend on this block, nobody could rebuild it.
+    /// does: without all parities that depend on this block and its other copies, nobody could rebuild it.
     fn read(&mut self, read: u64, span: Span, has_lease: bool) {
         if has_lease || dropped(Rule::ConfirmTerm) {
             return self.serve(read, span);
         }
-        let Some(leader) = self.leader.as_ref().filter(|leader| leader.is_active()) else {
+        if !self.leader.as_ref().is_some_and(Leader::is_active) {
             return self.serve(read, span);
-        };
-        let incarnation = leader.incarnation();
+        }
         let Config { me, dependence, .. } = &self.participant.config;
-        let is_asked = |block: &&BlockId| dependence.is_parity(block.index) && dependence.of(block.index, me.index);
+        let depends = |block: &BlockId| dependence.is_parity(block.index) && dependence.of(block.index, me.index);
+        let is_asked = |block: &&BlockId| depends(block) || (block.index == me.index && *block != me);
         let asked: BTreeSet<BlockId> = self.participant.members.iter().filter(is_asked).copied().collect();
         if asked.is_empty() || self.reads.len() >= self.participant.config.reads_max {
             return self.participant.serve(read, Err(NotServed::Busy));
         }
-        for block in &asked {
-            self.participant.send(Peer::Block(*block), Message::Confirm { incarnation, read });
-        }
         self.reads.insert(read, (span, asked));
+        self.ask_to_confirm(read..=read);
+    }
+
+    /// Asks those who have not confirmed the term.
+    fn ask_to_confirm(&mut self, reads: impl RangeBounds<u64>) {
+        let Some(incarnation) = self.leader.as_ref().map(Leader::incarnation) else { return };
+        for (read, (_, missing)) in self.reads.range(reads) {
+            for block in missing {
+                self.participant.send(Peer::Block(*block), Message::Confirm { incarnation, read: *read });
+            }
+        }
+    }
+
+    /// The term has ended for the reads that wait for it.
+    fn end_reads(&mut self) {
+        let why = if self.participant.is_fenced() { NotServed::Fenced } else { NotServed::Unknown };
+        for read in std::mem::take(&mut self.reads).into_keys() {
+            self.participant.serve(read, Err(why));
+        }
     }
 
     /// Asks again those that have not confirmed the term.
@@ -465,7 +497,7 @@ impl Block {
     }
 
     fn serve(&mut self, read: u64, span: Span) {
-        let Some(leader) = &self.leader else { return };
+        let Some(leader) = &self.leader else { return self.participant.serve(read, Err(NotServed::Unknown)) };
         let result = match leader.is_active() || dropped(Rule::KnownBeforeUse) {
             true => self.participant.read_last(span, |id| leader.is_pending(id)),
             false if self.participant.is_fenced() => Err(NotServed::Fenced),

@@ -33,7 +33,12 @@ pub(crate) fn config(index: u8) -> Config {
 }
 
 pub(crate) fn id(counter: u64) -> UpdateId {
-    UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter }
+    UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter, lead: 0 }
+}
+
+/// The id of an update that block 1's node leads.
+pub(crate) fn id_of_second(counter: u64) -> UpdateId {
+    UpdateId { lead: 1, ..id(counter) }
 }
 
 /// The first life.
@@ -65,13 +70,15 @@ pub(crate) struct Node {
     pub(crate) block: Block,
     pub(crate) journal: Vec<Entry>,
     pub(crate) applied: Vector,
+    /// The updates that were written to the pages.
+    pub(crate) written: Vec<UpdateId>,
     index: u8,
 }
 
 impl Node {
     pub(crate) fn new(index: u8) -> Self {
         let (block, first) = Block::new(config(index), 0, blocks());
-        Self { block, journal: vec![first], applied: Vector::new(), index }
+        Self { block, journal: vec![first], applied: Vector::new(), written: Vec::new(), index }
     }
 
     /// Handles an event without making anything durable.
@@ -128,6 +135,7 @@ impl Node {
     pub(crate) fn apply(&mut self) {
         for action in self.sync(Event::Apply) {
             if let Action::Write(batch) = action {
+                self.written.extend(batch.merged.iter().flat_map(|(_, deltas)| deltas).map(|delta| delta.id));
                 self.applied = batch.applied;
                 self.sync(Event::Written);
             }

@@ -156,7 +156,7 @@ impl Leader {
             return self.tell(id, told);
         }
         writes.sort_unstable();
-        let is_led_here = writes.first().is_some_and(|write| write.stream == self.stream());
+        let is_led_here = id.lead == self.stream() && writes.first().is_some_and(|write| write.stream == self.stream());
         let is_distinct = writes.windows(2).all(|pair| pair[0].stream != pair[1].stream);
         let is_wrong = |write: &Write| write.span.is_empty() || self.config.dependence.is_parity(write.stream);
         if !is_led_here || !is_distinct || writes.iter().any(is_wrong) {

@@ -109,7 +109,7 @@ mod tests {
     use crate::types::Session;
 
     fn id(counter: u64) -> UpdateId {
-        UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter }
+        UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter, lead: 0 }
     }
 
     fn holder(counter: u64, start: u64, end: u64) -> Holder {

@@ -1,7 +1,7 @@
 //! The outcomes of trimmed records, kept for a while so that a repeated request gets the same answer.
 //!
 //! When an outcome is forgotten, the session's floor rises to its counter. Ids up to the floor whose outcome is unknown have expired, and never
-//! run. Floors are kept until the session's lease has ended.
+//! run. Floors are kept until the session's lease has ended, and as long again as outcomes are kept: the clocks of nodes differ.
 
 use crate::{
     mutation::{Rule, dropped},
@@ -62,8 +62,9 @@ impl Memory {
         }
         let raised: Vec<(Session, u64)> =
             forgotten.into_iter().filter(|id| self.raise(id.session, id.counter)).map(|id| (id.session, id.counter)).collect();
-        self.floors.retain(|session, _| session.ends_at_ms > now_ms);
-        self.outcomes.retain(|id, _| id.session.ends_at_ms > now_ms);
+        let is_over = |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms;
+        self.floors.retain(|session, _| !is_over(session));
+        self.outcomes.retain(|id, _| !is_over(&id.session));
         raised
     }
 
@@ -85,7 +86,7 @@ mod tests {
     const SESSION: Session = Session { number: 1, ends_at_ms: 10 * OUTCOMES_KEPT_MS };
 
     fn id(counter: u64) -> UpdateId {
-        UpdateId { session: SESSION, counter }
+        UpdateId { session: SESSION, counter, lead: 0 }
     }
 
     #[test]
@@ -115,6 +116,8 @@ mod tests {
         memory.learn(id(1), Outcome::Committed, 0);
         memory.raise(SESSION, 1);
         memory.expire(9, SESSION.ends_at_ms);
+        assert!(memory.is_expired(id(1), 0), "another node's clock may be behind");
+        memory.expire(9, SESSION.ends_at_ms + OUTCOMES_KEPT_MS);
         assert_eq!(memory, Memory::default());
         assert!(memory.is_expired(id(9), SESSION.ends_at_ms));
     }

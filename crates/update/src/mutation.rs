@@ -33,6 +33,12 @@ pub(crate) enum Rule {
     TrimBelowWatermark,
     /// A number is not given twice.
     NumbersFollowReports,
+    /// A number that is refused is known to be used up only to the node that gave it, or by that node's watermark.
+    NumberOfOwner,
+    /// What the pages contain says nothing about what others refuse.
+    AppliedIsNoWatermark,
+    /// The numbers that a batch covers are in use, even before the sidecar names them.
+    BatchIsUsed,
     /// A record over several blocks is held only with the locks that their nodes still give.
     LockBeforeHold,
     /// Overlapping updates wait for each other.

@@ -16,7 +16,7 @@ mod restart;
 pub use read::{NotServed, ReadAt};
 
 use crate::{
-    block::{Action, Config, block_of},
+    block::{Action, Config, Told, block_of},
     memory::Memory,
     mutation::{Rule, dropped},
     types::{
@@ -86,7 +86,7 @@ impl Participant {
             members: Vec::new(),
             is_fenced: false,
             least: BTreeMap::new(),
-            watermarks: applied.clone(),
+            watermarks: Vector::new(),
             written_watermarks: Vector::new(),
             records: BTreeMap::new(),
             memory: Memory::default(),
@@ -163,6 +163,10 @@ impl Participant {
 
     pub(crate) fn send(&mut self, to: Peer, message: Message) {
         self.actions.push(Action::Send { to, message });
+    }
+
+    pub(crate) fn tell(&mut self, id: UpdateId, told: Told) {
+        self.actions.push(Action::Tell { id, told });
     }
 
     fn append(&mut self, entry: Entry) {
@@ -409,10 +413,11 @@ impl Participant {
         }
     }
 
-    /// The highest numbers seen. What is applied counts: an update with a number below would never be applied.
+    /// The highest numbers seen. What is applied counts, or is being applied: an update with a number below would never be applied.
     fn numbers(&self) -> Vector {
         let in_records = self.records.values().flat_map(|kept| &kept.record.parts).map(|part| (part.stream, part.number));
-        let decided = self.watermarks.iter().chain(&self.applied).map(|(stream, number)| (*stream, *number));
+        let in_batch = self.batch.iter().flat_map(|applying| &applying.batch.applied).filter(|_| !dropped(Rule::BatchIsUsed));
+        let decided = self.watermarks.iter().chain(&self.applied).chain(in_batch).map(|(stream, number)| (*stream, *number));
         let mut numbers = Vector::new();
         for (stream, number) in in_records.chain(decided) {
             let highest = numbers.entry(stream).or_default();

@@ -45,7 +45,7 @@ impl StripeTerm {
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// Begin a seal, without blocks that stay away.
+    /// Begin a seal, without blocks that stay away. Nothing begins while a [`Action::Save`] is unanswered.
     Begin {
         /// The blocks that stay away.
         absent: BTreeSet<BlockId>,
@@ -70,7 +70,9 @@ pub enum Event {
 /// An action.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Save the stripe's term in one transaction, which also raises the generations of the absent blocks; [`Event::Saved`] answers.
+    /// Save the stripe's term in one transaction, which also raises the generations of the absent blocks; [`Event::Saved`] answers. The transaction
+    /// must fail if the stored term is not the one that [`Seal::new`] got or that was saved last, or if another coordinator has taken over. Then this
+    /// state machine must be dropped: it may have been told what no longer holds.
     Save(StripeTerm),
     /// Send a message.
     Send {
@@ -182,7 +184,8 @@ impl Seal {
     fn received(&mut self, from: BlockId, message: Message) {
         match message {
             Message::SealReported { term, report } if term == self.stripe.term && self.saving.is_none() => {
-                if let Some(round) = self.round.as_mut().filter(|round| !round.absent.contains(&from)) {
+                let is_member = self.stripe.sealed.members.contains(&from);
+                if let Some(round) = self.round.as_mut().filter(|round| is_member && !round.absent.contains(&from)) {
                     round.reports.entry(from).or_insert(report);
                 }
             }
@@ -252,7 +255,8 @@ impl Seal {
         sealed
     }
 
-    /// The outcome of an update whose leader is fenced, for its client. `None` if no remaining block knows the update.
+    /// The outcome of an update whose leader is fenced, for its client. `None` is no outcome: no remaining block may know the update, or all may know it,
+    /// and then it is no longer kept here. The client repeats its request once the leader's block is rebuilt.
     pub fn outcome(&self, id: UpdateId) -> Option<Outcome> {
         self.stripe.sealed.outcomes.get(&id).copied()
     }

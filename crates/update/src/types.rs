@@ -46,13 +46,16 @@ pub struct Session {
     pub ends_at_ms: u64,
 }
 
-/// The id of an update. A session counts its updates.
+/// The id of an update. A session counts its updates. A client that errs and uses a counter for different blocks has requested two updates: their
+/// leaders do not know of each other, and participants must not take one for the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UpdateId {
     /// The session.
     pub session: Session,
     /// Counts the session's updates.
     pub counter: u64,
+    /// The lowest data block that it changes: that block's node leads it.
+    pub lead: u8,
 }
 
 /// How an update ended, for all blocks and for good.

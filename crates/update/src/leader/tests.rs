@@ -2,11 +2,11 @@
 
 use crate::{
     Action, Claim, Entry, Event, Message, NotRun, NotServed, Outcome, Peer, Record, Report, Request, Sealed, Told, Vector, Write,
-    fixtures::{FIRST, Node, SECOND, block, blocks, crcs, id, part, record, sent, stamp},
+    fixtures::{FIRST, Node, SECOND, block, blocks, crcs, id, id_of_second, part, record, sent, stamp},
     types::Incarnation,
 };
 use std::sync::Arc;
-use weft_types::Span;
+use weft_types::{BlockId, Span};
 
 fn write(stream: u8, start: u64, end: u64) -> Write {
     Write { stream, span: Span::new(start, end) }
@@ -24,7 +24,7 @@ fn told(actions: &[Action]) -> Vec<(u64, Told)> {
 /// The receivers of prepares of an update.
 fn prepared(actions: &[Action], counter: u64) -> Vec<u8> {
     let prepare = |(to, message): (u8, Message)| match message {
-        Message::Prepare { record, .. } if record.id == id(counter) => Some(to),
+        Message::Prepare { record, .. } if record.id.counter == counter => Some(to),
         _ => None,
     };
     sent(actions).into_iter().filter_map(prepare).collect()
@@ -128,6 +128,8 @@ fn requests_are_bounded_and_validated() {
     ] {
         assert_eq!(told(&node.sync(request(9, &writes))), [(9, not_run(why))]);
     }
+    let others = Request { id: id_of_second(9), term: 0, writes: vec![write(0, 0, 1)] };
+    assert_eq!(told(&node.sync(Event::Request(others))), [(9, not_run(NotRun::Invalid))]);
     let old = Request { id: id(9), term: 7, writes: vec![write(0, 0, 1)] };
     assert_eq!(told(&node.sync(Event::Request(old))), [(9, not_run(NotRun::Retry))]);
     for counter in 1..=3 {
@@ -202,7 +204,7 @@ fn the_other_nodes_lock_is_released_when_the_outcome_is_known_or_nobody_needs_it
     assert_eq!(sent(&node.receive(0, lock(4))), []);
     let query = node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) });
     assert!(matches!(sent(&query)[..], [(0, Message::Reported { .. })]), "{query:?}");
-    let own = Request { id: id(5), term: 0, writes: vec![write(1, 0, 10)] };
+    let own = Request { id: id_of_second(5), term: 0, writes: vec![write(1, 0, 10)] };
     assert_eq!(prepared(&node.sync(Event::Request(own)), 5), [2, 3]);
 }
 
@@ -301,6 +303,37 @@ fn reads_show_what_is_acknowledged_and_nothing_undecided() {
     assert_eq!(numbers(&node.receive(3, confirmed(FIRST, 4, 1))), Err(NotServed::Unknown));
     node.restart(99);
     assert_eq!(numbers(&read(&mut node, 1, true)), Err(NotServed::Unknown), "it may have acknowledged more");
+}
+
+#[test]
+fn a_read_asks_again_and_ends_with_its_term() {
+    let mut node = Node::new(0);
+    let asks = [2, 3].map(|to| (to, Message::Confirm { incarnation: FIRST, read: 1 }));
+    let read = |read| Event::Read { read, span: Span::new(0, 5), has_lease: false };
+    assert_eq!(sent(&node.sync(read(1))), asks);
+    node.receive(2, Message::Confirmed { incarnation: FIRST, read: 1, term: 0 });
+    assert_eq!(sent(&node.sync(Event::Remind)), asks[1..], "the question or the answer was lost");
+    let actions = node.hear_coordinator(Message::Seal { term: 1 });
+    assert!(actions.contains(&Action::Serve { read: 1, result: Err(NotServed::Unknown) }), "{actions:?}");
+    assert_eq!(sent(&node.sync(Event::Remind)), [(u8::MAX, Message::AskSeal { term: 1 })]);
+}
+
+#[test]
+fn a_read_asks_other_copies_too_because_the_block_can_be_rebuilt_from_them() {
+    let copy = BlockId { copy: 1, ..block(0) };
+    let members = blocks().into_iter().chain([copy]).collect();
+    let (mut leader, _) = crate::Block::new(crate::fixtures::config(0), 0, members);
+    let actions = leader.on(Event::Read { read: 1, span: Span::new(0, 5), has_lease: false }, 0);
+    let asked = |action: &Action| matches!(action, Action::Send { to: Peer::Block(to), .. } if *to == copy);
+    assert!(actions.iter().any(asked), "{actions:?}");
+}
+
+#[test]
+fn a_fenced_node_answers_its_clients() {
+    let mut node = Node::new(0);
+    let members = blocks()[1..].to_vec();
+    node.hear_coordinator(Message::Sealed(Arc::new(Sealed { term: 1, members, ..Sealed::default() })));
+    assert_eq!(told(&node.sync(request(1, &[write(0, 0, 10)]))), [(1, Told::NotRun(NotRun::Retry))]);
 }
 
 /// The updates whose deltas are to be computed, with their numbers.

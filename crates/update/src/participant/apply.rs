@@ -16,8 +16,13 @@ impl Participant {
     /// The highest number up to which the outcomes of all updates of a stream are known here.
     pub(crate) fn frontier(&self, stream: u8) -> u64 {
         let is_unknown = |kept: &Kept| matches!(kept.claim, Claim::Held(_)) && !dropped(Rule::KnownBeforeUse);
-        let number = |kept: &Kept| kept.record.part(stream).map(|part| (part.number, is_unknown(kept)));
-        let numbers: BTreeMap<u64, bool> = self.records.values().filter_map(number).collect();
+        // Who refuses an update does not know whether another node still counts the number that it gave: after a restart, it may give it
+        // again. That node's watermark says so.
+        let is_void =
+            |kept: &Kept| kept.claim == Claim::Refused && kept.record.lead().stream != stream && !dropped(Rule::NumberOfOwner);
+        let known = self.records.values().filter(|kept| !is_void(kept));
+        let numbers = known.filter_map(|kept| kept.record.part(stream).map(|part| (part.number, is_unknown(kept))));
+        let numbers: BTreeMap<u64, bool> = numbers.collect();
         let mut frontier = self.watermark(stream).max(self.applied(stream));
         if let Some((first, _)) = numbers.iter().find(|(_, is_unknown)| **is_unknown) {
             frontier = frontier.min(first - 1);
@@ -154,7 +159,7 @@ mod tests {
 
     #[test]
     fn deltas_of_one_range_are_merged() {
-        let id = |counter| UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter };
+        let id = |counter| UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter, lead: 0 };
         let delta = |number| Delta { stream: 0, number, id: id(number) };
         let deltas = vec![(Span::new(0, 10), delta(1)), (Span::new(5, 15), delta(2)), (Span::new(20, 30), delta(3))];
         let merged = [

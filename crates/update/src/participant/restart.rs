@@ -10,7 +10,10 @@ use crate::{
 impl Participant {
     /// From the entries of the journal, in order, and the counts of the sidecar. All of it is durable.
     pub(crate) fn restart<'a>(config: Config, entries: impl IntoIterator<Item = &'a Entry>, applied: Vector) -> Self {
-        let mut it = Self::empty(config, applied);
+        let mut it = Self::empty(config, applied.clone());
+        if dropped(Rule::AppliedIsNoWatermark) {
+            it.watermarks = applied;
+        }
         for entry in entries {
             it.replay(entry);
         }
@@ -76,11 +79,12 @@ impl Participant {
         }
     }
 
-    /// The number above which no record of a stream is trimmed, at most what the pages contain. A number that was never used here
-    /// looks like a trimmed one.
+    /// The number above which no record of a stream is trimmed, at most what the pages contain. A number that was never used here, or
+    /// refused, looks like a trimmed one.
     fn trimmed_through(&self, stream: u8) -> u64 {
-        let is_kept =
-            |number: u64| self.records.values().any(|kept| kept.record.part(stream).is_some_and(|part| part.number == number));
+        let is_committed = |kept: &Kept| kept.claim == Claim::Committed;
+        let is_number = |kept: &Kept, number| kept.record.part(stream).is_some_and(|part| part.number == number);
+        let is_kept = |number: u64| self.records.values().any(|kept| is_committed(kept) && is_number(kept, number));
         let applied = self.applied(stream);
         (0..=applied).rev().find(|number| !is_kept(*number)).unwrap_or(0)
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     Block, Event,
-    fixtures::{FIRST, Node, SECOND, blocks, config, crcs, id, part, record, sent, stamp},
+    fixtures::{FIRST, Node, SECOND, blocks, config, crcs, id, id_of_second, part, record, sent, stamp},
     types::Sealed,
 };
 use weft_types::Span;
@@ -245,6 +245,57 @@ fn reads_at_a_vector_add_and_remove_deltas() {
 }
 
 #[test]
+fn a_number_that_another_node_gave_in_an_earlier_life_may_be_given_again() {
+    let mut node = Node::new(2);
+    // Block 1's node has started again, and nobody held what it had numbered: its next update gets the number 1, too.
+    node.receive(1, Message::Query { stamp: Stamp { stream: 1, ..stamp(SECOND, 0, 0) } });
+    let both = record(0, vec![part(0, 1), part(1, 1)]);
+    assert_eq!(sent(&node.receive(0, prepare(stamp(FIRST, 0, 0), &both))), [refused(1, FIRST)]);
+    node.apply();
+    let own = Part { incarnation: SECOND, ..part(1, 1) };
+    let second = Arc::new(Record { id: id(2), ..(*record(0, vec![own])).clone() });
+    let of_second = |watermark| Stamp { stream: 1, ..stamp(SECOND, 0, watermark) };
+    node.receive(1, Message::Prepare { stamp: of_second(0), record: second.clone(), crcs: crcs(1) });
+    assert_eq!(node.block.participant().frontier(1), 0, "the outcome is unknown");
+    node.receive(1, Message::Commit { stamp: of_second(1), record: second });
+    node.apply();
+    assert_eq!(node.applied.get(&1), Some(&1));
+    assert_eq!(node.written, [id(2)], "the pages contain it");
+}
+
+#[test]
+fn what_is_applied_is_no_watermark_after_a_restart() {
+    let (mut node, second) = (Node::new(2), record(0, vec![part(0, 2)]));
+    let first = record(0, vec![part(0, 1)]);
+    node.receive(0, prepare(stamp(FIRST, 0, 0), &first));
+    // The leader gives the first one up, and others have not refused it yet. The second one is committed.
+    node.receive(0, refuse(stamp(FIRST, 0, 0), &first));
+    node.receive(0, prepare(stamp(FIRST, 0, 0), &second));
+    node.receive(0, Message::Commit { stamp: stamp(FIRST, 0, 0), record: second });
+    node.apply();
+    assert_eq!(node.applied, Vector::from([(0, 2)]));
+    node.restart(99);
+    node.at(Event::Forget, crate::OUTCOMES_KEPT_MS);
+    assert_eq!(sent(&node.receive(0, refuse(stamp(FIRST, 0, 0), &first))), [refused(1, FIRST)], "the leader asks still");
+    let reported = sent(&node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) }));
+    let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!(report.watermarks.get(&0).copied().unwrap_or(0), 0, "a leader would believe that the first one is committed");
+}
+
+#[test]
+fn a_counter_that_a_client_uses_for_two_blocks_names_two_updates() {
+    let (mut node, first) = holder();
+    let second = Arc::new(Record { id: id_of_second(1), ..(*record(0, vec![part(1, 1)])).clone() });
+    let stamp_of_second = Stamp { stream: 1, ..stamp(FIRST, 0, 0) };
+    let crcs_of_second = Crcs::from([(1, 9)]);
+    let prepare = Message::Prepare { stamp: stamp_of_second, record: second.clone(), crcs: crcs_of_second.clone() };
+    let held = Message::Held { id: id_of_second(1), incarnation: FIRST, crcs: crcs_of_second };
+    assert_eq!(sent(&node.receive(1, prepare)), [(1, held)], "it holds the second one's delta, not the first one's");
+    node.receive(1, Message::Refuse { stamp: stamp_of_second, record: second });
+    assert!(node.block.participant().is_undecided(first.id), "nor does it give up the first");
+}
+
+#[test]
 fn an_update_without_room_is_refused_unless_it_is_known() {
     let mut node = Node::new(2);
     let (first, second) = (record(0, vec![part(0, 1)]), record(0, vec![part(0, 2)]));
@@ -276,4 +327,16 @@ fn a_parity_takes_part_in_updates_of_the_blocks_that_it_depends_on_only() {
     let batch = batch.expect("a batch");
     assert_eq!(batch.applied, Vector::from([(1, 1)]));
     assert!(batch.merged.iter().flat_map(|(_, deltas)| deltas).all(|delta| delta.stream == 1), "{batch:?}");
+}
+
+#[test]
+fn numbers_that_a_batch_covers_are_in_use_before_the_sidecar_names_them() {
+    let (mut node, first) = holder();
+    // The numbers up to 5 were given up: only the watermark says so, and it is not in the journal.
+    node.receive(0, Message::Commit { stamp: stamp(FIRST, 0, 5), record: first });
+    node.sync(Event::Apply);
+    node.restart(99);
+    let reported = sent(&node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) }));
+    let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!(report.numbers.get(&0), Some(&5), "the batch is written, and then nothing below is applied any more");
 }

@@ -150,7 +150,7 @@ impl<'a> Explorer<'a> {
         Self { setup, locals, messages, sets, unions: Map::default(), moves: Map::default(), facts: Map::default() }
     }
 
-    fn start(&mut self) -> World {
+    pub(super) fn start(&mut self) -> World {
         let mut locals = [0; LOCALS_MAX];
         for (at, local) in locals.iter_mut().enumerate().take(self.setup.nodes()) {
             *local = self.locals.number(Local::Node(Box::new(Node::new(self.setup, at))));
@@ -383,7 +383,7 @@ impl<'a> Explorer<'a> {
         push(node.is_delta_due(setup), Step::Delta);
         push(node.is_writing() == Some(false), Step::WritePages);
         push(node.is_writing() == Some(true), Step::WriteSidecar);
-        push(setup.applies, Step::Apply);
+        push(setup.applying >> at & 1 == 1, Step::Apply);
         push(left.forgets > 0, Step::Forget);
         for update in (0..setup.updates.len()).filter(|update| setup.leader_of(*update) == at) {
             let is_told = world.told >> (4 * update) & 7 != 0;

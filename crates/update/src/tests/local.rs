@@ -382,9 +382,9 @@ impl Facts {
         let participant = node.block.participant();
         let mut facts = Self {
             is_fenced: participant.is_fenced(),
-            versions: if setup.applies { node.versions(setup, at) } else { Vec::new() },
+            versions: if setup.applying != 0 { node.versions(setup, at) } else { Vec::new() },
             is_active: node.block.leader().is_some_and(crate::leader::Leader::is_active),
-            is_idle: node.block.leader().is_none_or(crate::leader::Leader::is_idle),
+            is_idle: node.block.leader().is_none_or(crate::leader::Leader::is_idle) && !node.block.has_reads(),
             ..Self::default()
         };
         for update in 0..setup.updates.len() as u8 {

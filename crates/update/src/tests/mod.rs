@@ -29,8 +29,8 @@ struct Setup {
     pages: u64,
     /// What each update writes; the first block's node leads it.
     updates: Vec<Vec<Write>>,
-    /// Whether updates are applied on the way, and not only in the end.
-    applies: bool,
+    /// The nodes that apply updates on the way, and not only in the end, one bit each.
+    applying: u8,
     /// The nodes that may crash, one bit each.
     crashing: u8,
     /// The sets of nodes without which a seal may be begun.
@@ -87,7 +87,7 @@ impl Setup {
 
     fn id(&self, update: u8) -> UpdateId {
         let session = Session { number: 1, ends_at_ms: 10 * crate::OUTCOMES_KEPT_MS };
-        UpdateId { session, counter: u64::from(update) + 1 }
+        UpdateId { session, counter: u64::from(update) + 1, lead: self.leader_of(update.into()) as u8 }
     }
 
     fn update_of(&self, id: UpdateId) -> usize {

@@ -29,9 +29,13 @@ impl Setup {
         self
     }
 
-    /// Updates are applied on the way.
-    fn applies(mut self) -> Self {
-        self.applies = true;
+    /// Updates are applied on the way, at every node.
+    fn applies(self) -> Self {
+        self.applies_at(ANY)
+    }
+
+    fn applies_at(mut self, nodes: u8) -> Self {
+        self.applying = nodes;
         self
     }
 
@@ -138,7 +142,7 @@ pub(super) fn small() -> Vec<(&'static str, Setup, usize)> {
         ("an update of two blocks, a give-up, a crash", of_two_blocks().gives_up().crashes(1, ANY), 10),
         ("an update of two blocks, a give-up, a seal", of_two_blocks().gives_up().seals(1, &[0, 1, 2, 4]), 10),
         ("an update of each block, a crash", of_each_block().crashes(1, ANY), 20),
-        ("updates of both blocks and of one, a crash", of_both_and_one().crashes(1, 2), 20),
+        ("updates of both blocks and of one, applied by the parity, a crash", of_both_and_one().applies_at(4).crashes(1, 2), 20),
         ("an update of one block with local parities, a seal", of_local_parities().only(0).seals(1, &[1, 4, 8]), 20),
         ("an update of two blocks with local parities, a seal", of_local_parities().only(1).seals(1, &[1, 2, 4, 8, 16]), 50),
     ]
@@ -161,6 +165,11 @@ pub(super) fn large() -> Vec<(&'static str, Setup, usize)> {
         ("an update of two blocks, a crash, a seal", of_two_blocks().gives_up().crashes(1, ANY).seals(1, &each), 200),
         ("an update of each block, a crash, a seal", of_each_block().parities(2).crashes(1, 0b101).seals(1, &each), 200),
         ("updates of both blocks and of one, a crash, a seal", of_both_and_one().gives_up().crashes(1, ANY).seals(1, &each), 200),
+        (
+            "updates of both blocks and of one that are applied, a crash",
+            of_both_and_one().gives_up().applies().crashes(1, ANY),
+            200,
+        ),
         ("updates of both blocks and two of one, a crash", of_both_and_two().gives_up().crashes(1, ANY), 200),
         (
             "updates with local parities, a crash, a seal",
@@ -191,6 +200,9 @@ pub(super) fn mutations() -> Vec<(Rule, Setup, usize)> {
         (Rule::TrimBelowWatermark, disjoint().applies().forgets().gives_up().crashes(1, 1), 1),
         (Rule::NumbersFollowReports, overlapping().applies().crashes(1, 1), 1),
         (Rule::LockBeforeHold, of_both_and_one().crashes(1, 2), 5),
+        (Rule::NumberOfOwner, of_both_and_one().applies().crashes(1, 2), 5),
+        (Rule::AppliedIsNoWatermark, disjoint().applies().forgets().gives_up().crashes(1, 2), 20),
+        (Rule::BatchIsUsed, of_both_and_one().gives_up().applies_at(2).crashes(1, 2), 20),
         (Rule::RangeLocks, overlapping(), 1),
         (Rule::RedoCopies, one().parities(1).applies().crashes(1, ANY), 1),
         (Rule::KnownBeforeUse, one().applies().gives_up(), 1),
