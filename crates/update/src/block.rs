@@ -122,6 +122,9 @@ pub enum Event {
     Written,
     /// From time to time: forgets old outcomes.
     Forget,
+    /// The content of a block that joins is rebuilt at this vector, and synced. Ignored while the vector is not possible, e.g. after a restart, until the
+    /// node has asked for outcomes again: then [`Participant::is_joining`] still says so. [`Participant::rebuild_at`] names a vector that is possible.
+    Rebuilt(Vector),
     /// A read of a data block's range at its own node.
     Read {
         /// Its number, not used before since the start.
@@ -178,6 +181,14 @@ impl Block {
         let first = Entry::Opened { term, members };
         let participant = Participant::restart(config, [&first], Vector::new());
         let leader = is_data(&config).then(|| Leader::new(config));
+        (Self { participant, leader, reads: BTreeMap::new() }, first)
+    }
+
+    /// For a block that is rebuilt at a new home: a new generation. A seal admits it to the stripe. Its journal must begin with the returned entry.
+    pub fn join(config: Config) -> (Self, Entry) {
+        let first = Entry::Joining(Vector::new());
+        let participant = Participant::restart(config, [&first], Vector::new());
+        let leader = is_data(&config).then(|| Leader::restart(config, &participant));
         (Self { participant, leader, reads: BTreeMap::new() }, first)
     }
 
@@ -267,6 +278,9 @@ impl Block {
             Event::Apply => participant.apply(),
             Event::Written => participant.written(),
             Event::Forget => participant.forget(now_ms),
+            Event::Rebuilt(vector) => {
+                participant.rebuilt(&vector);
+            }
             Event::Remind => {
                 self.ask_to_confirm(..);
                 let participant = &mut self.participant;

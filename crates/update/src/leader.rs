@@ -136,8 +136,8 @@ impl Leader {
         if self.updates.contains_key(&id) {
             return;
         }
-        // What its earlier lives left may still be decided: nothing is known for certain before.
-        if !self.is_active() {
+        // What its earlier lives left may still be decided: nothing is known for certain before. Without its content, the block has no deltas.
+        if !self.is_active() || participant.is_joining() {
             return self.tell(id, Told::NotRun(NotRun::Retry));
         }
         if let Some(outcome) = participant.outcome(id).filter(|_| !dropped(Rule::RepeatedId)) {
@@ -369,7 +369,10 @@ impl Leader {
             _ => {}
         }
         let holder = Holder { id, lead, incarnation, lead_number: number, span };
-        if self.locks.lag() >= self.config.lag_max || !self.locks.request(holder, self.config.waiting_max) {
+        if participant.is_joining()
+            || self.locks.lag() >= self.config.lag_max
+            || !self.locks.request(holder, self.config.waiting_max)
+        {
             return self.send(from, Message::Busy { id, incarnation, number });
         }
         self.go_on(participant);

@@ -14,6 +14,7 @@ use crate::{
     mutation::{Rule, drop_rule},
 };
 use explore::{Budget, Explored, Explorer, Violation};
+use std::collections::BTreeSet;
 use weft_types::{BlockId, Span, StripeId};
 
 /// What is explored.
@@ -33,19 +34,54 @@ struct Setup {
     absent: Vec<u8>,
     budget: Budget,
     records_max: usize,
+    /// The data blocks that have a second copy.
+    copies: Vec<u8>,
+    /// Whether the coordinator that was replaced goes on, and whether it can save.
+    old_coordinator: Option<bool>,
+    /// The index of a block that may join, as another generation.
+    joining: Option<u8>,
 }
 
 impl Setup {
+    /// The blocks of the code, the copies, the block that may join.
     fn nodes(&self) -> usize {
-        usize::from(self.k + self.m)
+        self.first_blocks() + usize::from(self.joining.is_some())
+    }
+
+    fn first_blocks(&self) -> usize {
+        usize::from(self.k + self.m) + self.copies.len()
     }
 
     fn block(&self, at: usize) -> BlockId {
-        BlockId { stripe: StripeId(1), index: at as u8, copy: 0, generation: 1 }
+        let block = |index: u8, copy, generation| BlockId { stripe: StripeId(1), index, copy, generation };
+        match (at.checked_sub((self.k + self.m).into()), self.joining) {
+            (None, _) => block(at as u8, 0, 1),
+            (Some(_), Some(index)) if at == self.first_blocks() => block(index, 0, 2),
+            (Some(copy), _) => block(self.copies[copy], 1, 1),
+        }
     }
 
+    /// The stripe's blocks in the beginning.
     fn blocks(&self) -> Vec<BlockId> {
-        (0..self.nodes()).map(|at| self.block(at)).collect()
+        (0..self.first_blocks()).map(|at| self.block(at)).collect()
+    }
+
+    /// Whether a node's content depends on a stream.
+    fn depends(&self, at: usize, stream: u8) -> bool {
+        let index = self.block(at).index;
+        index >= self.k || index == stream
+    }
+
+    /// Whether these blocks rebuild the stripe; parities are worth one data block each. A block that joined is not counted: it may not be rebuilt.
+    fn can_rebuild<'a>(&self, blocks: impl IntoIterator<Item = &'a BlockId>) -> bool {
+        let indexes: BTreeSet<u8> = blocks.into_iter().filter(|block| block.generation == 1).map(|block| block.index).collect();
+        indexes.len() >= self.k.into()
+    }
+
+    /// Whether a node orders a stream.
+    fn orders(&self, at: usize, stream: u8) -> bool {
+        let block = self.block(at);
+        (block.index, block.copy) == (stream, 0)
     }
 
     fn config(&self, at: usize) -> Config {
@@ -108,7 +144,7 @@ impl Setup {
 
     /// The updates that change a data block.
     fn updates_of(&self, at: usize) -> u32 {
-        let changes = |update: &usize| self.updates[*update].iter().any(|write| usize::from(write.stream) == at);
+        let changes = |update: &usize| self.updates[*update].iter().any(|write| write.stream == self.block(at).index);
         (0..self.updates.len()).filter(changes).fold(0, |all, update| all | 1 << update)
     }
 
@@ -126,14 +162,14 @@ impl Setup {
         let writes: Vec<Span> = self
             .each(updates)
             .flat_map(|update| &self.updates[update])
-            .filter(|write| usize::from(write.stream) == at)
+            .filter(|write| write.stream == self.block(at).index)
             .map(|write| write.span)
             .collect();
         writes.iter().enumerate().any(|(first, span)| writes[first + 1..].iter().any(|other| !span.intersect(*other).is_empty()))
     }
 
     fn are_all_members(&self, members: &[usize], update: usize) -> bool {
-        self.updates[update].iter().all(|write| members.contains(&usize::from(write.stream)))
+        self.updates[update].iter().all(|write| members.iter().any(|at| self.orders(*at, write.stream)))
     }
 }
 
@@ -188,4 +224,10 @@ fn every_rule_is_needed() {
         }
     }
     assert_eq!(needless, [], "no violation was found without these rules");
+}
+
+#[test]
+fn a_coordinator_that_was_replaced_must_not_save() {
+    let explored = Explorer::new(&setups::of_two_coordinators_that_save()).explore(RULE_STATES_MAX, 1000);
+    assert!(explored.violation.is_some(), "no violation in {} states", explored.states);
 }
