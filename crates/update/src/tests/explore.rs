@@ -156,7 +156,7 @@ impl<'a> Explorer<'a> {
         for (at, local) in locals.iter_mut().enumerate().take(self.setup.nodes()) {
             *local = self.locals.number(Local::Node(Box::new(Node::new(self.setup, at))));
         }
-        locals[self.setup.nodes()] = self.locals.number(Local::Coordinator(self.setup.seal(), None));
+        locals[self.setup.nodes()] = self.locals.number(Local::Coordinator(Box::new(self.setup.seal()), None));
         let none = self.sets.number(Vec::new());
         World { locals, sent: none, done: none, told: 0, read: None, left: self.setup.budget }
     }

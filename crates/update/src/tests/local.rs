@@ -94,7 +94,7 @@ pub(super) struct Node {
 pub(super) enum Local {
     Node(Box<Node>),
     /// With the one that was replaced, if it goes on.
-    Coordinator(Seal, Option<Seal>),
+    Coordinator(Box<Seal>, Option<Box<Seal>>),
 }
 
 impl Node {
@@ -300,7 +300,13 @@ fn damaged(message: Message) -> Message {
     }
 }
 
-fn step_coordinator(seal: &mut Seal, old: &mut Option<Seal>, setup: &Setup, step: Step, message: Option<&Envelope>) -> Effects {
+fn step_coordinator(
+    seal: &mut Seal,
+    old: &mut Option<Box<Seal>>,
+    setup: &Setup,
+    step: Step,
+    message: Option<&Envelope>,
+) -> Effects {
     let event = match step {
         Step::Deliver(_) | Step::DeliverToOld(_) => {
             let Envelope { from, message, .. } = message.expect("a message").clone();
@@ -316,13 +322,13 @@ fn step_coordinator(seal: &mut Seal, old: &mut Option<Seal>, setup: &Setup, step
         Step::Join => seal::Event::Join(setup.block(setup.first_blocks())),
         Step::LeaseEnded(at) => seal::Event::LeaseEnded(setup.block(at.into())),
         Step::ClientsAsk => {
-            let told = [Some(&*seal), old.as_ref()].into_iter().flatten().flat_map(|seal| told_by(seal, setup)).collect();
+            let told = [Some(&*seal), old.as_deref()].into_iter().flatten().flat_map(|seal| told_by(seal, setup)).collect();
             return Effects { told, ..Effects::default() };
         }
         Step::CoordinatorRestarts => {
             let next = Seal::new(seal.stripe().clone());
             let before = std::mem::replace(seal, next);
-            *old = setup.old_coordinator.map(|_| before);
+            *old = setup.old_coordinator.map(|_| Box::new(before));
             return Effects::default();
         }
         Step::Remind | Step::OldReminds => seal::Event::Remind,
