@@ -131,6 +131,9 @@ pub enum Event {
     Written,
     /// From time to time: forgets old outcomes.
     Forget,
+    /// The content of a block that joins is rebuilt at this vector, and synced. Ignored while the vector is not possible, e.g. after a restart, until the
+    /// node has asked for outcomes again: then [`Participant::is_joining`] still says so. [`Participant::rebuild_at`] names a vector that is possible.
+    Rebuilt(Vector),
     /// A read of a data block's range at its own node.
     Read {
         /// Its number, not used before since the start.
@@ -199,6 +202,14 @@ impl Block {
         let first = Entry::Opened { term, members };
         let leader = is_data(&config).then(|| Leader::new(config.clone()));
         let participant = Participant::restart(config, [&first], Vector::new());
+        (Self { participant, leader, reads: BTreeMap::new() }, first)
+    }
+
+    /// For a block that is rebuilt at a new home: a new generation. A seal admits it to the stripe. Its journal must begin with the returned entry.
+    pub fn join(config: Config) -> (Self, Entry) {
+        let first = Entry::Joining(Vector::new());
+        let participant = Participant::restart(config.clone(), [&first], Vector::new());
+        let leader = is_data(&config).then(|| Leader::restart(config, &participant));
         (Self { participant, leader, reads: BTreeMap::new() }, first)
     }
 
@@ -299,6 +310,9 @@ impl Block {
             Event::Apply => participant.apply(),
             Event::Written => participant.written(),
             Event::Forget => participant.forget(now_ms),
+            Event::Rebuilt(vector) => {
+                participant.rebuilt(&vector);
+            }
             Event::Remind => {
                 self.ask_to_confirm(..);
                 let participant = &mut self.participant;
@@ -438,8 +452,7 @@ impl Block {
             return self.serve(read, span);
         }
         let Config { me, dependence, .. } = &self.participant.config;
-        let depends = |block: &BlockId| dependence.is_parity(block.index) && dependence.of(block.index, me.index);
-        let is_asked = |block: &&BlockId| depends(block) || (block.index == me.index && *block != me);
+        let is_asked = |block: &&BlockId| *block != me && dependence.of(block.index, me.index);
         let asked: BTreeSet<BlockId> = self.participant.members.iter().filter(is_asked).copied().collect();
         if asked.is_empty() || self.reads.len() >= self.participant.config.reads_max {
             return self.participant.serve(read, Err(NotServed::Busy));
