@@ -19,7 +19,8 @@ pub trait BlockStore: Send + Sync {
     /// [`Reaction::Retry`] while another caller patches, writes or removes the block, and with [`Reaction::InvalidInput`] if the
     /// patch does not fit the block, or the store does not update blocks in place.
     ///
-    /// After any other error, and after a crash, the pages of the patch may fail their checksums. The same patch mends them.
+    /// After any other error, and after a crash, the pages of the patch may fail their checksums. The same patch mends them. Readers that
+    /// were opened before must then be opened again.
     fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
         Err(Error::invalid("this store does not update blocks in place").block(patch.id))
     }
@@ -109,7 +110,8 @@ pub struct Patch<'a> {
     pub id: BlockId,
     /// Ascending and disjoint. If the block grows, they cover all that is new, and the page in which it ended.
     pub images: &'a [Image<'a>],
-    /// The updates that the block contains afterwards. No count, nor the term, is lower than before.
+    /// The updates that the block contains afterwards. No count, nor the term, is lower than before. A patch with new images raises one,
+    /// unless it is repeated: after a crash, only the counts tell whether it must be.
     pub seq: Seq,
     /// The bytes of the object in the stripe afterwards, from which the block's length follows. Not lower than before.
     pub data_len: u64,
@@ -138,6 +140,12 @@ pub trait BlockReader: Send + Sync {
     /// The CRC32C of each page of 4 KiB; the last page may be shorter. The checksums of a MiB's pages combine to the
     /// MiB's checksum.
     fn pages(&self) -> &[u32];
+
+    /// Whether a patch of the block was interrupted, so that the sidecar contains a part of it. Some pages cannot be read then, until the
+    /// patch is repeated.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 
     /// How many bytes of the block there are. If these are fewer than its description says, reads of the others fail.
     fn stored_len(&self) -> Result<u64> {

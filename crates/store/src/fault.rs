@@ -187,6 +187,10 @@ impl BlockReader for FaultReader {
         self.inner.pages()
     }
 
+    fn is_interrupted(&self) -> bool {
+        self.inner.is_interrupted()
+    }
+
     fn stored_len(&self) -> Result<u64> {
         self.inner.stored_len()
     }

@@ -12,6 +12,7 @@ mod coverage;
 mod fault;
 mod files;
 mod journal;
+pub mod journal_conformance;
 mod local;
 mod sidecar;
 mod sim_files;

@@ -16,9 +16,11 @@
 pub(crate) mod device;
 mod disk;
 mod label;
+mod patch;
 mod quarantine;
 mod reader;
 mod recover;
+mod shared;
 mod steps;
 mod write_back;
 mod writer;
@@ -27,7 +29,9 @@ pub use label::NewDisk;
 pub use recover::Recovered;
 pub use steps::{NoSteps, Step, Steps};
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, QuarantinePlace, Quarantined};
+use crate::block_store::{
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
+};
 use crate::files::{Files, RealFiles};
 use crate::journal::{NewJournal, RingJournal};
 use crate::sidecar::check_meta;
@@ -143,6 +147,10 @@ impl BlockStore for LocalStore {
 
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
         Ok(Arc::new(LocalReader::open(&self.disk, id).map_err(|error| error.block(id))?))
+    }
+
+    fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
+        patch::patch(&self.disk, patch).map_err(|error| error.block(patch.id))
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {

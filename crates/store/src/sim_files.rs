@@ -125,9 +125,10 @@ impl SimFiles {
         sim.world.lose_power();
     }
 
-    /// Kills the process that uses the files. Nothing is lost.
+    /// Kills the process that uses the files, instead of losing power. Nothing is lost.
     pub fn kill(&self) {
         let mut sim = self.sim();
+        (sim.crash_at, sim.is_crashed) = (None, false);
         sim.boot += 1;
         sim.world.unlock_all();
     }

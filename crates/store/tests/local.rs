@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use weft_store::{
     BlockStore, CallKind, DeviceErrors, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION,
-    conformance, verify,
+    SimFiles, conformance, verify,
 };
 use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span, crc32c};
 
@@ -38,6 +38,27 @@ fn the_local_store_conforms() {
         number += 1;
         open(&dir.path().join(number.to_string()))
     });
+}
+
+#[test]
+fn the_local_store_updates_blocks_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut number = 0;
+    conformance::check_patches(CLUSTER, || {
+        number += 1;
+        FaultStore::new(Arc::new(open(&dir.path().join(number.to_string()))), |_| None)
+    });
+}
+
+#[test]
+fn the_local_store_conforms_on_simulated_files() {
+    let mut seed = 0;
+    let mut simulated = || {
+        seed += 1;
+        LocalStore::open_on(Arc::new(SimFiles::new(seed)), Path::new("/disk"), CLUSTER, NEW).unwrap()
+    };
+    conformance::check(CLUSTER, &mut simulated);
+    conformance::check_patches(CLUSTER, simulated);
 }
 
 #[test]
@@ -147,7 +168,7 @@ fn a_directory_that_is_not_a_disk_is_refused() {
     assert!(error.message.contains(&CLUSTER.to_string()) && error.message.contains(&ClusterId(0xc2).to_string()), "{error}");
 
     let label = fs::read_to_string(disk.join("disk")).unwrap();
-    fs::write(disk.join("disk"), label.replace("weft-disk 2", "weft-disk 3")).unwrap();
+    fs::write(disk.join("disk"), label.replace("weft-disk 2", "weft-disk 4")).unwrap();
     assert_eq!(refused(&disk, CLUSTER).reaction, Reaction::InvalidInput, "a newer format");
     for byte in 0..label.len() {
         let mut flipped = label.clone().into_bytes();
@@ -324,7 +345,7 @@ fn a_sidecar_of_a_newer_version_does_not_count_as_broken() {
     fs::write(&sidecar, newer).unwrap();
     let error = refused(dir.path(), CLUSTER);
     assert_eq!(error.reaction, Reaction::Fatal);
-    assert!(error.message.contains("version 3, but this program reads versions up to 2"), "{error}");
+    assert!(error.message.contains("version 4, but this program reads versions up to 3"), "{error}");
     assert_eq!(fs::read(payload).unwrap(), bytes);
 }
 

@@ -10,13 +10,15 @@ use weft_types::{BlockId, ClusterId, Layout, NodeId, PAGE_LEN, Party, PlanId, Re
 
 const STALL: Duration = Duration::from_secs(10);
 const CODE: &str = "rs(3,2)";
+/// Of a block that was updated in place. It ends with the checksum of a sector, not with its own.
+const SIDECAR_V3: &[u8] = include_bytes!("../../../crates/store/src/sidecar/sidecar-v3.bin");
 
 /// The seeds of the entry with this name.
 pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
     match entry {
         "frames" => Ok(vec![behind(0, link()?), behind(1, link()?)]),
         "hello" => Ok(vec![hello(Direction::Push)?, hello(Direction::Pull)?]),
-        "sidecar" => Ok(vec![behind(1, sidecar(5000)?), behind(1, sidecar(0)?)]),
+        "sidecar" => Ok(vec![behind(1, sidecar(5000)?), behind(1, sidecar(0)?), behind(0, SIDECAR_V3.to_vec())]),
         "saved_plan" => plans()?.iter().map(|(plan, job)| to_json(plan, job, &[]).map(String::into_bytes)).collect(),
         "code_spec" => Ok(SPECS.iter().map(|spec| spec.as_bytes().to_vec()).collect()),
         "task" => {

@@ -30,8 +30,12 @@ const APPENDED_PERCENT: u64 = 95;
 const CALM_PERCENT: u64 = 80;
 /// The most that a batch copies to the head, as a part of the ring.
 const COPIED_PART: u64 = 64;
-/// The most bytes of released positions that a batch names. It fits in its first page, with the batch's head.
-const RELEASED_BYTES_MAX: usize = 3000;
+/// The released positions that a batch names at most, and as many for each of its records. They fit in the room of its first page, and in
+/// that of the records.
+const RELEASED_MAX: usize = 300;
+const RELEASED_PER_RECORD: usize = 2;
+/// The most bytes of a released position.
+const RELEASED_BYTES: usize = 10;
 /// The most bytes of the frame of a batch's head.
 const HEAD_BYTES_MAX: usize = FRAME_EXTRA_MAX;
 /// The most batches that one reservation writes to make room.
@@ -141,12 +145,13 @@ impl RingJournal {
         let ring_bytes = self.ring.ring_bytes;
         let copies = state.to_copy(ring_bytes, self.fits(&state, 0, CALM_PERCENT));
         let copies_len: usize = copies.iter().map(|(_, live)| live.len as usize).sum();
-        let stream_len = HEAD_BYTES_MAX + RELEASED_BYTES_MAX + copies_len + state.pending.stream.len();
+        let released_len = FRAME_EXTRA_MAX + released_max(&state.pending) * RELEASED_BYTES;
+        let stream_len = HEAD_BYTES_MAX + released_len + copies_len + state.pending.stream.len();
         let needed = ((pages_of(stream_len) + 1) * PAGE) as u64;
         let is_full = |state: &State| state.index.head + needed - state.durable_tail > ring_bytes;
         state.is_writing = true;
         if is_full(&state) && state.index.tail() > state.durable_tail {
-            state = self.write_batch(state, Pending::default(), Vec::new());
+            state = self.write_batch(state, Pending::default(), Vec::new(), Vec::new());
         }
         // An error has failed the device.
         let result = self.ring.device.check_alive().and_then(|()| match is_full(&state) {
@@ -156,7 +161,9 @@ impl RingJournal {
         });
         if result.is_ok() {
             let pending = std::mem::take(&mut state.pending);
-            state = self.write_batch(state, pending, copies);
+            // What was released before it was written is written now: no release may come before its record.
+            let released = state.take_released(released_max(&pending));
+            state = self.write_batch(state, pending, copies, released);
         }
         state.is_writing = false;
         self.changed.notify_all();
@@ -171,11 +178,11 @@ impl RingJournal {
         mut state: MutexGuard<'a, State>,
         pending: Pending,
         copies: Vec<(u64, Live)>,
+        released: Vec<u64>,
     ) -> MutexGuard<'a, State> {
         let (number, before) = (state.next_number, state.last_number);
         let (at, tail) = (state.index.head, state.index.tail());
         let next_position = pending.records.last().map_or(state.durable + 1, |(position, _)| position + 1);
-        let released = state.take_released();
         state.writing = Arc::new(pending);
         let pending = Arc::clone(&state.writing);
         drop(state);
@@ -256,12 +263,16 @@ impl State {
         span > ring_bytes / 2 && self.index.live_bytes() < span / 4 * 3
     }
 
-    /// The oldest released positions, as many as a batch names.
-    fn take_released(&mut self) -> Vec<u64> {
-        const POSITION_BYTES_MAX: usize = 10;
-        let count = self.released.len().min(RELEASED_BYTES_MAX / POSITION_BYTES_MAX);
+    /// The oldest released positions.
+    fn take_released(&mut self, count_max: usize) -> Vec<u64> {
+        let count = self.released.len().min(count_max);
         self.released.drain(..count).collect()
     }
+}
+
+/// How many released positions the batch of these records names at most.
+fn released_max(pending: &Pending) -> usize {
+    RELEASED_MAX + RELEASED_PER_RECORD * pending.records.len()
 }
 
 /// The most bytes of the ring that a record takes: its frame, and a batch of its own.

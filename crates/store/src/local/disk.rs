@@ -3,6 +3,7 @@
 use super::device::{Device, cannot_open};
 use super::label::{self, Label, NewDisk};
 use super::quarantine;
+use super::shared::Blocks;
 use super::steps::{Step, Steps};
 use crate::block_store::{Capacity, Quarantined};
 use crate::files::{FileHandle, Files, Open};
@@ -27,7 +28,9 @@ pub(super) struct Disk {
     pub(super) dir: PathBuf,
     pub(super) label: Label,
     pub(super) device: Arc<Device>,
-    /// Blocks that a caller is writing, removing or moving.
+    /// Blocks that readers have open.
+    pub(super) shared: Blocks,
+    /// Blocks that a caller is writing, patching, removing or moving.
     claimed: Mutex<BTreeSet<BlockId>>,
     /// Shards whose directories are durable.
     shards: Mutex<BTreeSet<u64>>,
@@ -93,7 +96,18 @@ impl Disk {
         let quarantined = Mutex::new(quarantine::count(&*device.files, &dir.join(QUARANTINE))?);
         let file_system = device.files.file_system(dir).map_err(context("cannot read its file system"))?;
         let device = Arc::new(device);
-        Ok(Self { dir: dir.to_owned(), label, device, claimed, shards, quarantined, file_system, lock, is_raised })
+        Ok(Self {
+            dir: dir.to_owned(),
+            label,
+            device,
+            shared: Blocks::default(),
+            claimed,
+            shards,
+            quarantined,
+            file_system,
+            lock,
+            is_raised,
+        })
     }
 
     pub(super) fn journal_path(&self) -> PathBuf {
@@ -155,12 +169,12 @@ impl Disk {
         })
     }
 
-    /// Claims a block: until the claim is dropped, no other caller can write, remove or move it.
+    /// Claims a block: until the claim is dropped, no other caller can write, patch, remove or move it.
     pub(super) fn claim(self: &Arc<Self>, id: BlockId) -> Result<Claim> {
         if self.claims().insert(id) {
             return Ok(Claim { disk: Arc::clone(self), id });
         }
-        Err(Error::retry("another task is writing or removing the block"))
+        Err(Error::retry("another task is writing, patching or removing the block"))
     }
 
     pub(super) fn make_shard(&self, id: BlockId) -> Result<PathBuf> {
@@ -186,6 +200,7 @@ impl Disk {
             self.device.check_alive()?;
             return Ok(false);
         }
+        self.shared.forget(id);
         self.step(Step::RemovePayload, || self.device.files.remove_file(&payload))?;
         self.step(Step::SyncDirectory, || self.device.sync_dir(&self.shard_dir(id)))?;
         self.step(Step::RemoveSidecar, || remove_if_there(&*self.device.files, &self.sidecar_path(id)))?;

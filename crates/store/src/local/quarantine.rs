@@ -48,6 +48,7 @@ impl Disk {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => self.device.sync_dir(&place).and_then(|()| self.device.sync_dir(&self.dir.join(QUARANTINE))),
         })?;
+        self.shared.forget(id);
         let moved = place.join(PAYLOAD);
         self.step(Step::QuarantinePayload, || files.rename(&payload, &moved).and_then(|()| self.device.sync_dir(&place)))?;
         self.recount(|quarantined, bytes| (quarantined.blocks + 1, quarantined.bytes + bytes), len_of(files, &moved));

@@ -213,7 +213,7 @@ impl Run {
                 self.world.nodes[node].has_lease = false;
             }
         }
-        let mut quiet = 0;
+        let (mut quiet, mut left) = (0, Vec::new());
         for round in 0..ROUNDS_MAX {
             if self.world.wrong.is_some() {
                 return;
@@ -233,6 +233,8 @@ impl Run {
                 self.world.call(node, |updater, now| updater.sync(now));
             }
             was_quiet &= self.world.net.is_empty();
+            left = self.world.net.iter().take(4).map(|envelope| format!("{envelope:.500?}")).collect();
+            self.world.tell_fenced();
             self.world.remind_seals();
             was_quiet &= self.world.net.is_empty() && self.world.seals.iter().all(|seal| !seal.is_under_way());
             self.deliver_all();
@@ -241,8 +243,7 @@ impl Run {
                 return;
             }
         }
-        let left: Vec<_> = self.world.net.iter().take(5).collect();
-        self.world.wrong.get_or_insert(format!("it does not come to an end: {left:?}"));
+        self.world.wrong.get_or_insert(format!("it does not come to an end: {left:#?}"));
     }
 
     fn restart_all(&mut self) {
