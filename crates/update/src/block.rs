@@ -340,7 +340,7 @@ impl Block {
             let stream = self.participant.config.me.index;
             leader.opened(&self.participant, sealed.vector.get(&stream).copied().unwrap_or(0));
         } else if self.participant.is_fenced() {
-            leader.wait_for_seal();
+            leader.fenced();
         }
     }
 

@@ -95,7 +95,7 @@ pub(super) fn run(setup: &Setup, seed: u64, ignores_damage: bool) -> Ended {
 
 impl Run {
     fn arm(&mut self) {
-        let calls = self.world.random.up_to(300);
+        let calls = self.calls();
         let node = match self.fault {
             Fault::Crash | Fault::Away | Fault::Damage => self.victim,
             Fault::Cut => self.other,
@@ -119,9 +119,9 @@ impl Run {
             if step % 4 == 0 {
                 self.clients.step(&mut self.world, true);
             }
-            if step % 100 == 99 {
+            if step % 20 == 19 {
                 self.world.abandon_reads(2 * PATIENCE);
-                self.check_version();
+                (0..4).for_each(|_| self.check_version());
             }
         }
     }
@@ -167,7 +167,10 @@ impl Run {
                         self.world.crashed(node);
                     }
                 }),
-                Fault::Crash => self.world.nodes[self.other].files.crash_after(self.step_calls()),
+                Fault::Crash => {
+                    let calls = self.calls();
+                    self.world.nodes[self.other].files.crash_after(calls);
+                }
                 Fault::Cut => self.world.nodes[self.victim].is_cut = true,
                 Fault::Away | Fault::Damage => {}
             }
@@ -194,12 +197,18 @@ impl Run {
             let it = &self.world.nodes[node];
             if it.disk.is_none() && !it.is_lost && it.starts_at <= self.world.now && self.away != Some(node) {
                 self.world.start(node);
+                if self.world.nodes[node].disk.is_some() && self.world.random.percent(30) {
+                    let calls = self.calls();
+                    self.world.nodes[node].files.crash_after(calls);
+                }
             }
         }
     }
 
-    fn step_calls(&self) -> u64 {
-        self.at % 40
+    /// How many calls of its file system a node still makes before it loses power: often few, to meet what happens first.
+    fn calls(&mut self) -> u64 {
+        let most = if self.world.random.percent(30) { 8 } else { 250 };
+        self.world.random.up_to(most)
     }
 
     /// No further faults: everything comes to an end.
@@ -276,12 +285,15 @@ impl Run {
         let world = &mut self.world;
         let stripe = world.random.up_to(world.seals.len() as u64);
         let members = world.stripe(stripe).members;
-        let asked = *world.random.at(&members);
-        let Some(disk) = &world.nodes[world.home(asked)].disk else { return };
-        let Ok(reader) = disk.store.open(asked) else { return };
-        let mut vector: Vector = (0..).zip(reader.meta().seq.counts().iter().copied()).collect();
+        let mut vector = Vector::new();
         for stream in 0..k {
-            *vector.entry(stream).or_default() += world.random.up_to(3);
+            // A number near what one of the blocks contains.
+            let asked = *world.random.at(&members);
+            let asked = if asked.index < k { block(stripe, stream) } else { asked };
+            let Some(disk) = &world.nodes[world.home(asked)].disk else { return };
+            let Ok(reader) = disk.store.open(asked) else { return };
+            let applied = reader.meta().seq.counts().get(usize::from(stream)).copied().unwrap_or(0);
+            vector.insert(stream, applied + world.random.up_to(3));
         }
         let mut blocks = BTreeMap::new();
         for member in members {

@@ -5,6 +5,7 @@
 mod clients;
 mod code;
 mod crash;
+mod host;
 mod linear;
 mod random;
 mod world;
@@ -15,7 +16,7 @@ use weft_types::Layout;
 use world::Setup;
 
 /// The crashes for each code, unless more are wanted.
-const CRASHES: usize = 200;
+const CRASHES: usize = 400;
 /// The most runs in which a broken rule must be found.
 const RUNS_MAX: u64 = 150;
 /// So many failures are reported before the test ends.
@@ -99,7 +100,6 @@ fn every_rule_is_needed() {
         Rule::ImagesFirst,
         Rule::RedoCopies,
         Rule::ReleaseWhenNeedless,
-        Rule::ReleaseWhenDurable,
         Rule::DeltaUnderLock,
         Rule::Overlay,
         Rule::ReceivedCrcs,
