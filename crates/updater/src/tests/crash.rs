@@ -329,11 +329,16 @@ impl Run {
             register.history.push(Operation { begin: now + 1, end: Some(now + 2), what: What::Read(values) });
             linear::check(register.segments.len(), &register.history).map_err(|stuck| format!("stripe {stripe}: {stuck}"))?;
         }
-        for (at, node) in self.world.nodes.iter().enumerate() {
-            if let Some(disk) = &node.disk
-                && (disk.updater.inflight_bytes() > 0 || disk.updater.fill() > 0.6)
-            {
-                return Err(format!("node {at} keeps bytes of updates that have ended"));
+        let members: BTreeSet<_> =
+            (0..self.world.seals.len() as u64).flat_map(|stripe| self.world.stripe(stripe).members).collect();
+        for (at, node) in self.world.nodes.iter_mut().enumerate() {
+            let Some(disk) = &mut node.disk else { continue };
+            // Fenced blocks are removed.
+            let fenced: Vec<_> = disk.updater.blocks().filter(|block| !members.contains(block)).collect();
+            fenced.into_iter().for_each(|block| disk.updater.forget(block));
+            let (bytes, fill) = (disk.updater.inflight_bytes(), disk.updater.fill());
+            if bytes > 0 || fill > 0.6 {
+                return Err(format!("node {at} keeps {bytes} bytes of updates that have ended, its journal is {fill:.2} full"));
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use weft_types::Layout;
 use world::Setup;
 
 /// The crashes for each code, unless more are wanted.
-const CRASHES: usize = 400;
+const CRASHES: usize = 250;
 /// The most runs in which a broken rule must be found.
 const RUNS_MAX: u64 = 150;
 /// So many failures are reported before the test ends.

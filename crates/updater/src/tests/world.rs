@@ -269,8 +269,8 @@ impl World {
             return self.crashed(node);
         }
         match result {
-            // The journal is full, or the block is lost: the message counts as lost.
-            Err(error) if !matches!(error.reaction, Reaction::Retry | Reaction::Corrupt) => {
+            // The journal is full, the block is lost, or fenced before its first update: the message counts as lost.
+            Err(error) if !matches!(error.reaction, Reaction::Retry | Reaction::Corrupt | Reaction::InvalidInput) => {
                 self.fail(format!("node {node}: {error}"));
             }
             _ => {}
