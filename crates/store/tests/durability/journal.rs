@@ -59,7 +59,7 @@ fn found(files: &SimFiles) -> Result<Vec<(Position, BlockId, Vec<u8>)>> {
 /// The bytes of `docs/formats.md`, which an independent program made.
 #[test]
 fn the_format_does_not_change() {
-    let golden = include_bytes!("../src/journal/ring-v1.bin");
+    let golden = include_bytes!("../../src/journal/ring-v1.bin");
     let files = SimFiles::new(1);
     let journal = open(&files).unwrap();
     let first = journal.append(journal_conformance::block(1), b"abc", None).unwrap();
@@ -258,6 +258,20 @@ fn a_damaged_journal_is_set_aside_for_a_new_one() {
     drop(store);
     assert_eq!(found(&files).unwrap().len(), 1);
     files.flip_bit(Path::new("/disk/journal.damaged"), 0).unwrap();
+}
+
+#[test]
+fn a_journal_is_open_once_and_keeps_the_disk_locked() {
+    let files = SimFiles::new(6);
+    let store = || LocalStore::open_on(Arc::new(files.clone()), Path::new("/disk"), CLUSTER, NEW);
+    let first = store().unwrap();
+    let journal = first.open_journal(NEW_JOURNAL).unwrap();
+    assert_eq!(first.open_journal(NEW_JOURNAL).unwrap_err().reaction, Reaction::InvalidInput);
+    assert_eq!(first.set_journal_aside().unwrap_err().reaction, Reaction::InvalidInput);
+    drop(first);
+    assert!(store().unwrap_err().message.contains("in use by another process"));
+    drop(journal);
+    store().unwrap().open_journal(NEW_JOURNAL).unwrap();
 }
 
 /// Older programs do not know the journal.
