@@ -99,7 +99,7 @@ fn patches(disk: &Path) -> [Duration; 2] {
         start.elapsed()
     };
     patch(0);
-    let times = percentiles(&mut (1..APPENDS / 8).map(patch).collect());
+    let times = percentiles(&mut (1..APPENDS / 8).map(patch).collect::<Vec<_>>());
     reader.read_at(0, &mut [0; RECORD]).expect("read");
     times
 }
@@ -132,10 +132,10 @@ fn overwrites(path: &Path) -> [Duration; 2] {
         file.sync_data().expect("sync");
         start.elapsed()
     };
-    percentiles(&mut (0..APPENDS / 2).map(overwrite).collect())
+    percentiles(&mut (0..APPENDS / 2).map(overwrite).collect::<Vec<_>>())
 }
 
-fn percentiles(times: &mut Vec<Duration>) -> [Duration; 2] {
+fn percentiles(times: &mut [Duration]) -> [Duration; 2] {
     times.sort_unstable();
     [times[times.len() / 2], times[times.len() * 99 / 100]]
 }

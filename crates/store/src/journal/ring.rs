@@ -81,8 +81,6 @@ struct Pending {
     stream: Vec<u8>,
     /// The position of each, and where its frame begins.
     records: Vec<(u64, u32)>,
-    /// The room that they were counted as.
-    room: u64,
 }
 
 impl RingJournal {
@@ -129,7 +127,9 @@ impl RingJournal {
 
     /// The bytes of the ring that are not free, with those that are promised.
     fn used(&self, state: &State) -> u64 {
-        let bytes = state.index.span() + state.pending.room + state.writing.room + self.reserved.load(Relaxed);
+        let batches = [&state.pending, &*state.writing].into_iter().filter(|batch| !batch.records.is_empty());
+        let batches: u64 = batches.map(|batch| batch_bytes(batch, 0)).sum();
+        let bytes = state.index.span() + batches + self.reserved.load(Relaxed);
         // Small records take more memory than bytes of the ring; their number is bounded, too.
         bytes.max(state.index.len() as u64 * SECTOR as u64)
     }
@@ -154,9 +154,7 @@ impl RingJournal {
         let ring_bytes = self.ring.ring_bytes;
         let copies = state.to_copy(ring_bytes, self.fits(&state, 0, CALM_PERCENT));
         let copies_len: usize = copies.iter().map(|(_, live)| live.len as usize).sum();
-        let released_len = FRAME_EXTRA_MAX + (RELEASED_MAX + released_max(&state.pending)) * RELEASED_BYTES;
-        let stream_len = HEAD_BYTES_MAX + released_len + copies_len + state.pending.stream.len();
-        let needed = ((pages_of(stream_len) + 1) * PAGE) as u64;
+        let needed = batch_bytes(&state.pending, copies_len);
         let is_full = |state: &State| state.index.head + needed - state.durable_tail > ring_bytes;
         state.is_writing = true;
         let mut released = Vec::new();
@@ -201,7 +199,7 @@ impl RingJournal {
         let pending = Arc::clone(&state.writing);
         drop(state);
 
-        let written = self.assemble(&copies, released).and_then(|Pending { stream, mut records, .. }| {
+        let written = self.assemble(&copies, released).and_then(|Pending { stream, mut records }| {
             let mut head = Vec::new();
             // The length of the head does not depend on the pages by more than the page that is counted for it.
             let pages = pages_of(HEAD_BYTES_MAX + stream.len() + pending.stream.len()) as u32;
@@ -285,6 +283,12 @@ impl State {
     }
 }
 
+/// The most bytes of the ring that a batch of these records and copies takes, and the page behind it.
+fn batch_bytes(pending: &Pending, copies_len: usize) -> u64 {
+    let released_len = FRAME_EXTRA_MAX + (RELEASED_MAX + released_max(pending)) * RELEASED_BYTES;
+    ((pages_of(HEAD_BYTES_MAX + released_len + copies_len + pending.stream.len()) + 1) * PAGE) as u64
+}
+
 /// How many released positions the batch of these records names at most.
 fn released_max(pending: &Pending) -> usize {
     RELEASED_MAX + RELEASED_PER_RECORD * pending.records.len()
@@ -337,7 +341,6 @@ impl Journal for RingJournal {
         let len = frames::push(&mut state.pending.stream, &head, bytes)?;
         state.next_position += 1;
         state.pending.records.push((position, start));
-        state.pending.room += needed;
         state.index.append(position, block, len as u32);
         state.counts.appends += 1;
         Ok(Position(position))

@@ -17,7 +17,7 @@ fn open(files: &SimFiles) -> Result<LocalStore> {
 fn crashes(before: impl Fn(&LocalStore), work: impl Fn(&LocalStore) -> Result<()>, check: impl Fn(&SimFiles, bool, &str)) {
     for calls in 0.. {
         let mut is_done = false;
-        for seed in 0..16 {
+        for seed in 0..8 {
             let files = SimFiles::new(seed * 1000 + calls);
             let store = open(&files).unwrap();
             before(&store);

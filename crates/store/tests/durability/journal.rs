@@ -190,6 +190,30 @@ fn damage_before_a_torn_batch_is_not_taken_for_its_tear() {
     assert!(torn > 10, "{torn}");
 }
 
+/// Many releases do not fit into one batch. If the last of them were known first, by the tail, entries would come back that it relies on.
+#[test]
+fn a_release_is_not_known_before_an_earlier_one() {
+    let files = SimFiles::new(7);
+    let journal = open(&files).unwrap();
+    let block = journal_conformance::block(1);
+    let first = journal.append(block, &[1], None).unwrap();
+    journal.sync(first).unwrap();
+    let many: Vec<Position> = (0..400).map(|_| journal.append(block, &[2], None).unwrap()).collect();
+    let kept = journal.append(block, &[3], None).unwrap();
+    journal.sync(kept).unwrap();
+    journal.release(&many);
+    journal.release(&[first]);
+    let last = journal.append(block, &[4], None).unwrap();
+    journal.sync(last).unwrap();
+    let counts = journal.counts();
+    drop(journal);
+    files.restart();
+    let back: Vec<Position> = found(&files).unwrap().iter().map(|record| record.0).collect();
+    assert_eq!(counts.syncs, 3);
+    assert!(back.len() > 100 && back.contains(&first) && back.ends_with(&[kept, last]), "{back:?}");
+    assert!(!back.contains(&many[0]) && back.contains(&many[399]), "{back:?}");
+}
+
 #[test]
 fn a_failed_sync_fails_journal_and_disk_for_good() {
     let files = SimFiles::new(3);
