@@ -31,10 +31,11 @@ test: ## every test of the workspace, several test programs at a time
 	@tools/need.sh cc cargo $(if $(filter 0,$(shell id -u)),net)
 	@tools/test.sh
 
-simulate: ## simulate whole clusters under faults, with WEFT_SIM_SEEDS seeds (200); explore the update protocol, WEFT_UPDATE_STATES (2000000) each
+simulate: ## simulate whole clusters under faults, with WEFT_SIM_SEEDS seeds (200); explore the update protocol, WEFT_UPDATE_STATES (2000000) each; crash updates, WEFT_UPDATE_CRASHES (5000) for each code
 	@tools/need.sh cc cargo
 	WEFT_SIM_SEEDS=$${WEFT_SIM_SEEDS:-200} $(CARGO) test --package weft-tests --test simulation -- --nocapture
 	WEFT_UPDATE_STATES=$${WEFT_UPDATE_STATES:-2000000} $(CARGO) test --package weft-update no_larger -- --nocapture
+	WEFT_UPDATE_CRASHES=$${WEFT_UPDATE_CRASHES:-5000} $(CARGO) test --package weft-updater survive -- --nocapture
 
 fuzz: ## coverage-guided fuzzing of all parsers of untrusted bytes, WEFT_FUZZ_SECONDS (60) per target
 	@tools/need.sh cc cxx cargo

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${WEFT_FUZZ_SECONDS:-60}
-read -ra targets <<<"${WEFT_FUZZ_TARGETS:-frames hello sidecar saved_plan code_spec task}"
+read -ra targets <<<"${WEFT_FUZZ_TARGETS:-frames hello sidecar saved_plan code_spec task update_record}"
 host=$(rustc -vV | sed -n 's/^host: //p')
 sancov='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters'
 sancov+=' -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares'

@@ -24,6 +24,7 @@ update:      types
 control:     types codes plan schemes
 proto:       types plan
 store:       types
+updater:     types gf codes update store
 engine:      types gf plan
 meta:        types
 agent:       types gf plan engine store proto
@@ -33,7 +34,7 @@ cli:         types codes plan schemes proto meta agent coordinator client
 lab:         types codes plan schemes control proto coordinator client cli
 '
 # These crates describe, compute and decide; they never wait, and know neither a database nor the wire.
-NEVER_ASYNC='types gf codes plan schemes update control'
+NEVER_ASYNC='types gf codes plan schemes update updater control'
 ASYNC_CRATES='tokio|tokio-.*|async-trait|futures|futures-.*|tonic.*|prost.*|hyper.*|tower|rusqlite'
 
 # Generated code (src/generated/) follows the generator's rules.

@@ -1,7 +1,7 @@
 //! The interface between an agent and one of its disks.
 
 use std::sync::Arc;
-use weft_types::{BlockId, BlockMeta, PAGE_LEN, Reaction, Result, Span};
+use weft_types::{BlockId, BlockMeta, Error, PAGE_LEN, Reaction, Result, Seq, Span};
 
 /// One disk of blocks.
 ///
@@ -14,6 +14,16 @@ pub trait BlockStore: Send + Sync {
 
     /// Opens a block for reading. The reader keeps working if the block is removed.
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>>;
+
+    /// Overwrites pages of a block in place, and makes payload and sidecar durable before it returns. See [`Patch`]. Fails with
+    /// [`Reaction::Retry`] while another caller patches, writes or removes the block, and with [`Reaction::InvalidInput`] if the
+    /// patch does not fit the block, or the store does not update blocks in place.
+    ///
+    /// After any other error, and after a crash, the pages of the patch may fail their checksums. The same patch mends them. Readers that
+    /// were opened before must then be opened again.
+    fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
+        Err(Error::invalid("this store does not update blocks in place").block(patch.id))
+    }
 
     /// Removes a block. Returns whether it existed. After this has returned, a crash cannot bring the block back.
     fn remove(&self, id: BlockId) -> Result<bool>;
@@ -89,7 +99,37 @@ pub trait BlockWriter: Send {
     fn finish(self: Box<Self>, expected_checksums: Option<&[u32]>) -> Result<Receipt>;
 }
 
+/// What some pages of a block contain from now on, and which updates the block then contains.
+///
+/// The caller has journalled all of it durably. A crash in the middle leaves each page and each part of the sidecar old or new, and
+/// the block's [`Seq`] old. The caller then repeats the patch, and must not read these pages before. A patch copies, so it may be
+/// repeated at any time, until a later one has begun.
+#[derive(Debug, Clone)]
+pub struct Patch<'a> {
+    /// The block.
+    pub id: BlockId,
+    /// Ascending and disjoint. If the block grows, they cover all that is new, and the page in which it ended.
+    pub images: &'a [Image<'a>],
+    /// The updates that the block contains afterwards. No count, nor the term, is lower than before. A patch with new images raises one,
+    /// unless it is repeated: after a crash, only the counts tell whether it must be.
+    pub seq: Seq,
+    /// The bytes of the object in the stripe afterwards, from which the block's length follows. Not lower than before.
+    pub data_len: u64,
+}
+
+/// What a range of a block contains after a patch.
+#[derive(Debug, Clone, Copy)]
+pub struct Image<'a> {
+    /// Where it begins: a multiple of [`PAGE_LEN`].
+    pub offset: u64,
+    /// Whole pages; the last page of the block may be shorter.
+    pub bytes: &'a [u8],
+}
+
 /// A block that can be read.
+///
+/// While the block is patched, [`meta`](Self::meta), [`units`](Self::units) and [`pages`](Self::pages) stay as they were when it was
+/// opened. What is read is the content before or after a patch, never a mixture.
 pub trait BlockReader: Send + Sync {
     /// The block's description, from its sidecar.
     fn meta(&self) -> &BlockMeta;
@@ -100,6 +140,12 @@ pub trait BlockReader: Send + Sync {
     /// The CRC32C of each page of 4 KiB; the last page may be shorter. The checksums of a MiB's pages combine to the
     /// MiB's checksum.
     fn pages(&self) -> &[u32];
+
+    /// Whether a patch of the block was interrupted, so that the sidecar contains a part of it. Until the patch is repeated, some pages
+    /// cannot be read, and [`units`](Self::units) and [`pages`](Self::pages) may have checksums of before and after it.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 
     /// How many bytes of the block there are. If these are fewer than its description says, reads of the others fail.
     fn stored_len(&self) -> Result<u64> {

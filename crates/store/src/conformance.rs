@@ -1,5 +1,9 @@
 //! The conformance suite of [`BlockStore`], for tests: it panics if a store breaks the trait's contract.
 
+mod patches;
+
+pub use patches::check_patches;
+
 use crate::block_store::{BlockStore, BlockWriter, Quarantined, verify};
 use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Seq, Span, StripeId, StripeLayout, crc32c};
 

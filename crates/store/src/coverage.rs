@@ -94,15 +94,14 @@ pub(crate) fn page_span(number: u64, len: u64) -> Span {
 
 /// The checksums of units, from those of their pages, for a block of `len` bytes.
 pub(crate) fn units_of(pages: &[u32], len: u64) -> Vec<u32> {
-    let mut number = 0;
-    let unit = |pages: &[u32]| {
-        pages.iter().fold(0, |unit, page| {
-            let page_len = page_span(number, len).len();
-            number += 1;
-            crc32c_joined(unit, *page, page_len)
-        })
-    };
-    pages.chunks(PAGES_PER_UNIT).map(unit).collect()
+    (0..pages.len().div_ceil(PAGES_PER_UNIT)).map(|unit| unit_of(pages, unit, len)).collect()
+}
+
+/// The checksum of one unit, from those of the block's pages.
+pub(crate) fn unit_of(pages: &[u32], unit: usize, len: u64) -> u32 {
+    let first = unit * PAGES_PER_UNIT;
+    let pages = pages.iter().enumerate().skip(first).take(PAGES_PER_UNIT);
+    pages.fold(0, |sum, (number, page)| crc32c_joined(sum, *page, page_span(number as u64, len).len()))
 }
 
 fn pages_before(len: u64) -> u64 {

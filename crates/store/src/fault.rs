@@ -1,6 +1,8 @@
 //! A store that injects faults into chosen calls.
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, QuarantinePlace, Quarantined, Receipt};
+use crate::block_store::{
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, crc32c};
 
@@ -17,6 +19,8 @@ pub enum CallKind {
     Open,
     /// [`BlockReader::read_at`].
     Read,
+    /// [`BlockStore::patch`].
+    Patch,
     /// [`BlockStore::remove`].
     Remove,
 }
@@ -82,6 +86,11 @@ impl BlockStore for FaultStore {
         self.faults.on_plain(CallKind::Open, id)?;
         let inner = self.inner.open(id)?;
         Ok(Arc::new(FaultReader { inner, faults: self.faults.clone() }))
+    }
+
+    fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
+        self.faults.on_plain(CallKind::Patch, patch.id)?;
+        self.inner.patch(patch)
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {
@@ -176,6 +185,10 @@ impl BlockReader for FaultReader {
 
     fn pages(&self) -> &[u32] {
         self.inner.pages()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.inner.is_interrupted()
     }
 
     fn stored_len(&self) -> Result<u64> {

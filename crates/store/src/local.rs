@@ -13,12 +13,14 @@
 //! confirmed survives a loss of power. A failed `fsync` may have lost anything written since the last one; so it is not
 //! repeated, and the disk is failed.
 
+pub(crate) mod device;
 mod disk;
-mod fsyncs;
 mod label;
+mod patch;
 mod quarantine;
 mod reader;
 mod recover;
+mod shared;
 mod steps;
 mod write_back;
 mod writer;
@@ -27,7 +29,11 @@ pub use label::NewDisk;
 pub use recover::Recovered;
 pub use steps::{NoSteps, Step, Steps};
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, QuarantinePlace, Quarantined};
+use crate::block_store::{
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
+};
+use crate::files::{Files, RealFiles};
+use crate::journal::{InUse, NewJournal, RingJournal};
 use crate::sidecar::check_meta;
 use disk::Disk;
 use reader::LocalReader;
@@ -56,7 +62,7 @@ impl LocalStore {
     /// Opens an existing disk. If there is none, fails with [`Reaction::Fatal`](weft_types::Reaction) and writes
     /// nothing: the directory may be the mount point of a disk that is not mounted.
     pub fn open_existing(dir: &Path, cluster: ClusterId) -> Result<Self> {
-        Self::open_as(dir, cluster, None, Arc::new(NoSteps))
+        Self::open_as(Arc::new(RealFiles), dir, cluster, None, Arc::new(NoSteps))
     }
 
     /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing), with a hook before each
@@ -67,13 +73,41 @@ impl LocalStore {
         new: impl Into<Option<NewDisk>>,
         steps: Arc<dyn Steps>,
     ) -> Result<Self> {
-        Self::open_as(dir, cluster, new.into(), steps)
+        Self::open_as(Arc::new(RealFiles), dir, cluster, new.into(), steps)
     }
 
-    fn open_as(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, steps: Arc<dyn Steps>) -> Result<Self> {
-        let disk = Disk::open(dir, cluster, new, steps)?;
+    /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing), on any file system.
+    pub fn open_on(files: Arc<dyn Files>, dir: &Path, cluster: ClusterId, new: impl Into<Option<NewDisk>>) -> Result<Self> {
+        Self::open_as(files, dir, cluster, new.into(), Arc::new(NoSteps))
+    }
+
+    fn open_as(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        cluster: ClusterId,
+        new: Option<NewDisk>,
+        steps: Arc<dyn Steps>,
+    ) -> Result<Self> {
+        let disk = Disk::open(files, dir, cluster, new, steps)?;
         let recovered = recover::recover(&disk)?;
         Ok(Self { disk: Arc::new(disk), recovered })
+    }
+
+    /// Opens the disk's journal, or creates it. It can be open once at a time, and keeps the disk locked. From then on, older programs do not open the disk.
+    ///
+    /// Fails with [`Reaction::Corrupt`](weft_types::Reaction) if it is damaged. Then it is not known which updates it contained, so all
+    /// blocks that take part in updates are lost. When this is recorded durably, [`set_journal_aside`](Self::set_journal_aside) makes
+    /// room for a new one.
+    pub fn open_journal(&self, new: NewJournal) -> Result<RingJournal> {
+        self.disk.raise_version()?;
+        RingJournal::open(Arc::clone(&self.disk) as _, &self.disk.device, &self.disk.journal_path(), new, self.disk.label.disk_id)
+    }
+
+    /// Renames the journal, if there is one, to `journal.damaged`, so that the next [`open_journal`](Self::open_journal) creates one. An
+    /// older file of that name is replaced. The caller has durably recorded which blocks are lost.
+    pub fn set_journal_aside(&self) -> Result<()> {
+        let _in_use = InUse::claim(&self.disk.device)?;
+        self.disk.set_journal_aside()
     }
 
     /// The disk's own id, drawn when the disk was created.
@@ -116,6 +150,10 @@ impl BlockStore for LocalStore {
         Ok(Arc::new(LocalReader::open(&self.disk, id).map_err(|error| error.block(id))?))
     }
 
+    fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
+        patch::patch(&self.disk, patch).map_err(|error| error.block(patch.id))
+    }
+
     fn remove(&self, id: BlockId) -> Result<bool> {
         self.disk.remove(id).map_err(|error| error.block(id))
     }
@@ -145,14 +183,15 @@ impl BlockStore for LocalStore {
     }
 
     fn failed(&self) -> Option<String> {
-        self.disk.failed()
+        self.disk.device.failed()
     }
 
     fn fsyncs(&self) -> u64 {
-        self.disk.fsyncs.count()
+        self.disk.device.fsyncs()
     }
 
     fn errors(&self) -> DeviceErrors {
-        DeviceErrors { reads: self.disk.read_errors.load(Relaxed), writes: self.disk.write_errors.load(Relaxed) }
+        let device = &self.disk.device;
+        DeviceErrors { reads: device.read_errors.load(Relaxed), writes: device.write_errors.load(Relaxed) }
     }
 }

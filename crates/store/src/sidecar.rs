@@ -1,7 +1,13 @@
 //! The sidecar: the file beside a payload that describes it completely. `docs/formats.md` describes the format.
 //!
+//! Versions 1 and 2 are written once, with the block. Version 3 is changed in place, with the block ([`in_place`]).
+//!
 //! The encoded structures are private to this file. So the types that the rest of weft uses can change, and existing
 //! sidecars stay readable. A new version is a new structure and a new arm in [`Sidecar::decode`].
+
+mod in_place;
+
+pub(crate) use in_place::{Loaded, Writes};
 
 use crate::coverage::units_of;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -10,12 +16,15 @@ use weft_types::{
 };
 
 /// The newest version.
-pub const SIDECAR_VERSION: u32 = 2;
+pub const SIDECAR_VERSION: u32 = 3;
 /// The version for a block without updates, so that older programs can read it.
 const FIRST_VERSION: u32 = 1;
+/// The version for a block that contains updates since it was written.
+const SEQ_VERSION: u32 = 2;
 
-/// The largest possible sidecar: the checksums of a block of 1 TiB, and its description. Larger files are not read.
-pub const SIDECAR_BYTES_MAX: u64 = (1 << 30) + (1 << 23);
+/// The largest possible sidecar: of version 3, the checksums of a block of 1 TiB, and its description. Larger files are not
+/// read.
+pub const SIDECAR_BYTES_MAX: u64 = (1 << 30) + (1 << 26);
 
 const MAGIC: [u8; 8] = *b"weftmeta";
 /// Magic, version, length of the description, number of pages, number of units.
@@ -57,12 +66,12 @@ impl Sidecar {
         &self.units
     }
 
-    /// The bytes of the file.
+    /// The bytes of the file of a block that was not updated in place.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let first = DescriptionV1::from(&self.meta);
         let (version, description) = match self.meta.seq.is_first() {
             true => (FIRST_VERSION, postcard::to_stdvec(&first)),
-            false => (SIDECAR_VERSION, postcard::to_stdvec(&DescriptionV2 { first, seq: self.meta.seq.clone() })),
+            false => (SEQ_VERSION, postcard::to_stdvec(&DescriptionV2 { first, seq: self.meta.seq.clone() })),
         };
         let description = description
             .map_err(|error| Error::fatal(format!("cannot encode the block's description: {error}")).block(self.meta.id))?;
@@ -78,15 +87,24 @@ impl Sidecar {
         Ok(bytes)
     }
 
-    /// Decodes a file of this version or an older one. Accepts any bytes and never panics.
+    /// Decodes a file of this version or an older one. Accepts any bytes and never panics. A sidecar whose update was interrupted is
+    /// [`Reaction::Corrupt`](weft_types::Reaction), too.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let wrong = |what: &str| Error::corrupt(format!("the sidecar {what}"));
+        let loaded = Loaded::decode(bytes)?;
+        match loaded.is_interrupted() {
+            true => Err(wrong("is incomplete: an update was interrupted")),
+            false => Ok(loaded.sidecar),
+        }
+    }
+
+    /// Decodes a file of version 1 or 2.
+    fn decode_whole(bytes: &[u8]) -> Result<Self> {
         let (body, sum) = bytes.split_last_chunk::<CRC_LEN>().ok_or_else(|| wrong("is too short"))?;
         let (magic, rest) = body.split_first_chunk::<8>().ok_or_else(|| wrong("is too short"))?;
         if *magic != MAGIC {
             return Err(wrong("is invalid: it does not begin with 'weftmeta'"));
         }
-        // Every version ends with this checksum. So a newer version can be distinguished from a flipped bit.
+        // These versions end with this checksum. So a newer version can be distinguished from a flipped bit.
         if crc32c(body) != u32::from_le_bytes(*sum) {
             return Err(wrong("is damaged: its checksum is wrong"));
         }
@@ -95,11 +113,19 @@ impl Sidecar {
             0 => Err(wrong("has version 0, which does not exist")),
             1 => decode_as::<DescriptionV1>(rest).ok_or_else(|| wrong("does not describe a block"))?,
             2 => decode_as::<DescriptionV2>(rest).ok_or_else(|| wrong("does not describe a block"))?,
-            _ => Err(Error::fatal(format!(
-                "the sidecar has version {version}, but this program reads versions up to {SIDECAR_VERSION}: use a newer weft"
-            ))),
+            _ => Err(newer(version)),
         }
     }
+}
+
+fn wrong(what: &str) -> Error {
+    Error::corrupt(format!("the sidecar {what}"))
+}
+
+fn newer(version: u32) -> Error {
+    Error::fatal(format!(
+        "the sidecar has version {version}, but this program reads versions up to {SIDECAR_VERSION}: use a newer weft"
+    ))
 }
 
 /// Refuses an invalid description, so that later arithmetic on it cannot overflow or divide by zero.

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use weft_store::{
-    BlockStore, CallKind, DeviceErrors, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION,
-    conformance, verify,
+    BlockStore, CallKind, DeviceErrors, Fault, FaultStore, Image, LocalStore, NewDisk, Patch, QuarantinePlace, Quarantined,
+    SIDECAR_VERSION, SimFiles, conformance, verify,
 };
-use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span, crc32c};
+use weft_types::{BlockMeta, ClusterId, Error, Reaction, Seq, Span, crc32c};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 const NEW: NewDisk = NewDisk { disk_id: 0xd15c, created_ms: 1_700_000_000_000 };
@@ -38,6 +38,27 @@ fn the_local_store_conforms() {
         number += 1;
         open(&dir.path().join(number.to_string()))
     });
+}
+
+#[test]
+fn the_local_store_updates_blocks_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut number = 0;
+    conformance::check_patches(CLUSTER, || {
+        number += 1;
+        FaultStore::new(Arc::new(open(&dir.path().join(number.to_string()))), |_| None)
+    });
+}
+
+#[test]
+fn the_local_store_conforms_on_simulated_files() {
+    let mut seed = 0;
+    let mut simulated = || {
+        seed += 1;
+        LocalStore::open_on(Arc::new(SimFiles::new(seed)), Path::new("/disk"), CLUSTER, NEW).unwrap()
+    };
+    conformance::check(CLUSTER, &mut simulated);
+    conformance::check_patches(CLUSTER, simulated);
 }
 
 #[test]
@@ -97,6 +118,17 @@ fn fsyncs_are_counted() {
     let id = put(&store, 64, 10_000).0.id;
     assert_eq!(counts(&mut || assert!(store.remove(id).unwrap())), 1);
     assert_eq!(counts(&mut || assert!(store.open(id).is_err())), 0);
+
+    let id = put(&store, 64, 10_000).0.id;
+    let patch = |images: &[Image<'_>], count: u64| {
+        let seq = Seq::new(1, vec![count, 0]);
+        store.patch(&Patch { id, images, seq, data_len: 10_000 }).unwrap();
+    };
+    let image = |offset| Image { offset, bytes: &[7; 4096] };
+    assert_eq!(counts(&mut || patch(&[image(0)], 1)), 5, "the disk's version twice, a payload, a new sidecar, its directory");
+    assert_eq!(counts(&mut || patch(&[image(0), image(4096)], 2)), 2, "a payload and a sidecar");
+    assert_eq!(counts(&mut || patch(&[], 3)), 1, "a sidecar");
+    assert_eq!(counts(&mut || patch(&[], 3)), 0, "it is repeated");
 }
 
 #[test]
@@ -147,7 +179,7 @@ fn a_directory_that_is_not_a_disk_is_refused() {
     assert!(error.message.contains(&CLUSTER.to_string()) && error.message.contains(&ClusterId(0xc2).to_string()), "{error}");
 
     let label = fs::read_to_string(disk.join("disk")).unwrap();
-    fs::write(disk.join("disk"), label.replace("weft-disk 2", "weft-disk 3")).unwrap();
+    fs::write(disk.join("disk"), label.replace("weft-disk 2", "weft-disk 4")).unwrap();
     assert_eq!(refused(&disk, CLUSTER).reaction, Reaction::InvalidInput, "a newer format");
     for byte in 0..label.len() {
         let mut flipped = label.clone().into_bytes();
@@ -324,7 +356,7 @@ fn a_sidecar_of_a_newer_version_does_not_count_as_broken() {
     fs::write(&sidecar, newer).unwrap();
     let error = refused(dir.path(), CLUSTER);
     assert_eq!(error.reaction, Reaction::Fatal);
-    assert!(error.message.contains("version 3, but this program reads versions up to 2"), "{error}");
+    assert!(error.message.contains("version 4, but this program reads versions up to 3"), "{error}");
     assert_eq!(fs::read(payload).unwrap(), bytes);
 }
 
@@ -359,6 +391,11 @@ fn faults_are_injected_as_configured() {
         reader.read_at(0, &mut read).unwrap();
         assert_eq!(read, expected);
     }
+    let (images, seq) = ([Image { offset: 0, bytes: &bytes[..4096] }], Seq::new(1, vec![1, 0]));
+    let patch = Patch { id: meta.id, images: &images, seq, data_len: 8192 };
+    assert!(faulty(CallKind::Patch, 0, Fault::Fail(Reaction::Retry)).patch(&patch).is_err());
+    assert_eq!(disk.open(meta.id).unwrap().meta(), &meta);
+    assert!(faulty(CallKind::Patch, 1, Fault::Fail(Reaction::Retry)).patch(&patch).is_ok());
     assert!(faulty(CallKind::Remove, 0, Fault::Fail(Reaction::Retry)).remove(meta.id).is_err());
     assert!(disk.open(meta.id).is_ok());
 }

@@ -142,6 +142,11 @@ pub enum Event {
         /// Whether the node's lease at the coordinator lasts.
         has_lease: bool,
     },
+    /// Nobody waits for a read any more.
+    Abandon {
+        /// Its number.
+        read: u64,
+    },
 }
 
 /// An action.
@@ -330,6 +335,7 @@ impl Block {
                 }
             }
             Event::Read { read, span, has_lease } => self.read(read, span, has_lease),
+            Event::Abandon { read } => drop(self.reads.remove(&read)),
         }
     }
 
@@ -362,7 +368,7 @@ impl Block {
             let stream = self.participant.config.me.index;
             leader.opened(&self.participant, sealed.vector.get(&stream).copied().unwrap_or(0));
         } else if self.participant.is_fenced() {
-            leader.wait_for_seal();
+            leader.fenced();
         }
     }
 

@@ -125,7 +125,7 @@ impl Participant {
     }
 
     /// The highest term whose outcomes are known here.
-    pub fn term(&self) -> u64 {
+    pub fn known_term(&self) -> u64 {
         self.opened
     }
 

@@ -24,13 +24,14 @@ use weft_types::{FRAME_PAYLOAD_BYTES_MAX, Span};
 pub type Entry = fn(&[u8]) -> bool;
 
 /// All entries, by the names of their fuzz targets.
-pub const ENTRIES: [(&str, Entry); 6] = [
+pub const ENTRIES: [(&str, Entry); 7] = [
     ("frames", frames),
     ("hello", hello),
     ("sidecar", sidecar),
     ("saved_plan", saved_plan),
     ("code_spec", code_spec),
     ("task", task),
+    ("update_record", update_record),
 ];
 
 /// Codes of more blocks take the fuzzer too long to verify.
@@ -40,6 +41,11 @@ pub(crate) const LINK: u32 = 65_537;
 pub(crate) const WIDTH: u32 = 2;
 pub(crate) const SLICES: [Span; 3] = [Span { start: 0, end: 100 }, Span { start: 200, end: 300 }, Span { start: 400, end: 441 }];
 const STALL: Duration = Duration::from_secs(10);
+
+/// A record of the journal of updates.
+pub fn update_record(input: &[u8]) -> bool {
+    weft_updater::fuzz_record(input)
+}
 
 /// A stream of the data plane: frames in bounded memory, and a link that gives the expected slices or an error.
 pub fn frames(input: &[u8]) -> bool {

@@ -7,11 +7,12 @@
 //!   quarantine/s199-b003-c0-g1.1/payload     written last and deleted first
 //! ```
 
-use super::disk::{Disk, QUARANTINE, cannot_open, exists, remove_if_there};
+use super::device::cannot_open;
+use super::disk::{Disk, QUARANTINE, remove_if_there, write_synced};
 use super::steps::Step;
 use crate::block_store::{QuarantinePlace, Quarantined};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use crate::files::Files;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use weft_types::{BlockId, Error, Result};
@@ -31,26 +32,28 @@ impl Disk {
 
     pub(super) fn quarantine_claimed(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
         let (payload, sidecar) = (self.payload_path(id), self.sidecar_path(id));
-        if !exists(&payload)? {
+        let files = &*self.device.files;
+        if !self.exists(&payload)? {
             return Err(Error::not_found("the block is not on this disk"));
         }
         let place = self.step(Step::WriteReason, || {
             let place = self.new_quarantine_place(id)?;
             if let Some(since_ms) = since_ms {
-                self.write_synced(&place.join(SINCE), &format!("{since_ms}\n"))?;
+                write_synced(&self.device, &place.join(SINCE), &format!("{since_ms}\n"))?;
             }
-            self.write_synced(&place.join(REASON), &format!("{id}: {reason}\n"))?;
+            write_synced(&self.device, &place.join(REASON), &format!("{id}: {reason}\n"))?;
             Ok(place)
         })?;
-        self.step(Step::LinkSidecar, || match fs::hard_link(&sidecar, place.join(SIDECAR)) {
+        self.step(Step::LinkSidecar, || match files.hard_link(&sidecar, &place.join(SIDECAR)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => self.fsyncs.dir(&place).and_then(|()| self.fsyncs.dir(&self.dir.join(QUARANTINE))),
+            _ => self.device.sync_dir(&place).and_then(|()| self.device.sync_dir(&self.dir.join(QUARANTINE))),
         })?;
+        self.shared.forget(id);
         let moved = place.join(PAYLOAD);
-        self.step(Step::QuarantinePayload, || fs::rename(&payload, &moved).and_then(|()| self.fsyncs.dir(&place)))?;
-        self.recount(|quarantined, bytes| (quarantined.blocks + 1, quarantined.bytes + bytes), len_of(&moved));
-        self.step(Step::RemoveSidecar, || remove_if_there(&sidecar))?;
-        self.step(Step::SyncDirectory, || self.fsyncs.dir(&self.shard_dir(id)))?;
+        self.step(Step::QuarantinePayload, || files.rename(&payload, &moved).and_then(|()| self.device.sync_dir(&place)))?;
+        self.recount(|quarantined, bytes| (quarantined.blocks + 1, quarantined.bytes + bytes), len_of(files, &moved));
+        self.step(Step::RemoveSidecar, || remove_if_there(files, &sidecar))?;
+        self.step(Step::SyncDirectory, || self.device.sync_dir(&self.shard_dir(id)))?;
         tracing::warn!(block = %id, place = %place.display(), reason, "moved a block to quarantine");
         Ok(())
     }
@@ -60,39 +63,39 @@ impl Disk {
     }
 
     pub(super) fn quarantine_places(&self) -> Result<Vec<QuarantinePlace>> {
-        let dir = self.dir.join(QUARANTINE);
+        let (files, dir) = (&*self.device.files, self.dir.join(QUARANTINE));
         // Without a readable time it is left to an operator.
-        let since = |place: &str| fs::read_to_string(dir.join(place).join(SINCE)).ok()?.trim_end().parse::<u64>().ok();
+        let since = |place: &str| files.read_text(&dir.join(place).join(SINCE)).ok()?.trim_end().parse::<u64>().ok();
         let place = |name: String| QuarantinePlace {
             since_ms: since(&name),
-            bytes: len_of(&dir.join(&name).join(PAYLOAD)).unwrap_or(0),
+            bytes: len_of(files, &dir.join(&name).join(PAYLOAD)).unwrap_or(0),
             name,
         };
-        let mut all: Vec<QuarantinePlace> = places(&dir)?.into_iter().map(place).collect();
+        let mut all: Vec<QuarantinePlace> = places(files, &dir)?.into_iter().map(place).collect();
         all.sort_by_key(|place| place.since_ms.unwrap_or(u64::MAX));
         Ok(all)
     }
 
     pub(super) fn delete_quarantined(&self, place: &str) -> Result<()> {
-        let dir = self.dir.join(QUARANTINE);
-        if !is_place(place) || !exists(&dir.join(place))? {
+        let (files, dir) = (&*self.device.files, self.dir.join(QUARANTINE));
+        if !is_place(place) || !self.exists(&dir.join(place))? {
             return Ok(());
         }
         let place = dir.join(place);
         let payload = place.join(PAYLOAD);
-        let bytes = len_of(&payload);
-        self.step(Step::DeleteQuarantined, || remove_if_there(&payload).and_then(|()| self.fsyncs.dir(&place)))?;
+        let bytes = len_of(files, &payload);
+        self.step(Step::DeleteQuarantined, || remove_if_there(files, &payload).and_then(|()| self.device.sync_dir(&place)))?;
         if bytes.is_some() {
             let without = |of: Quarantined, bytes| (of.blocks.saturating_sub(1), of.bytes.saturating_sub(bytes));
             self.recount(without, bytes);
         }
         // The file that marks the entry as deletable is deleted last.
         self.step(Step::DeleteQuarantined, || {
-            [SIDECAR, REASON, SINCE].iter().try_for_each(|name| remove_if_there(&place.join(name)))?;
-            match fs::remove_dir(&place) {
+            [SIDECAR, REASON, SINCE].iter().try_for_each(|name| remove_if_there(files, &place.join(name)))?;
+            match files.remove_dir(&place) {
                 // An operator may have put other files beside it.
                 Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
-                _ => self.fsyncs.dir(&dir),
+                _ => self.device.sync_dir(&dir),
             }
         })
     }
@@ -103,18 +106,12 @@ impl Disk {
         *quarantined = Quarantined { blocks, bytes };
     }
 
-    fn write_synced(&self, path: &Path, text: &str) -> io::Result<()> {
-        let mut file = File::create(path)?;
-        file.write_all(text.as_bytes())?;
-        self.fsyncs.file(&file)
-    }
-
     fn new_quarantine_place(&self, id: BlockId) -> io::Result<PathBuf> {
         let quarantine = self.dir.join(QUARANTINE);
         let mut times = 1u32;
         loop {
             let place = quarantine.join(format!("{id}.{times}"));
-            match fs::create_dir(&place) {
+            match self.device.files.create_dir(&place) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && times < u32::MAX => times += 1,
                 made => return made.map(|()| place),
             }
@@ -123,16 +120,16 @@ impl Disk {
 }
 
 /// Counts the blocks in a quarantine.
-pub(super) fn count(dir: &Path) -> Result<Quarantined> {
+pub(super) fn count(files: &dyn Files, dir: &Path) -> Result<Quarantined> {
     let mut all = Quarantined::default();
-    for bytes in places(dir)?.iter().filter_map(|place| len_of(&dir.join(place).join(PAYLOAD))) {
+    for bytes in places(files, dir)?.iter().filter_map(|place| len_of(files, &dir.join(place).join(PAYLOAD))) {
         all = Quarantined { blocks: all.blocks + 1, bytes: all.bytes + bytes };
     }
     Ok(all)
 }
 
-fn len_of(payload: &Path) -> Option<u64> {
-    fs::metadata(payload).ok().map(|metadata| metadata.len())
+fn len_of(files: &dyn Files, payload: &Path) -> Option<u64> {
+    files.len(payload).ok()
 }
 
 fn is_place(name: &str) -> bool {
@@ -140,12 +137,11 @@ fn is_place(name: &str) -> bool {
 }
 
 /// The directories of quarantined blocks, sorted. Ignores everything else in `dir`.
-fn places(dir: &Path) -> Result<Vec<String>> {
+fn places(files: &dyn Files, dir: &Path) -> Result<Vec<String>> {
     let failed = |error| cannot_open(dir, "cannot list it", &error);
     let mut places = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name().into_string().ok();
-        places.extend(name.filter(|name| is_place(name)));
+    for name in files.names(dir).map_err(failed)? {
+        places.extend(name.into_string().ok().filter(|name| is_place(name)));
     }
     places.sort_unstable();
     Ok(places)

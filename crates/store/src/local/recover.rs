@@ -1,9 +1,9 @@
 //! Recovers a disk when it is opened, and lists its blocks.
 
-use super::disk::{Disk, SIDECAR_SUFFIX, cannot_open, remove_if_there, shard_name};
+use super::device::cannot_open;
+use super::disk::{Disk, SIDECAR_SUFFIX, remove_if_there, shard_name};
 use super::reader::read_sidecar;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use weft_types::{BlockId, Error, Reaction, Result};
 
@@ -23,8 +23,8 @@ pub struct Recovered {
 pub(super) fn recover(disk: &Disk) -> Result<Recovered> {
     let mut found = Recovered::default();
     let temporary_dir = disk.temporary_dir();
-    for name in names(&temporary_dir)? {
-        remove(&temporary_dir.join(name))?;
+    for name in names(disk, &temporary_dir)? {
+        remove(disk, &temporary_dir.join(name))?;
         found.temporaries_removed += 1;
     }
     for shard in shards(disk)? {
@@ -40,7 +40,7 @@ pub(super) fn recover(disk: &Disk) -> Result<Recovered> {
         }
         // A block exists only if its payload has its name.
         for id in blocks.sidecars.difference(&blocks.payloads) {
-            remove(&disk.sidecar_path(*id))?;
+            remove(disk, &disk.sidecar_path(*id))?;
             found.sidecars_removed += 1;
         }
     }
@@ -67,7 +67,7 @@ pub(super) fn list_after(disk: &Disk, after: Option<BlockId>, blocks_max: usize)
 
 /// Why the block's sidecar is invalid, if it is; an error if the sidecar cannot be judged.
 fn check_sidecar(disk: &Disk, id: BlockId) -> Result<Option<String>> {
-    match read_sidecar(&disk.sidecar_path(id), id, disk.label.cluster) {
+    match read_sidecar(disk, id) {
         Ok(Some(_)) => Ok(None),
         Ok(None) => Ok(Some("the block has no sidecar".to_owned())),
         Err(error) if error.reaction == Reaction::Corrupt => Ok(Some(error.message)),
@@ -83,7 +83,7 @@ struct ShardBlocks {
 fn shard_blocks(disk: &Disk, number: u64) -> Result<ShardBlocks> {
     let dir = disk.blocks_dir().join(shard_name(number));
     let mut found = ShardBlocks { payloads: BTreeSet::new(), sidecars: BTreeSet::new() };
-    for name in names(&dir)? {
+    for name in names(disk, &dir)? {
         let (stem, set) = match name.strip_suffix(SIDECAR_SUFFIX) {
             Some(stem) => (stem, &mut found.sidecars),
             None => (name.as_str(), &mut found.payloads),
@@ -99,19 +99,15 @@ fn shard_blocks(disk: &Disk, number: u64) -> Result<ShardBlocks> {
 /// The existing shards, ascending.
 fn shards(disk: &Disk) -> Result<BTreeSet<u64>> {
     let number = |name: &String| u64::from_str_radix(name, 16).ok().filter(|number| shard_name(*number) == *name);
-    Ok(names(&disk.blocks_dir())?.iter().filter_map(number).collect())
+    Ok(names(disk, &disk.blocks_dir())?.iter().filter_map(number).collect())
 }
 
 /// The names in a directory; names that are not UTF-8 do not belong to weft.
-fn names(dir: &Path) -> Result<Vec<String>> {
-    let failed = |error| cannot_open(dir, "cannot list it", &error);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        names.extend(entry.map_err(failed)?.file_name().into_string());
-    }
-    Ok(names)
+fn names(disk: &Disk, dir: &Path) -> Result<Vec<String>> {
+    let names = disk.device.files.names(dir).map_err(|error| cannot_open(dir, "cannot list it", &error))?;
+    Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
-fn remove(path: &Path) -> Result<(), Error> {
-    remove_if_there(path).map_err(|error| cannot_open(path, "cannot remove it", &error))
+fn remove(disk: &Disk, path: &Path) -> Result<(), Error> {
+    remove_if_there(&*disk.device.files, path).map_err(|error| cannot_open(path, "cannot remove it", &error))
 }

@@ -37,6 +37,29 @@ pub enum Step {
     QuarantinePayload,
     /// Deletes an entry of the quarantine: first the payload, then the rest.
     DeleteQuarantined,
+    /// Gives the disk the version that older programs do not open.
+    RaiseVersion,
+    /// Creates the journal's file.
+    CreateJournal,
+    /// Writes records to the journal.
+    WriteJournal,
+    /// Syncs the journal.
+    SyncJournal,
+    /// Renames a damaged journal.
+    SetJournalAside,
+    /// Overwrites pages of a payload.
+    PatchPayload,
+    /// Overwrites parts of a sidecar.
+    PatchSidecar,
+}
+
+impl Step {
+    /// Whether any error of the step fails the disk. A failed sync may have dropped any write, even if the error is a lack of space.
+    /// The journal's file has all its space, so a lack of it is a fault, too.
+    pub(super) fn is_final(self) -> bool {
+        let syncs = [Self::SyncPayload, Self::SyncSidecar, Self::SyncDirectory, Self::SyncJournal];
+        syncs.contains(&self) || self == Self::WriteJournal
+    }
 }
 
 /// A hook before each step; its error replaces that of the system call.

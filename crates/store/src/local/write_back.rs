@@ -1,7 +1,7 @@
 //! Which parts of a block can be written to the disk while the rest of it arrives.
 
-use rustix::fs::Advice;
-use std::{collections::BTreeMap, fs::File, num::NonZeroU64};
+use crate::files::FileHandle;
+use std::collections::BTreeMap;
 use weft_types::Span;
 
 /// The length of a part: long enough that a call for each costs nothing measurable, and short enough that the commit has little to wait
@@ -24,10 +24,9 @@ pub(super) struct WriteBack {
 
 impl WriteBack {
     /// Takes note of a write to the file, of bytes that were not written before.
-    pub(super) fn wrote(&mut self, file: &File, write: Span) {
+    pub(super) fn wrote(&mut self, file: &dyn FileHandle, write: Span) {
         if let Some(run) = self.add(write) {
-            // A file system that ignores the advice writes at the commit.
-            let _only_advice = rustix::fs::fadvise(file, run.start, NonZeroU64::new(run.len()), Advice::DontNeed);
+            file.begin_write_back(run);
         }
     }
 

@@ -5,12 +5,8 @@ use super::steps::Step;
 use super::write_back::WriteBack;
 use crate::block_store::{BlockWriter, Receipt};
 use crate::coverage::{Coverage, units_of};
+use crate::files::{FileHandle, Files, Open};
 use crate::sidecar::Sidecar;
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weft_types::{BlockMeta, CHECKSUM_UNIT_LEN, Error, Result, Span};
@@ -18,7 +14,7 @@ use weft_types::{BlockMeta, CHECKSUM_UNIT_LEN, Error, Result, Span};
 pub(super) struct LocalWriter {
     disk: Arc<Disk>,
     meta: BlockMeta,
-    payload: File,
+    payload: Box<dyn FileHandle>,
     coverage: Coverage,
     write_back: WriteBack,
     /// True after a failed write: the content of the file is unknown.
@@ -30,24 +26,19 @@ pub(super) struct LocalWriter {
 
 impl LocalWriter {
     pub(super) fn create(disk: &Arc<Disk>, meta: &BlockMeta) -> Result<Self> {
-        disk.check_alive()?;
+        disk.device.check_alive()?;
         let claim = disk.claim(meta.id)?;
-        if disk.payload_path(meta.id).exists() {
+        if disk.exists(&disk.payload_path(meta.id))? {
             return Err(Error::invalid("the block is already on this disk"));
         }
         let temporary = disk.temporary_dir().join(meta.id.to_string());
-        let leftovers = Leftovers { paths: vec![temporary.clone()] };
-        let payload = disk.step(Step::CreateTemporary, || {
-            File::options().read(true).write(true).create(true).truncate(true).open(&temporary)
-        })?;
+        let leftovers = Leftovers { files: Arc::clone(&disk.device.files), paths: vec![temporary.clone()] };
+        let payload = disk.step(Step::CreateTemporary, || disk.device.files.open(&temporary, Open::CreateEmpty))?;
         let len = meta.len();
         if len > 0 {
             // Allocates all space now. A full disk is then noticed before bytes are transferred, and scattered writes
             // do not fragment the file.
-            disk.step(Step::Allocate, || match rustix::fs::fallocate(&payload, FallocateFlags::empty(), 0, len) {
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => payload.set_len(len),
-                other => Ok(other?),
-            })?;
+            disk.step(Step::Allocate, || payload.allocate(len))?;
         }
         let disk = Arc::clone(disk);
         let (coverage, write_back) = (Coverage::new(len), WriteBack::default());
@@ -74,7 +65,7 @@ impl LocalWriter {
         self.broken = written.is_err();
         written?;
         self.coverage.add(offset, bytes);
-        self.write_back.wrote(&self.payload, span);
+        self.write_back.wrote(&*self.payload, span);
         Ok(())
     }
 
@@ -90,27 +81,27 @@ impl LocalWriter {
         let pages = self.coverage.into_pages();
         compare(&units_of(&pages, len), expected_checksums, len)?;
         let sidecar = Sidecar::new(self.meta, pages)?;
-        let disk = &self.disk;
+        let (disk, device) = (&self.disk, &self.disk.device);
         let shard = disk.make_shard(id)?;
 
         let (temporary, name) = (disk.temporary_dir().join(format!("{id}.meta")), disk.sidecar_path(id));
         self.leftovers.paths.extend([temporary.clone(), name.clone()]);
         let encoded = sidecar.encode()?;
         let file = disk.step(Step::WriteSidecar, || {
-            let mut file = File::create(&temporary)?;
-            file.write_all(&encoded).map(|()| file)
+            let file = device.files.open(&temporary, Open::CreateEmpty)?;
+            file.write_all_at(&encoded, 0).map(|()| file)
         })?;
-        disk.step(Step::SyncSidecar, || disk.fsyncs.file(&file))?;
-        disk.step(Step::RenameSidecar, || fs::rename(&temporary, &name))?;
+        disk.step(Step::SyncSidecar, || device.sync_all(&*file))?;
+        disk.step(Step::RenameSidecar, || device.files.rename(&temporary, &name))?;
 
-        disk.step(Step::SyncPayload, || disk.fsyncs.file(&self.payload))?;
+        disk.step(Step::SyncPayload, || device.sync_all(&*self.payload))?;
         disk.step(Step::RenamePayload, || {
-            fs::rename(disk.temporary_dir().join(id.to_string()), disk.payload_path(id))?;
+            device.files.rename(&disk.temporary_dir().join(id.to_string()), &disk.payload_path(id))?;
             // The block exists now: its files are no longer leftovers.
             self.leftovers.paths.clear();
             Ok(())
         })?;
-        disk.step(Step::SyncDirectory, || disk.fsyncs.dir(&shard))?;
+        disk.step(Step::SyncDirectory, || device.sync_dir(&shard))?;
         Ok(Receipt { len, units: sidecar.units().to_vec() })
     }
 }
@@ -133,6 +124,7 @@ impl BlockWriter for LocalWriter {
 /// The files to remove if the block is not committed.
 #[derive(Debug)]
 struct Leftovers {
+    files: Arc<dyn Files>,
     paths: Vec<PathBuf>,
 }
 
@@ -140,7 +132,7 @@ impl Drop for Leftovers {
     fn drop(&mut self) {
         for path in &self.paths {
             // A remaining file is removed at the next start.
-            if let Err(error) = remove_if_there(path) {
+            if let Err(error) = remove_if_there(&*self.files, path) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a temporary file");
             }
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::block_store::{Image, Patch};
 use crate::conformance;
 use proptest::prelude::*;
 use weft_types::{Reaction, crc32c};
@@ -38,6 +39,93 @@ fn version_2_is_still_read() {
     assert_eq!(Sidecar::decode(golden).unwrap(), updated(5000));
     assert_eq!(updated(5000).encode().unwrap(), golden);
     assert_eq!((golden[8], sidecar(5000).encode().unwrap()[8]), (2, 1), "version 2 is used only for updates");
+}
+
+/// Version 3, for a block that was updated in place. An independent program made these bytes.
+#[test]
+fn version_3_is_still_read() {
+    let golden = include_bytes!("sidecar-v3.bin");
+    assert_eq!(Sidecar::decode(golden).unwrap(), updated(5000));
+    let before = Loaded::decode(&sidecar(5000).encode().unwrap()).unwrap();
+    let (after, writes) = before.patched(&counts(&updated(5000))).unwrap();
+    assert_eq!(writes, Writes::Replace(golden.to_vec()));
+    assert_eq!(after, Loaded::decode(golden).unwrap());
+}
+
+/// A patch that changes nothing but the counts.
+fn counts(after: &Sidecar) -> Patch<'static> {
+    Patch { id: after.meta.id, images: &[], seq: after.meta.seq.clone(), data_len: after.meta.stripe.data_len }
+}
+
+/// A file of version 3 for a block with three sectors of page checksums.
+fn in_place() -> Vec<u8> {
+    let it = sidecar(300 * PAGE_LEN + 9);
+    let loaded = Loaded::decode(&it.encode().unwrap()).unwrap();
+    match loaded.patched(&counts(&updated(300 * PAGE_LEN + 9))).unwrap().1 {
+        Writes::Replace(file) => file,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_version_3_is_detected_or_means_nothing() {
+    let file = in_place();
+    let expected = Loaded::decode(&file).unwrap();
+    let mut ignored = 0;
+    for at in 0..file.len() {
+        let mut changed = file.clone();
+        changed[at] ^= 1 << (at % 8);
+        match Loaded::decode(&changed) {
+            Ok(loaded) => {
+                assert_eq!(loaded, expected, "byte {at}");
+                ignored += 1;
+            }
+            Err(error) => assert_eq!(error.reaction, Reaction::Corrupt, "byte {at}"),
+        }
+    }
+    assert!(ignored < 4096, "more than the padding of the head is not checked");
+    for end in (0..file.len()).rev().step_by(100).chain(file.len() - SECTOR_LEN..file.len()) {
+        assert_eq!(Loaded::decode(&file[..end]).unwrap_err().reaction, Reaction::Corrupt, "cut at {end}");
+    }
+}
+
+const SECTOR_LEN: usize = 512;
+
+/// Whatever part of an update's sectors is written: the counts are new if all are, else old, and no checksum is a mixture unnoticed.
+#[test]
+fn every_part_of_an_update_of_version_3_is_told_from_the_whole() {
+    let file = in_place();
+    let before = Loaded::decode(&file).unwrap();
+    let content = vec![1; 4096];
+    let images = [0, 130, 250].map(|page| Image { offset: page * PAGE_LEN, bytes: &content });
+    let seq = Seq::new(4, vec![5, 2000]);
+    let patch = Patch { id: before.sidecar.meta.id, images: &images, seq, data_len: before.sidecar.meta.stripe.data_len };
+    let (after, writes) = before.patched(&patch).unwrap();
+    let Writes::At { first: None, then } = writes else { panic!("{writes:?}") };
+    let sectors: Vec<(usize, &[u8])> =
+        then.iter().flat_map(|(at, bytes)| (*at as usize..).step_by(SECTOR_LEN).zip(bytes.chunks(SECTOR_LEN))).collect();
+    assert_eq!(sectors.len(), 4, "a state and three sectors of checksums");
+    for part in 0..1 << sectors.len() {
+        let mut torn = file.clone();
+        for (_, (at, sector)) in sectors.iter().enumerate().filter(|(bit, _)| part >> bit & 1 == 1) {
+            torn[*at..at + SECTOR_LEN].copy_from_slice(sector);
+        }
+        let read = Loaded::decode(&torn).unwrap();
+        let is_whole = part == (1 << sectors.len()) - 1;
+        assert_eq!(read.is_interrupted(), part != 0 && !is_whole, "{part:b}");
+        assert_eq!(read.sidecar.meta, if is_whole { &after } else { &before }.sidecar.meta, "{part:b}");
+        for page in [0, 123, 124, 130, 250] {
+            let is_new = read.sidecar.pages[page] != before.sidecar.pages[page];
+            assert!(!is_new || is_whole || read.is_page_interrupted(page as u64), "{part:b}, page {page}");
+        }
+        assert_eq!(Sidecar::decode(&torn).is_ok(), part == 0 || is_whole);
+        // Another patch must not leave a part of this one.
+        let other = Patch { images: &images[..1], seq: Seq::new(4, vec![6, 2000]), ..patch.clone() };
+        let is_left_over = !is_whole && part & 0b1100 != 0;
+        assert_eq!(read.patched(&other).is_err(), is_left_over, "{part:b}");
+        let (redone, _) = read.patched(&patch).unwrap();
+        assert_eq!(redone.sidecar, after.sidecar);
+    }
 }
 
 #[test]
@@ -81,6 +169,26 @@ fn invalid_descriptions_are_refused() {
 }
 
 proptest! {
+    /// Changes of version 3 with recomputed checksums, so they reach the decoder.
+    #[test]
+    fn sealed_changes_of_version_3_never_panic(
+        changes in proptest::collection::vec((0usize..19, 0usize..508, any::<u8>()), 1..4), end in 0usize..20_000,
+    ) {
+        let mut bytes = in_place();
+        let head_len = bytes.len() - 19 * SECTOR_LEN;
+        for (sector, at, value) in changes {
+            let sector = &mut bytes[head_len + sector * SECTOR_LEN..][..SECTOR_LEN];
+            sector[at] = value;
+            let crc = crc32c(&sector[..508]);
+            sector[508..].copy_from_slice(&crc.to_le_bytes());
+        }
+        bytes.truncate(bytes.len().saturating_sub(end / 10 * 9));
+        if let Ok(read) = Loaded::decode(&bytes) {
+            prop_assert!(check_meta(read.sidecar.meta()).is_ok());
+            prop_assert_eq!(read.sidecar.pages().len() as u64, read.sidecar.meta().len().div_ceil(PAGE_LEN));
+        }
+    }
+
     #[test]
     fn any_bytes_are_refused_without_a_panic(bytes: Vec<u8>) {
         prop_assert!(Sidecar::decode(&bytes).is_err());

@@ -1,0 +1,147 @@
+//! The journal of one disk: the records of updates in place, shared by all blocks of the disk.
+//!
+//! A record belongs to a block and has a [`Position`]. Positions rise in the order of the appends and stay with their records
+//! over restarts, so the payloads of records need not be kept in memory: [`Journal::read`] gives them back.
+//!
+//! # What survives
+//!
+//! - A record is durable once [`Journal::sync`] has returned for its position or a later one.
+//! - A crash loses at most records that were never durable, from the end: if a record survives, so do all before it that are
+//!   not released.
+//! - Damage to anything that may have been durable is reported as [`Reaction::Corrupt`](weft_types::Reaction) when the journal
+//!   is opened, and it does not open. It is never taken for the journal's end. The blocks that are updated in place on this
+//!   disk are then lost: it is not known what they have promised.
+//! - A release is not synced. A crash may undo the last releases, always the latest ones first: what is replayed is what was
+//!   not released at some earlier moment, and everything that was appended since. For the state machines of `weft-update` this
+//!   is as good: they replayed to the same state at that moment, and the later entries lead to the state of today. A released
+//!   record never comes back without a later one of its block that was appended before it was released.
+//!
+//! # Room
+//!
+//! The journal is a ring of fixed size. Room is reserved before work is accepted ([`Journal::reserve`]), so that what has begun can
+//! be ended. From 90 % on, reservations are refused as [`Reaction::Retry`](weft_types::Reaction).
+//!
+//! All calls block.
+
+mod frames;
+mod index;
+mod recovery;
+mod ring;
+mod ring_file;
+mod sectors;
+
+pub use ring::RingJournal;
+pub(crate) use ring_file::InUse;
+pub use ring_file::{NewJournal, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
+
+use std::fmt;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use weft_types::{BlockId, Result};
+
+/// The largest payload of one record, in bytes.
+pub const RECORD_BYTES_MAX: usize = 4 << 20;
+
+/// The place of a record in the order of all appends to a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position(pub(crate) u64);
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Called for a record: with its position, its block and its payload.
+pub type Visit<'a> = dyn FnMut(Position, BlockId, &[u8]) -> Result<()> + 'a;
+
+/// The journal of one disk. See the [module](self) for what survives a crash.
+pub trait Journal: Send + Sync {
+    /// Reserves room for this many records with payloads of `bytes` in total. Fails with
+    /// [`Reaction::Retry`](weft_types::Reaction) if the journal is, or would be, more than 90 % full.
+    fn reserve(&self, records: u64, bytes: u64) -> Result<Reservation>;
+
+    /// Appends a record; it is not durable yet. The order of the appends is that of the positions. Without a reservation,
+    /// or with one that is used up, it fails with [`Reaction::Retry`](weft_types::Reaction) if only reserved room is left.
+    /// Fails with [`Reaction::InvalidInput`](weft_types::Reaction) if the payload is longer than
+    /// [`RECORD_BYTES_MAX`] or 1/64 of the ring.
+    fn append(&self, block: BlockId, bytes: &[u8], room: Option<&mut Reservation>) -> Result<Position>;
+
+    /// Returns once this record and all before it are durable. Callers that wait at the same time share one sync of the disk.
+    /// A failed sync fails the journal and its disk for good.
+    fn sync(&self, position: Position) -> Result<()>;
+
+    /// The highest position that is known to be durable.
+    fn durable(&self) -> Option<Position>;
+
+    /// The payload of a record that is not released, whether it is durable or not. Fails with
+    /// [`Reaction::NotFound`](weft_types::Reaction) if it is released, and with [`Reaction::Corrupt`](weft_types::Reaction) if
+    /// the disk returns other bytes than were written.
+    fn read(&self, position: Position) -> Result<Vec<u8>>;
+
+    /// Frees records. Only when everything that makes a record needless is durable, it may be released. Positions that are
+    /// released already, or that never existed, are ignored.
+    fn release(&self, positions: &[Position]);
+
+    /// Calls `visit` for each record that is not released, in order, with its payload. Reads one record at a time. Ends at the
+    /// first error, and returns it.
+    fn replay(&self, visit: &mut Visit<'_>) -> Result<()>;
+
+    /// How full the journal is, with what is reserved: 0 to 1.
+    fn fill(&self) -> f64;
+
+    /// Why the journal refuses appends, if it has failed.
+    fn failed(&self) -> Option<String>;
+
+    /// What it has done since it was opened.
+    fn counts(&self) -> JournalCounts;
+}
+
+/// What a journal has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JournalCounts {
+    /// Records that were appended.
+    pub appends: u64,
+    /// Syncs of the disk.
+    pub syncs: u64,
+    /// Bytes that were written to the disk.
+    pub bytes_written: u64,
+    /// Bytes of live records that were copied from the tail to the head, because they stood in the way.
+    pub bytes_copied: u64,
+}
+
+/// Room in a journal. What is not used is given back when this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    bytes: u64,
+    reserved: Arc<AtomicU64>,
+}
+
+impl Reservation {
+    /// Counts the room as reserved. The caller has checked that it is there.
+    pub(crate) fn new(bytes: u64, reserved: &Arc<AtomicU64>) -> Self {
+        reserved.fetch_add(bytes, Relaxed);
+        Self { bytes, reserved: Arc::clone(reserved) }
+    }
+
+    /// The bytes of the ring that are left of it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes room for a record, if there is enough left.
+    pub(crate) fn take(&mut self, bytes: u64) -> bool {
+        let Some(left) = self.bytes.checked_sub(bytes) else { return false };
+        self.reserved.fetch_sub(bytes, Relaxed);
+        self.bytes = left;
+        true
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.reserved.fetch_sub(self.bytes, Relaxed);
+    }
+}

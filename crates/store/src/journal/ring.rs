@@ -1,0 +1,439 @@
+//! The journal as a ring of fixed size in one file, with group commit. `docs/formats.md` describes the file, and
+//! `docs/adr/0015-journal.md` why it is so.
+//!
+//! Appended records wait in memory. Whoever waits for one of them and finds nobody writing writes all that wait as one batch, with one
+//! write and one sync; the others wait for it. So at most one batch is not durable, and the next names it.
+//!
+//! Space is given back at the tail: past batches without a live record. A live record that stands in the way for long is copied to the
+//! head. It keeps its position, and the copy counts. A batch may overwrite only what is behind the tail that a durable batch names.
+
+use super::frames::{self, BatchHead, FRAME_EXTRA_MAX, Head, RecordHead};
+use super::index::{Index, Live, ring_bytes};
+use super::recovery;
+use super::ring_file::{NewJournal, RingFile};
+use super::sectors::{CONTENT, PAGE, SECTOR, pages_of};
+use super::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation, Visit};
+use crate::local::{Step, device::Device};
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::Path;
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use weft_types::{BlockId, Error, Result};
+
+/// Above this fill, no room is reserved.
+const RESERVED_PERCENT: u64 = 90;
+/// Above this fill, nothing is appended but what has a reservation.
+const APPENDED_PERCENT: u64 = 95;
+/// Up to this fill, copies to the head are small, so that no batch takes much longer for them.
+const CALM_PERCENT: u64 = 80;
+/// The most that a batch copies to the head, as a part of the ring.
+const COPIED_PART: u64 = 64;
+/// The released positions that a batch names at most, twice over, and as many for each of its records. They fit in the room that is counted
+/// for each record.
+const RELEASED_MAX: usize = 150;
+const RELEASED_PER_RECORD: usize = 2;
+/// The most bytes of a released position.
+const RELEASED_BYTES: usize = 10;
+/// The most bytes of the frame of a batch's head.
+const HEAD_BYTES_MAX: usize = FRAME_EXTRA_MAX;
+/// The most batches that one reservation writes to make room.
+const BATCHES_FOR_ROOM_MAX: u32 = 64;
+
+/// The journal of a [`LocalStore`](crate::LocalStore).
+#[derive(Debug)]
+pub struct RingJournal {
+    ring: RingFile,
+    state: Mutex<State>,
+    /// A batch is durable, or has failed.
+    changed: Condvar,
+    reserved: Arc<AtomicU64>,
+    /// Keeps the disk locked. The last field, so that it is dropped last.
+    _disk: Arc<dyn fmt::Debug + Send + Sync>,
+}
+
+#[derive(Debug)]
+struct State {
+    index: Index,
+    /// Appended, and not being written.
+    pending: Pending,
+    /// Being written.
+    writing: Arc<Pending>,
+    is_writing: bool,
+    /// Released, and not named by a batch, in the order of the releases.
+    released: VecDeque<u64>,
+    next_position: u64,
+    /// The highest position that is durable; 0: none.
+    durable: u64,
+    last_number: u64,
+    next_number: u64,
+    /// What is behind may be overwritten.
+    durable_tail: u64,
+    counts: JournalCounts,
+}
+
+/// Records that are not durable.
+#[derive(Debug, Default)]
+struct Pending {
+    /// Their frames.
+    stream: Vec<u8>,
+    /// The position of each, and where its frame begins.
+    records: Vec<(u64, u32)>,
+}
+
+impl RingJournal {
+    /// Opens the ring at `path`, or creates it. Fails with [`Reaction::Corrupt`](weft_types::Reaction) if it is damaged.
+    pub(crate) fn open(
+        disk: Arc<dyn fmt::Debug + Send + Sync>,
+        device: &Arc<Device>,
+        path: &Path,
+        new: NewJournal,
+        disk_id: u128,
+    ) -> Result<Self> {
+        let ring = RingFile::open(device, path, new, disk_id)?;
+        let found = recovery::recover(&ring)?;
+        tracing::info!(journal = %path.display(), records = found.index.len(), "opened a journal");
+        let state = State {
+            pending: Pending::default(),
+            writing: Arc::default(),
+            is_writing: false,
+            released: VecDeque::new(),
+            durable: found.next_position - 1,
+            next_position: found.next_position,
+            last_number: found.last_number,
+            next_number: found.next_number,
+            durable_tail: found.tail,
+            index: found.index,
+            counts: JournalCounts::default(),
+        };
+        Ok(Self { ring, state: Mutex::new(state), changed: Condvar::new(), reserved: Arc::default(), _disk: disk })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The most bytes of a record here. Small rings take smaller ones, so that a few copied ones do not fill them.
+    fn record_bytes_max(&self) -> usize {
+        RECORD_BYTES_MAX.min((self.ring.ring_bytes / COPIED_PART) as usize)
+    }
+
+    /// The bytes of records that are written as one batch.
+    fn batch_bytes_max(&self) -> usize {
+        2 * self.record_bytes_max()
+    }
+
+    /// The bytes of the ring that are not free, with those that are promised.
+    fn used(&self, state: &State) -> u64 {
+        let batches = [&state.pending, &*state.writing].into_iter().filter(|batch| !batch.records.is_empty());
+        let batches: u64 = batches.map(|batch| batch_bytes(batch, 0)).sum();
+        let bytes = state.index.span() + batches + self.reserved.load(Relaxed);
+        // Small records take more memory than bytes of the ring; their number is bounded, too.
+        bytes.max(state.index.len() as u64 * SECTOR as u64)
+    }
+
+    /// Whether so many further bytes leave the ring at most this full.
+    fn fits(&self, state: &State, bytes: u64, percent: u64) -> bool {
+        self.used(state).saturating_add(bytes) <= self.ring.ring_bytes / 100 * percent
+    }
+
+    /// Waits until nobody writes, or writes a batch.
+    fn next_batch<'a>(&'a self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        self.ring.device.check_alive()?;
+        if state.is_writing {
+            return Ok(self.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
+        }
+        self.write_batches(state)
+    }
+
+    /// Writes what is pending, and copies that make room. If the ring is full up to the durable tail, an empty batch first moves that
+    /// tail; a page is always left for it.
+    fn write_batches<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        let ring_bytes = self.ring.ring_bytes;
+        let copies = state.to_copy(ring_bytes, self.fits(&state, 0, CALM_PERCENT));
+        let copies_len: usize = copies.iter().map(|(_, live)| live.len as usize).sum();
+        let needed = batch_bytes(&state.pending, copies_len);
+        let is_full = |state: &State| state.index.head + needed - state.durable_tail > ring_bytes;
+        state.is_writing = true;
+        let mut released = Vec::new();
+        if is_full(&state) {
+            // No release may be named before its record.
+            let durable = state.durable;
+            released = state.take_released(RELEASED_MAX, durable);
+            if state.index.tail() > state.durable_tail {
+                state = self.write_batch(state, Pending::default(), Vec::new(), std::mem::take(&mut released));
+            }
+        }
+        // An error has failed the device.
+        let result = self.ring.device.check_alive().and_then(|()| match is_full(&state) {
+            // Admission prevents it. Nothing live may be overwritten.
+            true => Err(Error::fatal("the journal has no room for what it accepted")),
+            false => Ok(()),
+        });
+        if result.is_ok() {
+            let pending = std::mem::take(&mut state.pending);
+            released.extend(state.take_released(released_max(&pending), u64::MAX));
+            state = self.write_batch(state, pending, copies, released);
+        }
+        state.is_writing = false;
+        self.changed.notify_all();
+        result?;
+        self.ring.device.check_alive()?;
+        Ok(state)
+    }
+
+    /// Writes and syncs one batch, without the lock. If that fails, the device has failed.
+    fn write_batch<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        pending: Pending,
+        copies: Vec<(u64, Live)>,
+        released: Vec<u64>,
+    ) -> MutexGuard<'a, State> {
+        let (number, before) = (state.next_number, state.last_number);
+        let (at, tail) = (state.index.head, state.index.tail());
+        let next_position = pending.records.last().map_or(state.durable + 1, |(position, _)| position + 1);
+        state.writing = Arc::new(pending);
+        let pending = Arc::clone(&state.writing);
+        drop(state);
+
+        let written = self.assemble(&copies, released).and_then(|Pending { stream, mut records }| {
+            let mut head = Vec::new();
+            // The length of the head does not depend on the pages by more than the page that is counted for it.
+            let pages = pages_of(HEAD_BYTES_MAX + stream.len() + pending.stream.len()) as u32;
+            frames::push(&mut head, &Head::Batch(BatchHead { at, pages, tail, next_position }), &[])?;
+            let offset = (head.len() + stream.len()) as u32;
+            records.iter_mut().for_each(|(_, start)| *start += head.len() as u32);
+            records.extend(pending.records.iter().map(|(position, start)| (*position, start + offset)));
+            let padding = pages as usize * (PAGE / SECTOR) * CONTENT - head.len() - stream.len() - pending.stream.len();
+            let behind = u32::try_from(number - before).map_err(|_| Error::fatal("the journal was torn too often"))?;
+            let parts = [&head[..], &stream, &pending.stream, &vec![0; padding]];
+            let sectors = self.ring.sealer.pack(&parts, number, behind);
+            let device = &self.ring.device;
+            device.step(Step::WriteJournal, || self.ring.write(at, &sectors))?;
+            device.step(Step::SyncJournal, || self.ring.sync())?;
+            Ok((pages, records))
+        });
+
+        let mut state = self.lock();
+        state.writing = Arc::default();
+        match written {
+            Ok((pages, records)) => {
+                state.index.durable(at, pages, &records);
+                (state.last_number, state.next_number, state.durable_tail) = (number, number + 1, tail);
+                state.durable = next_position - 1;
+                state.counts.syncs += 1;
+                state.counts.bytes_written += u64::from(pages) * PAGE as u64;
+                state.counts.bytes_copied += copies.iter().map(|(_, live)| ring_bytes(live.len)).sum::<u64>();
+            }
+            Err(error) => self.ring.device.fail(Step::WriteJournal, &error.message),
+        }
+        state
+    }
+
+    /// The frames of released and of copied records.
+    fn assemble(&self, copies: &[(u64, Live)], released: Vec<u64>) -> Result<Pending> {
+        let mut batch = Pending::default();
+        if !released.is_empty() {
+            frames::push(&mut batch.stream, &frames::released(released), &[])?;
+        }
+        for (position, live) in copies {
+            let Some(place) = live.place else { continue };
+            let head = Head::Record(RecordHead::new(*position, live.block));
+            let offset = batch.stream.len() as u32;
+            let copy = self.ring.read_frame(place, live.len, |frame| match frame.head == head {
+                true => frames::push(&mut batch.stream, &head, frame.payload).map(|_| true),
+                false => Ok(false),
+            });
+            match copy {
+                Ok(Some(pushed)) if pushed.as_ref().is_ok_and(|is_it| *is_it) => batch.records.push((*position, offset)),
+                Ok(Some(Err(error))) => return Err(error),
+                Ok(_) => return Err(Error::corrupt(format!("record {position} of the journal is damaged"))),
+                Err(error) => return Err(Error::corrupt(format!("cannot read record {position} of the journal: {error}"))),
+            }
+        }
+        Ok(batch)
+    }
+}
+
+impl State {
+    /// The records to copy to the head: the oldest, if much of what is between tail and head is released. While the ring `is_calm`,
+    /// twice as much as is appended: from half full on, that reaches the released ones before the ring is full.
+    fn to_copy(&self, ring_bytes: u64, is_calm: bool) -> Vec<(u64, Live)> {
+        let bytes_max = match is_calm {
+            true => (2 * self.pending.stream.len() as u64).clamp(PAGE as u64, ring_bytes / COPIED_PART),
+            false => ring_bytes / COPIED_PART,
+        };
+        if self.should_copy(ring_bytes) { self.index.oldest(bytes_max) } else { Vec::new() }
+    }
+
+    fn should_copy(&self, ring_bytes: u64) -> bool {
+        let span = self.index.span();
+        span > ring_bytes / 2 && self.index.live_bytes() < span / 4 * 3
+    }
+
+    /// The oldest released positions, before the first beyond `last`. They are named by the batch that is written next.
+    fn take_released(&mut self, count_max: usize, last: u64) -> Vec<u64> {
+        let count = self.released.iter().take(count_max).take_while(|position| **position <= last).count();
+        let released: Vec<u64> = self.released.drain(..count).collect();
+        released.iter().for_each(|position| self.index.forget(*position));
+        released
+    }
+}
+
+/// The most bytes of the ring that a batch of these records and copies takes, and the page behind it.
+fn batch_bytes(pending: &Pending, copies_len: usize) -> u64 {
+    let released_len = FRAME_EXTRA_MAX + (RELEASED_MAX + released_max(pending)) * RELEASED_BYTES;
+    ((pages_of(HEAD_BYTES_MAX + released_len + copies_len + pending.stream.len()) + 1) * PAGE) as u64
+}
+
+/// How many released positions the batch of these records names at most.
+fn released_max(pending: &Pending) -> usize {
+    RELEASED_MAX + RELEASED_PER_RECORD * pending.records.len()
+}
+
+/// The most bytes of the ring that a record takes: its frame, and a batch of its own.
+fn room_for(payload: u64, records: u64) -> u64 {
+    let frames = payload.saturating_add(records.saturating_mul(FRAME_EXTRA_MAX as u64));
+    let sectors = frames.div_ceil(CONTENT as u64).saturating_mul(SECTOR as u64);
+    sectors.saturating_add(records.saturating_mul(2 * PAGE as u64))
+}
+
+impl Journal for RingJournal {
+    fn reserve(&self, records: u64, bytes: u64) -> Result<Reservation> {
+        let room = room_for(bytes, records);
+        let mut state = self.lock();
+        for _ in 0..BATCHES_FOR_ROOM_MAX {
+            self.ring.device.check_alive()?;
+            if self.fits(&state, room, RESERVED_PERCENT) {
+                return Ok(Reservation::new(room, &self.reserved));
+            }
+            if !state.should_copy(self.ring.ring_bytes) {
+                break;
+            }
+            state = self.next_batch(state)?;
+        }
+        let percent = self.used(&state) * 100 / self.ring.ring_bytes;
+        Err(Error::retry(format!("the journal is busy: {percent} % are in use, and {room} more bytes were asked for")))
+    }
+
+    fn append(&self, block: BlockId, bytes: &[u8], room: Option<&mut Reservation>) -> Result<Position> {
+        if bytes.len() > self.record_bytes_max() {
+            let (len, max) = (bytes.len(), self.record_bytes_max());
+            return Err(
+                Error::invalid(format!("a record of {len} bytes is too long for this journal: at most {max}")).block(block)
+            );
+        }
+        self.ring.device.check_alive()?;
+        let needed = room_for(bytes.len() as u64, 1);
+        let mut state = self.lock();
+        while !state.pending.stream.is_empty() && state.pending.stream.len() + bytes.len() > self.batch_bytes_max() {
+            state = self.next_batch(state)?;
+        }
+        if !room.is_some_and(|room| room.take(needed)) && !self.fits(&state, needed, APPENDED_PERCENT) {
+            return Err(Error::retry("the journal is full: only reserved room is left").block(block));
+        }
+        let position = state.next_position;
+        let start = state.pending.stream.len() as u32;
+        let head = Head::Record(RecordHead::new(position, block));
+        let len = frames::push(&mut state.pending.stream, &head, bytes)?;
+        state.next_position += 1;
+        state.pending.records.push((position, start));
+        state.index.append(position, block, len as u32);
+        state.counts.appends += 1;
+        Ok(Position(position))
+    }
+
+    fn sync(&self, position: Position) -> Result<()> {
+        let mut state = self.lock();
+        if position.0 >= state.next_position {
+            return Err(Error::invalid(format!("nothing was appended at position {position} of the journal")));
+        }
+        while state.durable < position.0 {
+            state = self.next_batch(state)?;
+        }
+        Ok(())
+    }
+
+    fn durable(&self) -> Option<Position> {
+        Some(self.lock().durable).filter(|position| *position > 0).map(Position)
+    }
+
+    fn read(&self, position: Position) -> Result<Vec<u8>> {
+        let mut before = None;
+        loop {
+            let state = self.lock();
+            let Some(live) = state.index.get(position.0) else {
+                return Err(Error::not_found(format!("record {position} of the journal is released")));
+            };
+            let Some(place) = live.place else {
+                let found = [&state.pending, &state.writing].into_iter().find_map(|pending| pending.payload(position.0));
+                return found
+                    .ok_or_else(|| Error::fatal(format!("record {position} of the journal was not written")).block(live.block));
+            };
+            drop(state);
+            let frame = self.ring.read_frame(place, live.len, |frame| match frame.head {
+                Head::Record(head) if head.position == position.0 => Some(frame.payload.to_vec()),
+                _ => None,
+            });
+            match frame {
+                Ok(Some(Some(payload))) => return Ok(payload),
+                // It was copied, and then its old place was overwritten.
+                Ok(_) if before.replace(place) != Some(place) => {}
+                Ok(_) => return Err(Error::corrupt(format!("record {position} of the journal is damaged")).block(live.block)),
+                Err(error) => {
+                    return Err(
+                        Error::corrupt(format!("cannot read record {position} of the journal: {error}")).block(live.block)
+                    );
+                }
+            }
+        }
+    }
+
+    fn release(&self, positions: &[Position]) {
+        let mut state = self.lock();
+        for position in positions {
+            if state.index.release(position.0) {
+                state.released.push_back(position.0);
+            }
+        }
+    }
+
+    fn replay(&self, visit: &mut Visit<'_>) -> Result<()> {
+        let mut from = 0;
+        loop {
+            let next = self.lock().index.next(from);
+            let Some((position, live)) = next else { return Ok(()) };
+            from = position + 1;
+            match self.read(Position(position)) {
+                Ok(payload) => visit(Position(position), live.block, &payload)?,
+                // It was released meanwhile.
+                Err(error) if error.reaction == weft_types::Reaction::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn fill(&self) -> f64 {
+        self.used(&self.lock()) as f64 / self.ring.ring_bytes as f64
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.ring.device.failed()
+    }
+
+    fn counts(&self) -> JournalCounts {
+        self.lock().counts
+    }
+}
+
+impl Pending {
+    fn payload(&self, position: u64) -> Option<Vec<u8>> {
+        let number = self.records.binary_search_by_key(&position, |(position, _)| *position).ok()?;
+        let (_, start) = self.records.get(number)?;
+        let frame = frames::read(self.stream.get(*start as usize..)?).ok()??;
+        Some(frame.payload.to_vec())
+    }
+}

@@ -1,0 +1,314 @@
+//! The journal: its contract, crashes, and damage in every sector.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_store::{
+    BlockStore, FileCall, FileOp, Files, Journal, LocalStore, NewDisk, NewJournal, Open, Position, RING_BYTES_MIN, RingJournal,
+    SimFiles, journal_conformance,
+};
+use weft_types::{BlockId, Cause, ClusterId, Reaction, Result};
+
+const CLUSTER: ClusterId = ClusterId(0xc1);
+const NEW: NewDisk = NewDisk { disk_id: 0xd15c, created_ms: 1_700_000_000_000 };
+const NEW_JOURNAL: NewJournal = NewJournal { ring_bytes: RING_BYTES_MIN, nonce: 0x5eed };
+
+fn open(files: &SimFiles) -> Result<RingJournal> {
+    LocalStore::open_on(Arc::new(files.clone()), Path::new("/disk"), CLUSTER, NEW)?.open_journal(NEW_JOURNAL)
+}
+
+fn path() -> PathBuf {
+    PathBuf::from("/disk/journal")
+}
+
+#[test]
+fn the_ring_conforms_on_simulated_files() {
+    let mut seed = 0;
+    journal_conformance::check(|| {
+        seed += 1;
+        open(&SimFiles::new(seed)).unwrap()
+    });
+}
+
+#[test]
+fn the_ring_conforms_on_real_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut number = 0;
+    journal_conformance::check(|| {
+        number += 1;
+        let store = LocalStore::open(&dir.path().join(number.to_string()), CLUSTER, NEW).unwrap();
+        store.open_journal(NEW_JOURNAL).unwrap()
+    });
+}
+
+#[test]
+fn no_crash_loses_what_is_durable() {
+    journal_conformance::check_crashes(0..100, open);
+}
+
+/// All records of a journal; why it does not open, if it does not.
+fn found(files: &SimFiles) -> Result<Vec<(Position, BlockId, Vec<u8>)>> {
+    let mut all = Vec::new();
+    open(files)?.replay(&mut |position, block, bytes| {
+        all.push((position, block, bytes.to_vec()));
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// The bytes of `docs/formats.md`, which an independent program made.
+#[test]
+fn the_format_does_not_change() {
+    let golden = include_bytes!("../../src/journal/ring-v1.bin");
+    let files = SimFiles::new(1);
+    let journal = open(&files).unwrap();
+    let first = journal.append(journal_conformance::block(1), b"abc", None).unwrap();
+    let second = journal.append(journal_conformance::block(300), &[7; 600], None).unwrap();
+    journal.sync(second).unwrap();
+    journal.release(&[first, second]);
+    let third = journal.append(journal_conformance::block(2), &[], None).unwrap();
+    journal.sync(third).unwrap();
+    drop(journal);
+    let mut bytes = vec![0; golden.len()];
+    files.open(&path(), Open::Read).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == golden, "{:?}", bytes.iter().zip(golden).position(|(one, other)| one != other));
+    assert_eq!(found(&files).unwrap().iter().map(|record| record.1).collect::<Vec<_>>(), [journal_conformance::block(2)]);
+}
+
+/// Appends a record of each length, and syncs after each.
+fn fill(journal: &RingJournal, lens: impl IntoIterator<Item = usize>) -> Vec<Position> {
+    let record = |len: usize| {
+        let position = journal.append(journal_conformance::block(len as u64), &vec![len as u8; len], None).unwrap();
+        journal.sync(position).unwrap();
+        position
+    };
+    lens.into_iter().map(record).collect()
+}
+
+const RING_AT: u64 = 4096;
+const SECTOR: u64 = 512;
+
+/// Flips a bit in a sector of the ring, and says whether that is noticed. If not, the records are the same.
+fn is_noticed(files: &SimFiles, sector: u64, expected: &[(Position, BlockId, Vec<u8>)]) -> bool {
+    let sector = sector % (RING_BYTES_MIN / SECTOR);
+    let bit = (RING_AT + sector * SECTOR) * 8 + sector * 1009 % (SECTOR * 8);
+    files.flip_bit(&path(), bit).unwrap();
+    let found = found(files);
+    files.flip_bit(&path(), bit).unwrap();
+    match found {
+        Ok(found) => {
+            assert!(found == expected, "sector {sector}");
+            false
+        }
+        Err(error) => {
+            assert_eq!(error.reaction, Reaction::Corrupt, "sector {sector}: {error}");
+            assert!(error.message.contains("journal is damaged"), "{error}");
+            true
+        }
+    }
+}
+
+/// The last batch, too: it may have been reported as durable.
+#[test]
+fn a_flipped_bit_in_any_live_sector_is_damage_and_never_the_end() {
+    let files = SimFiles::new(1);
+    let journal = open(&files).unwrap();
+    fill(&journal, [10, 5000, 0, 492, 9000, 100]);
+    let head = journal.counts().bytes_written / SECTOR;
+    drop(journal);
+    let expected = found(&files).unwrap();
+    assert_eq!(expected.len(), 6);
+    for sector in 0..head + 8 {
+        assert!(is_noticed(&files, sector, &expected), "sector {sector} of {head}");
+    }
+    // Behind the next batch's first page nothing can have been written.
+    for sector in (head + 8..RING_BYTES_MIN / SECTOR).step_by(97) {
+        assert!(!is_noticed(&files, sector, &expected), "sector {sector} of {head}");
+    }
+    for bit in [0, 8 * 8, 12 * 8 + 3, 55 * 8] {
+        files.flip_bit(&path(), bit).unwrap();
+        assert_eq!(found(&files).unwrap_err().reaction, Reaction::Corrupt, "bit {bit} of the header");
+        files.flip_bit(&path(), bit).unwrap();
+    }
+    assert_eq!(found(&files).unwrap(), expected);
+}
+
+/// The same in a ring that has wrapped around, whose tail is released.
+#[test]
+fn a_flipped_bit_in_a_wrapped_ring_is_damage_or_changes_nothing() {
+    let files = SimFiles::new(2);
+    let journal = open(&files).unwrap();
+    let mut released = 0;
+    let mut positions = Vec::new();
+    for round in 0..12 {
+        positions.extend(fill(&journal, (0..10).map(|i| 10_000 + round * 100 + i)));
+        let old = positions.len() - 8;
+        journal.release(&positions[released..old]);
+        released = old;
+    }
+    fill(&journal, [1, 2]);
+    assert!(journal.counts().bytes_written > RING_BYTES_MIN);
+    drop(journal);
+    let expected = found(&files).unwrap();
+    assert_eq!(expected.len(), 10);
+    let noticed = (0..RING_BYTES_MIN / SECTOR).step_by(3).filter(|sector| is_noticed(&files, *sector, &expected)).count() as u64;
+    let live: u64 = expected.iter().map(|record| record.2.len() as u64).sum::<u64>() / SECTOR / 3;
+    assert!(noticed >= live && noticed < 3 * live, "{noticed} sectors were noticed, {live} are live");
+}
+
+/// A batch that is torn, behind durable ones: it is dropped. Damage before it is noticed all the same.
+#[test]
+fn damage_before_a_torn_batch_is_not_taken_for_its_tear() {
+    let mut torn = 0;
+    for seed in 0..20 {
+        let files = SimFiles::new(seed);
+        let journal = open(&files).unwrap();
+        fill(&journal, [3000, 10]);
+        let head = journal.counts().bytes_written / SECTOR;
+        files.inject(|call: &FileCall| {
+            (call.op == FileOp::Sync && call.path.ends_with("journal")).then(|| ErrorKind::Other.into())
+        });
+        let last = journal.append(journal_conformance::block(1), &[7; 9000], None).unwrap();
+        assert!(journal.sync(last).is_err());
+        drop(journal);
+        files.inject(|_| None);
+        files.restart();
+        let expected = found(&files).unwrap();
+        torn += u64::from(expected.len() == 2);
+        for sector in 0..head {
+            assert!(is_noticed(&files, sector, &expected), "sector {sector} of {head}");
+        }
+        for sector in head..head + 24 {
+            is_noticed(&files, sector, &expected);
+        }
+        // The next batch goes to the same place.
+        let journal = open(&files).unwrap();
+        fill(&journal, [20, 4000]);
+        drop(journal);
+        assert_eq!(found(&files).unwrap().len(), expected.len() + 2);
+    }
+    assert!(torn > 10, "{torn}");
+}
+
+/// Many releases do not fit into one batch. If the last of them were known first, by the tail, entries would come back that it relies on.
+#[test]
+fn a_release_is_not_known_before_an_earlier_one() {
+    let files = SimFiles::new(7);
+    let journal = open(&files).unwrap();
+    let block = journal_conformance::block(1);
+    let first = journal.append(block, &[1], None).unwrap();
+    journal.sync(first).unwrap();
+    let many: Vec<Position> = (0..400).map(|_| journal.append(block, &[2], None).unwrap()).collect();
+    let kept = journal.append(block, &[3], None).unwrap();
+    journal.sync(kept).unwrap();
+    journal.release(&many);
+    journal.release(&[first]);
+    let last = journal.append(block, &[4], None).unwrap();
+    journal.sync(last).unwrap();
+    let counts = journal.counts();
+    drop(journal);
+    files.restart();
+    let back: Vec<Position> = found(&files).unwrap().iter().map(|record| record.0).collect();
+    assert_eq!(counts.syncs, 3);
+    assert!(back.len() > 100 && back.contains(&first) && back.ends_with(&[kept, last]), "{back:?}");
+    assert!(!back.contains(&many[0]) && back.contains(&many[399]), "{back:?}");
+}
+
+#[test]
+fn a_failed_sync_fails_journal_and_disk_for_good() {
+    let files = SimFiles::new(3);
+    let store = LocalStore::open_on(Arc::new(files.clone()), Path::new("/disk"), CLUSTER, NEW).unwrap();
+    let journal = store.open_journal(NEW_JOURNAL).unwrap();
+    fill(&journal, [100]);
+    files.inject(|call| (call.op == FileOp::Sync).then(|| io::Error::from_raw_os_error(5)));
+    let position = journal.append(journal_conformance::block(1), &[1; 6000], None).unwrap();
+    assert_eq!(journal.sync(position).unwrap_err().reaction, Reaction::Fatal);
+    files.inject(|_| None);
+    assert!(journal.failed().is_some_and(|why| why.contains("SyncJournal")), "{:?}", journal.failed());
+    assert_eq!(store.failed(), journal.failed());
+    assert_eq!(journal.sync(position).unwrap_err().reaction, Reaction::Fatal);
+    assert_eq!(journal.append(journal_conformance::block(1), &[1], None).unwrap_err().reaction, Reaction::Fatal);
+    assert_eq!(journal.reserve(1, 1).err().map(|error| error.reaction), Some(Reaction::Fatal));
+    let meta = weft_store::conformance::block(CLUSTER, 1, 100);
+    assert_eq!(store.create(&meta).err().map(|error| error.reaction), Some(Reaction::Fatal));
+    // Memory still has all that was written. What the next process finds must be what the disk has.
+    drop((journal, store));
+    files.kill();
+    let seen = found(&files).unwrap();
+    files.restart();
+    assert_eq!(found(&files).unwrap(), seen);
+}
+
+#[test]
+fn a_journal_without_room_is_not_created_and_can_be_created_later() {
+    let files = SimFiles::new(4);
+    files.set_capacity(RING_BYTES_MIN / 2);
+    let store = LocalStore::open_on(Arc::new(files.clone()), Path::new("/disk"), CLUSTER, NEW).unwrap();
+    let error = store.open_journal(NEW_JOURNAL).unwrap_err();
+    assert_eq!((error.reaction, error.cause), (Reaction::Unavailable, Some(Cause::NoSpace)), "{error}");
+    let free = store.capacity().unwrap().free_bytes;
+    assert!(free > RING_BYTES_MIN / 2 - 4096, "{free} bytes are free");
+    files.set_capacity(2 * RING_BYTES_MIN);
+    store.open_journal(NEW_JOURNAL).unwrap();
+    let odd = NewJournal { ring_bytes: RING_BYTES_MIN + 1, nonce: 1 };
+    let other = LocalStore::open_on(Arc::new(SimFiles::new(1)), Path::new("/disk"), CLUSTER, NEW).unwrap();
+    assert_eq!(other.open_journal(odd).unwrap_err().reaction, Reaction::InvalidInput);
+}
+
+#[test]
+fn a_crash_at_any_call_of_the_creation_leaves_no_journal_or_an_empty_one() {
+    for calls in 0.. {
+        let files = SimFiles::new(calls);
+        files.crash_after(calls);
+        let is_created = open(&files).is_ok();
+        files.restart();
+        assert_eq!(found(&files).unwrap_or_else(|error| panic!("after {calls} calls: {error}")), []);
+        if is_created {
+            assert!(calls > 10);
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_damaged_journal_is_set_aside_for_a_new_one() {
+    let files = SimFiles::new(5);
+    fill(&open(&files).unwrap(), [100]);
+    files.flip_bit(&path(), (RING_AT + 100) * 8).unwrap();
+    let store = LocalStore::open_on(Arc::new(files.clone()), Path::new("/disk"), CLUSTER, NEW).unwrap();
+    assert_eq!(store.open_journal(NEW_JOURNAL).unwrap_err().reaction, Reaction::Corrupt);
+    store.set_journal_aside().unwrap();
+    fill(&store.open_journal(NewJournal { nonce: 6, ..NEW_JOURNAL }).unwrap(), [7]);
+    drop(store);
+    assert_eq!(found(&files).unwrap().len(), 1);
+    files.flip_bit(Path::new("/disk/journal.damaged"), 0).unwrap();
+}
+
+#[test]
+fn a_journal_is_open_once_and_keeps_the_disk_locked() {
+    let files = SimFiles::new(6);
+    let store = || LocalStore::open_on(Arc::new(files.clone()), Path::new("/disk"), CLUSTER, NEW);
+    let first = store().unwrap();
+    let journal = first.open_journal(NEW_JOURNAL).unwrap();
+    assert_eq!(first.open_journal(NEW_JOURNAL).unwrap_err().reaction, Reaction::InvalidInput);
+    assert_eq!(first.set_journal_aside().unwrap_err().reaction, Reaction::InvalidInput);
+    drop(first);
+    assert!(store().unwrap_err().message.contains("in use by another process"));
+    drop(journal);
+    store().unwrap().open_journal(NEW_JOURNAL).unwrap();
+}
+
+/// Older programs do not know the journal.
+#[test]
+fn a_disk_with_a_journal_has_a_version_that_older_programs_refuse() {
+    let dir = tempfile::tempdir().unwrap();
+    let label = || std::fs::read_to_string(dir.path().join("disk")).unwrap();
+    let store = LocalStore::open(dir.path(), CLUSTER, NEW).unwrap();
+    assert!(label().starts_with("weft-disk 2\n"));
+    for _ in 0..2 {
+        drop(store.open_journal(NEW_JOURNAL).unwrap());
+        assert!(label().starts_with("weft-disk 3\n") && label().contains("\ndirectories 2\n"), "{}", label());
+    }
+    drop(store);
+    LocalStore::open_existing(dir.path(), CLUSTER).unwrap();
+}

@@ -1,0 +1,154 @@
+//! Applying updates to a block's pages: after-images into the journal, then into the store.
+
+use crate::{
+    content::add,
+    disk::Disk,
+    fault::{Rule, dropped},
+    open::Open,
+    record::{PageImage, Stored},
+    shape::pages_of,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_store::{Image, Patch, Position};
+use weft_types::{CHECKSUM_UNIT_LEN, Error, PAGE_LEN, PAGES_PER_UNIT, Result, Seq, Span, crc32c, crc32c_joined};
+use weft_update::{Batch, Delta, Entry};
+
+impl Open {
+    /// Journals the after-images of a batch, in records of one unit or less. All deltas of a page are added in one pass.
+    pub(crate) fn journal_images(&mut self, batch: &Batch, disk: &mut Disk) -> Result<Vec<Position>> {
+        let by_unit = self.deltas_by_unit(batch)?;
+        // The room of these updates: nobody else takes it in between.
+        for delta in deltas_of(batch) {
+            if let Some(held) = self.held.get_mut(&delta.id) {
+                held.room = None;
+            }
+        }
+        let mut positions = Vec::new();
+        for (unit, deltas) in by_unit {
+            let pages = self.images_of(unit, &deltas, disk)?;
+            if dropped(Rule::ImagesFirst) {
+                self.patch(&pages, batch, false, disk)?;
+                continue;
+            }
+            for pages in pages.chunks(disk.pages_of_record()) {
+                positions.push(disk.append(self.id, &Stored::Pages(pages.to_vec()), None)?);
+            }
+        }
+        Ok(positions)
+    }
+
+    /// The deltas of a batch that change each unit.
+    fn deltas_by_unit(&self, batch: &Batch) -> Result<BTreeMap<u64, Vec<Delta>>> {
+        let mut by_unit: BTreeMap<u64, Vec<Delta>> = BTreeMap::new();
+        for delta in deltas_of(batch) {
+            let units = pages_of(&self.touched_by(&delta)?).into_iter().map(|page| page / PAGES_PER_UNIT as u64);
+            units.collect::<BTreeSet<u64>>().into_iter().for_each(|unit| by_unit.entry(unit).or_default().push(delta));
+        }
+        Ok(by_unit)
+    }
+
+    fn touched_by(&self, delta: &Delta) -> Result<Vec<Span>> {
+        let missing =
+            || Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number)).block(self.id);
+        let held = self.held.get(&delta.id).ok_or_else(missing)?;
+        let (_, bytes) = held.pieces.iter().find(|(stream, _)| *stream == delta.stream).ok_or_else(missing)?;
+        Ok(self.shape.touched(delta.stream, *bytes))
+    }
+
+    /// The pages of a unit after these deltas, checked against the CRC32C that the records say it has then.
+    fn images_of(&self, unit: u64, deltas: &[Delta], disk: &Disk) -> Result<Vec<PageImage>> {
+        let range = Span::new(unit * CHECKSUM_UNIT_LEN, ((unit + 1) * CHECKSUM_UNIT_LEN).min(self.shape.len()));
+        let mut numbers = BTreeSet::new();
+        for delta in deltas {
+            let within = self.touched_by(delta)?.into_iter().map(|span| span.intersect(range)).collect::<Vec<_>>();
+            numbers.extend(pages_of(&within));
+        }
+        let mut pages: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for number in numbers {
+            let mut bytes = vec![0; ((number + 1) * PAGE_LEN).min(range.end).saturating_sub(number * PAGE_LEN) as usize];
+            self.reader.read_at(number * PAGE_LEN, &mut bytes)?;
+            pages.insert(number, bytes);
+        }
+        let mut expected = self.reader.units().get(unit as usize).copied().unwrap_or(0);
+        for delta in deltas {
+            let (piece, unit_changes) = self.delta(delta, disk)?;
+            self.shape.changes(delta.stream, &piece, |offset, change| add_to_pages(&mut pages, offset, change));
+            expected ^= unit_changes.get(&(delta.stream, unit as u32)).copied().unwrap_or(0);
+        }
+        let image = |(number, bytes): (u64, Vec<u8>)| PageImage { number, crc: crc32c(&bytes), bytes };
+        let images: Vec<PageImage> = pages.into_iter().map(image).collect();
+        let content = self.unit_crc(range, &images);
+        if content != expected {
+            let what =
+                format!("unit {unit} has the checksum {content:08x} after its updates, and not {expected:08x} as they say");
+            return Err(Error::corrupt(what).block(self.id));
+        }
+        Ok(images)
+    }
+
+    /// The CRC32C of a unit with these pages in place of the stored ones.
+    fn unit_crc(&self, range: Span, images: &[PageImage]) -> u32 {
+        let mut images = images.iter().peekable();
+        let first = range.start / PAGE_LEN;
+        (first..range.end.div_ceil(PAGE_LEN)).fold(0, |unit, number| {
+            let stored = self.reader.pages().get(number as usize).copied().unwrap_or(0);
+            let crc = images.next_if(|image| image.number == number).map_or(stored, |image| image.crc);
+            crc32c_joined(unit, crc, ((number + 1) * PAGE_LEN).min(range.end) - number * PAGE_LEN)
+        })
+    }
+
+    /// Copies the after-images of a batch from the journal to the store. The sidecar's counts rise with the last of them: a crash before copies
+    /// all again.
+    pub(crate) fn write(&mut self, batch: &Batch, disk: &mut Disk) -> Result<()> {
+        let is_this = |kept: &&crate::open::Kept| matches!(&kept.entry, Entry::Images(other) if other == batch);
+        let parts = self.entries.iter().rev().find(is_this).map(|kept| kept.parts.clone()).unwrap_or_default();
+        if dropped(Rule::RedoCopies) && self.is_restarting {
+            for (unit, deltas) in self.deltas_by_unit(batch)? {
+                let pages = self.images_of(unit, &deltas, disk)?;
+                self.patch(&pages, batch, false, disk)?;
+            }
+            return self.patch(&[], batch, true, disk);
+        }
+        let last = parts.len().saturating_sub(1);
+        for (at, position) in parts.iter().enumerate() {
+            let Stored::Pages(pages) = disk.read(*position)? else {
+                return Err(Error::corrupt("the journal has another record in place of after-images").block(self.id));
+            };
+            self.patch(&pages, batch, at == last, disk)?;
+        }
+        if parts.is_empty() { self.patch(&[], batch, true, disk) } else { Ok(()) }
+    }
+
+    fn patch(&mut self, pages: &[PageImage], batch: &Batch, is_last: bool, disk: &Disk) -> Result<()> {
+        let meta = self.reader.meta();
+        let seq = if is_last {
+            let count = |stream| batch.applied.get(&stream).copied().unwrap_or(0);
+            let counts: Vec<u64> = (0..self.shape.dependence.k).map(count).collect();
+            Seq::new(self.machine.participant().known_term().max(meta.seq.term()), counts)
+        } else {
+            meta.seq.clone()
+        };
+        let images: Vec<Image<'_>> =
+            pages.iter().map(|page| Image { offset: page.number * PAGE_LEN, bytes: &page.bytes }).collect();
+        disk.store.patch(&Patch { id: self.id, images: &images, seq, data_len: meta.stripe.data_len })?;
+        self.reader = disk.store.open(self.id)?;
+        Ok(())
+    }
+}
+
+/// The deltas of a batch, each once.
+fn deltas_of(batch: &Batch) -> BTreeSet<Delta> {
+    batch.merged.iter().flat_map(|(_, deltas)| deltas.iter().copied()).collect()
+}
+
+/// Adds a change to those pages that are there.
+fn add_to_pages(pages: &mut BTreeMap<u64, Vec<u8>>, mut offset: u64, mut change: &[u8]) {
+    while !change.is_empty() {
+        let (number, within) = (offset / PAGE_LEN, (offset % PAGE_LEN) as usize);
+        let (part, rest) = change.split_at(change.len().min(PAGE_LEN as usize - within));
+        if let Some(page) = pages.get_mut(&number).and_then(|page| page.get_mut(within..within + part.len())) {
+            add(page, part);
+        }
+        (offset, change) = (offset + part.len() as u64, rest);
+    }
+}

@@ -1,0 +1,90 @@
+//! What a block contains at a version: its pages, with deltas of the journal added or taken out.
+
+use crate::{
+    disk::Disk,
+    fault::{Rule, dropped},
+    open::Open,
+    piece::Piece,
+    record::{Stored, UnitChanges},
+};
+use std::sync::Arc;
+use weft_types::{BlockId, Error, Result, Span, crc32c, crc32c_contribution};
+use weft_update::{Delta, NotServed, ReadAt, Vector};
+
+/// Bytes that a block contains at a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Their CRC32C. It follows from the checksums of the pages and the deltas, so it also detects a change of the bytes in memory.
+    pub crc: u32,
+}
+
+/// Why a block does not serve a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The protocol does not permit it now.
+    NotServed(NotServed),
+    /// The block cannot be read.
+    Failed(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Open {
+    /// The bytes of a range, with these deltas added or taken out: in GF(2^8) both are the same.
+    pub(crate) fn content(&self, range: Span, at: &ReadAt, disk: &Disk) -> Result<Content> {
+        let mut bytes = vec![0; range.len() as usize];
+        let mut crc = self.reader.read_at(range.start, &mut bytes)?;
+        let deltas = at.added.iter().chain(&at.removed).filter(|_| !dropped(Rule::Overlay));
+        for delta in deltas {
+            let (piece, _) = self.delta(delta, disk)?;
+            self.shape.changes(delta.stream, &piece, |offset, change| {
+                let part = Span::new(offset, offset + change.len() as u64).intersect(range);
+                if part.is_empty() {
+                    return;
+                }
+                let change = &change[(part.start - offset) as usize..(part.end - offset) as usize];
+                let first = (part.start - range.start) as usize;
+                add(&mut bytes[first..first + change.len()], change);
+                crc ^= crc32c_contribution(crc32c(change), part.len(), range.end - part.end);
+            });
+        }
+        Ok(Content { bytes, crc })
+    }
+
+    /// The bytes of a range, with exactly the updates up to a vector.
+    pub(crate) fn content_at(&self, range: Span, vector: &Vector, disk: &Disk) -> Result<Content, Refusal> {
+        let at = self.machine.participant().read_at(self.shape.positions(range), vector).map_err(Refusal::NotServed)?;
+        Ok(self.content(range, &at, disk)?)
+    }
+
+    /// A delta, from the journal; and what its record says that it adds to the units of this block.
+    pub(crate) fn delta(&self, delta: &Delta, disk: &Disk) -> Result<(Arc<Piece>, UnitChanges)> {
+        let missing =
+            || Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number)).block(self.id);
+        let held = self.held.get(&delta.id).ok_or_else(missing)?;
+        let Stored::Entry(_, Some(deltas)) = disk.read(held.position)? else { return Err(missing()) };
+        if deltas.generator_hash != self.shape.generator_hash {
+            return Err(
+                Error::fatal("this program builds the code differently from the one that journalled an update").block(self.id)
+            );
+        }
+        let piece = deltas.pieces.get(&delta.stream).cloned().ok_or_else(missing)?;
+        Ok((piece, deltas.unit_changes))
+    }
+}
+
+/// `to ^= change`.
+pub(crate) fn add(to: &mut [u8], change: &[u8]) {
+    to.iter_mut().zip(change).for_each(|(to, change)| *to ^= change);
+}
+
+/// Names the block in an error that does not name one.
+pub(crate) fn at_block(block: BlockId) -> impl Fn(Error) -> Error {
+    move |error| if error.block.is_none() { error.block(block) } else { error }
+}

@@ -1,0 +1,96 @@
+//! What all blocks of a disk share: store, journal, bounds, and what the shell must do next.
+
+use crate::{record::Stored, updater::Output};
+use std::sync::Arc;
+use weft_store::{BlockStore, Journal, Position, RECORD_BYTES_MAX, Reservation};
+use weft_types::{BlockId, PAGE_LEN, Result};
+
+/// What a disk keeps in memory and on the disk for updates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most untrimmed records of a block.
+    pub records_max: usize,
+    /// The most outcomes that a block remembers.
+    pub outcomes_max: usize,
+    /// The most updates that a block leads at a time.
+    pub updates_max: usize,
+    /// The most numbers above the watermark of a block's stream.
+    pub lag_max: u64,
+    /// The most updates that wait for a range of a block.
+    pub waiting_max: usize,
+    /// The most reads of a block that wait for a confirmation of the term.
+    pub reads_max: usize,
+    /// The most bytes of one update. Larger ones write new generations of the blocks.
+    pub update_bytes_max: u64,
+    /// The most bytes of a record of the journal.
+    pub record_bytes_max: usize,
+    /// The most new bytes and deltas in memory, for all blocks.
+    pub inflight_bytes_max: u64,
+    /// The most bytes of one read.
+    pub read_bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            records_max: 256,
+            outcomes_max: 1024,
+            updates_max: 64,
+            lag_max: 128,
+            waiting_max: 64,
+            reads_max: 64,
+            update_bytes_max: 1 << 20,
+            record_bytes_max: RECORD_BYTES_MAX,
+            inflight_bytes_max: 64 << 20,
+            read_bytes_max: 4 << 20,
+        }
+    }
+}
+
+/// Updates are applied from this fill of the journal on.
+pub(crate) const APPLY_FILL: f64 = 0.25;
+/// From this fill on, they are applied before anything new is accepted, on the thread of whoever brings it.
+pub(crate) const DELAY_FILL: f64 = 0.5;
+/// From this fill on, nothing that would append is handled. Reservations end at 90 %; the rest is for entries without payload.
+pub(crate) const STOP_FILL: f64 = 0.93;
+
+/// The most bytes that a record says about a page, in addition to its content.
+const PAGE_HEAD_BYTES: u64 = 16;
+
+/// A disk.
+pub(crate) struct Disk {
+    pub(crate) store: Arc<dyn BlockStore>,
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) limits: Limits,
+    pub(crate) outputs: Vec<Output>,
+    /// The last append that is not synced.
+    pub(crate) unsynced: Option<Position>,
+    pub(crate) inflight_bytes: u64,
+}
+
+impl Disk {
+    /// Appends a record.
+    pub(crate) fn append(&mut self, block: BlockId, stored: &Stored, room: Option<&mut Reservation>) -> Result<Position> {
+        let position = self.journal.append(block, &stored.encode()?, room)?;
+        self.unsynced = Some(position);
+        Ok(position)
+    }
+
+    /// Reads a record back.
+    pub(crate) fn read(&self, position: Position) -> Result<Stored> {
+        Stored::decode(&self.journal.read(position)?)
+    }
+
+    /// Reserves room for the deltas of an update and for their after-images, which are applied one by one at worst; and for what is written
+    /// when the record is trimmed.
+    pub(crate) fn reserve(&self, delta_bytes: u64, pages: u64, units: u64) -> Result<Reservation> {
+        const HEAD_BYTES: u64 = 8 << 10;
+        let records = 4 + units + pages / self.pages_of_record() as u64;
+        self.journal.reserve(records, HEAD_BYTES + delta_bytes + pages * (PAGE_LEN + PAGE_HEAD_BYTES))
+    }
+
+    /// How many after-images fit into a record.
+    pub(crate) fn pages_of_record(&self) -> usize {
+        (self.limits.record_bytes_max / (PAGE_LEN + PAGE_HEAD_BYTES) as usize).max(2) - 1
+    }
+}

@@ -1,0 +1,80 @@
+//! The bytes of updates that are under way here: new bytes until the range is locked, then deltas until all participants hold them.
+
+use crate::{
+    disk::Disk,
+    piece::{Piece, Pieces, bytes_of},
+};
+use std::{collections::BTreeMap, sync::Arc};
+use weft_store::Reservation;
+use weft_types::{Error, Result};
+use weft_update::UpdateId;
+
+/// An update that this node leads (its number there is 0), or that waits here for a lock of this block: then its number at its leader tells
+/// apart the requests of one id.
+pub(crate) type FlightKey = (UpdateId, u64);
+
+/// The bytes of an update.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    /// By stream, as the client sent them.
+    pub(crate) new: Pieces,
+    /// As far as they are computed.
+    pub(crate) deltas: Pieces,
+    /// Room for its record here.
+    pub(crate) room: Option<Reservation>,
+}
+
+impl Flight {
+    fn bytes(&self) -> u64 {
+        bytes_of(&self.new) + bytes_of(&self.deltas)
+    }
+}
+
+/// The updates under way at a block.
+#[derive(Debug, Default)]
+pub(crate) struct Flights(BTreeMap<FlightKey, Flight>);
+
+impl Flights {
+    pub(crate) fn get(&self, key: FlightKey) -> Option<&Flight> {
+        self.0.get(&key)
+    }
+
+    /// Takes the room for an update's record.
+    pub(crate) fn take_room(&mut self, key: FlightKey) -> Option<Reservation> {
+        self.0.get_mut(&key).and_then(|flight| flight.room.take())
+    }
+
+    /// Fails with [`Reaction::Retry`](weft_types::Reaction) if there would be too many bytes in memory. Deltas count from the beginning.
+    pub(crate) fn insert(&mut self, key: FlightKey, new: Pieces, room: Option<Reservation>, disk: &mut Disk) -> Result<()> {
+        if self.0.contains_key(&key) {
+            return Ok(());
+        }
+        let bytes = 2 * bytes_of(&new);
+        if disk.inflight_bytes + bytes > disk.limits.inflight_bytes_max {
+            return Err(Error::retry("too many bytes of updates are under way"));
+        }
+        disk.inflight_bytes += bytes_of(&new);
+        self.0.insert(key, Flight { new, deltas: Pieces::new(), room });
+        Ok(())
+    }
+
+    /// A delta is known.
+    pub(crate) fn add_delta(&mut self, key: FlightKey, stream: u8, delta: Arc<Piece>, disk: &mut Disk) {
+        if let Some(flight) = self.0.get_mut(&key) {
+            let before = flight.bytes();
+            flight.deltas.insert(stream, delta);
+            disk.inflight_bytes += flight.bytes() - before;
+        }
+    }
+
+    /// Forgets all that is not under way any more.
+    pub(crate) fn retain(&mut self, is_under_way: impl Fn(FlightKey) -> bool, disk: &mut Disk) {
+        self.0.retain(|key, flight| {
+            let is_kept = is_under_way(*key);
+            if !is_kept {
+                disk.inflight_bytes = disk.inflight_bytes.saturating_sub(flight.bytes());
+            }
+            is_kept
+        });
+    }
+}

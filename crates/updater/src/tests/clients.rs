@@ -1,0 +1,345 @@
+//! Writers and readers, and what they have seen.
+
+use super::{
+    linear::{Operation, What},
+    random::Random,
+    world::{Body, To, World, block},
+};
+use crate::{Piece, Pieces};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use weft_types::{Span, crc32c};
+use weft_update::{Session, Told, UpdateId};
+
+/// A part of a data block that is always written as a whole: a register of the checker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment {
+    pub(super) index: u8,
+    pub(super) bytes: Span,
+}
+
+/// What clients know of a stripe.
+pub(super) struct Register {
+    pub(super) segments: Vec<Segment>,
+    /// By segment and CRC32C of its bytes: the value.
+    values: BTreeMap<(usize, u32), u32>,
+    pub(super) history: Vec<Operation>,
+}
+
+/// A request, or a read, and when it was sent last.
+struct Current {
+    stripe: u64,
+    begin: u64,
+    sent: u64,
+    tries: u32,
+    what: Doing,
+}
+
+enum Doing {
+    Write { id: UpdateId, value: u32, segments: Vec<usize>, new: Pieces },
+    Read { number: u64, index: u8, segments: Vec<usize> },
+}
+
+/// A client: it writes or reads, one thing at a time.
+#[derive(Default)]
+pub(super) struct Client {
+    is_writer: bool,
+    current: Option<Current>,
+    left: u32,
+    counter: u64,
+}
+
+/// All clients.
+pub(super) struct Clients {
+    pub(super) stripes: Vec<Register>,
+    clients: Vec<Client>,
+    next_value: u32,
+    /// What clients were told, for good.
+    told: BTreeMap<UpdateId, Told>,
+    seed: u64,
+    pub(super) committed: usize,
+    pub(super) aborted: usize,
+    pub(super) served: usize,
+    pub(super) unknown: usize,
+}
+
+/// So often a request is sent before its client gives up.
+const TRIES_MAX: u32 = 20;
+/// Steps after which a request is sent again.
+pub(super) const PATIENCE: u64 = 150;
+
+impl Clients {
+    pub(super) fn new(world: &mut World, writers: usize, readers: usize, operations: u32, seed: u64) -> Self {
+        let mut stripes = Vec::new();
+        for _ in 0..world.seals.len() {
+            let mut segments = Vec::new();
+            for index in 0..world.shape.k as u8 {
+                let len = world.shape.block_len(index.into());
+                let mut cuts: BTreeSet<u64> = (0..4).map(|_| 64 + world.random.up_to(len - 128)).collect();
+                cuts.extend([0, len]);
+                let cuts: Vec<u64> = cuts.into_iter().collect();
+                segments.extend(cuts.windows(2).map(|pair| Segment { index, bytes: Span::new(pair[0], pair[1]) }));
+            }
+            stripes.push(Register { segments, values: BTreeMap::new(), history: Vec::new() });
+        }
+        let client = |is_writer| Client { is_writer, left: operations, ..Client::default() };
+        let clients = (0..writers + readers).map(|at| client(at < writers)).collect();
+        let mut it = Self {
+            stripes,
+            clients,
+            next_value: 1,
+            told: BTreeMap::new(),
+            seed,
+            committed: 0,
+            aborted: 0,
+            served: 0,
+            unknown: 0,
+        };
+        for stripe in 0..it.stripes.len() {
+            (0..it.stripes[stripe].segments.len()).for_each(|segment| drop(it.content(stripe as u64, segment, 0)));
+        }
+        it
+    }
+
+    /// The bytes of a value in a segment.
+    fn content(&mut self, stripe: u64, segment: usize, value: u32) -> Vec<u8> {
+        let seed = self.seed ^ (stripe << 56 | (segment as u64) << 40 | u64::from(value));
+        let register = &mut self.stripes[stripe as usize];
+        let bytes = Random::new(seed).bytes(register.segments[segment].bytes.len() as usize);
+        register.values.insert((segment, crc32c(&bytes)), value);
+        bytes
+    }
+
+    /// The data blocks of all stripes before any update, in full length.
+    pub(super) fn first_data(&mut self, world: &World) -> Vec<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        for stripe in 0..self.stripes.len() as u64 {
+            let mut data = vec![vec![0; world.shape.layout.block_len as usize]; world.shape.k as usize];
+            for number in 0..self.stripes[stripe as usize].segments.len() {
+                let (bytes, Segment { index, bytes: span }) =
+                    (self.content(stripe, number, 0), self.stripes[stripe as usize].segments[number]);
+                data[usize::from(index)][span.start as usize..span.end as usize].copy_from_slice(&bytes);
+            }
+            all.push(data);
+        }
+        all
+    }
+
+    /// The values in a block's bytes, by segment. Fails if a segment contains what nobody wrote, or a mixture.
+    pub(super) fn values(&self, stripe: u64, segments: &[usize], from: u64, bytes: &[u8]) -> Result<Vec<(usize, u32)>, String> {
+        let register = &self.stripes[stripe as usize];
+        let value = |segment: &usize| {
+            let Segment { index, bytes: span } = register.segments[*segment];
+            let part = &bytes[(span.start - from) as usize..(span.end - from) as usize];
+            let value = register.values.get(&(*segment, crc32c(part))).copied();
+            let what = || format!("bytes {span:?} of block {index} of stripe {stripe} are not what anybody wrote");
+            value.map(|value| (*segment, value)).ok_or_else(what)
+        };
+        segments.iter().map(value).collect()
+    }
+
+    /// Whether any client is still busy.
+    pub(super) fn is_busy(&self) -> bool {
+        self.clients.iter().any(|client| client.current.is_some())
+    }
+
+    /// Whether any client is busy, or has more to do.
+    pub(super) fn is_working(&self) -> bool {
+        self.clients.iter().any(|client| client.current.is_some() || client.left > 0)
+    }
+
+    /// Clients begin, ask again, or give up.
+    pub(super) fn step(&mut self, world: &mut World, begins: bool) {
+        for client in 0..self.clients.len() {
+            let at = &self.clients[client];
+            match &at.current {
+                None if begins && at.left > 0 && world.random.percent(20) => self.begin(world, client),
+                Some(current) if world.now >= current.sent + PATIENCE => self.again(world, client),
+                _ => {}
+            }
+        }
+    }
+
+    /// Nobody asks again, and nobody waits.
+    pub(super) fn stop(&mut self) {
+        for client in 0..self.clients.len() {
+            self.give_up(client);
+        }
+    }
+
+    fn begin(&mut self, world: &mut World, client: usize) {
+        let stripe = world.random.up_to(self.stripes.len() as u64);
+        let members: BTreeSet<u8> = world.stripe(stripe).members.iter().map(|block| block.index).collect();
+        let mut data: Vec<u8> = (0..world.shape.k as u8).filter(|index| members.contains(index)).collect();
+        if data.is_empty() {
+            return;
+        }
+        self.clients[client].left -= 1;
+        let is_writer = self.clients[client].is_writer;
+        let count = if is_writer && world.random.percent(35) { 2 } else { 1 };
+        while data.len() > count {
+            data.swap_remove(world.random.up_to(data.len() as u64) as usize);
+        }
+        let mut segments = Vec::new();
+        for index in data {
+            let of_block: Vec<usize> = self.segments_of(stripe, index);
+            let first = world.random.up_to(of_block.len() as u64) as usize;
+            let len = 1 + world.random.up_to(2 + 2 * u64::from(!is_writer)) as usize;
+            segments.extend(of_block.into_iter().skip(first).take(len));
+        }
+        segments.sort_unstable();
+        let what = if is_writer { self.write(stripe, client, segments) } else { self.read(stripe, client, segments) };
+        if let Doing::Write { id, .. } = &what {
+            world.writers.insert(*id, client);
+        }
+        let current = Current { stripe, begin: world.now, sent: world.now, tries: 0, what };
+        self.clients[client].current = Some(current);
+        self.send(world, client);
+    }
+
+    pub(super) fn segments_of(&self, stripe: u64, index: u8) -> Vec<usize> {
+        let segments = &self.stripes[stripe as usize].segments;
+        (0..segments.len()).filter(|segment| segments[*segment].index == index).collect()
+    }
+
+    fn write(&mut self, stripe: u64, client: usize, mut segments: Vec<usize>) -> Doing {
+        let value = self.next_value;
+        self.next_value += 1;
+        self.clients[client].counter += 1;
+        let session = Session { number: client as u64 + 1, ends_at_ms: u64::MAX };
+        let bytes_max = super::world::LIMITS.update_bytes_max;
+        let mut total = 0;
+        segments.retain(|segment| {
+            let len = self.stripes[stripe as usize].segments[*segment].bytes.len();
+            total += len;
+            total <= bytes_max
+        });
+        let mut new = Pieces::new();
+        let mut kept: Vec<usize> = Vec::new();
+        for segment in segments {
+            let Segment { index, bytes: span } = self.stripes[stripe as usize].segments[segment];
+            // A segment in between was too long.
+            if new.get(&index).is_some_and(|piece: &Arc<Piece>| piece.span().end != span.start) {
+                continue;
+            }
+            let bytes = self.content(stripe, segment, value);
+            let piece = new.entry(index).or_insert_with(|| Arc::new(Piece { start: span.start, bytes: Vec::new() }));
+            Arc::make_mut(piece).bytes.extend(bytes);
+            kept.push(segment);
+        }
+        let lead = new.keys().next().copied().unwrap_or_default();
+        let id = UpdateId { session, counter: self.clients[client].counter, lead };
+        Doing::Write { id, value, segments: kept, new }
+    }
+
+    fn read(&mut self, stripe: u64, client: usize, segments: Vec<usize>) -> Doing {
+        self.clients[client].counter += 1;
+        let index = self.stripes[stripe as usize].segments[segments[0]].index;
+        Doing::Read { number: self.clients[client].counter, index, segments }
+    }
+
+    fn send(&mut self, world: &mut World, client: usize) {
+        let Some(Current { stripe, what, .. }) = &self.clients[client].current else { return };
+        match what {
+            Doing::Write { id, new, .. } => {
+                let Some(leader) = new.keys().next() else { return };
+                world.send(To::Block(block(*stripe, *leader)), *stripe, Body::Request { id: *id, new: new.clone() });
+            }
+            Doing::Read { number, index, segments } => {
+                let range = range_of(&self.stripes[*stripe as usize].segments, segments);
+                let body = Body::Read { client, number: *number, range };
+                world.send(To::Block(block(*stripe, *index)), *stripe, body);
+            }
+        }
+    }
+
+    fn again(&mut self, world: &mut World, client: usize) {
+        let Some(current) = &mut self.clients[client].current else { return };
+        (current.sent, current.tries) = (world.now, current.tries + 1);
+        if current.tries > TRIES_MAX {
+            return self.give_up(client);
+        }
+        if let Doing::Write { id, .. } = &current.what
+            && let Some(outcome) = world.seals[current.stripe as usize].outcome(*id)
+        {
+            // The leader is fenced, perhaps: the coordinator knows.
+            let id = *id;
+            return self.told(world, client, id, outcome.into());
+        }
+        self.send(world, client);
+    }
+
+    fn give_up(&mut self, client: usize) {
+        let Some(Current { stripe, begin, what: Doing::Write { value, segments, .. }, .. }) = self.clients[client].current.take()
+        else {
+            return;
+        };
+        self.unknown += 1;
+        let what = What::Write(segments.into_iter().map(|segment| (segment, value)).collect());
+        self.stripes[stripe as usize].history.push(Operation { begin, end: None, what });
+    }
+
+    /// Handles the answers that have arrived.
+    pub(super) fn answers(&mut self, world: &mut World) {
+        for (client, body) in std::mem::take(&mut world.answers) {
+            match body {
+                Body::Told { id, told } => self.told(world, client, id, told),
+                Body::Content { number, result: Ok(bytes) } => self.content_arrived(world, client, number, &bytes),
+                _ => {}
+            }
+        }
+    }
+
+    fn told(&mut self, world: &mut World, client: usize, id: UpdateId, told: Told) {
+        if matches!(told, Told::NotRun(_)) {
+            return;
+        }
+        let before = *self.told.entry(id).or_insert(told);
+        if before != told || told == Told::Expired {
+            world.fail(format!("the client of update {id:?} is told {told:?} after {before:?}"));
+        }
+        let is_current = |current: &&Current| matches!(current.what, Doing::Write { id: its, .. } if its == id);
+        if self.clients[client].current.as_ref().filter(is_current).is_none() {
+            return;
+        }
+        let Some(Current { stripe, begin, what: Doing::Write { value, segments, .. }, .. }) = self.clients[client].current.take()
+        else {
+            return;
+        };
+        if told == Told::Committed {
+            self.committed += 1;
+            let what = What::Write(segments.into_iter().map(|segment| (segment, value)).collect());
+            self.stripes[stripe as usize].history.push(Operation { begin, end: Some(world.now), what });
+        } else {
+            // It must never be seen: no operation has written its value.
+            self.aborted += 1;
+        }
+    }
+
+    fn content_arrived(&mut self, world: &mut World, client: usize, number: u64, bytes: &[u8]) {
+        let Some(Current { stripe, begin, what: Doing::Read { number: its, segments, .. }, .. }) = &self.clients[client].current
+        else {
+            return;
+        };
+        if *its != number {
+            return;
+        }
+        let from = range_of(&self.stripes[*stripe as usize].segments, segments).start;
+        match self.values(*stripe, segments, from, bytes) {
+            Err(what) => world.fail(format!("a read: {what}")),
+            Ok(values) => {
+                let operation = Operation { begin: *begin, end: Some(world.now), what: What::Read(values) };
+                self.stripes[*stripe as usize].history.push(operation);
+                self.served += 1;
+            }
+        }
+        self.clients[client].current = None;
+    }
+}
+
+fn range_of(segments: &[Segment], numbers: &[usize]) -> Span {
+    let (first, last) = (segments[numbers[0]].bytes, segments[numbers[numbers.len() - 1]].bytes);
+    Span::new(first.start, last.end)
+}

@@ -1,0 +1,468 @@
+//! The world of the crash test: real updaters on simulated file systems, a network that loses, repeats and reorders messages, and a coordinator
+//! that seals stripes.
+
+use super::{code, random::Random};
+use crate::{Limits, Output, Pieces, Stripe, Updater};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
+use weft_codes::{SharedCode, generator_hash};
+use weft_store::{BlockStore as _, LocalStore, NewDisk, NewJournal, RING_BYTES_MIN, SimFiles};
+use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Result, Seq, Span, StripeId, StripeLayout};
+use weft_update::{Message, NotServed, Peer, Seal, StripeTerm, Told, UpdateId, seal};
+
+/// What is run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setup {
+    pub(super) code: &'static str,
+    pub(super) layout: Layout,
+    /// Missing bytes at the end of the last data block.
+    pub(super) missing: u64,
+    pub(super) stripes: u64,
+}
+
+const DIR: &str = "/disk";
+const CLUSTER: ClusterId = ClusterId(7);
+
+/// Small journals, so that the rings wrap and fill.
+pub(super) const LIMITS: Limits = Limits {
+    records_max: 12,
+    outcomes_max: 32,
+    updates_max: 6,
+    lag_max: 10,
+    waiting_max: 4,
+    reads_max: 4,
+    update_bytes_max: 8 << 10,
+    record_bytes_max: (RING_BYTES_MIN / 64) as usize,
+    inflight_bytes_max: 256 << 10,
+    read_bytes_max: 64 << 10,
+};
+
+/// A node.
+pub(super) struct Node {
+    pub(super) files: SimFiles,
+    pub(super) disk: Option<Disk>,
+    /// When it starts again, if it is down.
+    pub(super) starts_at: u64,
+    /// Whether its lease at the coordinator lasts.
+    pub(super) has_lease: bool,
+    /// Cut off from the other nodes and the coordinator, not from clients.
+    pub(super) is_cut: bool,
+    /// Its journal was found damaged: it stays away.
+    pub(super) is_lost: bool,
+    reads: u64,
+}
+
+/// A disk in use.
+pub(super) struct Disk {
+    pub(super) store: Arc<LocalStore>,
+    pub(super) updater: Updater,
+}
+
+/// Who receives something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum To {
+    Block(BlockId),
+    Coordinator(u64),
+    Client(usize),
+}
+
+/// What is sent.
+#[derive(Debug, Clone)]
+pub(super) enum Body {
+    Protocol { from: Peer, message: Message, pieces: Pieces },
+    Request { id: UpdateId, new: Pieces },
+    Read { client: usize, number: u64, range: Span },
+    Told { id: UpdateId, told: Told },
+    Content { number: u64, result: Result<Vec<u8>, NotServed> },
+}
+
+/// Something on the network.
+#[derive(Debug, Clone)]
+pub(super) struct Envelope {
+    pub(super) to: To,
+    pub(super) body: Body,
+    /// What the sender knows of the stripe.
+    pub(super) stripe: Stripe,
+}
+
+/// The world.
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) now: u64,
+    pub(super) code: SharedCode,
+    pub(super) shape: StripeLayout,
+    pub(super) nodes: Vec<Node>,
+    pub(super) seals: Vec<Seal>,
+    /// The blocks that the coordinator considers absent.
+    pub(super) absent: BTreeSet<BlockId>,
+    pub(super) net: Vec<Envelope>,
+    /// Answers to clients.
+    pub(super) answers: Vec<(usize, Body)>,
+    /// Reads under way, by node, block and number: client, its number, and since when.
+    pub(super) reads: BTreeMap<(usize, BlockId, u64), (usize, u64, u64)>,
+    /// Who waits for the outcome of an update.
+    pub(super) writers: BTreeMap<UpdateId, usize>,
+    /// Percent of messages that are lost, repeated, and whose payload is damaged.
+    pub(super) faults: (u64, u64, u64),
+    pub(super) crashes: usize,
+    pub(super) sealed: usize,
+    pub(super) wrong: Option<String>,
+    /// Fenced blocks that were told so.
+    told_fenced: BTreeSet<BlockId>,
+    /// Whether everything that happens is printed.
+    traces: bool,
+    /// A damaged journal is replaced by an empty one.
+    pub(super) ignores_damage: bool,
+    /// How full any journal was.
+    pub(super) fill_max: f64,
+}
+
+impl World {
+    pub(super) fn new(setup: &Setup, seed: u64) -> Self {
+        let code = weft_codes::parse(setup.code).unwrap();
+        let mut shape = setup.layout.full_stripe(code.k() as u32, code.m() as u32);
+        shape.data_len -= setup.missing;
+        let mut random = Random::new(seed);
+        let nodes = (0..code.n()).map(|_| Node {
+            files: SimFiles::new(random.next()),
+            disk: None,
+            starts_at: 0,
+            has_lease: true,
+            is_cut: false,
+            is_lost: false,
+            reads: 0,
+        });
+        let nodes = nodes.collect();
+        let members = |stripe| (0..code.n() as u8).map(move |index| block(stripe, index)).collect();
+        let seals = (0..setup.stripes).map(|stripe| Seal::new(StripeTerm::new(members(stripe)))).collect();
+        Self {
+            random,
+            now: 1,
+            code,
+            shape,
+            nodes,
+            seals,
+            absent: BTreeSet::new(),
+            net: Vec::new(),
+            answers: Vec::new(),
+            reads: BTreeMap::new(),
+            writers: BTreeMap::new(),
+            faults: (4, 5, 1),
+            crashes: 0,
+            sealed: 0,
+            wrong: None,
+            told_fenced: BTreeSet::new(),
+            traces: std::env::var_os("WEFT_UPDATE_TRACE").is_some(),
+            ignores_damage: false,
+            fill_max: 0.0,
+        }
+    }
+
+    /// The node of a block.
+    pub(super) fn home(&self, block: BlockId) -> usize {
+        (usize::from(block.index) + block.stripe.0 as usize) % self.nodes.len()
+    }
+
+    /// Creates the disks and the blocks of all stripes, with this data.
+    pub(super) fn create(&mut self, data: &[Vec<Vec<u8>>]) {
+        for node in 0..self.nodes.len() {
+            self.start(node);
+        }
+        for (stripe, data) in (0..).zip(data) {
+            for (index, content) in (0..).zip(code::encode(&*self.code, self.shape.layout, data)) {
+                let id = block(stripe, index);
+                let meta = BlockMeta {
+                    cluster: CLUSTER,
+                    id,
+                    object: "bucket/key".into(),
+                    version: 1,
+                    object_offset: stripe * self.shape.data_len,
+                    code: self.code.spec(),
+                    generator_hash: generator_hash(&*self.code),
+                    stripe: self.shape,
+                    seq: Seq::default(),
+                };
+                let store = &self.nodes[self.home(id)].disk.as_ref().unwrap().store;
+                let mut writer = store.create(&meta).unwrap();
+                writer.write_at(0, &content[..meta.len() as usize]).unwrap();
+                writer.finish(None).unwrap();
+            }
+        }
+    }
+
+    /// Starts a node after a crash, or for the first time.
+    pub(super) fn start(&mut self, node: usize) {
+        self.trace(|| format!("node {node} starts"));
+        let now = self.now;
+        let files = self.nodes[node].files.clone();
+        files.restart();
+        if self.random.percent(15) && now > 1 {
+            files.crash_after(self.random.up_to(12));
+        }
+        match self.open(node, &files) {
+            Ok(disk) => {
+                self.nodes[node].disk = Some(disk);
+                self.nodes[node].has_lease = !self.is_absent(node);
+                self.after(node, Ok(()));
+            }
+            Err(_) if files.is_crashed() => self.crashed(node),
+            Err(error) if error.reaction == Reaction::Corrupt => self.nodes[node].is_lost = true,
+            Err(error) => self.fail(format!("node {node} does not start: {error}")),
+        }
+    }
+
+    fn open(&self, node: usize, files: &SimFiles) -> Result<Disk> {
+        let new = NewDisk { disk_id: node as u128 + 1, created_ms: 1 };
+        let store = Arc::new(LocalStore::open_on(Arc::new(files.clone()), Path::new(DIR), CLUSTER, new)?);
+        let new = NewJournal { ring_bytes: RING_BYTES_MIN, nonce: node as u128 + 100 };
+        let journal = match store.open_journal(new) {
+            Err(error) if error.reaction == Reaction::Corrupt && self.ignores_damage => {
+                store.set_journal_aside()?;
+                store.open_journal(new)?
+            }
+            other => other?,
+        };
+        let updater = Updater::open(store.clone(), Arc::new(journal), LIMITS, self.now)?;
+        Ok(Disk { store, updater })
+    }
+
+    /// Damages a node's journal while it is down.
+    pub(super) fn damage(&mut self, node: usize) {
+        let path = Path::new(DIR).join("journal");
+        let bit = self.random.up_to(200 * 4096 * 8);
+        // A journal that does not exist yet cannot be damaged.
+        let _is_there = self.nodes[node].files.flip_bit(&path, 8 * 4096 + bit).is_ok();
+    }
+
+    /// Whether the coordinator considers blocks of this node absent.
+    pub(super) fn is_absent(&self, node: usize) -> bool {
+        self.absent.iter().any(|block| self.home(*block) == node)
+    }
+
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.trace(|| format!("node {node} crashes"));
+        self.crashes += 1;
+        let delay = 1 + self.random.up_to(60);
+        let down = &mut self.nodes[node];
+        (down.disk, down.has_lease, down.starts_at) = (None, false, self.now + delay);
+        self.reads.retain(|(at, _, _), _| *at != node);
+    }
+
+    pub(super) fn fail(&mut self, what: String) {
+        self.wrong.get_or_insert(what);
+    }
+
+    /// Calls a node's updater.
+    pub(super) fn call(&mut self, node: usize, what: impl FnOnce(&mut Updater, u64) -> Result<()>) {
+        let now = self.now;
+        let Some(disk) = &mut self.nodes[node].disk else { return };
+        let result = what(&mut disk.updater, now);
+        self.after(node, result);
+    }
+
+    /// A crash takes everything with it that was not sent.
+    fn after(&mut self, node: usize, result: Result<()>) {
+        if self.nodes[node].files.is_crashed() {
+            return self.crashed(node);
+        }
+        match result {
+            // The journal is full, the block is lost, or fenced before its first update: the message counts as lost.
+            Err(error) if !matches!(error.reaction, Reaction::Retry | Reaction::Corrupt | Reaction::InvalidInput) => {
+                self.fail(format!("node {node}: {error}"));
+            }
+            _ => {}
+        }
+        let Some(disk) = &mut self.nodes[node].disk else { return };
+        for output in disk.updater.take_outputs() {
+            self.output(node, output);
+        }
+    }
+
+    fn output(&mut self, node: usize, output: Output) {
+        self.trace(|| format!("node {node}: {}", short(&output)));
+        match output {
+            Output::Send { from, to, message, pieces } => {
+                let to = match to {
+                    Peer::Block(block) => To::Block(block),
+                    Peer::Coordinator => To::Coordinator(from.stripe.0),
+                };
+                self.send(to, from.stripe.0, Body::Protocol { from: Peer::Block(from), message, pieces });
+            }
+            Output::Tell { block, id, told } => {
+                if let Some(client) = self.writers.get(&id) {
+                    self.send(To::Client(*client), block.stripe.0, Body::Told { id, told });
+                }
+            }
+            Output::Served { block, read, result } => {
+                let Some((client, number, _)) = self.reads.remove(&(node, block, read)) else { return };
+                let result = result.map(|content| {
+                    if weft_types::crc32c(&content.bytes) != content.crc {
+                        self.wrong.get_or_insert(format!("block {block} serves bytes with a wrong checksum"));
+                    }
+                    content.bytes
+                });
+                self.send(To::Client(client), block.stripe.0, Body::Content { number, result });
+            }
+            Output::Lost { block, error } => self.fail(format!("block {block} is lost: {error}")),
+        }
+    }
+
+    /// Nobody waits any more for reads that have not been answered for long.
+    pub(super) fn abandon_reads(&mut self, patience: u64) {
+        let is_old = |(_, (_, _, since)): &(&(usize, BlockId, u64), &(usize, u64, u64))| since + patience <= self.now;
+        let old: Vec<_> = self.reads.iter().filter(is_old).map(|(key, _)| *key).collect();
+        for (node, block, read) in old {
+            self.reads.remove(&(node, block, read));
+            self.call(node, |updater, now| updater.abandon(block, read, now));
+        }
+    }
+
+    /// What the coordinator would tell a client now.
+    pub(super) fn stripe(&self, stripe: u64) -> Stripe {
+        let sealed = &self.seals[stripe as usize].stripe().sealed;
+        Stripe { term: sealed.term, members: sealed.members.clone() }
+    }
+
+    pub(super) fn send(&mut self, to: To, stripe: u64, body: Body) {
+        let stripe = self.stripe(stripe);
+        self.net.push(Envelope { to, body, stripe });
+    }
+
+    /// Delivers one of the messages on the way.
+    pub(super) fn deliver(&mut self, at: usize) {
+        let (lost, repeated, damaged) = self.faults;
+        let is_repeated = self.random.percent(repeated);
+        let mut envelope = if is_repeated { self.net[at].clone() } else { self.net.swap_remove(at) };
+        if self.random.percent(lost) || self.is_cut(&envelope) {
+            return;
+        }
+        if let Body::Protocol { message: Message::Prepare { .. }, pieces, .. } = &mut envelope.body
+            && self.random.percent(damaged)
+            && let Some(piece) = pieces.values_mut().next()
+        {
+            Arc::make_mut(piece).bytes[0] ^= 1;
+        }
+        self.arrive(envelope);
+    }
+
+    fn is_cut(&self, envelope: &Envelope) -> bool {
+        let Body::Protocol { from, .. } = &envelope.body else { return false };
+        let is_cut = |peer: &BlockId| self.nodes[self.home(*peer)].is_cut;
+        matches!(from, Peer::Block(from) if is_cut(from)) || matches!(envelope.to, To::Block(to) if is_cut(&to))
+    }
+
+    fn arrive(&mut self, Envelope { to, body, stripe }: Envelope) {
+        self.trace(|| format!("{to:?} receives {}", short(&body)));
+        match (to, body) {
+            (To::Client(client), body) => self.answers.push((client, body)),
+            (To::Coordinator(stripe), Body::Protocol { from: Peer::Block(from), message, .. }) => {
+                self.seal(stripe, seal::Event::Received { from, message });
+            }
+            (To::Block(block), Body::Protocol { from, message, pieces }) => {
+                self.call(self.home(block), |updater, now| updater.receive(block, &stripe, from, message, pieces, now));
+            }
+            (To::Block(block), Body::Request { id, new }) => {
+                self.call(self.home(block), |updater, now| updater.request(block, &stripe, id, new, now));
+            }
+            (To::Block(block), Body::Read { client, number, range }) => {
+                let node = self.home(block);
+                let home = &mut self.nodes[node];
+                home.reads += 1;
+                let (read, has_lease) = (home.reads, home.has_lease);
+                if home.disk.is_some() {
+                    self.reads.insert((node, block, read), (client, number, self.now));
+                }
+                self.call(node, |updater, now| updater.read(block, &stripe, read, range, has_lease, now));
+            }
+            (to, body) => unreachable!("{body:?} to {to:?}"),
+        }
+    }
+
+    /// An event of a stripe's seal.
+    pub(super) fn seal(&mut self, stripe: u64, event: seal::Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let before = self.stripe(stripe);
+            let code = self.code.clone();
+            let can_rebuild = |absent: &BTreeSet<BlockId>| {
+                let left = before.members.iter().filter(|block| !absent.contains(block)).map(|block| block.index);
+                code::can_decode(&*code, &left.collect::<Vec<_>>())
+            };
+            for action in self.seals[stripe as usize].on(event, &can_rebuild) {
+                match action {
+                    seal::Action::Save(_) => events.push(seal::Event::Saved),
+                    seal::Action::Send { to, message } => {
+                        let body = Body::Protocol { from: Peer::Coordinator, message, pieces: Pieces::new() };
+                        self.net.push(Envelope { to: To::Block(to), body, stripe: before.clone() });
+                    }
+                }
+            }
+            self.sealed += usize::from(self.stripe(stripe).term > before.term);
+        }
+    }
+
+    /// The coordinator's timer.
+    pub(super) fn remind_seals(&mut self) {
+        for stripe in 0..self.seals.len() as u64 {
+            let members = self.stripe(stripe).members;
+            let absent: BTreeSet<BlockId> = members.iter().copied().filter(|block| self.absent.contains(block)).collect();
+            let is_under_way = self.seals[stripe as usize].is_under_way();
+            if !is_under_way && (!absent.is_empty() || self.seals[stripe as usize].stripe().is_open()) {
+                self.seal(stripe, seal::Event::Begin { absent: absent.clone() });
+            }
+            for block in absent {
+                self.seal(stripe, seal::Event::Absent(block));
+                if !self.nodes[self.home(block)].has_lease {
+                    self.seal(stripe, seal::Event::LeaseEnded(block));
+                }
+            }
+            self.seal(stripe, seal::Event::Remind);
+        }
+    }
+
+    /// Fenced blocks learn it, as heartbeats tell their nodes.
+    pub(super) fn tell_fenced(&mut self) {
+        for block in self.absent.clone() {
+            let stripe = block.stripe.0;
+            let is_fenced = !self.stripe(stripe).members.contains(&block) && self.nodes[self.home(block)].disk.is_some();
+            if is_fenced && self.told_fenced.insert(block) {
+                let message = Message::Sealed(self.seals[stripe as usize].stripe().sealed.clone());
+                let body = Body::Protocol { from: Peer::Coordinator, message, pieces: Pieces::new() };
+                let stripe = Stripe { term: 0, members: vec![block] };
+                self.net.push(Envelope { to: To::Block(block), body, stripe });
+            }
+        }
+    }
+
+    /// Prints what happens, if it is wanted.
+    pub(super) fn trace(&self, what: impl FnOnce() -> String) {
+        if self.traces {
+            println!("{:5} {}", self.now, what());
+        }
+    }
+
+    /// The coordinator considers a node's blocks absent from now on.
+    pub(super) fn give_up_on(&mut self, node: usize) {
+        for stripe in 0..self.seals.len() as u64 {
+            for index in 0..self.code.n() as u8 {
+                let block = block(stripe, index);
+                if self.home(block) == node {
+                    self.absent.insert(block);
+                }
+            }
+        }
+    }
+}
+
+/// Without the bytes.
+fn short(what: &impl std::fmt::Debug) -> String {
+    let text = format!("{what:?}");
+    text.split("bytes: [").next().unwrap_or(&text).chars().take(700).collect()
+}
+
+pub(super) fn block(stripe: u64, index: u8) -> BlockId {
+    BlockId { stripe: StripeId(stripe), index, copy: 0, generation: 1 }
+}

@@ -1,0 +1,399 @@
+//! The updates of all blocks of one disk.
+
+use crate::{
+    content::{Content, Refusal, at_block},
+    disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, STOP_FILL},
+    fault::{Rule, dropped},
+    open::{Open, Replayed},
+    piece::{Piece, Pieces, bytes_of},
+    record::Stored,
+    shape::Shape,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use weft_store::{BlockStore, Journal};
+use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, StripeLayout};
+use weft_update::{Event, Message, NotRun, NotServed, Peer, Request, Told, UpdateId, Vector, Write};
+
+/// A stripe's blocks under a term, as the lease of a client or the coordinator names them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stripe {
+    /// The term.
+    pub term: u64,
+    /// Its blocks, ascending.
+    pub members: Vec<BlockId>,
+}
+
+/// What the shell must do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send a message, and these bytes with it. It may be lost.
+    Send {
+        /// The block whose node sends it.
+        from: BlockId,
+        /// Its receiver.
+        to: Peer,
+        /// The message.
+        message: Message,
+        /// New bytes or deltas, by data block.
+        pieces: Pieces,
+    },
+    /// Answer a client.
+    Tell {
+        /// The block that leads the update.
+        block: BlockId,
+        /// The update.
+        id: UpdateId,
+        /// The answer.
+        told: Told,
+    },
+    /// Answer a read.
+    Served {
+        /// The block.
+        block: BlockId,
+        /// The read's number.
+        read: u64,
+        /// What the range contains, or why it is not served.
+        result: Result<Content, NotServed>,
+    },
+    /// Report a block as lost: its pages or its part of the journal are damaged. It takes part in nothing any more.
+    Lost {
+        /// The block.
+        block: BlockId,
+        /// What is damaged.
+        error: Error,
+    },
+}
+
+/// A block that was updated.
+enum State {
+    Open(Box<Open>),
+    Lost,
+}
+
+/// The updates of all blocks of one disk. After an error whose reaction is [`Reaction::Fatal`] it refuses all calls: the disk has failed.
+pub struct Updater {
+    disk: Disk,
+    blocks: BTreeMap<BlockId, State>,
+    shapes: BTreeMap<ShapeKey, Arc<Shape>>,
+    failed: Option<Error>,
+}
+
+/// What determines a shape: the code with its generator, the sizes of the stripe, the block's index.
+type ShapeKey = (String, u64, [u64; 6], u8);
+
+/// The most shapes that are kept.
+const SHAPES_MAX: usize = 256;
+
+impl Updater {
+    /// Replays the journal of a disk.
+    pub fn open(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, limits: Limits, now_ms: u64) -> Result<Self> {
+        let disk = Disk { store, journal, limits, outputs: Vec::new(), unsynced: None, inflight_bytes: 0 };
+        let mut it = Self { disk, blocks: BTreeMap::new(), shapes: BTreeMap::new(), failed: None };
+        let mut replayed: BTreeMap<BlockId, Result<Replayed>> = BTreeMap::new();
+        it.disk.journal.replay(&mut |position, block, bytes| {
+            let of_block = replayed.entry(block).or_insert_with(|| Ok(Replayed::default()));
+            if let Ok(entries) = of_block {
+                match Stored::decode(bytes) {
+                    Ok(stored) => entries.add(position, stored),
+                    Err(error) if error.reaction == Reaction::Corrupt => *of_block = Err(error),
+                    Err(error) => return Err(at_block(block)(error)),
+                }
+            }
+            Ok(())
+        })?;
+        for (block, entries) in replayed {
+            if let Err(error) = entries.and_then(|entries| it.restart(block, entries, now_ms)) {
+                it.lose(block, error)?;
+            }
+        }
+        Ok(it)
+    }
+
+    fn restart(&mut self, block: BlockId, replayed: Replayed, now_ms: u64) -> Result<()> {
+        let reader = match self.disk.store.open(block) {
+            Ok(reader) => reader,
+            // It was removed: nobody asks for its updates any more.
+            Err(error) if error.reaction == Reaction::NotFound => {
+                self.disk.journal.release(&replayed.positions());
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        if !replayed.is_opened() {
+            return Err(Error::corrupt("the journal does not contain the beginning of the block's updates").block(block));
+        }
+        let shape = self.shape(reader.meta())?;
+        let open = Open::restart(block, replayed, shape, reader, &mut self.disk, now_ms)?;
+        self.blocks.insert(block, State::Open(Box::new(open)));
+        Ok(())
+    }
+
+    /// What the shell must do, in order.
+    pub fn take_outputs(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.disk.outputs)
+    }
+
+    /// Whether [`sync`](Self::sync) has anything to do.
+    pub fn is_unsynced(&self) -> bool {
+        self.disk.unsynced.is_some()
+    }
+
+    /// How full the journal is, with what is reserved: 0 to 1.
+    pub fn fill(&self) -> f64 {
+        self.disk.journal.fill()
+    }
+
+    /// The bytes of updates under way in memory.
+    pub fn inflight_bytes(&self) -> u64 {
+        self.disk.inflight_bytes
+    }
+
+    /// The blocks that are updated and not lost.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.blocks.iter().filter(|(_, state)| matches!(state, State::Open(_))).map(|(block, _)| *block)
+    }
+
+    /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `new`: the
+    /// new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
+    pub fn request(&mut self, block: BlockId, stripe: &Stripe, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
+        self.relieve(now_ms)?;
+        let told = self.with(block, stripe, now_ms, |open, disk| {
+            let is_valid = |(stream, piece): (&u8, &Arc<Piece>)| open.shape.is_part(*stream, piece.span());
+            if new.is_empty() || !new.iter().all(is_valid) || bytes_of(&new) > disk.limits.update_bytes_max {
+                return Ok(Some(NotRun::Invalid));
+            }
+            let write = |(stream, piece): (&u8, &Arc<Piece>)| Write { stream: *stream, span: open.shape.positions(piece.span()) };
+            let request = Request { id, term: stripe.term, writes: new.iter().map(write).collect() };
+            Ok((!open.request(request, new, disk, now_ms)?).then_some(NotRun::Busy))
+        })?;
+        if let Some(why) = told.flatten() {
+            self.disk.outputs.push(Output::Tell { block, id, told: Told::NotRun(why) });
+        }
+        Ok(())
+    }
+
+    /// A message to a block, and the bytes that came with it.
+    pub fn receive(
+        &mut self,
+        block: BlockId,
+        stripe: &Stripe,
+        from: Peer,
+        message: Message,
+        pieces: Pieces,
+        now_ms: u64,
+    ) -> Result<()> {
+        if matches!(message, Message::Prepare { .. }) {
+            self.relieve(now_ms)?;
+        }
+        self.with(block, stripe, now_ms, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
+    }
+
+    /// An update that this node leads has taken too long, or its client has gone.
+    pub fn give_up(&mut self, block: BlockId, id: UpdateId, now_ms: u64) -> Result<()> {
+        self.each(&BTreeSet::from([block]), |open, disk| open.on(Event::GiveUp(id), disk, now_ms))
+    }
+
+    /// A read of a data block at its own node, at its last version; `read` is a number that was not used since the start.
+    /// `has_lease`: whether the node's lease at the coordinator lasts. [`Output::Served`] answers, perhaps later, or never if the confirmation of
+    /// the term does not arrive.
+    pub fn read(&mut self, block: BlockId, stripe: &Stripe, read: u64, range: Span, has_lease: bool, now_ms: u64) -> Result<()> {
+        if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
+            return Err(Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block));
+        }
+        self.with(block, stripe, now_ms, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
+    }
+
+    /// Nobody waits for a read any more.
+    pub fn abandon(&mut self, block: BlockId, read: u64, now_ms: u64) -> Result<()> {
+        self.each(&BTreeSet::from([block]), |open, disk| open.abandon(read, disk, now_ms))
+    }
+
+    /// The bytes of a block with exactly the updates up to a vector.
+    pub fn read_at(&self, block: BlockId, range: Span, vector: &Vector) -> Result<Content, Refusal> {
+        if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
+            return Err(Refusal::Failed(
+                Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block),
+            ));
+        }
+        match self.blocks.get(&block) {
+            Some(State::Open(open)) => open.content_at(range, vector, &self.disk),
+            Some(State::Lost) => Err(Refusal::Failed(lost(block))),
+            None => Err(Refusal::Failed(Error::not_found("the block was never updated").block(block))),
+        }
+    }
+
+    /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left.
+    pub fn sync(&mut self, now_ms: u64) -> Result<()> {
+        while let Some(last) = self.disk.unsynced.take() {
+            self.check()?;
+            if !dropped(Rule::SyncFirst)
+                && let Err(error) = self.disk.journal.sync(last)
+            {
+                return Err(self.fail(error));
+            }
+            let mut durable = BTreeMap::new();
+            for (block, state) in &mut self.blocks {
+                if let State::Open(open) = state
+                    && open.unsynced > 0
+                {
+                    durable.insert(*block, std::mem::take(&mut open.unsynced));
+                }
+            }
+            let blocks = durable.keys().copied().collect();
+            self.each(&blocks, |open, disk| {
+                let entries = durable.get(&open.id).copied().unwrap_or(0);
+                open.on(Event::Durable { entries }, disk, now_ms)
+            })?;
+        }
+        self.release();
+        Ok(())
+    }
+
+    /// Applies what is known to be committed, for all blocks. The after-images must be synced before pages are written.
+    pub fn apply(&mut self, now_ms: u64) -> Result<()> {
+        let all = self.blocks().collect();
+        self.each(&all, |open, disk| open.on(Event::Apply, disk, now_ms))
+    }
+
+    /// From time to time: sends again what was not answered, asks, forgets, applies what has waited.
+    pub fn tick(&mut self, now_ms: u64) -> Result<()> {
+        let is_filling = self.disk.journal.fill() >= APPLY_FILL;
+        let all = self.blocks().collect();
+        self.each(&all, |open, disk| {
+            open.on(Event::Remind, disk, now_ms)?;
+            open.on(Event::Forget, disk, now_ms)?;
+            let is_quiet = std::mem::replace(&mut open.is_quiet, true);
+            if is_filling || is_quiet { open.on(Event::Apply, disk, now_ms) } else { Ok(()) }
+        })
+    }
+
+    /// The block is removed from this disk: its part of the journal is freed.
+    pub fn forget(&mut self, block: BlockId) {
+        if let Some(State::Open(mut open)) = self.blocks.remove(&block) {
+            open.clear(&mut self.disk);
+            let positions: Vec<_> =
+                open.entries.iter().flat_map(|kept| [kept.position].into_iter().chain(kept.parts.clone())).collect();
+            self.disk.journal.release(&positions);
+        }
+    }
+
+    /// Whoever brings something new while the journal is filling applies first what waits.
+    fn relieve(&mut self, now_ms: u64) -> Result<()> {
+        if self.disk.journal.fill() < DELAY_FILL {
+            return Ok(());
+        }
+        self.apply(now_ms)?;
+        self.sync(now_ms)
+    }
+
+    /// Calls `what` with a block, which is opened if it was never updated. `None` if it is lost now.
+    fn with<T>(
+        &mut self,
+        block: BlockId,
+        stripe: &Stripe,
+        now_ms: u64,
+        what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.check()?;
+        if self.disk.journal.fill() >= STOP_FILL {
+            self.sync(now_ms)?;
+            if self.disk.journal.fill() >= STOP_FILL {
+                return Err(Error::retry("the journal is full").block(block));
+            }
+        }
+        if !self.blocks.contains_key(&block) {
+            self.open_first(block, stripe)?;
+        }
+        let Some(State::Open(open)) = self.blocks.get_mut(&block) else { return Err(lost(block)) };
+        open.is_quiet = false;
+        let done = what(open, &mut self.disk);
+        match open.named(done) {
+            Ok(done) => Ok(Some(done)),
+            Err(error) => self.lose(block, error).map(|()| None),
+        }
+    }
+
+    /// Opens a block that was never updated. Its first entry is durable before it says anything: after a crash that lost the entry, it would begin
+    /// a first life again.
+    fn open_first(&mut self, block: BlockId, stripe: &Stripe) -> Result<()> {
+        if !stripe.members.contains(&block) {
+            return Err(Error::invalid("the block is not part of its stripe").block(block));
+        }
+        let reader = self.disk.store.open(block)?;
+        let shape = self.shape(reader.meta()).map_err(at_block(block))?;
+        let open = Open::first(block, stripe, shape, &mut self.disk);
+        let open = open.map_err(|error| self.fail(error))?;
+        if let Some(last) = self.disk.unsynced.filter(|_| !dropped(Rule::OpenedFirst))
+            && let Err(error) = self.disk.journal.sync(last)
+        {
+            return Err(self.fail(error));
+        }
+        self.blocks.insert(block, State::Open(Box::new(open)));
+        Ok(())
+    }
+
+    /// Calls `what` with each of these blocks that is open.
+    fn each(&mut self, blocks: &BTreeSet<BlockId>, what: impl Fn(&mut Open, &mut Disk) -> Result<()>) -> Result<()> {
+        self.check()?;
+        for block in blocks {
+            let Some(State::Open(open)) = self.blocks.get_mut(block) else { continue };
+            let done = what(open, &mut self.disk);
+            if let Err(error) = open.named(done) {
+                self.lose(*block, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        for state in self.blocks.values_mut() {
+            if let State::Open(open) = state {
+                open.release(&self.disk);
+            }
+        }
+    }
+
+    /// A block whose pages or entries are damaged is lost; what concerns the whole disk fails the disk.
+    fn lose(&mut self, block: BlockId, error: Error) -> Result<()> {
+        if !matches!(error.reaction, Reaction::Corrupt | Reaction::NotFound) {
+            return Err(self.fail(error));
+        }
+        if let Some(State::Open(mut open)) = self.blocks.insert(block, State::Lost) {
+            open.clear(&mut self.disk);
+        }
+        self.disk.outputs.push(Output::Lost { block, error });
+        Ok(())
+    }
+
+    fn fail(&mut self, error: Error) -> Error {
+        let error = Error { reaction: Reaction::Fatal, ..error };
+        self.failed.get_or_insert(error).clone()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn shape(&mut self, meta: &BlockMeta) -> Result<Arc<Shape>> {
+        let StripeLayout { layout, k, m, data_len } = meta.stripe;
+        let sizes = [layout.block_len, layout.cell_len, layout.alpha.into(), k.into(), m.into(), data_len];
+        let key = (meta.code.clone(), meta.generator_hash, sizes, meta.id.index);
+        if let Some(shape) = self.shapes.get(&key) {
+            return Ok(shape.clone());
+        }
+        let code = weft_codes::parse(&meta.code).map_err(|error| Error::fatal(format!("the code of the block: {error}")))?;
+        let shape = Arc::new(Shape::new(&*code, meta)?);
+        if self.shapes.len() >= SHAPES_MAX {
+            self.shapes.clear();
+        }
+        self.shapes.insert(key, shape.clone());
+        Ok(shape)
+    }
+}
+
+fn lost(block: BlockId) -> Error {
+    Error::corrupt("the block's updates are lost on this disk").block(block)
+}
