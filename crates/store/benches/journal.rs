@@ -1,13 +1,16 @@
 //! The journal on a real disk, beside a bare overwrite of 4 KiB with fdatasync: how long an append takes until it is durable, how many
-//! appends share a sync, and how long a full ring takes to be opened. `cargo bench -p weft-store --bench journal [-- DIR]`; DIR is where
+//! appends share a sync, and how long a full ring takes to be opened. And a patch of a block in place. `cargo bench -p weft-store --bench journal [-- DIR]`; DIR is where
 //! to write.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use weft_store::{Journal, LocalStore, NewDisk, NewJournal, Position, RING_BYTES, RingJournal, journal_conformance};
-use weft_types::ClusterId;
+use weft_store::{
+    BlockStore, Image, Journal, LocalStore, NewDisk, NewJournal, Patch, Position, RING_BYTES, RingJournal, conformance,
+    journal_conformance,
+};
+use weft_types::{ClusterId, Layout, Seq};
 
 const RECORD: usize = 4096;
 const APPENDS: usize = 4000;
@@ -48,12 +51,17 @@ fn main() {
         let ratio = us(p50) as f64 / us(bare[0]) as f64;
         println!("journal, {depth:2} at a time          {:8}{:9}{per_second:12.0}{syncs:15.2}{ratio:13.2}", us(p50), us(p99));
     }
+    let [p50, p99] = patches(&dir.path().join("patched"));
+    let ratio = us(p50) as f64 / us(bare[0]) as f64;
+    println!("patch of a page in 64 MiB     {:8}{:9}{:12.0}{:15.2}{ratio:13.2}", us(p50), us(p99), 1e6 / us(p50) as f64, 2.0);
     let journal = open(&disk);
     let mut last = None;
     while let Ok(position) = journal.append(journal_conformance::block(1), &[7; RECORD], None) {
         last = Some(position);
     }
-    last.map(|position| journal.sync(position).expect("sync"));
+    if let Some(position) = last {
+        journal.sync(position).expect("sync");
+    }
     let fill = journal.fill();
     drop(journal);
     let start = now();
@@ -72,6 +80,28 @@ fn main() {
         opened.as_secs_f64(),
         (start.elapsed() - opened).as_secs_f64()
     );
+}
+
+/// Patches of one page of a block of 64 MiB: the median and the 99th percentile.
+fn patches(disk: &Path) -> [Duration; 2] {
+    let store = LocalStore::open(disk, ClusterId(1), NEW).expect("a disk");
+    let mut meta = conformance::block(ClusterId(1), 1, 64 << 20);
+    meta.stripe.layout = Layout { block_len: 64 << 20, cell_len: 64 << 20, alpha: 1 };
+    let mut writer = store.create(&meta).expect("create");
+    writer.write_at(0, &conformance::pattern(64 << 20)).expect("write");
+    writer.finish(None).expect("finish");
+    let reader = store.open(meta.id).expect("open");
+    let patch = |count: usize| {
+        let images = [Image { offset: (count * 37 % 16_384 * RECORD) as u64, bytes: &[count as u8; RECORD] }];
+        let seq = Seq::new(1, vec![count as u64 + 1, 0]);
+        let start = now();
+        store.patch(&Patch { id: meta.id, images: &images, seq, data_len: 64 << 20 }).expect("patch");
+        start.elapsed()
+    };
+    patch(0);
+    let times = percentiles(&mut (1..APPENDS / 8).map(patch).collect::<Vec<_>>());
+    reader.read_at(0, &mut [0; RECORD]).expect("read");
+    times
 }
 
 fn open(disk: &Path) -> RingJournal {
@@ -102,10 +132,10 @@ fn overwrites(path: &Path) -> [Duration; 2] {
         file.sync_data().expect("sync");
         start.elapsed()
     };
-    percentiles(&mut (0..APPENDS / 2).map(overwrite).collect())
+    percentiles(&mut (0..APPENDS / 2).map(overwrite).collect::<Vec<_>>())
 }
 
-fn percentiles(times: &mut Vec<Duration>) -> [Duration; 2] {
+fn percentiles(times: &mut [Duration]) -> [Duration; 2] {
     times.sort_unstable();
     [times[times.len() / 2], times[times.len() * 99 / 100]]
 }

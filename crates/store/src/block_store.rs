@@ -141,8 +141,8 @@ pub trait BlockReader: Send + Sync {
     /// MiB's checksum.
     fn pages(&self) -> &[u32];
 
-    /// Whether a patch of the block was interrupted, so that the sidecar contains a part of it. Some pages cannot be read then, until the
-    /// patch is repeated.
+    /// Whether a patch of the block was interrupted, so that the sidecar contains a part of it. Until the patch is repeated, some pages
+    /// cannot be read, and [`units`](Self::units) and [`pages`](Self::pages) may have checksums of before and after it.
     fn is_interrupted(&self) -> bool {
         false
     }

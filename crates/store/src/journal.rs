@@ -31,6 +31,7 @@ mod ring_file;
 mod sectors;
 
 pub use ring::RingJournal;
+pub(crate) use ring_file::InUse;
 pub use ring_file::{NewJournal, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
 
 use std::fmt;
@@ -52,6 +53,9 @@ impl fmt::Display for Position {
         self.0.fmt(f)
     }
 }
+
+/// Called for a record: with its position, its block and its payload.
+pub type Visit<'a> = dyn FnMut(Position, BlockId, &[u8]) -> Result<()> + 'a;
 
 /// The journal of one disk. See the [module](self) for what survives a crash.
 pub trait Journal: Send + Sync {
@@ -83,7 +87,7 @@ pub trait Journal: Send + Sync {
 
     /// Calls `visit` for each record that is not released, in order, with its payload. Reads one record at a time. Ends at the
     /// first error, and returns it.
-    fn replay(&self, visit: &mut dyn FnMut(Position, BlockId, &[u8]) -> Result<()>) -> Result<()>;
+    fn replay(&self, visit: &mut Visit<'_>) -> Result<()>;
 
     /// How full the journal is, with what is reserved: 0 to 1.
     fn fill(&self) -> f64;

@@ -1,8 +1,13 @@
-//! Blocks on disks: payload files, sidecars, checksums.
+//! Blocks on disks: payload files, sidecars, checksums; and the journal of updates in place.
 //!
 //! A [`BlockStore`] is one disk. [`LocalStore`] keeps blocks as plain files in a directory. [`FaultStore`] wraps any
 //! store and injects faults. [`conformance::check`] tests any implementation against the contract. `docs/formats.md`
 //! describes the files on the disk.
+//!
+//! A [`Journal`] keeps the records of updates until they are in the blocks. [`RingJournal`] is that of a [`LocalStore`];
+//! [`journal_conformance`] has its contract's tests. Nothing uses journals and [`BlockStore::patch`] yet.
+//!
+//! All of it works on any [`Files`]: on those of the operating system, or on [`SimFiles`], which lose power.
 //!
 //! All calls block: async callers run them on threads that may block.
 
@@ -24,7 +29,7 @@ pub use fault::{Call, CallKind, Fault, FaultStore};
 pub use files::{FileHandle, Files, Open, RealFiles, Space};
 pub use journal::{
     Journal, JournalCounts, NewJournal, Position, RECORD_BYTES_MAX, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, Reservation,
-    RingJournal,
+    RingJournal, Visit,
 };
 pub use local::{LocalStore, NewDisk, NoSteps, Recovered, Step, Steps};
 pub use sidecar::{SIDECAR_BYTES_MAX, SIDECAR_VERSION, Sidecar};

@@ -33,7 +33,7 @@ use crate::block_store::{
     BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
 };
 use crate::files::{Files, RealFiles};
-use crate::journal::{NewJournal, RingJournal};
+use crate::journal::{InUse, NewJournal, RingJournal};
 use crate::sidecar::check_meta;
 use disk::Disk;
 use reader::LocalReader;
@@ -93,19 +93,20 @@ impl LocalStore {
         Ok(Self { disk: Arc::new(disk), recovered })
     }
 
-    /// Opens the disk's journal, or creates it. At most one may be open. From then on, older programs do not open the disk.
+    /// Opens the disk's journal, or creates it. It can be open once at a time, and keeps the disk locked. From then on, older programs do not open the disk.
     ///
     /// Fails with [`Reaction::Corrupt`](weft_types::Reaction) if it is damaged. Then it is not known which updates it contained, so all
     /// blocks that take part in updates are lost. When this is recorded durably, [`set_journal_aside`](Self::set_journal_aside) makes
     /// room for a new one.
     pub fn open_journal(&self, new: NewJournal) -> Result<RingJournal> {
         self.disk.raise_version()?;
-        RingJournal::open(&self.disk.device, &self.disk.journal_path(), new, self.disk.label.disk_id)
+        RingJournal::open(Arc::clone(&self.disk) as _, &self.disk.device, &self.disk.journal_path(), new, self.disk.label.disk_id)
     }
 
     /// Renames the journal, if there is one, to `journal.damaged`, so that the next [`open_journal`](Self::open_journal) creates one. An
     /// older file of that name is replaced. The caller has durably recorded which blocks are lost.
     pub fn set_journal_aside(&self) -> Result<()> {
+        let _in_use = InUse::claim(&self.disk.device)?;
         self.disk.set_journal_aside()
     }
 

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use weft_store::{
-    BlockStore, CallKind, DeviceErrors, Fault, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined, SIDECAR_VERSION,
-    SimFiles, conformance, verify,
+    BlockStore, CallKind, DeviceErrors, Fault, FaultStore, Image, LocalStore, NewDisk, Patch, QuarantinePlace, Quarantined,
+    SIDECAR_VERSION, SimFiles, conformance, verify,
 };
-use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span, crc32c};
+use weft_types::{BlockMeta, ClusterId, Error, Reaction, Seq, Span, crc32c};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 const NEW: NewDisk = NewDisk { disk_id: 0xd15c, created_ms: 1_700_000_000_000 };
@@ -118,6 +118,17 @@ fn fsyncs_are_counted() {
     let id = put(&store, 64, 10_000).0.id;
     assert_eq!(counts(&mut || assert!(store.remove(id).unwrap())), 1);
     assert_eq!(counts(&mut || assert!(store.open(id).is_err())), 0);
+
+    let id = put(&store, 64, 10_000).0.id;
+    let patch = |images: &[Image<'_>], count: u64| {
+        let seq = Seq::new(1, vec![count, 0]);
+        store.patch(&Patch { id, images, seq, data_len: 10_000 }).unwrap();
+    };
+    let image = |offset| Image { offset, bytes: &[7; 4096] };
+    assert_eq!(counts(&mut || patch(&[image(0)], 1)), 5, "the disk's version twice, a payload, a new sidecar, its directory");
+    assert_eq!(counts(&mut || patch(&[image(0), image(4096)], 2)), 2, "a payload and a sidecar");
+    assert_eq!(counts(&mut || patch(&[], 3)), 1, "a sidecar");
+    assert_eq!(counts(&mut || patch(&[], 3)), 0, "it is repeated");
 }
 
 #[test]
@@ -380,6 +391,11 @@ fn faults_are_injected_as_configured() {
         reader.read_at(0, &mut read).unwrap();
         assert_eq!(read, expected);
     }
+    let (images, seq) = ([Image { offset: 0, bytes: &bytes[..4096] }], Seq::new(1, vec![1, 0]));
+    let patch = Patch { id: meta.id, images: &images, seq, data_len: 8192 };
+    assert!(faulty(CallKind::Patch, 0, Fault::Fail(Reaction::Retry)).patch(&patch).is_err());
+    assert_eq!(disk.open(meta.id).unwrap().meta(), &meta);
+    assert!(faulty(CallKind::Patch, 1, Fault::Fail(Reaction::Retry)).patch(&patch).is_ok());
     assert!(faulty(CallKind::Remove, 0, Fault::Fail(Reaction::Retry)).remove(meta.id).is_err());
     assert!(disk.open(meta.id).is_ok());
 }

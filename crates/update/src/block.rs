@@ -6,16 +6,15 @@
 //! What the shell must guarantee: the journal keeps the order of its entries, and after a crash it has lost at most entries that were
 //! not reported as durable, from its end. Messages may be lost, repeated and reordered. A journal that has lost more makes its block lost.
 
+mod reads;
+
 use crate::{
     leader::Leader,
     mutation::{Rule, dropped},
     participant::{NotServed, Participant, ReadAt},
     types::{Batch, Dependence, Entry, Message, Outcome, Peer, Sealed, UpdateId, Vector},
 };
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    ops::RangeBounds,
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_types::{BlockId, Span};
 
 /// A block and the bounds of what its node keeps for it.
@@ -131,6 +130,9 @@ pub enum Event {
     Written,
     /// From time to time: forgets old outcomes.
     Forget,
+    /// The content of a block that joins is rebuilt at this vector, and synced. Ignored while the vector is not possible, e.g. after a restart, until the
+    /// node has asked for outcomes again: then [`Participant::is_joining`] still says so. [`Participant::rebuild_at`] names a vector that is possible.
+    Rebuilt(Vector),
     /// A read of a data block's range at its own node.
     Read {
         /// Its number, not used before since the start.
@@ -204,6 +206,14 @@ impl Block {
         let first = Entry::Opened { term, members };
         let leader = is_data(&config).then(|| Leader::new(config.clone()));
         let participant = Participant::restart(config, [&first], Vector::new());
+        (Self { participant, leader, reads: BTreeMap::new() }, first)
+    }
+
+    /// For a block that is rebuilt at a new home: a new generation. A seal admits it to the stripe. Its journal must begin with the returned entry.
+    pub fn join(config: Config) -> (Self, Entry) {
+        let first = Entry::Joining(Vector::new());
+        let participant = Participant::restart(config.clone(), [&first], Vector::new());
+        let leader = is_data(&config).then(|| Leader::restart(config, &participant));
         (Self { participant, leader, reads: BTreeMap::new() }, first)
     }
 
@@ -304,6 +314,9 @@ impl Block {
             Event::Apply => participant.apply(),
             Event::Written => participant.written(),
             Event::Forget => participant.forget(now_ms),
+            Event::Rebuilt(vector) => {
+                participant.rebuilt(&vector);
+            }
             Event::Remind => {
                 self.ask_to_confirm(..);
                 let participant = &mut self.participant;
@@ -311,7 +324,6 @@ impl Block {
                 if let Some(leader) = &mut self.leader {
                     leader.remind(participant);
                 }
-                self.confirm_reads();
             }
             Event::Request(request) => match self.leader_unless_fenced() {
                 Some((leader, participant)) => leader.request(request, participant, now_ms),
@@ -356,7 +368,7 @@ impl Block {
             let stream = self.participant.config.me.index;
             leader.opened(&self.participant, sealed.vector.get(&stream).copied().unwrap_or(0));
         } else if self.participant.is_fenced() {
-            leader.wait_for_seal();
+            leader.fenced();
         }
     }
 
@@ -433,78 +445,6 @@ impl Block {
             }
             _ => {}
         }
-    }
-
-    /// While its lease lasts, no seal has gone on without this node. Else it asks those of whom one at least takes part in any seal that
-    /// does: without all parities that depend on this block and its other copies, nobody could rebuild it.
-    fn read(&mut self, read: u64, span: Span, has_lease: bool) {
-        if has_lease || dropped(Rule::ConfirmTerm) {
-            return self.serve(read, span);
-        }
-        if !self.leader.as_ref().is_some_and(Leader::is_active) {
-            return self.serve(read, span);
-        }
-        let Config { me, dependence, .. } = &self.participant.config;
-        let depends = |block: &BlockId| dependence.is_parity(block.index) && dependence.of(block.index, me.index);
-        let is_asked = |block: &&BlockId| depends(block) || (block.index == me.index && *block != me);
-        let asked: BTreeSet<BlockId> = self.participant.members.iter().filter(is_asked).copied().collect();
-        if asked.is_empty() || self.reads.len() >= self.participant.config.reads_max {
-            return self.participant.serve(read, Err(NotServed::Busy));
-        }
-        self.reads.insert(read, (span, asked));
-        self.ask_to_confirm(read..=read);
-    }
-
-    /// Asks those who have not confirmed the term.
-    fn ask_to_confirm(&mut self, reads: impl RangeBounds<u64>) {
-        let Some(incarnation) = self.leader.as_ref().map(Leader::incarnation) else { return };
-        for (read, (_, missing)) in self.reads.range(reads) {
-            for block in missing {
-                self.participant.send(Peer::Block(*block), Message::Confirm { incarnation, read: *read });
-            }
-        }
-    }
-
-    /// The term has ended for the reads that wait for it.
-    fn end_reads(&mut self) {
-        let why = if self.participant.is_fenced() { NotServed::Fenced } else { NotServed::Unknown };
-        for read in std::mem::take(&mut self.reads).into_keys() {
-            self.participant.serve(read, Err(why));
-        }
-    }
-
-    /// Asks again those that have not confirmed the term.
-    fn confirm_reads(&mut self) {
-        let Some(incarnation) = self.leader.as_ref().map(Leader::incarnation) else { return };
-        for (read, (_, missing)) in &self.reads {
-            for block in missing {
-                self.participant.send(Peer::Block(*block), Message::Confirm { incarnation, read: *read });
-            }
-        }
-    }
-
-    fn confirmed(&mut self, from: BlockId, read: u64, term: u64) {
-        let Some((span, missing)) = self.reads.get_mut(&read) else { return };
-        missing.remove(&from);
-        let (span, is_complete) = (*span, missing.is_empty());
-        if term != self.participant.term {
-            self.reads.remove(&read);
-            self.participant.serve(read, Err(NotServed::Unknown));
-        } else if is_complete {
-            self.reads.remove(&read);
-            self.serve(read, span);
-        }
-    }
-
-    fn serve(&mut self, read: u64, span: Span) {
-        let Some(leader) = &self.leader else { return self.participant.serve(read, Err(NotServed::Unknown)) };
-        let result = match leader.is_active() || dropped(Rule::KnownBeforeUse) {
-            true => self.participant.read_last(span, |id| leader.is_pending(id)),
-            false if self.participant.is_fenced() => Err(NotServed::Fenced),
-            // It does not know what its earlier lives have acknowledged.
-            false => Err(NotServed::Unknown),
-        };
-        self.participant.serve(read, result);
     }
 }
 

@@ -144,8 +144,8 @@ impl Leader {
         if self.updates.contains_key(&id) {
             return;
         }
-        // What its earlier lives left may still be decided: nothing is known for certain before.
-        if !self.is_active() {
+        // What its earlier lives left may still be decided: nothing is known for certain before. Without its content, the block has no deltas.
+        if !self.is_active() || participant.is_joining() {
             return self.tell(id, Told::NotRun(NotRun::Retry));
         }
         if let Some(outcome) = participant.outcome(id).filter(|_| !dropped(Rule::RepeatedId)) {

@@ -39,6 +39,10 @@ pub(crate) enum Rule {
     AppliedIsNoWatermark,
     /// The numbers that a batch covers are in use, even before the sidecar names them.
     BatchIsUsed,
+    /// A block that joins changes and serves nothing before it is rebuilt.
+    JoinersWait,
+    /// A block that joins is rebuilt at a vector above which it holds everything, and up to which it knows everything.
+    RebuiltWhereKnown,
     /// A record over several blocks is held only with the locks that their nodes still give.
     LockBeforeHold,
     /// Overlapping updates wait for each other.

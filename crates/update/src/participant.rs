@@ -10,6 +10,7 @@
 //! - The outcome of a record whose term is below the block's is learned from the seal alone.
 
 mod apply;
+mod join;
 mod read;
 mod restart;
 
@@ -56,6 +57,8 @@ pub struct Participant {
     /// The stripe's blocks in the term `opened`.
     pub(crate) members: Vec<BlockId>,
     is_fenced: bool,
+    /// The block joins the stripe, and its content is to be rebuilt at this vector or a later one.
+    joining: Option<Vector>,
     least: BTreeMap<u8, Incarnation>,
     watermarks: Vector,
     /// The watermarks that the journal contains.
@@ -85,6 +88,7 @@ impl Participant {
             opened: 0,
             members: Vec::new(),
             is_fenced: false,
+            joining: None,
             least: BTreeMap::new(),
             watermarks: Vector::new(),
             written_watermarks: Vector::new(),
@@ -107,7 +111,12 @@ impl Participant {
 
     /// Whether the block is part of the stripe, and all outcomes of lower terms are known.
     pub(crate) fn is_open(&self) -> bool {
-        self.opened == self.term && !self.is_fenced
+        self.opened == self.term && !self.is_fenced && !self.members.is_empty()
+    }
+
+    /// Whether the block joins the stripe, and its content is not rebuilt yet. No updates are applied before, so records fill up to `records_max`.
+    pub fn is_joining(&self) -> bool {
+        self.joining.is_some()
     }
 
     /// Whether a seal went on without this block.
@@ -116,7 +125,7 @@ impl Participant {
     }
 
     /// The highest term whose outcomes are known here.
-    pub fn term(&self) -> u64 {
+    pub fn known_term(&self) -> u64 {
         self.opened
     }
 
@@ -347,9 +356,16 @@ impl Participant {
 
     /// What a seal has decided. Returns whether the block learns it now.
     pub(crate) fn sealed(&mut self, sealed: &Sealed, now_ms: u64) -> bool {
-        if sealed.term > self.opened && !self.is_fenced && !sealed.members.contains(&self.config.me) {
+        let is_member = sealed.members.contains(&self.config.me);
+        let is_admitted = !self.members.is_empty();
+        if sealed.term > self.opened && !self.is_fenced && !is_member && is_admitted {
             self.is_fenced = true;
             self.append(Entry::Fenced);
+        }
+        if !is_admitted && is_member && sealed.term >= self.term {
+            self.term = sealed.term;
+            self.joining = Some(sealed.vector.clone());
+            self.append(Entry::Joining(sealed.vector.clone()));
         }
         if sealed.term != self.term || self.is_fenced {
             return false;

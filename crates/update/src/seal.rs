@@ -52,6 +52,9 @@ pub enum Event {
     },
     /// Another block stays away.
     Absent(BlockId),
+    /// The seal under way admits a block that is allocated, in place of one that is absent or was. It takes part in all later updates, while it is being
+    /// rebuilt. `can_rebuild` must not count it before it is rebuilt.
+    Join(BlockId),
     /// The lease of an absent block's node has ended.
     LeaseEnded(BlockId),
     /// Answers [`Action::Save`].
@@ -97,6 +100,7 @@ pub struct Seal {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Round {
     absent: BTreeSet<BlockId>,
+    joining: BTreeSet<BlockId>,
     leases_ended: BTreeSet<BlockId>,
     reports: BTreeMap<BlockId, Report>,
 }
@@ -123,8 +127,16 @@ impl Seal {
             Event::Begin { absent } => self.begin(absent),
             Event::Absent(block) => {
                 let is_member = self.stripe.sealed.members.contains(&block);
-                if let Some(round) = self.round.as_mut().filter(|_| is_member) {
-                    round.absent.insert(block);
+                if let Some(round) = self.round.as_mut() {
+                    round.joining.remove(&block);
+                    if is_member {
+                        round.absent.insert(block);
+                    }
+                }
+            }
+            Event::Join(block) => {
+                if let Some(round) = self.round.as_mut() {
+                    round.joining.insert(block);
                 }
             }
             Event::LeaseEnded(block) => {
@@ -220,7 +232,14 @@ impl Seal {
         if !is_complete || may_serve || !can_rebuild(&round.absent) {
             return;
         }
-        let remaining: Vec<BlockId> = members.iter().filter(|block| !round.absent.contains(block)).copied().collect();
+        let mut remaining: Vec<BlockId> = members.iter().filter(|block| !round.absent.contains(block)).copied().collect();
+        for block in &round.joining {
+            // One generation of a block at a time.
+            if !remaining.iter().any(|other| (other.index, other.copy) == (block.index, block.copy)) {
+                remaining.push(*block);
+            }
+        }
+        remaining.sort_unstable();
         let sealed = self.decide_all(&round.reports, remaining.clone());
         let unaware = remaining.into_iter().collect();
         self.save(StripeTerm { term: self.stripe.term, sealed: Arc::new(sealed), unaware });

@@ -411,6 +411,11 @@ pub enum Entry {
     },
     /// The block is not part of the stripe any more.
     Fenced,
+    /// The block joins the stripe: it holds all updates above this vector, and what it contained up to it is not rebuilt yet. The first entry of such a
+    /// block's journal, with an empty vector until a seal admits the block.
+    Joining(Vector),
+    /// What the block contained up to this vector is rebuilt, and synced.
+    Rebuilt(Vector),
 }
 
 /// Updates that are applied together.

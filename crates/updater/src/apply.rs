@@ -124,7 +124,7 @@ impl Open {
         let seq = if is_last {
             let count = |stream| batch.applied.get(&stream).copied().unwrap_or(0);
             let counts: Vec<u64> = (0..self.shape.dependence.k).map(count).collect();
-            Seq::new(self.machine.participant().term().max(meta.seq.term()), counts)
+            Seq::new(self.machine.participant().known_term().max(meta.seq.term()), counts)
         } else {
             meta.seq.clone()
         };

@@ -13,8 +13,6 @@ pub(crate) enum Rule {
     RedoCopies,
     /// A record is released only when a restart does not need it.
     ReleaseWhenNeedless,
-    /// Nothing is released before what makes it needless is durable.
-    ReleaseWhenDurable,
     /// A delta is computed when its range is locked, and not when the request arrives.
     DeltaUnderLock,
     /// The content from which a delta is computed, and that is read, includes what is not applied.

@@ -392,7 +392,7 @@ impl Open {
 
     /// Releases the entries that a restart does not need.
     pub(crate) fn release(&mut self, disk: &Disk) {
-        if !self.is_stale || (self.unsynced > 0 && !dropped(Rule::ReleaseWhenDurable)) {
+        if !self.is_stale || self.unsynced > 0 {
             return;
         }
         self.is_stale = false;

@@ -12,7 +12,7 @@ use std::{
 };
 use weft_store::RECORD_BYTES_MAX;
 use weft_types::{BlockId, Error, PAGE_LEN, Result, Span, StripeId, crc32c};
-use weft_update::{Batch, Delta, Entry, Incarnation, Outcome, Part, Record, Session, UpdateId};
+use weft_update::{Batch, Delta, Entry, Incarnation, Outcome, Part, Record, Session, UpdateId, Vector};
 
 /// The newest version.
 const VERSION: u8 = 1;
@@ -119,14 +119,18 @@ enum Head {
         counter: u64,
     },
     Fenced,
+    Joining(StoredVector),
+    Rebuilt(StoredVector),
     /// Number, length and CRC32C of each page.
     Pages(Vec<(u64, u32, u32)>),
 }
 
 /// Stripe, index, copy, generation.
 type StoredBlock = (u64, u8, u8, u32);
-/// Number and end of the session, counter.
-type StoredId = (u64, u64, u64);
+/// Number and end of the session, counter, lead block.
+type StoredId = (u64, u64, u64, u8);
+/// Number of each stream.
+type StoredVector = Vec<(u8, u64)>;
 
 #[derive(Serialize, Deserialize)]
 struct StoredRecord {
@@ -158,7 +162,7 @@ struct StoredHeld {
 
 #[derive(Serialize, Deserialize)]
 struct StoredBatch {
-    applied: Vec<(u8, u64)>,
+    applied: StoredVector,
     /// Stream, number and update.
     deltas: Vec<(u8, u64, StoredId)>,
     /// Positions, and places in `deltas`.
@@ -190,6 +194,8 @@ impl Head {
             }
             Entry::Floor { session, counter } => Self::Floor { session: (session.number, session.ends_at_ms), counter: *counter },
             Entry::Fenced => Self::Fenced,
+            Entry::Joining(vector) => Self::Joining(to_vector(vector)),
+            Entry::Rebuilt(vector) => Self::Rebuilt(to_vector(vector)),
         }
     }
 
@@ -213,6 +219,8 @@ impl Head {
                 Entry::Floor { session: Session { number, ends_at_ms }, counter }
             }
             Self::Fenced => Entry::Fenced,
+            Self::Joining(vector) => Entry::Joining(vector.into_iter().collect()),
+            Self::Rebuilt(vector) => Entry::Rebuilt(vector.into_iter().collect()),
         };
         Some(Stored::Entry(entry, None))
     }
@@ -258,12 +266,16 @@ fn from_block((stripe, index, copy, generation): StoredBlock) -> BlockId {
     BlockId { stripe: StripeId(stripe), index, copy, generation }
 }
 
-fn to_id(id: UpdateId) -> StoredId {
-    (id.session.number, id.session.ends_at_ms, id.counter)
+fn to_vector(vector: &Vector) -> StoredVector {
+    vector.iter().map(|(stream, number)| (*stream, *number)).collect()
 }
 
-fn from_id((number, ends_at_ms, counter): StoredId) -> UpdateId {
-    UpdateId { session: Session { number, ends_at_ms }, counter }
+fn to_id(id: UpdateId) -> StoredId {
+    (id.session.number, id.session.ends_at_ms, id.counter, id.lead)
+}
+
+fn from_id((number, ends_at_ms, counter, lead): StoredId) -> UpdateId {
+    UpdateId { session: Session { number, ends_at_ms }, counter, lead }
 }
 
 fn to_incarnation(incarnation: Incarnation) -> (u32, u32) {
@@ -312,7 +324,7 @@ fn to_batch(batch: &Batch) -> StoredBatch {
         ((span.start, span.end), deltas.iter().filter_map(|delta| places.get(delta)).copied().collect())
     };
     StoredBatch {
-        applied: batch.applied.iter().map(|(stream, number)| (*stream, *number)).collect(),
+        applied: to_vector(&batch.applied),
         deltas: all.iter().map(|delta| (delta.stream, delta.number, to_id(delta.id))).collect(),
         merged: batch.merged.iter().map(merged).collect(),
     }

@@ -25,11 +25,21 @@ pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
             let tasks = plans()?.into_iter().flat_map(|(plan, _)| [cut(&plan, 0), cut(&plan, 1)]);
             tasks.map(|task| encode_task(&task)).collect()
         }
+        "update_record" => Ok(UPDATE_RECORDS.iter().map(|record| record.to_vec()).collect()),
         other => Err(weft_types::Error::invalid(format!("there is no entry {other}"))),
     }
 }
 
 const SPECS: [&str; 6] = [CODE, " RS ( 10 , 4 ) ", "RS-6-3-1024k", "rs(1,1)", "RS-10-4-4k", "rs(200,55)"];
+
+/// Records of the journal of updates: held, with a delta; opened; images; known; pages.
+const UPDATE_RECORDS: [&[u8]; 5] = [
+    &[1, 3, 1, 100, 2, 0, 2, 1, 0, 0, 1, 1, 4, 0, 1, 1, 0, 1, 1, 0, 0, 4, 1, 0, 5, 7, 1, 0, 3, 4, 1, 0, 0, 9, 10, 11, 12, 13],
+    &[1, 0, 0, 1, 1, 0, 0, 1],
+    &[1, 6, 1, 0, 1, 1, 0, 1, 1, 100, 2, 1, 0, 4, 1, 0],
+    &[1, 7, 1, 100, 2, 1, 12],
+    &[1, 10, 1, 0, 4, 161, 183, 180, 252, 11, 10, 11, 12, 13],
+];
 
 /// An input: the byte that says whether checksums are corrected, then `bytes`.
 fn behind(first: u8, bytes: Vec<u8>) -> Vec<u8> {

@@ -4,7 +4,7 @@ use super::sectors::{CONTENT, PAGE, SECTOR};
 use std::collections::{BTreeMap, VecDeque};
 use weft_types::BlockId;
 
-/// A live record.
+/// A record that is live, or whose release no batch has named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Live {
     pub(super) block: BlockId,
@@ -12,6 +12,8 @@ pub(super) struct Live {
     pub(super) place: Option<Place>,
     /// Bytes of its frame.
     pub(super) len: u32,
+    /// It is not live. It keeps its place in the ring, until its release is named: no later release may be known before it.
+    is_released: bool,
 }
 
 /// Where a record's frame is.
@@ -29,14 +31,14 @@ struct Batch {
     at: u64,
     /// The positions of its records, whether live here or not.
     records: Vec<u64>,
-    /// How many of them are live here.
-    live: usize,
+    /// How many of them are in the index, here.
+    kept: usize,
 }
 
 /// The live records and the durable batches, from the tail on.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    live: BTreeMap<u64, Live>,
+    records: BTreeMap<u64, Live>,
     batches: VecDeque<Batch>,
     /// Where the next batch begins.
     pub(super) head: u64,
@@ -45,7 +47,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Where the oldest batch begins that contains a live record.
+    /// Where the oldest batch begins that is needed.
     pub(super) fn tail(&self) -> u64 {
         self.batches.front().map_or(self.head, |batch| batch.at)
     }
@@ -60,43 +62,53 @@ impl Index {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.live.len()
+        self.records.len()
     }
 
+    /// A live record.
     pub(super) fn get(&self, position: u64) -> Option<Live> {
-        self.live.get(&position).copied()
+        self.records.get(&position).filter(|live| !live.is_released).copied()
     }
 
     /// The first live record from a position on.
     pub(super) fn next(&self, from: u64) -> Option<(u64, Live)> {
-        self.live.range(from..).next().map(|(position, live)| (*position, *live))
+        let mut live = self.records.range(from..).filter(|(_, live)| !live.is_released);
+        live.next().map(|(position, live)| (*position, *live))
     }
 
     /// A record that is not written yet.
     pub(super) fn append(&mut self, position: u64, block: BlockId, len: u32) {
-        self.live.insert(position, Live { block, place: None, len });
+        self.records.insert(position, Live { block, place: None, len, is_released: false });
         self.live_bytes += ring_bytes(len);
     }
 
-    /// Whether a record was released. Its batch, and dead ones at the tail, are free then.
+    /// Releases a record. Returns whether it was live.
     pub(super) fn release(&mut self, position: u64) -> bool {
-        let Some(live) = self.live.remove(&position) else { return false };
+        let Some(live) = self.records.get_mut(&position).filter(|live| !live.is_released) else { return false };
+        live.is_released = true;
         self.live_bytes -= ring_bytes(live.len);
-        self.leave(live.place);
-        self.advance();
         true
+    }
+
+    /// The release of a record is named by the batch that is written next, or by one that was read. Its batch, and those at the tail that
+    /// are not needed, are free then.
+    pub(super) fn forget(&mut self, position: u64) {
+        if let Some(record) = self.records.remove(&position) {
+            self.leave(record.place);
+            self.advance();
+        }
     }
 
     /// A batch is durable. It contains these records, by position with the offsets of their frames: new ones, and copies.
     pub(super) fn durable(&mut self, at: u64, pages: u32, records: &[(u64, u32)]) {
         self.head = at + u64::from(pages) * PAGE as u64;
-        self.batches.push_back(Batch { at, records: records.iter().map(|(position, _)| *position).collect(), live: 0 });
+        self.batches.push_back(Batch { at, records: records.iter().map(|(position, _)| *position).collect(), kept: 0 });
         for (position, offset) in records {
-            let Some(live) = self.live.get_mut(position) else { continue };
-            let before = live.place.replace(Place { batch: at, offset: *offset });
+            let Some(record) = self.records.get_mut(position) else { continue };
+            let before = record.place.replace(Place { batch: at, offset: *offset });
             self.leave(before);
             if let Some(batch) = self.batches.back_mut() {
-                batch.live += 1;
+                batch.kept += 1;
             }
         }
         self.advance();
@@ -127,13 +139,13 @@ impl Index {
         if let Ok(number) = self.batches.binary_search_by_key(&place.batch, |batch| batch.at)
             && let Some(batch) = self.batches.get_mut(number)
         {
-            batch.live -= 1;
+            batch.kept -= 1;
         }
     }
 
-    /// Drops the oldest batches that contain no live record.
+    /// Drops the oldest batches that are not needed.
     fn advance(&mut self) {
-        while self.batches.front().is_some_and(|batch| batch.live == 0) {
+        while self.batches.front().is_some_and(|batch| batch.kept == 0) {
             self.batches.pop_front();
         }
     }

@@ -127,6 +127,7 @@ fn add(index: &mut Index, head: &BatchHead, stream: &[u8]) -> Result<(), ()> {
     index.durable(head.at, head.pages, &records);
     for position in released {
         index.release(position);
+        index.forget(position);
     }
     Ok(())
 }

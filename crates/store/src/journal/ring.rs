@@ -12,9 +12,10 @@ use super::index::{Index, Live, ring_bytes};
 use super::recovery;
 use super::ring_file::{NewJournal, RingFile};
 use super::sectors::{CONTENT, PAGE, SECTOR, pages_of};
-use super::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation};
+use super::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation, Visit};
 use crate::local::{Step, device::Device};
 use std::collections::VecDeque;
+use std::fmt;
 use std::path::Path;
 use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -30,9 +31,9 @@ const APPENDED_PERCENT: u64 = 95;
 const CALM_PERCENT: u64 = 80;
 /// The most that a batch copies to the head, as a part of the ring.
 const COPIED_PART: u64 = 64;
-/// The released positions that a batch names at most, and as many for each of its records. They fit in the room of its first page, and in
-/// that of the records.
-const RELEASED_MAX: usize = 300;
+/// The released positions that a batch names at most, twice over, and as many for each of its records. They fit in the room that is counted
+/// for each record.
+const RELEASED_MAX: usize = 150;
 const RELEASED_PER_RECORD: usize = 2;
 /// The most bytes of a released position.
 const RELEASED_BYTES: usize = 10;
@@ -49,6 +50,8 @@ pub struct RingJournal {
     /// A batch is durable, or has failed.
     changed: Condvar,
     reserved: Arc<AtomicU64>,
+    /// Keeps the disk locked. The last field, so that it is dropped last.
+    _disk: Arc<dyn fmt::Debug + Send + Sync>,
 }
 
 #[derive(Debug)]
@@ -59,7 +62,7 @@ struct State {
     /// Being written.
     writing: Arc<Pending>,
     is_writing: bool,
-    /// Released, and not named by a batch, the oldest first.
+    /// Released, and not named by a batch, in the order of the releases.
     released: VecDeque<u64>,
     next_position: u64,
     /// The highest position that is durable; 0: none.
@@ -78,13 +81,17 @@ struct Pending {
     stream: Vec<u8>,
     /// The position of each, and where its frame begins.
     records: Vec<(u64, u32)>,
-    /// The room that they were counted as.
-    room: u64,
 }
 
 impl RingJournal {
     /// Opens the ring at `path`, or creates it. Fails with [`Reaction::Corrupt`](weft_types::Reaction) if it is damaged.
-    pub(crate) fn open(device: &Arc<Device>, path: &Path, new: NewJournal, disk_id: u128) -> Result<Self> {
+    pub(crate) fn open(
+        disk: Arc<dyn fmt::Debug + Send + Sync>,
+        device: &Arc<Device>,
+        path: &Path,
+        new: NewJournal,
+        disk_id: u128,
+    ) -> Result<Self> {
         let ring = RingFile::open(device, path, new, disk_id)?;
         let found = recovery::recover(&ring)?;
         tracing::info!(journal = %path.display(), records = found.index.len(), "opened a journal");
@@ -101,7 +108,7 @@ impl RingJournal {
             index: found.index,
             counts: JournalCounts::default(),
         };
-        Ok(Self { ring, state: Mutex::new(state), changed: Condvar::new(), reserved: Arc::default() })
+        Ok(Self { ring, state: Mutex::new(state), changed: Condvar::new(), reserved: Arc::default(), _disk: disk })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -120,7 +127,9 @@ impl RingJournal {
 
     /// The bytes of the ring that are not free, with those that are promised.
     fn used(&self, state: &State) -> u64 {
-        let bytes = state.index.span() + state.pending.room + state.writing.room + self.reserved.load(Relaxed);
+        let batches = [&state.pending, &*state.writing].into_iter().filter(|batch| !batch.records.is_empty());
+        let batches: u64 = batches.map(|batch| batch_bytes(batch, 0)).sum();
+        let bytes = state.index.span() + batches + self.reserved.load(Relaxed);
         // Small records take more memory than bytes of the ring; their number is bounded, too.
         bytes.max(state.index.len() as u64 * SECTOR as u64)
     }
@@ -145,13 +154,17 @@ impl RingJournal {
         let ring_bytes = self.ring.ring_bytes;
         let copies = state.to_copy(ring_bytes, self.fits(&state, 0, CALM_PERCENT));
         let copies_len: usize = copies.iter().map(|(_, live)| live.len as usize).sum();
-        let released_len = FRAME_EXTRA_MAX + released_max(&state.pending) * RELEASED_BYTES;
-        let stream_len = HEAD_BYTES_MAX + released_len + copies_len + state.pending.stream.len();
-        let needed = ((pages_of(stream_len) + 1) * PAGE) as u64;
+        let needed = batch_bytes(&state.pending, copies_len);
         let is_full = |state: &State| state.index.head + needed - state.durable_tail > ring_bytes;
         state.is_writing = true;
-        if is_full(&state) && state.index.tail() > state.durable_tail {
-            state = self.write_batch(state, Pending::default(), Vec::new(), Vec::new());
+        let mut released = Vec::new();
+        if is_full(&state) {
+            // No release may be named before its record.
+            let durable = state.durable;
+            released = state.take_released(RELEASED_MAX, durable);
+            if state.index.tail() > state.durable_tail {
+                state = self.write_batch(state, Pending::default(), Vec::new(), std::mem::take(&mut released));
+            }
         }
         // An error has failed the device.
         let result = self.ring.device.check_alive().and_then(|()| match is_full(&state) {
@@ -161,8 +174,7 @@ impl RingJournal {
         });
         if result.is_ok() {
             let pending = std::mem::take(&mut state.pending);
-            // What was released before it was written is written now: no release may come before its record.
-            let released = state.take_released(released_max(&pending));
+            released.extend(state.take_released(released_max(&pending), u64::MAX));
             state = self.write_batch(state, pending, copies, released);
         }
         state.is_writing = false;
@@ -187,7 +199,7 @@ impl RingJournal {
         let pending = Arc::clone(&state.writing);
         drop(state);
 
-        let written = self.assemble(&pending, &copies, released).and_then(|(stream, mut records)| {
+        let written = self.assemble(&copies, released).and_then(|Pending { stream, mut records }| {
             let mut head = Vec::new();
             // The length of the head does not depend on the pages by more than the page that is counted for it.
             let pages = pages_of(HEAD_BYTES_MAX + stream.len() + pending.stream.len()) as u32;
@@ -221,29 +233,28 @@ impl RingJournal {
         state
     }
 
-    /// The frames of released and of copied records, and where the latter begin.
-    fn assemble(&self, pending: &Pending, copies: &[(u64, Live)], released: Vec<u64>) -> Result<(Vec<u8>, Vec<(u64, u32)>)> {
-        let mut stream = Vec::new();
-        let mut records = Vec::with_capacity(copies.len() + pending.records.len());
+    /// The frames of released and of copied records.
+    fn assemble(&self, copies: &[(u64, Live)], released: Vec<u64>) -> Result<Pending> {
+        let mut batch = Pending::default();
         if !released.is_empty() {
-            frames::push(&mut stream, &frames::released(released), &[])?;
+            frames::push(&mut batch.stream, &frames::released(released), &[])?;
         }
         for (position, live) in copies {
             let Some(place) = live.place else { continue };
             let head = Head::Record(RecordHead::new(*position, live.block));
-            let offset = stream.len() as u32;
+            let offset = batch.stream.len() as u32;
             let copy = self.ring.read_frame(place, live.len, |frame| match frame.head == head {
-                true => frames::push(&mut stream, &head, frame.payload).map(|_| true),
+                true => frames::push(&mut batch.stream, &head, frame.payload).map(|_| true),
                 false => Ok(false),
             });
             match copy {
-                Ok(Some(pushed)) if pushed.as_ref().is_ok_and(|is_it| *is_it) => records.push((*position, offset)),
+                Ok(Some(pushed)) if pushed.as_ref().is_ok_and(|is_it| *is_it) => batch.records.push((*position, offset)),
                 Ok(Some(Err(error))) => return Err(error),
                 Ok(_) => return Err(Error::corrupt(format!("record {position} of the journal is damaged"))),
                 Err(error) => return Err(Error::corrupt(format!("cannot read record {position} of the journal: {error}"))),
             }
         }
-        Ok((stream, records))
+        Ok(batch)
     }
 }
 
@@ -263,11 +274,19 @@ impl State {
         span > ring_bytes / 2 && self.index.live_bytes() < span / 4 * 3
     }
 
-    /// The oldest released positions.
-    fn take_released(&mut self, count_max: usize) -> Vec<u64> {
-        let count = self.released.len().min(count_max);
-        self.released.drain(..count).collect()
+    /// The oldest released positions, before the first beyond `last`. They are named by the batch that is written next.
+    fn take_released(&mut self, count_max: usize, last: u64) -> Vec<u64> {
+        let count = self.released.iter().take(count_max).take_while(|position| **position <= last).count();
+        let released: Vec<u64> = self.released.drain(..count).collect();
+        released.iter().for_each(|position| self.index.forget(*position));
+        released
     }
+}
+
+/// The most bytes of the ring that a batch of these records and copies takes, and the page behind it.
+fn batch_bytes(pending: &Pending, copies_len: usize) -> u64 {
+    let released_len = FRAME_EXTRA_MAX + (RELEASED_MAX + released_max(pending)) * RELEASED_BYTES;
+    ((pages_of(HEAD_BYTES_MAX + released_len + copies_len + pending.stream.len()) + 1) * PAGE) as u64
 }
 
 /// How many released positions the batch of these records names at most.
@@ -310,7 +329,7 @@ impl Journal for RingJournal {
         self.ring.device.check_alive()?;
         let needed = room_for(bytes.len() as u64, 1);
         let mut state = self.lock();
-        while state.pending.stream.len() > 0 && state.pending.stream.len() + bytes.len() > self.batch_bytes_max() {
+        while !state.pending.stream.is_empty() && state.pending.stream.len() + bytes.len() > self.batch_bytes_max() {
             state = self.next_batch(state)?;
         }
         if !room.is_some_and(|room| room.take(needed)) && !self.fits(&state, needed, APPENDED_PERCENT) {
@@ -322,7 +341,6 @@ impl Journal for RingJournal {
         let len = frames::push(&mut state.pending.stream, &head, bytes)?;
         state.next_position += 1;
         state.pending.records.push((position, start));
-        state.pending.room += needed;
         state.index.append(position, block, len as u32);
         state.counts.appends += 1;
         Ok(Position(position))
@@ -383,7 +401,7 @@ impl Journal for RingJournal {
         }
     }
 
-    fn replay(&self, visit: &mut dyn FnMut(Position, BlockId, &[u8]) -> Result<()>) -> Result<()> {
+    fn replay(&self, visit: &mut Visit<'_>) -> Result<()> {
         let mut from = 0;
         loop {
             let next = self.lock().index.next(from);

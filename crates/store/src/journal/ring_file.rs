@@ -40,6 +40,7 @@ pub struct NewJournal {
 #[derive(Debug)]
 pub(super) struct RingFile {
     file: Box<dyn FileHandle>,
+    _in_use: InUse,
     pub(super) device: Arc<Device>,
     pub(super) sealer: Sealer,
     pub(super) ring_bytes: u64,
@@ -50,6 +51,7 @@ impl RingFile {
     /// file system to write. What is read from now on is what the disk has.
     pub(super) fn open(device: &Arc<Device>, path: &Path, new: NewJournal, disk_id: u128) -> Result<Self> {
         let failed = |error: io::Error| cannot_open(path, "cannot open the journal", &error);
+        let in_use = InUse::claim(device)?;
         if !device.files.exists(path).map_err(failed)? {
             create(device, path, new, disk_id)?;
         }
@@ -67,7 +69,7 @@ impl RingFile {
         // earlier process failed to write them, memory would tell otherwise than the disk.
         device.step(Step::SyncJournal, || device.sync_data(&*file))?;
         file.drop_cache();
-        Ok(Self { file, device: Arc::clone(device), sealer: Sealer::new(nonce), ring_bytes })
+        Ok(Self { file, _in_use: in_use, device: Arc::clone(device), sealer: Sealer::new(nonce), ring_bytes })
     }
 
     /// The number of sectors.
@@ -134,6 +136,25 @@ impl RingFile {
         let within = (start - first * CONTENT as u64) as usize;
         let frame = frames::read(&stream[within..within + len as usize]);
         Ok(frame.ok().flatten().map(take))
+    }
+}
+
+/// The right to use the journal of a disk, of which there is one.
+#[derive(Debug)]
+pub(crate) struct InUse(Arc<Device>);
+
+impl InUse {
+    pub(crate) fn claim(device: &Arc<Device>) -> Result<Self> {
+        match device.is_journal_open.swap(true, Relaxed) {
+            false => Ok(Self(Arc::clone(device))),
+            true => Err(Error::invalid("the disk's journal is open already")),
+        }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.is_journal_open.store(false, Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{
     Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 use weft_types::{Cause, Error, Result};
 
@@ -22,12 +22,22 @@ pub(crate) struct Device {
     fsyncs: AtomicU64,
     pub(crate) read_errors: AtomicU64,
     pub(crate) write_errors: AtomicU64,
+    pub(crate) is_journal_open: AtomicBool,
 }
 
 impl Device {
     pub(crate) fn new(files: Arc<dyn Files>, steps: Arc<dyn Steps>, dir: PathBuf) -> Self {
         let count = AtomicU64::default;
-        Self { files, steps, dir, failed: Mutex::default(), fsyncs: count(), read_errors: count(), write_errors: count() }
+        Self {
+            files,
+            steps,
+            dir,
+            failed: Mutex::default(),
+            fsyncs: count(),
+            read_errors: count(),
+            write_errors: count(),
+            is_journal_open: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn failed(&self) -> Option<String> {

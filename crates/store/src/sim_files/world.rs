@@ -176,10 +176,10 @@ impl World {
     pub(super) fn fail_sync(&mut self, node: usize) {
         let Ok(file) = self.file(node) else { return };
         for sector in std::mem::take(&mut file.dirty) {
-            if self.coin() {
-                if let Ok(file) = self.file(node) {
-                    file.store(sector);
-                }
+            if self.coin()
+                && let Ok(file) = self.file(node)
+            {
+                file.store(sector);
             }
         }
     }
@@ -221,10 +221,10 @@ impl World {
             let Ok(file) = self.file(node) else { continue };
             let (old_len, new_len) = (file.disk.len(), file.memory.len());
             for sector in std::mem::take(&mut file.dirty) {
-                if self.coin() {
-                    if let Ok(file) = self.file(node) {
-                        file.store(sector);
-                    }
+                if self.coin()
+                    && let Ok(file) = self.file(node)
+                {
+                    file.store(sector);
                 }
             }
             let between = old_len.min(new_len).next_multiple_of(SECTOR).min(old_len.max(new_len));

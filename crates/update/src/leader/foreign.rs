@@ -35,7 +35,10 @@ impl Leader {
             _ => {}
         }
         let holder = Holder { id, lead, incarnation, lead_number: number, span };
-        if self.locks.lag() >= self.config.lag_max || !self.locks.request(holder, self.config.waiting_max) {
+        if participant.is_joining()
+            || self.locks.lag() >= self.config.lag_max
+            || !self.locks.request(holder, self.config.waiting_max)
+        {
             return self.send(from, Message::Busy { id, incarnation, number });
         }
         self.go_on(participant);

@@ -123,6 +123,13 @@ impl Leader {
         self.state = State::Waiting { is_restarted };
     }
 
+    /// The block is not part of the stripe any more: nothing is left to decide here. Clients ask the coordinator for their outcomes.
+    pub(crate) fn fenced(&mut self) {
+        self.wait_for_seal();
+        self.updates.clear();
+        self.locks = Locks::default();
+    }
+
     /// The outcomes of the seal are known, so all that was prepared before has ended.
     pub(crate) fn opened(&mut self, participant: &Participant, numbers_in_use: u64) {
         for (id, update) in std::mem::take(&mut self.updates) {

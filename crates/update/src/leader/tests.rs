@@ -374,6 +374,17 @@ fn an_update_that_is_given_up_before_its_delta_is_computed_is_not_prepared() {
 }
 
 #[test]
+fn a_leader_that_is_fenced_keeps_nothing_of_its_updates() {
+    let mut node = Node::new(0);
+    node.sync(request(1, &[write(0, 0, 10)]));
+    assert!(node.block.leader().is_some_and(|leader| leader.is_concerned(id(1), 0)));
+    let sealed = Sealed { term: 1, members: blocks()[1..].to_vec(), ..Sealed::default() };
+    assert_eq!(told(&node.hear_coordinator(Message::Sealed(Arc::new(sealed)))), [], "the coordinator knows");
+    assert!(node.block.participant().is_fenced());
+    assert!(node.block.leader().is_some_and(|leader| !leader.is_concerned(id(1), 0)));
+}
+
+#[test]
 fn a_repeated_request_for_a_lock_computes_the_delta_again() {
     let mut node = Node::new(1);
     let lock = || Message::Lock { stamp: stamp(FIRST, 0, 0), id: id(1), number: 4, span: Span::new(0, 10) };

@@ -67,7 +67,7 @@ impl Participant {
     /// Applies all that is known to be committed, in order, unless a batch is being applied.
     pub(crate) fn apply(&mut self) {
         let until: Vector = self.streams().map(|stream| (stream, self.frontier(stream))).filter(|(_, to)| *to > 0).collect();
-        if self.batch.is_some() || self.is_fenced || until == self.applied {
+        if self.batch.is_some() || self.is_fenced || self.has_no_content() || until == self.applied {
             return;
         }
         let is_due = |delta: &Delta| {

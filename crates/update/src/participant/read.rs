@@ -31,7 +31,8 @@ pub enum NotServed {
 }
 
 impl Participant {
-    /// Reads a range at a vector: exactly the committed updates up to it.
+    /// Reads a range at a vector: exactly the committed updates up to it. Only the members of one term give numbers the same meaning, so the reader names the
+    /// term, too, and the shell must not serve a read of another term than this block's.
     pub fn read_at(&self, span: Span, vector: &Vector) -> Result<ReadAt, NotServed> {
         self.require_readable()?;
         let wanted = |stream: u8| vector.get(&stream).copied().unwrap_or(0);
@@ -84,6 +85,9 @@ impl Participant {
     fn require_readable(&self) -> Result<(), NotServed> {
         if self.is_fenced {
             return Err(NotServed::Fenced);
+        }
+        if self.has_no_content() {
+            return Err(NotServed::Stale);
         }
         if self.batch.is_some() { Err(NotServed::Busy) } else { Ok(()) }
     }

@@ -63,6 +63,8 @@ impl Participant {
                 self.memory.raise(*session, *counter);
             }
             Entry::Fenced => self.is_fenced = true,
+            Entry::Joining(from) => self.joining = Some(from.clone()),
+            Entry::Rebuilt(vector) => self.replay_rebuilt(vector),
         }
     }
 
@@ -102,7 +104,9 @@ impl Participant {
             Entry::Images(batch) => self.batch.as_ref().is_some_and(|applying| applying.batch == *batch),
             Entry::Known { id, .. } => self.memory.outcome(*id).is_some(),
             Entry::Floor { session, counter } => self.memory.floors().get(session) == Some(counter),
-            Entry::Fenced => true,
+            Entry::Joining(from) => self.joining.as_ref() == Some(from),
+            // Until the sidecar is written for the first time, nothing else says what the pages contain.
+            Entry::Fenced | Entry::Rebuilt(_) => true,
         }
     }
 }

@@ -340,3 +340,58 @@ fn numbers_that_a_batch_covers_are_in_use_before_the_sidecar_names_them() {
     let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
     assert_eq!(report.numbers.get(&0), Some(&5), "the batch is written, and then nothing below is applied any more");
 }
+
+/// The second generation of block 2, which a seal has admitted at 7 updates of stream 0.
+fn joined() -> (Block, Vec<Entry>) {
+    let me = BlockId { generation: 2, ..blocks()[2] };
+    let (mut block, first) = Block::join(Config { me, ..config(2) });
+    let mut members = blocks();
+    members[2] = me;
+    let sealed = Sealed { term: 3, members, vector: Vector::from([(0, 7)]), ..Sealed::default() };
+    let actions = block.on(Event::Received { from: Peer::Coordinator, message: Message::Sealed(Arc::new(sealed)) }, 0);
+    let entries = [first].into_iter().chain(actions.into_iter().filter_map(|action| match action {
+        Action::Journal(entry) => Some(entry),
+        _ => None,
+    }));
+    let entries = entries.collect();
+    block.on(Event::Durable { entries: u64::MAX }, 0);
+    (block, entries)
+}
+
+#[test]
+fn a_block_that_joins_holds_updates_and_serves_none_until_it_is_rebuilt() {
+    let (mut block, mut entries) = joined();
+    let eighth = record(3, vec![part(0, 8)]);
+    for message in [prepare(stamp(FIRST, 3, 7), &eighth), Message::Commit { stamp: stamp(FIRST, 3, 8), record: eighth }] {
+        let actions = block.on(Event::Received { from: Peer::Block(blocks()[0]), message }, 0);
+        entries.extend(
+            actions.into_iter().filter_map(|action| if let Action::Journal(entry) = action { Some(entry) } else { None }),
+        );
+        block.on(Event::Durable { entries: u64::MAX }, 0);
+    }
+    let at = |number| Vector::from([(0, number)]);
+    assert_eq!(block.on(Event::Apply, 0), []);
+    assert_eq!(block.participant().read_at(Span::new(0, 5), &at(7)), Err(NotServed::Stale));
+    assert_eq!(block.participant().rebuild_at(), Vector::from([(0, 8), (1, 0)]));
+    for (impossible, why) in [(at(6), "the seventh is not held here"), (at(9), "the ninth is not known here")] {
+        assert_eq!(block.on(Event::Rebuilt(impossible), 0), [], "{why}");
+    }
+    let rebuilt = block.on(Event::Rebuilt(at(7)), 0);
+    assert_eq!(rebuilt, [Action::Journal(Entry::Rebuilt(at(7)))]);
+    entries.push(Entry::Rebuilt(at(7)));
+    let (again, _) = Block::restart(block.participant().config.clone(), &entries, Vector::new(), 0);
+    for block in [&block, &again] {
+        assert!(!block.participant().is_joining());
+        let read = block.participant().read_at(Span::new(0, 5), &at(7)).expect("its content");
+        assert_eq!((read.added.len(), read.removed.len()), (0, 0));
+    }
+    assert!(!block.on(Event::Apply, 0).is_empty(), "the eighth");
+}
+
+#[test]
+fn an_earlier_seal_does_not_fence_a_block_that_joins() {
+    let me = BlockId { generation: 2, ..blocks()[2] };
+    let (mut block, first) = Block::join(Config { me, ..config(2) });
+    block.on(Event::Received { from: Peer::Coordinator, message: seal_of(1, &[]) }, 0);
+    assert!(!block.participant().is_fenced() && block.needs(&first));
+}

@@ -137,3 +137,26 @@ fn an_outcome_that_was_recorded_stands_until_all_know_it() {
     on(&mut seal, known(2));
     assert_eq!((seal.outcome(record.id), &seal.stripe().sealed.vector), (None, &[(0, 5)].into()));
 }
+
+#[test]
+fn a_seal_admits_a_block_in_place_of_an_absent_one() {
+    let mut seal = begun(&[3]);
+    let next = BlockId { generation: 2, ..block(3) };
+    for join in [next, BlockId { generation: 2, ..block(2) }] {
+        on(&mut seal, Event::Join(join));
+    }
+    for at in 0..3 {
+        reports(&mut seal, at, 1, None);
+    }
+    let members: Vec<BlockId> = (0..3).map(block).chain([next]).collect();
+    assert_eq!(seal.stripe().sealed.members, members, "block 2 itself is still there");
+    assert!(seal.stripe().unaware.contains(&next));
+    // One that stays away, too, is not admitted.
+    let mut seal = begun(&[3]);
+    on(&mut seal, Event::Join(next));
+    on(&mut seal, Event::Absent(next));
+    for at in 0..3 {
+        reports(&mut seal, at, 1, None);
+    }
+    assert_eq!(seal.stripe().sealed.members, [0, 1, 2].map(block));
+}

@@ -60,18 +60,20 @@ fn settle_from(explorer: &mut Explorer<'_>, world: &World) -> Verdict<()> {
     world.left = super::explore::Budget::default();
     run(explorer, &mut world)?;
     for update in 0..setup.updates.len() {
-        world = explorer.take(&world, setup.leader_of(update), Step::Request(update as u8))?;
+        for at in (0..setup.nodes()).filter(|at| setup.orders(*at, setup.leader_of(update) as u8)) {
+            world = explorer.take(&world, at, Step::Request(update as u8))?;
+        }
     }
     run(explorer, &mut world)?;
     check(explorer, &world).map_err(|what| format!("in the end: {what}"))?;
     let members: Vec<usize> = (0..setup.nodes()).filter(|at| explorer.is_member(&world, *at)).collect();
     for at in &members {
         let facts = explorer.facts(&world, *at);
-        if facts.undecided != 0 || !facts.is_idle || facts.is_fenced {
+        if facts.undecided != 0 || !facts.is_idle || facts.is_fenced || facts.is_joining {
             return Err(format!("node {at} does not come to an end: {facts:?}"));
         }
     }
-    for update in (0..setup.updates.len()).filter(|update| members.contains(&setup.leader_of(*update))) {
+    for update in 0..setup.updates.len() {
         // A repeated request may be told to be too late; then it has no other end.
         if world.told >> (4 * update) & 7 == 0 && setup.are_all_members(&members, update) {
             return Err(format!("the client of update {update} is told nothing"));
@@ -91,7 +93,9 @@ fn run(explorer: &mut Explorer<'_>, world: &mut World) -> Verdict<()> {
             explorer.send_again(world, at)?;
         }
         for at in 0..nodes {
-            *world = explorer.take(world, at, Step::Apply)?;
+            for step in explorer.rebuilds(world, at).into_iter().chain([Step::Apply]) {
+                *world = explorer.take(world, at, step)?;
+            }
         }
         let seal = explorer.seal(world);
         if seal.is_under_way() {
@@ -118,7 +122,7 @@ fn contents(explorer: &Explorer<'_>, world: &World, members: &[usize]) -> Verdic
     for update in 0..setup.updates.len() {
         let mut is_there = None;
         for at in members {
-            for write in setup.updates[update].iter().filter(|write| setup.dependence().of(*at as u8, write.stream)) {
+            for write in setup.updates[update].iter().filter(|write| setup.depends(*at, write.stream)) {
                 let bit = setup.bit(setup.id(update as u8), write.stream);
                 for (number, page) in explorer.node(world, *at).pages().iter().enumerate() {
                     let is_in = (write.span.start..write.span.end).contains(&(number as u64));

@@ -10,14 +10,15 @@
 use super::{
     Setup,
     check::{check, settle},
-    local::{Effects, Envelope, Facts, Local, Node, Step, recorded},
+    local::{Effects, Envelope, Facts, Local, Node, Rebuilt, Step, VERSIONS_MAX, recorded},
 };
-use crate::{Message, NotServed, Peer, Told};
+use crate::{Message, NotServed, Peer, Told, Vector};
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hash, Hasher},
     sync::Arc,
 };
+use weft_types::BlockId;
 
 pub(super) const LOCALS_MAX: usize = 6;
 
@@ -32,6 +33,7 @@ pub(super) struct Budget {
     pub(super) absences: u8,
     pub(super) reads: u8,
     pub(super) forgets: u8,
+    pub(super) joins: u8,
     /// Requests for updates whose client was told an end already.
     pub(super) repeats: u8,
 }
@@ -155,7 +157,7 @@ impl<'a> Explorer<'a> {
         for (at, local) in locals.iter_mut().enumerate().take(self.setup.nodes()) {
             *local = self.locals.number(Local::Node(Box::new(Node::new(self.setup, at))));
         }
-        locals[self.setup.nodes()] = self.locals.number(Local::Coordinator(self.setup.seal()));
+        locals[self.setup.nodes()] = self.locals.number(Local::Coordinator(Box::new(self.setup.seal()), None));
         let none = self.sets.number(Vec::new());
         World { locals, sent: none, done: none, told: 0, read: None, left: self.setup.budget }
     }
@@ -170,7 +172,7 @@ impl<'a> Explorer<'a> {
     }
 
     pub(super) fn seal(&self, world: &World) -> &crate::Seal {
-        let Local::Coordinator(seal) = self.local(world, self.setup.nodes()) else { unreachable!("a node") };
+        let Local::Coordinator(seal, _) = self.local(world, self.setup.nodes()) else { unreachable!("a node") };
         seal
     }
 
@@ -219,7 +221,9 @@ impl<'a> Explorer<'a> {
             return done.clone();
         }
         let message = match step {
-            Step::Deliver(message) | Step::DeliverDamaged(message) => Some(self.messages.get(message).clone()),
+            Step::Deliver(message) | Step::DeliverDamaged(message) | Step::DeliverToOld(message) => {
+                Some(self.messages.get(message).clone())
+            }
             _ => None,
         };
         let local = self.locals.get(number).clone();
@@ -295,6 +299,7 @@ impl<'a> Explorer<'a> {
             Step::Seal(_) => world.left.seals = world.left.seals.saturating_sub(1),
             Step::GiveUp(_) => world.left.give_ups -= 1,
             Step::Absent(_) => world.left.absences -= 1,
+            Step::Join => world.left.joins -= 1,
             Step::CoordinatorRestarts => world.left.coordinator_restarts -= 1,
             Step::Forget => world.left.forgets -= 1,
             Step::Read => {
@@ -362,6 +367,8 @@ impl<'a> Explorer<'a> {
             let envelope = self.messages.get(*message);
             let Some(to) = self.setup.at(envelope.to) else { continue };
             steps.push((to, Step::Deliver(*message)));
+            let has_old = matches!(self.local(world, to), Local::Coordinator(_, Some(_)));
+            steps.extend(has_old.then_some((to, Step::DeliverToOld(*message))));
             let is_damaged = world.left.damages > 0 && matches!(envelope.message, Message::Prepare { .. });
             steps.extend(is_damaged.then_some((to, Step::DeliverDamaged(*message))));
         }
@@ -385,7 +392,8 @@ impl<'a> Explorer<'a> {
         push(node.is_writing() == Some(true), Step::WriteSidecar);
         push(setup.applying >> at & 1 == 1, Step::Apply);
         push(left.forgets > 0, Step::Forget);
-        for update in (0..setup.updates.len()).filter(|update| setup.leader_of(*update) == at) {
+        self.rebuilds(world, at).into_iter().for_each(|step| push(true, step));
+        for update in (0..setup.updates.len()).filter(|update| setup.orders(at, setup.leader_of(*update) as u8)) {
             let is_told = world.told >> (4 * update) & 7 != 0;
             push(!is_told || left.repeats > 0, Step::Request(update as u8));
             let is_pending = node.block.leader().is_some_and(|leader| leader.is_pending(setup.id(update as u8)));
@@ -396,24 +404,60 @@ impl<'a> Explorer<'a> {
         push(is_reader && left.reads > 0 && world.read.is_none(), Step::Read);
     }
 
+    /// How a block that joins may be rebuilt: from blocks that serve a vector. Its node decides whether the vector is possible.
+    pub(super) fn rebuilds(&self, world: &World, at: usize) -> Vec<Step> {
+        let setup = self.setup;
+        if !self.node(world, at).block.participant().is_joining() || !self.is_member(world, at) {
+            return Vec::new();
+        }
+        let known = self.node(world, at).block.participant().rebuild_at();
+        let same = (0..=VERSIONS_MAX).map(|number| (0..setup.k).map(|stream| (stream, number)).collect());
+        let mut steps: Vec<Step> =
+            [known].into_iter().chain(same).filter_map(|vector| self.rebuild(world, at, &vector)).collect();
+        steps.dedup();
+        steps
+    }
+
+    fn rebuild(&self, world: &World, at: usize, vector: &Vector) -> Option<Step> {
+        let setup = self.setup;
+        let others = (0..setup.nodes()).filter(|other| *other != at && self.is_member(world, *other));
+        let serving: Vec<(usize, Vec<u32>)> =
+            others.filter_map(|other| Some((other, self.node(world, other).at_vector(setup, vector)?))).collect();
+        let blocks: Vec<BlockId> = serving.iter().map(|(other, _)| setup.block(*other)).collect();
+        if !setup.can_rebuild(&blocks) {
+            return None;
+        }
+        let mut rebuilt = Rebuilt { pages: [0; 2], numbers: [0; 2] };
+        for stream in (0..setup.k).filter(|stream| setup.depends(at, *stream)) {
+            let (_, pages) = serving.iter().find(|(other, _)| setup.depends(*other, stream))?;
+            for (page, content) in pages.iter().enumerate() {
+                rebuilt.pages[page] |= content & setup.bits_of(stream);
+            }
+            rebuilt.numbers[usize::from(stream)] = *vector.get(&stream)? as u8;
+        }
+        Some(Step::Rebuild(rebuilt))
+    }
+
     fn steps_of_coordinator(&self, world: &World, steps: &mut Vec<(usize, Step)>) {
         let (seal, setup) = (self.seal(world), self.setup);
         let at = setup.nodes();
         let members = (0..at).filter(|node| self.is_member(world, *node)).fold(0_u8, |all, node| all | 1 << node);
         for absent in setup.absent.iter().filter(|absent| **absent & members == **absent) {
-            let remaining: Vec<usize> = (0..at).filter(|node| (members & !absent) >> node & 1 == 1).collect();
-            let can_rebuild = setup.can_rebuild(&remaining);
+            let is_left = |block: &&BlockId| (0..at).all(|node| setup.block(node) != **block || absent >> node & 1 == 0);
+            let can_rebuild = setup.can_rebuild(seal.stripe().sealed.members.iter().filter(is_left));
             steps.extend((world.left.seals > 0 && can_rebuild).then_some((at, Step::Seal(*absent))));
         }
         steps.extend((seal.is_under_way() && world.left.coordinator_restarts > 0).then_some((at, Step::CoordinatorRestarts)));
+        steps.extend((seal.is_under_way() && world.left.joins > 0).then_some((at, Step::Join)));
         if seal.is_under_way() && world.left.absences > 0 {
             steps.extend((0..at).map(|node| (at, Step::Absent(node as u8))));
         }
         if seal.is_under_way() && setup.budget.reads > 0 {
-            let has_ended = |node: &usize| !self.node(world, *node).has_lease;
+            // Only data blocks are read under a lease.
+            let has_ended = |node: &usize| *node >= usize::from(setup.k) || !self.node(world, *node).has_lease;
             steps.extend((0..at).filter(has_ended).map(|node| (at, Step::LeaseEnded(node as u8))));
         }
-        steps.extend([(at, Step::Remind), (at, Step::ClientsAsk)]);
+        steps.extend([(at, Step::Remind), (at, Step::ClientsAsk), (at, Step::OldReminds)]);
     }
 
     /// Explores until everything is known, something is wrong, or there are too many states. Every `every`th state is settled: it must come to
@@ -470,13 +514,15 @@ impl<'a> Explorer<'a> {
 
     fn name(&self, at: usize, step: Step) -> String {
         match step {
-            Step::Deliver(message) | Step::DeliverDamaged(message) => {
+            Step::Deliver(message) | Step::DeliverDamaged(message) | Step::DeliverToOld(message) => {
                 let Envelope { from, message, .. } = &**self.messages.get(message);
                 let from = self.setup.at(*from).map_or(String::new(), |from| format!(" from {from}"));
-                format!(
-                    "{at}: {}{from} {message:?}",
-                    if matches!(step, Step::Deliver(_)) { "receives" } else { "receives damaged" }
-                )
+                let how = match step {
+                    Step::DeliverDamaged(_) => "receives damaged",
+                    Step::DeliverToOld(_) => "that was replaced receives",
+                    _ => "receives",
+                };
+                format!("{at}: {how}{from} {message:?}")
             }
             step => format!("{at}: {step:?}"),
         }

@@ -43,14 +43,28 @@ pub(super) enum Step {
     LeaseEnds,
     Read,
     Forget,
+    /// A block that joins is rebuilt from others.
+    Rebuild(Rebuilt),
+    /// The seal under way admits the block that joins.
+    Join,
     /// The coordinator begins a seal without the blocks of this set of nodes.
     Seal(u8),
     LeaseEnded(u8),
     /// Another node stays away while the coordinator waits for it.
     Absent(u8),
     CoordinatorRestarts,
+    /// A message arrives at the coordinator that was replaced and goes on.
+    DeliverToOld(u32),
+    OldReminds,
     /// Clients whose updates' leader is fenced ask the coordinator.
     ClientsAsk,
+}
+
+/// What a block is rebuilt to: the pages, and the number of each stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Rebuilt {
+    pub(super) pages: [Page; 2],
+    pub(super) numbers: [u8; 2],
 }
 
 /// What a step causes elsewhere.
@@ -84,12 +98,15 @@ pub(super) struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Local {
     Node(Box<Node>),
-    Coordinator(Seal),
+    /// With the one that was replaced, if it goes on.
+    Coordinator(Box<Seal>, Option<Box<Seal>>),
 }
 
 impl Node {
     pub(super) fn new(setup: &Setup, at: usize) -> Self {
-        let (block, first) = Block::new(setup.config(at), 0, setup.blocks());
+        let is_first = at < setup.first_blocks();
+        let (block, first) =
+            if is_first { Block::new(setup.config(at), 0, setup.blocks()) } else { Block::join(setup.config(at)) };
         let pages = vec![0; setup.pages as usize];
         let journal = vec![(first, Vec::new())];
         Self {
@@ -170,9 +187,20 @@ impl Node {
                 Event::Read { read: self.reads, span: setup.all(), has_lease: self.has_lease }
             }
             Step::Forget => Event::Forget,
-            Step::Seal(_) | Step::LeaseEnded(_) | Step::Absent(_) | Step::CoordinatorRestarts | Step::ClientsAsk => {
-                unreachable!("a step of the coordinator")
+            Step::Rebuild(_) if !self.block.participant().is_joining() => return Effects::default(),
+            Step::Rebuild(rebuilt) => {
+                self.pages = rebuilt.pages[..self.pages.len()].to_vec();
+                let streams = (0..setup.k).filter(|stream| setup.depends(at, *stream));
+                Event::Rebuilt(streams.map(|stream| (stream, rebuilt.numbers[usize::from(stream)].into())).collect())
             }
+            Step::Join
+            | Step::Seal(_)
+            | Step::LeaseEnded(_)
+            | Step::Absent(_)
+            | Step::CoordinatorRestarts
+            | Step::DeliverToOld(_)
+            | Step::OldReminds
+            | Step::ClientsAsk => unreachable!("a step of the coordinator"),
         };
         let now_ms = if step == Step::Forget { crate::OUTCOMES_KEPT_MS } else { 0 };
         let actions = self.block.on(event, now_ms);
@@ -261,16 +289,21 @@ impl Node {
         pages
     }
 
+    /// What the block serves at a vector, if it does.
+    pub(super) fn at_vector(&self, setup: &Setup, vector: &Vector) -> Option<Vec<Page>> {
+        let read = self.block.participant().read_at(setup.all(), vector).ok()?;
+        Some(self.overlaid(setup, &read))
+    }
+
     /// What the block serves of each stream, at each number at which it serves it.
     fn versions(&self, setup: &Setup, at: usize) -> Vec<Version> {
-        let streams: Vec<u8> = (0..setup.k).filter(|stream| setup.dependence().of(at as u8, *stream)).collect();
+        let streams: Vec<u8> = (0..setup.k).filter(|stream| setup.depends(at, *stream)).collect();
         let count = (VERSIONS_MAX + 1).pow(streams.len() as u32);
         let mut versions = Vec::new();
         for number in 0..count {
             let digit = |place: usize| number / (VERSIONS_MAX + 1).pow(place as u32) % (VERSIONS_MAX + 1);
             let vector: Vector = streams.iter().enumerate().map(|(place, stream)| (*stream, digit(place))).collect();
-            let Ok(read) = self.block.participant().read_at(setup.all(), &vector) else { continue };
-            let pages = self.overlaid(setup, &read);
+            let Some(pages) = self.at_vector(setup, &vector) else { continue };
             for (stream, number) in vector {
                 let of_stream = setup.bits_of(stream) | setup.bits_of(stream) << DAMAGE_SHIFT;
                 let pages = pages.iter().map(|page| page & of_stream).collect();
@@ -284,7 +317,7 @@ impl Node {
 }
 
 /// The highest number of a version that is compared.
-const VERSIONS_MAX: u64 = 3;
+pub(super) const VERSIONS_MAX: u64 = 3;
 
 /// What a block serves of one stream at one number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -303,9 +336,15 @@ fn damaged(message: Message) -> Message {
     }
 }
 
-fn step_coordinator(seal: &mut Seal, setup: &Setup, step: Step, message: Option<&Envelope>) -> Effects {
+fn step_coordinator(
+    seal: &mut Seal,
+    old: &mut Option<Box<Seal>>,
+    setup: &Setup,
+    step: Step,
+    message: Option<&Envelope>,
+) -> Effects {
     let event = match step {
-        Step::Deliver(_) => {
+        Step::Deliver(_) | Step::DeliverToOld(_) => {
             let Envelope { from, message, .. } = message.expect("a message").clone();
             let Peer::Block(from) = from else { return Effects::default() };
             seal::Event::Received { from, message }
@@ -316,39 +355,58 @@ fn step_coordinator(seal: &mut Seal, setup: &Setup, step: Step, message: Option<
             seal::Event::Begin { absent }
         }
         Step::Absent(at) => seal::Event::Absent(setup.block(at.into())),
+        Step::Join => seal::Event::Join(setup.block(setup.first_blocks())),
         Step::LeaseEnded(at) => seal::Event::LeaseEnded(setup.block(at.into())),
         Step::ClientsAsk => {
-            let is_fenced = |update: &usize| !seal.stripe().sealed.members.contains(&setup.block(setup.leader_of(*update)));
-            let ids = (0..setup.updates.len()).filter(is_fenced).map(|update| setup.id(update as u8));
-            let told = ids.filter_map(|id| seal.outcome(id).map(|outcome| (id, outcome.into()))).collect();
+            let told = [Some(&*seal), old.as_deref()].into_iter().flatten().flat_map(|seal| told_by(seal, setup)).collect();
             return Effects { told, ..Effects::default() };
         }
         Step::CoordinatorRestarts => {
-            *seal = Seal::new(seal.stripe().clone());
+            let next = Seal::new(seal.stripe().clone());
+            let before = std::mem::replace(seal, next);
+            *old = setup.old_coordinator.map(|_| Box::new(before));
             return Effects::default();
         }
-        Step::Remind => seal::Event::Remind,
+        Step::Remind | Step::OldReminds => seal::Event::Remind,
         _ => unreachable!("a step of a node"),
     };
+    if !matches!(step, Step::DeliverToOld(_) | Step::OldReminds) {
+        return run_seal(seal, setup, event, true).0;
+    }
+    let Some(before) = old else { return Effects::default() };
+    let (effects, is_refused) = run_seal(before, setup, event, setup.old_coordinator == Some(true));
+    if is_refused {
+        *old = None;
+    }
+    effects
+}
+
+/// Runs a seal until it waits for messages. Returns whether it wanted to save what it cannot.
+fn run_seal(seal: &mut Seal, setup: &Setup, event: seal::Event, saves: bool) -> (Effects, bool) {
     let mut effects = Effects::default();
     let mut events = vec![event];
     while let Some(event) = events.pop() {
         let members = seal.stripe().sealed.members.clone();
-        let can_rebuild = |absent: &BTreeSet<BlockId>| {
-            let remaining = members.iter().filter(|block| !absent.contains(block)).map(|block| block.index.into());
-            setup.can_rebuild(&remaining.collect::<Vec<_>>())
-        };
+        let can_rebuild = |absent: &BTreeSet<BlockId>| setup.can_rebuild(members.iter().filter(|block| !absent.contains(block)));
         for action in seal.on(event, &can_rebuild) {
             match action {
                 // A transaction and what is sent after it: what is lost in between is a lost message.
-                seal::Action::Save(_) => events.push(seal::Event::Saved),
+                seal::Action::Save(_) if saves => events.push(seal::Event::Saved),
+                seal::Action::Save(_) => return (effects, true),
                 seal::Action::Send { to, message } => {
                     effects.sent.push(Envelope { from: Peer::Coordinator, to: Peer::Block(to), message });
                 }
             }
         }
     }
-    effects
+    (effects, false)
+}
+
+/// What clients hear of updates whose leader is fenced.
+fn told_by(seal: &Seal, setup: &Setup) -> Vec<(UpdateId, Told)> {
+    let is_fenced = |update: &usize| !seal.stripe().sealed.members.contains(&setup.block(setup.leader_of(*update)));
+    let ids = (0..setup.updates.len()).filter(is_fenced).map(|update| setup.id(update as u8));
+    ids.filter_map(|id| seal.outcome(id).map(|outcome| (id, outcome.into()))).collect()
 }
 
 impl Local {
@@ -356,7 +414,7 @@ impl Local {
         let mut after = self.clone();
         let effects = match &mut after {
             Self::Node(node) => node.step(setup, at, step, message),
-            Self::Coordinator(seal) => step_coordinator(seal, setup, step, message),
+            Self::Coordinator(seal, old) => step_coordinator(seal, old, setup, step, message),
         };
         (after, effects)
     }
@@ -366,6 +424,7 @@ impl Local {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     pub(super) is_fenced: bool,
+    pub(super) is_joining: bool,
     /// Whether a leader here decides.
     pub(super) is_active: bool,
     /// Whether nothing is left to decide here.
@@ -382,6 +441,7 @@ impl Facts {
         let participant = node.block.participant();
         let mut facts = Self {
             is_fenced: participant.is_fenced(),
+            is_joining: participant.is_joining(),
             versions: if setup.applying != 0 { node.versions(setup, at) } else { Vec::new() },
             is_active: node.block.leader().is_some_and(crate::leader::Leader::is_active),
             is_idle: node.block.leader().is_none_or(crate::leader::Leader::is_idle) && !node.block.has_reads(),

@@ -78,6 +78,24 @@ impl Setup {
         self
     }
 
+    /// A data block has a second copy.
+    fn copy_of(mut self, stream: u8) -> Self {
+        self.copies.push(stream);
+        self
+    }
+
+    /// A seal may admit another generation of a block.
+    fn joins(mut self, index: u8) -> Self {
+        (self.joining, self.budget.joins) = (Some(index), 1);
+        self
+    }
+
+    /// A coordinator that was replaced goes on. Whether it can save a stripe's term.
+    fn old_coordinator(mut self, saves: bool) -> Self {
+        (self.budget.coordinator_restarts, self.old_coordinator) = (1, Some(saves));
+        self
+    }
+
     fn parities(mut self, m: u8) -> Self {
         self.m = m;
         self
@@ -130,21 +148,34 @@ fn of_both_and_two() -> Setup {
 pub(super) fn small() -> Vec<(&'static str, Setup, usize)> {
     vec![
         ("an update, a give-up, a crash", one().gives_up().crashes(1, ANY), 1),
-        ("an update, a give-up, a crash of the leader, a seal", one().gives_up().crashes(1, 1).seals(1, &[2]), 20),
-        ("an update, a give-up, two seals", one().gives_up().seals(2, &[1, 4]), 20),
+        ("an update, a give-up, a crash of the leader, a seal", one().gives_up().crashes(1, 1).seals(1, &[2]), 50),
+        ("an update, a give-up, two seals", one().gives_up().seals(2, &[1, 4]), 50),
         ("an update, a seal, another absent node", one().seals(1, &[0, 4]).another_absent(), 20),
         ("an update, a damaged delta, a crash", one().damages().crashes(1, 1), 1),
         ("an update that is applied and forgotten, a crash", one().parities(1).applies().forgets().crashes(1, ANY), 1),
         ("an update, a read, a seal", one().reads(1).seals(1, &[1]), 10),
         ("overlapping updates, a give-up, a crash", overlapping().gives_up().crashes(1, ANY), 10),
         ("overlapping updates, a give-up, a seal", overlapping().gives_up().seals(1, &[0, 2]), 10),
-        ("disjoint updates that are applied, a crash", disjoint().applies().crashes(1, ANY), 20),
+        ("disjoint updates that are applied, a crash", disjoint().applies().crashes(1, ANY), 50),
         ("an update of two blocks, a give-up, a crash", of_two_blocks().gives_up().crashes(1, ANY), 10),
         ("an update of two blocks, a give-up, a seal", of_two_blocks().gives_up().seals(1, &[0, 1, 2, 4]), 10),
         ("an update of each block, a crash", of_each_block().crashes(1, ANY), 20),
-        ("updates of both blocks and of one, applied by the parity, a crash", of_both_and_one().applies_at(4).crashes(1, 2), 20),
         ("an update of one block with local parities, a seal", of_local_parities().only(0).seals(1, &[1, 4, 8]), 20),
         ("an update of two blocks with local parities, a seal", of_local_parities().only(1).seals(1, &[1, 2, 4, 8, 16]), 50),
+        ("updates of both blocks and of one, applied by the parity, a crash", of_both_and_one().applies_at(4).crashes(1, 2), 50),
+        ("an update, two seals, two coordinators", one().seals(2, &[3, 5]).old_coordinator(false), 50),
+        ("an update of a block with a copy, a give-up, a crash", one().parities(1).copy_of(0).gives_up().crashes(1, ANY), 5),
+        ("an update of a block with a copy, a give-up, a seal", one().parities(1).copy_of(0).gives_up().seals(1, &[1, 2, 4]), 10),
+        ("an update of two blocks, one with a copy, a seal", of_two_blocks().copy_of(1).seals(1, &[1, 2, 4, 8]), 20),
+        ("an update, a seal that admits a parity", one().joins(2).seals(1, &[4]), 5),
+        ("overlapping updates, a seal that admits the data block", overlapping().joins(0).seals(1, &[1]), 10),
+        ("overlapping updates, a give-up, a seal that admits a parity", overlapping().gives_up().joins(1).seals(1, &[2]), 20),
+        ("an update of two blocks, a seal that admits a parity", of_two_blocks().joins(2).seals(1, &[4]), 10),
+        (
+            "an update that is applied, a seal that admits a parity, its crash",
+            one().parities(1).applies().joins(1).crashes(1, 4).seals(1, &[2]),
+            20,
+        ),
     ]
 }
 
@@ -176,6 +207,33 @@ pub(super) fn large() -> Vec<(&'static str, Setup, usize)> {
             of_local_parities().crashes(1, 0b11111).seals(1, &[0, 1, 2, 4, 8, 16]),
             200,
         ),
+        (
+            "an update on four blocks, two seals, two coordinators",
+            one().parities(3).seals(2, &[3, 5]).old_coordinator(false),
+            200,
+        ),
+        ("an update of two blocks, a seal that admits a data block", of_two_blocks().joins(1).seals(1, &[2]), 200),
+        ("disjoint updates that are applied, a seal that admits a parity", disjoint().applies().joins(1).seals(1, &[2]), 50),
+        (
+            "an update, a crash, a seal that admits the data block",
+            one().parities(1).applies().joins(0).crashes(1, ANY).seals(1, &[1]),
+            50,
+        ),
+        (
+            "an update, two seals that may admit the data block, restarts",
+            one().joins(0).gives_up().seals(2, &[1, 2]).coordinator_restarts(),
+            200,
+        ),
+        (
+            "a copy, a crash, a seal that admits the data block",
+            one().parities(1).copy_of(0).joins(0).crashes(1, ANY).seals(1, &[1]),
+            200,
+        ),
+        (
+            "a read, a copy, a seal that admits the data block",
+            one().parities(1).copy_of(0).joins(0).reads(1).seals(1, &[1, 3]),
+            200,
+        ),
     ]
 }
 
@@ -203,6 +261,8 @@ pub(super) fn mutations() -> Vec<(Rule, Setup, usize)> {
         (Rule::NumberOfOwner, of_both_and_one().applies().crashes(1, 2), 5),
         (Rule::AppliedIsNoWatermark, disjoint().applies().forgets().gives_up().crashes(1, 2), 20),
         (Rule::BatchIsUsed, of_both_and_one().gives_up().applies_at(2).crashes(1, 2), 20),
+        (Rule::RebuiltWhereKnown, one().parities(1).joins(1).seals(1, &[2]), 1),
+        (Rule::JoinersWait, one().parities(1).applies().joins(1).seals(1, &[2]), 1000),
         (Rule::RangeLocks, overlapping(), 1),
         (Rule::RedoCopies, one().parities(1).applies().crashes(1, ANY), 1),
         (Rule::KnownBeforeUse, one().applies().gives_up(), 1),
@@ -215,4 +275,9 @@ pub(super) fn mutations() -> Vec<(Rule, Setup, usize)> {
         (Rule::WaitForLease, one().reads(1).seals(1, &[1]), 1),
         (Rule::SealHearsAll, seal(), 1),
     ]
+}
+
+/// A coordinator that was replaced saves what it decides: what must not be.
+pub(super) fn of_two_coordinators_that_save() -> Setup {
+    one().parities(3).seals(2, &[3, 5]).old_coordinator(true)
 }

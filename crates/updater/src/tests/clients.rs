@@ -209,7 +209,6 @@ impl Clients {
         self.next_value += 1;
         self.clients[client].counter += 1;
         let session = Session { number: client as u64 + 1, ends_at_ms: u64::MAX };
-        let id = UpdateId { session, counter: self.clients[client].counter };
         let bytes_max = super::world::LIMITS.update_bytes_max;
         let mut total = 0;
         segments.retain(|segment| {
@@ -230,6 +229,8 @@ impl Clients {
             Arc::make_mut(piece).bytes.extend(bytes);
             kept.push(segment);
         }
+        let lead = new.keys().next().copied().unwrap_or_default();
+        let id = UpdateId { session, counter: self.clients[client].counter, lead };
         Doing::Write { id, value, segments: kept, new }
     }
 

@@ -95,7 +95,7 @@ pub(super) fn run(setup: &Setup, seed: u64, ignores_damage: bool) -> Ended {
 
 impl Run {
     fn arm(&mut self) {
-        let calls = self.world.random.up_to(300);
+        let calls = self.calls();
         let node = match self.fault {
             Fault::Crash | Fault::Away | Fault::Damage => self.victim,
             Fault::Cut => self.other,
@@ -119,9 +119,9 @@ impl Run {
             if step % 4 == 0 {
                 self.clients.step(&mut self.world, true);
             }
-            if step % 100 == 99 {
+            if step % 20 == 19 {
                 self.world.abandon_reads(2 * PATIENCE);
-                self.check_version();
+                (0..4).for_each(|_| self.check_version());
             }
         }
     }
@@ -167,7 +167,10 @@ impl Run {
                         self.world.crashed(node);
                     }
                 }),
-                Fault::Crash => self.world.nodes[self.other].files.crash_after(self.step_calls()),
+                Fault::Crash => {
+                    let calls = self.calls();
+                    self.world.nodes[self.other].files.crash_after(calls);
+                }
                 Fault::Cut => self.world.nodes[self.victim].is_cut = true,
                 Fault::Away | Fault::Damage => {}
             }
@@ -194,12 +197,18 @@ impl Run {
             let it = &self.world.nodes[node];
             if it.disk.is_none() && !it.is_lost && it.starts_at <= self.world.now && self.away != Some(node) {
                 self.world.start(node);
+                if self.world.nodes[node].disk.is_some() && self.world.random.percent(30) {
+                    let calls = self.calls();
+                    self.world.nodes[node].files.crash_after(calls);
+                }
             }
         }
     }
 
-    fn step_calls(&self) -> u64 {
-        self.at % 40
+    /// How many calls of its file system a node still makes before it loses power: often few, to meet what happens first.
+    fn calls(&mut self) -> u64 {
+        let most = if self.world.random.percent(30) { 8 } else { 250 };
+        self.world.random.up_to(most)
     }
 
     /// No further faults: everything comes to an end.
@@ -213,7 +222,7 @@ impl Run {
                 self.world.nodes[node].has_lease = false;
             }
         }
-        let mut quiet = 0;
+        let (mut quiet, mut left) = (0, Vec::new());
         for round in 0..ROUNDS_MAX {
             if self.world.wrong.is_some() {
                 return;
@@ -233,6 +242,8 @@ impl Run {
                 self.world.call(node, |updater, now| updater.sync(now));
             }
             was_quiet &= self.world.net.is_empty();
+            left = self.world.net.iter().take(4).map(|envelope| format!("{envelope:.500?}")).collect();
+            self.world.tell_fenced();
             self.world.remind_seals();
             was_quiet &= self.world.net.is_empty() && self.world.seals.iter().all(|seal| !seal.is_under_way());
             self.deliver_all();
@@ -241,8 +252,7 @@ impl Run {
                 return;
             }
         }
-        let left: Vec<_> = self.world.net.iter().take(5).collect();
-        self.world.wrong.get_or_insert(format!("it does not come to an end: {left:?}"));
+        self.world.wrong.get_or_insert(format!("it does not come to an end: {left:#?}"));
     }
 
     fn restart_all(&mut self) {
@@ -275,12 +285,15 @@ impl Run {
         let world = &mut self.world;
         let stripe = world.random.up_to(world.seals.len() as u64);
         let members = world.stripe(stripe).members;
-        let asked = *world.random.at(&members);
-        let Some(disk) = &world.nodes[world.home(asked)].disk else { return };
-        let Ok(reader) = disk.store.open(asked) else { return };
-        let mut vector: Vector = (0..).zip(reader.meta().seq.counts().iter().copied()).collect();
+        let mut vector = Vector::new();
         for stream in 0..k {
-            *vector.entry(stream).or_default() += world.random.up_to(3);
+            // A number near what one of the blocks contains.
+            let asked = *world.random.at(&members);
+            let asked = if asked.index < k { block(stripe, stream) } else { asked };
+            let Some(disk) = &world.nodes[world.home(asked)].disk else { return };
+            let Ok(reader) = disk.store.open(asked) else { return };
+            let applied = reader.meta().seq.counts().get(usize::from(stream)).copied().unwrap_or(0);
+            vector.insert(stream, applied + world.random.up_to(3));
         }
         let mut blocks = BTreeMap::new();
         for member in members {
@@ -316,11 +329,16 @@ impl Run {
             register.history.push(Operation { begin: now + 1, end: Some(now + 2), what: What::Read(values) });
             linear::check(register.segments.len(), &register.history).map_err(|stuck| format!("stripe {stripe}: {stuck}"))?;
         }
-        for (at, node) in self.world.nodes.iter().enumerate() {
-            if let Some(disk) = &node.disk
-                && (disk.updater.inflight_bytes() > 0 || disk.updater.fill() > 0.6)
-            {
-                return Err(format!("node {at} keeps bytes of updates that have ended"));
+        let members: BTreeSet<_> =
+            (0..self.world.seals.len() as u64).flat_map(|stripe| self.world.stripe(stripe).members).collect();
+        for (at, node) in self.world.nodes.iter_mut().enumerate() {
+            let Some(disk) = &mut node.disk else { continue };
+            // Fenced blocks are removed.
+            let fenced: Vec<_> = disk.updater.blocks().filter(|block| !members.contains(block)).collect();
+            fenced.into_iter().for_each(|block| disk.updater.forget(block));
+            let (bytes, fill) = (disk.updater.inflight_bytes(), disk.updater.fill());
+            if bytes > 0 || fill > 0.6 {
+                return Err(format!("node {at} keeps {bytes} bytes of updates that have ended, its journal is {fill:.2} full"));
             }
         }
         Ok(())

@@ -110,9 +110,13 @@ pub(super) struct World {
     pub(super) crashes: usize,
     pub(super) sealed: usize,
     pub(super) wrong: Option<String>,
+    /// Fenced blocks that were told so.
+    told_fenced: BTreeSet<BlockId>,
+    /// Whether everything that happens is printed.
+    traces: bool,
     /// A damaged journal is replaced by an empty one.
     pub(super) ignores_damage: bool,
-    /// Bytes that were journalled, for the report.
+    /// How full any journal was.
     pub(super) fill_max: f64,
 }
 
@@ -150,6 +154,8 @@ impl World {
             crashes: 0,
             sealed: 0,
             wrong: None,
+            told_fenced: BTreeSet::new(),
+            traces: std::env::var_os("WEFT_UPDATE_TRACE").is_some(),
             ignores_damage: false,
             fill_max: 0.0,
         }
@@ -189,6 +195,7 @@ impl World {
 
     /// Starts a node after a crash, or for the first time.
     pub(super) fn start(&mut self, node: usize) {
+        self.trace(|| format!("node {node} starts"));
         let now = self.now;
         let files = self.nodes[node].files.clone();
         files.restart();
@@ -236,6 +243,7 @@ impl World {
     }
 
     pub(super) fn crashed(&mut self, node: usize) {
+        self.trace(|| format!("node {node} crashes"));
         self.crashes += 1;
         let delay = 1 + self.random.up_to(60);
         let down = &mut self.nodes[node];
@@ -261,8 +269,8 @@ impl World {
             return self.crashed(node);
         }
         match result {
-            // The journal is full, or the block is lost: the message counts as lost.
-            Err(error) if !matches!(error.reaction, Reaction::Retry | Reaction::Corrupt) => {
+            // The journal is full, the block is lost, or fenced before its first update: the message counts as lost.
+            Err(error) if !matches!(error.reaction, Reaction::Retry | Reaction::Corrupt | Reaction::InvalidInput) => {
                 self.fail(format!("node {node}: {error}"));
             }
             _ => {}
@@ -274,6 +282,7 @@ impl World {
     }
 
     fn output(&mut self, node: usize, output: Output) {
+        self.trace(|| format!("node {node}: {}", short(&output)));
         match output {
             Output::Send { from, to, message, pieces } => {
                 let to = match to {
@@ -346,6 +355,7 @@ impl World {
     }
 
     fn arrive(&mut self, Envelope { to, body, stripe }: Envelope) {
+        self.trace(|| format!("{to:?} receives {}", short(&body)));
         match (to, body) {
             (To::Client(client), body) => self.answers.push((client, body)),
             (To::Coordinator(stripe), Body::Protocol { from: Peer::Block(from), message, .. }) => {
@@ -413,6 +423,27 @@ impl World {
         }
     }
 
+    /// Fenced blocks learn it, as heartbeats tell their nodes.
+    pub(super) fn tell_fenced(&mut self) {
+        for block in self.absent.clone() {
+            let stripe = block.stripe.0;
+            let is_fenced = !self.stripe(stripe).members.contains(&block) && self.nodes[self.home(block)].disk.is_some();
+            if is_fenced && self.told_fenced.insert(block) {
+                let message = Message::Sealed(self.seals[stripe as usize].stripe().sealed.clone());
+                let body = Body::Protocol { from: Peer::Coordinator, message, pieces: Pieces::new() };
+                let stripe = Stripe { term: 0, members: vec![block] };
+                self.net.push(Envelope { to: To::Block(block), body, stripe });
+            }
+        }
+    }
+
+    /// Prints what happens, if it is wanted.
+    pub(super) fn trace(&self, what: impl FnOnce() -> String) {
+        if self.traces {
+            println!("{:5} {}", self.now, what());
+        }
+    }
+
     /// The coordinator considers a node's blocks absent from now on.
     pub(super) fn give_up_on(&mut self, node: usize) {
         for stripe in 0..self.seals.len() as u64 {
@@ -424,6 +455,12 @@ impl World {
             }
         }
     }
+}
+
+/// Without the bytes.
+fn short(what: &impl std::fmt::Debug) -> String {
+    let text = format!("{what:?}");
+    text.split("bytes: [").next().unwrap_or(&text).chars().take(700).collect()
 }
 
 pub(super) fn block(stripe: u64, index: u8) -> BlockId {

@@ -17,7 +17,7 @@ fn open(files: &SimFiles) -> Result<LocalStore> {
 fn crashes(before: impl Fn(&LocalStore), work: impl Fn(&LocalStore) -> Result<()>, check: impl Fn(&SimFiles, bool, &str)) {
     for calls in 0.. {
         let mut is_done = false;
-        for seed in 0..12 {
+        for seed in 0..8 {
             let files = SimFiles::new(seed * 1000 + calls);
             let store = open(&files).unwrap();
             before(&store);
@@ -135,16 +135,19 @@ fn a_disk_is_created_or_can_be() {
     }
 }
 
-/// A block of 200 data blocks, so that the state takes several sectors; with page checksums in three sectors.
-fn wide() -> BlockMeta {
-    let mut meta = conformance::block(CLUSTER, 1, 250 * PAGE_LEN + 100);
-    meta.stripe.k = 200;
+const PATCHED_LEN: u64 = 250 * PAGE_LEN + 100;
+
+/// A block of a stripe of k data blocks: of 200, so that the state takes several sectors, or of 2. Its page checksums are in three sectors.
+fn patched(k: u32) -> BlockMeta {
+    let mut meta = conformance::block(CLUSTER, 1, PATCHED_LEN);
+    meta.stripe.k = k;
     meta
 }
 
 /// An update: which pages it changes, and how long the block is afterwards.
 #[derive(Clone)]
 struct Update {
+    k: u32,
     count: u64,
     spans: Vec<Span>,
     len: u64,
@@ -153,11 +156,11 @@ struct Update {
 impl Update {
     fn new(count: u64, pages: &[(u64, u64)], len: u64) -> Self {
         let span = |(first, end): &(u64, u64)| Span::new(first * PAGE_LEN, (end * PAGE_LEN).min(len));
-        Self { count, spans: pages.iter().map(span).collect(), len }
+        Self { k: 200, count, spans: pages.iter().map(span).collect(), len }
     }
 
     fn seq(&self) -> Seq {
-        Seq::new(1, vec![u64::MAX - 10 + self.count; 200])
+        Seq::new(1, vec![u64::MAX - 10 + self.count; self.k as usize])
     }
 
     /// What the block contains afterwards.
@@ -172,13 +175,13 @@ impl Update {
         let content = vec![self.count as u8; self.len as usize];
         let image = |span: &Span| Image { offset: span.start, bytes: &content[..span.len() as usize] };
         let images: Vec<Image<'_>> = self.spans.iter().map(image).collect();
-        store.patch(&Patch { id: wide().id, images: &images, seq: self.seq(), data_len: self.len }).map(drop)
+        store.patch(&Patch { id: patched(self.k).id, images: &images, seq: self.seq(), data_len: self.len }).map(drop)
     }
 }
 
 /// What each page may be: as before, as after if the update is there, or unreadable. Returns whether the update is there.
 fn is_old_or_new(store: &LocalStore, before: &[u8], update: &Update, case: &str) -> bool {
-    let reader = store.open(wide().id).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let reader = store.open(patched(update.k).id).unwrap_or_else(|error| panic!("{case}: {error}"));
     let after = update.applied(before);
     let is_there = reader.meta().seq == update.seq();
     let expected = if is_there { &after } else { before };
@@ -195,7 +198,14 @@ fn is_old_or_new(store: &LocalStore, before: &[u8], update: &Update, case: &str)
 }
 
 fn crash_updates(earlier: Vec<Update>, update: Update) {
-    let before = earlier.iter().fold(conformance::pattern(wide().len()), |bytes, earlier| earlier.applied(&bytes));
+    for k in [2, 200] {
+        let of_k = |update: &Update| Update { k, ..update.clone() };
+        crash_updates_of(earlier.iter().map(of_k).collect(), of_k(&update));
+    }
+}
+
+fn crash_updates_of(earlier: Vec<Update>, update: Update) {
+    let before = earlier.iter().fold(conformance::pattern(PATCHED_LEN), |bytes, earlier| earlier.applied(&bytes));
     let check = |files: &SimFiles, is_acknowledged: bool, case: &str| {
         // The redo is interrupted, too.
         for redone_calls in [3, 0, 5, 1, 2, 6, 4] {
@@ -220,7 +230,7 @@ fn crash_updates(earlier: Vec<Update>, update: Update) {
         assert!(is_old_or_new(&store, &update.applied(&before), &next, case));
     };
     let prepare = |store: &LocalStore| {
-        put(store, &wide()).unwrap();
+        put(store, &patched(update.k)).unwrap();
         earlier.iter().for_each(|earlier| earlier.run(store).unwrap());
     };
     crashes(prepare, |store| update.run(store), check);
@@ -228,24 +238,24 @@ fn crash_updates(earlier: Vec<Update>, update: Update) {
 
 #[test]
 fn a_first_update_that_is_interrupted_can_be_repeated() {
-    crash_updates(vec![], Update::new(1, &[(0, 2), (130, 131), (250, 251)], wide().len()));
+    crash_updates(vec![], Update::new(1, &[(0, 2), (130, 131), (250, 251)], PATCHED_LEN));
 }
 
 #[test]
 fn a_later_update_that_is_interrupted_can_be_repeated() {
-    let len = wide().len();
+    let len = PATCHED_LEN;
     let earlier = vec![Update::new(1, &[(5, 6)], len), Update::new(2, &[(0, 1), (249, 251)], len)];
     crash_updates(earlier, Update::new(3, &[(1, 3), (124, 125), (248, 251)], len));
 }
 
 #[test]
 fn an_update_that_makes_the_block_longer_can_be_repeated() {
-    let (len, longer) = (wide().len(), 400 * PAGE_LEN + 7);
+    let (len, longer) = (PATCHED_LEN, 400 * PAGE_LEN + 7);
     crash_updates(vec![Update::new(1, &[(5, 6)], len)], Update::new(2, &[(0, 1), (250, 401)], longer));
 }
 
 #[test]
 fn an_update_of_counts_alone_can_be_repeated() {
-    let len = wide().len();
+    let len = PATCHED_LEN;
     crash_updates(vec![Update::new(1, &[(5, 6)], len)], Update::new(2, &[], len));
 }

@@ -59,7 +59,7 @@ fn found(files: &SimFiles) -> Result<Vec<(Position, BlockId, Vec<u8>)>> {
 /// The bytes of `docs/formats.md`, which an independent program made.
 #[test]
 fn the_format_does_not_change() {
-    let golden = include_bytes!("../src/journal/ring-v1.bin");
+    let golden = include_bytes!("../../src/journal/ring-v1.bin");
     let files = SimFiles::new(1);
     let journal = open(&files).unwrap();
     let first = journal.append(journal_conformance::block(1), b"abc", None).unwrap();
@@ -190,6 +190,30 @@ fn damage_before_a_torn_batch_is_not_taken_for_its_tear() {
     assert!(torn > 10, "{torn}");
 }
 
+/// Many releases do not fit into one batch. If the last of them were known first, by the tail, entries would come back that it relies on.
+#[test]
+fn a_release_is_not_known_before_an_earlier_one() {
+    let files = SimFiles::new(7);
+    let journal = open(&files).unwrap();
+    let block = journal_conformance::block(1);
+    let first = journal.append(block, &[1], None).unwrap();
+    journal.sync(first).unwrap();
+    let many: Vec<Position> = (0..400).map(|_| journal.append(block, &[2], None).unwrap()).collect();
+    let kept = journal.append(block, &[3], None).unwrap();
+    journal.sync(kept).unwrap();
+    journal.release(&many);
+    journal.release(&[first]);
+    let last = journal.append(block, &[4], None).unwrap();
+    journal.sync(last).unwrap();
+    let counts = journal.counts();
+    drop(journal);
+    files.restart();
+    let back: Vec<Position> = found(&files).unwrap().iter().map(|record| record.0).collect();
+    assert_eq!(counts.syncs, 3);
+    assert!(back.len() > 100 && back.contains(&first) && back.ends_with(&[kept, last]), "{back:?}");
+    assert!(!back.contains(&many[0]) && back.contains(&many[399]), "{back:?}");
+}
+
 #[test]
 fn a_failed_sync_fails_journal_and_disk_for_good() {
     let files = SimFiles::new(3);
@@ -258,6 +282,20 @@ fn a_damaged_journal_is_set_aside_for_a_new_one() {
     drop(store);
     assert_eq!(found(&files).unwrap().len(), 1);
     files.flip_bit(Path::new("/disk/journal.damaged"), 0).unwrap();
+}
+
+#[test]
+fn a_journal_is_open_once_and_keeps_the_disk_locked() {
+    let files = SimFiles::new(6);
+    let store = || LocalStore::open_on(Arc::new(files.clone()), Path::new("/disk"), CLUSTER, NEW);
+    let first = store().unwrap();
+    let journal = first.open_journal(NEW_JOURNAL).unwrap();
+    assert_eq!(first.open_journal(NEW_JOURNAL).unwrap_err().reaction, Reaction::InvalidInput);
+    assert_eq!(first.set_journal_aside().unwrap_err().reaction, Reaction::InvalidInput);
+    drop(first);
+    assert!(store().unwrap_err().message.contains("in use by another process"));
+    drop(journal);
+    store().unwrap().open_journal(NEW_JOURNAL).unwrap();
 }
 
 /// Older programs do not know the journal.

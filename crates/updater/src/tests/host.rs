@@ -1,0 +1,213 @@
+//! What a host does apart from crashes: bounds, refusals, damage, versions.
+
+use super::{
+    code, rs,
+    world::{Body, LIMITS, To, World, block},
+};
+use crate::{Piece, Pieces, Refusal};
+use std::{path::Path, sync::Arc};
+use weft_store::BlockStore as _;
+use weft_types::{BlockId, PAGE_LEN, Span};
+use weft_update::{NotRun, NotServed, Session, Told, UpdateId, Vector};
+
+/// A stripe whose messages all arrive.
+fn world() -> (World, Vec<Vec<u8>>) {
+    let mut world = World::new(&super::world::Setup { stripes: 1, ..rs() }, 1);
+    world.faults = (0, 0, 0);
+    let len = world.shape.layout.block_len as usize;
+    let mut data: Vec<Vec<u8>> = (0..4).map(|_| world.random.bytes(len)).collect();
+    for (index, data) in (0..).zip(&mut data) {
+        let stored = world.shape.block_len(index) as usize;
+        data[stored..].fill(0);
+    }
+    world.create(&[data.clone()]);
+    (world, data)
+}
+
+fn id(counter: u64) -> UpdateId {
+    UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter, lead: 0 }
+}
+
+fn piece(start: u64, bytes: Vec<u8>) -> Arc<Piece> {
+    Arc::new(Piece { start, bytes })
+}
+
+fn request(world: &mut World, counter: u64, new: Pieces) {
+    let lead = *new.keys().next().unwrap_or(&0);
+    let id = UpdateId { lead, ..id(counter) };
+    world.writers.insert(id, 0);
+    world.send(To::Block(block(0, lead)), 0, Body::Request { id, new });
+}
+
+/// Delivers everything, and syncs everything. Returns what clients were told.
+fn settle(world: &mut World) -> Vec<(u64, Told)> {
+    for _ in 0..20 {
+        while !world.net.is_empty() {
+            world.deliver(0);
+        }
+        (0..world.nodes.len()).for_each(|node| world.call(node, |updater, now| updater.sync(now)));
+    }
+    assert_eq!(world.wrong, None);
+    let told = |(_, body)| if let Body::Told { id, told } = body { Some((id.counter, told)) } else { None };
+    std::mem::take(&mut world.answers).into_iter().filter_map(told).collect()
+}
+
+fn apply(world: &mut World) {
+    for _ in 0..3 {
+        for node in 0..world.nodes.len() {
+            world.call(node, |updater, now| updater.tick(now));
+            world.call(node, |updater, now| updater.apply(now));
+        }
+        settle(world);
+    }
+}
+
+/// What a block's pages contain, in full length.
+fn stored(world: &World, id: BlockId) -> Vec<u8> {
+    let reader = world.nodes[world.home(id)].disk.as_ref().unwrap().store.open(id).unwrap();
+    let mut bytes = vec![0; world.shape.layout.block_len as usize];
+    let len = reader.meta().len() as usize;
+    reader.read_at(0, &mut bytes[..len]).unwrap();
+    bytes
+}
+
+#[test]
+fn an_update_reaches_the_pages_of_all_blocks_that_depend_on_it() {
+    let (mut world, mut data) = world();
+    let new = Pieces::from([(1, piece(4000, vec![7; 300])), (2, piece(10, vec![9; 50]))]);
+    request(&mut world, 1, new);
+    assert_eq!(settle(&mut world), [(1, Told::Committed)]);
+    assert_eq!(stored(&world, block(0, 1)), data[1], "it is in the journal");
+    apply(&mut world);
+    data[1][4000..4300].fill(7);
+    data[2][10..60].fill(9);
+    for (index, expected) in (0..).zip(code::encode(&*world.code, world.shape.layout, &data)) {
+        assert_eq!(stored(&world, block(0, index)), expected, "block {index}");
+    }
+}
+
+#[test]
+fn a_block_serves_the_versions_that_it_has() {
+    let (mut world, data) = world();
+    for (counter, byte) in [(1, 1), (2, 2), (3, 3)] {
+        request(&mut world, counter, Pieces::from([(0, piece(100, vec![byte; 10]))]));
+        assert_eq!(settle(&mut world), [(counter, Told::Committed)]);
+    }
+    let read = |world: &World, index: u8, number: u64| {
+        let id = block(0, index);
+        let updater = &world.nodes[world.home(id)].disk.as_ref().unwrap().updater;
+        updater.read_at(id, Span::new(95, 115), &Vector::from([(0, number)])).map(|content| content.bytes)
+    };
+    let (oracle, layout) = (world.code.clone(), world.shape.layout);
+    let expected = |number: u8| {
+        let mut data = data.clone();
+        if number > 0 {
+            data[0][100..110].fill(number);
+        }
+        code::encode(&*oracle, layout, &data)
+    };
+    for number in 0..=3 {
+        assert_eq!(read(&world, 0, number.into()).unwrap(), expected(number)[0][95..115], "version {number}");
+    }
+    // Parities know the outcome of the third one when they are told.
+    for number in 0..=2 {
+        assert_eq!(read(&world, 4, number.into()).unwrap(), expected(number)[4][95..115], "version {number}");
+    }
+    let stale = Err(Refusal::NotServed(NotServed::Stale));
+    assert_eq!((read(&world, 4, 3), read(&world, 0, 4)), (stale.clone(), stale.clone()));
+    apply(&mut world);
+    assert_eq!(read(&world, 4, 3).unwrap(), expected(3)[4][95..115]);
+    assert_eq!(read(&world, 4, 0), stale, "its delta is trimmed");
+}
+
+#[test]
+fn requests_that_do_not_fit_are_refused() {
+    let (mut world, _) = world();
+    let short = world.shape.block_len(3);
+    let too_long = LIMITS.update_bytes_max as usize + 1;
+    let wrong = [
+        Pieces::new(),
+        Pieces::from([(4, piece(0, vec![1]))]),
+        Pieces::from([(0, piece(5, Vec::new()))]),
+        Pieces::from([(3, piece(short, vec![1]))]),
+        Pieces::from([(3, piece(u64::MAX, vec![1; 9]))]),
+        Pieces::from([(0, piece(0, vec![1; too_long]))]),
+    ];
+    for (counter, new) in (1..).zip(wrong) {
+        request(&mut world, counter, new.clone());
+        let told = settle(&mut world);
+        let is_refused = told.iter().all(|(_, told)| *told == Told::NotRun(NotRun::Invalid));
+        assert!(is_refused && told.len() == 1, "{new:?}: {told:?}");
+    }
+}
+
+#[test]
+fn updates_of_several_stripes_share_a_sync() {
+    let (mut world, _) = world();
+    let node = world.home(block(0, 0));
+    request(&mut world, 1, Pieces::from([(0, piece(0, vec![1; 10]))]));
+    settle(&mut world);
+    let syncs = |world: &World| world.nodes[node].files.counts().syncs;
+    let before = syncs(&world);
+    for counter in 2..=5 {
+        request(&mut world, counter, Pieces::from([(0, piece(100 * counter, vec![1; 10]))]));
+    }
+    while !world.net.is_empty() {
+        world.deliver(0);
+    }
+    world.call(node, |updater, now| updater.sync(now));
+    assert_eq!(syncs(&world), before + 1, "four updates, one sync");
+    assert_eq!(settle(&mut world).len(), 4);
+}
+
+#[test]
+fn a_full_journal_refuses_updates_until_it_has_applied_others() {
+    let (mut world, _) = world();
+    let (mut busy, mut committed) = (0, 0);
+    // One block's room is bounded by the number of its records; reads and ticks do not happen here.
+    for counter in 1..400 {
+        let start = counter * 97 % 4000;
+        request(&mut world, counter, Pieces::from([(0, piece(start, vec![counter as u8; 4000]))]));
+        for (_, told) in settle(&mut world) {
+            busy += u64::from(told == Told::NotRun(NotRun::Busy));
+            committed += u64::from(told == Told::Committed);
+        }
+        let fill = world.nodes[world.home(block(0, 0))].disk.as_ref().unwrap().updater.fill();
+        assert!(fill < 0.95, "{fill}");
+        if counter % 5 == 0 {
+            apply(&mut world);
+        }
+    }
+    assert!(committed > 300, "{committed} committed, {busy} refused");
+}
+
+#[test]
+fn a_damaged_page_loses_the_block_and_not_the_disk() {
+    let (mut world, _) = world();
+    request(&mut world, 1, Pieces::from([(0, piece(10, vec![1; 10]))]));
+    assert_eq!(settle(&mut world), [(1, Told::Committed)]);
+    let node = world.home(block(0, 0));
+    let path = world.nodes[node].disk.as_ref().unwrap().store.payload_path(block(0, 0));
+    world.nodes[node].files.flip_bit(Path::new(&path), 8 * (PAGE_LEN - 1)).unwrap();
+    world.call(node, |updater, now| updater.apply(now));
+    let wrong = world.wrong.take().unwrap_or_default();
+    assert!(wrong.contains("s0-b000-c0-g1 is lost"), "{wrong}");
+    let updater = &world.nodes[node].disk.as_ref().unwrap().updater;
+    assert!(!updater.blocks().any(|id| id == block(0, 0)));
+    // The other nodes serve it no more, and the disk takes other blocks.
+    request(&mut world, 2, Pieces::from([(0, piece(10, vec![1; 10]))]));
+    assert_eq!(settle(&mut world), []);
+}
+
+#[test]
+fn a_block_that_is_removed_frees_its_journal() {
+    let (mut world, _) = world();
+    request(&mut world, 1, Pieces::from([(0, piece(10, vec![1; 4000]))]));
+    settle(&mut world);
+    let node = world.home(block(0, 0));
+    let disk = world.nodes[node].disk.as_mut().unwrap();
+    let before = disk.updater.fill();
+    disk.updater.forget(block(0, 0));
+    assert!(disk.updater.fill() < before && disk.updater.inflight_bytes() == 0);
+    assert_eq!(disk.updater.blocks().count(), 0);
+}
