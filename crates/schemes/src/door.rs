@@ -116,7 +116,12 @@ pub fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Consider
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    let alike = if kind == Kind::Write { considered::NOT_WORTH_MORE } else { considered::EQUALLY_QUICK };
+    let alike = match kind {
+        Kind::Write => considered::NOT_WORTH_MORE,
+        // All schemes for updates move about the same.
+        Kind::Update => considered::FASTEST,
+        _ => considered::EQUALLY_QUICK,
+    };
     let none = || Error::fatal(format!("internal error: no scheme can {} blocks", kind.verb()));
     considered::choose(plans, alike).ok_or_else(|| refused.unwrap_or_else(none))
 }
@@ -125,6 +130,9 @@ pub fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Consider
 fn consider(request: &Request<'_>, scheme: Scheme<'_>, known: &mut Known) -> Result<Vec<(Plan, Considered)>> {
     if let Scheme::Repair(scheme) = scheme {
         return repair::consider(request, scheme, known);
+    }
+    if let Scheme::Update(scheme) = scheme {
+        return Ok(vec![update::consider(request, scheme)?]);
     }
     let plan = plan(request, scheme)?;
     let considered = considered::weigh(&plan, scheme.name(), Vec::new(), request.network)?;

@@ -33,4 +33,4 @@ pub use patterns::Patterns;
 pub use registry::{AUTO, Named, SCHEMES, Scheme, answering, by_name, check_name, rebuilds, simplest};
 pub use request::{Request, Run, code_view};
 pub use select::{Paths, Select};
-pub use slice_size::{best_slice, slice_size};
+pub use slice_size::{best_slice, region_of_interest, slice_size, update_slice_size};

@@ -21,7 +21,10 @@ pub const SCHEMES: &[Scheme<'static>] = &[
     Scheme::Repair(&repair::direct::Direct),
     Scheme::Write(&disseminate::direct::Direct),
     Scheme::Write(&disseminate::Mist { reserve: None }),
-    Scheme::Update(&update::star::Star),
+    Scheme::Update(&update::star::Star { concurrent: false }),
+    Scheme::Update(&update::star::Star { concurrent: true }),
+    Scheme::Update(&update::tree::Tree),
+    Scheme::Update(&update::pipeline::Pipeline { path: None }),
     Scheme::Update(&update::chain::Chain),
     Scheme::Check(&check::chain::Chain),
 ];
