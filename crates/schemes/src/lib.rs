@@ -27,7 +27,7 @@ mod slice_size;
 pub mod update;
 
 pub use check::check_rows;
-pub use door::{Kind, choose, choose_quickly, plan};
+pub use door::{Kind, choose, choose_of, choose_quickly, plan};
 pub use lane::{LaneBuilder, Requestor};
 pub use patterns::Patterns;
 pub use registry::{AUTO, Named, SCHEMES, Scheme, answering, by_name, check_name, rebuilds, simplest};

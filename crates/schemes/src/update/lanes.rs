@@ -2,7 +2,7 @@
 
 use super::{Home, Routes, Update, Writer};
 use crate::LaneBuilder;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
 
@@ -17,7 +17,8 @@ struct Node {
 }
 
 /// Adds the stages of all writers and homes.
-pub(super) fn build(update: &Update<'_>, routes: &Routes, lane: &mut LaneBuilder) {
+/// If parties send in turn, each sends in the order of its hops.
+pub(super) fn build(update: &Update<'_>, routes: &Routes, in_turn: bool, lane: &mut LaneBuilder) {
     let mut homes = vec![Node::default(); update.homes.len()];
     let (mut ranks, mut sent): (Vec<u32>, BTreeMap<u16, u32>) = (Vec::new(), BTreeMap::new());
     let mut writers: Vec<Vec<Carried>> = Vec::with_capacity(update.writers.len());
@@ -46,8 +47,7 @@ pub(super) fn build(update: &Update<'_>, routes: &Routes, lane: &mut LaneBuilder
         }
         writers.push(outs);
     }
-    // Only plans that send in turn need an order; in all others, the links of a slice are ready at the same time.
-    lane.rank(|link| ranks.get(link).copied().unwrap_or(0));
+    lane.rank(|link| ranks.get(link).copied().filter(|_| in_turn).unwrap_or(0));
     for (writer, outs) in update.writers.iter().zip(&writers) {
         let home = update.homes.iter().position(|home| home.vertex == writer.vertex);
         let patches = home.filter(|at| homes[*at].ins.is_empty()).map(|at| &update.homes[at]);
@@ -75,10 +75,11 @@ fn stage(
     patches: Option<&Home>,
     outs: &[Carried],
 ) {
+    let place: HashMap<usize, usize> = columns.iter().enumerate().map(|(at, column)| (*column, at)).collect();
     let (mut sinks, mut matrix) = (Vec::new(), SparseMatrix::zero(0, columns.len()));
     for (link, carried) in outs {
         sinks.push(Sink::Link(*link));
-        let rows: Vec<usize> = carried.iter().filter_map(|column| columns.iter().position(|own| own == column)).collect();
+        let rows: Vec<usize> = carried.iter().filter_map(|column| place.get(column).copied()).collect();
         matrix = matrix.stack(&SparseMatrix::identity(columns.len()).select_rows(&rows));
     }
     if let Some(home) = patches {

@@ -8,12 +8,14 @@
 pub(crate) mod chain;
 mod hops;
 mod lanes;
+mod overwrite;
 pub(crate) mod pipeline;
 pub(crate) mod star;
 pub(crate) mod tree;
 
 pub use chain::Chain;
 pub use hops::{Hop, Routes};
+pub use overwrite::overwrite;
 pub use pipeline::Pipeline;
 pub use star::Star;
 pub use tree::Tree;
@@ -119,20 +121,19 @@ pub(crate) fn consider(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Resu
 fn routed(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Result<(Plan, Vec<ChosenPath>)> {
     request.check()?;
     let (mut vertices, mut turns, mut paths) = (Vertices::default(), Vec::new(), Vec::<ChosenPath>::new());
-    let mut request = *request;
     for region in region::cut(request.job, request.prefer)? {
-        let update = update(&request, &region, &mut vertices)?;
+        let update = update(request, &region, &mut vertices)?;
         let routes = scheme.routes(&update);
         paths.extend(routes.path.clone().filter(|path| !paths.contains(path)));
         let mut lane = LaneBuilder::default();
-        lanes::build(&update, &routes, &mut lane);
+        lanes::build(&update, &routes, scheme.sends_in_turn(), &mut lane);
         turns.push(Turn { span: region.span, lanes: vec![lane.finish(request.run.window)?] });
     }
-    if scheme.sends_in_turn() {
-        request.run.slice_len = turns.iter().map(|turn| turn.span.len()).max().unwrap_or(1);
-    }
     let mut plan = request.plan(vertices, turns)?;
-    plan.shape.in_turn = scheme.sends_in_turn();
+    if scheme.sends_in_turn() {
+        plan.shape.in_turn = true;
+        plan.binding.slice_len = plan.binding.spans.iter().map(|span| span.len()).max().unwrap_or(plan.binding.slice_len);
+    }
     Ok((plan, paths))
 }
 

@@ -175,6 +175,25 @@ fn tabu_searches_often_find_the_optimum_and_never_more() {
     }
 }
 
+/// The example `path_times` measures the times; here they have a bound that also holds on a busy machine, without
+/// optimization.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "measures real time")]
+fn a_path_through_ten_racks_is_found_in_no_time() {
+    const RUNS: u32 = 50;
+    let (weights, _) = weights(&eleven()[0], 0);
+    for (selector, ms_max) in [(Selector::Exact, 20), (Selector::Tabu(Tabu::default()), 20)] {
+        let time = |_| {
+            let start = std::time::Instant::now();
+            onward(&weights, selector);
+            start.elapsed()
+        };
+        let least = (0..RUNS).map(time).min().unwrap();
+        println!("{selector:?}: {least:?}");
+        assert!(least.as_millis() < ms_max, "{selector:?}: {least:?}");
+    }
+}
+
 #[test]
 fn for_very_many_racks_the_better_of_two_searches_is_taken() {
     let mut random = StdRng::seed_from_u64(5);

@@ -1,12 +1,12 @@
 //! Updates in place: the paper's closed forms and figures, and who sends what to whom.
 
-use crate::world::{World, holder, node};
+use crate::world::{World, block, holder, node};
 use serde_json::Value;
-use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Sink, Want, WantKind, check_for_agents, cost, predict};
+use weft_plan::{Considered, Hold, Job, Network, Plan, Sink, WantKind, check_for_agents, cost, predict};
 use weft_schemes::{
     AUTO, Kind, Scheme, Select, answering, by_name, choose,
     path::{Selector, Tabu},
-    update::Pipeline,
+    update::{Pipeline, overwrite},
 };
 use weft_types::{BlockId, Party, StripeId};
 
@@ -18,30 +18,9 @@ fn scheme(name: &str) -> Scheme<'static> {
 
 /// The whole of these data blocks changes; each is put in by its node. All blocks that depend on it are patched.
 fn job(world: &World, changed: &[(u8, &[u16])]) -> Job {
-    let (alpha, span) = (world.code.alpha(), world.whole_span());
-    let columns: Vec<usize> = changed
-        .iter()
-        .flat_map(|(index, sub_blocks)| sub_blocks.iter().map(|s| usize::from(*index) * alpha + usize::from(*s)))
-        .collect();
-    let generator = world.code.generator();
-    let depends = |index: u8, s: &u16| {
-        let row = generator.row(usize::from(index) * alpha + usize::from(*s));
-        row.iter().any(|(_, column, _)| columns.contains(&(*column as usize)))
-    };
-    let want = |index: u8| {
-        let sub_blocks: Vec<u16> = world.all_sub_blocks().into_iter().filter(|s| depends(index, s)).collect();
-        Want { sub_blocks, ..world.want(WantKind::Patch, holder(index), index) }
-    };
-    let change = |(index, sub_blocks): &(u8, &[u16])| {
-        let index = *index;
-        sub_blocks.iter().map(move |sub_block| Change { index, sub_block: *sub_block, span }).collect::<Vec<_>>()
-    };
-    Job {
-        holds: world.holds_without(&[]),
-        inputs: changed.iter().map(|(index, _)| Input { party: holder(*index), index: *index }).collect(),
-        changed: changed.iter().flat_map(change).collect(),
-        wants: (0..world.n()).map(want).filter(|want| !want.sub_blocks.is_empty()).collect(),
-    }
+    let columns = changed.iter().flat_map(|(index, sub_blocks)| sub_blocks.iter().map(|sub_block| (*index, *sub_block)));
+    let columns: Vec<(u8, u16)> = columns.collect();
+    overwrite(world.code.as_ref(), world.stripe.layout, &columns, |index| (holder(index), block(index, 1)))
 }
 
 /// A verified plan for a job.
