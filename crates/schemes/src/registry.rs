@@ -75,6 +75,11 @@ impl Scheme<'_> {
         self.family() == family(kind)
     }
 
+    /// Whether agents can run its plans (see [`weft_plan::check_for_agents`]). [`crate::choose_of`] chooses among these.
+    pub fn is_for_agents(&self) -> bool {
+        !matches!(self, Self::Update(scheme) if scheme.sends_in_turn())
+    }
+
     /// Whether it repairs a block over a path, whose links have an order.
     pub fn has_paths(&self) -> bool {
         matches!(self, Self::Repair(scheme) if matches!(scheme.walk(), Walk::Chain | Walk::Cycle))

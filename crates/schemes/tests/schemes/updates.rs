@@ -94,8 +94,10 @@ fn a_concurrent_star_does_not_pass_for_one_that_sends_in_turn() {
     let star = planned(&world, &one, 8, scheme("star"));
     near(predict(&star, &world.network).unwrap(), 9.0, 1e-9);
     assert_eq!((star.shape.in_turn, star.slices(0).count()), (true, 1), "everything is sent at once");
-    assert!(check_for_agents(&star).is_err());
-    assert!(check_for_agents(&planned(&world, &one, 8, scheme("concurrent-star"))).is_ok());
+    for scheme in answering(Kind::Update) {
+        assert_eq!(check_for_agents(&planned(&world, &one, 8, scheme)).is_ok(), scheme.is_for_agents(), "{scheme:?}");
+    }
+    assert!(scheme("concurrent-star").is_for_agents() && !scheme("star").is_for_agents());
     assert!(weft_plan::explain(&star, None).unwrap().contains("each party sends over one link at a time"));
 }
 
