@@ -57,6 +57,7 @@ bless: ## regenerate committed files: the control plane's messages, docs/setting
 	@tools/need.sh cc cargo
 	WEFT_BLESS=1 $(CARGO) test --package weft-proto --test wire generated
 	WEFT_BLESS=1 $(CARGO) test --package weft --bin weft s_page
+	WEFT_BLESS=1 $(CARGO) test --package weft-lab --bin weft-lab the_docs_have_the_predictions
 	WEFT_BLESS=1 $(CARGO) test --package weft-lab --bin weft-lab the_docs_are_drawn
 
 bench: ## benchmarks: ratios to other libraries and to this machine's limits, measured in one run

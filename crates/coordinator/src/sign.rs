@@ -82,6 +82,7 @@ pub(crate) fn sign(
     client: &str,
 ) -> Result<Signed> {
     let plan = &planned.plan;
+    weft_plan::check_for_agents(plan)?;
     let mut cuts: BTreeMap<Party, Cut> = BTreeMap::new();
     for (vertex, party) in (0..=u16::MAX).zip(&plan.binding.parties) {
         let task = weft_plan::cut(plan, vertex);

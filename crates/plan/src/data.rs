@@ -143,6 +143,12 @@ pub struct Shape {
     pub code: String,
     /// The lanes; each progresses independently.
     pub lanes: Vec<Lane>,
+    /// Whether each party sends over one link at a time: a slice leaves when the party's previous one has arrived. Of
+    /// the links that are ready, the lowest rank goes first, so the links of a party in a lane have different ranks.
+    ///
+    /// Predictions follow it. Tasks do not contain it, and no agent could keep to it: such plans are not signed.
+    #[serde(default)]
+    pub in_turn: bool,
 }
 
 /// The parties, positions and blocks of a shape.

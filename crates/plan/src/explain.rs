@@ -96,7 +96,8 @@ fn head(text: &mut String, plan: &Plan) -> std::fmt::Result {
     let alpha = binding.layout.alpha;
     let subs = if alpha == 1 { String::new() } else { format!(" in {alpha} sub-blocks") };
     let (block, slice) = (human_bytes(binding.layout.block_len), human_bytes(binding.slice_len.saturating_mul(alpha.into())));
-    writeln!(text, "Blocks of {block}{subs}, sent in slices of {slice}")
+    let turns = if plan.shape.in_turn { "; each party sends over one link at a time" } else { "" };
+    writeln!(text, "Blocks of {block}{subs}, sent in slices of {slice}{turns}")
 }
 
 fn lane_name(plan: &Plan, number: usize, lane: &Lane) -> String {

@@ -34,5 +34,5 @@ pub use refusal::{Place, Refusal, Rule};
 pub use save::{ChosenPath, Considered, FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
 pub use shared::Shared;
 pub use slices::SliceSet;
-pub use task::{Task, TaskBlock, TaskLane, TaskLink, TaskStage, cell_bytes, cut, link_id};
+pub use task::{Task, TaskBlock, TaskLane, TaskLink, TaskStage, cell_bytes, check_for_agents, cut, link_id};
 pub use verify::{ProofKey, Proofs, verify};

@@ -4,8 +4,9 @@
 //! A party has one uplink and one downlink, each of which serves one slice after another. A pair of parties may have a
 //! line of its own between them, and so may the ways out of a rack and into it. A stage continues when the next slice
 //! of each of its inputs has arrived and there is room for its outputs. If several links have a slice ready for one
-//! uplink, their ranks decide; real links share it, and lanes that take turns keep in step. Disks and computation take
-//! no time: on weft's target machines, the network dominates.
+//! uplink, their ranks decide; real links share it, and lanes that take turns keep in step. In a plan whose parties
+//! send in turn ([`crate::Shape::in_turn`]), a party sends nothing until its last slice has arrived. Disks and
+//! computation take no time: on weft's target machines, the network dominates.
 
 use crate::cost::check;
 use crate::{Plan, Refusal, Rule, Sink, Source};
@@ -295,6 +296,8 @@ impl Line {
 }
 
 struct LinkState {
+    /// Whether its sender sends nothing else until a slice has arrived.
+    in_turn: bool,
     rank: u32,
     step: u64,
     from: usize,
@@ -326,6 +329,8 @@ struct Run<'a> {
 
 #[derive(PartialEq, Eq, Hash)]
 enum LineOf<'n> {
+    /// The turn of a party that sends over one link at a time.
+    Turn(Party),
     Up(Party),
     Down(Party),
     Pair(Party, Party),
@@ -372,7 +377,12 @@ impl<'a> Run<'a> {
                         (line(LineOf::Up(from_line), network.up(from_line)), others)
                     }
                 };
+                let (up, others) = match plan.shape.in_turn {
+                    true => (line(LineOf::Turn(sender), f64::INFINITY), [vec![up], others].concat()),
+                    false => (up, others),
+                };
                 run.links.push(LinkState {
+                    in_turn: plan.shape.in_turn,
                     rank: link.rank,
                     step: u64::from(lane.step),
                     from: first_stage + from,
@@ -471,6 +481,9 @@ impl<'a> Run<'a> {
         let (start, mut end) = self.lines[line].serve(now, bytes, self.network.slice_overhead_s.max(0.0));
         for other in &link.others {
             end = self.lines[*other].serve(start, bytes, 0.0).1.max(end);
+        }
+        if link.in_turn {
+            self.lines[line].free_at = end;
         }
         self.events.push(Reverse(Event { at: end, what: What::Arrives { link: number } }));
         self.call(line, now);

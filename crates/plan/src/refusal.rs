@@ -21,6 +21,8 @@ pub enum Rule {
     Links,
     /// A stage waits for itself.
     Cycle,
+    /// A party that sends over one link at a time has no order for its links.
+    Turns,
     /// A party lacks what it must read, for those positions and that generation.
     Holds,
     /// Some of a lane's positions change and others do not.

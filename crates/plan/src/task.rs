@@ -1,6 +1,6 @@
 //! One party's share of a plan: all that an agent (or a client) is sent.
 
-use crate::{Class, Plan, Precedence, Sink, SliceSet, Source};
+use crate::{Class, Plan, Precedence, Refusal, Rule, Sink, SliceSet, Source};
 use serde::{Deserialize, Serialize};
 use weft_gf::Factored;
 use weft_types::{BlockId, Layout, Party, PlanId, Seq, Span};
@@ -121,6 +121,14 @@ impl TaskLane {
     pub fn slice_set(&self, slice_len: u64) -> SliceSet {
         SliceSet { span: self.span, first: self.first, step: self.step, slice_len }
     }
+}
+
+/// Refuses a plan that agents could only run in another way than it says: tasks do not contain whose turn it is to send.
+pub fn check_for_agents(plan: &Plan) -> Result<(), Refusal> {
+    if plan.shape.in_turn {
+        return Err(Refusal::new(Rule::Turns, "agents send over all their links at the same time, and not in turn"));
+    }
+    Ok(())
 }
 
 /// Cuts out the share of the party at `vertex`, which may be empty.

@@ -1,4 +1,4 @@
-//! Measures how long path selection takes, and how often it is exact: `cargo run --release -p weft-schemes --example
+//! Measures how long path selection takes, for repairs and updates, and how often it is exact: `cargo run --release -p weft-schemes --example
 //! path_times`.
 
 // This program measures real time.
@@ -6,7 +6,7 @@
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::time::{Duration, Instant};
-use weft_schemes::path::{self, EXACT_MAX, Weights};
+use weft_schemes::path::{self, EXACT_MAX, Selector, Tabu, Weights};
 
 fn weights(count: usize, link: impl Fn(usize, usize) -> f64, end: impl Fn(usize) -> f64) -> Weights {
     let mut weights = Weights::new(count);
@@ -34,6 +34,19 @@ fn times(runs: u64, mut run: impl FnMut(u64)) -> [Duration; 4] {
     let mut all: Vec<Duration> = (0..runs).map(&mut least).collect();
     all.sort_unstable();
     [all[0], all[all.len() / 2], all[all.len() * 99 / 100], all[all.len() - 1]]
+}
+
+/// The path of an update through ten racks, the paper's case (*CPU*, §6.5), and through more.
+fn update_paths() {
+    for racks in [4, 10, 16, 24] {
+        let runs = if racks > 16 { 20 } else { 200 };
+        let drawn: Vec<Weights> = (0..runs)
+            .map(|seed| random_weights(&mut StdRng::seed_from_u64(seed), racks, |random| random.random_range(0.1..1.0)))
+            .collect();
+        let time = |selector: Selector| times(runs, |seed| drop(path::onward(&drawn[seed as usize], selector)));
+        println!("update of {racks} racks, exact: min, median, p99, max {:?}", time(Selector::Exact));
+        println!("update of {racks} racks, tabu: {:?}", time(Selector::Tabu(Tabu::default())));
+    }
 }
 
 fn main() {
@@ -83,6 +96,7 @@ fn main() {
             times(runs, |seed| drop(path::path(&drawn[seed as usize], helpers)))
         );
     }
+    update_paths();
     // Four regions of four nodes, with the bandwidths of ECPipe's Table 1 (North America) between them, Mb/s.
     let table = [[501.3, 57.2, 44.1, 299.9], [55.3, 732.0, 63.3, 48.0], [46.3, 65.7, 332.5, 95.6], [297.8, 50.2, 93.6, 250.1f64]];
     let drawn: Vec<Weights> = (0..4)

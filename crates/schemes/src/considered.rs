@@ -5,6 +5,8 @@ use weft_types::Result;
 
 /// Plans whose predicted times differ by at most this factor count as equally fast.
 pub(crate) const EQUALLY_QUICK: f64 = 1.001;
+/// Only equal predictions count as equal.
+pub(crate) const FASTEST: f64 = 1.0;
 /// The same where extra bytes would delay concurrent writers, which predictions know only in part.
 pub(crate) const NOT_WORTH_MORE: f64 = 1.05;
 

@@ -67,7 +67,8 @@ impl Kind {
     }
 }
 
-/// The plan of a scheme for a job.
+/// The plan of a scheme for a job. For an update whose blocks are in more than [`crate::path::QUICK_MAX`] racks this can
+/// take seconds: call it outside of async threads.
 ///
 /// If a repair would need too large a plan because of the holes in its blocks, the block with the most holes counts as
 /// lost, and so on.
@@ -104,19 +105,29 @@ pub fn choose_quickly(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<
 /// Predictions ignore computation.
 pub fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
     let kind = Kind::of(request.job);
-    let schemes: Vec<Scheme<'_>> = match scheme {
-        AUTO => registry::answering(kind).collect(),
-        named => vec![registry::by_name(kind, named)?],
-    };
+    match scheme {
+        AUTO => choose_of(request, registry::answering(kind)),
+        named => choose_of(request, [registry::by_name(kind, named)?]),
+    }
+}
+
+/// The same for these schemes.
+pub fn choose_of<'a>(request: &Request<'_>, schemes: impl IntoIterator<Item = Scheme<'a>>) -> Result<(Plan, Vec<Considered>)> {
+    let kind = Kind::of(request.job);
     let (mut refused, mut known) = (None, Known::new());
-    let mut plans: Vec<(Plan, Considered)> = Vec::with_capacity(schemes.len());
+    let mut plans: Vec<(Plan, Considered)> = Vec::new();
     for scheme in schemes {
         match consider(request, scheme, &mut known) {
             Ok(considered) => plans.extend(considered),
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    let alike = if kind == Kind::Write { considered::NOT_WORTH_MORE } else { considered::EQUALLY_QUICK };
+    let alike = match kind {
+        Kind::Write => considered::NOT_WORTH_MORE,
+        // All schemes for updates move about the same.
+        Kind::Update => considered::FASTEST,
+        _ => considered::EQUALLY_QUICK,
+    };
     let none = || Error::fatal(format!("internal error: no scheme can {} blocks", kind.verb()));
     considered::choose(plans, alike).ok_or_else(|| refused.unwrap_or_else(none))
 }
@@ -125,6 +136,9 @@ pub fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Consider
 fn consider(request: &Request<'_>, scheme: Scheme<'_>, known: &mut Known) -> Result<Vec<(Plan, Considered)>> {
     if let Scheme::Repair(scheme) = scheme {
         return repair::consider(request, scheme, known);
+    }
+    if let Scheme::Update(scheme) = scheme {
+        return Ok(vec![update::consider(request, scheme)?]);
     }
     let plan = plan(request, scheme)?;
     let considered = considered::weigh(&plan, scheme.name(), Vec::new(), request.network)?;

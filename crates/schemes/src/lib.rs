@@ -27,10 +27,10 @@ mod slice_size;
 pub mod update;
 
 pub use check::check_rows;
-pub use door::{Kind, choose, choose_quickly, plan};
+pub use door::{Kind, choose, choose_of, choose_quickly, plan};
 pub use lane::{LaneBuilder, Requestor};
 pub use patterns::Patterns;
 pub use registry::{AUTO, Named, SCHEMES, Scheme, answering, by_name, check_name, rebuilds, simplest};
 pub use request::{Request, Run, code_view};
 pub use select::{Paths, Select};
-pub use slice_size::{best_slice, slice_size};
+pub use slice_size::{best_slice, region_of_interest, slice_size, update_slice_size};

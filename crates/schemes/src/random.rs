@@ -10,3 +10,13 @@ pub(crate) fn draws(seed: u64) -> impl FnMut() -> u64 {
         mixed ^ mixed >> 31
     }
 }
+
+/// A permutation determined by the seed (Fisher and Yates).
+pub(crate) fn shuffled<T: Clone>(all: &[T], seed: u64) -> Vec<T> {
+    let mut shuffled = all.to_vec();
+    let mut draw = draws(seed);
+    for last in (1..shuffled.len()).rev() {
+        shuffled.swap(last, (draw() % (last as u64 + 1)) as usize);
+    }
+    shuffled
+}

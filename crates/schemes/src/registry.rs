@@ -21,7 +21,10 @@ pub const SCHEMES: &[Scheme<'static>] = &[
     Scheme::Repair(&repair::direct::Direct),
     Scheme::Write(&disseminate::direct::Direct),
     Scheme::Write(&disseminate::Mist { reserve: None }),
-    Scheme::Update(&update::star::Star),
+    Scheme::Update(&update::star::Star { concurrent: false }),
+    Scheme::Update(&update::star::Star { concurrent: true }),
+    Scheme::Update(&update::tree::Tree),
+    Scheme::Update(&update::pipeline::Pipeline { path: None }),
     Scheme::Update(&update::chain::Chain),
     Scheme::Check(&check::chain::Chain),
 ];
@@ -70,6 +73,11 @@ impl Scheme<'_> {
     /// Whether it can be named for such jobs.
     pub(crate) fn is_for(&self, kind: Kind) -> bool {
         self.family() == family(kind)
+    }
+
+    /// Whether agents can run its plans (see [`weft_plan::check_for_agents`]). [`crate::choose_of`] chooses among these.
+    pub fn is_for_agents(&self) -> bool {
+        !matches!(self, Self::Update(scheme) if scheme.sends_in_turn())
     }
 
     /// Whether it repairs a block over a path, whose links have an order.

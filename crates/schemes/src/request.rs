@@ -231,7 +231,7 @@ impl Request<'_> {
             return Err(Error::invalid(message));
         }
         let binding = Binding { spans, ..self.bind(vertices.0, &lanes)? };
-        let shape = Shape { code: self.code.spec(), lanes };
+        let shape = Shape { code: self.code.spec(), lanes, in_turn: false };
         let Run { id, epoch, precedence: Precedence { class, priority }, .. } = self.run;
         Ok(Plan { shape, binding, id, epoch, class, priority })
     }

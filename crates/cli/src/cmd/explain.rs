@@ -21,19 +21,28 @@ const ALIKE: f64 = 1.001;
 
 /// Shows a plan with its predicted time on links of that rate: as text, or with `--json` in its saved form.
 pub(super) fn show(plan: &Plan, job: &Job, considered: &[Considered], bytes_per_s: f64, output: Output) -> Result<Exit> {
-    let text = if output.json {
-        weft_plan::to_json(plan, job, considered)?
-    } else {
-        text(plan, considered, &Takes::on_links_of(bytes_per_s, plan)?, &[])?
-    };
+    let takes = Takes::on_links_of(bytes_per_s, plan)?;
+    let text =
+        if output.json { weft_plan::to_json(plan, job, considered)? } else { text(plan, considered, &takes, MEASURED, &[])? };
     print(&text).map(|()| Exit::Ok)
 }
 
-/// A plan and the alternatives.
-fn text(plan: &Plan, considered: &[Considered], takes: &Takes, nodes: &[api::Node]) -> Result<String> {
+/// The same for a plan that was made and predicted for given links.
+pub(super) fn show_made(plan: &Plan, job: &Job, considered: &[Considered], takes: &Takes, output: Output) -> Result<Exit> {
+    let text =
+        if output.json { weft_plan::to_json(plan, job, considered)? } else { text(plan, considered, takes, &takes.on, &[])? };
+    print(&text).map(|()| Exit::Ok)
+}
+
+/// The links for which a coordinator compares schemes.
+const MEASURED: &str =
+    "the links as last measured (a link without a measurement counts as the median of the others, or as 1 Gbit/s)";
+
+/// A plan and the alternatives, which were compared for `links`.
+fn text(plan: &Plan, considered: &[Considered], takes: &Takes, links: &str, nodes: &[api::Node]) -> Result<String> {
     let text = weft_plan::explain_with(plan, Some(takes), &|party| with_names(&party.to_string(), nodes))?;
     Ok(match is_told(considered) {
-        true => format!("{}\n\n{}", text.trim_end(), with_names(&considered_text(considered), nodes)),
+        true => format!("{}\n\n{}", text.trim_end(), with_names(&considered_text(considered, links), nodes)),
         false => text,
     })
 }
@@ -57,7 +66,7 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
             texts.push(json.trim_end().to_owned());
         } else if texts.len() < SHOWN_MAX {
             let Saved { plan, considered, .. } = weft_plan::from_json(json)?;
-            texts.push(text(&plan, &considered, &predicted(&plan, &considered)?, nodes)?);
+            texts.push(text(&plan, &considered, &predicted(&plan, &considered)?, MEASURED, nodes)?);
         }
     }
     match saved.len().checked_sub(texts.len()) {
@@ -81,8 +90,8 @@ fn path_text(path: &ChosenPath, is_first: bool) -> String {
     let ChosenPath { parties, bottleneck: (from, to), bytes_per_s, exact } = path;
     let names: Vec<String> = parties.iter().map(ToString::to_string).collect();
     let known = match exact {
-        Some(true) if is_first => "no order of helpers is faster",
-        Some(true) => "with the links that earlier paths leave, no order of helpers is faster",
+        Some(true) if is_first => "no other order is faster",
+        Some(true) => "with the links that earlier paths leave, no other order is faster",
         Some(false) => "found by a bounded search: a better one may exist",
         None => "as requested; no search for a better one",
     };
@@ -91,11 +100,8 @@ fn path_text(path: &ChosenPath, is_first: bool) -> String {
 }
 
 /// The schemes that were considered.
-fn considered_text(considered: &[Considered]) -> String {
-    let mut text =
-        "Schemes considered, for the links as last measured (a link without a measurement counts as the median of the \
-                    others, or as 1 Gbit/s):"
-            .to_owned();
+fn considered_text(considered: &[Considered], links: &str) -> String {
+    let mut text = format!("Schemes considered, for {links}:");
     let least = considered.iter().map(|it| it.seconds).fold(f64::INFINITY, f64::min);
     let chosen = match considered {
         [chosen, _, ..] if chosen.seconds <= least * ALIKE => "   chosen: the fastest",
@@ -106,7 +112,7 @@ fn considered_text(considered: &[Considered]) -> String {
         let (time, read, moved) = (human_time(*seconds), human_bytes(*read_bytes), human_bytes(*moved_bytes));
         let several = if paths.len() > 1 { format!("   over {} paths", paths.len()) } else { String::new() };
         let chosen = if at == 0 { chosen } else { "" };
-        text.push_str(&format!("\n  {scheme:<13}  takes {time:>8}   reads {read:>10}   moves {moved:>10}{several}{chosen}"));
+        text.push_str(&format!("\n  {scheme:<15}  takes {time:>8}   reads {read:>10}   moves {moved:>10}{several}{chosen}"));
     }
     for (at, path) in considered.first().iter().flat_map(|chosen| &chosen.paths).enumerate() {
         text.push_str(&format!("\n  path: {}", path_text(path, at == 0)));

@@ -33,6 +33,7 @@ mod node_disk;
 mod node_drain;
 mod object;
 mod plan;
+mod plan_update;
 mod policy;
 mod put_many;
 mod repair;

@@ -1,6 +1,6 @@
-//! `weft plan`: shows and verifies saved plans.
+//! `weft plan`: shows and verifies saved plans, and plans updates.
 
-use super::explain;
+use super::{explain, plan_update::Update};
 use crate::offline;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use weft_cli::{
 use weft_plan::{JSON_BYTES_MAX, Refusal, Saved};
 use weft_types::{ByteSize, Error, Result};
 
-/// Show a saved plan, or verify it
+/// Show a saved plan, verify it, or plan an update
 #[derive(Debug, Args)]
 pub(super) struct Plan {
     #[command(subcommand)]
@@ -24,6 +24,7 @@ pub(super) struct Plan {
 enum Command {
     Show(Show),
     Verify(Verify),
+    Update(Update),
 }
 
 /// Show a plan's transfers, its cost and its predicted time
@@ -68,6 +69,7 @@ impl Plan {
         match self.command {
             Command::Show(show) => show.run(output),
             Command::Verify(verify) => verify.run(output),
+            Command::Update(update) => update.run(output),
         }
     }
 }

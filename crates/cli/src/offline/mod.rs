@@ -12,6 +12,6 @@ mod stored;
 
 pub(crate) use blocks::Health;
 pub(crate) use encode::{Encoded, Sizes, encode, explain_encode};
-pub(crate) use files::file_sha256;
+pub(crate) use files::{block_id, file_sha256, holder};
 pub(crate) use plans::{Proved, prove};
 pub(crate) use stored::{Decoded, Repaired, Stored, Verified};

@@ -82,3 +82,45 @@ fn a_file_that_is_not_a_plan_is_refused() {
     weft(["plan", "verify", other.to_str().unwrap()]).refused(2, "the file is not text");
     weft(["plan", "verify", "/no/such/plan"]).refused(3, "it does not exist");
 }
+
+#[test]
+fn updates_are_planned_by_every_scheme() {
+    let scratch = TempDir::new().unwrap();
+    let links = scratch.path().join("regions.csv");
+    // Table 2 of the paper on pipelined updates.
+    let table = "from/to,California,Ohio,Oregon,Canada\nCalifornia,998.2,183.0,259.2,47.15\nOhio,91.55,999.0,72.1,153.0\n\
+                 Oregon,201.0,69.3,997.8,78.9\nCanada,69.5,162.5,71.9,998.4\n";
+    std::fs::write(&links, table).unwrap();
+    let links = links.to_str().unwrap();
+    let update = ["plan", "update", "--code", "rs(9,3)", "--block", "0", "--block-size", "32MiB"];
+    let asked = |more: &[&str]| weft(update.iter().chain(more));
+    // Block 0 is in California; the parities are in Ohio, Oregon and Canada.
+    let auto = asked(&["--links", links]).ok().stdout;
+    for (scheme, takes) in [("star", "8.20 s"), ("concurrent-star", "5.70 s"), ("tree", "3.22 s"), ("pipeline", "3.41 s")] {
+        let is_told = |line: &&str| line.trim_start().starts_with(&format!("{scheme} ")) && line.contains(&format!(" {takes} "));
+        assert_eq!(auto.lines().filter(is_told).count(), 1, "{scheme}: {auto}");
+    }
+    assert!(auto.contains("Schemes considered, for the links of ") && auto.contains("chosen: the fastest"), "{auto}");
+    let pipeline = asked(&["--links", links, "--scheme", "pipeline"]).ok().stdout;
+    assert!(pipeline.contains("path: n1 → n11 → n12 → n10") && pipeline.contains("(no other order is faster)"), "{pipeline}");
+    let worst = asked(&["--links", links, "--scheme", "pipeline", "--path", "worst"]).ok().stdout;
+    assert!(worst.contains("should take 5.7") && worst.contains("n1 → n12"), "{worst}");
+    assert!(asked(&["--links", links, "--path", "tabu", "--seed", "3"]).ok().stdout.contains("should take 3.41 s"));
+    let star = asked(&["--scheme", "star"]).ok().stdout;
+    assert!(
+        star.contains("each party sends over one link at a time") && star.contains("3.00 times as long as sending"),
+        "{star}"
+    );
+    // The saved plan is shown and proved like others.
+    let json = asked(&["--json"]).ok();
+    let plan = scratch.path().join("plan.json");
+    std::fs::write(&plan, &json.stdout).unwrap();
+    assert!(weft(["plan", "verify", plan.to_str().unwrap()]).ok().stdout.starts_with("proved"));
+    assert_eq!(weft(["plan", "show", plan.to_str().unwrap(), "--json"]).ok().json(), json.json());
+    asked(&["--scheme", "pigeon"])
+        .refused(2, "there is no update scheme 'pigeon': use auto, star, concurrent-star, tree, pipeline");
+    asked(&["--scheme", "star", "--path", "worst"]).refused(2, "--path worst is only for --scheme pipeline");
+    asked(&["--path", "north"]).refused(2, "'north' is no order of racks");
+    asked(&["--links", "/no/such/file"]).refused(3, "it does not exist");
+    weft(["plan", "update", "--code", "rs(9,3)", "--block", "9"]).refused(2, "the data blocks of rs(9,3) are 0 to 8");
+}

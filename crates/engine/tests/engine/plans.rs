@@ -24,7 +24,7 @@ fn random_plan(random: &mut StdRng) -> Plan {
     let lanes = (0..lanes).map(|number| random_lane(random, vertices, number, lanes)).collect::<Vec<_>>();
     let spans = vec![span; lanes.len()];
     Plan {
-        shape: Shape { code: "none".into(), lanes },
+        shape: Shape { code: "none".into(), lanes, in_turn: false },
         binding: Binding {
             parties: (0..usize::from(vertices)).map(node).collect(),
             spans,

@@ -3,7 +3,7 @@
 use crate::{
     bench::{check::warnings, place::in_testbed_with},
     reproduce::{
-        Figure, Paper, Report, SEED, Scale, ecpipe, mist,
+        Figure, Paper, Report, SEED, Scale, cpu, ecpipe, mist,
         page::write_page,
         repairboost::{self, Asked},
         report::{labelled, read, text, write},
@@ -36,6 +36,7 @@ enum Command {
     Ecpipe(Ecpipe),
     Mist(Mist),
     Repairboost(Repairboost),
+    Cpu(Cpu),
 }
 
 /// Repair pipelining: figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (USENIX ATC 2017)
@@ -115,6 +116,33 @@ struct Repairboost {
     seed: u64,
 }
 
+/// Updates in place: figures 5 and 7 of "CPU: Cross-Rack-Aware Pipelining Update for Erasure-Coded Storage"
+///
+/// 5+7: the time of an update across regions, by scheme and by path. It is predicted from plans: nothing is sent, and it
+/// needs no root.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft reproduce cpu --figure 5+7
+  weft reproduce cpu --all --out figures
+
+EXIT CODES
+  0 done   1 failed   2 invalid settings")]
+struct Cpu {
+    /// What to predict
+    #[arg(long, value_name = "FIGURE", value_parser = [cpu::FIGURES], required_unless_present = "all")]
+    figure: Option<String>,
+    /// Predict all
+    #[arg(long, conflicts_with = "figure")]
+    all: bool,
+    /// Write the results (JSON) and a page of all figures in it (reproduce.md) to this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = SEED)]
+    seed: u64,
+}
+
 /// What is run, and how.
 #[derive(Debug, Args)]
 struct What {
@@ -153,7 +181,20 @@ impl Reproduce {
             Command::Ecpipe(it) => it.what.run(&ecpipe::PAPER, options, output),
             Command::Mist(it) => it.what.run(&mist::PAPER, options, output),
             Command::Repairboost(it) => it.run(output),
+            Command::Cpu(it) => it.run(output),
         }
+    }
+}
+
+impl Cpu {
+    fn run(self, output: Output) -> Result<Exit> {
+        let report = cpu::run(cpu::Asked { seed: self.seed })?;
+        if let Some(out) = &self.out {
+            cpu::write(&report, out)?;
+            write_page(out)?;
+        }
+        output.result(&report, cpu::text)?;
+        Ok(Exit::Ok)
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! Each paper with measured figures has a file here ([`ecpipe`], [`mist`]) with its figures; [`run`] measures a figure, [`report`] compares our numbers with the
 //! paper's and writes the files, [`chart`] draws, and [`page`] writes the page of all figures.
-//! [`repairboost`] computes a table.
+//! [`repairboost`] computes a table, and [`cpu`] predicts times.
 
 mod burst;
 pub(crate) mod chart;
+pub(crate) mod cpu;
 pub(crate) mod ecpipe;
 pub(crate) mod mist;
 pub(crate) mod page;

@@ -3,7 +3,7 @@
 use super::{
     Figure, PAPERS, Paper, Report,
     burst::{Faster, faster},
-    repairboost,
+    cpu, repairboost,
     report::{Beside, beside, command, read, scale},
     tables::tables,
 };
@@ -38,6 +38,9 @@ pub(super) fn page(dir: &Path, to: &str) -> Result<String> {
     }
     if let Some(report) = repairboost::read(dir)? {
         page.push_str(&repairboost::section(&report, to));
+    }
+    if let Some(report) = cpu::read(dir)? {
+        page.push_str(&cpu::section(&report, to));
     }
     Ok(page)
 }

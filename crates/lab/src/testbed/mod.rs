@@ -4,14 +4,11 @@
 //! It is a [`LocalCluster`] with one more file, `testbed.toml`, which describes the network. Its processes run in namespaces whose names
 //! derive from the directory: so [`Testbed::down`] finds and removes a testbed whose creator was killed, even without its directory.
 
-mod matrix;
 pub(crate) mod net;
-mod rate;
 pub(crate) mod scratch;
 
-pub(crate) use matrix::Matrix;
 pub(crate) use net::{BURST_BYTES, Carried, enter};
-pub(crate) use rate::LinkRate;
+pub(crate) use weft_cli::{matrix::Matrix, rate::LinkRate};
 
 use net::{Network, Shaping};
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,7 @@
 //! `══` is a veth pair. What a node sends is shaped at its own end, what it receives at the switch's end; the uplink of a rack likewise.
 //! A rate between two nodes is a class of the sender's queue. Without racks, all ports are at `core`.
 
-use super::rate::LinkRate;
+use super::LinkRate;
 use std::{
     io::Write as _,
     net::Ipv4Addr,

@@ -76,7 +76,7 @@ fn sizes(code: &CodeView<'_>) -> [usize; 4] {
 /// A digest of a shape: enough to distinguish most shapes, and cheap for many sub-blocks.
 fn digest(shape: &Shape) -> u64 {
     let mut hasher = DefaultHasher::new();
-    shape.code.hash(&mut hasher);
+    (&shape.code, shape.in_turn).hash(&mut hasher);
     let ends = |sub_blocks: &[u16]| (sub_blocks.len(), sub_blocks.first().copied(), sub_blocks.last().copied());
     for lane in &shape.lanes {
         (lane.first, lane.step, lane.window, &lane.links).hash(&mut hasher);

@@ -5,7 +5,7 @@ use crate::{
     BoundBlock, Change, CodeView, Hold, Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Source, WantKind, executor::check_lane,
     limits,
 };
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use weft_types::{BlockId, Layout, Party, Span};
 
 /// For each lane, the columns of the generator that change in it, ascending.
@@ -25,6 +25,25 @@ pub(super) fn check_shape(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusa
             return Err(Refusal::new(Rule::Lane, message).at(Place::lane(number)));
         }
         check_ports(plan, code, number)?;
+        check_turns(plan, number)?;
+    }
+    Ok(())
+}
+
+/// Checks that a party that sends over one link at a time has an order for them. Otherwise chance decides how long the
+/// plan takes.
+fn check_turns(plan: &Plan, number: usize) -> Result<(), Refusal> {
+    let lane = &plan.shape.lanes[number];
+    if !plan.shape.in_turn {
+        return Ok(());
+    }
+    let mut turns: HashMap<(u16, u32), usize> = HashMap::new();
+    for (at, link) in lane.links.iter().enumerate() {
+        let from = usize::from(link.from);
+        if let Some(other) = turns.insert((lane.stages[from].vertex, link.rank), at) {
+            let message = format!("links {other} and {at} have the same turn: the party must send over one link at a time");
+            return Err(Refusal::new(Rule::Turns, message).at(Place::stage(plan, number, from)));
+        }
     }
     Ok(())
 }

@@ -255,7 +255,7 @@ impl Build<'_> {
             slice_len: self.world.slice_len,
         };
         let lanes = self.lanes.into_iter().map(|(_, lane)| lane).collect();
-        let shape = Shape { code: self.world.code.spec.clone(), lanes };
+        let shape = Shape { code: self.world.code.spec.clone(), lanes, in_turn: false };
         Plan { shape, binding, id: PlanId(0x1_0000_0001), epoch: 1, class: Class::Repair, priority: 0 }
     }
 

@@ -298,6 +298,20 @@ fn wrong_shares_are_refused() {
     says(&|task| task.lanes[0].stages.extend_from_within(..), "stage 1 occurs twice");
     says(&|task| task.lanes[0].stages[0].matrix = weft_gf::SparseMatrix::identity(2).into(), "the matrix is 2×2");
     says(&|task| task.blocks.clear(), "block 2 is read, but not named");
+    // What it writes must be named, too: a patched block among those that it holds, a stored one among new ones.
+    let sinks = |sink: weft_plan::Sink| {
+        move |task: &mut Task| {
+            let stage = &mut task.lanes[0].stages[0];
+            (stage.sinks, stage.sources) = (vec![sink.clone()], vec![weft_plan::Source::Block { index: 2, sub_blocks: vec![0] }]);
+            (stage.matrix, task.links) = (weft_gf::SparseMatrix::identity(1).into(), Vec::new());
+        }
+    };
+    let patch = |index| sinks(weft_plan::Sink::Patch { index, sub_blocks: vec![0] });
+    says(&patch(5), "block 5 is written, but not named");
+    says(&sinks(weft_plan::Sink::Store { index: 2, sub_blocks: vec![0] }), "block 2 is written, but not named");
+    let mut patches = right.clone();
+    patch(2)(&mut patches);
+    assert_eq!(patches.validate(), Ok(()));
     says(&|task| task.blocks[0].len = 17, "17 bytes");
     says(&|task| task.blocks.push(task.blocks[0].clone()), "another block of this index");
     says(&|task| task.stores.push(task.blocks[0].clone()), "names its generation 1 too");

@@ -38,6 +38,26 @@ fn conventional_repair_takes_k_blocks_over_one_link() {
 }
 
 #[test]
+fn a_party_that_sends_in_turn_sends_the_next_slice_when_the_last_has_arrived() {
+    let world = world(3, 6);
+    let mut build = world.build();
+    build.direct(world.span());
+    let mut plan = build.plan();
+    plan.shape.lanes[0].links.iter_mut().zip(0..).for_each(|(link, rank)| link.rank = rank);
+    // Five blocks over pairs that take 1, 2, … 5 s each; the writer's own line is much faster.
+    let block = world.layout.block_len as f64;
+    let pair = |index: u8| ((CLIENT, world.at(index)), block / f64::from(index + 1));
+    let network = Network { pair_bytes_per_s: (0..5).map(pair).collect(), ..Network::uniform(1e6 * block) };
+    near(predict(&plan, &network).unwrap(), 5.0, "together");
+    plan.shape.in_turn = true;
+    assert!((predict(&plan, &network).unwrap() - 15.0).abs() < 1e-3, "in turn: {}", predict(&plan, &network).unwrap());
+    // Parties of one machine have a turn each.
+    let mut hosts = network.clone();
+    hosts.hosts.extend([CLIENT, world.at(0), world.at(1)].map(|party| (party, "a".to_owned())));
+    assert!(predict(&plan, &hosts).unwrap() <= 12.001);
+}
+
+#[test]
 fn partial_sums_in_a_tree_take_its_rounds() {
     for k in 1..=12 {
         let world = world(k, 1);

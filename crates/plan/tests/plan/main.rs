@@ -6,5 +6,6 @@ mod common;
 mod formats;
 mod forms;
 mod large;
+mod patches;
 mod right;
 mod wrong;

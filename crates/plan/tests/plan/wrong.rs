@@ -4,8 +4,8 @@ use crate::common::{CLIENT, TestCode, World, direct_job, identity, node, scrub_j
 use proptest::prelude::*;
 use weft_gf::{Factored, Matrix, SparseMatrix};
 use weft_plan::{
-    Change, CodeView, Counts, Hold, Input, Job, Plan, ProofKey, Proofs, Refusal, Rule, Sink, Source, Stage, Want, WantKind, eval,
-    verify,
+    Change, CodeView, Counts, Hold, Input, Job, Plan, ProofKey, Proofs, Refusal, Rule, Sink, Source, Stage, Want, WantKind,
+    check_for_agents, eval, verify,
 };
 use weft_types::{Layout, Seq, Span};
 
@@ -239,6 +239,28 @@ fn links_and_shapes_must_fit() {
     };
     lane.stages = vec![stage(0, 0), stage(1, 1)].into();
     says(cycle, Rule::Cycle, "lane 0: its links form a cycle");
+}
+
+#[test]
+fn a_party_that_sends_in_turn_has_an_order_for_its_links() {
+    let world = world();
+    let mut build = world.build();
+    build.direct(world.span());
+    let (mut plan, job) = (build.plan(), direct_job(&world));
+    accepted(&world, &plan, &job);
+    plan.shape.in_turn = true;
+    let says = "lane 0 stage 0 (client): links 0 and 1 have the same turn";
+    refused(&world, &plan, &job, Rule::Turns, says);
+    plan.shape.lanes[0].links.iter_mut().zip(0..).for_each(|(link, rank)| link.rank = rank);
+    accepted(&world, &plan, &job);
+    // Tasks would not say so.
+    assert_eq!(check_for_agents(&plan).unwrap_err().rule, Rule::Turns);
+    plan.shape.in_turn = false;
+    assert_eq!(check_for_agents(&plan), Ok(()));
+    // Links of several parties need no order among them.
+    let (mut chain, job) = chain(&world, WantKind::Store);
+    chain.shape.in_turn = true;
+    accepted(&world, &chain, &job);
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl<'a> Routes<'a> {
     pub(super) fn select(&mut self, known: &mut Known) -> Region {
         let order = match self.request.select {
             Select::AsPreferred | Select::Ordered => self.candidates.clone(),
-            Select::Random { seed } => shuffled(&self.candidates, seed),
+            Select::Random { seed } => random::shuffled(&self.candidates, seed),
             Select::Best => self.best(known),
         };
         self.reordered(self.region, &order)
@@ -342,14 +342,4 @@ impl<'a> Routes<'a> {
 /// The parties of a route, in its order.
 fn chosen(parties: &[Party], route: &Route) -> Vec<Party> {
     route.order.iter().map(|at| parties[*at]).collect()
-}
-
-/// A permutation determined by the seed (Fisher and Yates).
-fn shuffled(parties: &[Party], seed: u64) -> Vec<Party> {
-    let mut shuffled = parties.to_vec();
-    let mut draw = random::draws(seed);
-    for last in (1..shuffled.len()).rev() {
-        shuffled.swap(last, (draw() % (last as u64 + 1)) as usize);
-    }
-    shuffled
 }

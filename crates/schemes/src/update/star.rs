@@ -1,38 +1,38 @@
-//! An update as a star: the writer sends the delta to every node that patches a block. One hop; the writer's link
-//! carries the delta once for each of them. It is the baseline for pipelined updates (*cross-rack pipelined updates*).
+//! An update as a star (*CPU*, §3): the writer sends the delta to every node that patches a block. As in the paper, it
+//! sends to one after another, everything at once: R nodes take R times as long as one. The concurrent star sends to all
+//! of them at the same time; it takes as long as its slowest link or, if that takes longer, as the writer's own line for
+//! all of them.
 
-use super::{Update, UpdateScheme};
-use crate::{LaneBuilder, Named, lane::Share};
-use weft_gf::SparseMatrix;
-use weft_plan::Source;
+use super::{Hop, Routes, Update, UpdateScheme};
+use crate::Named;
 
 /// The star update.
 #[derive(Debug)]
-pub(crate) struct Star;
+pub struct Star {
+    /// Whether the writer sends to all nodes at the same time.
+    pub concurrent: bool,
+}
 
 impl Named for Star {
     fn name(&self) -> &'static str {
-        "star"
+        if self.concurrent { "concurrent-star" } else { "star" }
     }
 
     fn summary(&self) -> &'static str {
-        "the writer sends what changed to every node that patches its block"
+        match self.concurrent {
+            true => "the writer sends what changed to all nodes that patch a block at the same time",
+            false => "the writer sends what changed to one node after another, each of which patches its block",
+        }
     }
 }
 
 impl UpdateScheme for Star {
-    fn build(&self, update: &Update, lane: &mut LaneBuilder) {
-        let all = SparseMatrix::identity(update.changed);
-        let share = |home: &super::Patched| match home.vertex == update.writer {
-            true => Share { rows: home.patches.clone(), sinks: Some(home.sinks.clone()) },
-            false => Share { rows: all.clone(), sinks: None },
-        };
-        let shares = update.homes.iter().map(share).collect();
-        let links = lane.share_out(update.writer, update.inputs.clone(), &all.clone().into(), shares);
-        for (home, link) in update.homes.iter().zip(links) {
-            if let Some(link) = link {
-                lane.stage(home.vertex, vec![Source::Link(link)], home.patches.clone(), home.sinks.clone());
-            }
-        }
+    fn routes(&self, update: &Update<'_>) -> Routes {
+        let hops = |homes: Vec<usize>| homes.into_iter().map(|to| Hop { from: None, to }).collect();
+        Routes { hops: update.writers.iter().map(|writer| hops(update.concerned(writer))).collect(), path: None }
+    }
+
+    fn sends_in_turn(&self) -> bool {
+        !self.concurrent
     }
 }

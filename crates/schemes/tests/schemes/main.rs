@@ -2,11 +2,13 @@
 
 mod checks;
 mod disseminate;
+mod onward;
 mod paths;
 mod properties;
 mod routes;
 mod settings;
 mod shapes;
 mod slice_size;
+mod updates;
 #[path = "../world/mod.rs"]
 mod world;

@@ -91,6 +91,57 @@ fn somewhere(world: &mut World, scheme: Scheme<'_>) {
     }
 }
 
+/// Random changes of data blocks. Each block is put in by its node, by another node or by a client.
+fn change(world: &mut World) -> Job {
+    let (k, alpha) = (world.code.k() as u8, world.code.alpha());
+    let all = world.shuffled((0..world.n()).collect());
+    let lost = all[..world.random.random_range(0..=world.code.tolerance())].to_vec();
+    let mut holds = world.holds_without(&lost);
+    let mut changed: Vec<Change> = Vec::new();
+    for _ in 0..world.random.random_range(1..=3) {
+        let (index, span) = (world.random.random_range(0..k), world.random_span());
+        let first = world.random.random_range(0..alpha as u16);
+        changed.extend((first..alpha as u16).take(2).map(|sub_block| Change { index, sub_block, span }));
+        // Some blocks have a copy.
+        if world.random.random_ratio(1, 4) && holds.iter().all(|hold| hold.party != spare(index)) {
+            let copy = BlockId { copy: 1, ..block(index, 1) };
+            holds.push(Hold { party: spare(index), block: copy, span: world.whole_span() });
+        }
+    }
+    let mut inputs: Vec<Input> = Vec::new();
+    for index in 0..k {
+        let others = [holder(index), CLIENT, holder(world.random.random_range(0..world.n()))];
+        let party = others[world.random.random_range(0..3)];
+        inputs.push(Input { party, index });
+    }
+    let generator = world.code.generator();
+    let mut wants: Vec<Want> = Vec::new();
+    for hold in &holds {
+        for sub_block in 0..alpha as u16 {
+            let row = generator.row(usize::from(hold.block.index) * alpha + usize::from(sub_block));
+            let reaches = |change: &&Change| {
+                let column = usize::from(change.index) * alpha + usize::from(change.sub_block);
+                row.iter().any(|(_, other, _)| *other as usize == column)
+            };
+            let spans = Span::normalize(changed.iter().filter(reaches).map(|change| change.span).collect());
+            let want = |span| Want {
+                kind: WantKind::Patch,
+                party: hold.party,
+                index: hold.block.index,
+                sub_blocks: vec![sub_block],
+                span,
+            };
+            wants.extend(spans.into_iter().map(want));
+        }
+    }
+    // A patch of zeros, where something else changes.
+    let (party, index, span) = (holds[0].party, holds[0].block.index, changed[0].span);
+    if wants.iter().all(|want| want.party != party) {
+        wants.push(Want { span, ..world.want(WantKind::Patch, party, index) });
+    }
+    Job { holds, inputs, changed, wants }
+}
+
 /// Any scheme that plans jobs of this kind.
 fn nth(kind: Kind) -> impl Strategy<Value = Scheme<'static>> {
     (0..answering(kind).count()).prop_map(move |at| answering(kind).nth(at).unwrap())
@@ -127,6 +178,20 @@ proptest! {
         let job = Job { inputs, changed, wants, ..Job::default() };
         let plan = weft_schemes::plan(&world.request(&job, &stores, &[], slice_len), scheme).unwrap();
         world.prove(&plan, &job);
+    }
+
+    /// Any data blocks change at any positions, put in by any parties, in a stripe with lost blocks and copies.
+    #[test]
+    fn every_change_is_patched_into_all_blocks_that_depend_on_it(seed: u64, scheme in nth(Kind::Update), spec in prop::sample::select(vec!["", "", "lrc(6,2,2)", "clay(4,2)", "butterfly(3)", "hitchhiker-xor(4,2)"])) {
+        let mut world = if spec.is_empty() { World::random(seed) } else { World::of(spec, seed) };
+        somewhere(&mut world, scheme);
+        let job = change(&mut world);
+        let slice_len = world.random.random_range(1..=world.positions() + 1);
+        let prefer = world.shuffled((0..world.n()).collect()).into_iter().map(holder).collect::<Vec<_>>();
+        let request = world.request(&job, &[], &prefer, slice_len);
+        let plan = weft_schemes::plan(&request, scheme).unwrap_or_else(|error| panic!("{error}\n{job:?}"));
+        assert_eq!(weft_schemes::plan(&request, scheme).as_ref(), Ok(&plan), "the same request gave another plan");
+        world.prove_patches(&plan, &job);
     }
 
     /// A write continues after a node failed: the stored blocks exist, the writer still has the data, and the missing blocks

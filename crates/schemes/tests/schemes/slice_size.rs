@@ -1,7 +1,7 @@
 //! The slice length, compared with an independent model of the paper's formulas.
 
 use serde_json::Value;
-use weft_schemes::{best_slice, slice_size};
+use weft_schemes::{best_slice, region_of_interest, slice_size, update_slice_size};
 
 /// Eq. (9): the time in seconds.
 fn seconds(len: u64, slice: u64, links: &[f64], overhead: f64) -> f64 {
@@ -46,4 +46,43 @@ fn slices_of_chains_are_whole_pages_within_bounds() {
     assert_eq!(slice_size(5000, &gigabit, 1.0), 8192, "a slice is no longer than the block's pages");
     assert_eq!(slice_size(block, &[], 20e-6), 1 << 20);
     assert_eq!(slice_size(block, &[0.0, 1e6], 20e-6) % 4096, 0);
+}
+
+#[test]
+fn all_slices_of_the_region_of_interest_are_about_as_good_as_the_best() {
+    for (len, hops, overhead, more) in
+        [(16 << 20, 3, 200.0, 0.05), (64 << 20, 10, 200.0, 0.01), (1 << 20, 2, 60.0, 0.2), (1 << 20, 1, 200.0, 0.02)]
+    {
+        let (low, high) = region_of_interest(len, hops, overhead, more);
+        // Eq. (9) with any number of slices, for links of a byte a second.
+        let takes = |slice: f64| (len as f64 / slice - 1.0 + hops as f64) * (overhead + slice);
+        let best = takes(best_slice(len, &vec![1.0; hops], overhead, 1) as f64);
+        assert!(0.0 < low && low < high && high <= len as f64);
+        assert!((takes(low) / best - 1.0 - more).abs() < 1e-4, "{low}: {}", takes(low) / best);
+        assert!(high == len as f64 || (takes(high) / best - 1.0 - more).abs() < 1e-4, "{high}: {}", takes(high) / best);
+        for part in 0..=10 {
+            let slice = low * (high / low).powf(f64::from(part) / 10.0);
+            assert!(takes(slice) < best * (1.0 + more + 1e-6), "{slice}");
+        }
+    }
+    // The paper finds 4 KiB to 512 KiB for three racks, blocks of 16, 32 and 64 MiB, and an overhead of 200 bytes.
+    for mib in [16, 32, 64] {
+        let (low, high) = region_of_interest(mib << 20, 3, 200.0, 0.07);
+        assert!(low < 4096.0 && high > 524_288.0, "{mib} MiB: {low} to {high}");
+    }
+    assert_eq!(region_of_interest(1 << 20, 3, 0.0, 0.0).0, 0.0, "without overhead, slices can be as short as wanted");
+}
+
+#[test]
+fn an_updates_slice_is_in_the_region_of_interest() {
+    let (block, equal) = (64 << 20, [125e6; 4]);
+    assert_eq!(update_slice_size(block, &equal, 20e-6), slice_size(block, &equal, 20e-6), "equal links are the worst case");
+    // One slow link: much longer slices would be a little better.
+    let (slow, overhead_s) = ([1e6, 125e6, 125e6, 125e6], 1e-3);
+    let slice = update_slice_size(8 << 20, &slow, overhead_s);
+    assert!(slice < slice_size(8 << 20, &slow, overhead_s) && slice.is_multiple_of(4096), "{slice}");
+    let least = seconds(8 << 20, slice_size(8 << 20, &slow, overhead_s), &slow, 1000.0);
+    assert!(seconds(8 << 20, slice, &slow, 1000.0) < least * 1.05);
+    assert_eq!(update_slice_size(block, &[], 20e-6), 1 << 20);
+    assert_eq!(update_slice_size(5000, &equal, 1.0), 4096);
 }

@@ -155,6 +155,38 @@ impl World {
         }
     }
 
+    /// Verifies the plan of an update, runs it on random deltas, and compares every patched byte.
+    pub(crate) fn prove_patches(&mut self, plan: &Plan, job: &Job) {
+        let spec = self.code.spec();
+        verify(plan, weft_schemes::code_view(self.code.as_ref(), &spec), job)
+            .unwrap_or_else(|refusal| panic!("{refusal}\n{job:?}\n{plan:?}"));
+        let layout = self.stripe.layout;
+        let mut deltas = vec![vec![0; layout.block_len as usize]; self.code.n()];
+        for change in &job.changed {
+            for extent in layout.extents(u32::from(change.sub_block), change.span) {
+                let len = self.stripe.block_len(change.index.into());
+                for at in (extent.offset..extent.offset + extent.len).filter(|at| *at < len) {
+                    deltas[usize::from(change.index)][at as usize] = self.random.random();
+                }
+            }
+        }
+        let mut memory = Memory::default();
+        for input in &job.inputs {
+            memory.inputs.insert((input.party, input.index, true), deltas[usize::from(input.index)].clone());
+        }
+        encode(self.code.as_ref(), layout, &mut deltas);
+        eval(plan, &mut memory).unwrap();
+        for want in &job.wants {
+            let (index, len) = (usize::from(want.index), self.stripe.block_len(want.index.into()));
+            let patch = memory.out.get(&(want.kind, want.party, want.index));
+            let extents = want.sub_blocks.iter().flat_map(|s| layout.extents(u32::from(*s), want.span));
+            for at in extents.flat_map(|extent| extent.offset..extent.offset + extent.len).filter(|at| *at < len) {
+                let at = at as usize;
+                assert_eq!(patch.and_then(|patch| patch.get(at)), Some(&deltas[index][at]), "byte {at} for {want:?}");
+            }
+        }
+    }
+
     /// Plans a repair, verifies the plan, and returns it.
     pub(crate) fn repair(
         &self,

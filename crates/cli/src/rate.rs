@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 /// Bits per second on a link, including headers, as `tc` counts them.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub(crate) struct LinkRate(f64);
+pub struct LinkRate(f64);
 
 /// Below this a transfer takes too long; above it the counters of the kernel's shapers overflow.
 const BITS_PER_S: std::ops::RangeInclusive<f64> = 8e3..=1e11;
@@ -17,7 +17,7 @@ const GOODPUT: f64 = 1448.0 / 1514.0;
 
 impl LinkRate {
     /// From bits per second.
-    pub(crate) fn new(bits_per_s: f64) -> Result<Self, String> {
+    pub fn new(bits_per_s: f64) -> Result<Self, String> {
         match BITS_PER_S.contains(&bits_per_s) {
             true => Ok(Self(bits_per_s)),
             false => Err(format!("{bits_per_s} bit/s is outside the range of link rates, 8kbit to 100gbit")),
@@ -25,17 +25,17 @@ impl LinkRate {
     }
 
     /// Bits per second.
-    pub(crate) fn bits_per_s(self) -> f64 {
+    pub fn bits_per_s(self) -> f64 {
         self.0
     }
 
     /// Payload bytes per second of a long TCP transfer.
-    pub(crate) fn goodput_bytes_per_s(self) -> f64 {
+    pub fn goodput_bytes_per_s(self) -> f64 {
         self.0 / 8.0 * GOODPUT
     }
 
     /// In the notation of `tc`.
-    pub(crate) fn tc(self) -> String {
+    pub fn tc(self) -> String {
         format!("{}bit", self.0.round() as u64)
     }
 }

@@ -11,7 +11,7 @@
 //! Rows send, columns receive, in Mbit/s. The names are nodes (`node-01`) or places. Nodes are assigned to places in turn; each place is
 //! a rack, and the diagonal is the rate between two nodes of one place.
 
-use super::rate::LinkRate;
+use crate::rate::LinkRate;
 use serde::{Deserialize, Serialize};
 use weft_types::{Error, Result};
 
@@ -20,16 +20,16 @@ const PLACES_MAX: usize = 512;
 
 /// The rate from each sender to each receiver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Matrix {
+pub struct Matrix {
     /// The names of rows and columns.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// From (row) to (column).
-    pub(crate) rates: Vec<Vec<LinkRate>>,
+    pub rates: Vec<Vec<LinkRate>>,
 }
 
 impl Matrix {
     /// Parses a matrix.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    pub fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let cells = |line: &str| -> Vec<String> { line.split(',').map(|cell| cell.trim().to_owned()).collect() };
         let heading = lines.next().map(cells).unwrap_or_default();
