@@ -9,9 +9,9 @@ use weft_client::api::HealthReply;
 use weft_tests::Failure;
 
 /// Every so many looks are compared.
-const EVERY: u32 = 4;
-/// Status may be late for so many comparisons, about ten seconds.
-const LATE_MAX: u32 = 5;
+const EVERY: u32 = 1;
+/// Status may be late for so many comparisons, about a second.
+const LATE_MAX: u32 = 2;
 
 /// The stripes that lack blocks: index, copy, generation, node and state of each bad block.
 type Lacking = BTreeMap<u64, Vec<(u32, u32, u32, u32, String)>>;
