@@ -7,6 +7,7 @@ use crate::sidecar::{SIDECAR_BYTES_MAX, Sidecar};
 use rustix::io::ReadWriteFlags;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{
@@ -140,6 +141,13 @@ impl BlockReader for LocalReader {
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
         self.read(offset, buf, fill_cached).ok()
+    }
+
+    fn forget_cached(&self, bytes: Span) {
+        // Without a length, it would be all that follows.
+        if let Some(len) = NonZeroU64::new(bytes.len()) {
+            let _unsupported = rustix::fs::fadvise(&self.payload, bytes.start, Some(len), rustix::fs::Advice::DontNeed);
+        }
     }
 }
 
