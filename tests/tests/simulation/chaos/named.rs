@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use weft_client::api::HealthReply;
 use weft_tests::Failure;
 
-/// Status may be late for so many comparisons, about a second.
-const LATE_MAX: u32 = 2;
+/// Status may be late for so many comparisons, about half a second.
+const LATE_MAX: u32 = 1;
 
 /// The stripes that lack blocks: index, copy, generation, node and state of each bad block.
 type Lacking = BTreeMap<u64, Vec<(u32, u32, u32, u32, String)>>;
