@@ -74,6 +74,14 @@ async fn read(node: &Arc<Node>, block: &Arc<OpenBlock>, asked: &ReadContent) -> 
     let (len, begin, within) = (block.reader.meta().len(), Instant::now(), Duration::from_millis(asked.within_ms.into()));
     let first = u64::from(asked.first_unit);
     let mut read = Vec::new();
+    let (forgets, units) = (Arc::clone(block), Span::new(first, first + u64::from(asked.units_max)));
+    let forget = move || {
+        let [start, end] = [units.start, units.end].map(|unit| unit.saturating_mul(CHECKSUM_UNIT_LEN).min(len));
+        // What the page cache has says nothing about the disk.
+        forgets.reader.forget_cached(Span::new(start, end));
+        Ok(())
+    };
+    node.seams.disk_mode.run(forget).await?;
     for unit in first..first + u64::from(asked.units_max) {
         let start = unit.saturating_mul(CHECKSUM_UNIT_LEN);
         if start >= len || !read.is_empty() && begin.elapsed() >= within {

@@ -20,14 +20,14 @@ use std::{
 };
 use tokio::sync::oneshot;
 use weft_engine::classes::Demand;
-use weft_plan::{Sink, Source, Task, TaskLink};
+use weft_plan::{Class, Sink, Source, Task, TaskLink};
 use weft_proto::{
     Direction, Hello, LinkRights, LinkToken, Peer, Stall,
     token::task_hash,
     v1::{LinkPeer, OpenRequest, ReadSpec, StoreSpec},
 };
 use weft_store::BlockReader;
-use weft_types::{BlockId, BlockMeta, Error, Party, Result};
+use weft_types::{BlockId, BlockMeta, Error, Party, Result, Span};
 
 /// A task that is ready to start.
 pub(crate) struct OpenTask {
@@ -188,6 +188,10 @@ fn open_blocks(
         stores.push((index, spec, disk, store));
     }
     let permit = node.admission.admit(of, demand)?;
+    if of.class == Class::Scrub {
+        // What the page cache has of a block says nothing about the disk.
+        blocks.values().for_each(|block: &OpenBlock| block.reader.forget_cached(Span::new(0, block.reader.meta().len())));
+    }
     let mut targets = BTreeMap::new();
     for (index, spec, disk, store) in stores {
         let claim = node.partials.claim(task.plan, disk, store.as_ref(), &spec.meta)?;

@@ -162,6 +162,9 @@ pub trait BlockReader: Send + Sync {
     fn read_cached(&self, _offset: u64, _buf: &mut [u8]) -> Option<u32> {
         None
     }
+
+    /// Lets go of these bytes in the page cache, so that the next read of them shows what is on the disk. It may not succeed for all of them.
+    fn forget_cached(&self, _bytes: Span) {}
 }
 
 /// The size of a disk.

@@ -210,6 +210,10 @@ impl BlockReader for FaultReader {
             Some(Fault::Short(_)) => Err(injected(Reaction::Fatal, block)),
         }
     }
+
+    fn forget_cached(&self, bytes: Span) {
+        self.inner.forget_cached(bytes);
+    }
 }
 
 #[derive(Clone)]

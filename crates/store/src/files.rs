@@ -122,8 +122,8 @@ pub trait FileHandle: Send + Sync + fmt::Debug {
     /// Begins to write a part to the disk, and does not wait. Only an advice.
     fn begin_write_back(&self, part: Span);
 
-    /// Forgets what is in memory and equals the disk, so that later reads tell what the disk has. Only an advice.
-    fn drop_cache(&self);
+    /// Forgets what of a part is in memory and equals the disk, so that later reads tell what the disk has. Only an advice.
+    fn drop_cache(&self, part: Span);
 
     /// Makes content and length durable (fsync).
     fn sync_all(&self) -> io::Result<()>;
@@ -243,8 +243,11 @@ impl FileHandle for fs::File {
         let _only_advice = rustix::fs::fadvise(self, part.start, NonZeroU64::new(part.len()), Advice::DontNeed);
     }
 
-    fn drop_cache(&self) {
-        let _only_advice = rustix::fs::fadvise(self, 0, None, Advice::DontNeed);
+    fn drop_cache(&self, part: Span) {
+        // Without a length, it would be all that follows.
+        if let Some(len) = NonZeroU64::new(part.len()) {
+            let _only_advice = rustix::fs::fadvise(self, part.start, Some(len), Advice::DontNeed);
+        }
     }
 
     fn sync_all(&self) -> io::Result<()> {

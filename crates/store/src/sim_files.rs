@@ -313,8 +313,8 @@ impl FileHandle for SimFile {
 
     fn begin_write_back(&self, _: Span) {}
 
-    fn drop_cache(&self) {
-        self.files.sim().world.drop_cache(self.node);
+    fn drop_cache(&self, part: Span) {
+        self.files.sim().world.drop_cache(self.node, part);
     }
 
     fn sync_all(&self) -> io::Result<()> {

@@ -237,6 +237,14 @@ fn cached_bytes_are_read_without_waiting() {
         let inside = &bytes[start..(start + len).min(bytes.len())];
         assert!(!can_tell || (read.starts_with(inside) && read[inside.len()..].iter().all(|byte| *byte == 0)));
     }
+    // A file system in memory has nothing below its cache.
+    let in_memory = rustix::fs::statfs(dir.path()).unwrap().f_type as u64 == 0x0102_1994;
+    if can_tell && !in_memory {
+        reader.forget_cached(Span::new(0, 300_000));
+        assert!(reader.read_cached(0, &mut [0; 4096]).is_none(), "it is read from the disk");
+        reader.read_at(0, &mut [0; 4096]).unwrap();
+        assert!(reader.read_cached(0, &mut [0; 4096]).is_some());
+    }
 }
 
 #[test]

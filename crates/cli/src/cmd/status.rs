@@ -206,3 +206,19 @@ fn quarantined(node: &Node) -> String {
 fn amount(blocks: u64, bytes: u64) -> String {
     if blocks == 0 { "0".to_owned() } else { format!("{blocks} ({})", human_bytes(bytes)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_plans_avoid_is_shown() {
+        let states = |state: &str, draining, suspect_ms| {
+            let node = api::Node { id: 3, state: state.into(), draining, suspect_ms, ..api::Node::default() };
+            nodes_text(&[Node::from(node)])
+        };
+        assert!(states("up", false, 11_001).contains(" up, suspect for 12 s "));
+        assert!(states("up", true, 1).contains(" up, draining, suspect for 1 s "));
+        assert!(!states("up", false, 0).contains("suspect") && !states("down", false, 9_000).contains("suspect"));
+    }
+}

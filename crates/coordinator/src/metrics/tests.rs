@@ -62,7 +62,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         disks: BTreeMap::new(),
         coding_bytes_per_s: 0,
         fsyncs: 0,
-        suspect_for: Duration::ZERO,
+        suspect_for: Duration::from_millis(1),
     };
     let mut figures = Figures::of(GROUPS);
     let ailing = v1::AilingDisk { name: "n".into(), path: "/data".into(), trouble: "slow".into(), ..v1::AilingDisk::default() };
@@ -70,6 +70,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
     let text = figures.text().unwrap();
     let series: Vec<&str> = text.lines().filter(|line| line.starts_with("weft_disk_failed")).collect();
     assert_eq!(series, ["weft_disk_failed{node=\"n\",disk=\"/data\"} 1"]);
+    assert!(text.lines().any(|line| line.starts_with("weft_node_suspect{node=\"n\",") && line.ends_with(" 1")), "{text}");
 }
 
 /// A scrape reads sums that are kept anyway. The time is that of an unoptimised build, and the least of several, because other programs use

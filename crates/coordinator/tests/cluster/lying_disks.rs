@@ -31,6 +31,9 @@ pub(crate) enum Spoiled {
 /// The directories of disks that do not read their blocks' sectors now.
 pub(crate) type Unreadable = Arc<Mutex<BTreeSet<PathBuf>>>;
 
+/// The blocks of which the page cache was told to let go.
+pub(crate) type Forgotten = Arc<Mutex<BTreeSet<BlockId>>>;
+
 /// The size of a disk in bytes; 0: the size of the real disk.
 pub(crate) type DiskBytes = Arc<AtomicU64>;
 
@@ -39,6 +42,7 @@ pub(crate) struct LyingDisks {
     pub(crate) lies: Lies,
     pub(crate) spoils: Spoils,
     pub(crate) unreadable: Unreadable,
+    pub(crate) forgotten: Forgotten,
     pub(crate) disk_bytes: DiskBytes,
 }
 
@@ -52,6 +56,7 @@ impl OpenDisk for LyingDisks {
                 lies: Arc::clone(&self.lies),
                 spoils: Arc::clone(&self.spoils),
                 unreadable: Arc::clone(&self.unreadable),
+                forgotten: Arc::clone(&self.forgotten),
                 dir: dir.to_path_buf(),
                 disk_bytes: Arc::clone(&self.disk_bytes),
                 file_system: id as u64 | 1,
@@ -65,6 +70,7 @@ struct LyingStore {
     lies: Lies,
     spoils: Spoils,
     unreadable: Unreadable,
+    forgotten: Forgotten,
     dir: PathBuf,
     disk_bytes: DiskBytes,
     /// Of its own, if it has a chosen size.
@@ -93,7 +99,8 @@ impl BlockStore for LyingStore {
         if self.unreadable.lock().unwrap().contains(&self.dir) {
             return Err(Error::corrupt("cannot read it: injected").cause(Cause::Unreadable));
         }
-        Ok(Arc::new(SpoilingReader { reader: self.store.open(id)?, spoils: Arc::clone(&self.spoils) }))
+        let (reader, spoils, forgotten) = (self.store.open(id)?, Arc::clone(&self.spoils), Arc::clone(&self.forgotten));
+        Ok(Arc::new(SpoilingReader { reader, spoils, forgotten }))
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {
@@ -159,6 +166,7 @@ impl BlockWriter for LyingWriter {
 struct SpoilingReader {
     reader: Arc<dyn BlockReader>,
     spoils: Spoils,
+    forgotten: Forgotten,
 }
 
 impl SpoilingReader {
@@ -197,5 +205,12 @@ impl BlockReader for SpoilingReader {
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
         let checksum = self.reader.read_cached(offset, buf)?;
         Some(self.spoil(buf, checksum))
+    }
+
+    fn forget_cached(&self, bytes: Span) {
+        if bytes == Span::new(0, self.meta().len()) {
+            self.forgotten.lock().unwrap().insert(self.meta().id);
+        }
+        self.reader.forget_cached(bytes);
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 use weft_client::{ConvertOptions, PutOptions, RepairNodeOptions, RepairOptions, api};
 use weft_store::Sidecar;
-use weft_types::{NodeId, Reaction};
+use weft_types::{BlockId, NodeId, Reaction, StripeId};
 
 /// The period of tests of the check in the background, milliseconds.
 const PERIOD_MS: u64 = 20_000;
@@ -293,4 +293,27 @@ async fn the_next_coordinator_continues_the_pass_and_the_job() {
     let tally = world.scrub().await.last_report.unwrap().tally.unwrap();
     assert_eq!((tally.stripes, tally.not_checked_stripes), (12, 0), "each is counted once: {tally:?}");
     world.until_whole(&objects).await;
+}
+
+/// Otherwise what has rotted below pages in the cache is seen when these are gone.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_reads_blocks_from_their_disks_and_not_from_the_page_cache() {
+    let world = World::new(7, 7).await;
+    world.fill(2).await;
+    // Without parity, each copy is read by itself.
+    let options = PutOptions { code: "replication(3)".into(), ..PutOptions::default() };
+    world.client.put("b", "copies", data(256 << 10, 9).as_slice(), &options).await.unwrap();
+    world.get("k0", "").await.unwrap();
+    assert_eq!(*world.forgotten.lock().unwrap(), BTreeSet::new(), "reads are served from the cache");
+    assert_eq!(world.scrubbed("", "", None).await.state, "done");
+    let mut stored = BTreeSet::new();
+    for key in ["k0", "k1", "copies"] {
+        for stripe in world.stat(key).await.stripes {
+            for it in stripe.blocks.iter().chain(&stripe.copies) {
+                let (index, copy) = (it.index as u8, it.copy as u8);
+                stored.insert(BlockId { stripe: StripeId(stripe.id), index, copy, generation: it.generation });
+            }
+        }
+    }
+    assert_eq!(*world.forgotten.lock().unwrap(), stored);
 }

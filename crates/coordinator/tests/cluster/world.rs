@@ -2,7 +2,7 @@
 //! advances when all tasks are idle, so no test waits or depends on the speed of the machine.
 
 use crate::{
-    lying_disks::{DiskBytes, Lies, LyingDisks, Spoils, Unreadable},
+    lying_disks::{DiskBytes, Forgotten, Lies, LyingDisks, Spoils, Unreadable},
     slow_net::{CutNet, CutOff, FarNet, FullLink, FullLinks, SlowNet, StoppableNet},
 };
 use std::{
@@ -51,6 +51,8 @@ pub(crate) struct World {
     pub(crate) spoils: Spoils,
     /// Disks that cannot read blocks.
     pub(crate) unreadable: Unreadable,
+    /// Blocks of which the page cache was told to let go.
+    pub(crate) forgotten: Forgotten,
     /// The size of each disk.
     pub(crate) disk_bytes: DiskBytes,
     /// How long each disk call of a node takes, milliseconds, from its next start on.
@@ -123,6 +125,7 @@ impl World {
             lies: Arc::default(),
             spoils: Arc::default(),
             unreadable: Arc::default(),
+            forgotten: Arc::default(),
             disk_bytes: Arc::default(),
             disk_call_ms: BTreeMap::new(),
             unlisted: Vec::new(),
@@ -157,6 +160,7 @@ impl World {
             lies: Arc::clone(&self.lies),
             spoils: Arc::clone(&self.spoils),
             unreadable: Arc::clone(&self.unreadable),
+            forgotten: Arc::clone(&self.forgotten),
             disk_bytes: Arc::clone(&self.disk_bytes),
         });
         // A killed agent holds its disks for a moment.

@@ -9,7 +9,7 @@ use crate::local::device::{Device, cannot_open};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
-use weft_types::{Error, Result, crc32c};
+use weft_types::{Error, Result, Span, crc32c};
 
 /// The newest version of the format.
 const VERSION: u32 = 1;
@@ -68,7 +68,7 @@ impl RingFile {
         // A process that was killed may have left writes in memory. They are read from now on, so they must be durable. And where an
         // earlier process failed to write them, memory would tell otherwise than the disk.
         device.step(Step::SyncJournal, || device.sync_data(&*file))?;
-        file.drop_cache();
+        file.drop_cache(Span::new(0, RING_AT + ring_bytes));
         Ok(Self { file, _in_use: in_use, device: Arc::clone(device), sealer: Sealer::new(nonce), ring_bytes })
     }
 

@@ -168,6 +168,10 @@ impl BlockReader for LocalReader {
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
         self.read(offset, buf, fill_cached).ok()
     }
+
+    fn forget_cached(&self, bytes: Span) {
+        self.payload.drop_cache(bytes);
+    }
 }
 
 /// Counts an error of the device.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path};
+use weft_types::Span;
 
 const SECTOR: usize = 512;
 const ROOT: usize = 0;
@@ -184,9 +185,10 @@ impl World {
         }
     }
 
-    pub(super) fn drop_cache(&mut self, node: usize) {
+    pub(super) fn drop_cache(&mut self, node: usize, part: Span) {
         if let Ok(file) = self.file(node) {
-            for sector in 0..file.memory.len().min(file.disk.len()).div_ceil(SECTOR) {
+            let end = file.memory.len().min(file.disk.len()).min(part.end as usize);
+            for sector in part.start as usize / SECTOR..end.div_ceil(SECTOR) {
                 if !file.dirty.contains(&sector) {
                     let range = sector * SECTOR..((sector + 1) * SECTOR).min(file.memory.len()).min(file.disk.len());
                     file.memory[range.clone()].copy_from_slice(&file.disk[range]);

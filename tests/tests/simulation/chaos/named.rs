@@ -8,10 +8,8 @@ use std::collections::BTreeMap;
 use weft_client::api::HealthReply;
 use weft_tests::Failure;
 
-/// Every so many looks are compared.
-const EVERY: u32 = 4;
-/// Status may be late for so many comparisons, about ten seconds.
-const LATE_MAX: u32 = 5;
+/// Status may be late for so many comparisons, about half a second.
+const LATE_MAX: u32 = 1;
 
 /// The stripes that lack blocks: index, copy, generation, node and state of each bad block.
 type Lacking = BTreeMap<u64, Vec<(u32, u32, u32, u32, String)>>;
@@ -19,7 +17,6 @@ type Lacking = BTreeMap<u64, Vec<(u32, u32, u32, u32, String)>>;
 /// The comparisons so far.
 #[derive(Default)]
 pub(super) struct Named {
-    looks: u32,
     /// What the last ones were about, if status did not say it, and how many these are.
     late: (Lacking, u32),
     /// How many comparisons were about some stripe.
@@ -27,26 +24,24 @@ pub(super) struct Named {
 }
 
 impl Story {
-    /// Compares at some of the looks.
+    /// Compares once.
     pub(super) async fn check_named(&mut self) -> Result<(), Failure> {
-        self.named.looks += 1;
-        if !self.named.looks.is_multiple_of(EVERY) {
-            return Ok(());
-        }
         let (Some(mut lacking), Ok(health)) = (self.lacking().await, self.client.health().await) else { return Ok(()) };
         let Some(after) = self.lacking().await else { return Ok(()) };
         lacking.retain(|stripe, bad| after.get(stripe) == Some(bad));
         self.named.compared += usize::from(!lacking.is_empty());
-        let Some(unsaid) = self.unsaid(&lacking, &health).await else {
-            self.named.late = Default::default();
-            return Ok(());
+        // Of those that were late before, the ones that still are; otherwise it begins anew.
+        let (mut late, times) = std::mem::take(&mut self.named.late);
+        late.retain(|stripe, bad| lacking.get(stripe) == Some(bad));
+        let (late, times) = match self.unsaid(&late, &health).await {
+            Some(_) => (late, times),
+            None => (lacking, 0),
         };
-        let (before, times) = std::mem::take(&mut self.named.late);
-        let times = if before == lacking { times + 1 } else { 1 };
-        if times > LATE_MAX {
-            return Err(Failure(format!("{unsaid}: these lack blocks: {lacking:?}, and status says {health:?}")));
+        let Some(unsaid) = self.unsaid(&late, &health).await else { return Ok(()) };
+        if times == LATE_MAX {
+            return Err(Failure(format!("{unsaid}: these lack blocks: {late:?}, and status says {health:?}")));
         }
-        self.named.late = (lacking, times);
+        self.named.late = (late, times + 1);
         Ok(())
     }
 
