@@ -47,10 +47,11 @@ pub type Visit<'a> = dyn FnMut(Position, BlockId, &[u8]) -> Result<()> + 'a;
 /// - Damage to anything that may have been durable is reported as [`Reaction::Corrupt`](weft_types::Reaction) when the journal
 ///   is opened, and it does not open. It is never taken for the journal's end. The blocks that are updated in place on this
 ///   disk are then lost: it is not known what they have promised.
-/// - A release is not synced. A crash may undo the last releases, always the latest ones first: what is replayed is what was
-///   not released at some earlier moment, and everything that was appended since. For the state machines of `weft-update` this
-///   is as good: they replayed to the same state at that moment, and the later entries lead to the state of today. A released
-///   record never comes back without a later one of its block that was appended before it was released.
+/// - A release is not synced. A crash may undo the last releases, always the latest ones first, and of one call those of the later
+///   records: what is replayed is what was not released at some earlier moment, and everything that was appended since. For the state
+///   machines of `weft-update` this is as good. `Block::needs` says which entries lead to the state of that moment, and the later ones
+///   lead to the state of today. (A looser rule would not do: if a held record came back without the entries that told its end, and
+///   these were released later, a watermark would make it committed.)
 ///
 /// # Room
 ///
@@ -81,8 +82,8 @@ pub trait Journal: Send + Sync {
     /// the disk returns other bytes than were written.
     fn read(&self, position: Position) -> Result<Vec<u8>>;
 
-    /// Frees records. Only when everything that makes a record needless is durable, it may be released. Positions that are
-    /// released already, or that never existed, are ignored.
+    /// Frees records. Only when everything that makes a record needless is durable, it may be released. The positions of one
+    /// call are released in ascending order. Those that are released already, or that never existed, are ignored.
     fn release(&self, positions: &[Position]);
 
     /// Calls `visit` for each record that is not released, in order, with its payload. Reads one record at a time. Ends at the

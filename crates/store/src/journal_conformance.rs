@@ -276,7 +276,7 @@ fn live(journal: &dyn Journal, files: &SimFiles, model: &mut Model, random: &mut
                 let live = model.records.keys().copied().filter(is_live);
                 let some: Vec<Position> =
                     live.filter(|it| all || (it.0 % 8 != 0 && it.0 % 3 != part)).take(if all { 400 } else { 60 }).collect();
-                journal.release(&some);
+                journal.release(&some.iter().rev().copied().collect::<Vec<_>>());
                 model.released.extend(some);
             }
         }
