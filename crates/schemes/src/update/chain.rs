@@ -33,12 +33,17 @@ impl UpdateScheme for Chain {
         let stands = parties.iter().copied().map(Some).chain([update.writers.first().map(|writer| writer.party)]);
         let racks: Vec<Option<&String>> = stands.map(|party| update.network().racks.get(&party?)).collect();
         weights.set_racks(&racks);
-        let route = onward(&weights, Selector::from(update.request.select));
-        let order: Vec<usize> = route.order.iter().map(|at| homes[*at]).collect();
-        let chain = |of: Vec<usize>| hops::chain(order.iter().copied().filter(|at| of.contains(at)), None);
-        let hops = update.writers.iter().map(|writer| chain(update.concerned(writer))).collect();
-        let path = chosen(update, &order, Selector::from(update.request.select), route.exact);
-        Routes { hops, path }
+        let selector = Selector::from(update.request.select);
+        let route = onward(&weights, selector);
+        let mut order: Vec<usize> = route.order.iter().map(|at| homes[*at]).collect();
+        let concerned: Vec<Vec<usize>> = update.writers.iter().map(|writer| update.concerned(writer)).collect();
+        let ways = |order: &[usize]| -> Vec<Vec<hops::Hop>> {
+            concerned.iter().map(|of| hops::chain(order.iter().copied().filter(|at| of.contains(at)), None)).collect()
+        };
+        if selector == Selector::Exact {
+            order = hops::improved(update, order, ways);
+        }
+        Routes { hops: ways(&order), path: chosen(update, &order, selector, route.exact) }
     }
 }
 
@@ -70,6 +75,7 @@ pub(super) fn chosen(update: &Update<'_>, order: &[usize], selector: Selector, e
     let links = parties.windows(2).map(|pair| (pair[0], pair[1]));
     let bottleneck = links.min_by(|a, b| rate(*a).total_cmp(&rate(*b)))?;
     let bytes_per_s = Some(rate(bottleneck)).filter(|rate| rate.is_finite()).unwrap_or(0.0);
-    let exact = matches!(selector, Selector::Exact).then_some(exact);
+    // For several writers, the order is only improved step by step.
+    let exact = matches!(selector, Selector::Exact).then_some(exact && update.writers.len() == 1);
     Some(ChosenPath { parties, bottleneck, bytes_per_s, exact })
 }

@@ -47,11 +47,16 @@ impl UpdateScheme for Pipeline {
         let (path, own): (Vec<Rack<'_>>, Vec<Rack<'_>>) = racks.into_iter().partition(is_hop);
         let gateways: Vec<Party> = path.iter().map(|rack| update.homes[rack.homes[0]].party).collect();
         let route = onward(&chain::weigh(update, &gateways), selector);
-        let path: Vec<&Rack<'_>> = route.order.iter().map(|at| &path[*at]).collect();
-        let stops: Vec<usize> = path.iter().map(|rack| rack.homes[0]).collect();
-        let all: Vec<&Rack<'_>> = path.into_iter().chain(&own).collect();
-        let hops = update.writers.iter().map(|writer| way(update, writer, &all)).collect();
-        Routes { hops, path: chain::chosen(update, &stops, selector, route.exact) }
+        let ways = |order: &[usize]| -> Vec<Vec<Hop>> {
+            let racks: Vec<&Rack<'_>> = order.iter().map(|at| &path[*at]).chain(&own).collect();
+            update.writers.iter().map(|writer| way(update, writer, &racks)).collect()
+        };
+        let order = match selector {
+            Selector::Exact => hops::improved(update, route.order, ways),
+            _ => route.order,
+        };
+        let stops: Vec<usize> = order.iter().map(|at| path[*at].homes[0]).collect();
+        Routes { hops: ways(&order), path: chain::chosen(update, &stops, selector, route.exact) }
     }
 }
 

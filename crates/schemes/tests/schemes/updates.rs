@@ -4,7 +4,7 @@ use crate::world::{World, block, holder, node};
 use serde_json::Value;
 use weft_plan::{Considered, Hold, Job, Network, Plan, Sink, WantKind, check_for_agents, cost, predict};
 use weft_schemes::{
-    AUTO, Kind, Scheme, Select, answering, by_name, choose,
+    AUTO, Kind, Request, Scheme, Select, answering, by_name, choose,
     path::{Selector, Tabu},
     update::{Pipeline, overwrite},
 };
@@ -239,6 +239,41 @@ fn several_writers_share_one_plan_with_a_chain_for_each() {
     near(takes(&world, &two, 512, scheme("pipeline")), 2.0, 0.01);
     // Both writers start with the same parity, so one of them waits.
     near(takes(&world, &two, 512, scheme("star")), 4.0, 0.01);
+}
+
+#[test]
+fn the_order_for_several_writers_is_that_of_their_own_links() {
+    let mut world = World::whole("lrc(6,2,2)", BLOCK_LEN);
+    let both = job(&world, &[(0, &[0]), (5, &[0])]);
+    // Blocks 0 and 8 share a rack, and so do 5 and 9. There, one chain has a hop and the other one has none.
+    let mbps =
+        [[998.2, 183.0, 259.2, 47.15], [91.55, 999.0, 72.1, 153.0], [201.0, 69.3, 997.8, 78.9], [69.5, 162.5, 71.9, 998.4]];
+    let links = (0..10).flat_map(|from| (0..10).map(move |to| (from, to)));
+    let rate = |from: u8, to: u8| BLOCK_LEN as f64 * mbps[usize::from(from % 4)][usize::from(to % 4)] / 100.0;
+    world.network = pairs(links.map(|(from, to)| (holder(from), holder(to), rate(from, to))));
+    for index in 0..10 {
+        world.network.racks.insert(holder(index), format!("r{}", index % 4));
+    }
+    // By brute force over all orders: as they are preferred.
+    let mut best = [f64::INFINITY; 2];
+    let (stops, names) = ([6, 7, 8, 9], ["pipeline", "chain"]);
+    for order in (0..256usize).map(|at| [at & 3, at >> 2 & 3, at >> 4 & 3, at >> 6]) {
+        if (0..4).all(|stop| order.contains(&stop)) {
+            let prefer = order.map(|at| holder(stops[at]));
+            let request = Request { select: Select::AsPreferred, ..world.request(&both, &[], &prefer, 1) };
+            for (name, best) in names.into_iter().zip(&mut best) {
+                let plan = weft_schemes::plan(&request, scheme(name)).unwrap();
+                *best = predict(&plan, &world.network).unwrap().min(*best);
+            }
+        }
+    }
+    for (name, best) in names.into_iter().zip(best) {
+        let (plan, considered) = choose(&world.request(&both, &[], &[], 1), name).unwrap();
+        let seconds = predict(&plan, &world.network).unwrap();
+        println!("{name} for two writers: {seconds}, the best order {best}");
+        assert!(seconds < best * 1.01, "{name}: {seconds}, {best}");
+        assert_eq!(considered[0].paths[0].exact, Some(false));
+    }
 }
 
 #[test]
