@@ -348,6 +348,7 @@ impl Run {
     fn contents(&mut self, stripe: u64) -> Result<Vec<Vec<u8>>, String> {
         let layout = self.world.shape.layout;
         let mut blocks = BTreeMap::new();
+        let mut counts = Vec::new();
         for member in self.world.stripe(stripe).members {
             if member != block(stripe, member.index) {
                 return Err(format!("{member} is no block of stripe {stripe}"));
@@ -362,12 +363,15 @@ impl Run {
             }
             bytes.resize(layout.block_len as usize, 0);
             blocks.insert(member.index, bytes);
+            counts.push((member.index, reader.meta().seq.counts().to_vec()));
         }
         let code = self.world.code.clone();
         let data = code::decode(&*code, layout, &blocks).ok_or(format!("stripe {stripe} cannot be decoded"))?;
         let all = code::encode(&*code, layout, &data);
         if let Some((index, _)) = blocks.iter().find(|(index, bytes)| all[usize::from(**index)] != **bytes) {
-            return Err(format!("block {index} of stripe {stripe} does not belong to the others: a mixed stripe"));
+            return Err(format!(
+                "block {index} of stripe {stripe} does not belong to the others: a mixed stripe; they contain the updates {counts:?}"
+            ));
         }
         for _ in 0..2 {
             let mut left = blocks.clone();
