@@ -101,7 +101,8 @@ impl Open {
     /// all again.
     pub(crate) fn write(&mut self, batch: &Batch, disk: &mut Disk) -> Result<()> {
         let is_this = |kept: &&crate::open::Kept| matches!(&kept.entry, Entry::Images(other) if other == batch);
-        let parts = self.entries.iter().rev().find(is_this).map(|kept| kept.parts.clone()).unwrap_or_default();
+        let missing = || Error::corrupt("the journal does not contain the after-images of a batch").block(self.id);
+        let parts = self.entries.iter().rev().find(is_this).and_then(|kept| kept.parts.clone()).ok_or_else(missing)?;
         if dropped(Rule::RedoCopies) && self.is_restarting {
             for (unit, deltas) in self.deltas_by_unit(batch)? {
                 let pages = self.images_of(unit, &deltas, disk)?;

@@ -16,15 +16,22 @@ use std::{
 };
 use weft_store::{BlockReader, Position, Reservation};
 use weft_types::{BlockId, Error, PAGES_PER_UNIT, Result, Span};
-use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, UpdateId, Vector};
+use weft_update::{Action, Batch, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, UpdateId, Vector};
 
 /// An entry that the journal contains.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) position: Position,
     pub(crate) entry: Entry,
-    /// The after-images of [`Entry::Images`].
-    pub(crate) parts: Vec<Position>,
+    /// The after-images of [`Entry::Images`]; `None` if the journal does not contain all of them.
+    pub(crate) parts: Option<Vec<Position>>,
+}
+
+impl Kept {
+    /// All its records. The entry is released before its after-images, so that it is never there without them.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = Position> + '_ {
+        [self.position].into_iter().chain(self.parts.iter().flatten().copied())
+    }
 }
 
 /// A held record.
@@ -83,7 +90,7 @@ impl Open {
         let (machine, entry) = Block::new(config(id, &shape, disk), stripe.term, stripe.members.clone());
         let position = disk.append(id, &Stored::Entry(entry.clone(), None), None)?;
         let mut it = Self::with(id, machine, shape, reader);
-        it.entries.push(Kept { position, entry, parts: Vec::new() });
+        it.entries.push(Kept { position, entry, parts: Some(Vec::new()) });
         Ok(it)
     }
 
@@ -103,7 +110,7 @@ impl Open {
         let (machine, actions) = Block::restart(config(id, &shape, disk), entries, applied, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
         (it.entries, it.held) = (replayed.entries, replayed.held);
-        disk.journal.release(&replayed.parts);
+        disk.journal.release(&[replayed.orphans, replayed.parts].concat());
         for held in it.held.values_mut() {
             let (pages, units) = room_of(&it.shape, &held.pieces);
             // Without a reservation, the room that is left serves all.
@@ -314,7 +321,10 @@ impl Open {
                 let (deltas, room) = self.deltas_of(record)?;
                 (Stored::Entry(entry.clone(), Some(deltas)), room, Vec::new())
             }
-            Entry::Images(batch) => (Stored::Entry(entry.clone(), None), None, self.journal_images(batch, disk)?),
+            Entry::Images(batch) => {
+                let parts = self.journal_images(batch, disk)?;
+                (Stored::Images(batch.clone(), parts.len() as u32), None, parts)
+            }
             _ => (Stored::Entry(entry.clone(), None), None, Vec::new()),
         };
         let position = disk.append(self.id, &stored, room.as_mut())?;
@@ -322,7 +332,7 @@ impl Open {
             let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
             self.held.insert(record.id, Held { position, pieces, room });
         }
-        self.entries.push(Kept { position, entry, parts });
+        self.entries.push(Kept { position, entry, parts: Some(parts) });
         self.unsynced += 1;
         Ok(())
     }
@@ -407,8 +417,7 @@ impl Open {
         self.entries.retain(|kept| {
             let is_kept = is_needed(&kept.entry);
             if !is_kept {
-                released.push(kept.position);
-                released.extend(&kept.parts);
+                released.extend(kept.positions());
             }
             is_kept
         });
@@ -424,28 +433,43 @@ impl Open {
 pub(crate) struct Replayed {
     entries: Vec<Kept>,
     held: BTreeMap<UpdateId, Held>,
-    /// After-images without their entry: a crash came in between.
+    /// After-images since the last entry of any.
     parts: Vec<Position>,
+    /// After-images without their entry.
+    orphans: Vec<Position>,
 }
 
 impl Replayed {
     pub(crate) fn add(&mut self, position: Position, stored: Stored) {
-        let Stored::Entry(entry, deltas) = stored else { return self.parts.push(position) };
+        let (entry, deltas) = match stored {
+            Stored::Entry(entry, deltas) => (entry, deltas),
+            Stored::Images(batch, records) => return self.add_images(position, batch, records as usize),
+            Stored::Pages(_) => return self.parts.push(position),
+        };
         if let (Entry::Held { record, .. }, Some(deltas)) = (&entry, deltas) {
             let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
             self.held.insert(record.id, Held { position, pieces, room: None });
         }
-        let parts = if matches!(entry, Entry::Images(_)) { std::mem::take(&mut self.parts) } else { Vec::new() };
-        self.entries.push(Kept { position, entry, parts });
+        self.entries.push(Kept { position, entry, parts: Some(Vec::new()) });
+    }
+
+    /// Its after-images are those just before it. Earlier ones without an entry are of a batch whose entry a crash has lost, or whose release it has
+    /// undone: they must not be copied.
+    fn add_images(&mut self, position: Position, batch: Batch, records: usize) {
+        let parts = self.parts.len().checked_sub(records).map(|first| self.parts.split_off(first));
+        self.orphans.append(&mut self.parts);
+        self.entries.push(Kept { position, entry: Entry::Images(batch), parts });
     }
 
     /// All positions.
     pub(crate) fn positions(&self) -> Vec<Position> {
-        self.entries
-            .iter()
-            .flat_map(|kept| [kept.position].into_iter().chain(kept.parts.clone()))
-            .chain(self.parts.clone())
-            .collect()
+        self.entries.iter().flat_map(Kept::positions).chain(self.parts.iter().chain(&self.orphans).copied()).collect()
+    }
+
+    /// The entries, in order.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> &[Kept] {
+        &self.entries
     }
 
     /// Whether it begins as a block's journal does.

@@ -46,7 +46,9 @@ pub(crate) struct PageImage {
 pub(crate) enum Stored {
     /// An entry of the protocol; with the deltas if it is [`Entry::Held`].
     Entry(Entry, Option<Deltas>),
-    /// After-images of the next [`Entry::Images`] of the same block.
+    /// [`Entry::Images`], and how many of the records of the same block just before it contain its after-images.
+    Images(Batch, u32),
+    /// After-images.
     Pages(Vec<PageImage>),
 }
 
@@ -58,6 +60,7 @@ impl Stored {
                 let raw = deltas.iter().flat_map(|deltas| deltas.pieces.values()).map(|piece| piece.bytes.as_slice());
                 (Head::of(entry, deltas.as_ref()), raw.collect())
             }
+            Self::Images(batch, records) => (Head::Images(to_batch(batch, *records)), Vec::new()),
             Self::Pages(pages) => {
                 let head = pages.iter().map(|page| (page.number, page.bytes.len() as u32, page.crc)).collect();
                 (Head::Pages(head), pages.iter().map(|page| page.bytes.as_slice()).collect())
@@ -167,6 +170,8 @@ struct StoredBatch {
     deltas: Vec<(u8, u64, StoredId)>,
     /// Positions, and places in `deltas`.
     merged: Vec<((u64, u64), Vec<u32>)>,
+    /// The records just before this one that contain the after-images.
+    records: u32,
 }
 
 impl Head {
@@ -188,7 +193,7 @@ impl Head {
             }
             Entry::Refused(record) => Self::Refused(to_record(record)),
             Entry::Watermark { stream, term, number } => Self::Watermark { stream: *stream, term: *term, number: *number },
-            Entry::Images(batch) => Self::Images(to_batch(batch)),
+            Entry::Images(batch) => Self::Images(to_batch(batch, 0)),
             Entry::Known { id, outcome, at_ms } => {
                 Self::Known { id: to_id(*id), is_committed: *outcome == Outcome::Committed, at_ms: *at_ms }
             }
@@ -205,12 +210,12 @@ impl Head {
             Self::Held(held) => return held.read(raw),
             Self::Pages(pages) => return read_pages(&pages, raw),
             _ if !raw.is_empty() => return None,
+            Self::Images(batch) => return from_batch(batch),
             Self::Opened { term, members } => Entry::Opened { term, members: members.into_iter().map(from_block).collect() },
             Self::Term(term) => Entry::Term(term),
             Self::Fence { stream, incarnation } => Entry::Fence { stream, incarnation: from_incarnation(incarnation) },
             Self::Refused(record) => Entry::Refused(Arc::new(from_record(record)?)),
             Self::Watermark { stream, term, number } => Entry::Watermark { stream, term, number },
-            Self::Images(batch) => Entry::Images(from_batch(batch)?),
             Self::Known { id, is_committed, at_ms } => {
                 let outcome = if is_committed { Outcome::Committed } else { Outcome::Aborted };
                 Entry::Known { id: from_id(id), outcome, at_ms }
@@ -317,7 +322,7 @@ fn from_record(stored: StoredRecord) -> Option<Record> {
     })
 }
 
-fn to_batch(batch: &Batch) -> StoredBatch {
+fn to_batch(batch: &Batch, records: u32) -> StoredBatch {
     let all: BTreeSet<Delta> = batch.merged.iter().flat_map(|(_, deltas)| deltas.iter().copied()).collect();
     let places: BTreeMap<Delta, u32> = all.iter().copied().zip(0..).collect();
     let merged = |(span, deltas): &(Span, Vec<Delta>)| {
@@ -327,11 +332,12 @@ fn to_batch(batch: &Batch) -> StoredBatch {
         applied: to_vector(&batch.applied),
         deltas: all.iter().map(|delta| (delta.stream, delta.number, to_id(delta.id))).collect(),
         merged: batch.merged.iter().map(merged).collect(),
+        records,
     }
 }
 
 /// `None` if it names a delta that is not there.
-fn from_batch(stored: StoredBatch) -> Option<Batch> {
+fn from_batch(stored: StoredBatch) -> Option<Stored> {
     let all: Vec<Delta> =
         stored.deltas.into_iter().map(|(stream, number, id)| Delta { stream, number, id: from_id(id) }).collect();
     let merged = |((start, end), places): ((u64, u64), Vec<u32>)| {
@@ -339,7 +345,8 @@ fn from_batch(stored: StoredBatch) -> Option<Batch> {
         Some((Span::new(start, end), deltas?))
     };
     let merged: Option<Vec<_>> = stored.merged.into_iter().map(merged).collect();
-    Some(Batch { applied: stored.applied.into_iter().collect(), merged: merged? })
+    let batch = Batch { applied: stored.applied.into_iter().collect(), merged: merged? };
+    Some(Stored::Images(batch, stored.records))
 }
 
 /// For the fuzzer: decodes any bytes, and encodes what it has read. Returns whether they are a record.

@@ -4,7 +4,7 @@ use crate::{
     content::{Content, Refusal, at_block},
     disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, STOP_FILL},
     fault::{Rule, dropped},
-    open::{Open, Replayed},
+    open::{Kept, Open, Replayed},
     piece::{Piece, Pieces, bytes_of},
     record::Stored,
     shape::Shape,
@@ -274,8 +274,7 @@ impl Updater {
     pub fn forget(&mut self, block: BlockId) {
         if let Some(State::Open(mut open)) = self.blocks.remove(&block) {
             open.clear(&mut self.disk);
-            let positions: Vec<_> =
-                open.entries.iter().flat_map(|kept| [kept.position].into_iter().chain(kept.parts.clone())).collect();
+            let positions: Vec<_> = open.entries.iter().flat_map(Kept::positions).collect();
             self.disk.journal.release(&positions);
         }
     }

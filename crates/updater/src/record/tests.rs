@@ -43,7 +43,6 @@ fn samples() -> Vec<Stored> {
         Entry::Fence { stream: 3, incarnation: Incarnation { generation: 1, starts: 9 } },
         Entry::Refused(record()),
         Entry::Watermark { stream: 1, term: 4, number: 1 << 50 },
-        Entry::Images(batch),
         Entry::Known { id: id(3), outcome: Outcome::Committed, at_ms: 12 },
         Entry::Known { id: id(4), outcome: Outcome::Aborted, at_ms: 13 },
         Entry::Floor { session: id(0).session, counter: 6 },
@@ -52,7 +51,7 @@ fn samples() -> Vec<Stored> {
         Entry::Rebuilt([(1, 4)].into()),
     ];
     let held = Entry::Held { record: record(), crcs: [(1, 11), (3, 33)].into() };
-    let others = [Stored::Entry(held, Some(deltas)), Stored::Pages(vec![page(0, 4096), page(9, 100)])];
+    let others = [Stored::Entry(held, Some(deltas)), Stored::Images(batch, 3), Stored::Pages(vec![page(0, 4096), page(9, 100)])];
     entries.into_iter().map(|entry| Stored::Entry(entry, None)).chain(others).collect()
 }
 

@@ -344,10 +344,24 @@ impl Run {
         Ok(())
     }
 
+    /// The blocks without which the others give only what somebody wrote.
+    fn odd_blocks(&self, stripe: u64, blocks: &BTreeMap<u8, Vec<u8>>) -> Vec<u8> {
+        let is_odd = |odd: &u8| {
+            let others = blocks.iter().filter(|(index, _)| *index != odd).map(|(index, bytes)| (*index, bytes.clone())).collect();
+            code::decode(&*self.world.code, self.world.shape.layout, &others).is_some_and(|data| {
+                (0..)
+                    .zip(&data)
+                    .all(|(index, bytes)| self.clients.values(stripe, &self.clients.segments_of(stripe, index), 0, bytes).is_ok())
+            })
+        };
+        blocks.keys().copied().filter(is_odd).collect()
+    }
+
     /// The data of a stripe, by what its blocks contain. All of them belong together, and any that suffice give the same data.
     fn contents(&mut self, stripe: u64) -> Result<Vec<Vec<u8>>, String> {
         let layout = self.world.shape.layout;
         let mut blocks = BTreeMap::new();
+        let mut counts = Vec::new();
         for member in self.world.stripe(stripe).members {
             if member != block(stripe, member.index) {
                 return Err(format!("{member} is no block of stripe {stripe}"));
@@ -362,12 +376,17 @@ impl Run {
             }
             bytes.resize(layout.block_len as usize, 0);
             blocks.insert(member.index, bytes);
+            counts.push((member.index, reader.meta().seq.counts().to_vec()));
         }
         let code = self.world.code.clone();
         let data = code::decode(&*code, layout, &blocks).ok_or(format!("stripe {stripe} cannot be decoded"))?;
         let all = code::encode(&*code, layout, &data);
         if let Some((index, _)) = blocks.iter().find(|(index, bytes)| all[usize::from(**index)] != **bytes) {
-            return Err(format!("block {index} of stripe {stripe} does not belong to the others: a mixed stripe"));
+            let odd = self.odd_blocks(stripe, &blocks);
+            return Err(format!(
+                "block {index} of stripe {stripe} does not belong to the others: a mixed stripe; they contain the updates {counts:?}; \
+                 what somebody wrote is what the others give without one of {odd:?}"
+            ));
         }
         for _ in 0..2 {
             let mut left = blocks.clone();

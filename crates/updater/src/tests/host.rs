@@ -211,3 +211,31 @@ fn a_block_that_is_removed_frees_its_journal() {
     assert!(disk.updater.fill() < before && disk.updater.inflight_bytes() == 0);
     assert_eq!(disk.updater.blocks().count(), 0);
 }
+
+/// After-images without an entry are left by a crash, or come back when it undoes a release.
+#[test]
+fn after_images_without_an_entry_are_not_copied_for_the_next_one() {
+    use crate::{
+        open::Replayed,
+        record::{PageImage, Stored},
+    };
+    use weft_store::Journal as _;
+    use weft_update::Batch;
+    let files = weft_store::SimFiles::new(1);
+    let new = weft_store::NewDisk { disk_id: 1, created_ms: 1 };
+    let store = weft_store::LocalStore::open_on(Arc::new(files), Path::new("/other"), weft_types::ClusterId(1), new).unwrap();
+    let journal = store.open_journal(weft_store::NewJournal { ring_bytes: weft_store::RING_BYTES_MIN, nonce: 1 }).unwrap();
+    let pages = |byte| {
+        let bytes = vec![byte; 10];
+        Stored::Pages(vec![PageImage { number: 0, crc: weft_types::crc32c(&bytes), bytes }])
+    };
+    let batch = Batch { applied: Vector::from([(0, 1)]), merged: Vec::new() };
+    let (mut replayed, mut positions) = (Replayed::default(), Vec::new());
+    for stored in [pages(1), pages(2), pages(3), Stored::Images(batch.clone(), 2), Stored::Images(batch, 1)] {
+        let position = journal.append(block(0, 0), &stored.encode().unwrap(), None).unwrap();
+        positions.push(position);
+        replayed.add(position, stored);
+    }
+    let parts: Vec<_> = replayed.entries().iter().map(|kept| kept.parts.clone()).collect();
+    assert_eq!(parts, [Some(positions[1..3].to_vec()), None], "the after-images of the second entry are missing");
+}
