@@ -43,8 +43,9 @@ impl Avoided {
             }
             return;
         };
-        if report.held_up.is_some() && stores(&node) {
-            // If the node reported in time what had arrived, it keeps its block, unless this happens again.
+        if (report.held_up.is_some() || report.starved) && stores(&node) {
+            // If the node reported in time what had arrived, it keeps its block, unless this happens again. If links were full, it has done
+            // nothing wrong, and another home may be as busy.
             *self.disputes.entry(node).or_default() += 1;
             return;
         }

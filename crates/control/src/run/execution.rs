@@ -32,6 +32,10 @@ use weft_types::{Error, NodeId, Party, TaskTraffic};
 /// How long a node that delays a plan may take to report what has arrived there.
 const HELD_UP_GRACE: Duration = Duration::from_millis(300);
 
+/// A node on whose links nothing has moved for this fraction of the time after which links give up stands still: on a full link, something moves
+/// all the time.
+const RECENT_SHARE: u32 = 2;
+
 /// What happens to the other tasks when one fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
@@ -269,7 +273,7 @@ impl Execution {
     /// links moves either is to blame.
     fn is_starved(&self, Blame { node, accuser }: Blame) -> bool {
         let accusers = if accuser.is_some() { blame::accusers_of_stall(&self.report, node) } else { Vec::new() };
-        let ((seen, at), within) = (&self.seen, self.links_timeout);
+        let ((seen, at), within) = (&self.seen, self.links_timeout / RECENT_SHARE);
         let ends = self.shares.get(&node).map(|share| share.ends).unwrap_or_default();
         let own = seen.get(&node).copied().unwrap_or_default();
         let may_starve_it = |accuser: &NodeId| {
@@ -359,7 +363,7 @@ impl Execution {
         // Its reports wait in the queue of a full link, like all that it sends.
         let is_alive = |node: NodeId| {
             let within = policy.stall_timeout;
-            seen.get(&node).is_some_and(|seen| seen.is_full(self.links_timeout, *at) && seen.is_heard(within, now))
+            seen.get(&node).is_some_and(|seen| seen.is_full(self.links_timeout / RECENT_SHARE, *at) && seen.is_heard(within, now))
         };
         self.flow.culprit(&self.report, &policy, is_alive, now)
     }

@@ -350,7 +350,7 @@ fn is_from_agent(status: &Status) -> bool {
 fn is_full(shared: &Shared, node: NodeId) -> bool {
     let (now, within) = (shared.started.now(), shared.call_timeout());
     let seen = shared.activity().of(std::iter::once(node)).remove(&node).unwrap_or_default();
-    seen.is_full(Duration::from_millis(shared.config.stall_ms.into()), now) && seen.is_heard(within, now)
+    seen.is_full(Duration::from_millis(shared.config.stall_ms.into()) / 2, now) && seen.is_heard(within, now)
 }
 
 /// Marks a node that does not answer as suspect. The error's reaction is to replan.

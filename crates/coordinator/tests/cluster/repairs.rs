@@ -139,6 +139,8 @@ async fn no_node_is_suspect_because_a_link_is_full() {
         let suspect: Vec<&str> = nodes.iter().filter(|node| node.suspect_ms > 0).map(|node| node.name.as_str()).collect();
         assert_eq!(suspect, [] as [&str; 0], "after {looks} looks");
     }
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), ended.done.map(|done| done.blocks)), ("done", Some(24)), "{ended:?}");
     assert!(
         link.starved() >= Duration::from_millis(2_000),
         "no transfer starved for as long as links wait: {:?}",
@@ -156,7 +158,9 @@ async fn a_node_that_stands_still_while_others_are_busy_is_suspect() {
         world.start_agent(node).await;
         world.until("the node is up", async |world| world.up().await.contains(&node)).await;
     }
-    let _link = world.fill_link_to(7).await;
+    for node in [7, 8] {
+        world.fill_link_to(node).await;
+    }
     let options = RepairNodeOptions {
         to: vec![NodeId(7), NodeId(8)],
         select: "random".into(),

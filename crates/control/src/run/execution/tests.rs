@@ -204,8 +204,8 @@ fn no_node_is_avoided_for_links_that_are_full() {
     let starved = |two, three| run(two, three, stalled(), &[]);
     let alone = seen(stands(1), stands(1));
     assert!(!starved(Seen::default(), Seen::default()) && !starved(alone, alone), "no other plan runs");
-    assert!(starved(seen(moves(1, 9_000), moves(1, 1_001)), alone), "its other links move in both directions");
-    assert!(!starved(seen(moves(1, 1_000), moves(1, 9_000)), alone), "it receives nothing any more, on any link");
+    assert!(starved(seen(moves(1, 9_000), moves(1, 6_001)), alone), "its other links move in both directions");
+    assert!(!starved(seen(moves(1, 6_000), moves(1, 9_000)), alone), "it receives nothing any more, on any link");
     assert!(starved(alone, seen(moves(9, 9_000), stands(1))), "it has no other links, and its accuser has many that move");
     assert!(!starved(alone, seen(moves(2, 9_000), moves(2, 9_000))), "which leave each other enough");
     assert!(!starved(seen(stands(2), stands(1)), seen(moves(9, 9_000), stands(1))), "its other links stand still, too");
