@@ -114,11 +114,6 @@ impl Participant {
         self.opened == self.term && !self.is_fenced && !self.members.is_empty()
     }
 
-    /// Whether the block joins the stripe, and its content is not rebuilt yet. No updates are applied before, so records fill up to `records_max`.
-    pub fn is_joining(&self) -> bool {
-        self.joining.is_some()
-    }
-
     /// Whether a seal went on without this block.
     pub fn is_fenced(&self) -> bool {
         self.is_fenced

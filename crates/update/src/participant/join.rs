@@ -10,6 +10,11 @@ use crate::{
 };
 
 impl Participant {
+    /// Whether the block joins the stripe, and its content is not rebuilt yet. No updates are applied before, so records fill up to `records_max`.
+    pub fn is_joining(&self) -> bool {
+        self.joining.is_some()
+    }
+
     /// Whether it must not use its pages, because they are not rebuilt.
     pub(super) fn has_no_content(&self) -> bool {
         self.is_joining() && !dropped(Rule::JoinersWait)
