@@ -409,10 +409,12 @@ impl Participant {
         }
     }
 
-    /// The highest numbers seen. What is applied counts: an update with a number below would never be applied.
+    /// The highest numbers seen. What is applied counts, and what a batch under way applies, also one that a restart copies again: an update with a
+    /// number below would never be applied.
     fn numbers(&self) -> Vector {
         let in_records = self.records.values().flat_map(|kept| &kept.record.parts).map(|part| (part.stream, part.number));
-        let decided = self.watermarks.iter().chain(&self.applied).map(|(stream, number)| (*stream, *number));
+        let batch = self.batch.iter().flat_map(|applying| &applying.batch.applied);
+        let decided = self.watermarks.iter().chain(&self.applied).chain(batch).map(|(stream, number)| (*stream, *number));
         let mut numbers = Vector::new();
         for (stream, number) in in_records.chain(decided) {
             let highest = numbers.entry(stream).or_default();

@@ -277,3 +277,18 @@ fn a_parity_takes_part_in_updates_of_the_blocks_that_it_depends_on_only() {
     assert_eq!(batch.applied, Vector::from([(1, 1)]));
     assert!(batch.merged.iter().flat_map(|(_, deltas)| deltas).all(|delta| delta.stream == 1), "{batch:?}");
 }
+
+#[test]
+fn numbers_that_a_batch_under_way_covers_are_reported_after_a_restart() {
+    let mut node = Node::new(2);
+    node.receive(0, prepare(stamp(FIRST, 0, 0), &record(0, vec![part(0, 1)])));
+    // Numbers up to 5 were given, but those above 1 were never prepared.
+    node.receive(0, Message::Watermark { stamp: stamp(FIRST, 0, 5) });
+    let actions = node.sync(Event::Apply);
+    assert!(matches!(&actions[..], [Action::Write(batch)] if batch.applied == Vector::from([(0, 5)])), "{actions:?}");
+    // A crash while pages are written: the sidecar has the old counts, the journal the new ones.
+    node.restart(node.journal.len());
+    let reported = sent(&node.receive(0, Message::Query { stamp: stamp(SECOND, 0, 0) }));
+    let [(0, Message::Reported { report, .. })] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!(report.numbers, Vector::from([(0, 5)]), "number 5 must not be given again: it would count as applied");
+}
