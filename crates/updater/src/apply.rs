@@ -100,7 +100,7 @@ impl Open {
     /// Copies the after-images of a batch from the journal to the store. The sidecar's counts rise with the last of them: a crash before copies
     /// all again.
     pub(crate) fn write(&mut self, batch: &Batch, disk: &mut Disk) -> Result<()> {
-        let is_this = |kept: &&crate::open::Kept| matches!(&kept.entry, Entry::Images(other) if other == batch);
+        let is_this = |kept: &&crate::replay::Kept| matches!(&kept.entry, Entry::Images(other) if other == batch);
         let missing = || Error::corrupt("the journal does not contain the after-images of a batch").block(self.id);
         let parts = self.entries.iter().rev().find(is_this).and_then(|kept| kept.parts.clone()).ok_or_else(missing)?;
         if dropped(Rule::RedoCopies) && self.is_restarting {

@@ -33,6 +33,7 @@ mod flights;
 mod open;
 mod piece;
 mod record;
+mod replay;
 mod shape;
 mod updater;
 

@@ -7,6 +7,7 @@ use crate::{
     flights::Flights,
     piece::{Piece, Pieces, bytes_of},
     record::{Deltas, Stored},
+    replay::{Held, Kept, Replayed},
     shape::{Shape, pages_of},
     updater::{Output, Stripe},
 };
@@ -14,35 +15,9 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
-use weft_store::{BlockReader, Position, Reservation};
+use weft_store::{BlockReader, Reservation};
 use weft_types::{BlockId, Error, PAGES_PER_UNIT, Result, Span};
-use weft_update::{Action, Batch, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, UpdateId, Vector};
-
-/// An entry that the journal contains.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    pub(crate) position: Position,
-    pub(crate) entry: Entry,
-    /// The after-images of [`Entry::Images`]; `None` if the journal does not contain all of them.
-    pub(crate) parts: Option<Vec<Position>>,
-}
-
-impl Kept {
-    /// All its records. The entry is released before its after-images, so that it is never there without them.
-    pub(crate) fn positions(&self) -> impl Iterator<Item = Position> + '_ {
-        [self.position].into_iter().chain(self.parts.iter().flatten().copied())
-    }
-}
-
-/// A held record.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) position: Position,
-    /// The bytes of each data block that its deltas change.
-    pub(crate) pieces: Vec<(u8, Span)>,
-    /// Room for after-images; given back by being dropped.
-    pub(crate) room: Option<Reservation>,
-}
+use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, UpdateId, Vector};
 
 /// A delta that is to be computed.
 #[derive(Debug)]
@@ -425,56 +400,6 @@ impl Open {
         if !released.is_empty() {
             disk.journal.release(&released);
         }
-    }
-}
-
-/// What the journal contains for a block.
-#[derive(Debug, Default)]
-pub(crate) struct Replayed {
-    entries: Vec<Kept>,
-    held: BTreeMap<UpdateId, Held>,
-    /// After-images since the last entry of any.
-    parts: Vec<Position>,
-    /// After-images without their entry.
-    orphans: Vec<Position>,
-}
-
-impl Replayed {
-    pub(crate) fn add(&mut self, position: Position, stored: Stored) {
-        let (entry, deltas) = match stored {
-            Stored::Entry(entry, deltas) => (entry, deltas),
-            Stored::Images(batch, records) => return self.add_images(position, batch, records as usize),
-            Stored::Pages(_) => return self.parts.push(position),
-        };
-        if let (Entry::Held { record, .. }, Some(deltas)) = (&entry, deltas) {
-            let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
-            self.held.insert(record.id, Held { position, pieces, room: None });
-        }
-        self.entries.push(Kept { position, entry, parts: Some(Vec::new()) });
-    }
-
-    /// Its after-images are those just before it. Earlier ones without an entry are of a batch whose entry a crash has lost, or whose release it has
-    /// undone: they must not be copied.
-    fn add_images(&mut self, position: Position, batch: Batch, records: usize) {
-        let parts = self.parts.len().checked_sub(records).map(|first| self.parts.split_off(first));
-        self.orphans.append(&mut self.parts);
-        self.entries.push(Kept { position, entry: Entry::Images(batch), parts });
-    }
-
-    /// All positions.
-    pub(crate) fn positions(&self) -> Vec<Position> {
-        self.entries.iter().flat_map(Kept::positions).chain(self.parts.iter().chain(&self.orphans).copied()).collect()
-    }
-
-    /// The entries, in order.
-    #[cfg(test)]
-    pub(crate) fn entries(&self) -> &[Kept] {
-        &self.entries
-    }
-
-    /// Whether it begins as a block's journal does.
-    pub(crate) fn is_opened(&self) -> bool {
-        self.entries.iter().any(|kept| matches!(kept.entry, Entry::Opened { .. }))
     }
 }
 

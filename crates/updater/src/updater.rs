@@ -4,9 +4,10 @@ use crate::{
     content::{Content, Refusal, at_block},
     disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, STOP_FILL},
     fault::{Rule, dropped},
-    open::{Kept, Open, Replayed},
+    open::Open,
     piece::{Piece, Pieces, bytes_of},
     record::Stored,
+    replay::{Kept, Replayed},
     shape::Shape,
 };
 use std::{

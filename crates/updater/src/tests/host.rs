@@ -216,8 +216,8 @@ fn a_block_that_is_removed_frees_its_journal() {
 #[test]
 fn after_images_without_an_entry_are_not_copied_for_the_next_one() {
     use crate::{
-        open::Replayed,
         record::{PageImage, Stored},
+        replay::Replayed,
     };
     use weft_store::Journal as _;
     use weft_update::Batch;
@@ -236,6 +236,6 @@ fn after_images_without_an_entry_are_not_copied_for_the_next_one() {
         positions.push(position);
         replayed.add(position, stored);
     }
-    let parts: Vec<_> = replayed.entries().iter().map(|kept| kept.parts.clone()).collect();
+    let parts: Vec<_> = replayed.entries.iter().map(|kept| kept.parts.clone()).collect();
     assert_eq!(parts, [Some(positions[1..3].to_vec()), None], "the after-images of the second entry are missing");
 }
