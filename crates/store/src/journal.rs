@@ -1,27 +1,4 @@
 //! The journal of one disk: the records of updates in place, shared by all blocks of the disk.
-//!
-//! A record belongs to a block and has a [`Position`]. Positions rise in the order of the appends and stay with their records
-//! over restarts, so the payloads of records need not be kept in memory: [`Journal::read`] gives them back.
-//!
-//! # What survives
-//!
-//! - A record is durable once [`Journal::sync`] has returned for its position or a later one.
-//! - A crash loses at most records that were never durable, from the end: if a record survives, so do all before it that are
-//!   not released.
-//! - Damage to anything that may have been durable is reported as [`Reaction::Corrupt`](weft_types::Reaction) when the journal
-//!   is opened, and it does not open. It is never taken for the journal's end. The blocks that are updated in place on this
-//!   disk are then lost: it is not known what they have promised.
-//! - A release is not synced. A crash may undo the last releases, always the latest ones first: what is replayed is what was
-//!   not released at some earlier moment, and everything that was appended since. For the state machines of `weft-update` this
-//!   is as good: they replayed to the same state at that moment, and the later entries lead to the state of today. A released
-//!   record never comes back without a later one of its block that was appended before it was released.
-//!
-//! # Room
-//!
-//! The journal is a ring of fixed size. Room is reserved before work is accepted ([`Journal::reserve`]), so that what has begun can
-//! be ended. From 90 % on, reservations are refused as [`Reaction::Retry`](weft_types::Reaction).
-//!
-//! All calls block.
 
 mod frames;
 mod index;
@@ -57,7 +34,31 @@ impl fmt::Display for Position {
 /// Called for a record: with its position, its block and its payload.
 pub type Visit<'a> = dyn FnMut(Position, BlockId, &[u8]) -> Result<()> + 'a;
 
-/// The journal of one disk. See the [module](self) for what survives a crash.
+/// The journal of one disk.
+///
+/// A record belongs to a block and has a [`Position`]. Positions rise in the order of the appends and stay with their records
+/// over restarts, so the payloads of records need not be kept in memory: [`Journal::read`] gives them back.
+///
+/// # What survives
+///
+/// - A record is durable once [`Journal::sync`] has returned for its position or a later one.
+/// - A crash loses at most records that were never durable, from the end: if a record survives, so do all before it that are
+///   not released.
+/// - Damage to anything that may have been durable is reported as [`Reaction::Corrupt`](weft_types::Reaction) when the journal
+///   is opened, and it does not open. It is never taken for the journal's end. The blocks that are updated in place on this
+///   disk are then lost: it is not known what they have promised.
+/// - A release is not synced. A crash may undo the last releases, always the latest ones first, and of one call those of the later
+///   records: what is replayed is what was not released at some earlier moment, and everything that was appended since. For the state
+///   machines of `weft-update` this is as good. `Block::needs` says which entries lead to the state of that moment, and the later ones
+///   lead to the state of today. (A looser rule would not do: if a held record came back without the entries that told its end, and
+///   these were released later, a watermark would make it committed.)
+///
+/// # Room
+///
+/// The journal is a ring of fixed size. Room is reserved before work is accepted ([`Journal::reserve`]), so that what has begun can
+/// be ended. From 90 % on, reservations are refused as [`Reaction::Retry`](weft_types::Reaction).
+///
+/// All calls block.
 pub trait Journal: Send + Sync {
     /// Reserves room for this many records with payloads of `bytes` in total. Fails with
     /// [`Reaction::Retry`](weft_types::Reaction) if the journal is, or would be, more than 90 % full.
@@ -81,8 +82,8 @@ pub trait Journal: Send + Sync {
     /// the disk returns other bytes than were written.
     fn read(&self, position: Position) -> Result<Vec<u8>>;
 
-    /// Frees records. Only when everything that makes a record needless is durable, it may be released. Positions that are
-    /// released already, or that never existed, are ignored.
+    /// Frees records. Only when everything that makes a record needless is durable, it may be released. The positions of one
+    /// call are released in ascending order. Those that are released already, or that never existed, are ignored.
     fn release(&self, positions: &[Position]);
 
     /// Calls `visit` for each record that is not released, in order, with its payload. Reads one record at a time. Ends at the

@@ -227,7 +227,7 @@ pub fn check_crashes<J: Journal>(seeds: std::ops::Range<u64>, open: impl Fn(&Sim
             // Long lives go around the ring several times.
             let calls_max = [10, 40, 400][random.below(3) as usize];
             files.crash_after(random.below(calls_max));
-            live(&journal, &mut model, &mut random);
+            live(&journal, &files, &mut model, &mut random);
             crashes += u64::from(files.is_crashed());
             copied += journal.counts().bytes_copied;
             drop(journal);
@@ -246,7 +246,9 @@ pub fn check_crashes<J: Journal>(seeds: std::ops::Range<u64>, open: impl Fn(&Sim
 }
 
 /// Appends, syncs and releases until the power is lost, or for a while.
-fn live(journal: &dyn Journal, model: &mut Model, random: &mut Random) {
+fn live(journal: &dyn Journal, files: &SimFiles, model: &mut Model, random: &mut Random) {
+    // In some lives, nothing is released before the journal is nearly full.
+    let is_greedy = random.below(2) == 0;
     for _ in 0..random.below(1000) {
         match random.below(8) {
             0..5 => {
@@ -255,16 +257,17 @@ fn live(journal: &dyn Journal, model: &mut Model, random: &mut Random) {
                 match journal.append(block, &bytes, None) {
                     Ok(position) => _ = model.records.insert(position, (block, bytes)),
                     Err(error) if error.reaction == Reaction::Retry => {}
-                    Err(_) => return,
+                    Err(error) => return assert!(files.is_crashed(), "{error}"),
                 }
             }
             5..7 => {
                 let Some(last) = model.records.keys().next_back().copied() else { continue };
-                if journal.sync(last).is_err() {
-                    return;
+                if let Err(error) = journal.sync(last) {
+                    return assert!(files.is_crashed(), "{error}");
                 }
                 model.durable = model.durable.max(Some(last));
             }
+            _ if is_greedy && journal.fill() < 0.85 => {}
             _ => {
                 // Every eighth record stays for long, and stands in the way.
                 let (all, part) = (random.below(60) == 0, random.below(3));
@@ -273,7 +276,7 @@ fn live(journal: &dyn Journal, model: &mut Model, random: &mut Random) {
                 let live = model.records.keys().copied().filter(is_live);
                 let some: Vec<Position> =
                     live.filter(|it| all || (it.0 % 8 != 0 && it.0 % 3 != part)).take(if all { 400 } else { 60 }).collect();
-                journal.release(&some);
+                journal.release(&some.iter().rev().copied().collect::<Vec<_>>());
                 model.released.extend(some);
             }
         }

@@ -18,6 +18,11 @@ use super::ring_file::{RingFile, damaged};
 use super::sectors::{CONTENT, PAGE, SECTOR, Tag, contents};
 use weft_types::Result;
 
+/// More pages than any batch has.
+const BATCH_PAGES_MAX: u32 = (32 << 20) / PAGE as u32;
+/// Higher than any number, place or position that is ever reached.
+const END: u64 = 1 << 60;
+
 /// What a ring contains.
 #[derive(Debug, Default)]
 pub(super) struct Found {
@@ -49,12 +54,13 @@ pub(super) fn recover(ring: &RingFile) -> Result<Found> {
         return if is_damaged_at_start { Err(damaged("its beginning is unreadable")) } else { Ok(empty(1)) };
     };
     let start = before(ring, sector, u64::from(tag.index));
+    let durable = tag.number.checked_sub(u64::from(tag.behind)).filter(|_| tag.number < END);
+    let durable = durable.ok_or_else(|| damaged("its last batch has an impossible number"))?;
     let next_number = tag.number + 1;
     let (last, start, last_number) = match batch_at(ring, start, tag.number)? {
         Whole::Yes(head) => (head, start, tag.number),
-        Whole::Torn if tag.behind as u64 == tag.number => return Ok(empty(next_number)),
+        Whole::Torn if durable == 0 => return Ok(empty(next_number)),
         Whole::Torn => {
-            let durable = tag.number - u64::from(tag.behind);
             let start = start_of_batch_before(ring, start, durable)?;
             match batch_at(ring, start, durable)? {
                 Whole::Yes(head) => (head, start, durable),
@@ -69,7 +75,9 @@ pub(super) fn recover(ring: &RingFile) -> Result<Found> {
             return Err(damaged("the page behind its last batch is unreadable"));
         }
     }
-    if last.at % ring.ring_bytes != start % ring.ring_bytes || last.tail > last.at || last.at - last.tail > ring.ring_bytes {
+    let is_in_place = last.at < END && last.at % ring.ring_bytes == start % ring.ring_bytes;
+    let is_in_ring = last.tail <= last.at && last.at - last.tail <= ring.ring_bytes;
+    if !is_in_place || !is_in_ring || !(1..END).contains(&last.next_position) {
         return Err(damaged("its last batch contradicts its place"));
     }
     let mut found =
@@ -116,8 +124,11 @@ fn add(index: &mut Index, head: &BatchHead, stream: &[u8]) -> Result<(), ()> {
             Head::Released(differences) => released.extend(released_positions(differences)),
             Head::Record(record) => {
                 let len = u32::try_from(frame.len).map_err(|_| ())?;
-                if index.get(record.position).is_none() {
-                    index.append(record.position, record.block(), len);
+                match index.get(record.position) {
+                    _ if !(1..head.next_position).contains(&record.position) => return Err(()),
+                    None => index.append(record.position, record.block(), len),
+                    Some(live) if (live.block, live.len) == (record.block(), len) => {}
+                    Some(_) => return Err(()),
                 }
                 records.push((record.position, offset as u32));
             }
@@ -152,7 +163,7 @@ fn batch_at(ring: &RingFile, start: u64, number: u64) -> Result<Whole> {
     }
     let Some(Head::Batch(head)) = head else { return Err(damaged(format!("batch {number} has no head"))) };
     let len = u64::from(head.pages) * PAGE as u64;
-    if len == 0 || len > ring.ring_bytes {
+    if len == 0 || len > ring.ring_bytes || head.pages > BATCH_PAGES_MAX {
         return Err(damaged(format!("batch {number} has an impossible length")));
     }
     let (mut is_torn, mut is_damaged) = (false, false);
@@ -189,3 +200,6 @@ fn before(ring: &RingFile, sector: u64, sectors: u64) -> u64 {
 }
 
 const _: () = assert!(CONTENT > 2 * frames::FRAME_EXTRA_MAX);
+
+#[cfg(test)]
+mod tests;

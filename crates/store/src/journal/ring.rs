@@ -393,6 +393,9 @@ impl Journal for RingJournal {
     }
 
     fn release(&self, positions: &[Position]) {
+        // If a crash undoes a part of it, that is the part with the later records.
+        let mut positions = positions.to_vec();
+        positions.sort_unstable();
         let mut state = self.lock();
         for position in positions {
             if state.index.release(position.0) {

@@ -190,6 +190,54 @@ fn damage_before_a_torn_batch_is_not_taken_for_its_tear() {
     assert!(torn > 10, "{torn}");
 }
 
+/// A full ring, in which only one record is live: the oldest. To make room, it is copied, and only the next batch can say so. Returns the
+/// journal, the record, and the positions of two pending ones that are too long for what is left.
+fn full(files: &SimFiles) -> (RingJournal, Position, [Position; 2]) {
+    let journal = open(files).unwrap();
+    let block = journal_conformance::block(1);
+    let kept = fill(&journal, [16_000])[0];
+    let mut others = Vec::new();
+    for len in [14_000, 0] {
+        while let Ok(position) = journal.append(block, &vec![1; len], None) {
+            journal.sync(position).unwrap();
+            others.push(position);
+        }
+    }
+    assert!(others.len() < 150, "they fit into one batch when they are released");
+    journal.release(&others);
+    let mut room = journal.reserve(2, 32_000).unwrap();
+    let long = [2, 3].map(|value| journal.append(block, &[value; 16_000], Some(&mut room)).unwrap());
+    (journal, kept, long)
+}
+
+#[test]
+fn a_batch_overwrites_only_what_a_durable_batch_has_given_up() {
+    for (calls, seed) in (0..8).flat_map(|calls| (0..6).map(move |seed| (calls, seed))) {
+        let files = SimFiles::new(seed);
+        let (journal, kept, long) = full(&files);
+        let before = journal.counts().syncs;
+        files.crash_after(calls);
+        let synced = journal.sync(long[1]);
+        assert!(files.is_crashed() || journal.counts().syncs == before + 2, "an empty batch came first");
+        drop(journal);
+        files.restart();
+        let found = found(&files).unwrap_or_else(|error| panic!("{calls} calls, seed {seed}: {error}"));
+        let found: Vec<Position> = found.iter().map(|record| record.0).collect();
+        assert!(found == [kept] && synced.is_err() || found == [kept, long[0], long[1]], "{calls} calls, seed {seed}: {found:?}");
+    }
+}
+
+#[test]
+fn a_record_that_is_released_before_it_is_written_does_not_come_back() {
+    let files = SimFiles::new(1);
+    let (journal, kept, long) = full(&files);
+    journal.release(&long[..1]);
+    journal.sync(long[1]).unwrap();
+    drop(journal);
+    files.restart();
+    assert_eq!(found(&files).unwrap().iter().map(|record| record.0).collect::<Vec<_>>(), [kept, long[1]]);
+}
+
 /// Many releases do not fit into one batch. If the last of them were known first, by the tail, entries would come back that it relies on.
 #[test]
 fn a_release_is_not_known_before_an_earlier_one() {
