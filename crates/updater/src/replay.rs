@@ -16,7 +16,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// All its records. The entry is released before its after-images, so that it is never there without them.
+    /// All its records. If a crash undoes the release of some of them only, nothing is missed: the sidecar names the batch.
     pub(crate) fn positions(&self) -> impl Iterator<Item = Position> + '_ {
         [self.position].into_iter().chain(self.parts.iter().flatten().copied())
     }
