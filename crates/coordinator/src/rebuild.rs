@@ -11,11 +11,9 @@ use crate::{
     sign::{self, StoreOrder},
     supervise::{self, IsSpare},
 };
-use rand::Rng;
 use shares::{Shares, lock};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Range,
     sync::Arc,
     time::Duration,
 };
@@ -34,10 +32,6 @@ use weft_control::{
 use weft_meta::NewRepair;
 use weft_plan::Class;
 use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, ObjectName, Result, StripeId, StripeRecord, UploadId};
-
-/// How long a repair whose links were full rests before it continues, in relation to the time after which links give up. At random, so that
-/// not all of them continue at the same time.
-const STARVED_PAUSE: Range<f64> = 0.25..0.75;
 
 /// How often a running rebuild looks whether its blocks have come back.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -219,15 +213,6 @@ impl Rebuilder<'_> {
             why = self.needless(machine) => return Err(Error::unavailable(why)),
         };
         membership::note_bad_blocks(shared, &report).await;
-        if report.starved && !machine.request().purpose.is_put() {
-            // Further streams would starve, too, and delay those that move.
-            let pause = shared.stall(Class::Repair).mul_f64(shared.rng().random_range(STARVED_PAUSE));
-            tokio::select! {
-                biased;
-                () = tokio::time::sleep(pause) => {}
-                why = self.needless(machine) => return Err(Error::unavailable(why)),
-            }
-        }
         Ok(report)
     }
 
