@@ -17,7 +17,7 @@ impl Open {
     /// Journals the after-images of a batch, in records of one unit or less. All deltas of a page are added in one pass.
     pub(crate) fn journal_images(&mut self, batch: &Batch, disk: &mut Disk) -> Result<Vec<Position>> {
         let by_unit = self.deltas_by_unit(batch)?;
-        // The room of these updates: nobody else takes it in between.
+        // The room of these updates: no other append takes it in between.
         for delta in deltas_of(batch) {
             if let Some(held) = self.held.get_mut(&delta.id) {
                 held.room = None;

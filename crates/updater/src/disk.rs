@@ -49,7 +49,7 @@ impl Default for Limits {
 
 /// Updates are applied from this fill of the journal on.
 pub(crate) const APPLY_FILL: f64 = 0.25;
-/// From this fill on, they are applied before anything new is accepted, on the thread of whoever brings it.
+/// From this fill on, a call that brings a new update applies earlier ones first.
 pub(crate) const DELAY_FILL: f64 = 0.5;
 /// From this fill on, nothing that would append is handled. Reservations end at 90 %; the rest is for entries without payload.
 pub(crate) const STOP_FILL: f64 = 0.93;

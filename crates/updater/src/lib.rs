@@ -16,7 +16,7 @@
 //!   serves all blocks of the disk.
 //! - Pages are written only when their after-images are durable in the journal. A restart copies the after-images again, whatever the pages
 //!   contain; it adds no delta twice.
-//! - A record is released when payload and sidecar contain it durably and nobody will ask for its outcome.
+//! - A record is released when payload and sidecar contain it durably and no node will ask for its outcome.
 //! - The first entry of a block is durable before the block sends a message: two lives of a leader would have the same name otherwise.
 //!
 //! # Bounds

@@ -280,7 +280,7 @@ impl Updater {
         }
     }
 
-    /// Whoever brings something new while the journal is filling applies first what waits.
+    /// While the journal is filling, a call that brings a new update applies earlier ones first.
     fn relieve(&mut self, now_ms: u64) -> Result<()> {
         if self.disk.journal.fill() < DELAY_FILL {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What is known of disks without asking them: whoever asks a disk that hangs waits for it, and nothing else of the node may wait for that.
+//! Caches the figures of disks. A call to a disk that hangs does not return, so no other part of the node calls a disk for its figures.
 //!
 //! Each disk is asked for its figures in the background, once at a time. One that does not answer is *silent* after some seconds: no block is
 //! looked for on it, so blocks on the other disks are served. After `disk_timeout_ms` it counts as failed, until it answers again.
@@ -39,7 +39,7 @@ impl Disks {
     pub(crate) async fn look(self: &Arc<Self>, mode: DiskMode, patience: Duration) {
         let ask = |number: usize| {
             let disks = Arc::clone(self);
-            // It goes on when nobody waits for it any more.
+            // The task continues after the caller has stopped waiting.
             tokio::spawn(async move {
                 let asked = Arc::clone(&disks);
                 let figures = mode.run(move || Ok(asked.0[number].figures())).await;

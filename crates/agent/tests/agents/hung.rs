@@ -119,7 +119,7 @@ async fn a_disk_that_hangs_is_told_and_holds_up_neither_heartbeats_nor_the_other
 
     hang.set(true);
     let before = cluster.coordinator.member(NODE).unwrap();
-    until("it is told that the disk hangs", async || cluster.second_disk().silent_ms > 0).await;
+    until("the heartbeat says that the disk hangs", async || cluster.second_disk().silent_ms > 0).await;
     let told = cluster.second_disk();
     assert!(!told.failed && told.total_bytes > 0, "it may only be slow: {told:?}");
     assert!(cluster.coordinator.member(NODE).unwrap().heartbeats >= before.heartbeats + 4, "heartbeats wait for it");

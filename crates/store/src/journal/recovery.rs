@@ -3,8 +3,8 @@
 //! One batch is written at a time, and the next only when it is durable. So the batch with the highest number may be torn, and all
 //! others are whole. A crash leaves each sector as it was before or as it was to be. So:
 //!
-//! - The newest batch is torn if a sector of it is whole and belongs to something older. It was never durable, and nobody was told that
-//!   it is: it is dropped, as a whole. The batch before it must then be whole.
+//! - The newest batch is torn if a sector of it is whole and belongs to something older. It was never durable, and no caller was told so:
+//!   recovery drops all of it. The batch before it must then be whole.
 //! - Else, a sector with a wrong checksum in it is damage: it may have been durable.
 //! - Any other irregularity from the tail to the newest batch is damage: it was durable.
 //! - If the page behind the newest batch has a damaged sector, it may have been a later batch: damage, too.

@@ -1,8 +1,8 @@
 //! The journal as a ring of fixed size in one file, with group commit. `docs/formats.md` describes the file, and
 //! `docs/adr/0015-journal.md` why it is so.
 //!
-//! Appended records wait in memory. Whoever waits for one of them and finds nobody writing writes all that wait as one batch, with one
-//! write and one sync; the others wait for it. So at most one batch is not durable, and the next names it.
+//! Appended records wait in memory. A thread that syncs one of them writes all waiting records as one batch, with one write and one sync, unless
+//! another thread is writing; then it waits for that thread. So at most one batch is not durable, and the next names it.
 //!
 //! Space is given back at the tail: past batches without a live record. A live record that stands in the way for long is copied to the
 //! head. It keeps its position, and the copy counts. A batch may overwrite only what is behind the tail that a durable batch names.
@@ -139,7 +139,7 @@ impl RingJournal {
         self.used(state).saturating_add(bytes) <= self.ring.ring_bytes / 100 * percent
     }
 
-    /// Waits until nobody writes, or writes a batch.
+    /// Waits while another thread writes; otherwise writes a batch.
     fn next_batch<'a>(&'a self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
         self.ring.device.check_alive()?;
         if state.is_writing {

@@ -8,14 +8,14 @@ use std::sync::{
 };
 use weft_types::{BlockId, Result};
 
-/// The blocks of a disk that somebody has open.
+/// The blocks of a disk that have open readers.
 #[derive(Debug, Default)]
 pub(super) struct Blocks(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     blocks: BTreeMap<BlockId, Weak<Shared>>,
-    /// The number of blocks at which those are removed that nobody has open.
+    /// At this number of blocks, those without open readers are removed from the map.
     clean_at: usize,
     /// How often patches of blocks have begun, by a part of the block's id.
     patches: [u64; 32],
@@ -64,7 +64,7 @@ impl Blocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The block, read from the disk by `load` unless it was patched since somebody has opened it.
+    /// The block. It is read from the disk by `load`, unless it has an open reader and was patched since that was opened.
     pub(super) fn get_or_load(&self, id: BlockId, load: impl Fn() -> Result<Loaded>) -> Result<Arc<Shared>> {
         loop {
             let begun = {

@@ -156,7 +156,7 @@ fn a_flipped_bit_in_a_wrapped_ring_is_damage_or_changes_nothing() {
     assert!(noticed >= live && noticed < 3 * live, "{noticed} sectors were noticed, {live} are live");
 }
 
-/// A batch that is torn, behind durable ones: it is dropped. Damage before it is noticed all the same.
+/// Recovery drops a torn batch behind durable ones, and still reports damage before it.
 #[test]
 fn damage_before_a_torn_batch_is_not_taken_for_its_tear() {
     let mut torn = 0;

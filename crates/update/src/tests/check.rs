@@ -46,7 +46,7 @@ pub(super) fn check(explorer: &mut Explorer<'_>, world: &World) -> Verdict<()> {
 
 /// Without further faults, everything comes to an end: all that is sent arrives, everybody asks, seals are completed, everything is applied, and
 /// clients repeat their requests. Then all blocks that count contain the same updates: those that were acknowledged, and none that was refused.
-/// That must hold if all messages arrive that were ever sent, and also if all are lost that were sent before: whoever needs an answer asks again.
+/// That must hold if all messages that were ever sent arrive, and also if all earlier ones are lost: a node that needs an answer asks again.
 pub(super) fn settle(explorer: &mut Explorer<'_>, world: &World) -> Verdict<()> {
     settle_from(explorer, world)?;
     let mut lost = *world;

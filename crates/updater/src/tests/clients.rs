@@ -127,14 +127,14 @@ impl Clients {
         all
     }
 
-    /// The values in a block's bytes, by segment. Fails if a segment contains what nobody wrote, or a mixture.
+    /// The values in a block's bytes, by segment. Fails if a segment contains bytes that no client wrote, or a mixture.
     pub(super) fn values(&self, stripe: u64, segments: &[usize], from: u64, bytes: &[u8]) -> Result<Vec<(usize, u32)>, String> {
         let register = &self.stripes[stripe as usize];
         let value = |segment: &usize| {
             let Segment { index, bytes: span } = register.segments[*segment];
             let part = &bytes[(span.start - from) as usize..(span.end - from) as usize];
             let value = register.values.get(&(*segment, crc32c(part))).copied();
-            let what = || format!("bytes {span:?} of block {index} of stripe {stripe} are not what anybody wrote");
+            let what = || format!("bytes {span:?} of block {index} of stripe {stripe} were written by no client");
             value.map(|value| (*segment, value)).ok_or_else(what)
         };
         segments.iter().map(value).collect()
@@ -162,7 +162,7 @@ impl Clients {
         }
     }
 
-    /// Nobody asks again, and nobody waits.
+    /// Clients send no more requests and wait for no answers.
     pub(super) fn stop(&mut self) {
         for client in 0..self.clients.len() {
             self.give_up(client);
@@ -298,7 +298,7 @@ impl Clients {
         }
         let before = *self.told.entry(id).or_insert(told);
         if before != told || told == Told::Expired {
-            world.fail(format!("the client of update {id:?} is told {told:?} after {before:?}"));
+            world.fail(format!("update {id:?}: its client received {told:?} after {before:?}"));
         }
         let is_current = |current: &&Current| matches!(current.what, Doing::Write { id: its, .. } if its == id);
         if self.clients[client].current.as_ref().filter(is_current).is_none() {

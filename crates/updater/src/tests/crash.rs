@@ -344,7 +344,7 @@ impl Run {
         Ok(())
     }
 
-    /// The blocks without which the others give only what somebody wrote.
+    /// Each block without which the other blocks decode to data that clients wrote.
     fn odd_blocks(&self, stripe: u64, blocks: &BTreeMap<u8, Vec<u8>>) -> Vec<u8> {
         let is_odd = |odd: &u8| {
             let others = blocks.iter().filter(|(index, _)| *index != odd).map(|(index, bytes)| (*index, bytes.clone())).collect();
@@ -385,7 +385,7 @@ impl Run {
             let odd = self.odd_blocks(stripe, &blocks);
             return Err(format!(
                 "block {index} of stripe {stripe} does not belong to the others: a mixed stripe; they contain the updates {counts:?}; \
-                 what somebody wrote is what the others give without one of {odd:?}"
+                 without any one of {odd:?}, the others decode to data that clients wrote"
             ));
         }
         for _ in 0..2 {
