@@ -31,6 +31,9 @@ const APPENDED_PERCENT: u64 = 95;
 const CALM_PERCENT: u64 = 80;
 /// The most that a batch copies to the head, as a part of the ring.
 const COPIED_PART: u64 = 64;
+/// The most bytes of records that a batch copies. As many may be pending; the heads of records and sectors take less than as many again.
+const COPIED_BYTES_MAX: u64 = 2 * RECORD_BYTES_MAX as u64;
+const _: () = assert!(3 * COPIED_BYTES_MAX <= recovery::BATCH_PAGES_MAX as u64 * PAGE as u64);
 /// The released positions that a batch names at most, twice over, and as many for each of its records. They fit in the room that is counted
 /// for each record.
 const RELEASED_MAX: usize = 150;
@@ -169,7 +172,11 @@ impl RingJournal {
         // An error has failed the device.
         let result = self.ring.device.check_alive().and_then(|()| match is_full(&state) {
             // Admission prevents it. Nothing live may be overwritten.
-            true => Err(Error::fatal("the journal has no room for what it accepted")),
+            true => {
+                let why = "the journal has no room for what it accepted";
+                self.ring.device.fail(Step::WriteJournal, why);
+                Err(Error::fatal(why))
+            }
             false => Ok(()),
         });
         if result.is_ok() {
@@ -262,10 +269,9 @@ impl State {
     /// The records to copy to the head: the oldest, if much of what is between tail and head is released. While the ring `is_calm`,
     /// twice as much as is appended: from half full on, that reaches the released ones before the ring is full.
     fn to_copy(&self, ring_bytes: u64, is_calm: bool) -> Vec<(u64, Live)> {
-        let bytes_max = match is_calm {
-            true => (2 * self.pending.stream.len() as u64).clamp(PAGE as u64, ring_bytes / COPIED_PART),
-            false => ring_bytes / COPIED_PART,
-        };
+        // A batch with these and with what is pending must not be longer than recovery accepts.
+        let most = (ring_bytes / COPIED_PART).min(COPIED_BYTES_MAX);
+        let bytes_max = if is_calm { (2 * self.pending.stream.len() as u64).clamp(PAGE as u64, most) } else { most };
         if self.should_copy(ring_bytes) { self.index.oldest(bytes_max) } else { Vec::new() }
     }
 

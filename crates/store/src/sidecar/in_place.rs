@@ -177,7 +177,11 @@ fn update(before: &InPlace, sidecar: Sidecar, changed: &BTreeSet<usize>) -> Resu
     if before.numbers.iter().enumerate().any(is_left_over) {
         return Err(Error::invalid("an earlier patch was interrupted and is not part of this one: repeat it first").block(id));
     }
-    let (number, slot) = (before.last_number + 1, 1 - before.slot);
+    let number = before
+        .last_number
+        .checked_add(1)
+        .ok_or_else(|| Error::corrupt("the sidecar's count of updates is at its end").block(id))?;
+    let slot = 1 - before.slot;
     let mut numbers = before.numbers.clone();
     numbers.resize(sidecar.pages.len().div_ceil(SUMS), number);
     for sector in changed {
@@ -279,6 +283,9 @@ fn decode(description: &[u8], sectors: &[u8], head_len: usize) -> Result<Loaded>
     check_meta(&meta).map_err(as_corrupt)?;
     let pages = meta.len().div_ceil(PAGE_LEN) as usize;
     let damaged = || wrong("is damaged: a sector's checksum is wrong");
+    if sums.len() / SECTOR < pages.div_ceil(SUMS) {
+        return Err(damaged());
+    }
     let (mut all, mut numbers) = (Vec::with_capacity(pages), Vec::new());
     for at in 0..pages.div_ceil(SUMS) {
         let sector = sums.get(at * SECTOR..(at + 1) * SECTOR).ok_or_else(damaged)?;
