@@ -204,7 +204,7 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
         fsyncs,
         limited_ms,
     };
-    let HeartbeatReply { epoch, limits } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
+    let HeartbeatReply { epoch, limits, now_ms: _ } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
     node.findings.told(&corrupt);
     if epoch != registration.epoch {
         return Err(Error::not_found(format!("the coordinator's epoch changed from {} to {epoch}", registration.epoch)));

@@ -13,10 +13,11 @@ use tonic::{Request, Response, Status};
 use weft_proto::{
     decode_task, to_status,
     v1::{
-        CancelReply, CancelRequest, CheckBlocksReply, CheckBlocksRequest, CheckedBlock, ConvertEvent, ConvertStripeRequest,
-        ListBlocksReply, ListBlocksRequest, OpenReply, OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply,
-        ReceiveProbeRequest, ReleaseQuarantineReply, ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SendProbeReply,
-        SendProbeRequest, SetLimitReply, SetLimitRequest, StartRequest, TaskEvent, agent_server::Agent,
+        CancelReply, CancelRequest, CheckBlocksReply, CheckBlocksRequest, CheckedBlock, CloseBlockReply, CloseBlockRequest,
+        ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenBlockReply, OpenBlockRequest, OpenReply,
+        OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
+        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SealBlockReply, SealBlockRequest, SendProbeReply, SendProbeRequest,
+        SetLimitReply, SetLimitRequest, SettleBlockReply, SettleBlockRequest, StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Cause, Error, GarbageReason, PlanId, Reaction, Result};
@@ -261,6 +262,22 @@ impl Agent for Service {
         request: Request<ReleaseQuarantineRequest>,
     ) -> Result<Response<ReleaseQuarantineReply>, Status> {
         answer(self.release(request).await)
+    }
+
+    async fn open_block(&self, _: Request<OpenBlockRequest>) -> Result<Response<OpenBlockReply>, Status> {
+        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    }
+
+    async fn seal_block(&self, _: Request<SealBlockRequest>) -> Result<Response<SealBlockReply>, Status> {
+        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    }
+
+    async fn settle_block(&self, _: Request<SettleBlockRequest>) -> Result<Response<SettleBlockReply>, Status> {
+        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    }
+
+    async fn close_block(&self, _: Request<CloseBlockRequest>) -> Result<Response<CloseBlockReply>, Status> {
+        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
     }
 
     async fn send_probe(&self, request: Request<SendProbeRequest>) -> Result<Response<SendProbeReply>, Status> {

@@ -58,6 +58,7 @@ impl MembershipService {
             incarnation: shared.cluster.incarnation.clone(),
             protocol: protocol.into(),
             limit: Some(limit::of_registration(shared, record.id)),
+            now_ms: shared.now_ms(),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
         shared.stragglers().forget(record.id);
@@ -162,7 +163,7 @@ impl MembershipService {
             mark(shared, node, block, &Finding::Corrupt(vec![bytes]), &corrupt.message).await?;
         }
         let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
-        Ok(v1::HeartbeatReply { epoch: shared.epoch.0, limits: limits.map(v1::ClassLimits::from) })
+        Ok(v1::HeartbeatReply { epoch: shared.epoch.0, limits: limits.map(v1::ClassLimits::from), now_ms: shared.now_ms() })
     }
 }
 
@@ -270,6 +271,13 @@ impl v1::membership_server::Membership for MembershipService {
         let caller = rpc::caller(&request).peer;
         let reply = self.heard(&caller, request.into_inner()).await;
         reply.map(Response::new).map_err(|error| to_status(&error))
+    }
+
+    async fn find_open_stripes(
+        &self,
+        _: Request<v1::FindOpenStripesRequest>,
+    ) -> Result<Response<v1::FindOpenStripesReply>, Status> {
+        Ok(Response::new(v1::FindOpenStripesReply::default()))
     }
 }
 

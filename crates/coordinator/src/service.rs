@@ -250,6 +250,10 @@ impl v1::weft_server::Weft for WeftService {
         Ok(Response::new(v1::Empty {}))
     }
 
+    async fn open_for_updates(&self, _: Request<v1::OpenForUpdatesRequest>) -> Result<Response<v1::OpenForUpdatesReply>, Status> {
+        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    }
+
     async fn repair_object(
         &self,
         request: Request<v1::RepairObjectRequest>,

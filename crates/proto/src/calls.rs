@@ -342,6 +342,13 @@ mod tests {
         async fn heartbeat(&self, _: Request<v1::HeartbeatRequest>) -> Result<Response<v1::HeartbeatReply>, Status> {
             Err(Status::aborted("it was let in"))
         }
+
+        async fn find_open_stripes(
+            &self,
+            _: Request<v1::FindOpenStripesRequest>,
+        ) -> Result<Response<v1::FindOpenStripesReply>, Status> {
+            Err(Status::aborted("it was let in"))
+        }
     }
 
     /// A message of which only the first bytes arrive.

@@ -14,6 +14,7 @@ use crate::{
     participant::{NotServed, Participant, ReadAt},
     types::{Batch, Dependence, Entry, Message, Outcome, Peer, Sealed, UpdateId, Vector},
 };
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_types::{BlockId, Span};
 
@@ -60,7 +61,7 @@ pub struct Request {
 
 /// Why a request had no effect. It may be repeated under the same id. What an earlier request under this id did is not known: only another answer
 /// tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NotRun {
     /// The node cannot accept it now, or the client's term is not the current one.
     Retry,
@@ -71,7 +72,7 @@ pub enum NotRun {
 }
 
 /// The outcome of an update, as its client receives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Told {
     /// The update is durable.
     Committed,

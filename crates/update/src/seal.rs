@@ -13,6 +13,7 @@ use crate::{
     rule::decide,
     types::{Message, Outcome, Peer, Report, Sealed, UpdateId},
 };
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -20,7 +21,7 @@ use std::{
 use weft_types::BlockId;
 
 /// A stripe's term, as the metadata keep it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StripeTerm {
     /// The highest term that was given out.
     pub term: u64,

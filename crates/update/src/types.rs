@@ -1,5 +1,6 @@
 //! The terms of the protocol: ids, records, journal entries, messages.
 
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -38,7 +39,7 @@ impl Dependence {
 
 /// A client's session. The lease under which it writes ends at a known time; from then on its requests are not accepted, so
 /// nothing about it has to be remembered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Session {
     /// Drawn by the coordinator, never reused.
     pub number: u64,
@@ -48,7 +49,7 @@ pub struct Session {
 
 /// The id of an update. A session counts its updates. A client that errs and uses a counter for different blocks has requested two updates: their
 /// leaders do not know of each other, and participants must not take one for the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UpdateId {
     /// The session.
     pub session: Session,
@@ -59,7 +60,7 @@ pub struct UpdateId {
 }
 
 /// How an update ended, for all blocks and for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Outcome {
     /// Every block contains it, or will.
     Committed,
@@ -69,7 +70,7 @@ pub enum Outcome {
 
 /// A life of the node that orders a data block's updates. A new generation of the block has lived before in no one's memory, so
 /// generations compare first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Incarnation {
     /// The block's generation.
     pub generation: u32,
@@ -78,7 +79,7 @@ pub struct Incarnation {
 }
 
 /// The part of an update that changes one data block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Part {
     /// The data block's index: its updates are one stream.
     pub stream: u8,
@@ -91,7 +92,7 @@ pub struct Part {
 }
 
 /// An update as its participants journal it, without payload.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Record {
     /// Its id.
     pub id: UpdateId,
@@ -132,7 +133,7 @@ pub type Crcs = BTreeMap<u8, u32>;
 pub type Vector = BTreeMap<u8, u64>;
 
 /// What a block says about a record.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Claim {
     /// It holds the record durably, with these deltas, and does not know the outcome.
     Held(Crcs),
@@ -143,7 +144,7 @@ pub enum Claim {
 }
 
 /// What a block reports to a restarted leader or to a seal. All of it is durable.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Report {
     /// The records that it has not trimmed.
     pub records: BTreeMap<UpdateId, (Arc<Record>, Claim)>,
@@ -158,7 +159,7 @@ pub struct Report {
 }
 
 /// What each message of a leader carries: who speaks, and which updates are decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stamp {
     /// The leader's stream.
     pub stream: u8,
@@ -171,7 +172,7 @@ pub struct Stamp {
 }
 
 /// What a seal has decided, as the metadata record it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Sealed {
     /// The new term.
     pub term: u64,
@@ -186,7 +187,7 @@ pub struct Sealed {
 }
 
 /// A message between nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Message {
     /// Leader to participant: hold this record.
     Prepare {
@@ -345,7 +346,7 @@ pub enum Message {
 }
 
 /// A party that sends or receives a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Peer {
     /// The node that holds a block.
     Block(BlockId),

@@ -6,8 +6,8 @@ use tonic::{Request, Response, Status};
 use turmoil::Sim;
 use weft_proto::rpc::{self, Services};
 use weft_proto::v1::{
-    HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest, membership_client::MembershipClient,
-    membership_server::Membership,
+    FindOpenStripesReply, FindOpenStripesRequest, HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest,
+    membership_client::MembershipClient, membership_server::Membership,
 };
 use weft_proto::{
     Accepted, Direction, FrameStream, Hello, Incoming, LinkReceiver, LinkSender, LinkToken, Net, Peer, Pool, PoolLimits,
@@ -31,6 +31,10 @@ impl Membership for Members {
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatReply>, Status> {
         Ok(Response::new(HeartbeatReply { epoch: request.get_ref().epoch + 1, ..HeartbeatReply::default() }))
+    }
+
+    async fn find_open_stripes(&self, _: Request<FindOpenStripesRequest>) -> Result<Response<FindOpenStripesReply>, Status> {
+        Err(Status::unimplemented("not used by this test"))
     }
 }
 

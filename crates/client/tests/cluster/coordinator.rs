@@ -583,6 +583,10 @@ impl Weft for Coordinator {
         answer(Ok(Empty {}))
     }
 
+    async fn open_for_updates(&self, _: Request<v1::OpenForUpdatesRequest>) -> Answer<v1::OpenForUpdatesReply> {
+        answer(Err(Error::not_found("there is no such object")))
+    }
+
     async fn cool_object(&self, _: Request<v1::ObjectName>) -> Answer<v1::CoolReply> {
         answer(Ok(v1::CoolReply::default()))
     }

@@ -152,6 +152,22 @@ impl v1::agent_server::Agent for Service {
         Err(to_status(&Error::retry("it converts nothing")))
     }
 
+    async fn open_block(&self, _: Request<v1::OpenBlockRequest>) -> Result<Response<v1::OpenBlockReply>, Status> {
+        Err(to_status(&Error::retry("it updates nothing")))
+    }
+
+    async fn seal_block(&self, _: Request<v1::SealBlockRequest>) -> Result<Response<v1::SealBlockReply>, Status> {
+        Err(to_status(&Error::retry("it updates nothing")))
+    }
+
+    async fn settle_block(&self, _: Request<v1::SettleBlockRequest>) -> Result<Response<v1::SettleBlockReply>, Status> {
+        Err(to_status(&Error::retry("it updates nothing")))
+    }
+
+    async fn close_block(&self, _: Request<v1::CloseBlockRequest>) -> Result<Response<v1::CloseBlockReply>, Status> {
+        Err(to_status(&Error::retry("it updates nothing")))
+    }
+
     async fn set_limit(&self, request: Request<v1::SetLimitRequest>) -> Result<Response<v1::SetLimitReply>, Status> {
         let hangs = {
             let mut told = self.0.0.lock().unwrap();

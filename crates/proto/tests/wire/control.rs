@@ -12,7 +12,10 @@ use std::{
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, transport::Channel};
 use weft_proto::rpc::{self, MESSAGE_BYTES_MAX, Services};
-use weft_proto::v1::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest, membership_server::Membership};
+use weft_proto::v1::{
+    FindOpenStripesReply, FindOpenStripesRequest, HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest,
+    membership_server::Membership,
+};
 use weft_proto::{BoxStream, Listen, MemoryNet, Net, PROTOCOL, Peer, Security, from_status, to_status};
 use weft_types::{Error, NodeId, Party, Reaction};
 
@@ -38,6 +41,10 @@ impl Membership for Members {
         }
         tokio::time::sleep(Duration::from_secs(u64::from(node))).await;
         Ok(Response::new(HeartbeatReply::default()))
+    }
+
+    async fn find_open_stripes(&self, _: Request<FindOpenStripesRequest>) -> Result<Response<FindOpenStripesReply>, Status> {
+        Ok(Response::new(FindOpenStripesReply::default()))
     }
 }
 

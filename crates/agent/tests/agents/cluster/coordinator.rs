@@ -15,8 +15,9 @@ use weft_proto::{
     LinkKey, LinkRights, Net, Peer, Security, encode_task, rpc, to_status,
     token::task_hash,
     v1::{
-        ClassLimits, CorruptBlock, Disk, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest,
-        StoreSpec, TaskProgress, UnitPages, agent_client::AgentClient, membership_server::Membership,
+        ClassLimits, CorruptBlock, Disk, FindOpenStripesReply, FindOpenStripesRequest, HeartbeatReply, HeartbeatRequest,
+        LinkPeer, OpenRequest, RegisterReply, RegisterRequest, StoreSpec, TaskProgress, UnitPages, agent_client::AgentClient,
+        membership_server::Membership,
     },
 };
 use weft_types::{Error, NodeId, Party};
@@ -223,6 +224,10 @@ impl Membership for Registry {
         }))
     }
 
+    async fn find_open_stripes(&self, _: Request<FindOpenStripesRequest>) -> Result<Response<FindOpenStripesReply>, Status> {
+        Ok(Response::new(FindOpenStripesReply::default()))
+    }
+
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatReply>, Status> {
         let request = request.into_inner();
         let mut known = self.0.known.lock().unwrap();
@@ -235,6 +240,6 @@ impl Membership for Registry {
             _ => return Err(to_status(&Error::not_found("no such node"))),
         }
         known.corrupt.extend(request.corrupt.into_iter().map(|corrupt| (request.node, corrupt)));
-        Ok(Response::new(HeartbeatReply { epoch: self.0.epoch(), limits: known.limits }))
+        Ok(Response::new(HeartbeatReply { epoch: self.0.epoch(), limits: known.limits, ..HeartbeatReply::default() }))
     }
 }
