@@ -21,6 +21,7 @@ mod puts;
 mod rows;
 mod schema;
 mod scrubs;
+mod terms;
 
 pub use backup::backup;
 pub use mode::MetaMode;
