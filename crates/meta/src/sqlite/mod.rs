@@ -22,6 +22,7 @@ mod rows;
 mod schema;
 mod scrubs;
 mod terms;
+mod update_meta;
 
 pub use backup::backup;
 pub use mode::MetaMode;

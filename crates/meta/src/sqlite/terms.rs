@@ -1,60 +1,13 @@
 //! Stripes that are open for updates in place, or were a while ago.
 
-use super::{SqliteMeta, blocks, rows};
-use crate::{MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, UpdateMeta, packed};
-use async_trait::async_trait;
+use super::{blocks, rows};
+use crate::{MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::{collections::BTreeSet, sync::Arc};
-use weft_types::{BlockId, BlockState, Epoch, GarbageReason, Owner, PlacedBlock, Seq, StripeId, StripeRecord};
+use weft_types::{BlockId, BlockState, GarbageReason, Owner, PlacedBlock, Seq, StripeId, StripeRecord};
 use weft_update::{Sealed, StripeTerm};
 
 const TERM: &str = "stripe, state, record, settled_ms";
-
-#[async_trait]
-impl UpdateMeta for SqliteMeta {
-    async fn stripe_term(&self, stripe: StripeId) -> Result<Option<TermRecord>> {
-        self.read(move |tx| find(tx, stripe)).await
-    }
-
-    async fn stripe_terms(&self, after: Option<StripeId>, limit: u32) -> Result<Page<TermRecord>> {
-        self.read(move |tx| list(tx, after, limit)).await
-    }
-
-    async fn open_stripe(&self, epoch: Epoch, open: OpenStripe) -> Result<TermRecord> {
-        self.write(epoch, move |tx| begin(tx, open)).await
-    }
-
-    async fn mark_open(&self, epoch: Epoch, stripe: StripeId, term: u64) -> Result<()> {
-        self.write(epoch, move |tx| mark_open(tx, stripe, term)).await
-    }
-
-    async fn save_term(
-        &self,
-        epoch: Epoch,
-        stripe: StripeId,
-        before: StripeTerm,
-        term: StripeTerm,
-        garbage_not_before_ms: u64,
-    ) -> Result<()> {
-        self.write(epoch, move |tx| save(tx, stripe, &before, term, garbage_not_before_ms)).await
-    }
-
-    async fn settle_stripe(&self, epoch: Epoch, settle: SettleStripe) -> Result<StripeRecord> {
-        self.write(epoch, move |tx| end(tx, settle)).await
-    }
-
-    async fn blocks_closed(&self, epoch: Epoch, stripe: StripeId, term: u64, blocks: Vec<BlockId>) -> Result<bool> {
-        self.write(epoch, move |tx| closed(tx, stripe, term, &blocks)).await
-    }
-
-    async fn forget_terms(&self, epoch: Epoch, settled_ms: u64) -> Result<u64> {
-        self.write(epoch, move |tx| {
-            let sql = "DELETE FROM stripe_terms WHERE state = 'closed' AND settled_ms <= ?1";
-            Ok(tx.execute(sql, [settled_ms])? as u64)
-        })
-        .await
-    }
-}
 
 /// Whether only the update protocol may change a stripe.
 pub(super) fn is_open(tx: &Transaction<'_>, stripe: StripeId) -> Result<bool> {
@@ -76,12 +29,13 @@ pub(super) fn forget(tx: &Transaction<'_>, stripe: StripeId) -> Result<()> {
     Ok(())
 }
 
-fn find(tx: &Transaction<'_>, stripe: StripeId) -> Result<Option<TermRecord>> {
+/// The row of a stripe.
+pub(super) fn find(tx: &Transaction<'_>, stripe: StripeId) -> Result<Option<TermRecord>> {
     let sql = format!("SELECT {TERM} FROM stripe_terms WHERE stripe = ?1");
     tx.prepare_cached(&sql)?.query_row([stripe.0], packed_row).optional()?.map(unpack).transpose()
 }
 
-fn list(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) -> Result<Page<TermRecord>> {
+pub(super) fn list(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) -> Result<Page<TermRecord>> {
     let mut statement =
         tx.prepare_cached(&format!("SELECT {TERM} FROM stripe_terms WHERE stripe > ?1 ORDER BY stripe LIMIT ?2"))?;
     let packed = statement.query_map((after.map_or(0, |after| after.0), u64::from(limit) + 1), packed_row)?;
@@ -96,7 +50,7 @@ fn put(tx: &Transaction<'_>, record: &TermRecord) -> Result<()> {
     Ok(())
 }
 
-fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord> {
+pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord> {
     let OpenStripe { stripe: id, before, members, outcomes, floors, garbage_not_before_ms } = open;
     let conflict = |why: &str| Err(MetaError::Conflict(format!("stripe {id} cannot be opened for updates: {why}")));
     let mut stripe = rows::stripe(tx, id)?;
@@ -175,7 +129,7 @@ fn changed(stripe: StripeId, term: u64) -> MetaError {
     MetaError::Conflict(format!("stripe {stripe} has another term than {term} by now"))
 }
 
-fn mark_open(tx: &Transaction<'_>, stripe: StripeId, term: u64) -> Result<()> {
+pub(super) fn mark_open(tx: &Transaction<'_>, stripe: StripeId, term: u64) -> Result<()> {
     let record = open_row(tx, stripe)?;
     if record.term.term != term || record.term.sealed.term != term {
         return Err(changed(stripe, term));
@@ -183,7 +137,7 @@ fn mark_open(tx: &Transaction<'_>, stripe: StripeId, term: u64) -> Result<()> {
     put(tx, &TermRecord { state: TermState::Open, ..record })
 }
 
-fn save(tx: &Transaction<'_>, id: StripeId, before: &StripeTerm, term: StripeTerm, not_before_ms: u64) -> Result<()> {
+pub(super) fn save(tx: &Transaction<'_>, id: StripeId, before: &StripeTerm, term: StripeTerm, not_before_ms: u64) -> Result<()> {
     let record = open_row(tx, id)?;
     if record.term != *before {
         return Err(changed(id, before.term));
@@ -196,7 +150,7 @@ fn save(tx: &Transaction<'_>, id: StripeId, before: &StripeTerm, term: StripeTer
     put(tx, &TermRecord { term, ..record })
 }
 
-fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRecord> {
+pub(super) fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRecord> {
     let SettleStripe { stripe: id, term, checksums, now_ms } = settle;
     let record = open_row(tx, id)?;
     if record.term.term != term || record.term.sealed.term != term {
@@ -224,7 +178,7 @@ fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRecord> {
     Ok(stripe)
 }
 
-fn closed(tx: &Transaction<'_>, stripe: StripeId, term: u64, blocks: &[BlockId]) -> Result<bool> {
+pub(super) fn closed(tx: &Transaction<'_>, stripe: StripeId, term: u64, blocks: &[BlockId]) -> Result<bool> {
     let settled = find(tx, stripe)?.filter(|found| found.state == TermState::Settled && found.term.term == term);
     let Some(mut record) = settled else { return Ok(false) };
     record.term.unaware.retain(|block| !blocks.contains(block));
@@ -232,6 +186,12 @@ fn closed(tx: &Transaction<'_>, stripe: StripeId, term: u64, blocks: &[BlockId])
     record.state = if is_left { TermState::Settled } else { TermState::Closed };
     put(tx, &record)?;
     Ok(is_left)
+}
+
+/// Deletes the rows of stripes that were settled at that time or before and are closed.
+pub(super) fn forget_closed(tx: &Transaction<'_>, settled_ms: u64) -> Result<u64> {
+    let sql = "DELETE FROM stripe_terms WHERE state = 'closed' AND settled_ms <= ?1";
+    Ok(tx.execute(sql, [settled_ms])? as u64)
 }
 
 /// A row before its blob is decoded.
