@@ -97,6 +97,9 @@ pub trait UpdateMeta: Send + Sync {
     async fn open_stripe(&self, epoch: Epoch, open: OpenStripe) -> Result<TermRecord>;
     /// All members have opened their blocks in this term. A conflict unless the stripe is being opened in it, or is open in it.
     async fn mark_open(&self, epoch: Epoch, stripe: StripeId, term: u64) -> Result<()>;
+    /// No block was opened in this term, and none will be: the stripe is closed as it was, except that fenced blocks stay fenced. A conflict unless
+    /// it is being opened in it.
+    async fn cancel_opening(&self, epoch: Epoch, stripe: StripeId, term: u64, now_ms: u64) -> Result<()>;
     /// Saves what a seal has decided. A conflict unless the stripe is open with the term `before`. Blocks that are no longer members are fenced.
     async fn save_term(
         &self,

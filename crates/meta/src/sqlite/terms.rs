@@ -137,6 +137,14 @@ pub(super) fn mark_open(tx: &Transaction<'_>, stripe: StripeId, term: u64) -> Re
     put(tx, &TermRecord { state: TermState::Open, ..record })
 }
 
+pub(super) fn cancel(tx: &Transaction<'_>, stripe: StripeId, term: u64, now_ms: u64) -> Result<()> {
+    let record = open_row(tx, stripe)?;
+    if record.state != TermState::Opening || record.term.term != term || record.term.sealed.term != term {
+        return Err(changed(stripe, term));
+    }
+    put(tx, &TermRecord { state: TermState::Closed, settled_ms: now_ms, ..record })
+}
+
 pub(super) fn save(tx: &Transaction<'_>, id: StripeId, before: &StripeTerm, term: StripeTerm, not_before_ms: u64) -> Result<()> {
     let record = open_row(tx, id)?;
     if record.term != *before {

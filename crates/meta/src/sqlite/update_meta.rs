@@ -24,6 +24,10 @@ impl UpdateMeta for SqliteMeta {
         self.write(epoch, move |tx| terms::mark_open(tx, stripe, term)).await
     }
 
+    async fn cancel_opening(&self, epoch: Epoch, stripe: StripeId, term: u64, now_ms: u64) -> Result<()> {
+        self.write(epoch, move |tx| terms::cancel(tx, stripe, term, now_ms)).await
+    }
+
     async fn save_term(
         &self,
         epoch: Epoch,

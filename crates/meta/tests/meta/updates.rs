@@ -349,6 +349,23 @@ async fn each_step_needs_the_one_before_and_the_stored_term() {
 }
 
 #[tokio::test]
+async fn an_opening_that_no_block_has_seen_is_cancelled_and_its_term_is_not_used_again() {
+    let world = World::new(1).await;
+    let all: Vec<BlockId> = (0..4).map(|index| world.block(index)).collect();
+    let (meta, epoch) = (&world.meta, world.epoch);
+    meta.open_stripe(epoch, world.ask(&all)).await.unwrap();
+    let before = world.all().await;
+    world.conflicts(&before, meta.cancel_opening(epoch, world.stripe, 2, 60).await, "another term").await;
+    let stripe = world.record().await;
+    meta.cancel_opening(epoch, world.stripe, 1, 60).await.unwrap();
+    assert_eq!((world.record().await, world.term().await.state), (stripe, TermState::Closed));
+    let opened = world.open_with(&all).await;
+    assert_eq!((opened.term.term, opened.state), (2, TermState::Open));
+    let before = world.all().await;
+    world.conflicts(&before, meta.cancel_opening(epoch, world.stripe, 2, 60).await, "another term").await;
+}
+
+#[tokio::test]
 async fn a_leader_that_was_replaced_changes_no_term() {
     let world = World::new(1).await;
     let all: Vec<BlockId> = (0..4).map(|index| world.block(index)).collect();
