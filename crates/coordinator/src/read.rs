@@ -238,7 +238,7 @@ async fn begin(
         // What clients have rebuilt again and again is repaired first.
         shared.health.lock().tally.read(stripe.id, shared.started.now());
     }
-    let (stripe, blocks) = (stripe.id, read.read());
+    let (seq, stripe, blocks) = (stripe.seq.clone(), stripe.id, read.read());
     let slice_bytes = plan.binding.slice_len.saturating_mul(read.stripe.layout.layout.alpha.into());
     let stall = shared.stall_after(slice_bytes, resumed).map(|stall_timeout| {
         let shared = Arc::clone(shared);
@@ -251,7 +251,7 @@ async fn begin(
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}, stall).await;
         found.store(report.blame.is_some(), Ordering::Relaxed);
-        membership::note_bad_blocks(&watcher, &report).await;
+        membership::note_bad_blocks(&watcher, &report, &seq).await;
         let _only_once = ends.set(Instant::now());
     });
     shared.reads.begin(id, Reading { stripe, blocks, delegation: delegation.cloned(), handle, watching, blames, ended });

@@ -157,7 +157,7 @@ async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, lef
         Ok(report) => {
             let findings = report.nodes.iter().flat_map(|(id, node)| node.findings(*id));
             said.extend(findings.map(|(block, _, error)| (block, error.clone())));
-            membership::note_bad_blocks(shared, &report).await;
+            membership::note_bad_blocks(shared, &report, &stripe.seq).await;
             match report.inconsistency().filter(|_| said.is_empty()) {
                 Some(error) => return Summed::NotZero(error.message.clone()),
                 None => Error { reaction: Reaction::Retry, ..report.cause() },

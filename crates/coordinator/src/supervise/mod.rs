@@ -299,7 +299,8 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Sig
         Err(error) => error,
     };
     if let (Some(block), Some(state)) = (error.block, run::bad_state(&error)) {
-        membership::mark(shared, node, block, &membership::Finding::Lost(state), &error.message).await?;
+        let finding = membership::Finding::Lost(state);
+        membership::mark_planned(shared, node, block, &finding, &error.message, &signed.seq).await?;
     }
     if error.cause == Some(Cause::OpenForUpdates) {
         // It is not the node's fault.

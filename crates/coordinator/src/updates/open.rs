@@ -89,10 +89,10 @@ async fn opened(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Result<
     work.await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not opened for updates: {error}"))))
 }
 
-/// The term of a stripe that is open, and not being sealed.
+/// The term of a stripe that takes updates.
 async fn open_record(shared: &Shared, id: StripeId) -> Result<Option<TermRecord>> {
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
-    Ok(record.filter(|record| record.state == TermState::Open && !record.term.is_open()))
+    Ok(record.filter(TermRecord::takes_updates))
 }
 
 async fn stripe(shared: &Shared, id: StripeId) -> Result<StripeRecord> {
@@ -145,7 +145,7 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
     loop {
         let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
         let record = match record {
-            Some(record) if record.state == TermState::Open && !record.term.is_open() => {
+            Some(record) if record.takes_updates() => {
                 return Ok((Arc::clone(&record.term.sealed), stripe(shared, id).await?));
             }
             Some(record) if record.state == TermState::Opening && !record.term.is_open() => record,

@@ -29,8 +29,8 @@ pub(crate) async fn resume(shared: &Shared) -> Result<()> {
         for record in page.items {
             let now = shared.started.now();
             match record.state {
-                TermState::Open if !record.term.is_open() => shared.updates.set(record.stripe, Phase::Open, shared.idle_at()),
-                // It was being opened or sealed.
+                TermState::Open if record.takes_updates() => shared.updates.set(record.stripe, Phase::Open, shared.idle_at()),
+                // It was being opened, sealed or settled.
                 TermState::Opening | TermState::Open => shared.updates.set(record.stripe, Phase::Open, now),
                 TermState::Settled => shared.updates.set(record.stripe, Phase::Unclosed, now),
                 TermState::Closed => {}
