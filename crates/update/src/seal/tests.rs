@@ -137,14 +137,15 @@ fn an_outcome_that_was_recorded_stands_and_is_kept_for_the_next_opening() {
     on(&mut seal, known(2));
     assert!(seal.outcome(record.id).is_some() && seal.stripe().unaware.is_empty());
     assert_eq!(seal.stripe().sealed.vector, [(0, 5)].into());
-    let open = |term, now_ms| StripeTerm::open(Some(seal.stripe()), vec![block(1)], term, [(0, 5)].into(), now_ms);
+    let mut stripe = seal.stripe().clone();
+    Arc::make_mut(&mut stripe.sealed).floors.insert(Session { number: 9, ends_at_ms: 5 }, 1);
+    let open = |term, now_ms| StripeTerm::open(Some(&stripe), vec![block(1)], term, [(0, 5)].into(), now_ms);
     let again = open(1, 0);
     assert_eq!((again.term, again.sealed.term, again.unaware.len()), (3, 3, 0));
     assert_eq!((&again.sealed.members, again.sealed.outcomes.get(&record.id)), (&vec![block(1)], Some(&Outcome::Aborted)));
-    let ends_at_ms = record.id.session.ends_at_ms;
-    assert_eq!(open(9, ends_at_ms + OUTCOMES_KEPT_MS - 1).sealed.outcomes.len(), 1);
-    let later = open(9, ends_at_ms + OUTCOMES_KEPT_MS);
-    assert_eq!((later.term, later.sealed.outcomes.len()), (10, 0), "its session has ended: it cannot run");
+    assert_eq!(open(9, 4 + OUTCOMES_KEPT_MS).sealed.floors.len(), 1);
+    let later = open(9, 5 + OUTCOMES_KEPT_MS);
+    assert_eq!((later.term, later.sealed.floors.len(), later.sealed.outcomes.len()), (10, 0, 1), "one session has ended");
 }
 
 #[test]
