@@ -365,7 +365,7 @@ impl Block {
     fn told_by_coordinator(&mut self, message: Message, now_ms: u64) {
         match message {
             Message::Seal { term } => {
-                self.participant.seal(term);
+                self.participant.seal(term, self.leader.as_ref().map_or(0, Leader::given));
                 let is_sealing = !self.participant.is_open() && !dropped(Rule::SealDecides);
                 if let Some(leader) = self.leader.as_mut().filter(|_| is_sealing) {
                     leader.wait_for_seal();

@@ -362,8 +362,9 @@ impl Participant {
         self.answer(from, message);
     }
 
-    /// A seal: lower terms are not obeyed any more.
-    pub(crate) fn seal(&mut self, term: u64) {
+    /// A seal: lower terms are not obeyed any more. `given`: the highest number that this node gave in its stream, also to updates that no record names. Otherwise it
+    /// would go on above the vector of the seal, and the blocks would not agree on the stripe's counts.
+    pub(crate) fn seal(&mut self, term: u64, given: u64) {
         if term < self.term || self.opened >= term || self.is_fenced {
             return;
         }
@@ -372,7 +373,12 @@ impl Participant {
             self.term = term;
             self.append(Entry::Term(term));
         }
-        let message = Message::SealReported { term, report: self.report() };
+        let mut report = self.report();
+        if given > 0 {
+            let highest = report.numbers.entry(self.config.me.index).or_default();
+            *highest = given.max(*highest);
+        }
+        let message = Message::SealReported { term, report };
         self.answer(Peer::Coordinator, message);
     }
 
