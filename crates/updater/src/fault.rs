@@ -21,6 +21,10 @@ pub(crate) enum Rule {
     ReceivedCrcs,
     /// A parity multiplies each delta with its coefficient.
     Coefficients,
+    /// A block that is opened knows the outcomes of earlier terms.
+    OutcomesAtOpening,
+    /// A block is opened only under a term above the one that it contains.
+    TermAbove,
 }
 
 #[cfg(test)]

@@ -265,7 +265,10 @@ impl Clients {
         if current.tries > TRIES_MAX {
             return self.give_up(client);
         }
+        // Most clients ask the node once more, perhaps after the stripe was opened again.
+        let is_asked = world.random.percent(30);
         if let Doing::Write { id, .. } = &current.what
+            && is_asked
             && let Some(outcome) = world.rows[current.stripe as usize].seal.outcome(*id)
         {
             // The leader is fenced, perhaps: the coordinator knows.

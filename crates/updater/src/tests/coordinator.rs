@@ -84,7 +84,7 @@ impl World {
             // An opening that is given up, before any lease.
             Phase::Opening if chance < 3 && absent.is_empty() => self.begin_opening(stripe),
             Phase::Opening if !absent.is_empty() || chance < 6 || ends => self.begin_seal(stripe, absent),
-            Phase::Open if !absent.is_empty() || chance < 12 || ends => self.begin_seal(stripe, absent),
+            Phase::Open if !absent.is_empty() || chance < 4 || ends => self.begin_seal(stripe, absent),
             Phase::Sealing if !row.seal.is_under_way() && !row.seal.stripe().is_open() => {
                 let members = row.seal.stripe().sealed.members.clone();
                 self.rows[stripe as usize].members = members;
@@ -204,6 +204,10 @@ impl World {
                         self.net.push(Envelope { to: To::Block(to), body, term: 0 });
                     }
                 }
+            }
+            let sealed = &self.rows[stripe as usize].seal.stripe().sealed;
+            for id in sealed.outcomes.keys() {
+                self.decided.entry(*id).or_insert(sealed.term);
             }
             self.sealed += usize::from(self.rows[stripe as usize].seal.stripe().sealed.term > before.term);
         }

@@ -108,6 +108,8 @@ fn every_rule_is_needed() {
         Rule::Overlay,
         Rule::ReceivedCrcs,
         Rule::Coefficients,
+        Rule::OutcomesAtOpening,
+        Rule::TermAbove,
     ];
     let mut needless = Vec::new();
     for rule in rules {

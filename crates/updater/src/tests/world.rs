@@ -118,6 +118,8 @@ pub(super) struct World {
     pub(super) faults: (u64, u64, u64),
     pub(super) crashes: usize,
     pub(super) sealed: usize,
+    /// The updates whose outcome a seal has recorded, and its term.
+    pub(super) decided: BTreeMap<UpdateId, u64>,
     /// How often stripes were opened.
     pub(super) opened: usize,
     /// All stripes are to be settled and closed.
@@ -168,6 +170,7 @@ impl World {
             faults: (4, 5, 1),
             crashes: 0,
             sealed: 0,
+            decided: BTreeMap::new(),
             opened: 0,
             ends: false,
             wrong: None,
@@ -303,6 +306,11 @@ impl World {
         self.trace(|| format!("node {node}: {}", short(&output)));
         match output {
             Output::Send { from, to, message, pieces } => {
+                if let Message::Prepare { record, .. } = &message
+                    && self.decided.get(&record.id).is_some_and(|term| record.term >= *term)
+                {
+                    self.fail(format!("update {:?} runs again in term {}", record.id, record.term));
+                }
                 let to = match to {
                     Peer::Block(block) => To::Block(block),
                     Peer::Coordinator => To::Coordinator(from.stripe.0),
