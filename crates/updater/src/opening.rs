@@ -126,7 +126,7 @@ impl Updater {
                 }
             }
         }
-        self.with(block, now_ms, |open, disk| open.settle(term, disk, now_ms)).map(Option::flatten)
+        self.with(block, |open, disk| open.settle(term, disk, now_ms)).map(Option::flatten)
     }
 
     /// Ends a settled block: what the journal contains of it is released, durably once [`sync`](Self::sync) has returned. Succeeds if the block is not open, or lost, or open in
@@ -202,6 +202,7 @@ impl Open {
         }
         self.is_settling = true;
         if !self.machine.is_idle() {
+            self.retry(disk, now_ms)?;
             return self.on(Event::Apply, disk, now_ms).map(|()| None);
         }
         let decided = self.machine.participant().decided();

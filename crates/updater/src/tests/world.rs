@@ -37,6 +37,7 @@ pub(super) const LIMITS: Limits = Limits {
     record_bytes_max: (RING_BYTES_MIN / 64) as usize,
     inflight_bytes_max: 256 << 10,
     read_bytes_max: 64 << 10,
+    batch_bytes_max: 24 << 10,
 };
 
 /// A node.
