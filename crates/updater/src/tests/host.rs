@@ -10,8 +10,15 @@ use weft_store::BlockStore as _;
 use weft_types::{BlockId, PAGE_LEN, Span};
 use weft_update::{NotRun, NotServed, Session, Told, UpdateId, Vector};
 
-/// A stripe whose messages all arrive.
+/// A stripe that is open, whose messages all arrive.
 fn world() -> (World, Vec<Vec<u8>>) {
+    let (mut world, data) = plain_world();
+    world.open_all();
+    (world, data)
+}
+
+/// The same, before it is opened.
+pub(super) fn plain_world() -> (World, Vec<Vec<u8>>) {
     let mut world = World::new(&super::world::Setup { stripes: 1, ..rs() }, 1);
     world.faults = (0, 0, 0);
     let len = world.shape.layout.block_len as usize;
@@ -21,7 +28,6 @@ fn world() -> (World, Vec<Vec<u8>>) {
         data[stored..].fill(0);
     }
     world.create(&[data.clone()]);
-    world.open_all();
     (world, data)
 }
 

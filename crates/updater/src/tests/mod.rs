@@ -9,6 +9,7 @@ mod crash;
 mod host;
 mod large;
 mod linear;
+mod openings;
 mod random;
 mod world;
 
