@@ -22,12 +22,14 @@ pub struct Limits {
     pub reads_max: usize,
     /// The most bytes of one update. Larger ones write new generations of the blocks.
     pub update_bytes_max: u64,
-    /// The most bytes of a record of the journal.
+    /// The most bytes of a record of the journal. A journal may take smaller ones only; then that counts, and for updates about three quarters of it.
     pub record_bytes_max: usize,
     /// The most new bytes and deltas in memory, for all blocks.
     pub inflight_bytes_max: u64,
     /// The most bytes of one read.
     pub read_bytes_max: u64,
+    /// The most bytes of a block's updates that are applied together, with a page for each; one update at least.
+    pub batch_bytes_max: u64,
 }
 
 impl Default for Limits {
@@ -43,6 +45,7 @@ impl Default for Limits {
             record_bytes_max: RECORD_BYTES_MAX,
             inflight_bytes_max: 64 << 20,
             read_bytes_max: 4 << 20,
+            batch_bytes_max: 8 << 20,
         }
     }
 }
@@ -51,7 +54,9 @@ impl Default for Limits {
 pub(crate) const APPLY_FILL: f64 = 0.25;
 /// From this fill on, a call that brings a new update applies earlier ones first.
 pub(crate) const DELAY_FILL: f64 = 0.5;
-/// From this fill on, nothing that would append is handled. Reservations end at 90 %; the rest is for entries without payload.
+/// From this fill on, releases are made durable at once, since only then what they free can be used.
+pub(crate) const RELEASE_FILL: f64 = 0.75;
+/// From this fill on, nothing is handled with which an update begins. Reservations end at 90 %; the rest is for entries without payload.
 pub(crate) const STOP_FILL: f64 = 0.93;
 
 /// The most bytes that a record says about a page, in addition to its content.
@@ -66,9 +71,21 @@ pub(crate) struct Disk {
     /// The last append that is not synced.
     pub(crate) unsynced: Option<Position>,
     pub(crate) inflight_bytes: u64,
+    /// Whether the journal's part of a block was released as a whole, and a crash might bring it back.
+    pub(crate) has_released: bool,
 }
 
 impl Disk {
+    pub(crate) fn new(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, limits: Limits) -> Self {
+        Self { store, journal, limits, outputs: Vec::new(), unsynced: None, inflight_bytes: 0, has_released: false }
+    }
+
+    /// Releases all that the journal contains of a block, or all that was left of it.
+    pub(crate) fn release(&mut self, positions: &[Position]) {
+        self.journal.release(positions);
+        self.has_released = true;
+    }
+
     /// Appends a record.
     pub(crate) fn append(&mut self, block: BlockId, stored: &Stored, room: Option<&mut Reservation>) -> Result<Position> {
         let position = self.journal.append(block, &stored.encode()?, room)?;

@@ -26,11 +26,13 @@
 //! before any new update is handled from half on, and none is admitted above 90 %.
 
 mod apply;
+mod backlog;
 mod content;
 mod disk;
 mod fault;
 mod flights;
 mod open;
+mod opening;
 mod piece;
 mod record;
 mod replay;
@@ -42,7 +44,8 @@ mod tests;
 
 pub use content::{Content, Refusal};
 pub use disk::Limits;
+pub use opening::{OpenBlock, SettledBlock};
 pub use piece::{Piece, Pieces};
 pub use record::fuzz_record;
 pub use shape::dependence;
-pub use updater::{Output, Stripe, Updater};
+pub use updater::{Output, Updater};

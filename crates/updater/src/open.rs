@@ -1,6 +1,7 @@
 //! A block that is updated: its state machine, what the journal contains for it, and the bytes of its updates under way.
 
 use crate::{
+    backlog::{Backlog, is_passing},
     content::{Content, at_block},
     disk::Disk,
     fault::{Rule, dropped},
@@ -9,15 +10,15 @@ use crate::{
     record::{Deltas, Stored},
     replay::{Held, Kept, Replayed},
     shape::{Shape, pages_of},
-    updater::{Output, Stripe},
+    updater::Output,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
-use weft_store::{BlockReader, Reservation};
+use weft_store::{BlockReader, Position, Reservation};
 use weft_types::{BlockId, Error, PAGES_PER_UNIT, Result, Span};
-use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, UpdateId, Vector};
+use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, Sealed, UpdateId, Vector};
 
 /// A delta that is to be computed.
 #[derive(Debug)]
@@ -48,7 +49,8 @@ pub(crate) struct Open {
     arrived: Option<Arrived>,
     /// The ranges of reads that wait.
     reads: BTreeMap<u64, Span>,
-    /// Entries that are not durable.
+    pub(crate) backlog: Backlog,
+    /// Entries that are appended and not durable.
     pub(crate) unsynced: u64,
     /// Whether nothing has happened since the last tick.
     pub(crate) is_quiet: bool,
@@ -56,16 +58,31 @@ pub(crate) struct Open {
     is_stale: bool,
     /// Whether the actions of a restart are being carried out.
     pub(crate) is_restarting: bool,
+    /// Whether no update begins here any more, until the block is opened again.
+    pub(crate) is_settling: bool,
 }
 
 impl Open {
-    /// A block that was never updated. Its first entry is appended.
-    pub(crate) fn first(id: BlockId, stripe: &Stripe, shape: Arc<Shape>, disk: &mut Disk) -> Result<Self> {
-        let reader = disk.store.open(id)?;
-        let (machine, entry) = Block::new(config(id, &shape, disk), stripe.term, stripe.members.clone());
-        let position = disk.append(id, &Stored::Entry(entry.clone(), None), None)?;
+    /// A block that is opened for updates. Its first entries are appended; the last of them is returned.
+    pub(crate) fn first(
+        id: BlockId,
+        sealed: &Sealed,
+        shape: Arc<Shape>,
+        reader: Arc<dyn BlockReader>,
+        disk: &mut Disk,
+        now_ms: u64,
+    ) -> Result<Self> {
+        let (machine, entries) = Block::open(config(id, &shape, disk), sealed, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
-        it.entries.push(Kept { position, entry, parts: Some(Vec::new()) });
+        for entry in entries {
+            match disk.append(id, &Stored::Entry(entry.clone(), None), None) {
+                Ok(position) => it.entries.push(Kept { position, entry, parts: Some(Vec::new()) }),
+                Err(error) => {
+                    disk.release(&it.positions());
+                    return Err(error);
+                }
+            }
+        }
         Ok(it)
     }
 
@@ -78,9 +95,9 @@ impl Open {
         disk: &mut Disk,
         now_ms: u64,
     ) -> Result<Self> {
-        let counts = reader.meta().seq.counts();
-        let applied: Vector =
-            (0..).zip(counts).filter(|(_, count)| **count > 0).map(|(stream, count)| (stream, *count)).collect();
+        let is_contained = |stream: u8| shape.dependence.of(id.index, stream);
+        let counts = (0..).zip(reader.meta().seq.counts()).filter(|(stream, count)| **count > 0 && is_contained(*stream));
+        let applied: Vector = counts.map(|(stream, count)| (stream, *count)).collect();
         let entries = replayed.entries.iter().map(|kept| &kept.entry);
         let (machine, actions) = Block::restart(config(id, &shape, disk), entries, applied, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
@@ -109,11 +126,18 @@ impl Open {
             due: Vec::new(),
             arrived: None,
             reads: BTreeMap::new(),
+            backlog: Backlog::default(),
             unsynced: 0,
             is_quiet: false,
             is_stale: true,
             is_restarting: false,
+            is_settling: false,
         }
+    }
+
+    /// The places of all that the journal contains of the block.
+    pub(crate) fn positions(&self) -> Vec<Position> {
+        self.entries.iter().flat_map(Kept::positions).collect()
     }
 
     /// A client's request, with its new bytes by data block. They were validated.
@@ -151,6 +175,10 @@ impl Open {
         let fits = |stream: u8, positions: Span| {
             pieces.get(&stream).is_some_and(|piece| self.shape.positions(piece.span()) == positions)
         };
+        // Only the coordinator, which may seal once more, is heard from then on.
+        if self.is_ending() && from != Peer::Coordinator {
+            return Ok(());
+        }
         if !pieces.iter().all(is_valid) || bytes_of(&pieces) > disk.limits.update_bytes_max {
             return Ok(());
         }
@@ -245,8 +273,17 @@ impl Open {
     }
 
     fn carry_out(&mut self, actions: Vec<Action>, disk: &mut Disk, now_ms: u64) -> Result<()> {
-        let mut events = VecDeque::new();
-        let mut actions = actions;
+        self.run(VecDeque::new(), actions, disk, now_ms)
+    }
+
+    /// Carries out actions, and handles these events with all that follows from them.
+    pub(crate) fn run(
+        &mut self,
+        mut events: VecDeque<Event>,
+        mut actions: Vec<Action>,
+        disk: &mut Disk,
+        now_ms: u64,
+    ) -> Result<()> {
         loop {
             for action in std::mem::take(&mut actions) {
                 self.act(action, &mut events, disk)?;
@@ -255,6 +292,7 @@ impl Open {
                 self.compute_deltas(&mut events, disk)?;
             }
             let Some(event) = events.pop_front() else { break };
+            self.is_stale = true;
             actions = self.machine.on(event, now_ms);
         }
         let leader = self.machine.leader();
@@ -274,14 +312,13 @@ impl Open {
             Action::Delta { id, number, lead_number, span } => {
                 self.due.push(Due { id, number, lead_number, positions: span });
             }
-            Action::Write(batch) => {
-                self.write(&batch, disk)?;
-                events.push_back(Event::Written);
-            }
+            Action::Write(batch) => self.write_batch(batch, events, disk)?,
             Action::Serve { read, result } => {
                 let Some(range) = self.reads.remove(&read) else { return Ok(()) };
-                let result = match result {
-                    Ok(at) => Ok(self.content(range, &at, disk)?),
+                let result = match result.map(|at| self.content(range, &at, disk)) {
+                    Ok(Ok(content)) => Ok(content),
+                    Ok(Err(error)) if is_passing(&error) => Err(NotServed::Busy),
+                    Ok(Err(error)) => return Err(error),
                     Err(why) => Err(why),
                 };
                 disk.outputs.push(Output::Served { block: self.id, read, result });
@@ -290,30 +327,8 @@ impl Open {
         Ok(())
     }
 
-    fn append(&mut self, entry: Entry, disk: &mut Disk) -> Result<()> {
-        let (stored, mut room, parts) = match &entry {
-            Entry::Held { record, .. } => {
-                let (deltas, room) = self.deltas_of(record)?;
-                (Stored::Entry(entry.clone(), Some(deltas)), room, Vec::new())
-            }
-            Entry::Images(batch) => {
-                let parts = self.journal_images(batch, disk)?;
-                (Stored::Images(batch.clone(), parts.len() as u32), None, parts)
-            }
-            _ => (Stored::Entry(entry.clone(), None), None, Vec::new()),
-        };
-        let position = disk.append(self.id, &stored, room.as_mut())?;
-        if let Stored::Entry(Entry::Held { record, .. }, Some(deltas)) = &stored {
-            let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
-            self.held.insert(record.id, Held { position, pieces, room });
-        }
-        self.entries.push(Kept { position, entry, parts: Some(parts) });
-        self.unsynced += 1;
-        Ok(())
-    }
-
     /// The deltas of a record for this block, and the room that was reserved for it.
-    fn deltas_of(&mut self, record: &Record) -> Result<(Deltas, Option<Reservation>)> {
+    pub(crate) fn deltas_of(&mut self, record: &Record) -> Result<(Deltas, Option<Reservation>)> {
         let (all, room) = match self.arrived.take() {
             Some(arrived) if arrived.id == record.id => (arrived.pieces, arrived.room),
             _ => {
@@ -360,11 +375,13 @@ impl Open {
             let key = (due.id, due.lead_number);
             let Some(new) = self.flights.get(key).and_then(|flight| flight.new.get(&me)).cloned() else { continue };
             let early = self.flights.get(key).and_then(|flight| flight.deltas.get(&me)).filter(|_| dropped(Rule::DeltaUnderLock));
-            let delta = match (early, self.machine.read_locked(due.positions)) {
+            let content = self.machine.read_locked(due.positions).map(|at| self.content(new.span(), &at, disk));
+            let delta = match (early, content) {
                 (Some(early), _) => early.clone(),
-                (None, Ok(at)) => Arc::new(delta_of(&new, &self.content(new.span(), &at, disk)?)),
+                (None, Ok(Ok(old))) => Arc::new(delta_of(&new, &old)),
                 (None, Err(NotServed::Fenced)) => continue,
-                (None, Err(_)) => {
+                (None, Ok(Err(error))) if !is_passing(&error) => return Err(error),
+                (None, _) => {
                     self.due.push(due);
                     continue;
                 }
@@ -377,7 +394,7 @@ impl Open {
 
     /// Releases the entries that a restart does not need.
     pub(crate) fn release(&mut self, disk: &Disk) {
-        if !self.is_stale || self.unsynced > 0 {
+        if !self.is_stale || self.unsynced > 0 || self.backlog.has_entries() {
             return;
         }
         self.is_stale = false;
@@ -426,6 +443,7 @@ fn config(id: BlockId, shape: &Shape, disk: &Disk) -> Config {
         lag_max: limits.lag_max,
         waiting_max: limits.waiting_max,
         reads_max: limits.reads_max,
+        batch_positions_max: limits.batch_bytes_max / shape.alpha(),
     }
 }
 

@@ -1,31 +1,23 @@
 //! The updates of all blocks of one disk.
 
 use crate::{
+    backlog::is_passing,
     content::{Content, Refusal, at_block},
-    disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, STOP_FILL},
+    disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, RELEASE_FILL, STOP_FILL},
     fault::{Rule, dropped},
     open::Open,
     piece::{Piece, Pieces, bytes_of},
     record::Stored,
-    replay::{Kept, Replayed},
+    replay::Replayed,
     shape::Shape,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use weft_store::{BlockStore, Journal};
+use weft_store::{BlockStore, Journal, Position};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, StripeLayout};
 use weft_update::{Event, Message, NotRun, NotServed, Peer, Request, Told, UpdateId, Vector, Write};
-
-/// A stripe's blocks under a term, as the lease of a client or the coordinator names them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stripe {
-    /// The term.
-    pub term: u64,
-    /// Its blocks, ascending.
-    pub members: Vec<BlockId>,
-}
 
 /// What the shell must do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,16 +60,18 @@ pub enum Output {
     },
 }
 
-/// A block that was updated.
-enum State {
+/// A block that is open for updates, or settled and not closed.
+pub(crate) enum State {
     Open(Box<Open>),
-    Lost,
+    /// It keeps its part of the journal, so that a restart does not take it for a block that is not open.
+    Lost(Vec<Position>),
 }
 
-/// The updates of all blocks of one disk. After an error whose reaction is [`Reaction::Fatal`] it refuses all calls: the disk has failed.
+/// The updates of all blocks of one disk. [`open_block`](Self::open_block) opens a block for updates; [`settle`](Self::settle) ends its updates, and
+/// [`close`](Self::close) forgets them. A call for a block that is not open fails with [`Reaction::NotFound`]. After an error whose reaction is [`Reaction::Fatal`] it refuses all calls: the disk has failed.
 pub struct Updater {
-    disk: Disk,
-    blocks: BTreeMap<BlockId, State>,
+    pub(crate) disk: Disk,
+    pub(crate) blocks: BTreeMap<BlockId, State>,
     shapes: BTreeMap<ShapeKey, Arc<Shape>>,
     failed: Option<Error>,
 }
@@ -89,9 +83,11 @@ type ShapeKey = (String, u64, [u64; 6], u8);
 const SHAPES_MAX: usize = 256;
 
 impl Updater {
-    /// Replays the journal of a disk.
-    pub fn open(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, limits: Limits, now_ms: u64) -> Result<Self> {
-        let disk = Disk { store, journal, limits, outputs: Vec::new(), unsynced: None, inflight_bytes: 0 };
+    /// Replays the journal of a disk. Fails with [`Reaction::Retry`] if the process has too many files open, and the like: then nothing has happened.
+    pub fn open(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, mut limits: Limits, now_ms: u64) -> Result<Self> {
+        limits.record_bytes_max = limits.record_bytes_max.min(journal.record_bytes_max());
+        limits.update_bytes_max = limits.update_bytes_max.min(limits.record_bytes_max as u64 / 4 * 3);
+        let disk = Disk::new(store, journal, limits);
         let mut it = Self { disk, blocks: BTreeMap::new(), shapes: BTreeMap::new(), failed: None };
         let mut replayed: BTreeMap<BlockId, Result<Replayed>> = BTreeMap::new();
         it.disk.journal.replay(&mut |position, block, bytes| {
@@ -106,26 +102,25 @@ impl Updater {
             Ok(())
         })?;
         for (block, entries) in replayed {
+            let positions = entries.as_ref().map(Replayed::positions).unwrap_or_default();
             if let Err(error) = entries.and_then(|entries| it.restart(block, entries, now_ms)) {
-                it.lose(block, error)?;
+                // It may go away: the caller opens the journal again later.
+                if is_passing(&error) {
+                    return Err(at_block(block)(error));
+                }
+                it.lose_with(block, error, positions)?;
             }
         }
         Ok(it)
     }
 
     fn restart(&mut self, block: BlockId, replayed: Replayed, now_ms: u64) -> Result<()> {
-        let reader = match self.disk.store.open(block) {
-            Ok(reader) => reader,
-            // It was removed: nobody asks for its updates any more.
-            Err(error) if error.reaction == Reaction::NotFound => {
-                self.disk.journal.release(&replayed.positions());
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
+        // A crash interrupted its opening, or has undone a part of its closing.
         if !replayed.is_opened() {
-            return Err(Error::corrupt("the journal does not contain the beginning of the block's updates").block(block));
+            self.disk.release(&replayed.positions());
+            return Ok(());
         }
+        let reader = self.disk.store.open(block)?;
         let shape = self.shape(reader.meta())?;
         let open = Open::restart(block, replayed, shape, reader, &mut self.disk, now_ms)?;
         self.blocks.insert(block, State::Open(Box::new(open)));
@@ -139,7 +134,7 @@ impl Updater {
 
     /// Whether [`sync`](Self::sync) has anything to do.
     pub fn is_unsynced(&self) -> bool {
-        self.disk.unsynced.is_some()
+        self.disk.unsynced.is_some() || self.disk.has_released
     }
 
     /// How full the journal is, with what is reserved: 0 to 1.
@@ -152,22 +147,25 @@ impl Updater {
         self.disk.inflight_bytes
     }
 
-    /// The blocks that are updated and not lost.
+    /// The blocks that are open or settled, and not lost.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.blocks.iter().filter(|(_, state)| matches!(state, State::Open(_))).map(|(block, _)| *block)
     }
 
-    /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `new`: the
-    /// new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
-    pub fn request(&mut self, block: BlockId, stripe: &Stripe, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
-        self.relieve(now_ms)?;
-        let told = self.with(block, stripe, now_ms, |open, disk| {
+    /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `term`: that of the
+    /// client's lease; `new`: the new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
+    pub fn request(&mut self, block: BlockId, term: u64, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
+        self.make_room(block, now_ms)?;
+        let told = self.with(block, |open, disk| {
+            if open.is_ending() {
+                return Ok(Some(NotRun::Retry));
+            }
             let is_valid = |(stream, piece): (&u8, &Arc<Piece>)| open.shape.is_part(*stream, piece.span());
             if new.is_empty() || !new.iter().all(is_valid) || bytes_of(&new) > disk.limits.update_bytes_max {
                 return Ok(Some(NotRun::Invalid));
             }
             let write = |(stream, piece): (&u8, &Arc<Piece>)| Write { stream: *stream, span: open.shape.positions(piece.span()) };
-            let request = Request { id, term: stripe.term, writes: new.iter().map(write).collect() };
+            let request = Request { id, term, writes: new.iter().map(write).collect() };
             Ok((!open.request(request, new, disk, now_ms)?).then_some(NotRun::Busy))
         })?;
         if let Some(why) = told.flatten() {
@@ -177,39 +175,31 @@ impl Updater {
     }
 
     /// A message to a block, and the bytes that came with it.
-    pub fn receive(
-        &mut self,
-        block: BlockId,
-        stripe: &Stripe,
-        from: Peer,
-        message: Message,
-        pieces: Pieces,
-        now_ms: u64,
-    ) -> Result<()> {
-        if matches!(message, Message::Prepare { .. }) {
-            self.relieve(now_ms)?;
+    pub fn receive(&mut self, block: BlockId, from: Peer, message: Message, pieces: Pieces, now_ms: u64) -> Result<()> {
+        if matches!(message, Message::Prepare { .. } | Message::Lock { .. }) {
+            self.make_room(block, now_ms)?;
         }
-        self.with(block, stripe, now_ms, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
+        self.with(block, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
     }
 
     /// An update that this node leads has taken too long, or its client has gone.
     pub fn give_up(&mut self, block: BlockId, id: UpdateId, now_ms: u64) -> Result<()> {
-        self.each(&BTreeSet::from([block]), |open, disk| open.on(Event::GiveUp(id), disk, now_ms))
+        self.with(block, |open, disk| open.on(Event::GiveUp(id), disk, now_ms)).map(drop)
     }
 
     /// A read of a data block at its own node, at its last version; `read` is a number that was not used since the start.
     /// `has_lease`: whether the node's lease at the coordinator lasts. [`Output::Served`] answers, perhaps later, or never if the confirmation of
     /// the term does not arrive.
-    pub fn read(&mut self, block: BlockId, stripe: &Stripe, read: u64, range: Span, has_lease: bool, now_ms: u64) -> Result<()> {
+    pub fn read(&mut self, block: BlockId, read: u64, range: Span, has_lease: bool, now_ms: u64) -> Result<()> {
         if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
             return Err(Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block));
         }
-        self.with(block, stripe, now_ms, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
+        self.with(block, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
     }
 
     /// Nobody waits for a read any more.
     pub fn abandon(&mut self, block: BlockId, read: u64, now_ms: u64) -> Result<()> {
-        self.each(&BTreeSet::from([block]), |open, disk| open.abandon(read, disk, now_ms))
+        self.with(block, |open, disk| open.abandon(read, disk, now_ms)).map(drop)
     }
 
     /// The bytes of a block with exactly the updates up to a vector.
@@ -221,36 +211,68 @@ impl Updater {
         }
         match self.blocks.get(&block) {
             Some(State::Open(open)) => open.content_at(range, vector, &self.disk),
-            Some(State::Lost) => Err(Refusal::Failed(lost(block))),
-            None => Err(Refusal::Failed(Error::not_found("the block was never updated").block(block))),
+            Some(State::Lost(_)) => Err(Refusal::Failed(lost(block))),
+            None => Err(Refusal::Failed(not_open(block))),
         }
     }
 
-    /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left.
+    /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left. What had to wait for room or for files is
+    /// tried again.
     pub fn sync(&mut self, now_ms: u64) -> Result<()> {
-        while let Some(last) = self.disk.unsynced.take() {
-            self.check()?;
-            if !dropped(Rule::SyncFirst)
-                && let Err(error) = self.disk.journal.sync(last)
-            {
-                return Err(self.fail(error));
+        loop {
+            self.retry(now_ms)?;
+            if let Some(last) = self.disk.unsynced.take() {
+                self.sync_entries(last, now_ms)?;
+                continue;
             }
-            let mut durable = BTreeMap::new();
-            for (block, state) in &mut self.blocks {
-                if let State::Open(open) = state
-                    && open.unsynced > 0
-                {
-                    durable.insert(*block, std::mem::take(&mut open.unsynced));
-                }
+            self.release();
+            // What was released may be the room for which something waits.
+            if !self.sync_releases()? || !self.has_waiting() {
+                return Ok(());
             }
-            let blocks = durable.keys().copied().collect();
-            self.each(&blocks, |open, disk| {
-                let entries = durable.get(&open.id).copied().unwrap_or(0);
-                open.on(Event::Durable { entries }, disk, now_ms)
-            })?;
         }
-        self.release();
-        Ok(())
+    }
+
+    fn sync_entries(&mut self, last: Position, now_ms: u64) -> Result<()> {
+        self.check()?;
+        if !dropped(Rule::SyncFirst)
+            && let Err(error) = self.disk.journal.sync(last)
+        {
+            return Err(self.fail(error));
+        }
+        let mut durable = BTreeMap::new();
+        for (block, state) in &mut self.blocks {
+            if let State::Open(open) = state
+                && open.unsynced > 0
+            {
+                durable.insert(*block, std::mem::take(&mut open.unsynced));
+            }
+        }
+        let blocks = durable.keys().copied().collect();
+        self.each(&blocks, |open, disk| {
+            let entries = durable.get(&open.id).copied().unwrap_or(0);
+            open.on(Event::Durable { entries }, disk, now_ms)
+        })
+    }
+
+    /// Makes releases durable: always those of blocks that were closed or removed, and others when the journal is filling. Returns whether there were any.
+    pub(crate) fn sync_releases(&mut self) -> Result<bool> {
+        let has_closed = std::mem::take(&mut self.disk.has_released);
+        if !has_closed && self.disk.journal.fill() < RELEASE_FILL {
+            return Ok(false);
+        }
+        self.disk.journal.sync_releases().map_err(|error| self.fail(error))
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.blocks.values().any(|state| matches!(state, State::Open(open) if !open.backlog.is_empty()))
+    }
+
+    /// Tries again what had to wait.
+    fn retry(&mut self, now_ms: u64) -> Result<()> {
+        let is_waiting = |state: &State| matches!(state, State::Open(open) if !open.backlog.is_empty());
+        let waiting = self.blocks.iter().filter(|(_, state)| is_waiting(state)).map(|(block, _)| *block).collect();
+        self.each(&waiting, |open, disk| open.retry(disk, now_ms))
     }
 
     /// Applies what is known to be committed, for all blocks. The after-images must be synced before pages are written.
@@ -262,7 +284,8 @@ impl Updater {
     /// From time to time: sends again what was not answered, asks, forgets, applies what has waited.
     pub fn tick(&mut self, now_ms: u64) -> Result<()> {
         let is_filling = self.disk.journal.fill() >= APPLY_FILL;
-        let all = self.blocks().collect();
+        let is_settled = |block: &BlockId| matches!(self.blocks.get(block), Some(State::Open(open)) if open.is_settled());
+        let all = self.blocks().filter(|block| !is_settled(block)).collect();
         self.each(&all, |open, disk| {
             open.on(Event::Remind, disk, now_ms)?;
             open.on(Event::Forget, disk, now_ms)?;
@@ -271,68 +294,35 @@ impl Updater {
         })
     }
 
-    /// The block is removed from this disk: its part of the journal is freed.
-    pub fn forget(&mut self, block: BlockId) {
-        if let Some(State::Open(mut open)) = self.blocks.remove(&block) {
-            open.clear(&mut self.disk);
-            let positions: Vec<_> = open.entries.iter().flat_map(Kept::positions).collect();
-            self.disk.journal.release(&positions);
-        }
-    }
-
-    /// While the journal is filling, a call that brings a new update applies earlier ones first.
-    fn relieve(&mut self, now_ms: u64) -> Result<()> {
+    /// While the journal is filling, a call that brings a new update applies earlier ones first. When it is full, it is refused; what ends updates is not.
+    fn make_room(&mut self, block: BlockId, now_ms: u64) -> Result<()> {
+        self.check()?;
         if self.disk.journal.fill() < DELAY_FILL {
             return Ok(());
         }
         self.apply(now_ms)?;
-        self.sync(now_ms)
+        self.sync(now_ms)?;
+        if self.disk.journal.fill() >= STOP_FILL {
+            return Err(Error::retry("the journal is full").block(block));
+        }
+        Ok(())
     }
 
-    /// Calls `what` with a block, which is opened if it was never updated. `None` if it is lost now.
-    fn with<T>(
-        &mut self,
-        block: BlockId,
-        stripe: &Stripe,
-        now_ms: u64,
-        what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>,
-    ) -> Result<Option<T>> {
+    /// Calls `what` with a block. `None` if it is lost now.
+    pub(crate) fn with<T>(&mut self, block: BlockId, what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>) -> Result<Option<T>> {
         self.check()?;
-        if self.disk.journal.fill() >= STOP_FILL {
-            self.sync(now_ms)?;
-            if self.disk.journal.fill() >= STOP_FILL {
-                return Err(Error::retry("the journal is full").block(block));
-            }
-        }
-        if !self.blocks.contains_key(&block) {
-            self.open_first(block, stripe)?;
-        }
-        let Some(State::Open(open)) = self.blocks.get_mut(&block) else { return Err(lost(block)) };
+        let open = match self.blocks.get_mut(&block) {
+            Some(State::Open(open)) => open,
+            Some(State::Lost(_)) => return Err(lost(block)),
+            None => return Err(not_open(block)),
+        };
         open.is_quiet = false;
         let done = what(open, &mut self.disk);
         match open.named(done) {
             Ok(done) => Ok(Some(done)),
+            Err(error) if is_passing(&error) => Err(error),
             Err(error) => self.lose(block, error).map(|()| None),
         }
-    }
-
-    /// Opens a block that was never updated. Its first entry is durable before it says anything: after a crash that lost the entry, it would begin
-    /// a first life again.
-    fn open_first(&mut self, block: BlockId, stripe: &Stripe) -> Result<()> {
-        if !stripe.members.contains(&block) {
-            return Err(Error::invalid("the block is not part of its stripe").block(block));
-        }
-        let reader = self.disk.store.open(block)?;
-        let shape = self.shape(reader.meta()).map_err(at_block(block))?;
-        let open = Open::first(block, stripe, shape, &mut self.disk);
-        let open = open.map_err(|error| self.fail(error))?;
-        if let Some(last) = self.disk.unsynced.filter(|_| !dropped(Rule::OpenedFirst))
-            && let Err(error) = self.disk.journal.sync(last)
-        {
-            return Err(self.fail(error));
-        }
-        self.blocks.insert(block, State::Open(Box::new(open)));
-        Ok(())
     }
 
     /// Calls `what` with each of these blocks that is open.
@@ -341,8 +331,9 @@ impl Updater {
         for block in blocks {
             let Some(State::Open(open)) = self.blocks.get_mut(block) else { continue };
             let done = what(open, &mut self.disk);
-            if let Err(error) = open.named(done) {
-                self.lose(*block, error)?;
+            match open.named(done) {
+                Err(error) if !is_passing(&error) => self.lose(*block, error)?,
+                _ => {}
             }
         }
         Ok(())
@@ -356,28 +347,39 @@ impl Updater {
         }
     }
 
-    /// A block whose pages or entries are damaged is lost; what concerns the whole disk fails the disk.
     fn lose(&mut self, block: BlockId, error: Error) -> Result<()> {
-        if !matches!(error.reaction, Reaction::Corrupt | Reaction::NotFound) {
+        self.lose_with(block, error, Vec::new())
+    }
+
+    /// A block is lost whose pages or entries are damaged, or that cannot be updated for another reason of its own; a failure of the device or of the journal fails the disk.
+    fn lose_with(&mut self, block: BlockId, error: Error, mut positions: Vec<Position>) -> Result<()> {
+        if self.disk.store.failed().is_some() || self.disk.journal.failed().is_some() {
             return Err(self.fail(error));
         }
-        if let Some(State::Open(mut open)) = self.blocks.insert(block, State::Lost) {
+        if let Some(State::Open(mut open)) = self.blocks.remove(&block) {
             open.clear(&mut self.disk);
+            positions = open.positions();
+        }
+        // It was removed, or recovery has moved it to quarantine: nothing is left that could be taken for a block that is not open.
+        if error.reaction == Reaction::NotFound {
+            self.disk.release(&positions);
+        } else {
+            self.blocks.insert(block, State::Lost(positions));
         }
         self.disk.outputs.push(Output::Lost { block, error });
         Ok(())
     }
 
-    fn fail(&mut self, error: Error) -> Error {
+    pub(crate) fn fail(&mut self, error: Error) -> Error {
         let error = Error { reaction: Reaction::Fatal, ..error };
         self.failed.get_or_insert(error).clone()
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    fn shape(&mut self, meta: &BlockMeta) -> Result<Arc<Shape>> {
+    pub(crate) fn shape(&mut self, meta: &BlockMeta) -> Result<Arc<Shape>> {
         let StripeLayout { layout, k, m, data_len } = meta.stripe;
         let sizes = [layout.block_len, layout.cell_len, layout.alpha.into(), k.into(), m.into(), data_len];
         let key = (meta.code.clone(), meta.generator_hash, sizes, meta.id.index);
@@ -394,6 +396,10 @@ impl Updater {
     }
 }
 
-fn lost(block: BlockId) -> Error {
+pub(crate) fn not_open(block: BlockId) -> Error {
+    Error::not_found("the block is not open for updates").block(block)
+}
+
+pub(crate) fn lost(block: BlockId) -> Error {
     Error::corrupt("the block's updates are lost on this disk").block(block)
 }

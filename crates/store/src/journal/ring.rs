@@ -16,6 +16,7 @@ use super::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation, Vis
 use crate::local::{Step, device::Device};
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -67,6 +68,10 @@ struct State {
     is_writing: bool,
     /// Released, and not named by a batch, in the order of the releases.
     released: VecDeque<u64>,
+    /// How many releases a durable batch has named.
+    named: u64,
+    /// How many releases there were.
+    releases: u64,
     next_position: u64,
     /// The highest position that is durable; 0: none.
     durable: u64,
@@ -103,6 +108,8 @@ impl RingJournal {
             writing: Arc::default(),
             is_writing: false,
             released: VecDeque::new(),
+            named: 0,
+            releases: 0,
             durable: found.next_position - 1,
             next_position: found.next_position,
             last_number: found.last_number,
@@ -116,11 +123,6 @@ impl RingJournal {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The most bytes of a record here. Small rings take smaller ones, so that a few copied ones do not fill them.
-    fn record_bytes_max(&self) -> usize {
-        RECORD_BYTES_MAX.min((self.ring.ring_bytes / COPIED_PART) as usize)
     }
 
     /// The bytes of records that are written as one batch.
@@ -204,9 +206,42 @@ impl RingJournal {
         let next_position = pending.records.last().map_or(state.durable + 1, |(position, _)| position + 1);
         state.writing = Arc::new(pending);
         let pending = Arc::clone(&state.writing);
+        let named = released.len() as u64;
         drop(state);
 
-        let written = self.assemble(&copies, released).and_then(|Pending { stream, mut records }| {
+        // If it panicked and this went on, the others would wait for ever.
+        let write =
+            AssertUnwindSafe(|| self.write_pages(&pending, &copies, released, (number, before), (at, tail, next_position)));
+        let written = catch_unwind(write).unwrap_or_else(|_| Err(Error::fatal("a thread panicked while it wrote a batch")));
+
+        let mut state = self.lock();
+        state.writing = Arc::default();
+        match written {
+            Ok((pages, records)) => {
+                state.index.durable(at, pages, &records);
+                (state.last_number, state.next_number, state.durable_tail) = (number, number + 1, tail);
+                state.durable = next_position - 1;
+                state.named += named;
+                state.counts.syncs += 1;
+                state.counts.bytes_written += u64::from(pages) * PAGE as u64;
+                state.counts.bytes_copied += copies.iter().map(|(_, live)| ring_bytes(live.len)).sum::<u64>();
+            }
+            Err(error) => self.ring.device.fail(Step::WriteJournal, &error.message),
+        }
+        state
+    }
+
+    /// Writes and syncs the pages of a batch: its number and the one before, where it begins, its tail and the next position. Returns how many there are, and where its records
+    /// begin.
+    fn write_pages(
+        &self,
+        pending: &Pending,
+        copies: &[(u64, Live)],
+        released: Vec<u64>,
+        (number, before): (u64, u64),
+        (at, tail, next_position): (u64, u64, u64),
+    ) -> Result<(u32, Vec<(u64, u32)>)> {
+        self.assemble(copies, released).and_then(|Pending { stream, mut records }| {
             let mut head = Vec::new();
             // The length of the head does not depend on the pages by more than the page that is counted for it.
             let pages = pages_of(HEAD_BYTES_MAX + stream.len() + pending.stream.len()) as u32;
@@ -222,22 +257,7 @@ impl RingJournal {
             device.step(Step::WriteJournal, || self.ring.write(at, &sectors))?;
             device.step(Step::SyncJournal, || self.ring.sync())?;
             Ok((pages, records))
-        });
-
-        let mut state = self.lock();
-        state.writing = Arc::default();
-        match written {
-            Ok((pages, records)) => {
-                state.index.durable(at, pages, &records);
-                (state.last_number, state.next_number, state.durable_tail) = (number, number + 1, tail);
-                state.durable = next_position - 1;
-                state.counts.syncs += 1;
-                state.counts.bytes_written += u64::from(pages) * PAGE as u64;
-                state.counts.bytes_copied += copies.iter().map(|(_, live)| ring_bytes(live.len)).sum::<u64>();
-            }
-            Err(error) => self.ring.device.fail(Step::WriteJournal, &error.message),
-        }
-        state
+        })
     }
 
     /// The frames of released and of copied records.
@@ -406,8 +426,23 @@ impl Journal for RingJournal {
         for position in positions {
             if state.index.release(position.0) {
                 state.released.push_back(position.0);
+                state.releases += 1;
             }
         }
+    }
+
+    fn sync_releases(&self) -> Result<bool> {
+        let mut state = self.lock();
+        let (wanted, has_any) = (state.releases, state.named < state.releases);
+        while state.named < wanted {
+            state = self.next_batch(state)?;
+        }
+        Ok(has_any)
+    }
+
+    /// Small rings take smaller ones, so that a few copied ones do not fill them.
+    fn record_bytes_max(&self) -> usize {
+        RECORD_BYTES_MAX.min((self.ring.ring_bytes / COPIED_PART) as usize)
     }
 
     fn replay(&self, visit: &mut Visit<'_>) -> Result<()> {

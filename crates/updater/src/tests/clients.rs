@@ -58,6 +58,8 @@ pub(super) struct Clients {
     next_value: u32,
     /// What clients were told, for good.
     told: BTreeMap<UpdateId, Told>,
+    /// Requests that were answered for good.
+    past: Vec<(u64, UpdateId, Pieces)>,
     seed: u64,
     pub(super) committed: usize,
     pub(super) aborted: usize,
@@ -73,7 +75,7 @@ pub(super) const PATIENCE: u64 = 150;
 impl Clients {
     pub(super) fn new(world: &mut World, writers: usize, readers: usize, operations: u32, seed: u64) -> Self {
         let mut stripes = Vec::new();
-        for _ in 0..world.seals.len() {
+        for _ in 0..world.rows.len() {
             let mut segments = Vec::new();
             for index in 0..world.shape.k as u8 {
                 let len = world.shape.block_len(index.into());
@@ -91,6 +93,7 @@ impl Clients {
             clients,
             next_value: 1,
             told: BTreeMap::new(),
+            past: Vec::new(),
             seed,
             committed: 0,
             aborted: 0,
@@ -150,8 +153,21 @@ impl Clients {
         self.clients.iter().any(|client| client.current.is_some() || client.left > 0)
     }
 
+    /// A request is repeated that was answered, perhaps when the stripe was opened last time. It must not run again.
+    fn repeat(&mut self, world: &mut World) {
+        if !self.past.is_empty() {
+            let (stripe, id, new) = world.random.at(&self.past).clone();
+            if world.rows[stripe as usize].term().is_some() {
+                world.send(To::Block(block(stripe, id.lead)), Body::Request { id, new });
+            }
+        }
+    }
+
     /// Clients begin, ask again, or give up.
     pub(super) fn step(&mut self, world: &mut World, begins: bool) {
+        if begins && world.random.percent(2) {
+            self.repeat(world);
+        }
         for client in 0..self.clients.len() {
             let at = &self.clients[client];
             match &at.current {
@@ -171,7 +187,11 @@ impl Clients {
 
     fn begin(&mut self, world: &mut World, client: usize) {
         let stripe = world.random.up_to(self.stripes.len() as u64);
-        let members: BTreeSet<u8> = world.stripe(stripe).members.iter().map(|block| block.index).collect();
+        let row = &world.rows[stripe as usize];
+        if row.term().is_none() {
+            return;
+        }
+        let members: BTreeSet<u8> = row.members.iter().map(|block| block.index).collect();
         let mut data: Vec<u8> = (0..world.shape.k as u8).filter(|index| members.contains(index)).collect();
         if data.is_empty() {
             return;
@@ -245,12 +265,12 @@ impl Clients {
         match what {
             Doing::Write { id, new, .. } => {
                 let Some(leader) = new.keys().next() else { return };
-                world.send(To::Block(block(*stripe, *leader)), *stripe, Body::Request { id: *id, new: new.clone() });
+                world.send(To::Block(block(*stripe, *leader)), Body::Request { id: *id, new: new.clone() });
             }
             Doing::Read { number, index, segments } => {
                 let range = range_of(&self.stripes[*stripe as usize].segments, segments);
                 let body = Body::Read { client, number: *number, range };
-                world.send(To::Block(block(*stripe, *index)), *stripe, body);
+                world.send(To::Block(block(*stripe, *index)), body);
             }
         }
     }
@@ -261,8 +281,11 @@ impl Clients {
         if current.tries > TRIES_MAX {
             return self.give_up(client);
         }
+        // Most clients ask the node once more, perhaps after the stripe was opened again.
+        let is_asked = world.random.percent(15);
         if let Doing::Write { id, .. } = &current.what
-            && let Some(outcome) = world.seals[current.stripe as usize].outcome(*id)
+            && is_asked
+            && let Some(outcome) = world.rows[current.stripe as usize].seal.outcome(*id)
         {
             // The leader is fenced, perhaps: the coordinator knows.
             let id = *id;
@@ -304,10 +327,12 @@ impl Clients {
         if self.clients[client].current.as_ref().filter(is_current).is_none() {
             return;
         }
-        let Some(Current { stripe, begin, what: Doing::Write { value, segments, .. }, .. }) = self.clients[client].current.take()
+        let Some(Current { stripe, begin, what: Doing::Write { value, segments, new, .. }, .. }) =
+            self.clients[client].current.take()
         else {
             return;
         };
+        self.past.push((stripe, id, new));
         if told == Told::Committed {
             self.committed += 1;
             let what = What::Write(segments.into_iter().map(|segment| (segment, value)).collect());

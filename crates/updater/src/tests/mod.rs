@@ -4,16 +4,20 @@
 
 mod clients;
 mod code;
+mod coordinator;
 mod crash;
 mod host;
+mod large;
 mod linear;
+mod openings;
 mod random;
 mod world;
 
 use crate::fault::{Rule, drop_rule};
 use crash::run;
+use weft_store::RING_BYTES_MIN;
 use weft_types::Layout;
-use world::Setup;
+use world::{LIMITS, Setup};
 
 /// The crashes for each code, unless more are wanted.
 const CRASHES: usize = 250;
@@ -24,7 +28,7 @@ const FAILED_MAX: usize = 3;
 
 fn rs() -> Setup {
     let layout = Layout { block_len: 12 << 10, cell_len: 4 << 10, alpha: 1 };
-    Setup { code: "rs(4,2)", layout, missing: 1500, stripes: 2 }
+    Setup { code: "rs(4,2)", layout, missing: 1500, stripes: 2, limits: LIMITS, ring_bytes: RING_BYTES_MIN }
 }
 
 fn lrc() -> Setup {
@@ -33,7 +37,7 @@ fn lrc() -> Setup {
 
 fn butterfly() -> Setup {
     let layout = Layout { block_len: 16 << 10, cell_len: 8 << 10, alpha: 8 };
-    Setup { code: "butterfly(4)", layout, missing: 700, stripes: 2 }
+    Setup { code: "butterfly(4)", layout, missing: 700, ..rs() }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -45,6 +49,7 @@ fn crash(setup: &Setup) {
     let wanted = number("WEFT_UPDATE_CRASHES").map_or(CRASHES, |crashes| crashes as usize);
     let first = number("WEFT_UPDATE_SEED");
     let (mut crashes, mut committed, mut aborted, mut served, mut unknown, mut sealed, mut versions) = (0, 0, 0, 0, 0, 0, 0);
+    let (mut opened, mut settled) = (0, 0);
     let mut fill: f64 = 0.0;
     let mut failed = Vec::new();
     for seed in first.unwrap_or(0).. {
@@ -63,10 +68,12 @@ fn crash(setup: &Setup) {
         unknown += ended.unknown;
         sealed += ended.sealed;
         versions += ended.versions;
+        opened += ended.opened;
+        settled += ended.settled;
         fill = fill.max(ended.fill_max);
         if first.is_some() || crashes >= wanted || failed.len() >= FAILED_MAX {
             println!(
-                "{}: {} runs, {crashes} crashes, {sealed} seals, {committed} updates committed, {aborted} aborted, {unknown} without an answer, {served} reads, {versions} versions compared, journals up to {:.0} % full",
+                "{}: {} runs, {crashes} crashes, {opened} openings, {sealed} seals, {settled} stripes settled, {committed} updates committed, {aborted} aborted, {unknown} without an answer, {served} reads, {versions} versions compared, journals up to {:.0} % full",
                 setup.code,
                 seed + 1,
                 100.0 * fill
@@ -104,6 +111,8 @@ fn every_rule_is_needed() {
         Rule::Overlay,
         Rule::ReceivedCrcs,
         Rule::Coefficients,
+        Rule::OutcomesAtOpening,
+        Rule::TermAbove,
     ];
     let mut needless = Vec::new();
     for rule in rules {
