@@ -22,7 +22,7 @@ plan:        types gf
 schemes:     types gf codes plan
 update:      types
 control:     types codes plan schemes
-proto:       types plan
+proto:       types plan update
 store:       types
 updater:     types gf codes update store
 engine:      types gf plan
