@@ -21,15 +21,15 @@ codes:       types gf
 plan:        types gf
 schemes:     types gf codes plan
 update:      types
-control:     types codes plan schemes
+control:     types codes plan schemes update
 proto:       types plan update
 store:       types
 updater:     types gf codes update store
 engine:      types gf plan
-meta:        types
-agent:       types gf plan engine store proto
-coordinator: types gf codes plan schemes control meta proto
-client:      types gf plan engine proto
+meta:        types update
+agent:       types gf codes plan engine store proto update updater
+coordinator: types gf codes plan schemes control meta proto update
+client:      types gf plan engine proto update
 cli:         types codes plan schemes proto meta agent coordinator client
 lab:         types codes plan schemes control proto coordinator client cli
 '

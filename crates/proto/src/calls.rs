@@ -50,6 +50,8 @@ const SMALL: usize = 64 << 10;
 const DISKS: usize = 8 << 20;
 /// A task (8 MiB), and the recorded checksums of the blocks that it reads or stores: 4 bytes for each MiB.
 const TASK: usize = MESSAGE_BYTES_MAX;
+/// The record of a seal (6 MiB) twice: as the message, and with the homes of up to 255 blocks.
+const SEALED: usize = MESSAGE_BYTES_MAX;
 /// Up to 1000 names of objects, each with a bucket (63 bytes) and a key (1 KiB).
 const NAMES: usize = 2 << 20;
 /// Up to 100,000 blocks of less than 20 bytes each.
@@ -60,9 +62,10 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 59] = [
+const CALLS: [(&str, &str, Callers, usize); 65] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
+    ("weft.v1.Membership", "FindOpenStripes", Callers::Agents, BLOCKS),
     ("weft.v1.Agent", "Open", Callers::Coordinator, TASK),
     ("weft.v1.Agent", "Start", Callers::Coordinator, TASK),
     ("weft.v1.Agent", "Cancel", Callers::Coordinator, SMALL),
@@ -75,6 +78,10 @@ const CALLS: [(&str, &str, Callers, usize); 59] = [
     ("weft.v1.Agent", "ReceiveProbe", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "SetLimit", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "ConvertStripe", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "OpenBlock", Callers::Coordinator, SEALED),
+    ("weft.v1.Agent", "SealBlock", Callers::Coordinator, SEALED),
+    ("weft.v1.Agent", "SettleBlock", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "CloseBlock", Callers::Coordinator, SMALL),
     ("weft.v1.Weft", "Status", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Health", Callers::Clients, SMALL),
     ("weft.v1.Weft", "SetAutoRepair", Callers::Clients, SMALL),
@@ -99,6 +106,7 @@ const CALLS: [(&str, &str, Callers, usize); 59] = [
     ("weft.v1.Weft", "AbortPut", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ReadStripe", Callers::Delegates, ERRORS),
     ("weft.v1.Weft", "EndRead", Callers::Delegates, ERRORS),
+    ("weft.v1.Weft", "OpenForUpdates", Callers::Clients, SMALL),
     ("weft.v1.Weft", "RepairObject", Callers::Clients, SMALL),
     ("weft.v1.Weft", "CoolObject", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListLinks", Callers::Clients, SMALL),

@@ -9,6 +9,7 @@
 //! | [`frame`], [`link`], [`pool`] | the data plane: frames, one link of a plan, kept connections |
 //! | [`updates`] | the data plane: updates in place |
 //! | [`token`], [`task`] | the right to use a link; the encoding of a task |
+//! | [`update_codec`] | the encoding of the update protocol's messages |
 //! | [`metrics`] | what a daemon counts, and how Prometheus reads it |
 //! | [`conversion`] | the interface between an agent and its converter |
 
@@ -35,6 +36,7 @@ mod stall;
 pub mod status;
 pub mod task;
 pub mod token;
+pub mod update_codec;
 pub mod updates;
 mod version;
 
@@ -52,7 +54,8 @@ pub use security::{Peer, Security};
 pub use stall::{ExtraStall, Stall};
 pub use status::{from_status, to_status};
 pub use task::{decode_task, encode_task};
-pub use token::{LinkKey, LinkRights, LinkToken};
+pub use token::{LinkKey, LinkRights, LinkToken, UpdateRights};
+pub use update_codec::{decode_message, decode_sealed, encode_message, encode_sealed};
 pub use version::{PROTOCOL, ProtocolRange};
 pub use weft_types::{crc32c, crc32c_continued, crc32c_joined};
 

@@ -123,7 +123,7 @@ mod tests {
         ] {
             let error = Error::new(reaction, "ä page").object("b/k").block(block).party(Party::Node(NodeId(7))).link(5, 4096);
             assert_eq!(from_status(&to_status(&error)), error);
-            for cause in [Cause::TooFewNodes, Cause::NoSpace, Cause::Unreadable, Cause::Inconsistent] {
+            for cause in [Cause::TooFewNodes, Cause::NoSpace, Cause::Unreadable, Cause::Inconsistent, Cause::OpenForUpdates] {
                 let caused = error.clone().cause(cause);
                 assert_eq!(from_status(&to_status(&caused)), caused);
             }

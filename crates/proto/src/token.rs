@@ -1,9 +1,10 @@
-//! The right to use one link of one plan: a MAC that the coordinator computes and the accepting agent verifies.
+//! The right to use one link of one plan, or to request updates that one block's node leads: a MAC that the coordinator computes and the
+//! accepting agent verifies.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use weft_types::{Error, Party, PlanId, Result};
+use weft_types::{BlockId, Error, Party, PlanId, Result};
 
 /// A link's token.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,19 @@ pub struct LinkRights {
     /// The [`task_hash`] of the accepting end's encoded task, which contains blocks, generations, ranges and rights.
     /// For a probe, [`probe_hash`].
     pub task_hash: [u8; 32],
+}
+
+/// The right to request updates that a data block's node leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpdateRights {
+    /// The data block.
+    pub block: BlockId,
+    /// The term of its stripe. A token of another term is stale: the client asks the coordinator for a new one.
+    pub term: u64,
+    /// The client's session.
+    pub session: u64,
+    /// When the session ends, in the coordinator's time. No update of it begins later.
+    pub ends_at_ms: u64,
 }
 
 /// The SHA-256 of an encoded task.
@@ -87,6 +101,20 @@ impl LinkKey {
         self.mac(rights).verify_slice(&token.0).map_err(refused)
     }
 
+    /// The token for the updates of a session.
+    pub fn issue_update(&self, rights: &UpdateRights) -> LinkToken {
+        LinkToken(self.update_mac(rights).finalize().into_bytes().into())
+    }
+
+    /// Checks `token` for `rights`, in constant time. Whether the session has ended is checked by the caller.
+    pub fn verify_update(&self, rights: &UpdateRights, token: &LinkToken) -> Result<()> {
+        let refused = |_| {
+            let UpdateRights { block, term, session, .. } = rights;
+            Error::retry(format!("the token of session {session} for updates of block {block} in term {term} is not valid"))
+        };
+        self.update_mac(rights).verify_slice(&token.0).map_err(refused)
+    }
+
     fn keyed(&self) -> Hmac<Sha256> {
         // The key fits in one block of SHA-256; `new` takes keys of exactly the block's length.
         let mut block = [0u8; 64];
@@ -103,6 +131,19 @@ impl LinkKey {
         mac.update(&party_bytes(rights.from));
         mac.update(&party_bytes(rights.to));
         mac.update(&rights.task_hash);
+        mac
+    }
+
+    fn update_mac(&self, rights: &UpdateRights) -> Hmac<Sha256> {
+        let UpdateRights { block, term, session, ends_at_ms } = rights;
+        let mut mac = self.keyed();
+        mac.update(b"weft update token 1");
+        mac.update(&block.stripe.0.to_le_bytes());
+        mac.update(&[block.index, block.copy]);
+        mac.update(&block.generation.to_le_bytes());
+        mac.update(&term.to_le_bytes());
+        mac.update(&session.to_le_bytes());
+        mac.update(&ends_at_ms.to_le_bytes());
         mac
     }
 }
@@ -135,7 +176,30 @@ fn party_bytes(party: Party) -> [u8; 9] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::NodeId;
+    use weft_types::{NodeId, StripeId};
+
+    #[test]
+    fn an_update_token_is_valid_only_for_its_own_block_term_and_session() {
+        let key = LinkKey::new([7; 32]);
+        let block = BlockId { stripe: StripeId(9), index: 2, copy: 0, generation: 3 };
+        let rights = UpdateRights { block, term: 4, session: 5, ends_at_ms: 6 };
+        let token = key.issue_update(&rights);
+        assert_eq!(key.verify_update(&rights, &token), Ok(()));
+        let of = |block: BlockId| UpdateRights { block, ..rights };
+        let others = [
+            of(BlockId { stripe: StripeId(8), ..block }),
+            of(BlockId { index: 3, ..block }),
+            of(BlockId { copy: 1, ..block }),
+            of(BlockId { generation: 2, ..block }),
+            UpdateRights { term: 5, ..rights },
+            UpdateRights { session: 6, ..rights },
+            UpdateRights { ends_at_ms: 7, ..rights },
+        ];
+        for other in others {
+            assert!(key.verify_update(&other, &token).is_err(), "{other:?}");
+        }
+        assert!(LinkKey::new([8; 32]).verify_update(&rights, &token).is_err(), "another registration's key");
+    }
 
     #[test]
     fn a_token_is_valid_only_for_its_own_link() {

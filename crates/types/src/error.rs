@@ -43,7 +43,7 @@ impl Reaction {
 }
 
 /// A cause that must be distinguished from others of the same reaction: a missing resource, a device that does not read, blocks that
-/// contradict each other, or a link on which nothing moves. New causes are added at the end: versions that do not know one read the error without it.
+/// contradict each other, a link on which nothing moves, or a block that is being updated. New causes are added at the end: versions that do not know one read the error without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// The cluster has too few nodes for the code, or too few of them can take a block.
@@ -57,6 +57,8 @@ pub enum Cause {
     /// Nothing moved on a link, or no connection was made, for so long that the link was given up. Either end may be at fault, or the
     /// network between them is full.
     Stalled,
+    /// The block is open for updates: no task reads it until its stripe is settled.
+    OpenForUpdates,
 }
 
 /// An error with its place. Printed as one line: the place first, then what happened.

@@ -217,7 +217,7 @@ impl Queue {
             (Some(Cause::TooFewNodes), _) => Wait::Nodes,
             (Some(Cause::NoSpace), _) => Wait::Space,
             (None, Reaction::Corrupt) => Wait::Checksums,
-            (Some(Cause::Unreadable | Cause::Inconsistent | Cause::Stalled) | None, _) => Wait::Retry,
+            (Some(Cause::Unreadable | Cause::Inconsistent | Cause::Stalled | Cause::OpenForUpdates) | None, _) => Wait::Retry,
         };
         let why = error.to_string();
         self.wrong.remove(&stripe);
