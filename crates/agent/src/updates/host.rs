@@ -17,7 +17,7 @@ use tokio::{
 };
 use weft_proto::DiskMode;
 use weft_store::NewJournal;
-use weft_types::{BlockId, ByteSize, Error, Result};
+use weft_types::{BlockId, ByteSize, Error, Reaction, Result};
 use weft_updater::{Limits, Updater};
 
 /// The journals of a node's disks.
@@ -46,8 +46,9 @@ impl Host {
         Self { hub, mode, ring, disks: Mutex::default() }
     }
 
-    /// Opens the journals that there are. The blocks that they name are open from then on, so this precedes all tasks.
-    pub(crate) async fn start(&self, disks: &Disks, nonce: u128) {
+    /// Opens the journals that there are. The blocks that they name are open from then on, so this precedes all tasks. Fails with
+    /// [`Reaction::Retry`](weft_types::Reaction) if a journal cannot be opened now: call it again.
+    pub(crate) async fn start(&self, disks: &Disks, nonce: u128) -> Result<()> {
         let mut slots = self.disks.lock().await;
         for (number, disk) in disks.journalled() {
             let is_new = !slots.contains_key(&number);
@@ -56,10 +57,13 @@ impl Host {
                 self.mode.run(move || Ok(journal.exists())).await.unwrap_or(false)
             };
             if exists {
-                let slot = self.open(number, disk, nonce).await;
-                slots.insert(number, slot);
+                match self.open(number, disk, nonce).await {
+                    Slot::Failed(error) if error.reaction == Reaction::Retry => return Err(error),
+                    slot => drop(slots.insert(number, slot)),
+                }
             }
         }
+        Ok(())
     }
 
     /// The queue of a disk. Creates its journal if it has none.

@@ -359,3 +359,41 @@ async fn a_block_that_is_removed_is_forgotten() {
     sleep(Duration::from_millis(200)).await;
     assert_eq!(cluster.coordinator.corrupt(), [], "a removed block was reported");
 }
+
+/// On simulated time: 5 seconds after the client has gone, and not before.
+#[tokio::test(start_paused = true)]
+async fn an_update_without_a_client_is_given_up_and_its_id_stays_aborted() {
+    let mut cluster = Cluster::start(options(3).simulated()).await;
+    let (term, session) = {
+        let updated = Updated::start(&cluster, small(1)).await;
+        (updated.term.clone(), updated.session)
+    };
+    cluster.kill_agent(3).await;
+    let (id, parts, kept) = {
+        let mut updated = Updated::resume(&cluster, small(1), term.clone(), session, 0);
+        let (id, kept) = (updated.next_id(0), updated.next_id(0));
+        let parts = vec![part(0, 8192, PAGE, 2)];
+        assert!(updated.ask(id, &parts).await.is_err());
+        // Another client waits for its own update.
+        (id, parts, kept)
+    };
+    let mut waiting = Updated::resume(&cluster, small(1), term.clone(), session, 2);
+    let (client, request) = (waiting.client(NodeId(2)).await, UpdateId { lead: 1, ..kept });
+    let request = waiting.request(request, vec![part(1, 0, PAGE, 3)]);
+    let kept = tokio::spawn(async move { client.request(request).await });
+    sleep(Duration::from_secs(7)).await;
+    drop(waiting);
+    cluster.start_agent(3).await;
+    assert_eq!(timeout(Duration::from_secs(10), kept).await.unwrap().unwrap(), Ok(Told::Committed));
+    let mut updated = Updated::resume(&cluster, small(1), term, session, 2);
+    updated.apply(&[part(1, 0, PAGE, 3)]);
+    let mut told = None;
+    until("the update has ended", async || {
+        told = updated.ask(id, &parts).await.ok().filter(|told| !matches!(told, Told::NotRun(_)));
+        told.is_some()
+    })
+    .await;
+    assert_eq!(told, Some(Told::Aborted));
+    let settled = updated.settle(&[]).await;
+    updated.check(&settled);
+}
