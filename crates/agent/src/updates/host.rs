@@ -8,7 +8,7 @@ use super::{
 };
 use crate::disks::{Disks, JournalledDisk};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, PoisonError},
 };
 use tokio::{
@@ -72,22 +72,24 @@ impl Host {
             return Ok(queue);
         }
         let mut slots = self.disks.lock().await;
-        if !slots.contains_key(&number) {
-            let disk = disks.journalled().find(|(disk, _)| *disk == number);
-            let (_, disk) = disk.ok_or_else(|| Error::replan("the disk cannot be used"))?;
-            let slot = self.open(number, disk, nonce).await;
-            if let Slot::Failed(error) = slot {
-                // Nothing was written that must be kept: the next call tries again.
-                return Err(error);
+        let slot = match slots.entry(number) {
+            Entry::Occupied(slot) => slot.into_mut(),
+            Entry::Vacant(place) => {
+                let disk = disks.journalled().find(|(disk, _)| *disk == number);
+                let (_, disk) = disk.ok_or_else(|| Error::replan("the disk cannot be used"))?;
+                match self.open(number, disk, nonce).await {
+                    // Nothing was written that must be kept: the next call tries again.
+                    Slot::Failed(error) => return Err(error),
+                    slot => place.insert(slot),
+                }
             }
-            slots.insert(number, slot);
-        }
-        match slots.get(&number) {
-            Some(Slot::Damaged { error, .. }) => {
+        };
+        match slot {
+            Slot::Damaged { error, .. } => {
                 Err(Error::unavailable(format!("the journal of the disk is damaged: {}", error.message)))
             }
-            Some(Slot::Failed(error)) => Err(error.clone()),
-            _ => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
+            Slot::Failed(error) => Err(error.clone()),
+            Slot::Running => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
         }
     }
 

@@ -115,15 +115,15 @@ impl Queue {
     }
 
     /// Queues a command with this many bytes. Returns it if the queue is full.
-    pub(crate) fn offer(&self, bytes: usize, command: impl FnOnce(Room) -> Command) -> Result<(), Command> {
+    pub(crate) fn offer(&self, bytes: usize, command: impl FnOnce(Room) -> Command) -> Result<(), Box<Command>> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).try_acquire_many_owned(permits).ok();
         let has_room = room.is_some();
         let command = command(room);
         if !has_room {
-            return Err(command);
+            return Err(Box::new(command));
         }
-        self.commands.try_send(command).map_err(|error| error.into_inner())
+        self.commands.try_send(command).map_err(|error| Box::new(error.into_inner()))
     }
 
     /// Queues a command without bytes, and waits if the queue is full.
