@@ -3,7 +3,9 @@
 use crate::{Illness, Sickness, Trace, sickness::SickSteps};
 use std::{path::Path, sync::Arc};
 use weft_agent::{OpenDisk, OpenedDisk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined};
+use weft_store::{
+    BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, Patch, QuarantinePlace, Quarantined, Receipt,
+};
 use weft_types::{BlockId, BlockMeta, Cause, ClusterId, Error, Result};
 
 /// Opens directories as disks of one size, and records what is done to them.
@@ -25,7 +27,8 @@ impl OpenDisk for SimDisks {
         let steps = Arc::new(SickSteps { host: host.clone(), sickness: sickness.clone() });
         let local = Arc::new(LocalStore::open_with_steps(dir, cluster, new, steps)?);
         let store = FaultStore::new(Arc::clone(&local) as Arc<dyn BlockStore>, move |call| sickness.fault(&host, call));
-        Ok(OpenedDisk { id: local.disk_id(), store: Arc::new(SimDisk { store, local, disks: self.clone() }) })
+        let (id, journal) = (local.disk_id(), Arc::clone(&local) as _);
+        Ok(OpenedDisk { id, journal, store: Arc::new(SimDisk { store, local, disks: self.clone() }) })
     }
 }
 
@@ -66,6 +69,13 @@ impl BlockStore for SimDisk {
         self.disks.sickness.moved(&self.disks.host, false);
         self.note("opens", id, &opened);
         opened
+    }
+
+    fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
+        let patched = self.store.patch(patch);
+        self.disks.sickness.moved(&self.disks.host, true);
+        self.note("patches", patch.id, &patched);
+        patched
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {

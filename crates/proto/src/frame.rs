@@ -5,18 +5,13 @@
 //! [`FrameError`].
 
 mod error;
+mod hello;
 
 pub use error::FrameError;
+pub use hello::{Direction, Hello, Opening, UpdatesHello};
 
-use crate::{
-    net::BoxStream,
-    stall::Stall,
-    status::{decode_error, encode_error},
-    token::{LinkToken, TOKEN_LEN},
-    version::{PROTOCOL, ProtocolRange},
-};
+use crate::{net::BoxStream, stall::Stall, status::decode_error};
 use bytes::{Buf, BufMut, BytesMut};
-use serde::{Deserialize, Serialize};
 use std::{
     future::poll_fn,
     io,
@@ -25,14 +20,14 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf},
     time::{Instant, timeout_at},
 };
-use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Result, Span, crc32c, crc32c_joined};
+use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Result, Span, crc32c, crc32c_joined};
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 36;
-/// The largest payload of a frame that is not Data, bytes.
+/// The largest payload of a frame that is neither Data nor Update, bytes.
 pub const CONTROL_PAYLOAD_BYTES_MAX: usize = 8192;
 /// A peer that stops in the middle of a frame, or before an expected answer, for this long has failed. (A link has its own limit.)
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,8 +40,6 @@ const BATCH_BYTES: usize = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"WEFT";
 const CRC_AT: usize = 32;
-/// Optional features of the protocol: none yet.
-const FEATURES: u64 = 0;
 
 /// A connection that carries frames.
 pub struct FrameStream<S = BoxStream> {
@@ -55,7 +48,7 @@ pub struct FrameStream<S = BoxStream> {
     ahead: BytesMut,
     /// Small frames that wait to be sent together.
     waiting: BytesMut,
-    /// True after a small Data frame: more of them probably follow.
+    /// True after a small frame of Data or Update: more of them probably follow.
     reads_many: bool,
     stall: Stall,
 }
@@ -74,6 +67,10 @@ pub enum Kind {
     End = 4,
     /// Why the sender aborts the link.
     Error = 5,
+    /// The dialling end announces that the connection carries updates in place from now on.
+    Updates = 6,
+    /// A packet of updates, or a part of it.
+    Update = 7,
 }
 
 /// A frame's header.
@@ -81,56 +78,34 @@ pub enum Kind {
 pub struct Header {
     /// The frame's kind.
     pub kind: Kind,
-    /// For Data: whether more frames of this slice follow.
+    /// For Data and Update: whether more frames of this slice, or of this packet, follow.
     pub more: bool,
     /// The link's number in its plan.
     pub link: u32,
-    /// For Data: the slice's positions.
+    /// For Data: the slice's positions. For Update: from 0, the bytes of the packet.
     pub span: Span,
     /// Bytes of the payload.
     pub payload_len: usize,
 }
 
-/// The direction of a link's data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Direction {
-    /// The dialling end sends.
-    Push,
-    /// The dialling end receives.
-    Pull,
-}
-
-/// The first message of the dialling end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// The plan.
-    pub plan: PlanId,
-    /// The link's number in it.
-    pub link: u32,
-    /// The sender on the link.
-    pub from: Party,
-    /// The receiver.
-    pub to: Party,
-    /// Which of them dials.
-    pub direction: Direction,
-    /// The link's token.
-    pub token: LinkToken,
-}
-
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Hello, Self::HelloAck, Self::Data, Self::End, Self::Error].into_iter().find(|kind| *kind as u8 == byte)
+        let all = [Self::Hello, Self::HelloAck, Self::Data, Self::End, Self::Error, Self::Updates, Self::Update];
+        all.into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// Whether it carries a part of something larger.
+    fn is_part(self) -> bool {
+        matches!(self, Self::Data | Self::Update)
     }
 
     fn payload_bytes_max(self) -> usize {
-        if self == Self::Data { FRAME_PAYLOAD_BYTES_MAX } else { CONTROL_PAYLOAD_BYTES_MAX }
+        if self.is_part() { FRAME_PAYLOAD_BYTES_MAX } else { CONTROL_PAYLOAD_BYTES_MAX }
     }
 }
 
 impl Header {
-    /// A frame that is not Data.
+    /// A frame that is neither Data nor Update.
     fn control(kind: Kind, link: u32, payload_len: usize) -> Self {
         Self { kind, more: false, link, span: Span::new(0, 0), payload_len }
     }
@@ -163,7 +138,7 @@ impl Header {
         let (kind_byte, flags, reserved) = (fields.get_u8(), fields.get_u8(), fields.get_u16_le());
         let unknown = FrameError::Unknown { kind: kind_byte, flags };
         let Some(kind) = Kind::from_byte(kind_byte) else { return Err(unknown) };
-        if flags > u8::from(kind == Kind::Data) || reserved != 0 {
+        if flags > u8::from(kind.is_part()) || reserved != 0 {
             return Err(unknown);
         }
         let (link, len) = (fields.get_u32_le(), fields.get_u32_le());
@@ -192,7 +167,7 @@ pub(crate) struct Announced {
     bytes: [u8; HEADER_LEN],
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
+impl<S> FrameStream<S> {
     /// Frames over a connection.
     pub fn new(stream: S) -> Self {
         Self { stream, ahead: BytesMut::new(), waiting: BytesMut::new(), reads_many: false, stall: PEER_TIMEOUT.into() }
@@ -207,7 +182,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     pub fn set_stall(&mut self, stall: impl Into<Stall>) {
         self.stall = stall.into();
     }
+}
 
+impl<S: AsyncRead + AsyncWrite> FrameStream<S> {
+    /// Both directions apart, so that one can be used while the other waits.
+    pub(crate) fn split(self) -> (FrameStream<ReadHalf<S>>, FrameStream<WriteHalf<S>>) {
+        let Self { stream, ahead, waiting, reads_many, stall } = self;
+        let (read, write) = tokio::io::split(stream);
+        let reading = FrameStream { stream: read, ahead, waiting: BytesMut::new(), reads_many, stall: stall.clone() };
+        (reading, FrameStream { stream: write, ahead: BytesMut::new(), waiting, reads_many: false, stall })
+    }
+}
+
+impl<S: AsyncWrite + Unpin> FrameStream<S> {
     /// Sends a frame.
     pub async fn write_frame(&mut self, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
         self.feed_frame(header, payload, crc32c(payload)).await?;
@@ -247,6 +234,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         Ok(())
     }
 
+    /// Sends a frame that is neither Data nor Update.
+    pub(crate) async fn write_control(&mut self, kind: Kind, link: u32, payload: &[u8]) -> Result<(), FrameError> {
+        self.write_frame(&Header::control(kind, link, payload.len()), payload).await?;
+        // An idle connection in a pool must not hold memory.
+        self.waiting = BytesMut::new();
+        Ok(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> FrameStream<S> {
+    /// Waits for the first byte of the next frame, without a time limit.
+    pub(crate) async fn begin_frame(&mut self) -> Result<(), FrameError> {
+        if self.ahead.is_empty() {
+            let limit = self.limit_ahead();
+            self.ahead.reserve(limit);
+            if self.stream.read_buf(&mut (&mut self.ahead).limit(limit)).await? == 0 {
+                return Err(FrameError::Closed);
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a frame of any kind; its payload is appended to `payload`.
     pub async fn read_frame(&mut self, payload: &mut BytesMut) -> Result<Header, FrameError> {
         let announced = self.read_header().await?;
@@ -259,7 +268,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         let mut bytes = [0; HEADER_LEN];
         while self.ahead.len() < HEADER_LEN {
             let first = self.ahead.is_empty();
-            let limit = if self.reads_many { BATCH_BYTES } else { HEADER_LEN - self.ahead.len() };
+            let limit = self.limit_ahead();
             match self.read_ahead(limit).await {
                 Err(FrameError::Truncated) if first => return Err(FrameError::Closed),
                 read => read?,
@@ -275,7 +284,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     pub(crate) async fn read_payload(&mut self, announced: &Announced, payload: &mut BytesMut) -> Result<u32, FrameError> {
         let (start, kind, len) = (payload.len(), announced.header.kind, announced.header.payload_len);
         let end = start + len;
-        self.reads_many = kind == Kind::Data && len <= SMALL_FRAME_BYTES;
+        self.reads_many = kind.is_part() && len <= SMALL_FRAME_BYTES;
         while self.reads_many && self.ahead.len() < len {
             self.read_ahead(BATCH_BYTES).await?;
         }
@@ -301,82 +310,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         Ok(payload_checksum)
     }
 
+    /// How many bytes to read before the next header is there.
+    fn limit_ahead(&self) -> usize {
+        if self.reads_many { BATCH_BYTES } else { HEADER_LEN.saturating_sub(self.ahead.len()) }
+    }
+
     async fn read_ahead(&mut self, limit: usize) -> Result<(), FrameError> {
         read_some(&mut self.stream, &mut self.ahead, limit, &self.stall).await
-    }
-
-    /// Sends a frame that is not Data.
-    pub(crate) async fn write_control(&mut self, kind: Kind, link: u32, payload: &[u8]) -> Result<(), FrameError> {
-        self.write_frame(&Header::control(kind, link, payload.len()), payload).await?;
-        // An idle connection in a pool must not hold memory.
-        self.waiting = BytesMut::new();
-        Ok(())
-    }
-
-    /// Announces the link that the connection carries next.
-    pub async fn send_hello(&mut self, hello: &Hello) -> Result<(), FrameError> {
-        let mut payload = version_fields();
-        payload.put_slice(&encode_hello(hello)?);
-        self.write_control(Kind::Hello, hello.link, &payload).await
-    }
-
-    /// Waits for the next Hello. There is no time limit until its first byte, because a kept connection may be idle for
-    /// long. A peer with another protocol version gets an error that says so.
-    pub async fn read_hello(&mut self) -> Result<Hello, FrameError> {
-        if self.ahead.is_empty() {
-            self.ahead.reserve(HEADER_LEN);
-            if self.stream.read_buf(&mut (&mut self.ahead).limit(HEADER_LEN)).await? == 0 {
-                return Err(FrameError::Closed);
-            }
-        }
-        let mut payload = BytesMut::new();
-        let header = self.read_frame(&mut payload).await?;
-        if header.kind != Kind::Hello {
-            return Err(FrameError::Unexpected(format!("received a {:?} frame instead of a Hello", header.kind)));
-        }
-        let theirs = take_version_fields(&mut payload)?;
-        if let Err(error) = PROTOCOL.agree(theirs) {
-            self.refuse_hello(header.link, &error).await?;
-            return Err(FrameError::OtherVersion(error));
-        }
-        let hello: Hello =
-            postcard::from_bytes(&payload).map_err(|_| FrameError::Unexpected("cannot decode the Hello".into()))?;
-        if hello.link != header.link {
-            return Err(FrameError::Unexpected("the Hello's header names another link".into()));
-        }
-        Ok(hello)
-    }
-
-    /// Accepts a Hello.
-    pub async fn accept_hello(&mut self, hello: &Hello) -> Result<(), FrameError> {
-        self.write_control(Kind::HelloAck, hello.link, &version_fields()).await
-    }
-
-    /// Refuses a Hello because of `error`. The connection cannot be used afterwards.
-    pub async fn refuse_hello(&mut self, link: u32, error: &Error) -> Result<(), FrameError> {
-        let mut payload = version_fields();
-        payload.put_slice(&encode_error(error));
-        self.write_control(Kind::HelloAck, link, &payload).await
-    }
-
-    /// Waits for the answer to a Hello. A refusal is [`FrameError::Peer`].
-    pub async fn read_hello_ack(&mut self, link: u32) -> Result<(), FrameError> {
-        let mut payload = BytesMut::new();
-        let header = self.read_frame(&mut payload).await?;
-        if header.kind == Kind::Error {
-            return Err(FrameError::Peer(peer_error(&payload)));
-        }
-        if header.kind != Kind::HelloAck || header.link != link {
-            let (kind, number) = (header.kind, header.link);
-            return Err(FrameError::Unexpected(format!(
-                "received a {kind:?} frame of link {number} instead of link {link}'s HelloAck"
-            )));
-        }
-        let theirs = take_version_fields(&mut payload)?;
-        if let Err(error) = PROTOCOL.agree(theirs) {
-            return Err(FrameError::OtherVersion(error));
-        }
-        if payload.is_empty() { Ok(()) } else { Err(FrameError::Peer(peer_error(&payload))) }
     }
 
     /// Whether the connection has ended or has unexpected input. Does not wait.
@@ -432,41 +372,5 @@ async fn within<T>(stall: &Stall, moving: impl Future<Output = io::Result<T>>) -
             Err(_) if stall.now() > limit => {}
             Err(_) => return Err(FrameError::Stalled(limit)),
         }
-    }
-}
-
-const VERSION_FIELDS_LEN: usize = 12;
-
-/// The fields with which Hello and HelloAck begin in every version; they must never change.
-fn version_fields() -> Vec<u8> {
-    let mut fields = Vec::with_capacity(VERSION_FIELDS_LEN + 128);
-    fields.put_u16_le(PROTOCOL.oldest);
-    fields.put_u16_le(PROTOCOL.newest);
-    fields.put_u64_le(FEATURES);
-    fields
-}
-
-fn take_version_fields(payload: &mut BytesMut) -> Result<ProtocolRange, FrameError> {
-    if payload.len() < VERSION_FIELDS_LEN {
-        return Err(FrameError::Unexpected("a Hello or HelloAck has no version".into()));
-    }
-    let range = ProtocolRange { oldest: payload.get_u16_le(), newest: payload.get_u16_le() };
-    let _features = payload.get_u64_le();
-    Ok(range)
-}
-
-fn encode_hello(hello: &Hello) -> Result<Vec<u8>, FrameError> {
-    postcard::to_allocvec(hello).map_err(|_| FrameError::Unexpected("cannot encode the Hello".into()))
-}
-
-impl Serialize for LinkToken {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for LinkToken {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <[u8; TOKEN_LEN]>::deserialize(deserializer).map(Self)
     }
 }

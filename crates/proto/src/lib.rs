@@ -7,6 +7,7 @@
 //! | [`security`], [`certs`] | mutual TLS over any network; the identity of the other end |
 //! | [`v1`], [`rpc`], [`status`] | the control plane: messages, servers and channels, errors |
 //! | [`frame`], [`link`], [`pool`] | the data plane: frames, one link of a plan, kept connections |
+//! | [`updates`] | the data plane: updates in place |
 //! | [`token`], [`task`] | the right to use a link; the encoding of a task |
 //! | [`update_codec`] | the encoding of the update protocol's messages |
 //! | [`metrics`] | what a daemon counts, and how Prometheus reads it |
@@ -36,12 +37,13 @@ pub mod status;
 pub mod task;
 pub mod token;
 pub mod update_codec;
+pub mod updates;
 mod version;
 
 pub use connections::{Connections, Held, Shares};
 pub use conversion::{Conversion, ConversionLimits, Converter, NodeLink};
 pub use disk_mode::{DiskDelay, DiskMode};
-pub use frame::{Direction, FrameError, FrameStream, Hello};
+pub use frame::{Direction, FrameError, FrameStream, Hello, Opening, UpdatesHello};
 pub use incoming::{Accepted, Incoming};
 pub use link::{LinkReceiver, LinkSender, SliceMemory};
 pub use log_rate::{LogCauses, LogRate};

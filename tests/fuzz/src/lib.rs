@@ -15,6 +15,7 @@ use weft_plan::{cut, from_json, to_json, verify};
 use weft_proto::{
     FrameError, FrameStream, LinkReceiver, crc32c, decode_task, encode_task,
     frame::{CONTROL_PAYLOAD_BYTES_MAX, HEADER_LEN, Header, Kind},
+    updates::fuzz_packets,
 };
 use weft_schemes::code_view;
 use weft_store::Sidecar;
@@ -24,7 +25,7 @@ use weft_types::{FRAME_PAYLOAD_BYTES_MAX, Span};
 pub type Entry = fn(&[u8]) -> bool;
 
 /// All entries, by the names of their fuzz targets.
-pub const ENTRIES: [(&str, Entry); 7] = [
+pub const ENTRIES: [(&str, Entry); 8] = [
     ("frames", frames),
     ("hello", hello),
     ("sidecar", sidecar),
@@ -32,6 +33,7 @@ pub const ENTRIES: [(&str, Entry); 7] = [
     ("code_spec", code_spec),
     ("task", task),
     ("update_record", update_record),
+    ("updates", updates),
 ];
 
 /// Codes of more blocks take the fuzzer too long to verify.
@@ -45,6 +47,12 @@ const STALL: Duration = Duration::from_secs(10);
 /// A record of the journal of updates.
 pub fn update_record(input: &[u8]) -> bool {
     weft_updater::fuzz_record(input)
+}
+
+/// A stream of packets of updates.
+pub fn updates(input: &[u8]) -> bool {
+    let bytes = sealed(input, seal_frames);
+    block_on(fuzz_packets(bytes)) > 0
 }
 
 /// A stream of the data plane: frames in bounded memory, and a link that gives the expected slices or an error.

@@ -1,12 +1,17 @@
 //! The fuzzer's seeds: one of each kind, as weft itself writes it.
 
 use crate::{LINK, SLICES, WIDTH, block_on};
-use std::{io::Cursor, time::Duration};
+use std::{io::Cursor, sync::Arc, time::Duration};
 use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind, cut, to_json};
-use weft_proto::{Direction, FrameStream, Hello, LinkSender, LinkToken, crc32c, encode_task, frame::HEADER_LEN};
+use weft_proto::{
+    Direction, FrameStream, Hello, LinkSender, LinkToken, crc32c, encode_task,
+    frame::HEADER_LEN,
+    updates::{Packet, PartRef, packet_stream},
+};
 use weft_schemes::{Kind, Request, Run, by_name, plan};
 use weft_store::{Sidecar, conformance};
-use weft_types::{BlockId, ClusterId, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, StripeId, StripeLayout};
+use weft_types::{BlockId, ClusterId, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, Span, StripeId, StripeLayout};
+use weft_update::{Claim, Incarnation, Message, NotRun, Part as UpdatePart, Record, Report, Session, Stamp, Told, UpdateId};
 
 const STALL: Duration = Duration::from_secs(10);
 const CODE: &str = "rs(3,2)";
@@ -26,6 +31,7 @@ pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
             tasks.map(|task| encode_task(&task)).collect()
         }
         "update_record" => Ok(UPDATE_RECORDS.iter().map(|record| record.to_vec()).collect()),
+        "updates" => Ok(vec![packets(false)?, packets(true)?]),
         other => Err(weft_types::Error::invalid(format!("there is no entry {other}"))),
     }
 }
@@ -44,6 +50,48 @@ const UPDATE_RECORDS: [&[u8]; 5] = [
 /// An input: the byte that says whether checksums are corrected, then `bytes`.
 fn behind(first: u8, bytes: Vec<u8>) -> Vec<u8> {
     [vec![first], bytes].concat()
+}
+
+/// A request, and messages with bytes and with a report, in small frames or in large ones.
+fn packets(in_small_frames: bool) -> Result<Vec<u8>> {
+    let block = |index| BlockId { stripe: StripeId(7), index, copy: 0, generation: 1 };
+    let id = UpdateId { session: Session { number: 300, ends_at_ms: 9 }, counter: 2, lead: 0 };
+    let range = UpdatePart { stream: 0, number: 5, incarnation: Incarnation::default(), span: Span::new(0, 9) };
+    let record = Arc::new(Record { id, term: 3, participants: vec![block(0), block(2)], parts: vec![range] });
+    let stamp = Stamp { stream: 0, incarnation: Incarnation::default(), term: 3, watermark: 4 };
+    let report = Report { records: [(id, (Arc::clone(&record), Claim::Committed))].into(), ..Report::default() };
+    let of = |message| Packet::Message { from: block(0), to: block(2), message };
+    let packets = [
+        Packet::Request { number: 1, block: block(0), id, term: 3, token: LinkToken([9; 32]) },
+        of(Message::Prepare { stamp, record, crcs: [(0, 77)].into() }),
+        of(Message::Reported { term: 3, incarnation: Incarnation::default(), report }),
+        Packet::Answer { number: 1, told: Some(Told::NotRun(NotRun::Busy)) },
+    ];
+    let parts = [PartRef { stream: 0, start: 100, bytes: b"some new bytes" }, PartRef { stream: 2, start: 0, bytes: b"others" }];
+    let stream = block_on(packet_stream(&packets, &parts)).map_err(|error| weft_types::Error::fatal(error.to_string()))?;
+    Ok(behind(1, if in_small_frames { cut_frames(&stream) } else { stream }))
+}
+
+/// The same packets in frames of a few bytes. Their checksums are left to the fuzzer's correction.
+fn cut_frames(mut stream: &[u8]) -> Vec<u8> {
+    const PIECE: usize = 7;
+    let mut cut = Vec::new();
+    while let Some((header, rest)) = stream.split_at_checked(HEADER_LEN) {
+        let len = u32::from_le_bytes([header[12], header[13], header[14], header[15]]) as usize;
+        let (payload, others) = rest.split_at(len);
+        let pieces = payload.chunks(PIECE);
+        let last = pieces.len() - 1;
+        for (number, piece) in pieces.enumerate() {
+            let mut header = header.to_vec();
+            header[5] = u8::from(number < last);
+            header[12] = piece.len() as u8;
+            header[13..16].fill(0);
+            cut.extend(header);
+            cut.extend(piece);
+        }
+        stream = others;
+    }
+    cut
 }
 
 fn link() -> Result<Vec<u8>> {

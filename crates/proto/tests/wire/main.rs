@@ -7,6 +7,7 @@ mod links;
 mod pooled;
 mod secured;
 mod tasks;
+mod updates;
 
 use std::{path::Path, sync::Arc};
 use weft_proto::{

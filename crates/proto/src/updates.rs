@@ -1,0 +1,16 @@
+//! Updates in place on the wire: one connection carries packets in both directions until it is closed.
+//!
+//! An agent sends its messages to another agent on a connection that it has dialled, and a client its requests. Answers to a client return on
+//! the same connection. docs/formats.md describes the bytes.
+
+mod check;
+mod client;
+mod packet;
+mod session;
+
+pub use client::{UpdateClient, UpdateRequest};
+pub use packet::{HeadMax, Packet, Part, PartRef, UpdateReader, UpdateWriter, fuzz_packets, packet_stream};
+pub use session::{accept, dial};
+
+/// The most bytes of blocks that a packet carries: those of one update.
+pub const UPDATE_BYTES_MAX: usize = 1 << 20;
