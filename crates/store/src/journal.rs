@@ -47,7 +47,7 @@ pub type Visit<'a> = dyn FnMut(Position, BlockId, &[u8]) -> Result<()> + 'a;
 /// - Damage to anything that may have been durable is reported as [`Reaction::Corrupt`](weft_types::Reaction) when the journal
 ///   is opened, and it does not open. It is never taken for the journal's end. The blocks that are updated in place on this
 ///   disk are then lost: it is not known what they have promised.
-/// - A release is not synced. A crash may undo the last releases, always the latest ones first, and of one call those of the later
+/// - A release is not synced, unless [`Journal::sync_releases`] does it. A crash may undo the last releases, always the latest ones first, and of one call those of the later
 ///   records: what is replayed is what was not released at some earlier moment, and everything that was appended since. For the state
 ///   machines of `weft-update` this is as good. `Block::needs` says which entries lead to the state of that moment, and the later ones
 ///   lead to the state of today. (A looser rule would not do: if a held record came back without the entries that told its end, and
@@ -67,7 +67,7 @@ pub trait Journal: Send + Sync {
     /// Appends a record; it is not durable yet. The order of the appends is that of the positions. Without a reservation,
     /// or with one that is used up, it fails with [`Reaction::Retry`](weft_types::Reaction) if only reserved room is left.
     /// Fails with [`Reaction::InvalidInput`](weft_types::Reaction) if the payload is longer than
-    /// [`RECORD_BYTES_MAX`] or 1/64 of the ring.
+    /// [`record_bytes_max`](Self::record_bytes_max): [`RECORD_BYTES_MAX`] or 1/64 of the ring.
     fn append(&self, block: BlockId, bytes: &[u8], room: Option<&mut Reservation>) -> Result<Position>;
 
     /// Returns once this record and all before it are durable. Callers that wait at the same time share one sync of the disk.
@@ -85,6 +85,12 @@ pub trait Journal: Send + Sync {
     /// Frees records. Only when everything that makes a record needless is durable, it may be released. The positions of one
     /// call are released in ascending order. Those that are released already, or that never existed, are ignored.
     fn release(&self, positions: &[Position]);
+
+    /// Returns once all releases before this call are durable. Needless for most of them; but without it, releases wait for the next append.
+    fn sync_releases(&self) -> Result<()>;
+
+    /// The most bytes of a record's payload here.
+    fn record_bytes_max(&self) -> usize;
 
     /// Calls `visit` for each record that is not released, in order, with its payload. Reads one record at a time. Ends at the
     /// first error, and returns it.

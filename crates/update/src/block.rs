@@ -202,12 +202,23 @@ pub struct Block {
 }
 
 impl Block {
-    /// For a block that was never updated. Its journal must begin with the returned entry.
-    pub fn new(config: Config, term: u64, members: Vec<BlockId>) -> (Self, Entry) {
-        let first = Entry::Opened { term, members };
-        let leader = is_data(&config).then(|| Leader::new(config.clone()));
-        let participant = Participant::restart(config, [&first], Vector::new());
-        (Self { participant, leader, reads: BTreeMap::new() }, first)
+    /// For a block that is opened for updates, and contains those up to the vector of the seal. Its journal must begin with the returned entries. The last one says
+    /// that the block is open: without it, the others mean nothing.
+    pub fn open(config: Config, sealed: &Sealed, now_ms: u64) -> (Self, Vec<Entry>) {
+        let is_contained = |stream: u8| config.dependence.of(config.me.index, stream);
+        let applied = sealed.vector.iter().map(|(stream, number)| (*stream, *number));
+        let applied = applied.filter(|(stream, number)| *number > 0 && is_contained(*stream)).collect();
+        let entries = Participant::opening(sealed, now_ms);
+        let participant = Participant::restart(config.clone(), &entries, applied);
+        let leader = is_data(&config).then(|| Leader::new(config, &participant));
+        (Self { participant, leader, reads: BTreeMap::new() }, entries)
+    }
+
+    /// For a block that was never updated.
+    #[cfg(test)]
+    pub(crate) fn new(config: Config, term: u64, members: Vec<BlockId>) -> (Self, Entry) {
+        let sealed = Sealed { term, members: members.clone(), ..Sealed::default() };
+        (Self::open(config, &sealed, 0).0, Entry::Opened { term, members })
     }
 
     /// For a block that is rebuilt at a new home: a new generation. A seal admits it to the stripe. Its journal must begin with the returned entry.
@@ -240,6 +251,12 @@ impl Block {
     /// Its state as the leader of a data block's updates.
     pub fn leader(&self) -> Option<&Leader> {
         self.leader.as_ref()
+    }
+
+    /// Whether all updates of which this block knows are decided, applied and forgotten, and their end is durable. Then nothing changes the block until the next
+    /// update begins.
+    pub fn is_idle(&self) -> bool {
+        self.participant.is_idle() && self.leader.as_ref().is_none_or(Leader::has_no_updates)
     }
 
     /// Whether any read waits for a confirmation of the term.

@@ -42,9 +42,9 @@ pub(crate) fn id_of_second(counter: u64) -> UpdateId {
 }
 
 /// The first life.
-pub(crate) const FIRST: Incarnation = Incarnation { generation: 1, starts: 0 };
+pub(crate) const FIRST: Incarnation = Incarnation { generation: 1, opened: 0, starts: 0 };
 /// After a restart.
-pub(crate) const SECOND: Incarnation = Incarnation { generation: 1, starts: 1 };
+pub(crate) const SECOND: Incarnation = Incarnation { generation: 1, opened: 0, starts: 1 };
 
 pub(crate) fn part(stream: u8, number: u64) -> Part {
     Part { stream, number, incarnation: FIRST, span: Span::new(0, 10) }

@@ -76,10 +76,11 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// For a block that was never updated.
-    pub(crate) fn new(config: Config) -> Self {
-        let incarnation = Incarnation { generation: config.me.generation, starts: 0 };
-        let (locks, updates, withdrawn) = (Locks::default(), BTreeMap::new(), BTreeSet::new());
+    /// For a block that is opened. Its numbers go on above those in use.
+    pub(crate) fn new(config: Config, participant: &Participant) -> Self {
+        let incarnation = Incarnation { generation: config.me.generation, opened: participant.opened, starts: 0 };
+        let (mut locks, updates, withdrawn) = (Locks::default(), BTreeMap::new(), BTreeSet::new());
+        locks.skip_to(participant.watermark(config.me.index));
         Self { config, incarnation, state: State::Active, locks, updates, withdrawn, actions: Vec::new() }
     }
 
@@ -111,7 +112,12 @@ impl Leader {
     /// Whether it decides, and nothing is left to decide.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_active() && self.updates.is_empty() && self.locks.holders().next().is_none()
+        self.is_active() && self.has_no_updates()
+    }
+
+    /// Whether it leads no update, and none holds or awaits a lock here.
+    pub(crate) fn has_no_updates(&self) -> bool {
+        self.updates.is_empty() && self.locks.holders().next().is_none()
     }
 
     /// Whether the answer to [`Action::Delta`] is still wanted.

@@ -124,9 +124,36 @@ impl Participant {
         self.opened
     }
 
+    /// Lower terms are refused. It is above [`known_term`](Self::known_term) while a seal is under way.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
     /// The stripe's blocks in it.
     pub fn members(&self) -> &[BlockId] {
         &self.members
+    }
+
+    /// For each stream, the number up to which all updates are decided, as far as this block knows.
+    pub fn decided(&self) -> &Vector {
+        &self.watermarks
+    }
+
+    /// Whether all updates of which it knows are decided, applied and trimmed, and all of that is durable.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_applied = self.streams().all(|stream| self.applied(stream) == self.watermark(stream));
+        let has_none = self.records.is_empty() && self.batch.is_none() && self.unsynced == 0;
+        self.is_open() && !self.is_joining() && has_none && is_applied
+    }
+
+    /// The entries with which the journal of a block begins that is opened for updates.
+    pub(crate) fn opening(sealed: &Sealed, now_ms: u64) -> Vec<Entry> {
+        let known = |(id, outcome): (&UpdateId, &Outcome)| Entry::Known { id: *id, outcome: *outcome, at_ms: now_ms };
+        let floor = |(session, counter): (&Session, &u64)| Entry::Floor { session: *session, counter: *counter };
+        let decided = |(stream, number): (&u8, &u64)| Entry::Watermark { stream: *stream, term: sealed.term, number: *number };
+        let facts = sealed.outcomes.iter().map(known).chain(sealed.floors.iter().map(floor));
+        let opened = Entry::Opened { term: sealed.term, members: sealed.members.clone() };
+        facts.chain(sealed.vector.iter().map(decided)).chain([opened]).collect()
     }
 
     /// The number up to which all updates of a stream are decided, as far as this block knows.

@@ -5,13 +5,14 @@
 //! their generations are raised, and they are rebuilt.
 //!
 //! Invariants:
-//! - An outcome that was recorded is never decided again. It is kept until every remaining block knows it durably.
+//! - An outcome that was recorded is never decided again. It is kept until every remaining block knows it durably, and for the next opening.
 //! - Nothing is recorded while an absent node may still serve reads under its lease, or while the others cannot rebuild what it held.
 
 use crate::{
+    memory::OUTCOMES_KEPT_MS,
     mutation::{Rule, dropped},
     rule::decide,
-    types::{Message, Outcome, Peer, Report, Sealed, UpdateId},
+    types::{Message, Outcome, Peer, Report, Sealed, Session, UpdateId, Vector},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -20,7 +21,7 @@ use std::{
 };
 use weft_types::BlockId;
 
-/// A stripe's term, as the metadata keep it.
+/// A stripe's term, as the metadata keep it. The outcomes and floors of its seal stay in it, for the next opening of the stripe and for clients whose leader is fenced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StripeTerm {
     /// The highest term that was given out.
@@ -35,6 +36,18 @@ impl StripeTerm {
     /// For a new stripe.
     pub fn new(members: Vec<BlockId>) -> Self {
         Self { term: 0, sealed: Arc::new(Sealed { members, ..Sealed::default() }), unaware: BTreeSet::new() }
+    }
+
+    /// For a stripe that is opened for updates. Its term is above those of `before`, its row if it has one, and above `term_in_blocks`, the one that its settled blocks contain. `vector`: their
+    /// counts. What `before` tells of requests is kept until their sessions have ended for so long that no request of them is accepted.
+    pub fn open(before: Option<&Self>, members: Vec<BlockId>, term_in_blocks: u64, vector: Vector, now_ms: u64) -> Self {
+        let term = before.map_or(0, |before| before.term).max(term_in_blocks) + 1;
+        let mut sealed = before.map(|before| (*before.sealed).clone()).unwrap_or_default();
+        let is_over = |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms;
+        sealed.outcomes.retain(|id, _| !is_over(&id.session));
+        sealed.floors.retain(|session, _| !is_over(session));
+        (sealed.term, sealed.members, sealed.vector) = (term, members, vector);
+        Self { term, sealed: Arc::new(sealed), unaware: BTreeSet::new() }
     }
 
     /// Whether a seal was begun and not completed; it must be begun again after a restart.
@@ -211,17 +224,11 @@ impl Seal {
         }
     }
 
-    /// Once all know the outcomes, they need not be kept.
     fn known_by(&mut self, block: BlockId) {
         let mut stripe = self.stripe.clone();
-        if !stripe.unaware.remove(&block) {
-            return;
+        if stripe.unaware.remove(&block) {
+            self.save(stripe);
         }
-        if stripe.unaware.is_empty() {
-            let sealed = Sealed { outcomes: BTreeMap::new(), floors: BTreeMap::new(), ..(*stripe.sealed).clone() };
-            stripe.sealed = Arc::new(sealed);
-        }
-        self.save(stripe);
     }
 
     fn record_if_complete(&mut self, can_rebuild: &dyn Fn(&BTreeSet<BlockId>) -> bool) {
@@ -275,8 +282,8 @@ impl Seal {
         sealed
     }
 
-    /// The outcome of an update whose leader is fenced, for its client. `None` is no outcome: no remaining block may know the update, or all may know it,
-    /// and then it is no longer kept here. The client repeats its request once the leader's block is rebuilt.
+    /// The outcome of an update whose leader is fenced, for its client. `None` is no outcome: no remaining block may know the update. The client repeats its request once the
+    /// leader's block is rebuilt.
     pub fn outcome(&self, id: UpdateId) -> Option<Outcome> {
         self.stripe.sealed.outcomes.get(&id).copied()
     }

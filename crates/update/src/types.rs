@@ -69,12 +69,15 @@ pub enum Outcome {
 }
 
 /// A life of the node that orders a data block's updates. A new generation of the block has lived before in no one's memory, so
-/// generations compare first.
+/// generations compare first. A block that is opened again has forgotten its earlier lives, so the term comes before the count: a late answer to a life of
+/// an earlier opening counts for none of a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Incarnation {
     /// The block's generation.
     pub generation: u32,
-    /// Counts the starts of its node.
+    /// The highest term whose outcomes the node knew when this life began.
+    pub opened: u64,
+    /// Counts the starts of its node under that term.
     pub starts: u32,
 }
 

@@ -123,9 +123,10 @@ impl Open {
     fn patch(&mut self, pages: &[PageImage], batch: &Batch, is_last: bool, disk: &Disk) -> Result<()> {
         let meta = self.reader.meta();
         let seq = if is_last {
-            let count = |stream| batch.applied.get(&stream).copied().unwrap_or(0);
-            let counts: Vec<u64> = (0..self.shape.dependence.k).map(count).collect();
-            Seq::new(self.machine.participant().known_term().max(meta.seq.term()), counts)
+            // The counts of other streams are those of the term's beginning. The term is raised when the block is settled.
+            let before = |stream: u8| meta.seq.counts().get(usize::from(stream)).copied().unwrap_or(0);
+            let count = |stream| batch.applied.get(&stream).copied().unwrap_or_else(|| before(stream));
+            Seq::new(meta.seq.term(), (0..self.shape.dependence.k).map(count).collect())
         } else {
             meta.seq.clone()
         };

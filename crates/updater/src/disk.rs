@@ -66,9 +66,21 @@ pub(crate) struct Disk {
     /// The last append that is not synced.
     pub(crate) unsynced: Option<Position>,
     pub(crate) inflight_bytes: u64,
+    /// Whether the journal's part of a block was released as a whole, and a crash might bring it back.
+    pub(crate) has_released: bool,
 }
 
 impl Disk {
+    pub(crate) fn new(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, limits: Limits) -> Self {
+        Self { store, journal, limits, outputs: Vec::new(), unsynced: None, inflight_bytes: 0, has_released: false }
+    }
+
+    /// Releases all that the journal contains of a block, or all that was left of it.
+    pub(crate) fn release(&mut self, positions: &[Position]) {
+        self.journal.release(positions);
+        self.has_released = true;
+    }
+
     /// Appends a record.
     pub(crate) fn append(&mut self, block: BlockId, stored: &Stored, room: Option<&mut Reservation>) -> Result<Position> {
         let position = self.journal.append(block, &stored.encode()?, room)?;

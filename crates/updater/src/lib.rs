@@ -31,6 +31,7 @@ mod disk;
 mod fault;
 mod flights;
 mod open;
+mod opening;
 mod piece;
 mod record;
 mod replay;
@@ -42,7 +43,8 @@ mod tests;
 
 pub use content::{Content, Refusal};
 pub use disk::Limits;
+pub use opening::{OpenBlock, SettledBlock};
 pub use piece::{Piece, Pieces};
 pub use record::fuzz_record;
 pub use shape::dependence;
-pub use updater::{Output, Stripe, Updater};
+pub use updater::{Output, Updater};

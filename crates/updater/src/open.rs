@@ -9,15 +9,15 @@ use crate::{
     record::{Deltas, Stored},
     replay::{Held, Kept, Replayed},
     shape::{Shape, pages_of},
-    updater::{Output, Stripe},
+    updater::Output,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
-use weft_store::{BlockReader, Reservation};
+use weft_store::{BlockReader, Position, Reservation};
 use weft_types::{BlockId, Error, PAGES_PER_UNIT, Result, Span};
-use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, UpdateId, Vector};
+use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, Sealed, UpdateId, Vector};
 
 /// A delta that is to be computed.
 #[derive(Debug)]
@@ -56,16 +56,31 @@ pub(crate) struct Open {
     is_stale: bool,
     /// Whether the actions of a restart are being carried out.
     pub(crate) is_restarting: bool,
+    /// Whether no update begins here any more, until the block is opened again.
+    pub(crate) is_settling: bool,
 }
 
 impl Open {
-    /// A block that was never updated. Its first entry is appended.
-    pub(crate) fn first(id: BlockId, stripe: &Stripe, shape: Arc<Shape>, disk: &mut Disk) -> Result<Self> {
-        let reader = disk.store.open(id)?;
-        let (machine, entry) = Block::new(config(id, &shape, disk), stripe.term, stripe.members.clone());
-        let position = disk.append(id, &Stored::Entry(entry.clone(), None), None)?;
+    /// A block that is opened for updates. Its first entries are appended; the last of them is returned.
+    pub(crate) fn first(
+        id: BlockId,
+        sealed: &Sealed,
+        shape: Arc<Shape>,
+        reader: Arc<dyn BlockReader>,
+        disk: &mut Disk,
+        now_ms: u64,
+    ) -> Result<Self> {
+        let (machine, entries) = Block::open(config(id, &shape, disk), sealed, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
-        it.entries.push(Kept { position, entry, parts: Some(Vec::new()) });
+        for entry in entries {
+            match disk.append(id, &Stored::Entry(entry.clone(), None), None) {
+                Ok(position) => it.entries.push(Kept { position, entry, parts: Some(Vec::new()) }),
+                Err(error) => {
+                    disk.release(&it.positions());
+                    return Err(error);
+                }
+            }
+        }
         Ok(it)
     }
 
@@ -78,9 +93,9 @@ impl Open {
         disk: &mut Disk,
         now_ms: u64,
     ) -> Result<Self> {
-        let counts = reader.meta().seq.counts();
-        let applied: Vector =
-            (0..).zip(counts).filter(|(_, count)| **count > 0).map(|(stream, count)| (stream, *count)).collect();
+        let is_contained = |stream: u8| shape.dependence.of(id.index, stream);
+        let counts = (0..).zip(reader.meta().seq.counts()).filter(|(stream, count)| **count > 0 && is_contained(*stream));
+        let applied: Vector = counts.map(|(stream, count)| (stream, *count)).collect();
         let entries = replayed.entries.iter().map(|kept| &kept.entry);
         let (machine, actions) = Block::restart(config(id, &shape, disk), entries, applied, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
@@ -113,7 +128,13 @@ impl Open {
             is_quiet: false,
             is_stale: true,
             is_restarting: false,
+            is_settling: false,
         }
+    }
+
+    /// The places of all that the journal contains of the block.
+    pub(crate) fn positions(&self) -> Vec<Position> {
+        self.entries.iter().flat_map(Kept::positions).collect()
     }
 
     /// A client's request, with its new bytes by data block. They were validated.
@@ -151,6 +172,10 @@ impl Open {
         let fits = |stream: u8, positions: Span| {
             pieces.get(&stream).is_some_and(|piece| self.shape.positions(piece.span()) == positions)
         };
+        // Only the coordinator, which may seal once more, is heard from then on.
+        if self.is_ending() && from != Peer::Coordinator {
+            return Ok(());
+        }
         if !pieces.iter().all(is_valid) || bytes_of(&pieces) > disk.limits.update_bytes_max {
             return Ok(());
         }

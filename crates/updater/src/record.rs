@@ -102,7 +102,7 @@ enum Head {
     Term(u64),
     Fence {
         stream: u8,
-        incarnation: (u32, u32),
+        incarnation: StoredLife,
     },
     Held(StoredHeld),
     Refused(StoredRecord),
@@ -132,6 +132,8 @@ enum Head {
 type StoredBlock = (u64, u8, u8, u32);
 /// Number and end of the session, counter, lead block.
 type StoredId = (u64, u64, u64, u8);
+/// Generation, term, starts.
+type StoredLife = (u32, u64, u32);
 /// Number of each stream.
 type StoredVector = Vec<(u8, u64)>;
 
@@ -147,7 +149,7 @@ struct StoredRecord {
 struct StoredPart {
     stream: u8,
     number: u64,
-    incarnation: (u32, u32),
+    incarnation: StoredLife,
     positions: (u64, u64),
 }
 
@@ -283,12 +285,12 @@ fn from_id((number, ends_at_ms, counter, lead): StoredId) -> UpdateId {
     UpdateId { session: Session { number, ends_at_ms }, counter, lead }
 }
 
-fn to_incarnation(incarnation: Incarnation) -> (u32, u32) {
-    (incarnation.generation, incarnation.starts)
+fn to_incarnation(incarnation: Incarnation) -> StoredLife {
+    (incarnation.generation, incarnation.opened, incarnation.starts)
 }
 
-fn from_incarnation((generation, starts): (u32, u32)) -> Incarnation {
-    Incarnation { generation, starts }
+fn from_incarnation((generation, opened, starts): StoredLife) -> Incarnation {
+    Incarnation { generation, opened, starts }
 }
 
 fn to_record(record: &Record) -> StoredRecord {

@@ -7,25 +7,16 @@ use crate::{
     open::Open,
     piece::{Piece, Pieces, bytes_of},
     record::Stored,
-    replay::{Kept, Replayed},
+    replay::Replayed,
     shape::Shape,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use weft_store::{BlockStore, Journal};
+use weft_store::{BlockStore, Journal, Position};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, StripeLayout};
 use weft_update::{Event, Message, NotRun, NotServed, Peer, Request, Told, UpdateId, Vector, Write};
-
-/// A stripe's blocks under a term, as the lease of a client or the coordinator names them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stripe {
-    /// The term.
-    pub term: u64,
-    /// Its blocks, ascending.
-    pub members: Vec<BlockId>,
-}
 
 /// What the shell must do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,16 +59,18 @@ pub enum Output {
     },
 }
 
-/// A block that was updated.
-enum State {
+/// A block that is open for updates, or settled and not closed.
+pub(crate) enum State {
     Open(Box<Open>),
-    Lost,
+    /// It keeps its part of the journal, so that a restart does not take it for a block that is not open.
+    Lost(Vec<Position>),
 }
 
-/// The updates of all blocks of one disk. After an error whose reaction is [`Reaction::Fatal`] it refuses all calls: the disk has failed.
+/// The updates of all blocks of one disk. [`open_block`](Self::open_block) opens a block for updates; [`settle`](Self::settle) ends its updates, and
+/// [`close`](Self::close) forgets them. A call for a block that is not open fails with [`Reaction::NotFound`]. After an error whose reaction is [`Reaction::Fatal`] it refuses all calls: the disk has failed.
 pub struct Updater {
-    disk: Disk,
-    blocks: BTreeMap<BlockId, State>,
+    pub(crate) disk: Disk,
+    pub(crate) blocks: BTreeMap<BlockId, State>,
     shapes: BTreeMap<ShapeKey, Arc<Shape>>,
     failed: Option<Error>,
 }
@@ -91,7 +84,7 @@ const SHAPES_MAX: usize = 256;
 impl Updater {
     /// Replays the journal of a disk.
     pub fn open(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, limits: Limits, now_ms: u64) -> Result<Self> {
-        let disk = Disk { store, journal, limits, outputs: Vec::new(), unsynced: None, inflight_bytes: 0 };
+        let disk = Disk::new(store, journal, limits);
         let mut it = Self { disk, blocks: BTreeMap::new(), shapes: BTreeMap::new(), failed: None };
         let mut replayed: BTreeMap<BlockId, Result<Replayed>> = BTreeMap::new();
         it.disk.journal.replay(&mut |position, block, bytes| {
@@ -106,26 +99,21 @@ impl Updater {
             Ok(())
         })?;
         for (block, entries) in replayed {
+            let positions = entries.as_ref().map(Replayed::positions).unwrap_or_default();
             if let Err(error) = entries.and_then(|entries| it.restart(block, entries, now_ms)) {
-                it.lose(block, error)?;
+                it.lose_with(block, error, positions)?;
             }
         }
         Ok(it)
     }
 
     fn restart(&mut self, block: BlockId, replayed: Replayed, now_ms: u64) -> Result<()> {
-        let reader = match self.disk.store.open(block) {
-            Ok(reader) => reader,
-            // It was removed: nobody asks for its updates any more.
-            Err(error) if error.reaction == Reaction::NotFound => {
-                self.disk.journal.release(&replayed.positions());
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
+        // A crash interrupted its opening, or has undone a part of its closing.
         if !replayed.is_opened() {
-            return Err(Error::corrupt("the journal does not contain the beginning of the block's updates").block(block));
+            self.disk.release(&replayed.positions());
+            return Ok(());
         }
+        let reader = self.disk.store.open(block)?;
         let shape = self.shape(reader.meta())?;
         let open = Open::restart(block, replayed, shape, reader, &mut self.disk, now_ms)?;
         self.blocks.insert(block, State::Open(Box::new(open)));
@@ -139,7 +127,7 @@ impl Updater {
 
     /// Whether [`sync`](Self::sync) has anything to do.
     pub fn is_unsynced(&self) -> bool {
-        self.disk.unsynced.is_some()
+        self.disk.unsynced.is_some() || self.disk.has_released
     }
 
     /// How full the journal is, with what is reserved: 0 to 1.
@@ -152,22 +140,25 @@ impl Updater {
         self.disk.inflight_bytes
     }
 
-    /// The blocks that are updated and not lost.
+    /// The blocks that are open or settled, and not lost.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.blocks.iter().filter(|(_, state)| matches!(state, State::Open(_))).map(|(block, _)| *block)
     }
 
-    /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `new`: the
-    /// new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
-    pub fn request(&mut self, block: BlockId, stripe: &Stripe, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
+    /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `term`: that of the
+    /// client's lease; `new`: the new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
+    pub fn request(&mut self, block: BlockId, term: u64, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
         self.relieve(now_ms)?;
-        let told = self.with(block, stripe, now_ms, |open, disk| {
+        let told = self.with(block, now_ms, |open, disk| {
+            if open.is_ending() {
+                return Ok(Some(NotRun::Retry));
+            }
             let is_valid = |(stream, piece): (&u8, &Arc<Piece>)| open.shape.is_part(*stream, piece.span());
             if new.is_empty() || !new.iter().all(is_valid) || bytes_of(&new) > disk.limits.update_bytes_max {
                 return Ok(Some(NotRun::Invalid));
             }
             let write = |(stream, piece): (&u8, &Arc<Piece>)| Write { stream: *stream, span: open.shape.positions(piece.span()) };
-            let request = Request { id, term: stripe.term, writes: new.iter().map(write).collect() };
+            let request = Request { id, term, writes: new.iter().map(write).collect() };
             Ok((!open.request(request, new, disk, now_ms)?).then_some(NotRun::Busy))
         })?;
         if let Some(why) = told.flatten() {
@@ -177,39 +168,31 @@ impl Updater {
     }
 
     /// A message to a block, and the bytes that came with it.
-    pub fn receive(
-        &mut self,
-        block: BlockId,
-        stripe: &Stripe,
-        from: Peer,
-        message: Message,
-        pieces: Pieces,
-        now_ms: u64,
-    ) -> Result<()> {
+    pub fn receive(&mut self, block: BlockId, from: Peer, message: Message, pieces: Pieces, now_ms: u64) -> Result<()> {
         if matches!(message, Message::Prepare { .. }) {
             self.relieve(now_ms)?;
         }
-        self.with(block, stripe, now_ms, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
+        self.with(block, now_ms, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
     }
 
     /// An update that this node leads has taken too long, or its client has gone.
     pub fn give_up(&mut self, block: BlockId, id: UpdateId, now_ms: u64) -> Result<()> {
-        self.each(&BTreeSet::from([block]), |open, disk| open.on(Event::GiveUp(id), disk, now_ms))
+        self.with(block, now_ms, |open, disk| open.on(Event::GiveUp(id), disk, now_ms)).map(drop)
     }
 
     /// A read of a data block at its own node, at its last version; `read` is a number that was not used since the start.
     /// `has_lease`: whether the node's lease at the coordinator lasts. [`Output::Served`] answers, perhaps later, or never if the confirmation of
     /// the term does not arrive.
-    pub fn read(&mut self, block: BlockId, stripe: &Stripe, read: u64, range: Span, has_lease: bool, now_ms: u64) -> Result<()> {
+    pub fn read(&mut self, block: BlockId, read: u64, range: Span, has_lease: bool, now_ms: u64) -> Result<()> {
         if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
             return Err(Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block));
         }
-        self.with(block, stripe, now_ms, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
+        self.with(block, now_ms, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
     }
 
     /// Nobody waits for a read any more.
     pub fn abandon(&mut self, block: BlockId, read: u64, now_ms: u64) -> Result<()> {
-        self.each(&BTreeSet::from([block]), |open, disk| open.abandon(read, disk, now_ms))
+        self.with(block, now_ms, |open, disk| open.abandon(read, disk, now_ms)).map(drop)
     }
 
     /// The bytes of a block with exactly the updates up to a vector.
@@ -221,8 +204,8 @@ impl Updater {
         }
         match self.blocks.get(&block) {
             Some(State::Open(open)) => open.content_at(range, vector, &self.disk),
-            Some(State::Lost) => Err(Refusal::Failed(lost(block))),
-            None => Err(Refusal::Failed(Error::not_found("the block was never updated").block(block))),
+            Some(State::Lost(_)) => Err(Refusal::Failed(lost(block))),
+            None => Err(Refusal::Failed(not_open(block))),
         }
     }
 
@@ -250,6 +233,16 @@ impl Updater {
             })?;
         }
         self.release();
+        self.sync_releases()
+    }
+
+    /// Makes the end of blocks durable that were closed or removed.
+    pub(crate) fn sync_releases(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.disk.has_released)
+            && let Err(error) = self.disk.journal.sync_releases()
+        {
+            return Err(self.fail(error));
+        }
         Ok(())
     }
 
@@ -262,22 +255,14 @@ impl Updater {
     /// From time to time: sends again what was not answered, asks, forgets, applies what has waited.
     pub fn tick(&mut self, now_ms: u64) -> Result<()> {
         let is_filling = self.disk.journal.fill() >= APPLY_FILL;
-        let all = self.blocks().collect();
+        let is_settled = |block: &BlockId| matches!(self.blocks.get(block), Some(State::Open(open)) if open.is_settled());
+        let all = self.blocks().filter(|block| !is_settled(block)).collect();
         self.each(&all, |open, disk| {
             open.on(Event::Remind, disk, now_ms)?;
             open.on(Event::Forget, disk, now_ms)?;
             let is_quiet = std::mem::replace(&mut open.is_quiet, true);
             if is_filling || is_quiet { open.on(Event::Apply, disk, now_ms) } else { Ok(()) }
         })
-    }
-
-    /// The block is removed from this disk: its part of the journal is freed.
-    pub fn forget(&mut self, block: BlockId) {
-        if let Some(State::Open(mut open)) = self.blocks.remove(&block) {
-            open.clear(&mut self.disk);
-            let positions: Vec<_> = open.entries.iter().flat_map(Kept::positions).collect();
-            self.disk.journal.release(&positions);
-        }
     }
 
     /// While the journal is filling, a call that brings a new update applies earlier ones first.
@@ -289,11 +274,10 @@ impl Updater {
         self.sync(now_ms)
     }
 
-    /// Calls `what` with a block, which is opened if it was never updated. `None` if it is lost now.
-    fn with<T>(
+    /// Calls `what` with a block. `None` if it is lost now.
+    pub(crate) fn with<T>(
         &mut self,
         block: BlockId,
-        stripe: &Stripe,
         now_ms: u64,
         what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>,
     ) -> Result<Option<T>> {
@@ -304,35 +288,17 @@ impl Updater {
                 return Err(Error::retry("the journal is full").block(block));
             }
         }
-        if !self.blocks.contains_key(&block) {
-            self.open_first(block, stripe)?;
-        }
-        let Some(State::Open(open)) = self.blocks.get_mut(&block) else { return Err(lost(block)) };
+        let open = match self.blocks.get_mut(&block) {
+            Some(State::Open(open)) => open,
+            Some(State::Lost(_)) => return Err(lost(block)),
+            None => return Err(not_open(block)),
+        };
         open.is_quiet = false;
         let done = what(open, &mut self.disk);
         match open.named(done) {
             Ok(done) => Ok(Some(done)),
             Err(error) => self.lose(block, error).map(|()| None),
         }
-    }
-
-    /// Opens a block that was never updated. Its first entry is durable before it says anything: after a crash that lost the entry, it would begin
-    /// a first life again.
-    fn open_first(&mut self, block: BlockId, stripe: &Stripe) -> Result<()> {
-        if !stripe.members.contains(&block) {
-            return Err(Error::invalid("the block is not part of its stripe").block(block));
-        }
-        let reader = self.disk.store.open(block)?;
-        let shape = self.shape(reader.meta()).map_err(at_block(block))?;
-        let open = Open::first(block, stripe, shape, &mut self.disk);
-        let open = open.map_err(|error| self.fail(error))?;
-        if let Some(last) = self.disk.unsynced.filter(|_| !dropped(Rule::OpenedFirst))
-            && let Err(error) = self.disk.journal.sync(last)
-        {
-            return Err(self.fail(error));
-        }
-        self.blocks.insert(block, State::Open(Box::new(open)));
-        Ok(())
     }
 
     /// Calls `what` with each of these blocks that is open.
@@ -356,28 +322,34 @@ impl Updater {
         }
     }
 
-    /// A block whose pages or entries are damaged is lost; what concerns the whole disk fails the disk.
     fn lose(&mut self, block: BlockId, error: Error) -> Result<()> {
+        self.lose_with(block, error, Vec::new())
+    }
+
+    /// A block whose pages or entries are damaged is lost; what concerns the whole disk fails the disk.
+    fn lose_with(&mut self, block: BlockId, error: Error, mut positions: Vec<Position>) -> Result<()> {
         if !matches!(error.reaction, Reaction::Corrupt | Reaction::NotFound) {
             return Err(self.fail(error));
         }
-        if let Some(State::Open(mut open)) = self.blocks.insert(block, State::Lost) {
+        if let Some(State::Open(mut open)) = self.blocks.remove(&block) {
             open.clear(&mut self.disk);
+            positions = open.positions();
         }
+        self.blocks.insert(block, State::Lost(positions));
         self.disk.outputs.push(Output::Lost { block, error });
         Ok(())
     }
 
-    fn fail(&mut self, error: Error) -> Error {
+    pub(crate) fn fail(&mut self, error: Error) -> Error {
         let error = Error { reaction: Reaction::Fatal, ..error };
         self.failed.get_or_insert(error).clone()
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    fn shape(&mut self, meta: &BlockMeta) -> Result<Arc<Shape>> {
+    pub(crate) fn shape(&mut self, meta: &BlockMeta) -> Result<Arc<Shape>> {
         let StripeLayout { layout, k, m, data_len } = meta.stripe;
         let sizes = [layout.block_len, layout.cell_len, layout.alpha.into(), k.into(), m.into(), data_len];
         let key = (meta.code.clone(), meta.generator_hash, sizes, meta.id.index);
@@ -394,6 +366,10 @@ impl Updater {
     }
 }
 
-fn lost(block: BlockId) -> Error {
+pub(crate) fn not_open(block: BlockId) -> Error {
+    Error::not_found("the block is not open for updates").block(block)
+}
+
+pub(crate) fn lost(block: BlockId) -> Error {
     Error::corrupt("the block's updates are lost on this disk").block(block)
 }

@@ -65,7 +65,7 @@ fn packets(in_small_frames: bool) -> Result<Vec<u8>> {
         Packet::Request { number: 1, block: block(0), id, term: 3, token: LinkToken([9; 32]) },
         of(Message::Prepare { stamp, record, crcs: [(0, 77)].into() }),
         of(Message::Reported { term: 3, incarnation: Incarnation::default(), report }),
-        Packet::Answer { number: 1, told: Told::NotRun(NotRun::Busy) },
+        Packet::Answer { number: 1, told: Some(Told::NotRun(NotRun::Busy)) },
     ];
     let parts = [PartRef { stream: 0, start: 100, bytes: b"some new bytes" }, PartRef { stream: 2, start: 0, bytes: b"others" }];
     let stream = block_on(packet_stream(&packets, &parts)).map_err(|error| weft_types::Error::fatal(error.to_string()))?;

@@ -91,7 +91,8 @@ impl UpdateClient {
     }
 
     /// Sends a request and waits for its answer, which may take as long as the update: bound the time. An error says nothing about what becomes of
-    /// the update; its reaction is [`Reaction::Retry`](weft_types::Reaction) if the connection is broken.
+    /// the update; its reaction is [`Reaction::Retry`](weft_types::Reaction) if the connection is broken, or if the agent cannot tell the outcome: then the
+    /// coordinator's next lease is for a stripe that knows it, and the request may be repeated under the same id.
     pub async fn request(&self, request: UpdateRequest) -> Result<Told> {
         let bytes: usize = request.parts.iter().map(|part| part.bytes.len()).sum();
         if bytes == 0 || bytes > UPDATE_BYTES_MAX {
@@ -142,7 +143,10 @@ impl Shared {
     async fn receive(&self, mut reader: UpdateReader) -> FrameError {
         loop {
             match reader.next().await {
-                Ok((Packet::Answer { number, told }, parts)) if parts.is_empty() => self.answer(number, Ok(told)),
+                Ok((Packet::Answer { number, told }, parts)) if parts.is_empty() => {
+                    let unknown = || Error::retry(format!("{}: it cannot tell the outcome: ask the coordinator", self.place));
+                    self.answer(number, told.ok_or_else(unknown));
+                }
                 Ok(_) => return FrameError::Unexpected("received a packet that is no answer".into()),
                 Err(error) => return error,
             }

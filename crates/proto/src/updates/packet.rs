@@ -42,8 +42,8 @@ pub enum Packet {
     Answer {
         /// The request's number.
         number: u64,
-        /// The answer.
-        told: Told,
+        /// The answer; `None`: the agent does not learn the outcome any more, because the block was lost or is fenced.
+        told: Option<Told>,
     },
 }
 

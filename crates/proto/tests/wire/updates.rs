@@ -246,7 +246,7 @@ async fn answer_tens(mut reader: UpdateReader, mut writer: UpdateWriter) {
         requests.push((number, id.counter));
         if requests.len() == 10 {
             for (number, counter) in requests.drain(..).rev() {
-                writer.feed(&Packet::Answer { number, told: told(counter) }, &[]).await.unwrap();
+                writer.feed(&Packet::Answer { number, told: Some(told(counter)) }, &[]).await.unwrap();
             }
             writer.flush().await.unwrap();
         }
@@ -291,18 +291,27 @@ async fn when_the_connection_breaks_all_waiting_requests_fail_and_later_ones_do_
     let net = net();
     let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
     let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
-    let (client, (mut reader, writer)) = (Arc::new(client.unwrap()), accepted.unwrap());
+    let (client, (mut reader, mut writer)) = (Arc::new(client.unwrap()), accepted.unwrap());
     let waiting: Vec<_> = (0..5)
         .map(|counter| {
             let client = Arc::clone(&client);
             tokio::spawn(async move { client.request(request(counter, vec![part(0, 10)])).await })
         })
         .collect();
-    // A request that is given up does not hold up others.
+    // An outcome that the agent cannot tell, and a request that is given up, hold up no others.
     assert!(timeout(Duration::from_millis(20), client.request(request(9, vec![part(0, 10)]))).await.is_err());
     for _ in 0..6 {
         reader.next().await.unwrap();
     }
+    let asking = client.request(request(6, vec![part(0, 10)]));
+    let answering = async {
+        let Packet::Request { number, .. } = reader.next().await.unwrap().0 else { panic!("not a request") };
+        writer.feed(&Packet::Answer { number, told: None }, &[]).await.unwrap();
+        writer.flush().await.unwrap();
+    };
+    let unknown = tokio::join!(asking, answering).0.unwrap_err();
+    assert!(unknown.reaction == Reaction::Retry && unknown.message.contains("cannot tell"), "{unknown}");
+    assert!(!client.is_broken());
     drop((reader, writer));
     for waiting in waiting {
         let error: Error = timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap().unwrap_err();

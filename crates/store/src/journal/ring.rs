@@ -67,6 +67,10 @@ struct State {
     is_writing: bool,
     /// Released, and not named by a batch, in the order of the releases.
     released: VecDeque<u64>,
+    /// How many releases a durable batch has named.
+    named: u64,
+    /// How many releases there were.
+    releases: u64,
     next_position: u64,
     /// The highest position that is durable; 0: none.
     durable: u64,
@@ -103,6 +107,8 @@ impl RingJournal {
             writing: Arc::default(),
             is_writing: false,
             released: VecDeque::new(),
+            named: 0,
+            releases: 0,
             durable: found.next_position - 1,
             next_position: found.next_position,
             last_number: found.last_number,
@@ -116,11 +122,6 @@ impl RingJournal {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The most bytes of a record here. Small rings take smaller ones, so that a few copied ones do not fill them.
-    fn record_bytes_max(&self) -> usize {
-        RECORD_BYTES_MAX.min((self.ring.ring_bytes / COPIED_PART) as usize)
     }
 
     /// The bytes of records that are written as one batch.
@@ -204,6 +205,7 @@ impl RingJournal {
         let next_position = pending.records.last().map_or(state.durable + 1, |(position, _)| position + 1);
         state.writing = Arc::new(pending);
         let pending = Arc::clone(&state.writing);
+        let named = released.len() as u64;
         drop(state);
 
         let written = self.assemble(&copies, released).and_then(|Pending { stream, mut records }| {
@@ -231,6 +233,7 @@ impl RingJournal {
                 state.index.durable(at, pages, &records);
                 (state.last_number, state.next_number, state.durable_tail) = (number, number + 1, tail);
                 state.durable = next_position - 1;
+                state.named += named;
                 state.counts.syncs += 1;
                 state.counts.bytes_written += u64::from(pages) * PAGE as u64;
                 state.counts.bytes_copied += copies.iter().map(|(_, live)| ring_bytes(live.len)).sum::<u64>();
@@ -406,8 +409,23 @@ impl Journal for RingJournal {
         for position in positions {
             if state.index.release(position.0) {
                 state.released.push_back(position.0);
+                state.releases += 1;
             }
         }
+    }
+
+    fn sync_releases(&self) -> Result<()> {
+        let mut state = self.lock();
+        let wanted = state.releases;
+        while state.named < wanted {
+            state = self.next_batch(state)?;
+        }
+        Ok(())
+    }
+
+    /// Small rings take smaller ones, so that a few copied ones do not fill them.
+    fn record_bytes_max(&self) -> usize {
+        RECORD_BYTES_MAX.min((self.ring.ring_bytes / COPIED_PART) as usize)
     }
 
     fn replay(&self, visit: &mut Visit<'_>) -> Result<()> {

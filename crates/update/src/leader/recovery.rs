@@ -22,11 +22,12 @@ use weft_types::BlockId;
 impl Leader {
     /// After a restart of the node, or for a block that comes from elsewhere.
     pub(crate) fn restart(config: Config, participant: &Participant) -> Self {
-        let (me, least) = (config.me, participant.least(config.me.index));
-        let starts = if least.generation == me.generation { least.starts + 1 } else { 1 };
+        let (me, opened, least) = (config.me, participant.opened, participant.least(config.me.index));
+        let is_of_term = (least.generation, least.opened) == (me.generation, opened);
+        let starts = if is_of_term { least.starts + 1 } else { 1 };
         let mut it = Self {
             config,
-            incarnation: Incarnation { generation: me.generation, starts },
+            incarnation: Incarnation { generation: me.generation, opened, starts },
             state: State::Waiting { is_restarted: true },
             locks: Locks::default(),
             updates: BTreeMap::new(),

@@ -70,7 +70,7 @@ fn answers_to_an_earlier_life_do_not_count() {
     let mut node = Node::new(0);
     node.sync(request(1, &[write(0, 0, 10)]));
     node.receive(2, held(1, 1));
-    let old = Message::Held { id: id(1), incarnation: Incarnation { generation: 0, starts: 9 }, crcs: crcs(1) };
+    let old = Message::Held { id: id(1), incarnation: Incarnation { generation: 0, opened: 0, starts: 9 }, crcs: crcs(1) };
     assert_eq!(told(&node.receive(3, old)), []);
     assert_eq!(told(&node.receive(1, held(1, 1))), [], "not a participant");
     assert_eq!(told(&node.receive(3, held(1, 1))), [(1, Told::Committed)]);
@@ -260,7 +260,7 @@ fn a_lock_that_an_earlier_life_asked_for_withdraws_nothing_of_this_one() {
     let ask = |incarnation| Message::AskLock { id: id(1), incarnation, number: 3 };
     let withdrawn = Message::Unlock { stamp: stamp(FIRST, 0, 0), id: id(1), number: 3 };
     assert_eq!(sent(&node.receive(1, ask(FIRST))), [(1, withdrawn)]);
-    let earlier = Incarnation { generation: 0, starts: 0 };
+    let earlier = Incarnation { generation: 0, opened: 0, starts: 0 };
     assert_eq!(sent(&node.receive(1, ask(earlier))), [], "number 3 may be given again");
 }
 

@@ -118,7 +118,7 @@ fn a_block_that_reports_and_then_stays_away_stands_for_no_other() {
 }
 
 #[test]
-fn an_outcome_that_was_recorded_stands_until_all_know_it() {
+fn an_outcome_that_was_recorded_stands_and_is_kept_for_the_next_opening() {
     let (mut seal, record) = (begun(&[3]), record(0, vec![part(0, 5)]));
     for (at, claim) in [(0, None), (1, None), (2, Some((&record, held())))] {
         reports(&mut seal, at, 1, claim);
@@ -135,7 +135,17 @@ fn an_outcome_that_was_recorded_stands_until_all_know_it() {
     on(&mut seal, known(1));
     assert!(seal.outcome(record.id).is_some());
     on(&mut seal, known(2));
-    assert_eq!((seal.outcome(record.id), &seal.stripe().sealed.vector), (None, &[(0, 5)].into()));
+    assert!(seal.outcome(record.id).is_some() && seal.stripe().unaware.is_empty());
+    assert_eq!(seal.stripe().sealed.vector, [(0, 5)].into());
+    let mut stripe = seal.stripe().clone();
+    Arc::make_mut(&mut stripe.sealed).floors.insert(Session { number: 9, ends_at_ms: 5 }, 1);
+    let open = |term, now_ms| StripeTerm::open(Some(&stripe), vec![block(1)], term, [(0, 5)].into(), now_ms);
+    let again = open(1, 0);
+    assert_eq!((again.term, again.sealed.term, again.unaware.len()), (3, 3, 0));
+    assert_eq!((&again.sealed.members, again.sealed.outcomes.get(&record.id)), (&vec![block(1)], Some(&Outcome::Aborted)));
+    assert_eq!(open(9, 4 + OUTCOMES_KEPT_MS).sealed.floors.len(), 1);
+    let later = open(9, 5 + OUTCOMES_KEPT_MS);
+    assert_eq!((later.term, later.sealed.floors.len(), later.sealed.outcomes.len()), (10, 0, 1), "one session has ended");
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn record() -> Arc<Record> {
     let part = |stream| Part {
         stream,
         number: 200 + u64::from(stream),
-        incarnation: Incarnation { generation: 2, starts: 3 },
+        incarnation: Incarnation { generation: 2, opened: 300, starts: 3 },
         span: Span::new(5, 500),
     };
     Arc::new(Record { id: id(9), term: 4, participants: (0..6).map(block).collect(), parts: vec![part(1), part(3)] })
@@ -40,7 +40,7 @@ fn samples() -> Vec<Stored> {
     let entries = [
         Entry::Opened { term: 4, members: (0..6).map(block).collect() },
         Entry::Term(5),
-        Entry::Fence { stream: 3, incarnation: Incarnation { generation: 1, starts: 9 } },
+        Entry::Fence { stream: 3, incarnation: Incarnation { generation: 1, opened: 1, starts: 9 } },
         Entry::Refused(record()),
         Entry::Watermark { stream: 1, term: 4, number: 1 << 50 },
         Entry::Known { id: id(3), outcome: Outcome::Committed, at_ms: 12 },
