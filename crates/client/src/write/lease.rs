@@ -82,9 +82,10 @@ impl Slot {
         let failed_term = failed.map_or(0, |(_, term)| *term);
         let reply = self.open(shared, kept, failed_term).await?;
         let mut lease = Lease::new(&self.stripe, reply, now, deadline)?;
-        // The ids of a session are counted once.
+        // A session's ids are counted once, and its end does not move.
         if let Some(before) = slot.as_ref().or(failed.map(|(failed, _)| failed)).filter(|it| it.session == lease.session) {
             lease.counter = before.counter.clone();
+            (lease.ends, lease.last_id) = (lease.ends.min(before.ends), lease.last_id.min(before.last_id));
         }
         Ok(slot.insert(Arc::new(lease)).clone())
     }

@@ -99,7 +99,7 @@ impl Input<'_> {
     async fn next(&mut self, target: &Target) -> Result<Option<(u64, Bytes)>> {
         let room = target.slot(self.at).map_or(0, |slot| slot.stripe.offset + slot.stripe.layout.data_len - self.at);
         // One byte more than an update can have shows whether the rest fits into one. At the end of the object, it shows that there is too much.
-        let wanted = room.min(UPDATE_BYTES_MAX + 1).max(1) as usize;
+        let wanted = room.clamp(1, UPDATE_BYTES_MAX + 1) as usize;
         if !self.read_to(wanted).await? {
             return Ok(None);
         }
