@@ -32,7 +32,7 @@ pub(crate) struct Lease {
     last_id: Instant,
     /// Counts the session's ids.
     counter: Arc<AtomicU64>,
-    /// By data block.
+    /// By index, without copies.
     homes: BTreeMap<u8, Home>,
     /// When an update under this lease was committed last.
     heard: StdMutex<Instant>,
@@ -44,7 +44,8 @@ pub(crate) struct Home {
     pub(crate) block: BlockId,
     pub(crate) name: String,
     pub(crate) address: String,
-    pub(crate) token: LinkToken,
+    /// None: the agent is not up.
+    pub(crate) token: Option<LinkToken>,
 }
 
 /// A lease that does not serve any more, and the term in which updates do not end (0: none).
@@ -120,9 +121,8 @@ impl Lease {
             if block.stripe != stripe.id {
                 return Err(invalid("a block of another stripe"));
             }
-            if block.copy == 0
-                && let Some(token) = tokens.get(&u32::from(block.index)).copied()
-            {
+            if block.copy == 0 {
+                let token = tokens.get(&u32::from(block.index)).copied();
                 homes.insert(block.index, Home { block, name: member.name, address: member.address, token });
             }
         }
@@ -156,7 +156,7 @@ impl Lease {
         UpdateId { session: self.session, counter: self.counter.fetch_add(1, Relaxed) + 1, lead }
     }
 
-    /// The home of a data block; `None`: it is lost, and is being rebuilt.
+    /// The home of a block; `None`: it is lost, and is being rebuilt.
     pub(crate) fn home(&self, index: u8) -> Option<&Home> {
         self.homes.get(&index)
     }

@@ -7,7 +7,10 @@ use super::{
 use crate::update_links::UpdateLinks;
 use std::{pin::pin, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
-use weft_proto::updates::{Part, UpdateRequest};
+use weft_proto::{
+    LinkToken,
+    updates::{Part, UpdateRequest},
+};
 use weft_types::{Error, Reaction};
 use weft_update::{Told, UpdateId};
 
@@ -18,6 +21,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 pub(crate) async fn request(
     links: &UpdateLinks,
     (lease, home): (&Lease, &Home),
+    token: LinkToken,
     id: UpdateId,
     parts: Vec<Part>,
     until: Instant,
@@ -35,7 +39,7 @@ pub(crate) async fn request(
         }
     };
     let sent = Instant::now();
-    let request = UpdateRequest { block: home.block, id, term: lease.term, token: home.token, parts };
+    let request = UpdateRequest { block: home.block, id, term: lease.term, token, parts };
     let mut answer = pin!(client.request(request));
     loop {
         // On a slow link, updates wait for each other.

@@ -11,7 +11,7 @@ use super::{
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::time::{Instant, sleep, timeout_at};
-use weft_proto::updates::Part;
+use weft_proto::{LinkToken, updates::Part};
 use weft_types::{Error, Reaction, Result, Span};
 use weft_update::UpdateId;
 
@@ -131,13 +131,13 @@ impl Running<'_> {
     async fn request(&mut self, lease: &Arc<Lease>) -> Next {
         let begun = self.until - self.writer.deadline;
         let parts = parts(&self.slot.stripe.layout, self.data, self.bytes);
+        self.course.requested(lease.term, begun.elapsed());
         let heard = match lead(lease, &parts) {
-            Ok(home) => {
+            Ok((home, token)) => {
                 let id = *self.id.get_or_insert_with(|| lease.new_id(home.block.index));
-                self.course.requested(lease.term, begun.elapsed());
-                request::request(&self.writer.shared.updates, (lease, home), id, parts, self.until).await
+                request::request(&self.writer.shared.updates, (lease, home), token, id, parts, self.until).await
             }
-            Err(lost) => lost,
+            Err(not_sent) => not_sent,
         };
         self.course.heard(heard, begun.elapsed())
     }
@@ -168,9 +168,13 @@ impl Running<'_> {
     }
 }
 
-/// The home of the block that leads an update of these parts.
-fn lead<'a>(lease: &'a Lease, parts: &[Part]) -> Result<&'a Home, Heard> {
-    let first = parts.first().map_or(0, |part| part.stream);
-    let lost = parts.iter().map(|part| part.stream).find(|index| lease.home(*index).is_none());
-    lease.home(first).filter(|_| lost.is_none()).ok_or(Heard::Lost(lost.unwrap_or(first)))
+/// The home of the block that leads an update of these parts, and the right to request it.
+fn lead<'a>(lease: &'a Lease, parts: &[Part]) -> Result<(&'a Home, LinkToken), Heard> {
+    let mut homes = Vec::new();
+    for part in parts {
+        homes.push(lease.home(part.stream).ok_or(Heard::Lost(part.stream))?);
+    }
+    let home = *homes.first().ok_or_else(|| Heard::Refused(Error::fatal("an update without bytes")))?;
+    let down = || Heard::NotSent(Error::retry(format!("agent {} is not up", home.name)).block(home.block));
+    Ok((home, home.token.ok_or_else(down)?))
 }
