@@ -6,6 +6,7 @@ use crate::{
     config::ClientConfig,
     fetch::Begun,
     get::WINDOWS_MAX,
+    update_links::UpdateLinks,
 };
 use std::{sync::Arc, time::Duration};
 use weft_proto::{
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
     /// Memory of received slices. The windows of a get consist of it.
     pub(crate) slices: Arc<SliceMemory>,
+    pub(crate) updates: UpdateLinks,
 }
 
 /// How long [`Client::close`] waits for outstanding messages to the coordinator.
@@ -76,7 +78,8 @@ impl Client {
                     let (pool, background) = (Arc::new(pool), Background::default());
                     let windows_bytes = (config.limits.window_bytes_max as usize).saturating_mul(WINDOWS_MAX);
                     let slices = SliceMemory::within(windows_bytes);
-                    let shared = Shared { config, calls, pool, cluster, random, background, slices };
+                    let updates = UpdateLinks::new(config.net.clone(), config.security.clone(), cluster);
+                    let shared = Shared { config, calls, pool, cluster, random, background, slices, updates };
                     return Ok(Self { shared: Arc::new(shared) });
                 }
                 Err(error) => last = error,

@@ -376,7 +376,7 @@ impl Get {
 }
 
 /// Whether two versions of an object have the same bytes.
-fn is_same(one: &ObjectReply, other: &ObjectReply) -> bool {
+pub(crate) fn is_same(one: &ObjectReply, other: &ObjectReply) -> bool {
     // 0: unknown.
     one.written != 0 && one.written == other.written
 }
@@ -386,7 +386,7 @@ async fn joined(fetched: &mut Owned<Result<()>>) -> Result<()> {
 }
 
 /// The stripes of an object; the first of them has this number.
-fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions) -> Result<Vec<Arc<StripePlace>>> {
+pub(crate) fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions) -> Result<Vec<Arc<StripePlace>>> {
     let name = format!("{}/{}", object.bucket, object.key);
     let unreadable = |message: &str| Error::fatal(message).object(&name);
     // All stripes, or some that follow one another.

@@ -45,6 +45,8 @@ mod range;
 mod repair;
 mod stripe_data;
 mod sums;
+mod update_links;
+mod write;
 
 pub use client::Client;
 pub use config::{ClientConfig, Limits};
@@ -60,6 +62,7 @@ pub use put::PutOptions;
 pub use range::ByteRange;
 pub use repair::{Repair, RepairOptions};
 pub use sums::UnitSums;
+pub use write::{PlannedBlock, PlannedStripe, WriteLog, WriteOptions, WritePlan, Writer, Wrote};
 
 pub use weft_proto::DiskMode;
 /// Messages of the control plane that the client sends and returns.

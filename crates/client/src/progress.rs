@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-/// The progress of a put or get.
+/// The progress of a put, get or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the object that are done. Can decrease if something has to be done again.

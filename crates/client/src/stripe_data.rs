@@ -152,14 +152,14 @@ fn read_cached(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
 }
 
 /// A run of a stripe's data, and its place in a row.
-struct Piece {
-    data_offset: u64,
-    at: usize,
-    len: usize,
+pub(crate) struct Piece {
+    pub(crate) data_offset: u64,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
 }
 
 /// The runs of the stripe's data that form `len` bytes of a block, cell by cell, up to the block's end.
-fn pieces_of(layout: &StripeLayout, index: u32, offset: u64, len: u64, at: usize, pieces: &mut Vec<Piece>) {
+pub(crate) fn pieces_of(layout: &StripeLayout, index: u32, offset: u64, len: u64, at: usize, pieces: &mut Vec<Piece>) {
     let end = (offset + len).min(layout.block_len(index));
     let mut from = offset;
     while from < end {

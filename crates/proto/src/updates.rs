@@ -13,4 +13,4 @@ pub use packet::{HeadMax, Packet, Part, PartRef, UpdateReader, UpdateWriter, fuz
 pub use session::{accept, dial};
 
 /// The most bytes of blocks that a packet carries: those of one update.
-pub const UPDATE_BYTES_MAX: usize = 1 << 20;
+pub const UPDATE_BYTES_MAX: usize = weft_types::UPDATE_BYTES_MAX as usize;

@@ -3,7 +3,7 @@
 use crate::{record::Stored, updater::Output};
 use std::sync::Arc;
 use weft_store::{BlockStore, Journal, Position, RECORD_BYTES_MAX, Reservation};
-use weft_types::{BlockId, PAGE_LEN, Result};
+use weft_types::{BlockId, PAGE_LEN, Result, UPDATE_BYTES_MAX};
 
 /// What a disk keeps in memory and on the disk for updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Default for Limits {
             lag_max: 128,
             waiting_max: 64,
             reads_max: 64,
-            update_bytes_max: 1 << 20,
+            update_bytes_max: UPDATE_BYTES_MAX,
             record_bytes_max: RECORD_BYTES_MAX,
             inflight_bytes_max: 64 << 20,
             read_bytes_max: 4 << 20,

@@ -49,6 +49,8 @@ mod settings_page;
 mod status;
 mod transfer;
 mod tree;
+mod write;
+mod write_plan;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use weft_cli::{
@@ -81,6 +83,7 @@ enum Command {
     Check(check::Check),
     Put(transfer::Put),
     Get(transfer::Get),
+    Write(write::Write),
     Ls(ls::Ls),
     Stat(object::Stat),
     Rm(rm::Rm),
@@ -122,6 +125,7 @@ pub(crate) fn main() -> Exit {
         Command::Check(it) => it.run(&target, output),
         Command::Put(it) => it.run(&target, output),
         Command::Get(it) => it.run(&target, output),
+        Command::Write(it) => it.run(&target, output),
         Command::Ls(it) => it.run(&target, output),
         Command::Stat(it) => it.run(&target, output),
         Command::Rm(it) => it.run(&target, output),

@@ -360,8 +360,8 @@ fn fetched_text(it: &Fetched) -> String {
     text
 }
 
-/// Reports the progress of a put or get to a progress bar.
-fn told(progress: &Progress) -> ProgressFn {
+/// Reports the progress of a put, get or write to a progress bar.
+pub(super) fn told(progress: &Progress) -> ProgressFn {
     let progress = progress.clone();
     ProgressFn::new(move |at| progress.set(at.done_bytes, at.total_bytes))
 }

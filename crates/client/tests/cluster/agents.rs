@@ -1,6 +1,9 @@
 //! Agents that run their tasks with the engine and keep their blocks in memory.
 
-use crate::CLUSTER;
+use crate::{
+    CLUSTER,
+    updates::{self, Updates},
+};
 use async_trait::async_trait;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +13,9 @@ use std::{
 use tokio::sync::Notify;
 use weft_engine::{Outcome, Ports, SliceSink, SliceSource};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
-use weft_proto::{Direction, FrameStream, Hello, Incoming, LinkReceiver, LinkSender, LinkToken, Net, Peer, Security, TcpNet};
+use weft_proto::{
+    Direction, FrameStream, Hello, Incoming, LinkReceiver, LinkSender, LinkToken, Net, Opening, Peer, Security, TcpNet,
+};
 use weft_types::{BlockId, Error, NodeId, Party, Result, Rows, Span};
 
 const STALL: Duration = Duration::from_secs(5);
@@ -36,6 +41,7 @@ pub(crate) struct Agents {
     pub(crate) nodes: Vec<Node>,
     pub(crate) blocks: Mutex<BTreeMap<(NodeId, BlockId), Vec<u8>>>,
     pub(crate) faults: Mutex<Faults>,
+    pub(crate) updates: Mutex<Updates>,
     /// Connections whose Hello was accepted, by plan and link, until the task takes them.
     greeted: Mutex<BTreeMap<(u64, u32), FrameStream>>,
     arrived: Notify,
@@ -56,6 +62,7 @@ impl Agents {
             nodes,
             blocks: Mutex::default(),
             faults: Mutex::default(),
+            updates: Mutex::default(),
             greeted: Mutex::default(),
             arrived: Notify::new(),
         });
@@ -63,7 +70,7 @@ impl Agents {
             let agents = agents.clone();
             tokio::spawn(async move {
                 while let Some(accepted) = incoming.next().await {
-                    tokio::spawn(agents.clone().greet(node, FrameStream::new(accepted.stream)));
+                    tokio::spawn(agents.clone().begin(node, FrameStream::new(accepted.stream), accepted.peer));
                 }
             });
         }
@@ -83,9 +90,22 @@ impl Agents {
         self.faults.lock().unwrap().dead.contains(&node)
     }
 
+    /// A new connection: for links, or for updates.
+    async fn begin(self: Arc<Self>, node: NodeId, mut frames: FrameStream, peer: Peer) {
+        match frames.read_opening().await {
+            Ok(Opening::Link(hello)) => self.link(node, frames, hello).await,
+            Ok(Opening::Updates(hello)) => updates::serve(self, node, frames, hello, peer).await,
+            Err(_) => {}
+        }
+    }
+
     /// Waits for the next Hello of a connection.
     async fn greet(self: Arc<Self>, node: NodeId, mut frames: FrameStream) {
         let Ok(hello) = frames.read_hello().await else { return };
+        self.link(node, frames, hello).await;
+    }
+
+    async fn link(&self, node: NodeId, mut frames: FrameStream, hello: Hello) {
         assert_eq!(hello.cluster, CLUSTER);
         if self.is_dead(node) || frames.accept_hello(&hello).await.is_err() {
             return;

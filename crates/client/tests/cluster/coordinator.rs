@@ -1,6 +1,6 @@
 //! A coordinator that makes plans with the real schemes and remembers its calls.
 
-use crate::{CLUSTER, agents::Agents};
+use crate::{CLUSTER, agents::Agents, updates};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -79,7 +79,7 @@ struct StoredStripe {
 }
 
 impl State {
-    fn replace(&mut self) {
+    pub(crate) fn replace(&mut self) {
         let Some(left) = self.replaced_after else { return };
         self.replaced_after = left.checked_sub(1);
         if left == 0 {
@@ -583,8 +583,16 @@ impl Weft for Coordinator {
         answer(Ok(Empty {}))
     }
 
-    async fn open_for_updates(&self, _: Request<v1::OpenForUpdatesRequest>) -> Answer<v1::OpenForUpdatesReply> {
-        answer(Err(Error::not_found("there is no such object")))
+    async fn open_for_updates(&self, request: Request<v1::OpenForUpdatesRequest>) -> Answer<v1::OpenForUpdatesReply> {
+        let request = request.into_inner();
+        let name = (request.bucket.clone(), request.key.clone());
+        let object = self.state.lock().unwrap().objects[&name].clone();
+        if object.version != request.version {
+            return answer(Err(Error::not_found("there is no such version")));
+        }
+        let stripe = &object.stripes[&request.number];
+        let blocks = (0..stripe.layout.data_blocks() as usize).map(|index| (stripe.homes[index], stripe.block(index)));
+        answer(updates::open(&self.agents, &blocks.collect::<Vec<_>>(), request))
     }
 
     async fn cool_object(&self, _: Request<v1::ObjectName>) -> Answer<v1::CoolReply> {

@@ -5,6 +5,7 @@ mod agents;
 mod coordinator;
 mod gets;
 mod puts;
+mod updates;
 
 use agents::Agents;
 use coordinator::Coordinator;

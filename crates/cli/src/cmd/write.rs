@@ -1,0 +1,130 @@
+//! `weft write`: overwrites bytes of an object in place.
+
+use super::{names::ObjectName, transfer::told, write_plan};
+use clap::Args;
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use weft_cli::{
+    duration,
+    exit::Exit,
+    files::{io_error, standard},
+    interrupt::is_interrupted,
+    output::{Output, human_rate},
+    progress::Progress,
+    session::Session,
+    target,
+};
+use weft_client::{ProgressFn, WriteLog, WriteOptions, Wrote};
+use weft_types::{ByteSize, Error, Result, counted, human_bytes};
+
+/// Overwrite bytes of an object in place
+///
+/// The bytes of FILE replace those of the object from --offset on. The object keeps its size: bytes beyond its end are refused. The write is
+/// acknowledged when all bytes are durable on all blocks concerned. Only these bytes and the changes of parity blocks move, not whole stripes.
+///
+/// Up to 1 MiB within one stripe is written atomically: all of it or nothing, also after crashes. A longer write is several such updates, and reads
+/// at the same time may see some of them. If the command fails or is interrupted, it says which bytes are written; running it again is safe
+/// unless others write the same bytes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft write sector volumes/disk.img --offset 64KiB
+  printf 'new header' | weft write - logs/today --offset 0
+  weft write disk.part volumes/disk.img --offset 1GiB --explain
+  weft write disk.part volumes/disk.img --offset 1GiB --json | jq .updates
+
+EXIT CODES
+  0 all bytes are durable   1 failed; the message says which bytes are written, and of which it is unknown   2 bytes beyond the end of the \
+object   3 no FILE, no such object, or no cluster   4 no coordinator, or too many blocks are lost   130 interrupted; the message \
+says which bytes are written")]
+pub(super) struct Write {
+    /// Where the first byte goes: its offset in the object
+    #[arg(long, value_name = "SIZE")]
+    offset: ByteSize,
+    /// How long each update of up to 1 MiB may take, with all repetitions
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::parse)]
+    timeout: Duration,
+    /// Show which blocks and nodes take part and how many bytes move, and write nothing
+    #[arg(long)]
+    explain: bool,
+    /// File with the new bytes, or `-` for stdin
+    file: PathBuf,
+    /// Object: BUCKET/KEY
+    object: ObjectName,
+}
+
+#[derive(Debug, Serialize)]
+struct Written {
+    object: String,
+    version: u64,
+    offset: u64,
+    bytes: u64,
+    /// Each was atomic.
+    updates: u64,
+    seconds: f64,
+}
+
+impl Write {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let size = if self.file == Path::new("-") { None } else { Some(size_of(&self.file)?) };
+        if !self.explain {
+            return self.write(size, options, output);
+        }
+        let Some(size) = size else {
+            return Err(Error::invalid("--explain needs to know how many bytes there are: pass a FILE"));
+        };
+        let (plan, nodes) = Session::with(options, async |session| {
+            let (bucket, key) = self.object.to_read(session)?;
+            match session.client.explain_write(&bucket, &key, self.offset.0, size).await {
+                Ok(plan) => Ok((plan, session.nodes().await)),
+                Err(error) => Err(self.object.unread(session, error).await),
+            }
+        })?;
+        write_plan::show(&plan, &nodes, output)
+    }
+
+    fn write(self, size: Option<u64>, options: &target::Options, output: Output) -> Result<Exit> {
+        let progress = Progress::new("writing", size.unwrap_or(0), output.json);
+        let log = WriteLog::default();
+        let written =
+            Session::with(options, async |session| match self.overwrite(session, size, told(&progress), log.clone()).await {
+                Ok(wrote) => Ok(wrote),
+                Err(error) => Err(self.object.unread(session, error).await),
+            });
+        let seconds = progress.finish();
+        let wrote = written.map_err(|error| match is_interrupted() {
+            true => Error { message: format!("{}: {log}", error.message), ..error },
+            false => error,
+        })?;
+        let Wrote { object, version, offset, bytes, updates } = wrote;
+        output.result(&Written { object, version, offset, bytes, updates, seconds }, text).map(|()| Exit::Ok)
+    }
+
+    async fn overwrite(&self, session: &Session, size: Option<u64>, progress: ProgressFn, log: WriteLog) -> Result<Wrote> {
+        let (bucket, key) = self.object.to_read(session)?;
+        let file = match size {
+            None => tokio::fs::File::from_std(standard(std::io::stdin())?),
+            Some(_) => tokio::fs::File::open(&self.file).await.map_err(|error| io_error(&self.file, "read", &error))?,
+        };
+        let write_options = WriteOptions { deadline: self.timeout, size, progress, log };
+        session.client.write_at(&bucket, &key, self.offset.0, file, &write_options).await
+    }
+}
+
+fn text(it: &Written) -> String {
+    let (bytes, rate, updates) = (human_bytes(it.bytes), human_rate(it.bytes, it.seconds), counted(it.updates, "update"));
+    format!("{}  {bytes} at offset {} in {updates}, {:.2} s, {rate}", it.object, it.offset, it.seconds)
+}
+
+fn size_of(file: &Path) -> Result<u64> {
+    let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "read", &error))?;
+    let shown = file.display();
+    match metadata.is_file() {
+        true => Ok(metadata.len()),
+        false if metadata.is_dir() => Err(Error::invalid(format!("{shown} is a directory, not a file"))),
+        false => Err(Error::invalid(format!("{shown} is not a regular file; to write the output of a pipe, pass - as FILE"))),
+    }
+}

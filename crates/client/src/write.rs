@@ -1,0 +1,189 @@
+//! Writes in place: they overwrite bytes of an object that exists.
+//!
+//! A write is cut into updates ([`split`]), several of which are under way at a time ([`stream`]). Each is requested from the agent that leads it,
+//! under a lease of the coordinator ([`lease`]), until its outcome is known ([`update`], [`course`]).
+
+mod course;
+mod explain;
+mod lease;
+mod log;
+mod request;
+mod split;
+mod stream;
+mod target;
+mod update;
+
+pub use explain::{PlannedBlock, PlannedStripe, WritePlan};
+pub use log::WriteLog;
+
+use crate::{Client, client::Shared, progress::ProgressFn};
+use bytes::Bytes;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use target::Target;
+use tokio::io::AsyncRead;
+use weft_types::{Result, Span};
+
+/// How bytes of an object are overwritten.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weft_client::WriteOptions;
+/// let options = WriteOptions { deadline: Duration::from_secs(10), ..WriteOptions::default() };
+/// ```
+#[derive(Debug, Clone)]
+pub struct WriteOptions {
+    /// How long each update may take, with all repetitions. After it, the write fails.
+    pub deadline: Duration,
+    /// The number of bytes to write; it is an error if the reader ends earlier. If the size is known, a write beyond the end of the object
+    /// changes nothing. None: everything that the reader returns.
+    pub size: Option<u64>,
+    /// Receives progress.
+    pub progress: ProgressFn,
+    /// Tells what is written, also when the write fails or is dropped.
+    pub log: WriteLog,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(60), size: None, progress: ProgressFn::default(), log: WriteLog::default() }
+    }
+}
+
+/// The result of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrote {
+    /// The object, as `bucket/key`.
+    pub object: String,
+    /// Its version.
+    pub version: u64,
+    /// The offset of the first byte.
+    pub offset: u64,
+    /// The bytes that were written.
+    pub bytes: u64,
+    /// The updates, each of which was atomic.
+    pub updates: u64,
+}
+
+/// Writes to one object in place. It keeps its leases, so a write needs no call to the coordinator. Clones share them.
+///
+/// If the object is replaced by another, writes fail from then on. One that comes at the same time may be acknowledged and belong to the
+/// replaced object. If the object is converted to another code, writes continue.
+#[derive(Clone)]
+pub struct Writer {
+    shared: Arc<Shared>,
+    target: Arc<Mutex<Arc<Target>>>,
+    deadline: Duration,
+}
+
+impl Client {
+    /// Overwrites bytes of an object from `offset` on with those of `reader`. The write is acknowledged when all of it is durable on all blocks
+    /// concerned. It cannot extend the object.
+    ///
+    /// Up to 1 MiB within one stripe is one update: it is written atomically, and survives crashes as a whole or not at all. A longer write is several
+    /// updates; reads at the same time may see some of them. If the write fails or is dropped, [`WriteOptions::log`] tells which bytes are written.
+    /// Repeating a write is safe unless others write the same bytes.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::WriteOptions;
+    /// client.write_at("volumes", "disk.img", 4096, &[0; 4096][..], &WriteOptions::default()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn write_at(
+        &self,
+        bucket: &str,
+        key: &str,
+        offset: u64,
+        mut reader: impl AsyncRead + Unpin + Send,
+        options: &WriteOptions,
+    ) -> Result<Wrote> {
+        let writer = self.writer(bucket, key, options).await?;
+        writer.write_from(offset, &mut reader, options).await
+    }
+
+    /// A writer for many writes to one object. Of the options, it uses the deadline.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::WriteOptions;
+    /// let writer = client.writer("volumes", "disk.img", &WriteOptions::default()).await?;
+    /// writer.write_at(0, vec![1; 4096]).await?;
+    /// writer.write_at(8192, vec![2; 4096]).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn writer(&self, bucket: &str, key: &str, options: &WriteOptions) -> Result<Writer> {
+        let target = Target::new(self.shared().stat(bucket, key).await?)?;
+        let target = Arc::new(Mutex::new(Arc::new(target)));
+        Ok(Writer { shared: self.shared().clone(), target, deadline: options.deadline })
+    }
+
+    /// What a write of `len` bytes at `offset` would do. Nothing is written.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let plan = client.explain_write("volumes", "disk.img", 4096, 8192).await?;
+    /// println!("{} updates of {} stripes", plan.updates(), plan.stripes.len());
+    /// # Ok(()) }
+    /// ```
+    pub async fn explain_write(&self, bucket: &str, key: &str, offset: u64, len: u64) -> Result<WritePlan> {
+        let object = self.shared().stat(bucket, key).await?;
+        let target = Target::new(object.clone())?;
+        let span = target.span(offset, len)?;
+        Ok(WritePlan::new(object, &target, span))
+    }
+}
+
+impl Writer {
+    /// The size of the object, bytes.
+    pub fn size(&self) -> u64 {
+        self.target().size
+    }
+
+    /// Overwrites bytes of the object from `offset` on. Returns when they are durable on all blocks concerned. Up to 1 MiB within one stripe is
+    /// written atomically. Writes at the same time to the same bytes take effect in any order.
+    pub async fn write_at(&self, offset: u64, bytes: impl Into<Bytes>) -> Result<()> {
+        let bytes = bytes.into();
+        let target = self.target();
+        let span = target.span(offset, bytes.len() as u64)?;
+        let log = WriteLog::default();
+        self.write_all(span, bytes, &log).await.map_err(|error| target.place(with_log(error, &log, span)))
+    }
+
+    /// Like [`Client::write_at`].
+    pub async fn write_from(
+        &self,
+        offset: u64,
+        reader: &mut (dyn AsyncRead + Unpin + Send),
+        options: &WriteOptions,
+    ) -> Result<Wrote> {
+        let target = self.target();
+        let written = stream::write(self, &target, offset, reader, options).await;
+        written.map_err(|(error, span)| target.place(with_log(error, &options.log, span)))
+    }
+
+    fn target(&self) -> Arc<Target> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// After the object was found to be replaced: it, if its bytes are the same.
+    async fn find_again(&self, before: &Target) -> Result<()> {
+        let now = self.target();
+        if now.version != before.version {
+            return Ok(());
+        }
+        let found = before.after(self.shared.stat(&before.bucket, &before.key).await?)?;
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+        Ok(())
+    }
+}
+
+/// Says what is written in spite of an error, unless the write was one update that did nothing.
+fn with_log(error: weft_types::Error, log: &WriteLog, span: Span) -> weft_types::Error {
+    match span.is_empty() {
+        true => error,
+        false => weft_types::Error { message: format!("{}; {log}", error.message), ..error },
+    }
+}

@@ -1,0 +1,173 @@
+//! Leases: the right to update a stripe, and where its blocks are. Each stripe has a session of its own, which counts the ids of its updates.
+
+use crate::{client::Shared, fetch::StripePlace};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex as StdMutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{sync::Mutex, time::Instant};
+use weft_proto::{
+    LinkToken, decode_sealed,
+    v1::{OpenForUpdatesReply, OpenForUpdatesRequest, UpdateSession},
+};
+use weft_types::{BlockId, Error, Result};
+use weft_update::{Session, UpdateId};
+
+/// A stripe, and its current lease.
+pub(crate) struct Slot {
+    pub(crate) stripe: Arc<StripePlace>,
+    lease: Mutex<Option<Arc<Lease>>>,
+}
+
+/// The right to update a stripe in one term.
+pub(crate) struct Lease {
+    pub(crate) term: u64,
+    pub(crate) session: Session,
+    ends: Instant,
+    /// No new id is given from then on: each must be able to be requested again until its update's deadline.
+    last_id: Instant,
+    /// Counts the session's ids.
+    counter: Arc<AtomicU64>,
+    /// By index, without copies.
+    homes: BTreeMap<u8, Home>,
+    /// When an update under this lease was committed last.
+    heard: StdMutex<Instant>,
+}
+
+/// A data block, and the agent that leads its updates.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    pub(crate) block: BlockId,
+    pub(crate) name: String,
+    pub(crate) address: String,
+    /// None: the agent is not up.
+    pub(crate) token: Option<LinkToken>,
+}
+
+/// A lease that does not serve any more, and the term in which updates do not end (0: none).
+pub(crate) type Failed = (Arc<Lease>, u64);
+
+/// An id is not requested in the last moments of its session: the agents have clocks of their own.
+const SESSION_MARGIN: Duration = Duration::from_secs(1);
+
+impl Slot {
+    pub(crate) fn new(stripe: Arc<StripePlace>) -> Self {
+        Self { stripe, lease: Mutex::default() }
+    }
+
+    /// A lease for an update of the session, or for a new update; never `failed`. Its session may be another one if that one has ended.
+    /// `deadline`: how long updates may take.
+    pub(crate) async fn lease(
+        &self,
+        shared: &Shared,
+        session: Option<Session>,
+        failed: Option<&Failed>,
+        deadline: Duration,
+    ) -> Result<Arc<Lease>> {
+        let mut slot = self.lease.lock().await;
+        let now = Instant::now();
+        let is_wanted = |lease: &Arc<Lease>| match session {
+            Some(session) => lease.session == session,
+            None => lease.takes_new(now),
+        };
+        if let Some(lease) = slot.as_ref().filter(|lease| is_wanted(lease))
+            && failed.is_none_or(|(failed, _)| !Arc::ptr_eq(failed, lease))
+        {
+            return Ok(lease.clone());
+        }
+        let kept = session.or_else(|| slot.as_ref().filter(|lease| lease.takes_new(now)).map(|lease| lease.session));
+        let failed_term = failed.map_or(0, |(_, term)| *term);
+        let reply = self.open(shared, kept, failed_term).await?;
+        let mut lease = Lease::new(&self.stripe, reply, now, deadline)?;
+        // A session's ids are counted once, and its end does not move.
+        if let Some(before) = slot.as_ref().or(failed.map(|(failed, _)| failed)).filter(|it| it.session == lease.session) {
+            lease.counter = before.counter.clone();
+            (lease.ends, lease.last_id) = (lease.ends.min(before.ends), lease.last_id.min(before.last_id));
+        }
+        Ok(slot.insert(Arc::new(lease)).clone())
+    }
+
+    async fn open(&self, shared: &Shared, session: Option<Session>, failed_term: u64) -> Result<OpenForUpdatesReply> {
+        let request = OpenForUpdatesRequest {
+            bucket: self.stripe.bucket.clone(),
+            key: self.stripe.key.clone(),
+            version: self.stripe.version,
+            number: self.stripe.number,
+            session: session.map(|Session { number, ends_at_ms }| UpdateSession { number, ends_at_ms }),
+            failed_term,
+        };
+        shared.calls.ask(request, |mut client, request| async move { client.open_for_updates(request).await }).await
+    }
+}
+
+impl Lease {
+    /// `asked`: when the coordinator was asked for it.
+    fn new(stripe: &StripePlace, reply: OpenForUpdatesReply, asked: Instant, deadline: Duration) -> Result<Self> {
+        let invalid = |what: &str| Error::fatal(format!("the coordinator opened a stripe for updates with {what}"));
+        let UpdateSession { number, ends_at_ms } = reply.session.ok_or_else(|| invalid("no session"))?;
+        let open = reply.stripe.ok_or_else(|| invalid("no blocks"))?;
+        let term = decode_sealed(&open.sealed)?.term;
+        let mut tokens = BTreeMap::new();
+        for token in &reply.tokens {
+            tokens.insert(token.index, LinkToken::from_slice(&token.token)?);
+        }
+        let mut homes = BTreeMap::new();
+        for member in open.members {
+            let block: BlockId = postcard::from_bytes(&member.block).map_err(|_| invalid("an invalid block"))?;
+            if block.stripe != stripe.id {
+                return Err(invalid("a block of another stripe"));
+            }
+            if block.copy == 0 {
+                let token = tokens.get(&u32::from(block.index)).copied();
+                homes.insert(block.index, Home { block, name: member.name, address: member.address, token });
+            }
+        }
+        let lasts = Duration::from_millis(reply.lasts_ms);
+        // However long the deadline is, a new session must take new updates.
+        let reserved = (deadline + SESSION_MARGIN).min(lasts / 2);
+        let (session, counter) = (Session { number, ends_at_ms }, Arc::default());
+        Ok(Self {
+            term,
+            session,
+            ends: asked + lasts,
+            last_id: asked + (lasts - reserved),
+            counter,
+            homes,
+            heard: StdMutex::new(asked),
+        })
+    }
+
+    /// Whether new updates may get ids of its session.
+    fn takes_new(&self, now: Instant) -> bool {
+        now < self.last_id
+    }
+
+    /// Whether ids of its session may be requested.
+    pub(crate) fn lasts(&self) -> bool {
+        Instant::now() + SESSION_MARGIN < self.ends
+    }
+
+    /// An id for an update whose lowest data block is `lead`.
+    pub(crate) fn new_id(&self, lead: u8) -> UpdateId {
+        UpdateId { session: self.session, counter: self.counter.fetch_add(1, Relaxed) + 1, lead }
+    }
+
+    /// The home of a block; `None`: it is lost, and is being rebuilt.
+    pub(crate) fn home(&self, index: u8) -> Option<&Home> {
+        self.homes.get(&index)
+    }
+
+    /// An update was committed.
+    pub(crate) fn note_committed(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// When an update under this lease was committed last, or else when it was given.
+    pub(crate) fn heard(&self) -> Instant {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

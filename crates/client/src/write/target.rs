@@ -1,0 +1,83 @@
+//! The object that is written, and its stripes.
+
+use super::{lease::Slot, split::next_end};
+use crate::{
+    GetOptions,
+    get::{is_same, stripes_of},
+};
+use weft_proto::v1::ObjectReply;
+use weft_types::{Error, Result, Span, UPDATE_BYTES_MAX};
+
+/// An object, in one version.
+pub(crate) struct Target {
+    pub(crate) bucket: String,
+    pub(crate) key: String,
+    pub(crate) version: u64,
+    pub(crate) size: u64,
+    /// As the metadata describe it, without its stripes.
+    object: ObjectReply,
+    /// In order.
+    slots: Vec<Slot>,
+}
+
+impl Target {
+    pub(crate) fn new(object: ObjectReply) -> Result<Self> {
+        let slots = stripes_of(&object, 0, &GetOptions::default())?.into_iter().map(Slot::new).collect();
+        let object = ObjectReply { stripes: Vec::new(), ..object };
+        let (bucket, key) = (object.bucket.clone(), object.key.clone());
+        Ok(Self { bucket, key, version: object.version, size: object.size, object, slots })
+    }
+
+    /// The object's current version, if its bytes are those of this one.
+    pub(crate) fn after(&self, now: ObjectReply) -> Result<Self> {
+        match now.version == self.version || is_same(&now, &self.object) {
+            true => Self::new(now),
+            false => Err(Error::not_found("the object was replaced during the write")),
+        }
+    }
+
+    pub(crate) fn place(&self, error: Error) -> Error {
+        error.object(format_args!("{}/{}", self.bucket, self.key))
+    }
+
+    /// `len` bytes of the object from `offset` on.
+    pub(crate) fn span(&self, offset: u64, len: u64) -> Result<Span> {
+        let span = Span::new(offset, offset.saturating_add(len));
+        match span.end <= self.size && self.size > 0 {
+            true => Ok(span),
+            false => Err(self.place(self.beyond(span))),
+        }
+    }
+
+    /// The error for bytes beyond the end.
+    pub(crate) fn beyond(&self, span: Span) -> Error {
+        let Some(last) = self.size.checked_sub(1) else {
+            return Error::invalid("the object is empty, and a write in place cannot extend it: put it instead");
+        };
+        let asked = match span.len() {
+            0 => format!("offset {}", span.start),
+            _ => format!("bytes {}-{}", span.start, span.end - 1),
+        };
+        let size = self.size;
+        Error::invalid(format!(
+            "{asked} are beyond the end: the object's {size} bytes are 0-{last}, and a write in place cannot extend it"
+        ))
+    }
+
+    /// The stripe with the byte `at` of the object.
+    pub(crate) fn slot(&self, at: u64) -> Option<&Slot> {
+        let after = self.slots.partition_point(|slot| slot.stripe.offset <= at);
+        let slot = self.slots.get(after.checked_sub(1)?)?;
+        (at < slot.stripe.offset + slot.stripe.layout.data_len).then_some(slot)
+    }
+
+    /// The first update of a range of the object that is not empty, and its stripe.
+    pub(crate) fn first_update(&self, span: Span) -> Result<(&Slot, Span)> {
+        let slot = self.slot(span.start).ok_or_else(|| self.beyond(span))?;
+        let stripe = &slot.stripe;
+        let rest = Span::new(span.start, span.end.min(stripe.offset + stripe.layout.data_len));
+        let data = Span::new(rest.start - stripe.offset, rest.end - stripe.offset);
+        let end = stripe.offset + next_end(&stripe.layout, data, UPDATE_BYTES_MAX);
+        Ok((slot, Span::new(span.start, end)))
+    }
+}
