@@ -167,6 +167,9 @@ fn open_blocks(
     let mut blocks = BTreeMap::new();
     for block in &task.blocks {
         let in_use = Arc::new(node.updates.hub.fence.read(block.id)?);
+        if of.class == Class::Scrub {
+            disks.forget_sidecar(block.id);
+        }
         let (disk, reader) = disks.open_block(block.id)?;
         let meta = reader.meta();
         if meta.len() != block.len || meta.stripe.layout != task.layout {

@@ -6,6 +6,7 @@
 
 use crate::{
     health::BadBlocks,
+    schedule::{Line, Place},
     view::{DiskView, View},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,6 +99,14 @@ pub struct Leveling {
 impl Default for Stored {
     fn default() -> Self {
         Self { bytes: BTreeMap::new(), garbage: BTreeMap::new(), longest: 0, shortest: u64::MAX }
+    }
+}
+
+impl Moves {
+    /// The links that they take: each block is one stream from a node to another.
+    pub fn lines(&self) -> Vec<Line> {
+        let line = |home: Home, up, down| Line { at: Place::Node(home.node), up, down };
+        self.blocks.iter().flat_map(|it| [line(it.from, 1, 0), line(it.to, 0, 1)]).collect()
     }
 }
 

@@ -32,14 +32,17 @@ pub use steps::{NoSteps, Step, Steps};
 use crate::block_store::{
     BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
 };
-use crate::files::{Files, RealFiles};
+use crate::files::{Files, Open, RealFiles};
 use crate::journal::{InUse, NewJournal, RingJournal};
-use crate::sidecar::check_meta;
+use crate::sidecar::{SIDECAR_BYTES_MAX, check_meta};
 use disk::Disk;
 use reader::LocalReader;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, atomic::Ordering::Relaxed};
-use weft_types::{BlockId, BlockMeta, ClusterId, Error, Result};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use weft_types::{BlockId, BlockMeta, ClusterId, Error, Result, Span};
 use writer::LocalWriter;
 
 /// One disk: a directory with a payload file and a sidecar for each block.
@@ -76,6 +79,12 @@ impl LocalStore {
         Self::open_as(Arc::new(RealFiles), dir, cluster, new.into(), steps)
     }
 
+    /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing). `checked` grows with the blocks that have been
+    /// checked, so that another thread sees a disk that hangs.
+    pub fn open_counting(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, checked: &AtomicU64) -> Result<Self> {
+        Self::open_disk(Disk::open(Arc::new(RealFiles), dir, cluster, new, Arc::new(NoSteps))?, checked)
+    }
+
     /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing), on any file system.
     pub fn open_on(files: Arc<dyn Files>, dir: &Path, cluster: ClusterId, new: impl Into<Option<NewDisk>>) -> Result<Self> {
         Self::open_as(files, dir, cluster, new.into(), Arc::new(NoSteps))
@@ -88,8 +97,11 @@ impl LocalStore {
         new: Option<NewDisk>,
         steps: Arc<dyn Steps>,
     ) -> Result<Self> {
-        let disk = Disk::open(files, dir, cluster, new, steps)?;
-        let recovered = recover::recover(&disk)?;
+        Self::open_disk(Disk::open(files, dir, cluster, new, steps)?, &AtomicU64::new(0))
+    }
+
+    fn open_disk(disk: Disk, checked: &AtomicU64) -> Result<Self> {
+        let recovered = recover::recover(&disk, checked)?;
         Ok(Self { disk: Arc::new(disk), recovered })
     }
 
@@ -153,6 +165,13 @@ impl BlockStore for LocalStore {
 
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
         Ok(Arc::new(LocalReader::open(&self.disk, id).map_err(|error| error.block(id))?))
+    }
+
+    fn forget_cached_sidecar(&self, id: BlockId) {
+        // If it cannot be opened now, the block cannot be opened either.
+        if let Ok(file) = self.disk.device.files.open(&self.disk.sidecar_path(id), Open::Read) {
+            file.drop_cache(Span::new(0, SIDECAR_BYTES_MAX));
+        }
     }
 
     fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {

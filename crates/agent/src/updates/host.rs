@@ -49,18 +49,23 @@ impl Host {
     /// Opens the journals that there are. The blocks that they name are open from then on, so this precedes all tasks. Fails with
     /// [`Reaction::Retry`](weft_types::Reaction) if a journal cannot be opened now: call it again.
     pub(crate) async fn start(&self, disks: &Disks, nonce: u128) -> Result<()> {
-        let mut slots = self.disks.lock().await;
         for (number, disk) in disks.journalled() {
-            let is_new = !slots.contains_key(&number);
-            let exists = is_new && {
-                let journal = Arc::clone(&disk.journal);
-                self.mode.run(move || Ok(journal.exists())).await.unwrap_or(false)
-            };
-            if exists {
-                match self.open(number, disk, nonce).await {
-                    Slot::Failed(error) if error.reaction == Reaction::Retry => return Err(error),
-                    slot => drop(slots.insert(number, slot)),
-                }
+            self.start_disk(number, disk, nonce).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens the journal of a disk if it has one, before a task uses the disk. Fails as [`start`](Self::start) does.
+    pub(crate) async fn start_disk(&self, number: usize, disk: JournalledDisk, nonce: u128) -> Result<()> {
+        let mut slots = self.disks.lock().await;
+        if slots.contains_key(&number) {
+            return Ok(());
+        }
+        let journal = Arc::clone(&disk.journal);
+        if self.mode.run(move || Ok(journal.exists())).await.unwrap_or(false) {
+            match self.open(number, disk, nonce).await {
+                Slot::Failed(error) if error.reaction == Reaction::Retry => return Err(error),
+                slot => drop(slots.insert(number, slot)),
             }
         }
         Ok(())

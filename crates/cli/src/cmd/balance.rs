@@ -27,7 +27,8 @@ EXIT CODES
   2 an invalid option, or such a job runs already   3 no cluster   4 some blocks could not be moved, or no coordinator   \
   130 interrupted; the job continues")]
 pub(super) struct Balance {
-    /// Number of stripes of which blocks are moved at the same time, at most, 1 to 64 [default: four for each node that gets blocks]
+    /// Maximum number of stripes of which blocks are moved at the same time, 1 to 64. Fewer run while a link has no room for more streams
+    /// [default: four for each node that gets blocks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
     /// Start the job and return

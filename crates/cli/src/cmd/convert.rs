@@ -39,7 +39,7 @@ pub(super) struct Convert {
     /// Policy to convert to
     #[arg(long, value_name = "POLICY")]
     to: String,
-    /// Number of stripes written at the same time, 1 to 64 [default: 2]
+    /// Maximum number of stripes written at the same time, 1 to 64 [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
     /// Average bytes of data converted per second. Each stripe is written at full speed; the next one is delayed to keep the average

@@ -46,8 +46,8 @@ pub(super) struct RepairNode {
     /// setting, normally auto]
     #[arg(long)]
     scheme: Option<String>,
-    /// Number of stripes repaired at the same time, at most, 1 to 64 [default: as many as the links carry; 4 for ways to select that
-    /// do not schedule]
+    /// Maximum number of stripes repaired at the same time, 1 to 64. Fewer run while a link has no room for more streams [default: as
+    /// many as the links carry; 4 for ways to select that do not schedule]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
     /// Bytes of a slice, a multiple of 4 KiB [default: the coordinator's setting]

@@ -42,7 +42,7 @@ pub(super) struct Scrub {
     /// Only stripes that have a block on this node (name or number)
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Number of stripes that are checked at the same time, 1 to 64 [default: one for four nodes]
+    /// Maximum number of stripes that are checked at the same time, 1 to 64 [default: one for four nodes]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
     /// Start the job and return

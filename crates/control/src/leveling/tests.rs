@@ -1,7 +1,10 @@
 //! Stripes on random nodes, of which some are new.
 
 use super::*;
-use crate::fixtures::{BLOCK_LEN, home, stripe, view};
+use crate::{
+    fixtures::{BLOCK_LEN, home, stripe, view},
+    schedule::{Admission, STREAMS_MAX, Starting},
+};
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng, seq::index};
 
@@ -42,6 +45,19 @@ fn moved(stripes: &mut [StripeRecord], moves: &[Moves]) {
         let nodes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
         assert_eq!(nodes.len(), stripe.all().count(), "no two blocks of a stripe on one node");
     }
+}
+
+#[test]
+fn moves_from_one_disk_wait_for_the_streams_of_its_link() {
+    let it = |index, from, to, bytes| Move { index, copy: 0, bytes, from: home(from), to: home(to) };
+    let of = |at: u32| {
+        let blocks = vec![it(0, 1, 100 + at, BLOCK_LEN), it(1, 200 + at, 300 + at, 1)];
+        Moves { stripe: StripeId(at.into()), number: 0, blocks }
+    };
+    let mut admission = Admission::new(Starting::InOrder);
+    admission.add((0..100).map(|at| (at, ((), 0), of(at).lines())));
+    let started = std::iter::from_fn(|| admission.start()).count() as u64;
+    assert_eq!(started, STREAMS_MAX, "whatever the lengths of the blocks");
 }
 
 #[test]

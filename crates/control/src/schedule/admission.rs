@@ -10,6 +10,9 @@
 //! these suffice. Each helper is a stream of its own, and too many streams starve each other: TCP gives some of them nothing
 //! for seconds, until they are given up.
 //!
+//! Where a person says how many run at a time, that number is the most, and only the streams of a link limit it further: the
+//! shares of [`Starting::InOrder`] are those of streams.
+//!
 //! Often more repairs fit than may run at a time. Those that start must then fill all links evenly: if the repairs of a few
 //! destinations came first, the others would wait idly for their turn. So the one starts whose links have most left to
 //! start and least that runs, each counted by the time that the repair needs of it: what is left falls evenly.
@@ -27,8 +30,8 @@ const SHARES_MAX: u64 = 32 * WHOLE;
 /// A repair that needs its busiest link this much longer than another one takes so many shares of the former.
 const UNEVEN_MAX: u64 = 2;
 
-/// The most streams that the running repairs may have on one link. A queue of 100 ms at 100 Mbit/s holds about ten packets for each of so many.
-const STREAMS_MAX: u64 = 64;
+/// The most streams that the running repairs of a job may have on one link. A queue of 100 ms at 100 Mbit/s holds about ten packets for each of so many.
+pub const STREAMS_MAX: u64 = 64;
 
 /// The most repairs that run at a time without an assignment: their links are not known.
 const UNKNOWN_MAX: usize = 16;
@@ -120,7 +123,7 @@ impl<T, U: Ord + Copy> Admission<T, U> {
                 needs.extend([(link, line.up), (link + 1, line.down)].into_iter().filter(|(_, time)| *time > 0));
             }
             needs.iter().for_each(|(link, time)| self.due[*link] += *time as i64);
-            self.waiting.push(Waiting { what, rank: (urgency, self.batch, round), uses: uses(&needs) });
+            self.waiting.push(Waiting { what, rank: (urgency, self.batch, round), uses: uses(&needs, self.starting) });
         }
         // Stable: within a batch in the given order.
         self.waiting.sort_by_key(|waiting| waiting.rank);
@@ -140,9 +143,8 @@ impl<T, U: Ord + Copy> Admission<T, U> {
     /// The repair that starts now, if one can. [`Self::ended`] takes its ticket back.
     pub fn start(&mut self) -> Option<(Ticket, T)> {
         let at = match self.starting {
-            Starting::InOrder => (!self.waiting.is_empty()).then_some(0),
             Starting::OneByOne => (!self.waiting.is_empty() && self.running.is_empty()).then_some(0),
-            Starting::ByShares | Starting::Polling => self.fitting(),
+            Starting::InOrder | Starting::ByShares | Starting::Polling => self.fitting(),
         }?;
         let Waiting { what, uses, .. } = self.waiting.remove(at);
         for Use { link, time, share } in &uses {
@@ -164,7 +166,7 @@ impl<T, U: Ord + Copy> Admission<T, U> {
         }
     }
 
-    /// Of the most urgent and oldest ones that fit, the one whose links are most due (or have carried least). One
+    /// Of the most urgent and oldest ones that fit, the one whose links are most due (or have carried least, or the first one). One
     /// that does not fit keeps its links free of less urgent ones, so that it is not passed over for ever.
     fn fitting(&self) -> Option<usize> {
         let mut is_kept_free = vec![false; self.taken.len()];
@@ -192,7 +194,10 @@ impl<T, U: Ord + Copy> Admission<T, U> {
     fn score(&self, uses: &[Use]) -> i128 {
         match self.starting {
             Starting::Polling => -i128::from(uses.iter().map(|of| self.carried[of.link]).min().unwrap_or(0)),
-            _ => uses.iter().map(|of| i128::from(of.time) * i128::from(self.due[of.link])).sum(),
+            Starting::InOrder => 0,
+            Starting::ByShares | Starting::OneByOne => {
+                uses.iter().map(|of| i128::from(of.time) * i128::from(self.due[of.link])).sum()
+            }
         }
     }
 
@@ -209,13 +214,14 @@ impl<T, U: Ord + Copy> Admission<T, U> {
 }
 
 /// With the share of each link that a repair takes while it runs.
-fn uses(needs: &[(Link, u64)]) -> Vec<Use> {
+fn uses(needs: &[(Link, u64)], starting: Starting) -> Vec<Use> {
     let longest = needs.iter().map(|(_, time)| *time).max().unwrap_or(1).max(1);
     let shortest = needs.iter().map(|(_, time)| *time).min().unwrap_or(1).max(1);
     // As many streams as the shortest link carries, each of which has one.
     let streams = longest / shortest;
-    let shares = streams.min(UNEVEN_MAX).max(streams.saturating_mul(SHARES_MAX) / (STREAMS_MAX * WHOLE));
-    let whole = u128::from(WHOLE * shares).min(u128::from(SHARES_MAX));
+    let of_streams = streams.saturating_mul(SHARES_MAX) / STREAMS_MAX;
+    let of_time = if starting == Starting::InOrder { 0 } else { WHOLE * streams.min(UNEVEN_MAX) };
+    let whole = u128::from(of_streams.max(of_time).min(SHARES_MAX));
     let share = |time: u64| (u128::from(time) * whole).div_ceil(u128::from(longest)) as u64;
     needs.iter().map(|(link, time)| Use { link: *link, time: *time, share: share(*time) }).collect()
 }
@@ -276,6 +282,30 @@ mod tests {
             let count = std::iter::from_fn(|| admission.start()).count();
             assert_eq!(count, started, "{helpers} helpers");
         }
+    }
+
+    #[test]
+    fn a_number_that_a_person_sets_is_limited_by_the_streams_of_a_link() {
+        let started = |repair: &dyn Fn(u32) -> Vec<Line>| {
+            let mut admission = Admission::new(Starting::InOrder);
+            admission.add((0..100).map(|at| (at, (0, 0), repair(at))));
+            let mut started: Vec<(Ticket, u32)> = std::iter::from_fn(|| admission.start()).collect();
+            let count = started.len();
+            admission.ended(started.remove(0).0);
+            assert!(count == 100 || admission.start().is_some(), "its streams are free again");
+            count
+        };
+        let hub = |helpers: u32, hub: u32, at: u32| {
+            let of_helpers = (0..helpers).map(|helper| line(1_000 * (at + 1) + helper, 1, 0));
+            of_helpers.chain([line(hub, 0, u64::from(helpers))]).collect::<Vec<_>>()
+        };
+        for (helpers, most) in [(1, 64), (2, 32), (9, 7), (10, 6), (64, 1), (200, 1)] {
+            assert_eq!(started(&|at| hub(helpers, 1, at)), most, "{helpers} helpers send to one node");
+        }
+        assert_eq!(started(&|at| hub(10, at % 16, at)), 96, "six around each of 16 nodes");
+        assert_eq!(started(&|_| chain(&[1, 2, 3])), 64, "chains have one stream on each link");
+        assert_eq!(started(&|at| hub(10, at, at)), 100, "no link is full");
+        assert_eq!(started(&|_| Vec::new()), UNKNOWN_MAX, "their links are not known");
     }
 
     #[test]

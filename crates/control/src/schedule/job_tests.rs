@@ -109,6 +109,39 @@ fn every_way_to_select_gives_a_valid_schedule_and_the_same_one_again() {
     }
 }
 
+/// With one node for all blocks, the number of repairs that find their nodes alone is limited by its link, too.
+#[test]
+fn repairs_that_find_their_nodes_alone_wait_for_the_links_that_they_probably_take() {
+    let (view, network, patterns) = (view(16, &[1]), Network::uniform(1e8), Patterns::new(1 << 20));
+    let (cluster, mut rng) = (Cluster { view: &view, network: &network, patterns: &patterns }, StdRng::seed_from_u64(9));
+    let mut started = |select, open: &[Open]| {
+        let mut scheduler = Scheduler::new(select, Prefer::Whole, "conventional");
+        let lines = scheduler.likely_lines(open, &cluster, &mut rng);
+        let mut admission = Admission::new(Starting::of(select));
+        admission.add(lines.into_iter().enumerate().map(|(at, lines)| (at, (0, 0), lines)));
+        std::iter::from_fn(|| admission.start()).count()
+    };
+    let all = lost("rs(10,4)", 16, 100, 3);
+    // Two nodes of the cluster hold no block of a stripe with 13 blocks that are left: the first one of them is the target.
+    let to_one = |mut open: Open| {
+        let free = (2..=16).map(NodeId).find(|node| !open.held.contains(node)).unwrap();
+        open.never.extend((2..=16).map(NodeId).filter(|node| *node != free));
+        (free, open)
+    };
+    let mut to_one: Vec<(NodeId, Open)> = all.iter().cloned().map(to_one).collect();
+    let target = to_one[0].0;
+    to_one.retain(|(free, _)| *free == target);
+    let to_one: Vec<Open> = to_one.into_iter().map(|(_, open)| open).collect();
+    assert!(to_one.len() > 6);
+    for select in [HelperSelect::Lru, HelperSelect::Index] {
+        assert_eq!(started(select, &to_one), 6, "ten helpers each send to {target}");
+        let spread = started(select, &all);
+        assert!((48..96).contains(&spread), "{select:?}: {spread} over 15 nodes, at most six around each");
+    }
+    let mut scheduler = Scheduler::new(HelperSelect::Random, Prefer::Whole, "conventional");
+    assert!(scheduler.likely_lines(&all, &cluster, &mut rng).iter().all(Vec::is_empty), "these are scheduled");
+}
+
 /// The same stripes after node 2 was lost, too.
 fn lost_again(open: Vec<Open>) -> Vec<Open> {
     let second = |mut open: Open| {

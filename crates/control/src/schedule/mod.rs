@@ -22,7 +22,7 @@ mod rounds;
 mod select;
 mod speeds;
 
-pub use admission::{Admission, Line, Place, Ticket};
+pub use admission::{Admission, Line, Place, STREAMS_MAX, Ticket};
 pub use balance::{algorithm_1, balance, lower_bound};
 pub use job::{BLOCKS_PER_NODE, Cluster, Open, Scheduled, Scheduler, Summary};
 pub use parts::{Parts, parts};

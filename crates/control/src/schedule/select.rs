@@ -22,7 +22,7 @@ pub enum Starting {
     ByShares,
     /// One that has its share of all its links, those that have carried least first.
     Polling,
-    /// The first one, as many at a time as the job allows.
+    /// The first one whose links have room for its streams, at most as many at a time as the job allows.
     InOrder,
     /// The first one, when no other runs.
     OneByOne,

@@ -6,6 +6,7 @@
 
 use super::{
     Control,
+    gate::Gate,
     runner::{Passes, Runner},
 };
 use crate::{
@@ -129,7 +130,7 @@ impl BalanceJob {
         Self { shared: Arc::clone(shared), balance, shares: shared.jobs.shares(), moves: Vec::new(), is_cut: false }
     }
 
-    /// As many stripes as the nodes that get blocks can take.
+    /// The most stripes at a time: as many as the nodes that get blocks can take, or as an operator says. Links may carry fewer.
     fn concurrency(&self, moves: &[Moves]) -> usize {
         let targets: BTreeSet<NodeId> = moves.iter().flat_map(|moves| &moves.blocks).map(|it| it.to.node).collect();
         match self.balance.concurrency {
@@ -197,13 +198,19 @@ impl Passes for BalanceJob {
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
         let moves = mem::take(&mut self.moves);
         let (work, control, concurrency) = (&*self, runner.control, self.concurrency(&moves));
-        let stripe = |moves: Moves| async move {
+        let gate = &Gate::of_all(moves.into_iter().map(|moves| {
+            let lines = moves.lines();
+            (moves, lines)
+        }));
+        let all = stream::unfold((), |()| async { gate.next().await.map(|next| (Ok(next), ())) });
+        let stripe = |(ticket, moves): (_, Moves)| async move {
             control.live().moving.insert(moves.stripe.0, 0);
             let moved = work.stripe(&moves).await;
+            gate.ended(ticket);
             control.live().moving.remove(&moves.stripe.0);
             take(&work.shared, control, &moves, moved)
         };
-        let (passed, again) = runner.all(concurrency, stream::iter(moves.into_iter().map(Ok)), || false, stripe).await?;
+        let (passed, again) = runner.all(concurrency, all, || false, stripe).await?;
         // The moves that were not planned yet are no failures.
         Ok((passed, if work.is_cut { again.max(Again::MadeWay) } else { again }))
     }

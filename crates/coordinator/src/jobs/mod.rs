@@ -7,6 +7,7 @@
 pub(crate) mod balance;
 pub(crate) mod control;
 pub(crate) mod conversion;
+mod gate;
 pub(crate) mod node_repair;
 pub(crate) mod pressure;
 mod runner;

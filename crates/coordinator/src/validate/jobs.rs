@@ -3,7 +3,11 @@
 use super::{NAME_BYTES_MAX, name, object};
 use crate::config::CoordinatorConfig;
 use std::collections::BTreeSet;
-use weft_control::{node_repair::usual_concurrency, options::SLICE_BYTES_MAX, schedule::Assigning};
+use weft_control::{
+    node_repair::usual_concurrency,
+    options::SLICE_BYTES_MAX,
+    schedule::{Assigning, STREAMS_MAX},
+};
 use weft_proto::v1;
 use weft_schemes::Kind;
 use weft_types::{Balance, ByteSize, Conversion, Error, HelperSelect, NodeId, NodeRepair, PAGE_LEN, Prefer, Result, Scrub};
@@ -11,6 +15,8 @@ use weft_types::{Balance, ByteSize, Conversion, Error, HelperSelect, NodeId, Nod
 /// The most stripes of a job that can be asked for at the same time: more would take memory on many nodes and time from
 /// readers.
 const JOB_CONCURRENCY_MAX: u32 = 64;
+// So the chains of a scrub need no other limit on streams.
+const _: () = assert!(JOB_CONCURRENCY_MAX as u64 <= STREAMS_MAX);
 /// The default for concurrent stripes of a conversion: each is moved whole, and no user waits for it.
 const CONVERSION_CONCURRENCY: u32 = 2;
 /// The most requestors that can be named.

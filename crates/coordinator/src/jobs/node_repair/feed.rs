@@ -1,4 +1,4 @@
-//! The blocks to rebuild, in the order of a schedule: the shell around [`Scheduler`] and [`Admission`], which decide.
+//! The blocks to rebuild, in the order of a schedule: the shell around [`Scheduler`] and [`Gate`], which decide.
 //!
 //! Blocks are read from the metadata and scheduled in batches. The next batch is scheduled while the last repairs of the
 //! one before run, so that no link waits for it.
@@ -8,14 +8,13 @@ use crate::{compute::compute, pages::BlocksOn};
 use rand::{SeedableRng as _, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
-use tokio::sync::Notify;
 use weft_codes::SharedCode;
 use weft_control::{
     health::{BadBlocks, Condition, FurtherLosses, Urgency},
     node_repair::{self, Block},
-    schedule::{Admission, BLOCKS_PER_NODE, Cluster, Scheduled, Starting, Ticket},
+    schedule::{BLOCKS_PER_NODE, Cluster, Line, Scheduled, Ticket},
     view::View,
 };
 use weft_meta::ObjectRecord;
@@ -35,28 +34,7 @@ pub(super) struct Planned {
 }
 
 /// The waiting and running repairs of a pass.
-#[derive(Debug)]
-pub(super) struct Gate {
-    admission: Mutex<Admission<Planned, Urgency>>,
-    freed: Notify,
-}
-
-impl Gate {
-    pub(super) fn new(starting: Starting) -> Self {
-        Self { admission: Mutex::new(Admission::new(starting)), freed: Notify::new() }
-    }
-
-    /// A repair has ended, and its links are free.
-    pub(super) fn ended(&self, ticket: Ticket) {
-        self.lock().ended(ticket);
-        self.freed.notify_one();
-    }
-
-    /// A poisoned lock is safe to use: each change is one call.
-    fn lock(&self) -> MutexGuard<'_, Admission<Planned, Urgency>> {
-        self.admission.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(super) type Gate = super::super::gate::Gate<Planned, Urgency>;
 
 /// What is known of stripes besides their records.
 #[derive(Debug, Default)]
@@ -111,7 +89,7 @@ impl<'a> Feed<'a> {
                     continue;
                 }
             }
-            self.gate.freed.notified().await;
+            self.gate.freed().await;
         }
     }
 
@@ -152,17 +130,18 @@ impl<'a> Feed<'a> {
         let open: Vec<_> = open.into_iter().flatten().collect();
         // Of its own: the shared one must not be held for the time of a schedule.
         let mut rng = StdRng::from_rng(&mut *job.shared.rng());
-        let scheduled = compute(|| {
+        let (scheduled, likely) = compute(|| {
             let network = job.shared.network_of_helpers();
             let cluster = Cluster { view: &view, network: &network, patterns: job.shared.known.patterns_of_repairs() };
-            job.scheduler().batch(&open, &cluster, &mut rng)
+            let mut scheduler = job.scheduler();
+            (scheduler.batch(&open, &cluster, &mut rng), scheduler.likely_lines(&open, &cluster, &mut rng))
         });
-        let mut by_place: Vec<Option<Scheduled>> = vec![None; blocks.len()];
-        for (at, scheduled) in places.into_iter().zip(scheduled) {
-            by_place[at] = scheduled;
+        let mut by_place: Vec<(Option<Scheduled>, Vec<Line>)> = vec![(None, Vec::new()); blocks.len()];
+        for (at, planned) in places.into_iter().zip(scheduled.into_iter().zip(likely)) {
+            by_place[at] = planned;
         }
-        let batch = blocks.into_iter().zip(by_place).map(|((block, rank), scheduled)| {
-            let (round, lines) = scheduled.as_ref().map(|it| (it.round, it.lines.clone())).unwrap_or_default();
+        let batch = blocks.into_iter().zip(by_place).map(|((block, rank), (scheduled, likely))| {
+            let (round, lines) = scheduled.as_ref().map_or((0, likely), |it| (it.round, it.lines.clone()));
             (Planned { block, scheduled }, (rank, round), lines)
         });
         self.gate.lock().add(batch);
