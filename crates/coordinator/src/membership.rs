@@ -4,7 +4,8 @@ use crate::{
     limit,
     members::{self, Session},
     shared::Shared,
-    updates, validate,
+    updates::tell,
+    validate,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
@@ -305,7 +306,7 @@ impl v1::membership_server::Membership for MembershipService {
             if !caller.may_be_agent(&name) {
                 return Err(Error::invalid(format!("{caller} cannot ask for node {name}")));
             }
-            updates::find_open(shared, &asked.blocks).await
+            tell::find_open(shared, &asked.blocks).await
         };
         let found = found.await.map(|stripes| Response::new(v1::FindOpenStripesReply { stripes }));
         found.map_err(|error| to_status(&error))

@@ -11,7 +11,8 @@ use crate::{
     shared::Shared,
     show, sign,
     supervise::{self, IsSpare},
-    updates, validate,
+    updates::settle,
+    validate,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,7 +89,7 @@ pub(crate) async fn begin_with(
     (stripe, ranges): (StripeRecord, Vec<Range>),
 ) -> Result<v1::BegunRead> {
     // It must be looked up again, once it is settled.
-    updates::require_settled(shared, stripe.id)?;
+    settle::require(shared, stripe.id)?;
     let number = stripe.number;
     let asked = v1::ReadStripeRequest {
         bucket: object.bucket.clone(),
@@ -150,7 +151,7 @@ pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, delegation: 
 /// The stripe as it can be read: what is open for updates is settled first.
 async fn find_settled(shared: &Arc<Shared>, asked: &v1::ReadStripeRequest) -> Result<(ObjectRecord, StripeRecord)> {
     let (object, stripe) = find(shared, asked).await?;
-    match updates::settle(shared, stripe.id).await.map_err(|error| error.object(&object.name))? {
+    match settle::if_open(shared, stripe.id).await.map_err(|error| error.object(&object.name))? {
         true => find(shared, asked).await,
         false => Ok((object, stripe)),
     }

@@ -14,7 +14,7 @@ use crate::{
     membership,
     shared::Shared,
     sign::{Signed, SignedTask},
-    updates,
+    updates::settle,
 };
 use active::Active;
 use futures::future::join_all;
@@ -320,7 +320,7 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Sig
 async fn refused(shared: &Arc<Shared>, error: Error) -> Error {
     let open = error.block.filter(|_| error.cause == Some(Cause::OpenForUpdates));
     let settled = match open {
-        Some(block) => updates::settle_refused(shared, block.stripe).await,
+        Some(block) => settle::if_refused(shared, block.stripe).await,
         None => Ok(()),
     };
     settled.err().unwrap_or(error)

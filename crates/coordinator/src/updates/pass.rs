@@ -1,7 +1,7 @@
 //! What is done about open stripes without a request: those that no client asks for are settled, what an earlier coordinator left is finished,
 //! blocks are closed, and old records are forgotten.
 
-use super::{Phase, calls::node_of, settle::in_turn};
+use super::{settle::in_turn, state::Phase, tell::node_of};
 use crate::shared::Shared;
 use futures::stream::{self, StreamExt as _};
 use std::{sync::Arc, time::Duration};
