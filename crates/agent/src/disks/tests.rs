@@ -263,7 +263,7 @@ async fn a_disk_that_is_being_opened_fails_only_when_its_opening_stands_still() 
     disks.join(0, found(0));
     assert_eq!(disks.settled(), 1);
     assert!(disks.open_block(here).is_ok(), "the first disk serves");
-    let told = || disks.report(TIMEOUT).into_iter().map(|it| (it.failed, it.silent_ms)).last().unwrap();
+    let told = || disks.report(TIMEOUT).into_iter().map(|it| (it.failed, it.silent_ms)).next_back().unwrap();
     for second in 1..=100 {
         tokio::time::advance(Duration::from_secs(1)).await;
         disks.0[1].progress.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

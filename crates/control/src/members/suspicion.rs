@@ -31,7 +31,7 @@ impl Suspicion {
             Some(before) => (before.since, before.why),
             None => (now, Arc::from("")),
         };
-        let end = why.floor_char_boundary(WHY_BYTES_MAX);
+        let end = (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0);
         Self { since, until: now + lasts, why: if why.is_empty() { earlier } else { Arc::from(&why[..end]) } }
     }
 }

@@ -86,7 +86,7 @@ fn outcomes_are_handed_on_until_their_sessions_are_long_over_and_not_too_many() 
 
 /// A record of block 0 that the blocks of rs(4,2) must hold.
 fn record() -> Arc<Record> {
-    let incarnation = Incarnation { generation: 1, starts: 1 };
+    let incarnation = Incarnation { generation: 1, opened: 0, starts: 1 };
     let part = Part { stream: 0, number: 1, incarnation, span: weft_types::Span::new(0, 8) };
     Arc::new(Record { id: id(1, 900, 1), term: 1, participants: blocks([0, 4, 5]), parts: vec![part] })
 }
