@@ -25,7 +25,8 @@ impl OpenDisk for SimDisks {
         let steps = Arc::new(SickSteps { host: host.clone(), sickness: sickness.clone() });
         let local = Arc::new(LocalStore::open_with_steps(dir, cluster, new, steps)?);
         let store = FaultStore::new(Arc::clone(&local) as Arc<dyn BlockStore>, move |call| sickness.fault(&host, call));
-        Ok(OpenedDisk { id: local.disk_id(), store: Arc::new(SimDisk { store, local, disks: self.clone() }) })
+        let (id, journal) = (local.disk_id(), Arc::clone(&local) as _);
+        Ok(OpenedDisk { id, journal, store: Arc::new(SimDisk { store, local, disks: self.clone() }) })
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     metrics::Source,
     node::Node,
     service::Service,
+    updates,
 };
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -15,7 +16,7 @@ use std::{
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, interval},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use weft_proto::{
     Incoming, Listen,
@@ -59,6 +60,7 @@ impl MemoryGauge {
 }
 
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+const UPDATES_TICK: Duration = Duration::from_millis(200);
 /// The longest interval between two checks of the quarantine.
 const QUARANTINE_LOOK_MAX: Duration = Duration::from_secs(600);
 /// The time between two checks of whether a disk with quarantined blocks is short of space.
@@ -94,6 +96,8 @@ impl Agent {
         services.spawn(keep_tasks(Arc::clone(&node)));
         services.spawn(keep_partials(Arc::clone(&node)));
         services.spawn(keep_quarantine(Arc::clone(&node)));
+        services.spawn(keep_updates(Arc::clone(&node)));
+        services.spawn(ask_about_updates(Arc::clone(&node)));
         let addresses = Addresses {
             data: data_address.clone(),
             control: control_address.clone(),
@@ -188,7 +192,7 @@ async fn serve_data(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
     tokio::select! {
         biased;
         () = node.stopped() => Ok(()),
-        () = reception.serve(incoming, node.cluster.subscribe()) => Err(Error::fatal("the data port was closed")),
+        () = reception.serve(incoming, Arc::clone(&node.updates.hub)) => Err(Error::fatal("the data port was closed")),
     }
 }
 
@@ -241,6 +245,38 @@ async fn keep_quarantine(node: Arc<Node>) -> Result<()> {
         }
     })
     .await
+}
+
+/// Lets blocks that are open for updates send again what was not answered.
+async fn keep_updates(node: Arc<Node>) -> Result<()> {
+    let mut ticks = interval(UPDATES_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = node.stopped() => return Ok(()),
+            _ = ticks.tick() => node.updates.hub.tick(),
+        }
+    }
+}
+
+/// Asks the coordinator about stripes that are open for updates, and sets damaged journals aside.
+async fn ask_about_updates(node: Arc<Node>) -> Result<()> {
+    let mend = async {
+        loop {
+            sleep(HOUSEKEEPING).await;
+            if let Ok(disks) = node.disks() {
+                node.updates.mend(&disks).await;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = node.stopped() => {}
+        () = updates::ask_coordinator(Arc::clone(&node.updates.hub)) => {}
+        () = mend => {}
+    }
+    Ok(())
 }
 
 /// Does some housekeeping again and again. A disk that hangs holds up only what has to do with it.

@@ -6,6 +6,7 @@ use crate::{
     line::{Passage, parts},
     served::Gauge,
     traffic::Traffic,
+    updates::fence::Reading,
 };
 use async_trait::async_trait;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +30,8 @@ pub(crate) struct OpenBlock {
     /// The disk's reads.
     pub(crate) served: Arc<Gauge>,
     pub(crate) buffers: Arc<Buffers>,
+    /// It is not opened for updates meanwhile.
+    pub(crate) _in_use: Arc<Reading>,
 }
 
 /// The most that one call on a blocking thread reads. Such a call costs about as much as reading 32 KiB, so small

@@ -18,7 +18,8 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_proto::{Peer, Security, certs, metrics};
-use weft_types::{ByteSize, ClusterId, Error, RATE_MIN, Result};
+use weft_store::{RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
+use weft_types::{ByteSize, ClusterId, Error, PAGE_LEN, RATE_MIN, Result};
 
 /// An agent's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +152,9 @@ pub struct Limits {
     pub quarantine_ms: u64,
     /// If less than this percentage of a disk is free, its oldest unexpected blocks are deleted early, within the hourly limit.
     pub quarantine_free_percent: u32,
+    /// Size of the journal of updates in place on each disk; the file is written at the first update on the disk, and keeps its size. 1 MiB to 64 GiB. One
+    /// update takes at most a 64th of it.
+    pub update_journal: ByteSize,
     /// A disk that does not answer for this long counts as failed, until it answers again: its blocks are rebuilt elsewhere. 2000
     /// or more.
     pub disk_timeout_ms: u64,
@@ -183,6 +187,7 @@ impl Default for Limits {
             removed_percent_per_day: 25,
             quarantine_ms: 7 * 24 * 60 * 60 * 1000,
             quarantine_free_percent: 5,
+            update_journal: ByteSize(RING_BYTES),
             disk_timeout_ms: 60_000,
         }
     }
@@ -231,6 +236,14 @@ impl AgentConfig {
                 "limits.disk_timeout_ms is {asked}: below {DISK_TIMEOUT_MIN_MS}, a busy disk would count as failed"
             )));
         }
+        let ring = self.limits.update_journal;
+        if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring.0) || !ring.0.is_multiple_of(PAGE_LEN) {
+            return Err(Error::invalid(format!(
+                "limits.update_journal is {ring}: use {} to {}, in whole pages of {PAGE_LEN} bytes",
+                ByteSize(RING_BYTES_MIN),
+                ByteSize(RING_BYTES_MAX)
+            )));
+        }
         self.throttle.validate()
     }
 
@@ -273,7 +286,7 @@ mod tests {
     #[test]
     fn invalid_settings_are_refused_and_valid_ones_named() {
         type Spoil = fn(&mut AgentConfig);
-        let spoils: [(Spoil, &str); 10] = [
+        let spoils: [(Spoil, &str); 12] = [
             (|c| c.name = "Node 7".into(), "node-07"),
             (|c| c.metrics = "on".into(), "or off"),
             (|c| c.disks.clear(), "disks = "),
@@ -283,6 +296,8 @@ mod tests {
             (|c| c.limits.connections_max = 0, "connections_max"),
             (|c| c.limits.scrub_percent = 0, "for example 70 and 20"),
             (|c| c.limits.repair_percent = 80, "for example 70 and 20"),
+            (|c| c.limits.update_journal = ByteSize(1 << 19), "limits.update_journal"),
+            (|c| c.limits.update_journal = ByteSize((1 << 20) + 1), "whole pages"),
             (|c| c.throttle.coding_bytes_per_s = Some(ByteSize(1000)), "throttle.coding_bytes_per_s"),
         ];
         for (spoil, hint) in spoils {

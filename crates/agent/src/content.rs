@@ -30,8 +30,8 @@ pub(crate) async fn check(node: &Arc<Node>, disk: String, id: BlockId, asked: Re
         return Err(Error::invalid(format!("{} units in one call: 1 to {UNITS_MAX} are possible", asked.units_max)));
     }
     let (disks, mode) = (node.disks()?, node.seams.disk_mode);
-    let looked = Arc::clone(&disks);
-    let told = mode.run(move || Ok(checked(&looked, &disk, id))).await?;
+    let (looked, fence) = (Arc::clone(&disks), node.updates.hub.fence.clone());
+    let told = mode.run(move || Ok(checked(&looked, &fence, &disk, id))).await?;
     if told.state != THERE {
         return Ok(told);
     }
@@ -52,6 +52,7 @@ pub(crate) async fn check(node: &Arc<Node>, disk: String, id: BlockId, asked: Re
 
 /// Opens the block, and reserves what its reading takes.
 fn open(node: &Arc<Node>, disks: &Disks, id: BlockId) -> Result<(OpenBlock, Permit)> {
+    let in_use = Arc::new(node.updates.hub.fence.read(id)?);
     let (disk, reader) = disks.open_block(id)?;
     let demand = Demand { memory_bytes: FRAME_BYTES_MAX, connections: 0, blocks: [(disk, 1)].into() };
     let permit = node.admission.admit(OF, demand)?;
@@ -65,6 +66,7 @@ fn open(node: &Arc<Node>, disks: &Disks, id: BlockId) -> Result<(OpenBlock, Perm
         passage: Passage::new(disks.line(disk), OF),
         served: Arc::clone(&disks.served(disk).reads),
         buffers: Arc::clone(&node.buffers),
+        _in_use: in_use,
     };
     Ok((block, permit))
 }

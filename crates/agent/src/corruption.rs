@@ -62,6 +62,11 @@ impl Findings {
         }
     }
 
+    /// Whether the coordinator has not heard of all findings in a block.
+    pub(crate) fn is_untold(&self, block: BlockId) -> bool {
+        self.lock().range((block, 0)..=(block, u64::MAX)).next().is_some()
+    }
+
     /// Corrupt pages found since the agent started; a page that another task finds again counts again.
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Relaxed)

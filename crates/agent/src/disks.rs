@@ -7,7 +7,7 @@ pub(crate) use quarantine::Released;
 use watch::Watch;
 
 use crate::{
-    OpenDisk,
+    KeepJournal, OpenDisk,
     line::{Bound, Line},
     partial::Partials,
     removal::{Bounds, Counted, Quota, Removal, bytes_on_disk},
@@ -35,11 +35,19 @@ struct Disk {
     path: PathBuf,
     /// The disk's blocks, or why the disk cannot be used.
     store: Result<Arc<dyn BlockStore>>,
+    journal: Option<Arc<dyn KeepJournal>>,
     freed: Quota,
     unexpected: Quota,
     line: Arc<Line>,
     served: Served,
     watch: Watch,
+}
+
+/// What updates in place need of a disk.
+pub(crate) struct JournalledDisk {
+    pub(crate) path: PathBuf,
+    pub(crate) store: Arc<dyn BlockStore>,
+    pub(crate) journal: Arc<dyn KeepJournal>,
 }
 
 /// What metrics show of a disk.
@@ -88,12 +96,12 @@ impl Disks {
             let known_id = known.disks.iter().find(|(known, _)| Path::new(known) == path).map(|(_, id)| id.clone());
             let new = known_id.is_none().then(|| NewDisk { disk_id: random.random(), created_ms: now_ms });
             let place = |error: Error| Error { message: format!("disk {}: {}", path.display(), error.message), ..error };
-            let (id, store) = match opener.open(path, cluster, new).map_err(place) {
-                Ok(opened) => (format!("{:032x}", opened.id), Ok(opened.store)),
+            let (id, store, journal) = match opener.open(path, cluster, new).map_err(place) {
+                Ok(opened) => (format!("{:032x}", opened.id), Ok(opened.store), Some(opened.journal)),
                 Err(error) if error.reaction == Reaction::InvalidInput => return Err(error),
                 Err(error) => {
                     tracing::error!(%error, "cannot use a disk");
-                    (known_id.unwrap_or_default(), Err(error))
+                    (known_id.unwrap_or_default(), Err(error), None)
                 }
             };
             let quota = |counted| Quota::new(counted, known.clone(), &id, now_ms, Instant::now());
@@ -102,6 +110,7 @@ impl Disks {
                 id,
                 path: path.clone(),
                 store,
+                journal,
                 freed,
                 unexpected,
                 line: Line::new(None),
@@ -180,6 +189,14 @@ impl Disks {
             Some(why) => Err(Error::replan(format!("disk {id} has failed: {why}"))),
             None => Ok((number, Arc::clone(store))),
         }
+    }
+
+    /// The disks that can be used, by number: their paths, blocks and journals.
+    pub(crate) fn journalled(&self) -> impl Iterator<Item = (usize, JournalledDisk)> {
+        self.0.iter().enumerate().filter_map(|(number, disk)| {
+            let (store, journal) = (disk.store.as_ref().ok()?, disk.journal.as_ref()?);
+            Some((number, JournalledDisk { path: disk.path.clone(), store: Arc::clone(store), journal: Arc::clone(journal) }))
+        })
     }
 
     /// Sets the limit of all classes below foreground at each disk, bytes a second.

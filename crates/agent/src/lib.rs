@@ -45,11 +45,13 @@ mod store_sink;
 mod tasks;
 mod throttle;
 mod traffic;
+mod update_calls;
+mod updates;
 mod wire;
 
 pub use agent::{Agent, MemoryGauge, Stopper};
 pub use config::{AgentConfig, Limits, Throttle};
 pub use metrics::FAMILIES as METRICS;
-pub use seams::{LocalDisks, OpenDisk, OpenedDisk, Seams};
+pub use seams::{KeepJournal, LocalDisks, OpenDisk, OpenedDisk, Seams};
 pub use state::node_of;
 pub use weft_proto::{DiskDelay, DiskMode};

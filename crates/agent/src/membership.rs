@@ -4,6 +4,7 @@
 use crate::{
     limit,
     node::{Node, Registration},
+    updates::Coordinator,
 };
 use rand::Rng;
 use std::{sync::Arc, time::Duration};
@@ -83,6 +84,7 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
             // Before it can take a task. An older coordinator has no limit.
             node.limit.apply(registration.epoch, &reply.limit.unwrap_or_default(), &node.throttles, &disks);
             tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
+            begin_updates(node, &registration, reply.now_ms, &client).await;
             node.set_registration(registration);
             return Ok(client);
         }
@@ -93,6 +95,18 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
         node.open_disks(registration.cluster).await.map_err(Failure::Fatal)?;
         joined = true;
     }
+}
+
+/// Opens the journals of updates before the first task, and tells the coordinator's time and key to what serves updates.
+async fn begin_updates(node: &Node, registration: &Registration, now_ms: u64, client: &MembershipClient<Channel>) {
+    let hub = &node.updates.hub;
+    hub.time.told(now_ms);
+    if let Ok(disks) = node.disks() {
+        node.updates.start(&disks, node.draw(|random| random.random())).await;
+    }
+    let (node, epoch) = (registration.node.0, registration.epoch);
+    hub.asker.registered(Coordinator { calls: client.clone(), node, epoch });
+    hub.registered(registration.link_key.clone());
 }
 
 async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequest> {
@@ -204,8 +218,9 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
         fsyncs,
         limited_ms,
     };
-    let HeartbeatReply { epoch, limits, now_ms: _ } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
+    let HeartbeatReply { epoch, limits, now_ms } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
     node.findings.told(&corrupt);
+    node.updates.hub.time.told(now_ms);
     if epoch != registration.epoch {
         return Err(Error::not_found(format!("the coordinator's epoch changed from {} to {epoch}", registration.epoch)));
     }

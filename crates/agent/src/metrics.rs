@@ -5,6 +5,7 @@ use crate::{
     line::Line,
     meter::{CLASSES, Outcome},
     node::Node,
+    updates::meter::Answer,
 };
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -15,7 +16,7 @@ use std::{
 };
 use tokio::{sync::Semaphore, time::timeout};
 use weft_plan::Class;
-use weft_proto::metrics::{self, CallMeter, Family, Figures, Scraped};
+use weft_proto::metrics::{self, CallMeter, Family, Figures, Scraped, Value};
 use weft_types::Result;
 
 /// The families of an agent's metrics, in the order in which they are written.
@@ -72,6 +73,27 @@ pub const FAMILIES: &[Family] = &[
         "weft_agent_corrupt_pages",
         &[],
         "Pages of 4 KiB that failed their checksum or could not be read. One that several tasks find counts several times.",
+    ),
+    Family::gauge("weft_agent_update_blocks", &[], "Blocks that are open for updates in place, or were and are not closed."),
+    Family::counter(
+        "weft_agent_updates",
+        &["answer"],
+        "Answers to requests for updates that this node leads: `committed`, `aborted`, `expired` (too late), `refused` (for now, or          invalid), or `unknown` (the block was lost or left out of its stripe; the coordinator knows).",
+    ),
+    Family::histogram(
+        "weft_agent_update_seconds",
+        &[],
+        "The time from the arrival of a request until its update is durable on all nodes.",
+    ),
+    Family::counter(
+        "weft_agent_update_messages_dropped",
+        &[],
+        "Messages between agents about updates that were not delivered or not accepted. They are sent again.",
+    ),
+    Family::gauge(
+        "weft_agent_update_journal_fill",
+        &["disk"],
+        "How full the disk's journal of updates is, with what is reserved: 0 to 1. From 0.5 on, updates wait for earlier ones to be          applied; from 0.9 on, none is accepted. Absent before the first update on the disk.",
     ),
     Family::gauge("weft_agent_disk_size_bytes", &["disk"], "Size of the disk's file system. A failed disk may have none."),
     Family::gauge("weft_agent_disk_free_bytes", &["disk"], "Bytes that can still be written there."),
@@ -155,12 +177,28 @@ impl Scraped for Source {
             all.add("weft_agent_limit_wait_seconds", [], crate::limit::limited(&node.throttles, &disks));
         }
         all.add("weft_agent_corrupt_pages", [], node.findings.pages());
+        of_updates(all, node, &disks);
         for (path, shown) in &disks {
             all.add("weft_agent_disk_answers", [&path.display().to_string()], shown.is_some());
             shown.iter().for_each(|shown| of_disk(all, shown));
         }
         metrics::add_calls(all, &self.calls);
         Ok(figures)
+    }
+}
+
+fn of_updates(all: &mut Figures, node: &Node, disks: &[(PathBuf, Option<Shown>)]) {
+    let hub = &node.updates.hub;
+    all.add("weft_agent_update_blocks", [], hub.fence.open_blocks().len());
+    for answer in Answer::ALL {
+        all.add("weft_agent_updates", [answer.name()], hub.meter.answers(answer));
+    }
+    all.add("weft_agent_update_seconds", [], hub.meter.times().clone());
+    all.add("weft_agent_update_messages_dropped", [], hub.meter.dropped_messages());
+    for (number, fill) in hub.fills() {
+        if let Some((path, _)) = disks.get(number) {
+            all.add("weft_agent_update_journal_fill", [&path.display().to_string()], Value::Real(fill));
+        }
     }
 }
 

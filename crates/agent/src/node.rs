@@ -16,6 +16,7 @@ use crate::{
     state::StateFile,
     tasks::Tasks,
     throttle::Throttles,
+    updates::{Host, Hub},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -59,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) converting: Arc<Semaphore>,
     /// Disk space for stripes under conversion that do not fit in memory.
     pub(crate) spools: Arc<Spools>,
+    /// Updates in place.
+    pub(crate) updates: Host,
     /// The cluster's limits, as the coordinator last sent them.
     cluster_limits: Mutex<ClassLimits>,
     /// The limit on all classes below foreground.
@@ -98,13 +101,17 @@ impl Node {
         }
         let random = Mutex::new(StdRng::from_seed(seams.seed.0));
         let limits = config.limits.clone();
+        let (cluster, findings) = (watch::Sender::new(known.or(config.cluster)), Arc::default());
+        let dials = (Arc::clone(&seams.net), security.clone());
+        let hub = Hub::new(&config.name, cluster.subscribe(), dials, Arc::clone(&seams.clock), Arc::clone(&findings));
         Ok(Arc::new(Self {
-            cluster: watch::Sender::new(known.or(config.cluster)),
+            updates: Host::new(hub, seams.disk_mode, limits.update_journal),
+            cluster,
             admission: Admission::new(&limits),
             partials: Partials::new(&limits),
             reception: Reception::new(&limits),
             pool: Arc::new(Pool::new(Arc::clone(&seams.net), security.clone(), PoolLimits::default())),
-            findings: Arc::default(),
+            findings,
             buffers: Buffers::within(READ_MEMORY_BYTES),
             tasks: Tasks::default(),
             throttles: Throttles::new(&config.throttle),

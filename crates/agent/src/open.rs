@@ -166,6 +166,7 @@ fn open_blocks(
     let mut demand = Demand { memory_bytes: task.memory_bytes(), connections: task.links.len() as u32, blocks: BTreeMap::new() };
     let mut blocks = BTreeMap::new();
     for block in &task.blocks {
+        let in_use = Arc::new(node.updates.hub.fence.read(block.id)?);
         let (disk, reader) = disks.open_block(block.id)?;
         let meta = reader.meta();
         if meta.len() != block.len || meta.stripe.layout != task.layout {
@@ -176,9 +177,10 @@ fn open_blocks(
         let (passage, served) = (Passage::new(disks.line(disk), of), Arc::clone(&disks.served(disk).reads));
         let (layout, traffic, findings) = (task.layout, Arc::clone(traffic), Arc::clone(&node.findings));
         let buffers = Arc::clone(&node.buffers);
+        let (id, corrupt) = (block.id, Arc::default());
         blocks.insert(
-            block.id.index,
-            OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default(), passage, served, buffers },
+            id.index,
+            OpenBlock { id, reader, layout, traffic, findings, corrupt, passage, served, buffers, _in_use: in_use },
         );
     }
     let mut stores = Vec::new();

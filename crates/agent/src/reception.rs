@@ -12,12 +12,15 @@ use tokio::{
     time::timeout,
 };
 use weft_proto::{
-    Accepted, Connections, Direction, FrameError, FrameStream, Held, Hello, Incoming, LinkKey, LinkRights, LogRate, Peer, Shares,
-    frame::PEER_TIMEOUT,
+    Accepted, Connections, Direction, FrameError, FrameStream, Held, Hello, Incoming, LinkKey, LinkRights, LogRate, Opening,
+    Peer, Shares, frame::PEER_TIMEOUT,
 };
 use weft_types::{ClusterId, Error, PlanId, Reaction, Result};
 
-use crate::Limits;
+use crate::{
+    Limits,
+    updates::{self, Hub},
+};
 
 /// The expected links, and the connections that wait for theirs.
 pub(crate) struct Reception {
@@ -137,8 +140,8 @@ impl Reception {
         Some(checked.err().unwrap_or_else(|| cause.clone()))
     }
 
-    /// Accepts connections until the listener ends. `cluster` may be unknown at first.
-    pub(crate) async fn serve(self: Arc<Self>, mut incoming: Incoming, cluster: watch::Receiver<Option<ClusterId>>) {
+    /// Accepts connections until the listener ends. The cluster may be unknown at first.
+    pub(crate) async fn serve(self: Arc<Self>, mut incoming: Incoming, updates: Arc<Hub>) {
         let mut attended = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -154,10 +157,10 @@ impl Reception {
                 continue;
             };
             let Some(unproved) = self.unproved.hold(&accepted.peer, &accepted.address) else { continue };
-            let (reception, cluster) = (Arc::clone(&self), cluster.clone());
+            let (reception, updates) = (Arc::clone(&self), Arc::clone(&updates));
             attended.spawn(async move {
                 let address = accepted.address.clone();
-                if let Err(error) = reception.attend(accepted, unproved, cluster).await
+                if let Err(error) = reception.attend(accepted, unproved, &updates).await
                     && let Some(left_out) = reception.failures.admit()
                 {
                     tracing::warn!(%address, %error, left_out, "closed a data connection after an error");
@@ -168,19 +171,16 @@ impl Reception {
     }
 
     /// Serves one connection, link after link. It counts as unproved until it carries the first one.
-    async fn attend(
-        &self,
-        accepted: Accepted,
-        unproved: Held,
-        cluster: watch::Receiver<Option<ClusterId>>,
-    ) -> Result<(), FrameError> {
+    async fn attend(&self, accepted: Accepted, unproved: Held, updates: &Hub) -> Result<(), FrameError> {
         let mut unproved = Some(unproved);
         let Accepted { stream, peer, address } = accepted;
         let mut frames = FrameStream::new(stream);
         let mut patience = FIRST_HELLO_TIMEOUT;
         loop {
-            let hello = match timeout(patience, frames.read_hello()).await {
-                Ok(Ok(hello)) => hello,
+            let hello = match timeout(patience, frames.read_opening()).await {
+                Ok(Ok(Opening::Link(hello))) => hello,
+                // It carries no link, so it stays within the caller's share of such connections.
+                Ok(Ok(Opening::Updates(hello))) => return updates::attend(updates, frames, &hello, &peer).await,
                 // Between two links, a peer closes a connection that it no longer needs.
                 Ok(Err(FrameError::Closed)) => return Ok(()),
                 // A client process that exits does not send TLS's close_notify. No transfer was running.
@@ -191,7 +191,7 @@ impl Reception {
                 Err(_) if patience == NEXT_HELLO_TIMEOUT => return Ok(()),
                 Err(_) => return Err(FrameError::Stalled(patience)),
             };
-            let known = *cluster.borrow();
+            let known = *updates.cluster.borrow();
             let arrived = match self.admit(&hello, &peer, &address, known).await {
                 Ok(arrived) => arrived,
                 Err(error) => {

@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc};
 use weft_proto::{Converter, DiskMode, Net, TcpNet};
-use weft_store::{BlockStore, LocalStore, NewDisk};
+use weft_store::{BlockStore, Journal, LocalStore, NewDisk, NewJournal};
 use weft_types::{Clock, ClusterId, Result, Seed, SystemClock};
 
 /// An agent's dependencies on the outside.
@@ -50,6 +50,34 @@ pub struct OpenedDisk {
     pub id: u128,
     /// The disk's blocks.
     pub store: Arc<dyn BlockStore>,
+    /// Its journal of updates in place.
+    pub journal: Arc<dyn KeepJournal>,
+}
+
+/// The journal of a disk, which exists from the first update in place on. All calls block.
+pub trait KeepJournal: Send + Sync {
+    /// Whether the disk has a journal.
+    fn exists(&self) -> bool;
+
+    /// Opens the journal, or creates it. Fails with [`Reaction::Corrupt`](weft_types::Reaction) if it is damaged.
+    fn open(&self, new: NewJournal) -> Result<Arc<dyn Journal>>;
+
+    /// Makes room for a new journal, and keeps the old one for an operator.
+    fn set_aside(&self) -> Result<()>;
+}
+
+impl KeepJournal for LocalStore {
+    fn exists(&self) -> bool {
+        self.has_journal()
+    }
+
+    fn open(&self, new: NewJournal) -> Result<Arc<dyn Journal>> {
+        Ok(Arc::new(self.open_journal(new)?))
+    }
+
+    fn set_aside(&self) -> Result<()> {
+        self.set_journal_aside()
+    }
 }
 
 /// Disks are local directories.
@@ -62,6 +90,7 @@ impl OpenDisk for LocalDisks {
             Some(new) => LocalStore::open(dir, cluster, new)?,
             None => LocalStore::open_existing(dir, cluster)?,
         };
-        Ok(OpenedDisk { id: store.disk_id(), store: Arc::new(store) })
+        let store = Arc::new(store);
+        Ok(OpenedDisk { id: store.disk_id(), journal: Arc::clone(&store) as _, store })
     }
 }

@@ -5,7 +5,9 @@ use crate::{
     disks::{Disks, Released},
     limit,
     node::Node,
-    probe, wire,
+    probe, update_calls,
+    updates::fence::Fence,
+    wire,
 };
 use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
@@ -82,6 +84,7 @@ impl Service {
         let (opening, reason) = (Duration::from_millis(request.opening_ms), GarbageReason::by_name(&request.reason));
         let remove = move || Ok(disks.remove(&blocks, reason, opening, &node.partials, &node.bounds()));
         let removal = self.0.seams.disk_mode.run(remove).await?;
+        self.0.updates.hub.removed(removal.gone.iter().copied()).await;
         let waits = |error: &&Error| error.reaction == Reaction::Unavailable;
         Ok(RemoveReply {
             removed: removal.removed,
@@ -108,8 +111,14 @@ impl Service {
         let request = request.into_inner();
         let blocks = self.doomed(request.epoch, &request.incarnation, request.high_water, &request.blocks).await?;
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
-        let quarantine = move || Ok(disks.quarantine(&blocks, &node.partials, &node.bounds()));
-        let (moved, kept) = self.0.seams.disk_mode.run(quarantine).await?;
+        let quarantine = move || {
+            let (moved, kept) = disks.quarantine(&blocks, &node.partials, &node.bounds());
+            let open = blocks.into_iter().filter(|block| node.updates.hub.fence.disk_of(*block).is_some());
+            let is_gone = |block: &BlockId| disks.open_block(*block).is_err_and(|error| error.reaction == Reaction::NotFound);
+            Ok((moved, kept, open.filter(is_gone).collect::<Vec<_>>()))
+        };
+        let (moved, kept, gone) = self.0.seams.disk_mode.run(quarantine).await?;
+        self.0.updates.hub.removed(gone).await;
         Ok(QuarantineReply { moved, kept: told(&kept) })
     }
 
@@ -163,7 +172,8 @@ impl Service {
             return Ok(CheckBlocksReply { blocks: vec![content::check(&self.0, disk, id, read).await?] });
         }
         let disks = self.0.disks()?;
-        let check = move || Ok(blocks.into_iter().map(|id| checked(&disks, &disk, id)).collect());
+        let fence = self.0.updates.hub.fence.clone();
+        let check = move || Ok(blocks.into_iter().map(|id| checked(&disks, &fence, &disk, id)).collect());
         Ok(CheckBlocksReply { blocks: self.0.seams.disk_mode.run(check).await? })
     }
 }
@@ -175,7 +185,12 @@ const ABSENT: u32 = 2;
 pub(crate) const DAMAGED: u32 = 3;
 
 /// The state of a block in an answer.
-pub(crate) fn checked(disks: &Disks, disk: &str, id: BlockId) -> CheckedBlock {
+pub(crate) fn checked(disks: &Disks, fence: &Fence, disk: &str, id: BlockId) -> CheckedBlock {
+    // What a block contains that is open for updates changes meanwhile.
+    let _reading = match fence.read(id) {
+        Ok(reading) => reading,
+        Err(error) => return CheckedBlock { state: UNKNOWN, why: error.message, ..CheckedBlock::default() },
+    };
     let opened = disks.open_block(id).and_then(|(_, reader)| {
         let (there, len) = (reader.stored_len()?, reader.meta().len());
         let is_short = || Error::corrupt(format!("its file ends at {there} of {len} bytes"));
@@ -264,20 +279,20 @@ impl Agent for Service {
         answer(self.release(request).await)
     }
 
-    async fn open_block(&self, _: Request<OpenBlockRequest>) -> Result<Response<OpenBlockReply>, Status> {
-        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    async fn open_block(&self, request: Request<OpenBlockRequest>) -> Result<Response<OpenBlockReply>, Status> {
+        answer(update_calls::open(&self.0, request.into_inner()).await)
     }
 
-    async fn seal_block(&self, _: Request<SealBlockRequest>) -> Result<Response<SealBlockReply>, Status> {
-        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    async fn seal_block(&self, request: Request<SealBlockRequest>) -> Result<Response<SealBlockReply>, Status> {
+        answer(update_calls::seal(&self.0, request.into_inner()).await)
     }
 
-    async fn settle_block(&self, _: Request<SettleBlockRequest>) -> Result<Response<SettleBlockReply>, Status> {
-        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    async fn settle_block(&self, request: Request<SettleBlockRequest>) -> Result<Response<SettleBlockReply>, Status> {
+        answer(update_calls::settle(&self.0, request.into_inner()).await)
     }
 
-    async fn close_block(&self, _: Request<CloseBlockRequest>) -> Result<Response<CloseBlockReply>, Status> {
-        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    async fn close_block(&self, request: Request<CloseBlockRequest>) -> Result<Response<CloseBlockReply>, Status> {
+        answer(update_calls::close(&self.0, request.into_inner()).await)
     }
 
     async fn send_probe(&self, request: Request<SendProbeRequest>) -> Result<Response<SendProbeReply>, Status> {
@@ -312,9 +327,13 @@ mod tests {
         let mut writer = disks.by_id(&id).unwrap().1.create(&meta).unwrap();
         writer.write_at(0, &conformance::pattern(LEN)).unwrap();
         let units = writer.finish(None).unwrap().units;
-        let state = |block: BlockId| checked(&disks, &id, block);
+        let fence = Fence::default();
+        let state = |block: BlockId| checked(&disks, &fence, &id, block);
         assert_eq!(state(meta.id), CheckedBlock { state: 1, checksums: units, ..CheckedBlock::default() });
         assert_eq!(state(BlockId { generation: 9, ..meta.id }).state, 2);
+        fence.opened(meta.id, 0);
+        assert!(state(meta.id).state == 0 && state(meta.id).why.contains("open for updates"));
+        fence.close(meta.id);
         let mut shards = std::fs::read_dir(dir.path().join("blocks")).unwrap();
         let file = shards.next().unwrap().unwrap().path().join(meta.id.to_string());
         std::fs::File::options().write(true).open(file).unwrap().set_len(LEN - 1).unwrap();

@@ -103,6 +103,11 @@ impl LocalStore {
         RingJournal::open(Arc::clone(&self.disk) as _, &self.disk.device, &self.disk.journal_path(), new, self.disk.label.disk_id)
     }
 
+    /// Whether the disk has a journal.
+    pub fn has_journal(&self) -> bool {
+        self.disk.journal_path().exists()
+    }
+
     /// Renames the journal, if there is one, to `journal.damaged`, so that the next [`open_journal`](Self::open_journal) creates one. An
     /// older file of that name is replaced. The caller has durably recorded which blocks are lost.
     pub fn set_journal_aside(&self) -> Result<()> {

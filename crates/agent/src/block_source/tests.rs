@@ -1,5 +1,5 @@
 use super::*;
-use crate::line::Line;
+use crate::{line::Line, updates::fence::Fence};
 use weft_plan::Precedence;
 use weft_plan::{Class, TaskLane};
 use weft_store::conformance;
@@ -75,6 +75,7 @@ fn open(meta: BlockMeta, cached: fn(u64) -> bool, bad_page: Option<u64>) -> (Ope
             passage,
             served: Arc::default(),
             buffers: Buffers::new(4),
+            _in_use: Arc::new(Fence::default().read(id).unwrap()),
         },
         reader,
     )

@@ -33,9 +33,9 @@ struct HangingDisks([Arc<Hang>; 2]);
 
 impl OpenDisk for HangingDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
-        let OpenedDisk { id, store } = LocalDisks.open(dir, cluster, new)?;
+        let OpenedDisk { id, store, journal } = LocalDisks.open(dir, cluster, new)?;
         let hang = &self.0[usize::from(dir.ends_with("b"))];
-        Ok(OpenedDisk { id, store: Arc::new(HangingStore(store, Arc::clone(hang))) })
+        Ok(OpenedDisk { id, store: Arc::new(HangingStore(store, Arc::clone(hang))), journal })
     }
 }
 

@@ -48,9 +48,10 @@ pub(crate) struct LyingDisks {
 
 impl OpenDisk for LyingDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
-        let OpenedDisk { id, store } = LocalDisks.open(dir, cluster, new)?;
+        let OpenedDisk { id, store, journal } = LocalDisks.open(dir, cluster, new)?;
         Ok(OpenedDisk {
             id,
+            journal,
             store: Arc::new(LyingStore {
                 store,
                 lies: Arc::clone(&self.lies),

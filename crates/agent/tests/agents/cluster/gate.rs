@@ -38,7 +38,7 @@ pub(crate) struct GatedDisks(pub(crate) Arc<Gate>);
 
 impl OpenDisk for GatedDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
-        let OpenedDisk { id, store } = LocalDisks.open(dir, cluster, new)?;
+        let OpenedDisk { id, store, journal } = LocalDisks.open(dir, cluster, new)?;
         let gate = Arc::clone(&self.0);
         let gated = FaultStore::new(store, move |call| {
             if call.kind == CallKind::Read && call.bytes.end > gate.stops_at {
@@ -46,6 +46,6 @@ impl OpenDisk for GatedDisks {
             }
             None
         });
-        Ok(OpenedDisk { id, store: Arc::new(gated) })
+        Ok(OpenedDisk { id, store: Arc::new(gated), journal })
     }
 }

@@ -1,0 +1,108 @@
+//! The coordinator's calls about blocks that are open for updates: open, seal, settle, close.
+
+use crate::{
+    node::Node,
+    updates::{Command, Told},
+    wire,
+};
+use rand::Rng as _;
+use std::{sync::Arc, time::Duration};
+use tokio::time::timeout;
+use weft_proto::{
+    decode_message, encode_message,
+    v1::{
+        CloseBlockReply, CloseBlockRequest, OpenBlockReply, OpenBlockRequest, SealBlockReply, SealBlockRequest, Seq,
+        SettleBlockReply, SettleBlockRequest,
+    },
+};
+use weft_types::{BlockId, Error, Reaction, Result};
+use weft_update::Message;
+use weft_updater::SettledBlock;
+
+/// A block that has not answered by then waits for something that may not come; the coordinator asks again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Opens a block for updates, unless tasks read it.
+pub(crate) async fn open(node: &Node, request: OpenBlockRequest) -> Result<OpenBlockReply> {
+    node.obey(request.epoch).await?;
+    node.registration()?;
+    let block: BlockId = wire::decode("block", &request.block)?;
+    let told = Told::decode(&request.stripe.ok_or_else(|| Error::invalid("the request does not describe the stripe"))?)?;
+    if !told.sealed.members.contains(&block) {
+        return Err(Error::invalid("the stripe does not name this block").block(block));
+    }
+    let (disks, hub) = (node.disks()?, &node.updates.hub);
+    let opening = hub.fence.open(block).await?;
+    let disk = match hub.fence.disk_of(block) {
+        Some(disk) => disk,
+        None => {
+            let look = Arc::clone(&disks);
+            node.seams.disk_mode.run(move || look.open_block(block).map(|(disk, _)| disk)).await?
+        }
+    };
+    let queue =
+        node.updates.queue(&disks, disk, node.draw(|random| random.random())).await.map_err(|error| error.block(block))?;
+    // Its first messages must find their way.
+    hub.homes.learn(&told);
+    let (stripe, sealed) = (told.stripe, told.sealed);
+    let opened = queue.ask(|reply| Command::Open { opening, sealed, reply }).await;
+    if opened.is_err() && !hub.fence.has_open(stripe) {
+        hub.homes.forget(stripe);
+    }
+    opened.map(|()| OpenBlockReply {})
+}
+
+/// Passes a message of a seal to a block.
+pub(crate) async fn seal(node: &Node, request: SealBlockRequest) -> Result<SealBlockReply> {
+    node.obey(request.epoch).await?;
+    let block: BlockId = wire::decode("block", &request.block)?;
+    let message = decode_message(&request.message)?;
+    if !matches!(message, Message::Seal { .. } | Message::Sealed(_)) {
+        return Err(Error::invalid("the message belongs to no seal").block(block));
+    }
+    if let Some(stripe) = &request.stripe {
+        node.updates.hub.learn(&Told::decode(stripe)?);
+    }
+    let answer = within(block, node.updates.hub.ask(block, |reply| Command::Seal { block, message, reply })).await?;
+    Ok(SealBlockReply { message: encode_message(&answer)? })
+}
+
+/// Applies all updates of a block that a seal has decided.
+pub(crate) async fn settle(node: &Node, request: SettleBlockRequest) -> Result<SettleBlockReply> {
+    node.obey(request.epoch).await?;
+    let (block, term): (BlockId, _) = (wire::decode("block", &request.block)?, request.term);
+    let settled = within(block, node.updates.hub.ask(block, |reply| Command::Settle { block, term, reply })).await;
+    let SettledBlock { seq, units } = match settled {
+        Err(error) if error.reaction == Reaction::NotFound => closed(node, block, term).await?.ok_or(error)?,
+        settled => settled?,
+    };
+    Ok(SettleBlockReply { seq: Some(Seq { term: seq.term(), counts: seq.counts().to_vec() }), checksums: units })
+}
+
+/// What a block contains that is not open, if it was settled in this term.
+async fn closed(node: &Node, block: BlockId, term: u64) -> Result<Option<SettledBlock>> {
+    let disks = node.disks()?;
+    let look = move || {
+        let (_, reader) = disks.open_block(block)?;
+        let seq = reader.meta().seq.clone();
+        let is_settled = seq.term() == term && !reader.is_interrupted();
+        Ok(is_settled.then(|| SettledBlock { seq, units: reader.units().to_vec() }))
+    };
+    node.seams.disk_mode.run(look).await
+}
+
+/// Closes a settled block.
+pub(crate) async fn close(node: &Node, request: CloseBlockRequest) -> Result<CloseBlockReply> {
+    node.obey(request.epoch).await?;
+    let (block, term): (BlockId, _) = (wire::decode("block", &request.block)?, request.term);
+    let closed = within(block, node.updates.hub.ask(block, |reply| Command::Close { block, term, reply })).await;
+    match closed {
+        Err(error) if error.reaction == Reaction::NotFound => Ok(CloseBlockReply {}),
+        closed => closed.map(|()| CloseBlockReply {}),
+    }
+}
+
+async fn within<T>(block: BlockId, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Error::retry(format!("the block has not answered within {ANSWER_WITHIN:?}")).block(block);
+    timeout(ANSWER_WITHIN, answer).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+}

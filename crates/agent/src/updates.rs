@@ -1,0 +1,259 @@
+//! Updates in place: blocks that are open for updates, the threads that own them, and the connections that carry their messages.
+//!
+//! ```text
+//!  clients ─► guests ─┐             ┌─► worker of a disk (one thread: the updater, one sync for all that waits)
+//!  agents  ─► guests ─┼─► queue ────┤        │ outputs
+//!  coordinator calls ─┘             └────────┼─► clients' connections      ► peers ─► agents      ► asker ─► coordinator
+//! ```
+//! The [`fence`] keeps tasks off the blocks that are open, and openings off the blocks that tasks read.
+
+mod asker;
+pub(crate) mod fence;
+mod guests;
+mod homes;
+mod host;
+pub(crate) mod meter;
+mod peers;
+mod queue;
+mod time;
+mod worker;
+
+pub(crate) use asker::{Coordinator, ask_coordinator};
+pub(crate) use guests::attend;
+pub(crate) use homes::Told;
+pub(crate) use host::Host;
+pub(crate) use queue::Command;
+
+use crate::corruption::Findings;
+use asker::Asker;
+use fence::Fence;
+use homes::Homes;
+use meter::Meter;
+use peers::Peers;
+use queue::{Answer, Queue};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+};
+use time::Time;
+use tokio::sync::watch;
+use weft_proto::{LinkKey, LinkToken, Net, Security, UpdateRights};
+use weft_types::{BlockId, Clock, ClusterId, Error, Reaction, Result, Span};
+use weft_update::{Message, NotRun, Peer, Told as Outcome, UpdateId};
+use weft_updater::Pieces;
+
+/// What all parts of the updates of a node share.
+pub(crate) struct Hub {
+    /// The node's name.
+    pub(crate) name: String,
+    pub(crate) cluster: watch::Receiver<Option<ClusterId>>,
+    pub(crate) fence: Fence,
+    pub(crate) homes: Homes,
+    pub(crate) asker: Asker,
+    pub(crate) time: Time,
+    pub(crate) meter: Meter,
+    peers: Peers,
+    findings: Arc<Findings>,
+    /// Of the last registration: what clients' tokens are made with.
+    key: RwLock<Option<LinkKey>>,
+    /// By the number of the disk.
+    queues: RwLock<BTreeMap<usize, Queue>>,
+    /// How full the journals are, by the number of the disk: 0 to 1.
+    fills: Mutex<BTreeMap<usize, f64>>,
+}
+
+/// A client's request.
+pub(crate) struct Request {
+    pub(crate) block: BlockId,
+    pub(crate) term: u64,
+    pub(crate) id: UpdateId,
+    pub(crate) token: LinkToken,
+    pub(crate) pieces: Pieces,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        name: &str,
+        cluster: watch::Receiver<Option<ClusterId>>,
+        (net, security): (Arc<dyn Net>, Security),
+        clock: Arc<dyn Clock>,
+        findings: Arc<Findings>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            peers: Peers::new(net, security, name, cluster.clone()),
+            cluster,
+            fence: Fence::default(),
+            homes: Homes::default(),
+            asker: Asker::default(),
+            time: Time::new(clock),
+            meter: Meter::default(),
+            findings,
+            key: RwLock::default(),
+            queues: RwLock::default(),
+            fills: Mutex::default(),
+        })
+    }
+
+    /// The node has registered, and shares this key with the coordinator.
+    pub(crate) fn registered(&self, key: LinkKey) {
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
+    }
+
+    /// Delivers a message of a block here to another block: on the same node, or at its home. It is dropped if that cannot take it now; the
+    /// protocol repeats it.
+    pub(crate) fn post(&self, from: BlockId, to: BlockId, message: Message, pieces: Pieces) {
+        if self.fence.disk_of(to).is_some() {
+            return self.receive(from, to, message, pieces);
+        }
+        match self.homes.of(to) {
+            Some(home) if home.name == self.name => self.meter.dropped(),
+            Some(home) => {
+                if !self.peers.send(home, from, to, message, pieces) {
+                    self.meter.dropped();
+                }
+                if let Some(name) = self.peers.take_unreachable() {
+                    // Its address may have changed.
+                    let stripes = self.homes.with(&name);
+                    let open = self.fence.open_blocks();
+                    self.asker.ask(open.into_iter().filter(|block| stripes.contains(&block.stripe)));
+                }
+            }
+            None => {
+                self.meter.dropped();
+                self.asker.ask([from]);
+            }
+        }
+    }
+
+    /// A message that agent `name` has sent.
+    pub(crate) fn received(&self, name: &str, from: BlockId, to: BlockId, message: Message, pieces: Pieces) {
+        let counts = from.stripe == to.stripe && self.homes.holds(name, from);
+        if counts && !is_of_seal(&message) { self.receive(from, to, message, pieces) } else { self.meter.dropped() }
+    }
+
+    fn receive(&self, from: BlockId, to: BlockId, message: Message, pieces: Pieces) {
+        let from = Peer::Block(from);
+        let bytes = bytes_of(&pieces);
+        let taken = self
+            .queue_of(to)
+            .is_some_and(|queue| queue.offer(bytes, |_room| Command::Receive { to, from, message, pieces, _room }).is_ok());
+        if !taken {
+            self.meter.dropped();
+        }
+    }
+
+    /// A client's request. `answer` gets the answer, perhaps much later.
+    pub(crate) fn request(&self, request: Request, answer: Answer) {
+        let Request { block, term, id, token, pieces } = request;
+        let rights = UpdateRights { block, term, session: id.session.number, ends_at_ms: id.session.ends_at_ms };
+        let key = self.key.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_valid = key.is_some_and(|key| key.verify_update(&rights, &token).is_ok());
+        let Some(queue) = self.queue_of(block).filter(|_| is_valid) else {
+            return self.answer(answer, Some(Outcome::NotRun(NotRun::Retry)));
+        };
+        let bytes = bytes_of(&pieces);
+        let refused = queue.offer(bytes, |_room| Command::Request { block, term, id, pieces, answer, _room });
+        if let Err(Command::Request { answer, .. }) = refused {
+            self.answer(answer, Some(Outcome::NotRun(NotRun::Busy)));
+        }
+    }
+
+    fn answer(&self, answer: Answer, told: Option<Outcome>) {
+        self.meter.told(told, answer.begin.elapsed());
+        answer.send(told);
+    }
+
+    /// The queue of the disk on which a block is open.
+    fn queue_of(&self, block: BlockId) -> Option<Queue> {
+        self.queue(self.fence.disk_of(block)?)
+    }
+
+    fn queue(&self, disk: usize) -> Option<Queue> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&disk).cloned()
+    }
+
+    fn queues(&self) -> Vec<Queue> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Sends a command to the disk on which a block is open, and returns its reply.
+    pub(crate) async fn ask<T>(&self, block: BlockId, command: impl FnOnce(queue::Reply<T>) -> Command) -> Result<T> {
+        let not_open = || Error::not_found("the block is not open for updates").block(block);
+        let queue = self.queue_of(block).ok_or_else(not_open)?;
+        queue.ask(command).await.map_err(|error| if error.block.is_none() { error.block(block) } else { error })
+    }
+
+    /// Blocks were removed from the node's disks.
+    pub(crate) async fn removed(&self, blocks: impl IntoIterator<Item = BlockId>) {
+        for block in blocks {
+            if let Some(queue) = self.queue_of(block) {
+                // Without a thread, nothing of it is kept either.
+                let _ended = queue.send(Command::Removed(block)).await;
+            }
+        }
+    }
+
+    /// A block is not open any more.
+    fn closed(&self, block: BlockId) {
+        self.fence.close(block);
+        if !self.fence.has_open(block.stripe) {
+            self.homes.forget(block.stripe);
+        }
+    }
+
+    /// The pages or the journal of a block are damaged.
+    fn lost(&self, block: BlockId, error: &Error) {
+        // It is damaged as a whole, but only its first page is known to be.
+        self.findings.add(block, Span::new(0, 1), error);
+    }
+
+    fn filled(&self, disk: usize, fill: f64) {
+        self.lock_fills().insert(disk, fill);
+    }
+
+    /// How full the journals are, by the number of the disk: 0 to 1.
+    pub(crate) fn fills(&self) -> BTreeMap<usize, f64> {
+        self.lock_fills().clone()
+    }
+
+    fn lock_fills(&self) -> MutexGuard<'_, BTreeMap<usize, f64>> {
+        self.fills.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From time to time, every thread sends again what was not answered.
+    pub(crate) fn tick(&self) {
+        for queue in self.queues() {
+            // If the queue is full, the thread is not idle, and the next tick comes soon.
+            let _full = queue.offer(0, |_| Command::Tick);
+        }
+    }
+
+    /// What the coordinator says of a stripe.
+    pub(crate) fn learn(&self, told: &Told) {
+        if self.fence.has_open(told.stripe) {
+            self.homes.learn(told);
+        }
+    }
+}
+
+/// Messages of a seal come from the coordinator, and go there.
+fn is_of_seal(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::Seal { .. }
+            | Message::SealReported { .. }
+            | Message::Sealed(_)
+            | Message::SealKnown { .. }
+            | Message::AskSeal { .. }
+    )
+}
+
+fn bytes_of(pieces: &Pieces) -> usize {
+    pieces.values().map(|piece| piece.bytes.len()).sum()
+}
+
+/// Whether a journal is damaged, and not the program or the disk at fault.
+fn is_damage(error: &Error) -> bool {
+    error.reaction == Reaction::Corrupt
+}

@@ -1,0 +1,103 @@
+//! Connections for updates that others have dialled: agents send messages, clients send requests and receive answers.
+
+use super::{
+    Hub, Request,
+    queue::{Answer, Answered},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::{Instant, timeout},
+};
+use weft_proto::{
+    FrameError, FrameStream, Peer, UpdatesHello,
+    updates::{HeadMax, Packet, Part, UpdateReader, UpdateWriter, accept},
+};
+use weft_types::Error;
+use weft_updater::{Piece, Pieces};
+
+/// A connection without a packet for this long is closed. The ends that dial close theirs sooner, or dial again.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+/// The most bytes of requests of one client that are not answered. Further ones are not read.
+const CLIENT_BYTES_MAX: usize = 8 << 20;
+/// What a request counts at least.
+const REQUEST_BYTES_MIN: usize = 4 << 10;
+
+/// Serves a connection for updates until it ends.
+pub(crate) async fn attend(hub: &Hub, mut frames: FrameStream, hello: &UpdatesHello, peer: &Peer) -> Result<(), FrameError> {
+    let known = *hub.cluster.borrow();
+    let refusal = match (known == Some(hello.cluster), hello.to == hub.name) {
+        (false, _) => Some(Error::invalid(format!("this node does not belong to cluster {}", hello.cluster))),
+        (true, false) => Some(Error::invalid(format!("this is agent {}, not {}", hub.name, hello.to))),
+        (true, true) => None,
+    };
+    if let Some(error) = refusal {
+        frames.refuse_hello(0, &error).await?;
+        return Err(FrameError::Unexpected(format!("refused: {error}")));
+    }
+    let head_max = if hello.from.is_some() { HeadMax::Large } else { HeadMax::Small };
+    let (reader, writer) = accept(frames, hello, peer, head_max).await?;
+    let ended = match &hello.from {
+        Some(name) => from_agent(hub, reader, name).await,
+        None => {
+            let (to, answers) = mpsc::unbounded_channel();
+            tokio::select! {
+                biased;
+                ended = answer_all(writer, answers) => ended,
+                ended = from_client(hub, reader, &to) => ended,
+            }
+        }
+    };
+    match ended {
+        Err(FrameError::Closed) => Ok(()),
+        // A process that exits does not send TLS's close_notify.
+        Err(FrameError::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(()),
+        ended => ended,
+    }
+}
+
+async fn from_agent(hub: &Hub, mut reader: UpdateReader, name: &str) -> Result<(), FrameError> {
+    while let Ok(packet) = timeout(IDLE_MAX, reader.next()).await {
+        let (Packet::Message { from, to, message }, parts) = packet? else { return Err(unexpected("an agent sends messages")) };
+        hub.received(name, from, to, message, pieces(parts));
+    }
+    Ok(())
+}
+
+async fn from_client(hub: &Hub, mut reader: UpdateReader, to: &mpsc::UnboundedSender<Answered>) -> Result<(), FrameError> {
+    let shares = Arc::new(Semaphore::new(CLIENT_BYTES_MAX));
+    while let Ok(packet) = timeout(IDLE_MAX, reader.next()).await {
+        let (packet, parts) = packet?;
+        let Packet::Request { number, block, id, term, token } = packet else {
+            return Err(unexpected("a client sends requests"));
+        };
+        let begin = Instant::now();
+        let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
+        let share = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
+        let Ok(share) = Arc::clone(&shares).acquire_many_owned(share).await else { return Ok(()) };
+        let answer = Answer { number, to: to.clone(), share, begin };
+        hub.request(Request { block, term, id, token, pieces: pieces(parts) }, answer);
+    }
+    Ok(())
+}
+
+/// Sends answers as they come, those that wait together.
+async fn answer_all(mut writer: UpdateWriter, mut answers: mpsc::UnboundedReceiver<Answered>) -> Result<(), FrameError> {
+    while let Some(first) = answers.recv().await {
+        let mut next = Some(first);
+        while let Some(Answered { number, told, .. }) = next {
+            writer.feed(&Packet::Answer { number, told }, &[]).await?;
+            next = answers.try_recv().ok();
+        }
+        writer.flush().await?;
+    }
+    Ok(())
+}
+
+fn pieces(parts: Vec<Part>) -> Pieces {
+    parts.into_iter().map(|Part { stream, start, bytes }| (stream, Arc::new(Piece { start, bytes }))).collect()
+}
+
+fn unexpected(what: &str) -> FrameError {
+    FrameError::Unexpected(format!("received another packet: {what} on this connection"))
+}

@@ -1,0 +1,163 @@
+//! The journals of the disks, and the threads that own them: opened when the node registers, created when the first block of a disk is opened for
+//! updates, set aside when they are damaged.
+
+use super::{
+    Hub, is_damage,
+    queue::Queue,
+    worker::{self, Worker},
+};
+use crate::disks::{Disks, JournalledDisk};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+};
+use tokio::{
+    runtime::Handle,
+    sync::{Mutex, MutexGuard},
+};
+use weft_proto::DiskMode;
+use weft_store::NewJournal;
+use weft_types::{BlockId, ByteSize, Error, Result};
+use weft_updater::{Limits, Updater};
+
+/// The journals of a node's disks.
+pub(crate) struct Host {
+    pub(crate) hub: Arc<Hub>,
+    mode: DiskMode,
+    ring: ByteSize,
+    /// By the number of the disk. A disk that is not named has no journal, or was not looked at.
+    disks: Mutex<BTreeMap<usize, Slot>>,
+}
+
+/// A disk with a journal.
+enum Slot {
+    Running,
+    /// The journal is damaged. `lost`: the blocks of which that was said.
+    Damaged {
+        error: Error,
+        lost: Option<Vec<BlockId>>,
+    },
+    /// The journal could not be opened for another reason.
+    Failed(Error),
+}
+
+impl Host {
+    pub(crate) fn new(hub: Arc<Hub>, mode: DiskMode, ring: ByteSize) -> Self {
+        Self { hub, mode, ring, disks: Mutex::default() }
+    }
+
+    /// Opens the journals that there are. The blocks that they name are open from then on, so this precedes all tasks.
+    pub(crate) async fn start(&self, disks: &Disks, nonce: u128) {
+        let mut slots = self.disks.lock().await;
+        for (number, disk) in disks.journalled() {
+            let is_new = !slots.contains_key(&number);
+            let exists = is_new && {
+                let journal = Arc::clone(&disk.journal);
+                self.mode.run(move || Ok(journal.exists())).await.unwrap_or(false)
+            };
+            if exists {
+                let slot = self.open(number, disk, nonce).await;
+                slots.insert(number, slot);
+            }
+        }
+    }
+
+    /// The queue of a disk. Creates its journal if it has none.
+    pub(crate) async fn queue(&self, disks: &Disks, number: usize, nonce: u128) -> Result<Queue> {
+        if let Some(queue) = self.hub.queue(number) {
+            return Ok(queue);
+        }
+        let mut slots = self.disks.lock().await;
+        if !slots.contains_key(&number) {
+            let disk = disks.journalled().find(|(disk, _)| *disk == number);
+            let (_, disk) = disk.ok_or_else(|| Error::replan("the disk cannot be used"))?;
+            let slot = self.open(number, disk, nonce).await;
+            if let Slot::Failed(error) = slot {
+                // Nothing was written that must be kept: the next call tries again.
+                return Err(error);
+            }
+            slots.insert(number, slot);
+        }
+        match slots.get(&number) {
+            Some(Slot::Damaged { error, .. }) => {
+                Err(Error::unavailable(format!("the journal of the disk is damaged: {}", error.message)))
+            }
+            Some(Slot::Failed(error)) => Err(error.clone()),
+            _ => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
+        }
+    }
+
+    async fn open(&self, number: usize, disk: JournalledDisk, nonce: u128) -> Slot {
+        let (hub, mode, ring_bytes, path) = (Arc::clone(&self.hub), self.mode, self.ring.0, disk.path.clone());
+        let runtime = Handle::current();
+        let open = move || open(&hub, number, &disk, NewJournal { ring_bytes, nonce }, (mode, &runtime));
+        let opened = self.mode.run(open).await;
+        match opened.map_err(|error| Error { message: format!("disk {}: {}", path.display(), error.message), ..error }) {
+            Ok(()) => Slot::Running,
+            Err(error) if is_damage(&error) => {
+                tracing::error!(%error, "the journal of updates is damaged: the blocks that were open are lost on this disk");
+                Slot::Damaged { error, lost: None }
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot open the journal of updates");
+                Slot::Failed(error)
+            }
+        }
+    }
+
+    /// From time to time: reports the blocks that a damaged journal has lost, and sets it aside when the coordinator knows them.
+    pub(crate) async fn mend(&self, disks: &Disks) {
+        let mut slots = self.disks.lock().await;
+        let damaged: Vec<usize> =
+            slots.iter().filter(|(_, slot)| matches!(slot, Slot::Damaged { .. })).map(|(number, _)| *number).collect();
+        for number in damaged {
+            if let Err(error) = self.mend_one(&mut slots, disks, number).await {
+                tracing::warn!(disk = number, %error, "the damaged journal of updates stays where it is for now");
+            }
+        }
+    }
+
+    async fn mend_one(&self, slots: &mut MutexGuard<'_, BTreeMap<usize, Slot>>, disks: &Disks, number: usize) -> Result<()> {
+        let Some((_, disk)) = disks.journalled().find(|(disk, _)| *disk == number) else { return Ok(()) };
+        let Some(Slot::Damaged { error, lost }) = slots.get_mut(&number) else { return Ok(()) };
+        let Some(lost) = lost else {
+            let blocks = self.mode.run(move || disk.store.list()).await?;
+            // Which blocks were open, only the coordinator knows.
+            let open = self.hub.asker.find(&blocks).await?;
+            let members = open.into_iter().flat_map(|told| told.sealed.members);
+            let found: Vec<BlockId> = members.filter(|block| blocks.binary_search(block).is_ok()).collect();
+            found.iter().for_each(|block| self.hub.lost(*block, error));
+            *lost = Some(found);
+            return Ok(());
+        };
+        if lost.iter().any(|block| self.hub.findings.is_untold(*block)) {
+            return Ok(());
+        }
+        tracing::warn!(disk = %disk.path.display(), blocks = lost.len(), "set a damaged journal of updates aside");
+        self.mode.run(move || disk.journal.set_aside()).await?;
+        slots.remove(&number);
+        Ok(())
+    }
+}
+
+/// Opens a journal and starts its thread.
+fn open(
+    hub: &Arc<Hub>,
+    number: usize,
+    disk: &JournalledDisk,
+    new: NewJournal,
+    (mode, runtime): (DiskMode, &Handle),
+) -> Result<()> {
+    let journal = disk.journal.open(new)?;
+    let updater = Updater::open(Arc::clone(&disk.store), journal, Limits::default(), hub.time.now_ms())?;
+    let open = worker::fence_open_blocks(&updater, hub, number);
+    let (queue, commands) = Queue::new();
+    hub.queues.write().unwrap_or_else(PoisonError::into_inner).insert(number, queue);
+    hub.filled(number, updater.fill());
+    let mut worker = Worker::new(number, Arc::downgrade(hub), updater);
+    // Before the thread, so that what it says is in order.
+    worker.begin(hub);
+    worker::start(worker, commands, mode, runtime)?;
+    hub.asker.ask(open);
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Connections to other agents, one to each, that carry messages of the blocks here to blocks there.
+
+use super::homes::Home;
+use std::{
+    collections::BTreeMap,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    time::{Instant, sleep, timeout},
+};
+use weft_proto::{
+    FrameError, LogRate, Net, Security, UpdatesHello,
+    updates::{HeadMax, Packet, PartRef, UpdateReader, UpdateWriter, dial},
+};
+use weft_types::{BlockId, ClusterId};
+use weft_update::Message;
+use weft_updater::Pieces;
+
+/// The connections to other agents.
+pub(crate) struct Peers {
+    dialling: Arc<Dialling>,
+    /// By the agent's name.
+    queues: Mutex<BTreeMap<String, Outgoing>>,
+}
+
+/// What a connection is made with.
+struct Dialling {
+    net: Arc<dyn Net>,
+    security: Security,
+    name: String,
+    cluster: watch::Receiver<Option<ClusterId>>,
+    failures: LogRate,
+}
+
+/// What waits for a connection.
+struct Outgoing {
+    address: String,
+    packets: mpsc::Sender<Sending>,
+    room: Arc<Semaphore>,
+    is_unreachable: Arc<AtomicBool>,
+}
+
+struct Sending {
+    packet: Packet,
+    pieces: Pieces,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The most messages that wait for one connection.
+const PACKETS_MAX: usize = 1024;
+/// The most bytes of deltas that wait for one connection.
+const BYTES_MAX: usize = 16 << 20;
+/// A connection on which nothing is sent for this long is closed.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+impl Peers {
+    pub(crate) fn new(net: Arc<dyn Net>, security: Security, name: &str, cluster: watch::Receiver<Option<ClusterId>>) -> Self {
+        let dialling = Dialling { net, security, name: name.to_owned(), cluster, failures: LogRate::default() };
+        Self { dialling: Arc::new(dialling), queues: Mutex::default() }
+    }
+
+    /// Queues a message. Returns false if the queue is full.
+    pub(crate) fn send(&self, home: Home, from: BlockId, to: BlockId, message: Message, pieces: Pieces) -> bool {
+        let bytes = super::bytes_of(&pieces);
+        let mut queues = self.lock();
+        if queues.get(&home.name).is_none_or(|queue| queue.address != home.address || queue.packets.is_closed()) {
+            queues.insert(home.name.clone(), self.connect(&home));
+        }
+        let Some(queue) = queues.get(&home.name) else { return false };
+        let room = Arc::clone(&queue.room).try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let Ok(room) = room else { return false };
+        queue.packets.try_send(Sending { packet: Packet::Message { from, to, message }, pieces, _room: room }).is_ok()
+    }
+
+    /// The name of an agent that could not be reached since the last call.
+    pub(crate) fn take_unreachable(&self) -> Option<String> {
+        let queues = self.lock();
+        queues.iter().find(|(_, queue)| queue.is_unreachable.swap(false, Relaxed)).map(|(name, _)| name.clone())
+    }
+
+    fn connect(&self, home: &Home) -> Outgoing {
+        let (packets, waiting) = mpsc::channel(PACKETS_MAX);
+        let is_unreachable = Arc::new(AtomicBool::new(false));
+        let (dialling, home, unreachable) = (Arc::clone(&self.dialling), home.clone(), Arc::clone(&is_unreachable));
+        let address = home.address.clone();
+        tokio::spawn(async move { dialling.run(home, waiting, &unreachable).await });
+        Outgoing { address, packets, room: Arc::new(Semaphore::new(BYTES_MAX)), is_unreachable }
+    }
+
+    /// A poisoned lock is safe to use: each change is one call.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Outgoing>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Dialling {
+    /// Connects when there is something to send, and again when the connection breaks. What was under way then is lost.
+    async fn run(&self, home: Home, mut waiting: mpsc::Receiver<Sending>, is_unreachable: &AtomicBool) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let first = match timeout(IDLE_MAX, waiting.recv()).await {
+                Ok(Some(first)) => first,
+                Ok(None) | Err(_) => return,
+            };
+            let begin = Instant::now();
+            let ended = match self.dial(&home).await {
+                Ok((reader, writer)) => {
+                    let ended = carry(reader, writer, first, &mut waiting).await;
+                    // One that breaks at once is no better than none.
+                    pause = if begin.elapsed() >= PAUSE_MAX { PAUSE_MIN } else { pause };
+                    ended.map_err(|error| error.to_string())
+                }
+                Err(error) => {
+                    is_unreachable.store(true, Relaxed);
+                    Err(error.to_string())
+                }
+            };
+            if let Err(error) = ended {
+                if let Some(left_out) = self.failures.admit() {
+                    tracing::warn!(agent = %home.name, address = %home.address, %error, left_out, "no connection for updates");
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+
+    async fn dial(&self, home: &Home) -> weft_types::Result<(UpdateReader, UpdateWriter)> {
+        let cluster = *self.cluster.borrow();
+        let cluster = cluster.ok_or_else(|| weft_types::Error::retry("the cluster is not known yet"))?;
+        let hello = UpdatesHello { cluster, from: Some(self.name.clone()), to: home.name.clone() };
+        dial(self.net.as_ref(), &self.security, &home.address, &hello, HeadMax::Small).await
+    }
+}
+
+/// Sends until the connection breaks, or nothing was sent for long.
+async fn carry(
+    mut reader: UpdateReader,
+    mut writer: UpdateWriter,
+    first: Sending,
+    waiting: &mut mpsc::Receiver<Sending>,
+) -> Result<(), FrameError> {
+    let mut closed = pin!(reader.next());
+    let mut next = Some(first);
+    loop {
+        while let Some(Sending { packet, pieces, _room }) = next {
+            let part = |(stream, piece): (&u8, &Arc<weft_updater::Piece>)| (*stream, Arc::clone(piece));
+            let pieces: Vec<_> = pieces.iter().map(part).collect();
+            let parts: Vec<PartRef<'_>> = pieces
+                .iter()
+                .map(|(stream, piece)| PartRef { stream: *stream, start: piece.start, bytes: &piece.bytes })
+                .collect();
+            match writer.feed(&packet, &parts).await {
+                // Nothing was sent.
+                Err(FrameError::Unexpected(error)) => tracing::error!(%error, "cannot send a message of an update"),
+                sent => sent?,
+            }
+            next = waiting.try_recv().ok();
+        }
+        writer.flush().await?;
+        next = tokio::select! {
+            biased;
+            ended = &mut closed => {
+                return Err(ended.err().unwrap_or_else(|| FrameError::Unexpected("the agent answers on this connection".into())));
+            }
+            waited = timeout(IDLE_MAX, waiting.recv()) => match waited {
+                Ok(Some(first)) => Some(first),
+                Ok(None) | Err(_) => return Ok(()),
+            },
+        };
+    }
+}

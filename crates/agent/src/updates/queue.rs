@@ -1,0 +1,144 @@
+//! What the thread of a disk is asked to do, and the queue in which it waits.
+
+use super::fence::Opening;
+use std::sync::Arc;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::Instant,
+};
+use weft_types::{BlockId, Error, Result};
+use weft_update::{Message, Peer, Sealed, Told, UpdateId};
+use weft_updater::{Pieces, SettledBlock};
+
+/// A command.
+pub(crate) enum Command {
+    /// A client's request.
+    Request {
+        block: BlockId,
+        term: u64,
+        id: UpdateId,
+        pieces: Pieces,
+        answer: Answer,
+        _room: Room,
+    },
+    /// A message between blocks.
+    Receive {
+        to: BlockId,
+        from: Peer,
+        message: Message,
+        pieces: Pieces,
+        _room: Room,
+    },
+    /// What the coordinator says of a block's stripe after a restart; nothing waits for it.
+    Learn {
+        block: BlockId,
+        sealed: Arc<Sealed>,
+    },
+    /// Open a block for updates.
+    Open {
+        opening: Opening,
+        sealed: Sealed,
+        reply: Reply<()>,
+    },
+    /// Pass a message of a seal to a block, and return its answer.
+    Seal {
+        block: BlockId,
+        message: Message,
+        reply: Reply<Message>,
+    },
+    Settle {
+        block: BlockId,
+        term: u64,
+        reply: Reply<SettledBlock>,
+    },
+    Close {
+        block: BlockId,
+        term: u64,
+        reply: Reply<()>,
+    },
+    /// The block was removed from the disk.
+    Removed(BlockId),
+    Tick,
+}
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
+
+/// The bytes of a command in its queue.
+pub(crate) type Room = Option<OwnedSemaphorePermit>;
+
+/// Where the answer to a client goes.
+pub(crate) struct Answer {
+    /// The request's number on its connection.
+    pub(crate) number: u64,
+    pub(crate) to: mpsc::UnboundedSender<Answered>,
+    /// The request's share of what its connection may have under way, which bounds the number of answers.
+    pub(crate) share: OwnedSemaphorePermit,
+    pub(crate) begin: Instant,
+}
+
+/// An answer on its way to the connection.
+pub(crate) struct Answered {
+    pub(crate) number: u64,
+    pub(crate) told: Option<Told>,
+    _share: OwnedSemaphorePermit,
+}
+
+impl Answer {
+    pub(crate) fn send(self, told: Option<Told>) {
+        let Self { number, to, share, .. } = self;
+        // The connection may have ended.
+        let _gone = to.send(Answered { number, told, _share: share });
+    }
+
+    /// Whether the client has gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.to.is_closed()
+    }
+}
+
+/// The queue of one disk.
+#[derive(Clone)]
+pub(crate) struct Queue {
+    commands: mpsc::Sender<Command>,
+    room: Arc<Semaphore>,
+}
+
+/// The most commands that wait.
+const COMMANDS_MAX: usize = 1024;
+/// The most bytes of deltas and new bytes that wait.
+const BYTES_MAX: usize = 32 << 20;
+
+impl Queue {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Command>) {
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        (Self { commands, room: Arc::new(Semaphore::new(BYTES_MAX)) }, receiver)
+    }
+
+    /// Queues a command with this many bytes. Returns it if the queue is full.
+    pub(crate) fn offer(&self, bytes: usize, command: impl FnOnce(Room) -> Command) -> Result<(), Command> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(permits).ok();
+        let has_room = room.is_some();
+        let command = command(room);
+        if !has_room {
+            return Err(command);
+        }
+        self.commands.try_send(command).map_err(|error| error.into_inner())
+    }
+
+    /// Queues a command without bytes, and waits if the queue is full.
+    pub(crate) async fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).await.map_err(|_| stopping())
+    }
+
+    /// Queues a command without bytes, and waits for its reply.
+    pub(crate) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
+        let (reply, replied) = oneshot::channel();
+        self.send(command(reply)).await?;
+        replied.await.unwrap_or_else(|_| Err(stopping()))
+    }
+}
+
+fn stopping() -> Error {
+    Error::retry("the agent is stopping, or the disk's updates have ended")
+}

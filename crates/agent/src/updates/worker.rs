@@ -1,0 +1,349 @@
+//! The thread of one disk that owns the updates of its blocks: it takes all commands that wait, carries them out, syncs once, and hands on what follows.
+
+use super::{
+    Hub,
+    queue::{Answer, Command, Reply},
+};
+use std::{collections::BTreeMap, sync::Weak, thread, time::Duration};
+use tokio::{runtime::Handle, sync::mpsc, time::Instant};
+use weft_proto::DiskMode;
+use weft_types::{BlockId, Error, Reaction, Result};
+use weft_update::{Message, NotRun, Peer, Told, UpdateId};
+use weft_updater::{Output, SettledBlock, Updater};
+
+/// The owner of a disk's updates.
+pub(crate) struct Worker {
+    /// The disk's number.
+    disk: usize,
+    hub: Weak<Hub>,
+    updater: Updater,
+    /// The clients that wait for an update.
+    asked: BTreeMap<(BlockId, UpdateId), Asked>,
+    sealing: Vec<Sealing>,
+    settling: Vec<(BlockId, u64, Reply<SettledBlock>)>,
+    /// Their blocks are closed when the next sync has returned.
+    closing: Vec<(BlockId, u64, Reply<()>)>,
+    /// Logged once.
+    has_failed: bool,
+}
+
+#[derive(Default)]
+struct Asked {
+    answers: Vec<Answer>,
+    /// Since when all of its clients have gone.
+    gone_since: Option<Instant>,
+}
+
+/// A call that waits for a block's answer to a message of a seal.
+struct Sealing {
+    block: BlockId,
+    awaited: Awaited,
+    reply: Reply<Message>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    Report { term: u64 },
+    Known { term: u64 },
+}
+
+/// The most commands that are carried out before a sync.
+const BATCH_MAX: usize = 256;
+/// How long an update may go on after its clients have gone. One that comes back in time learns the outcome of its first request.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(5);
+
+/// Starts the thread, or with the other modes, which simulations use, a task that never leaves its caller's thread. It ends with the queue.
+pub(crate) fn start(worker: Worker, commands: mpsc::Receiver<Command>, mode: DiskMode, runtime: &Handle) -> Result<()> {
+    match mode {
+        DiskMode::Pool => {
+            let (runtime, mut worker, mut commands) = (runtime.clone(), worker, commands);
+            let name = format!("updates-{}", worker.disk);
+            let run = move || {
+                // Connections to other agents are tasks of the runtime.
+                let _entered = runtime.enter();
+                while let Some(first) = commands.blocking_recv() {
+                    worker.step(first, &mut commands);
+                }
+            };
+            let spawned = thread::Builder::new().name(name).spawn(run);
+            spawned.map(drop).map_err(|error| Error::fatal(format!("cannot start a thread: {error}")))
+        }
+        DiskMode::Inline | DiskMode::Slowed(_) => {
+            let (mut worker, mut commands) = (worker, commands);
+            runtime.spawn(async move {
+                while let Some(first) = commands.recv().await {
+                    // A slowed disk takes its time for the whole batch.
+                    if mode.run(|| Ok(())).await.is_ok() {
+                        worker.step(first, &mut commands);
+                    }
+                }
+            });
+            Ok(())
+        }
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(disk: usize, hub: Weak<Hub>, updater: Updater) -> Self {
+        let (asked, sealing, settling, closing) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { disk, hub, updater, asked, sealing, settling, closing, has_failed: false }
+    }
+
+    /// Hands on what follows from the start: lost blocks, and questions to others.
+    pub(crate) fn begin(&mut self, hub: &Hub) {
+        self.hand_on(hub);
+    }
+
+    /// Carries out a command and those that wait behind it.
+    fn step(&mut self, first: Command, commands: &mut mpsc::Receiver<Command>) {
+        let Some(hub) = self.hub.upgrade() else { return };
+        let now_ms = hub.time.now_ms();
+        let mut next = Some(first);
+        for _ in 0..BATCH_MAX {
+            let Some(command) = next else { break };
+            self.carry_out(command, &hub, now_ms);
+            next = commands.try_recv().ok();
+        }
+        // Other nodes journal at the same time as this one.
+        self.hand_on(&hub);
+        self.sync(&hub, now_ms);
+        self.settle(&hub, now_ms);
+        self.close(&hub);
+        hub.filled(self.disk, self.updater.fill());
+    }
+
+    fn carry_out(&mut self, command: Command, hub: &Hub, now_ms: u64) {
+        match command {
+            Command::Request { block, term, id, pieces, answer, .. } => {
+                self.asked.entry((block, id)).or_default().answers.push(answer);
+                if let Err(error) = self.updater.request(block, term, id, pieces, now_ms) {
+                    let why = if is_full(&error) { NotRun::Busy } else { NotRun::Retry };
+                    self.log(&error);
+                    self.answer_last(block, id, Told::NotRun(why), hub);
+                }
+            }
+            Command::Receive { to, from, message, pieces, .. } => {
+                let received = self.updater.receive(to, from, message, pieces, now_ms);
+                self.passing(received, hub);
+            }
+            Command::Learn { block, sealed } => {
+                if self.updater.open_block_of(block).is_some_and(|open| open.term < sealed.term) {
+                    let learned = self.updater.receive(block, Peer::Coordinator, Message::Sealed(sealed), [].into(), now_ms);
+                    self.passing(learned, hub);
+                }
+            }
+            Command::Open { opening, sealed, reply } => {
+                let block = opening.block();
+                let opened = self.updater.open_block(block, &sealed, now_ms);
+                if self.is_hosted(block) {
+                    hub.fence.opened(block, self.disk);
+                }
+                drop(opening);
+                let _gone = reply.send(self.checked(opened));
+            }
+            Command::Seal { block, message, reply } => self.seal(block, message, reply, now_ms),
+            Command::Settle { block, term, reply } => self.settling.push((block, term, reply)),
+            Command::Close { block, term, reply } => match self.updater.close(block, term) {
+                Ok(()) => self.closing.push((block, term, reply)),
+                Err(error) => drop(reply.send(self.checked(Err(error)))),
+            },
+            Command::Removed(block) => {
+                self.updater.forget(block);
+                self.fail_waiting(block, hub);
+                hub.closed(block);
+            }
+            Command::Tick => {
+                let ticked = self.updater.tick(now_ms);
+                self.passing(ticked, hub);
+                self.tidy(hub, now_ms);
+            }
+        }
+    }
+
+    fn seal(&mut self, block: BlockId, message: Message, reply: Reply<Message>, now_ms: u64) {
+        let awaited = match &message {
+            Message::Seal { term } => Awaited::Report { term: *term },
+            Message::Sealed(sealed) => Awaited::Known { term: sealed.term },
+            _ => return drop(reply.send(Err(Error::invalid("the message belongs to no seal").block(block)))),
+        };
+        let open = self.updater.open_block_of(block);
+        let refused = match (&open, awaited) {
+            (Some(open), _) if open.is_fenced => Some(format!("a seal went on without it after term {}", open.term)),
+            (Some(open), Awaited::Report { term }) if open.term >= term => {
+                Some(format!("it knows what the seal of term {} has decided", open.term))
+            }
+            _ => None,
+        };
+        if let Some(why) = refused {
+            return drop(reply.send(Err(Error::invalid(why).block(block))));
+        }
+        match self.updater.receive(block, Peer::Coordinator, message, [].into(), now_ms) {
+            Ok(()) if self.updater.open_block_of(block).is_some_and(|open| open.is_fenced) => {
+                let _gone = reply.send(Err(Error::invalid("the seal went on without it").block(block)));
+            }
+            Ok(()) => self.sealing.push(Sealing { block, awaited, reply }),
+            Err(error) => drop(reply.send(self.checked(Err(error)))),
+        }
+    }
+
+    /// What was appended is durable when this returns, and what waited for it has been handed on.
+    fn sync(&mut self, hub: &Hub, now_ms: u64) {
+        if self.updater.is_unsynced() {
+            let synced = self.updater.sync(now_ms);
+            self.passing(synced, hub);
+        }
+        self.hand_on(hub);
+    }
+
+    /// Settles blocks as far as it goes now. The others wait for what the seal has decided.
+    fn settle(&mut self, hub: &Hub, now_ms: u64) {
+        for (block, term, reply) in std::mem::take(&mut self.settling) {
+            let settled = loop {
+                match self.updater.settle(block, term, now_ms) {
+                    Ok(None) if self.updater.is_unsynced() => self.sync(hub, now_ms),
+                    other => break other,
+                }
+            };
+            match settled {
+                Ok(None) => self.settling.push((block, term, reply)),
+                Ok(Some(settled)) => drop(reply.send(Ok(settled))),
+                Err(error) => drop(reply.send(self.checked(Err(error)))),
+            }
+        }
+        self.hand_on(hub);
+    }
+
+    /// The blocks whose end is durable are closed.
+    fn close(&mut self, hub: &Hub) {
+        for (block, term, reply) in std::mem::take(&mut self.closing) {
+            if self.has_failed {
+                let error = Error::fatal(format!("the end of the updates of term {term} may not be durable")).block(block);
+                drop(reply.send(Err(error)));
+                continue;
+            }
+            if !self.is_hosted(block) {
+                self.fail_waiting(block, hub);
+                hub.closed(block);
+            }
+            let _gone = reply.send(Ok(()));
+        }
+    }
+
+    /// Hands on what the updater wants to be done.
+    fn hand_on(&mut self, hub: &Hub) {
+        for output in self.updater.take_outputs() {
+            match output {
+                Output::Send { from, to: Peer::Block(to), message, pieces } => hub.post(from, to, message, pieces),
+                Output::Send { from, to: Peer::Coordinator, message, .. } => self.tell_coordinator(from, message, hub),
+                Output::Tell { block, id, told } => {
+                    for answer in self.asked.remove(&(block, id)).unwrap_or_default().answers {
+                        hub.answer(answer, Some(told));
+                    }
+                }
+                // Agents do not read open blocks.
+                Output::Served { .. } => {}
+                Output::Lost { block, error } => {
+                    hub.lost(block, &error);
+                    self.fail_waiting(block, hub);
+                }
+            }
+        }
+    }
+
+    fn tell_coordinator(&mut self, from: BlockId, message: Message, hub: &Hub) {
+        let awaited = match &message {
+            Message::SealReported { term, .. } => Awaited::Report { term: *term },
+            Message::SealKnown { term } => Awaited::Known { term: *term },
+            // It asks what a seal has decided.
+            _ => return hub.asker.ask([from]),
+        };
+        let is_awaited = |it: &mut Sealing| it.block == from && it.awaited == awaited;
+        for Sealing { reply, .. } in self.sealing.extract_if(.., is_awaited) {
+            let _gone = reply.send(Ok(message.clone()));
+        }
+    }
+
+    /// From time to time: updates without a client are given up, and calls that nobody waits for are forgotten.
+    fn tidy(&mut self, hub: &Hub, now_ms: u64) {
+        self.sealing.retain(|it| !it.reply.is_closed());
+        self.settling.retain(|(_, _, reply)| !reply.is_closed());
+        let now = Instant::now();
+        let mut given_up = Vec::new();
+        for ((block, id), asked) in &mut self.asked {
+            let is_gone = asked.answers.iter().all(Answer::is_gone);
+            let since = if is_gone { Some(*asked.gone_since.get_or_insert(now)) } else { None };
+            asked.gone_since = since;
+            if since.is_some_and(|since| now.duration_since(since) >= GIVEN_UP_AFTER) {
+                given_up.push((*block, *id));
+            }
+        }
+        for (block, id) in given_up {
+            self.asked.remove(&(block, id));
+            let given_up = self.updater.give_up(block, id, now_ms);
+            self.passing(given_up, hub);
+        }
+        // A leader that is fenced, or whose block is settled, tells no outcome.
+        let is_over = |block: BlockId| self.updater.open_block_of(block).is_none_or(|open| open.is_fenced || open.is_settled);
+        let over: Vec<BlockId> = self.asked.keys().map(|(block, _)| *block).filter(|block| is_over(*block)).collect();
+        over.into_iter().for_each(|block| self.fail_waiting(block, hub));
+    }
+
+    /// No outcome of the block's updates will be known here.
+    fn fail_waiting(&mut self, block: BlockId, hub: &Hub) {
+        let over: Vec<_> = self.asked.keys().copied().filter(|(of, _)| *of == block).collect();
+        for answer in over.iter().filter_map(|key| self.asked.remove(key)).flat_map(|asked| asked.answers) {
+            hub.answer(answer, None);
+        }
+        for Sealing { reply, .. } in self.sealing.extract_if(.., |it| it.block == block) {
+            let _gone = reply.send(Err(Error::not_found("the block is not open for updates any more").block(block)));
+        }
+    }
+
+    /// Answers the request that came last; earlier ones of the same update still wait.
+    fn answer_last(&mut self, block: BlockId, id: UpdateId, told: Told, hub: &Hub) {
+        let Some(asked) = self.asked.get_mut(&(block, id)) else { return };
+        if let Some(answer) = asked.answers.pop() {
+            hub.answer(answer, Some(told));
+        }
+        if asked.answers.is_empty() {
+            self.asked.remove(&(block, id));
+        }
+    }
+
+    /// Whether the block is open, or was and is lost.
+    fn is_hosted(&self, block: BlockId) -> bool {
+        self.updater.open_block_of(block).is_some() || self.updater.is_lost(block)
+    }
+
+    /// A message that cannot be handled now is sent again.
+    fn passing(&mut self, done: Result<()>, hub: &Hub) {
+        if let Err(error) = done {
+            hub.meter.dropped();
+            self.log(&error);
+        }
+    }
+
+    fn checked<T>(&mut self, done: Result<T>) -> Result<T> {
+        done.inspect_err(|error| self.log(error))
+    }
+
+    fn log(&mut self, error: &Error) {
+        if error.reaction != Reaction::Fatal {
+            tracing::debug!(disk = self.disk, %error, "a step of an update was refused");
+        } else if !std::mem::replace(&mut self.has_failed, true) {
+            tracing::error!(disk = self.disk, %error, "the updates of a disk have failed");
+        }
+    }
+}
+
+/// Whether the node may have room later.
+fn is_full(error: &Error) -> bool {
+    error.reaction == Reaction::Retry
+}
+
+/// Marks the blocks of an opened journal, before anything may read them.
+pub(crate) fn fence_open_blocks(updater: &Updater, hub: &Hub, disk: usize) -> Vec<BlockId> {
+    let open: Vec<BlockId> = updater.open_blocks().map(|open| open.block).collect();
+    open.iter().copied().chain(updater.lost_blocks()).for_each(|block| hub.fence.opened(block, disk));
+    open
+}
