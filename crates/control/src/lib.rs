@@ -30,6 +30,7 @@
 //! | [`walk`] | which page of the metadata is read next |
 //! | [`schedule`] | the repair of many blocks at once: which node takes which place in which repair |
 //! | [`scrub`] | which stripe is checked when, and what is wrong with it |
+//! | [`updates`] | which blocks take part in updates in place, what a seal decides, and what is handed on when a stripe is opened again |
 //! | [`run`] | what the agents of a plan have reported, when it stalls, and which node is to blame |
 
 pub mod assignment;
@@ -72,6 +73,7 @@ pub mod schedule;
 pub mod scrub;
 pub mod stragglers;
 mod time;
+pub mod updates;
 pub mod view;
 pub mod walk;
 

@@ -129,6 +129,8 @@ pub struct CoordinatorConfig {
     /// Disks that still work and are drained without a person, one at a time: `failing` those with many corrupt or unreadable blocks, `slow`
     /// those that are slow, too; `off` none.
     pub drain_failing_disks: DrainFailingDisks,
+    /// A stripe that was opened for updates in place is settled, so that it can be read without delay, when no client has asked for it for this long.
+    pub updates_idle_ms: u64,
     /// Limits of repairs and scrubs on every node. An agent applies the lower of these and its own limits.
     pub limits: ClassLimits,
 }
@@ -174,6 +176,7 @@ impl Default for CoordinatorConfig {
             scrub_disk_bytes_per_s: ByteSize(20 << 20),
             slow_disk_ms: 600_000,
             drain_failing_disks: DrainFailingDisks::default(),
+            updates_idle_ms: 60_000,
             limits: ClassLimits::default(),
         }
     }
@@ -204,6 +207,7 @@ impl CoordinatorConfig {
             ("call_timeout_ms", self.call_timeout_ms),
             ("failure_grace_ms", self.failure_grace_ms),
             ("open_attempts_max", self.open_attempts_max.into()),
+            ("updates_idle_ms", self.updates_idle_ms),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(Error::invalid(format!("{name} must be greater than zero")));

@@ -76,6 +76,7 @@ mod space;
 mod started;
 mod supervise;
 mod sweep;
+mod updates;
 mod validate;
 
 pub use config::CoordinatorConfig;

@@ -4,7 +4,7 @@ use crate::{
     limit,
     members::{self, Session},
     shared::Shared,
-    validate,
+    updates, validate,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
@@ -275,9 +275,22 @@ impl v1::membership_server::Membership for MembershipService {
 
     async fn find_open_stripes(
         &self,
-        _: Request<v1::FindOpenStripesRequest>,
+        request: Request<v1::FindOpenStripesRequest>,
     ) -> Result<Response<v1::FindOpenStripesReply>, Status> {
-        Ok(Response::new(v1::FindOpenStripesReply::default()))
+        let (shared, caller) = (&self.shared, rpc::caller(&request).peer);
+        let asked = request.into_inner();
+        let (node, name) = (NodeId(asked.node), shared.members.name(NodeId(asked.node)));
+        let found = async {
+            if asked.epoch != shared.epoch.0 || !shared.members.has(node) {
+                return Err(Error::not_found(format!("{name} is not registered with this coordinator: register again")));
+            }
+            if !caller.may_be_agent(&name) {
+                return Err(Error::invalid(format!("{caller} cannot ask for node {name}")));
+            }
+            updates::find_open(shared, &asked.blocks).await
+        };
+        let found = found.await.map(|stripes| Response::new(v1::FindOpenStripesReply { stripes }));
+        found.map_err(|error| to_status(&error))
     }
 }
 

@@ -50,6 +50,7 @@ impl Scraped for Source {
         of_nodes(all, &statuses, &summary.reply.ailing_disks);
         of_repair(all, shared, &summary.reply.healing.unwrap_or_default());
         of_scrub(all, &summary.reply.scrub.unwrap_or_default());
+        of_updates(all, shared);
         of_jobs(all, shared);
         of_plans(all, shared);
         metrics::add_calls(all, &self.calls);
@@ -150,6 +151,14 @@ fn of_scrub(all: &mut Figures, scrub: &v1::ScrubStatus) {
         all.add("weft_scrub_away_blocks", [pass], tally.away_blocks);
         all.add("weft_scrub_not_checked_stripes", [pass], tally.not_checked_stripes);
     }
+}
+
+fn of_updates(all: &mut Figures, shared: &Shared) {
+    all.add("weft_open_stripes", [], shared.updates.open_stripes());
+    let [opened, sealed, settled] = shared.updates.counts();
+    all.add("weft_stripes_opened", [], opened);
+    all.add("weft_stripes_sealed", [], sealed);
+    all.add("weft_stripes_settled", [], settled);
 }
 
 fn of_jobs(all: &mut Figures, shared: &Shared) {

@@ -11,7 +11,7 @@ use crate::{
     shared::Shared,
     show, sign,
     supervise::{self, IsSpare},
-    validate,
+    updates, validate,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +44,7 @@ pub(crate) async fn read_stripe(
     asked: v1::ReadStripeRequest,
     delegation: Option<&Delegation>,
 ) -> Result<v1::ReadStripeReply> {
-    let (object, mut found) = find(shared, &asked).await?;
+    let (object, mut found) = if asked.explain { find(shared, &asked).await } else { find_settled(shared, &asked).await }?;
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
     let ranges = ranges(&found, &asked.ranges).map_err(place)?;
@@ -52,7 +52,7 @@ pub(crate) async fn read_stripe(
     if !asked.errors.is_empty() {
         let blamed = shared.reads.verdict(PlanId(asked.failed_plan), found.id, delegation, shared.config.failure_grace_ms).await;
         // With what the agents have since reported about their blocks.
-        found = find(shared, &asked).await?.1;
+        found = find_settled(shared, &asked).await?.1;
         let errors = asked.errors.iter().filter_map(|bytes| decode_error(bytes));
         let errors: Vec<Error> = errors.filter(|error| delegation.is_none() || read::is_about(error, &found)).collect();
         for error in &errors {
@@ -86,6 +86,8 @@ pub(crate) async fn begin_with(
     asked: v1::BeginRead,
     (stripe, ranges): (StripeRecord, Vec<Range>),
 ) -> Result<v1::BegunRead> {
+    // It must be looked up again, once it is settled.
+    updates::require_settled(shared, stripe.id)?;
     let number = stripe.number;
     let asked = v1::ReadStripeRequest {
         bucket: object.bucket.clone(),
@@ -130,7 +132,7 @@ async fn until_started(
                     let begun = begun.inspect_err(tell);
                     answer = Some(Event::Started(begun.map(|reply| started = Some(reply))));
                 }
-                Action::LookUp => answer = Some(Event::LookedUp(find(shared, asked).await.map(|(_, stripe)| stripe))),
+                Action::LookUp => answer = Some(Event::LookedUp(find_settled(shared, asked).await.map(|(_, stripe)| stripe))),
                 Action::End(Err(error)) => return Err(error),
                 Action::End(Ok(())) => return started.ok_or_else(|| Error::fatal("internal error: a read was not started")),
             }
@@ -142,6 +144,15 @@ async fn until_started(
 /// The client ends a plan. Its outcome stays known for a moment: see [`Reads::verdict`].
 pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, delegation: Option<&Delegation>) {
     shared.reads.end(PlanId(asked.plan), delegation, Duration::from_millis(shared.config.failure_grace_ms));
+}
+
+/// The stripe as it can be read: what is open for updates is settled first.
+async fn find_settled(shared: &Arc<Shared>, asked: &v1::ReadStripeRequest) -> Result<(ObjectRecord, StripeRecord)> {
+    let (object, stripe) = find(shared, asked).await?;
+    match updates::settle(shared, stripe.id).await.map_err(|error| error.object(&object.name))? {
+        true => find(shared, asked).await,
+        false => Ok((object, stripe)),
+    }
 }
 
 async fn find(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<(ObjectRecord, StripeRecord)> {

@@ -5,7 +5,7 @@ use crate::{
     delegations::{Delegation, Who},
     departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
-    show, space, validate,
+    show, space, updates, validate,
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -250,8 +250,12 @@ impl v1::weft_server::Weft for WeftService {
         Ok(Response::new(v1::Empty {}))
     }
 
-    async fn open_for_updates(&self, _: Request<v1::OpenForUpdatesRequest>) -> Result<Response<v1::OpenForUpdatesReply>, Status> {
-        Err(to_status(&Error::invalid("this version cannot change blocks in place")))
+    async fn open_for_updates(
+        &self,
+        request: Request<v1::OpenForUpdatesRequest>,
+    ) -> Result<Response<v1::OpenForUpdatesReply>, Status> {
+        let asked = request.into_inner();
+        answer(updates::open_for_updates(&self.shared, asked).await)
     }
 
     async fn repair_object(

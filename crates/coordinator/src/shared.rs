@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) scrub: crate::scrub::state::Scrub,
     /// Which stripes are being rebuilt.
     pub(crate) claims: crate::claims::Claims,
+    /// Which stripes are open for updates.
+    pub(crate) updates: crate::updates::Updates,
     /// Why rebuilds and plans fail, to say each now and then.
     pub(crate) failures: LogCauses,
     pub(crate) started: Started,

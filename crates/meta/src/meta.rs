@@ -12,7 +12,7 @@ use weft_types::{
 ///
 /// A method that takes an [`Epoch`] makes a change, and only while that epoch is current.
 #[async_trait]
-pub trait Meta: Send + Sync {
+pub trait Meta: UpdateMeta + Send + Sync {
     /// The cluster: its id, its leader's epoch, its high-water marks.
     async fn cluster(&self) -> Result<ClusterRecord>;
     /// Begins a new epoch, with the caller as leader.
@@ -145,7 +145,8 @@ pub trait Meta: Send + Sync {
         commit: Option<CommitPut>,
     ) -> Result<(StripeRecord, Option<ObjectRecord>)>;
     /// Makes a put's object visible and its predecessor garbage. All stripes must have ended, and their bytes must add
-    /// up to those of `commit`. A conversion is a conflict unless the current version is the one that it replaces; it
+    /// up to those of `commit`. A conversion is a conflict unless the current version is the one that it replaces, and no stripe of it was
+    /// opened for updates since the conversion began; it
     /// keeps that version's time and `written`.
     async fn commit_put(&self, epoch: Epoch, upload: UploadId, commit: CommitPut) -> Result<ObjectRecord>;
     /// The incomplete stripes of objects and of running puts, in order, after `after`.
@@ -158,11 +159,11 @@ pub trait Meta: Send + Sync {
     async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>>;
 
     /// Allocates a block's next generation: for a put, in a stripe that has not ended; for a repair, in one that has. A
-    /// conflict if the node has, or is about to get, another block of the stripe: a node holds one block of a stripe.
+    /// conflict if the stripe is open for updates, or if the node has, or is about to get, another block of the stripe: a node holds one block of a stripe.
     async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId>;
     /// Replaces the same copy of generation `old` (0: there was none) by the rebuilt block. The old block must be
-    /// current, and the checksums `units` must equal the recorded ones. The old block becomes garbage. A conflict if
-    /// the node has another block of the stripe by now.
+    /// current, and the checksums must equal the recorded ones; if those are unknown, they are recorded. The old block becomes
+    /// garbage. A conflict if the stripe is open for updates, or if the node has another block of the stripe by now.
     async fn commit_repair(
         &self,
         epoch: Epoch,
@@ -172,7 +173,7 @@ pub trait Meta: Send + Sync {
         garbage_not_before_ms: u64,
     ) -> Result<StripeRecord>;
     /// Keeps only these blocks of an object's stripe, one copy of each; all other copies become garbage. A conflict if
-    /// one of `keep` is no longer current or, where other copies exist, is not good.
+    /// the stripe is open for updates, or if one of `keep` is no longer current or, where other copies exist, is not good.
     async fn drop_copies(
         &self,
         epoch: Epoch,
@@ -190,11 +191,11 @@ pub trait Meta: Send + Sync {
     /// All allocations, in the order of their blocks.
     async fn allocations(&self) -> Result<Vec<Allocation>>;
     /// Changes the state of a block as a whole, if that generation is current. Only a missing block can become good.
-    /// Returns whether the state changed.
+    /// Returns whether the state changed: never of a stripe that is open for updates, whose next seal finds what is lost.
     async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool>;
     /// Adds corrupt bytes to those known of a block, if that generation is current and the block is not lost as a
     /// whole. With more than [`CORRUPT_RANGES_MAX`](weft_types::CORRUPT_RANGES_MAX) ranges, the whole block counts as corrupt. Returns whether anything
-    /// changed.
+    /// changed, as [`Self::mark_block`].
     async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 
     /// The garbage of one reason that a node may remove now, the oldest first, after `after`: a block and its `not_before_ms`.

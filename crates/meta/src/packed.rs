@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use weft_types::{
     HelperSelect, JobWork, LeftBlock, NodeRepair, PlacedBlock, Prefer, SCRUB_WHY_BYTES_MAX, ScrubRecord, StripeLayout,
 };
+use weft_update::StripeTerm;
 
 /// Version 1: the postcard encoding of the value.
 const VERSION: u8 = 1;
@@ -126,6 +127,16 @@ pub(crate) fn unpack_left(blob: &[u8]) -> Result<Vec<LeftBlock>> {
     unpack("a job's list of blocks left out", blob)
 }
 
+/// Packs a stripe's term.
+pub(crate) fn pack_term(term: &StripeTerm) -> Result<Vec<u8>> {
+    pack(term)
+}
+
+/// The inverse of [`pack_term`].
+pub(crate) fn unpack_term(blob: &[u8]) -> Result<StripeTerm> {
+    unpack("a stripe's term", blob)
+}
+
 /// Packs how far a scrub is. Texts are cut to their stored length.
 pub(crate) fn pack_scrub(record: &ScrubRecord) -> Result<Vec<u8>> {
     let mut record = record.clone();
@@ -171,6 +182,7 @@ mod tests {
     use weft_types::{
         BlockId, BlockState, Conversion, DiskNumber, Home, NodeId, Scrub, ScrubPass, ScrubPlace, ScrubTally, StripeId, WrongBlock,
     };
+    use weft_update::{Outcome, Sealed, Session, UpdateId};
 
     #[test]
     fn packed_records_unpack_and_other_versions_are_named() {
@@ -260,6 +272,26 @@ mod tests {
         assert_eq!(unpack_scrub(&blob).unwrap(), record);
         let long = ScrubRecord { wrong: vec![wrong(&"é".repeat(SCRUB_WHY_BYTES_MAX))], ..ScrubRecord::default() };
         assert_eq!(unpack_scrub(&pack_scrub(&long).unwrap()).unwrap().wrong[0].why.len(), SCRUB_WHY_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_packed_form_of_terms_is_unchanged() {
+        let block = |index| BlockId { stripe: StripeId(5), index, copy: 0, generation: 1 };
+        let id = UpdateId { session: Session { number: 300, ends_at_ms: 9 }, counter: 2, lead: 1 };
+        let sealed = Sealed {
+            term: 3,
+            members: vec![block(0), block(1)],
+            outcomes: [(id, Outcome::Aborted)].into(),
+            vector: [(1, 6)].into(),
+            floors: [(id.session, 1)].into(),
+        };
+        let term = StripeTerm { term: 4, sealed: sealed.into(), unaware: [block(1)].into() };
+        let blob = pack_term(&term).unwrap();
+        let sealed =
+            [&[3, 2][..], &[5, 0, 0, 1, 5, 1, 0, 1], &[1, 0xac, 2, 9, 2, 1, 1], &[1, 1, 6], &[1, 0xac, 2, 9, 1]].concat();
+        assert_eq!(blob, [&[1, 4][..], &sealed, &[1, 5, 1, 0, 1]].concat());
+        assert_eq!(unpack_term(&blob).unwrap(), term);
+        assert!(unpack_term(&[&[9], &blob[1..]].concat()).unwrap_err().to_string().contains("version 9"));
     }
 
     #[test]

@@ -204,6 +204,12 @@ impl StripeRecord {
         self.blocks.iter().map(|(index, placed)| (*index, placed))
     }
 
+    /// The recorded checksums of a block; `None` if they are unknown: its last copy was lost while it was updated in place, and is not rebuilt yet.
+    pub fn checksums_of(&self, index: u8) -> Option<&[u32]> {
+        let recorded = self.checksums.get(usize::from(index)).map(Vec::as_slice);
+        recorded.filter(|recorded| !recorded.is_empty() || self.layout.block_len(index.into()) == 0)
+    }
+
     /// The home of a block's first copy.
     pub fn home_of(&self, index: u8) -> Option<Home> {
         self.blocks.get(&index).map(|placed| placed.home)

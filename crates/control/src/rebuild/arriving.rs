@@ -104,7 +104,7 @@ pub(super) fn is_lost(stripe: &StripeRecord, view: &View, index: u8, placed: &Pl
 impl Lost {
     /// A copy of a block, with its expected checksums.
     pub fn of(stripe: &StripeRecord, index: u8, copy: u8) -> Self {
-        Self { index, copy, checksums: stripe.checksums.get(usize::from(index)).cloned() }
+        Self { index, copy, checksums: stripe.checksums_of(index).map(<[u32]>::to_vec) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Drops copies when data has cooled down: the shell around [`weft_control::cool`], which decides what to keep.
 
-use crate::{pages::Stripes, shared::Shared};
+use crate::{pages::Stripes, shared::Shared, updates};
+use std::sync::Arc;
 use weft_codes::SharedCode;
 use weft_control::{cool, view::View};
 use weft_meta::{MetaError, ObjectRecord};
@@ -14,7 +15,7 @@ const TRIES_MAX: usize = 4;
 /// repeated.
 ///
 /// The dropped copies may be in any state, and their nodes may be down.
-pub(crate) async fn cool(shared: &Shared, name: &ObjectName) -> Result<v1::CoolReply> {
+pub(crate) async fn cool(shared: &Arc<Shared>, name: &ObjectName) -> Result<v1::CoolReply> {
     // A node that has not returned yet may hold a block to keep.
     shared.until_nodes_are_back().await;
     let object = shared.meta.object(name).await.map_err(|error| shared.meta_error(error))?;
@@ -33,7 +34,7 @@ pub(crate) async fn cool(shared: &Shared, name: &ObjectName) -> Result<v1::CoolR
 
 /// An object whose copies are dropped.
 struct Cooling<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     object: ObjectRecord,
     code: SharedCode,
     failure_domain: FailureDomain,
@@ -60,9 +61,11 @@ impl Cooling<'_> {
     }
 
     async fn stripe(&mut self, mut stripe: StripeRecord) -> Result<()> {
-        let (shared, mut tries) = (self.shared, 0);
+        let (shared, id, mut tries) = (self.shared, stripe.id, 0);
         while !stripe.copies.is_empty() {
-            let id = stripe.id;
+            if updates::settle(shared, id).await? {
+                stripe = shared.meta.stripe(id).await.map_err(|error| shared.meta_error(error))?;
+            }
             let view = shared.members.view();
             let is_still_sent = shared.puts.late_blocks.has_stripe(id);
             let kept = cool::keep(&view, &stripe, &self.object.name, is_still_sent)?;

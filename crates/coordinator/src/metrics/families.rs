@@ -128,6 +128,15 @@ pub const FAMILIES: &[Family] = &[
         "Blocks that were not read, because their nodes were down when their stripe had its turn.",
     ),
     Family::gauge("weft_scrub_not_checked_stripes", &["pass"], "Stripes that could not be checked yet, and are tried again."),
+    // Updates in place.
+    Family::gauge("weft_open_stripes", &[], "Stripes that are open for updates in place. They are settled before they are read."),
+    Family::counter("weft_stripes_opened", &[], "Times that a stripe was opened for updates."),
+    Family::counter(
+        "weft_stripes_sealed",
+        &[],
+        "Seals of open stripes: before they are settled, and when a block does not answer.",
+    ),
+    Family::counter("weft_stripes_settled", &[], "Times that a stripe was settled."),
     // Jobs.
     Family::gauge("weft_job_running", &["job", "kind"], "Whether a job that has not ended runs (1) or is paused (0)."),
     Family::gauge("weft_job_size_blocks", &["job", "kind"], "The whole work of that job."),

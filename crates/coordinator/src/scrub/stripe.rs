@@ -1,6 +1,6 @@
 //! Checks one stripe: the shell around [`StripeCheck`], which decides.
 
-use crate::{blocks, compute::compute, membership, meter::PlanKind, options, shared::Shared, sign, supervise};
+use crate::{blocks, compute::compute, membership, meter::PlanKind, options, shared::Shared, sign, supervise, updates};
 use futures::future::join_all;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,7 +48,8 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: StripeId) -> Outcome {
 }
 
 /// The stripe and its code, if it is one of an object.
-async fn begin(shared: &Shared, id: StripeId) -> Result<Option<(StripeCheck, SharedCode)>> {
+async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<Option<(StripeCheck, SharedCode)>> {
+    updates::settle(shared, id).await?;
     let found = async {
         let stripe = shared.meta.stripe(id).await?;
         let Owner::Object(version) = stripe.owner else { return Ok(None) };

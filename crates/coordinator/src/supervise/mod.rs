@@ -14,6 +14,7 @@ use crate::{
     membership,
     shared::Shared,
     sign::{Signed, SignedTask},
+    updates,
 };
 use active::Active;
 use futures::future::join_all;
@@ -30,7 +31,7 @@ use weft_control::{
     run::{self, Action, Blame, Event, Execution, OnFailure, Opening, Report, Share, StallPolicy, opening},
 };
 use weft_proto::{from_status, rpc, v1};
-use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result, UNITS_OF_TASK_MAX};
+use weft_types::{Cause, Error, NodeId, Party, PlanId, Reaction, Result, UNITS_OF_TASK_MAX};
 
 /// How often nodes are checked while their streams are silent.
 const LOOK_INTERVAL_MS: u64 = 250;
@@ -91,7 +92,8 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
                 tokio::time::sleep(pause).await;
                 opening::Event::Woken
             }
-            opening::Action::End(result) => return result.map(|()| streams),
+            opening::Action::End(Ok(())) => return Ok(streams),
+            opening::Action::End(Err(error)) => return Err(refused(shared, error).await),
         };
     }
 }
@@ -299,12 +301,26 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Sig
     if let (Some(block), Some(state)) = (error.block, run::bad_state(&error)) {
         membership::mark(shared, node, block, &membership::Finding::Lost(state), &error.message).await?;
     }
+    if error.cause == Some(Cause::OpenForUpdates) {
+        // It is not the node's fault.
+        return Err(Error { reaction: Reaction::Replan, party: None, ..error });
+    }
     match error.reaction {
         Reaction::Retry => Err(error),
         // The task can never be accepted, and not because of a block of the node.
         Reaction::InvalidInput if error.block.is_none() => Err(error),
         _ => Err(Error { reaction: Reaction::Replan, ..error }),
     }
+}
+
+/// Settles the stripe if a block was refused because it is open for updates: the next plan can read it.
+async fn refused(shared: &Arc<Shared>, error: Error) -> Error {
+    let open = error.block.filter(|_| error.cause == Some(Cause::OpenForUpdates));
+    let settled = match open {
+        Some(block) => updates::settle_refused(shared, block.stripe).await,
+        None => Ok(()),
+    };
+    settled.err().unwrap_or(error)
 }
 
 /// Starts a task, which it may open first.

@@ -1,6 +1,6 @@
 //! Single blocks: allocation, repair, and bad blocks.
 
-use super::{departures, rows};
+use super::{departures, rows, terms};
 use crate::{Allocation, MetaError, NewRepair, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
             new.stripe
         )));
     }
+    terms::require_settled(tx, new.stripe)?;
     if !stripe.blocks.contains_key(&new.index) || new.copy >= REPLICAS_MAX {
         return Err(no_block(&stripe, new.index, new.copy));
     }
@@ -64,7 +65,10 @@ pub(super) fn commit(
         .ok_or_else(|| MetaError::Conflict(format!("block {block} is no longer allocated: its repair was given up")))?;
     let mut stripe = rows::find_stripe(tx, block.stripe)?
         .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed during the repair", block.stripe)))?;
-    if stripe.checksums.get(usize::from(block.index)).map(Vec::as_slice) != Some(checksums) {
+    terms::require_settled(tx, block.stripe)?;
+    let is_unknown = stripe.checksums_of(block.index).is_none() && usize::from(block.index) < stripe.checksums.len();
+    let is_whole = checksums.len() as u64 == stripe.layout.checksum_units(block.index.into());
+    if stripe.checksums_of(block.index) != Some(checksums) && !(is_unknown && is_whole) {
         return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums differ from the recorded ones")));
     }
     require_alone(&stripe, block.index, block.copy, home)?;
@@ -90,6 +94,10 @@ pub(super) fn commit(
     stripe.corrupt.remove(&(block.index, block.copy));
     rows::set_placement(tx, &stripe)?;
     rows::set_corrupt(tx, block, &[])?;
+    if let Some(recorded) = stripe.checksums.get_mut(usize::from(block.index)).filter(|_| is_unknown) {
+        *recorded = checksums.to_vec();
+        rows::set_checksums(tx, &stripe)?;
+    }
     Ok(stripe)
 }
 
@@ -99,6 +107,7 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
     if !matches!(stripe.owner, Owner::Object(_)) {
         return Err(MetaError::Conflict(format!("stripe {id} belongs to a put that has not been committed")));
     }
+    terms::require_settled(tx, id)?;
     let (kept, dropped): (Vec<_>, Vec<_>) = stripe
         .all()
         .map(|(index, placed)| (index, *placed))
@@ -179,6 +188,9 @@ pub(super) fn allocations(tx: &Transaction<'_>) -> Result<Vec<Allocation>> {
 
 pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> Result<bool> {
     let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
+    if terms::is_open(tx, block.stripe)? {
+        return Ok(false);
+    }
     let whole = !stripe.corrupt.contains_key(&(block.index, block.copy));
     let Some(placed) = placed_mut(&mut stripe, block)? else { return Ok(false) };
     // A late receipt of a block does not clear corruption that was found since.
@@ -194,6 +206,9 @@ pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> R
 
 pub(super) fn mark_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
     let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
+    if terms::is_open(tx, block.stripe)? {
+        return Ok(false);
+    }
     let known = stripe.corrupt_of(block.index, block.copy).to_vec();
     let all = Span::normalize(known.iter().copied().chain(bytes).collect());
     let Some(placed) = placed_mut(&mut stripe, block)? else { return Ok(false) };

@@ -21,6 +21,8 @@ mod puts;
 mod rows;
 mod schema;
 mod scrubs;
+mod terms;
+mod update_meta;
 
 pub use backup::backup;
 pub use mode::MetaMode;

@@ -38,6 +38,11 @@ pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord
             new.key.to_bytes(),
         ),
     )?;
+    if let Some(version) = new.replaces {
+        // What is updated in place from here on, the conversion may have read before.
+        let sql = "UPDATE uploads SET updates = coalesce((SELECT updates FROM objects WHERE version = ?2), 0) WHERE id = ?1";
+        tx.prepare_cached(sql)?.execute((id.0, version.0))?;
+    }
     Ok(UploadRecord { id, new })
 }
 
@@ -184,6 +189,11 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, commit: &CommitPut) -> 
             "{name} was overwritten or removed while it was converted: the conversion is dropped"
         )));
     }
+    if replaces.is_some_and(|_| before.is_some()) && was_updated(tx, id, &name)? {
+        return Err(MetaError::Conflict(format!(
+            "{name} was updated in place while it was converted: the conversion begins anew"
+        )));
+    }
     if let Some(before) = before {
         if replaces.is_some() && before.size != size {
             let was = before.size;
@@ -201,6 +211,13 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, commit: &CommitPut) -> 
     tx.execute("UPDATE stripes SET object = upload, upload = NULL WHERE upload = ?1", [id.0])?;
     tx.execute("DELETE FROM uploads WHERE id = ?1", [id.0])?;
     Ok(object)
+}
+
+/// Whether a stripe of an object was opened for updates since its conversion began.
+fn was_updated(tx: &Transaction<'_>, conversion: UploadId, name: &ObjectName) -> Result<bool> {
+    let sql =
+        "SELECT (SELECT updates FROM uploads WHERE id = ?1) <> (SELECT updates FROM objects WHERE bucket = ?2 AND key = ?3)";
+    Ok(tx.prepare_cached(sql)?.query_row((conversion.0, &name.bucket, &name.key), |row| row.get(0))?)
 }
 
 pub(super) fn abort(tx: &Transaction<'_>, id: UploadId, leftovers: &Leftovers) -> Result<()> {

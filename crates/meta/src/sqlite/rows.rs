@@ -2,7 +2,7 @@
 
 use super::{
     feed::{self, Allocated},
-    garbage,
+    garbage, terms,
 };
 use crate::{GarbageBlock, MetaError, Page, Result, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
@@ -148,6 +148,13 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Resu
     Ok(())
 }
 
+/// Writes a stripe's checksums.
+pub(super) fn set_checksums(tx: &Transaction<'_>, stripe: &StripeRecord) -> Result<()> {
+    let units = packed::pack_checksums(&stripe.checksums)?;
+    tx.prepare_cached("UPDATE stripes SET units = ?2 WHERE id = ?1")?.execute((stripe.id.0, units))?;
+    Ok(())
+}
+
 /// Drops a stripe. Its blocks, and the blocks that its put has still allocated for it, become garbage with this reason.
 pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, reason: GarbageReason, not_before_ms: u64) -> Result<()> {
     if stripe.ended {
@@ -159,6 +166,7 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, reason: G
     tx.prepare_cached("DELETE FROM block_at WHERE stripe = ?1")?.execute([stripe.id.0])?;
     tx.prepare_cached("DELETE FROM corrupt_bytes WHERE stripe = ?1")?.execute([stripe.id.0])?;
     tx.prepare_cached("DELETE FROM incomplete WHERE stripe = ?1")?.execute([stripe.id.0])?;
+    terms::forget(tx, stripe.id)?;
     tx.prepare_cached("DELETE FROM stripes WHERE id = ?1")?.execute([stripe.id.0])?;
     Ok(())
 }

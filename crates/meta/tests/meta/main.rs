@@ -12,6 +12,7 @@ mod listing;
 mod model;
 mod records;
 mod removals;
+mod updates;
 
 use weft_meta::{CommitPut, Leftovers, NewUpload};
 use weft_types::{Ack, FailureDomain, Layout, ObjectName, PutKey};

@@ -1,0 +1,78 @@
+//! Updates in place: which blocks of a stripe take part, when a seal is complete, what the settled stripe contains, and what is handed on when it
+//! is opened again.
+
+mod sealing;
+mod sessions;
+mod settling;
+
+pub use sealing::{Sealing, Step};
+pub use sessions::{SESSION_MS, Sessions};
+pub use settling::{SettledBlock, agreed};
+
+use crate::{
+    planning,
+    view::{Standing, View},
+};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_codes::SharedCode;
+use weft_types::{BlockId, BlockState, Error, Result, StripeRecord};
+use weft_update::{OUTCOMES_KEPT_MS, Outcome, Session, StripeTerm, UpdateId};
+
+/// The most outcomes of earlier updates that are handed on to a stripe's blocks when it is opened again.
+const HANDED_ON_MAX: usize = 4096;
+
+/// The blocks of a stripe that take part in its updates: all that are good, and closed. Fails if they are too few: there must be one more than
+/// the code needs, and all others must be rebuilt from them.
+pub fn members(code: &SharedCode, stripe: &StripeRecord, view: &View, unclosed: &BTreeSet<BlockId>) -> Result<Vec<BlockId>> {
+    let good = stripe.all().filter(|(index, placed)| {
+        let is_there = !matches!(view.standing_of(stripe, *index, placed), Standing::Lost(_));
+        is_there && placed.state == BlockState::Ok
+    });
+    let members: Vec<BlockId> =
+        good.map(|(index, placed)| stripe.id_of(index, placed)).filter(|block| !unclosed.contains(block)).collect();
+    let indexes = indexes(&members, &BTreeSet::new());
+    if indexes.len() <= stripe.dimension() || !can_rebuild(code, stripe, &members, &BTreeSet::new()) {
+        let (have, all, least) = (indexes.len(), stripe.blocks.len(), stripe.dimension() + 1);
+        let message = format!(
+            "{have} of {all} blocks of stripe {} can be used, but an update needs at least {least} from which all others can be rebuilt",
+            stripe.number
+        );
+        return Err(view.lacking_nodes(Error::unavailable(message)));
+    }
+    Ok(members)
+}
+
+/// Whether the whole stripe can be rebuilt from its members without those that are absent.
+pub fn can_rebuild(code: &SharedCode, stripe: &StripeRecord, members: &[BlockId], absent: &BTreeSet<BlockId>) -> bool {
+    let available: Vec<u8> = indexes(members, absent).into_iter().collect();
+    let others = stripe.blocks.keys().filter(|index| !available.contains(index));
+    let wanted: Vec<_> = others.map(|index| (*index, stripe.layout.coded_span())).collect();
+    // A member has all of its bytes, whatever is recorded of it.
+    let whole = StripeRecord { corrupt: BTreeMap::new(), ..stripe.clone() };
+    !available.is_empty() && planning::unrecoverable(code, &whole, &available, &wanted).is_none()
+}
+
+fn indexes(members: &[BlockId], absent: &BTreeSet<BlockId>) -> BTreeSet<u8> {
+    members.iter().filter(|block| !absent.contains(block)).map(|block| block.index).collect()
+}
+
+/// The outcomes and floors of earlier updates that the blocks must know when their stripe is opened again: a client may repeat its request. If
+/// there are very many, the oldest of the sessions that end first count as expired.
+pub fn handed_on(before: Option<&StripeTerm>, now_ms: u64) -> (BTreeMap<UpdateId, Outcome>, BTreeMap<Session, u64>) {
+    let Some(before) = before else { return Default::default() };
+    let is_over = |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms;
+    let floors = before.sealed.floors.iter().filter(|(session, _)| !is_over(session));
+    let mut floors: BTreeMap<Session, u64> = floors.map(|(session, counter)| (*session, *counter)).collect();
+    let outcomes = before.sealed.outcomes.iter().filter(|(id, _)| !is_over(&id.session));
+    let mut outcomes: Vec<(UpdateId, Outcome)> = outcomes.map(|(id, outcome)| (*id, *outcome)).collect();
+    outcomes.sort_unstable_by_key(|(id, _)| (id.session.ends_at_ms, id.session.number, id.counter));
+    let dropped = outcomes.len().saturating_sub(HANDED_ON_MAX);
+    for (id, _) in outcomes.drain(..dropped) {
+        let floor = floors.entry(id.session).or_default();
+        *floor = id.counter.max(*floor);
+    }
+    (outcomes.into_iter().collect(), floors)
+}
+
+#[cfg(test)]
+mod tests;

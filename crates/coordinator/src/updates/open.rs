@@ -1,0 +1,264 @@
+//! Opens stripes for clients, and gives them sessions and tokens.
+
+use super::{
+    Phase,
+    calls::{self, Answer, ask, encode_block, node_of},
+    settle::{found, settle_now},
+    tell::describe,
+};
+use crate::{
+    compute::compute,
+    rebuild::{owner::Of, shares::Shares},
+    shared::Shared,
+    validate,
+};
+use rand::Rng;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+use tonic::transport::Channel;
+use weft_control::{
+    rebuild::lost_blocks,
+    updates::{handed_on, members},
+};
+use weft_meta::{OpenStripe, TermRecord, TermState};
+use weft_proto::{
+    UpdateRights, rpc,
+    v1::{self, agent_client::AgentClient},
+};
+use weft_types::{BlockId, Error, Reaction, Result, StripeId, StripeRecord, UploadId};
+use weft_update::{Sealed, Session};
+
+/// An agent that does not answer for this long has not opened its block. It waits itself for tasks that use it.
+const OPEN_WITHIN: Duration = Duration::from_secs(3);
+/// How long a client waits for the rebuild of a stripe's blocks before it asks again.
+const REBUILD_WITHIN: Duration = Duration::from_secs(5);
+
+/// What became of the blocks of a stripe that is being opened.
+pub(super) enum Opened {
+    /// All are open.
+    All,
+    /// These are not.
+    Without(BTreeSet<BlockId>),
+    /// None is, or will be: all agents have refused, the first for this reason.
+    None(Error),
+}
+
+/// Opens a stripe for updates if it is not open, and gives the client what it needs to request them.
+pub(crate) async fn open_for_updates(shared: &Arc<Shared>, asked: v1::OpenForUpdatesRequest) -> Result<v1::OpenForUpdatesReply> {
+    let name = validate::object(&asked.bucket, &asked.key)?;
+    let place = |error: Error| error.object(&name);
+    let object = shared.meta.object_of(UploadId(asked.version)).await.map_err(|error| shared.meta_error(error).object(&name))?;
+    if object.name != name {
+        return Err(Error::not_found(format!("{name} has no version {}", asked.version)).object(&name));
+    }
+    let page =
+        shared.meta.stripes(object.version, asked.number, 1).await.map_err(|error| shared.meta_error(error).object(&name))?;
+    let stripe = page.items.into_iter().next().filter(|stripe| stripe.number == asked.number);
+    let id = stripe.map(|stripe| stripe.id).ok_or_else(|| {
+        let (number, stripes) = (asked.number, object.stripes);
+        place(Error::invalid(format!("there is no stripe {number}: the object has {stripes} stripes")))
+    })?;
+    let session = asked.session.map(|it| Session { number: it.number, ends_at_ms: it.ends_at_ms });
+    let (sealed, stripe) = opened(shared, id, asked.failed_term).await.map_err(place)?;
+    shared.updates.touch(id, shared.idle_at());
+    reply(shared, &stripe, &sealed, session).map_err(place)
+}
+
+/// The record of an open stripe in which updates can end, as far as known.
+async fn opened(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Result<(Arc<Sealed>, StripeRecord)> {
+    let is_failed = |record: &TermRecord| failed_term != 0 && failed_term == record.term.sealed.term;
+    let open = open_record(shared, id).await?;
+    if let Some(record) = open.filter(|record| !is_failed(record)) {
+        return Ok((Arc::clone(&record.term.sealed), stripe(shared, id).await?));
+    }
+    shared.until_nodes_are_back().await;
+    let (shared, failed) = (Arc::clone(shared), failed_term);
+    // It is not interrupted when the client goes away.
+    let work = tokio::spawn(async move {
+        seal_failed(&shared, id, failed).await?;
+        let Ok(_claim) = tokio::time::timeout(REBUILD_WITHIN, shared.claims.claim(id)).await else {
+            return Err(Error::retry("the stripe's lost blocks are being rebuilt: try again"));
+        };
+        let _turn = shared.updates.turns.claim(id).await;
+        open_in_turn(&shared, id).await
+    });
+    work.await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not opened for updates: {error}"))))
+}
+
+/// The term of a stripe that is open, and not being sealed.
+async fn open_record(shared: &Shared, id: StripeId) -> Result<Option<TermRecord>> {
+    let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
+    Ok(record.filter(|record| record.state == TermState::Open && !record.term.is_open()))
+}
+
+async fn stripe(shared: &Shared, id: StripeId) -> Result<StripeRecord> {
+    shared.meta.stripe(id).await.map_err(|error| shared.meta_error(error))
+}
+
+/// If updates do not end in this term, settles the stripe without the blocks that do not answer, and begins to rebuild them.
+async fn seal_failed(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Result<()> {
+    if failed_term == 0 {
+        return Ok(());
+    }
+    {
+        let _turn = shared.updates.turns.claim(id).await;
+        let record = open_record(shared, id).await?;
+        if record.is_none_or(|record| record.term.sealed.term != failed_term) {
+            return Ok(());
+        }
+        tracing::info!(stripe = %id, term = failed_term, "updates of a stripe do not end: settles it, without blocks that do not answer");
+        settle_now(shared, id).await?;
+    }
+    let (shared, (begun, has_begun)) = (Arc::clone(shared), oneshot::channel());
+    tokio::spawn(async move {
+        let _claim = shared.claims.claim(id).await;
+        // Its caller may no longer wait.
+        let _gone = begun.send(());
+        let rebuilt = rebuild(&shared, id).await;
+        rebuilt.unwrap_or_else(
+            |error| tracing::warn!(stripe = %id, %error, "cannot rebuild blocks of a stripe that is updated yet"),
+        );
+    });
+    // It is opened again after that.
+    let _waits_for_another = tokio::time::timeout(REBUILD_WITHIN, has_begun).await;
+    Ok(())
+}
+
+/// Rebuilds the lost blocks of a stripe at once.
+async fn rebuild(shared: &Arc<Shared>, id: StripeId) -> Result<()> {
+    super::settle(shared, id).await?;
+    let stripe = stripe(shared, id).await?;
+    let lost = lost_blocks(&stripe, &shared.members.view(), &[]);
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let of = Of::owner(shared.meta.as_ref(), stripe.owner).await.map_err(|error| shared.meta_error(error))?;
+    of.rebuild(shared, (stripe, lost), &Shares::default(), |request| request, |_| {}).await.map(drop)
+}
+
+/// Opens a stripe whose turn it is.
+async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>, StripeRecord)> {
+    loop {
+        let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
+        let record = match record {
+            Some(record) if record.state == TermState::Open && !record.term.is_open() => {
+                return Ok((Arc::clone(&record.term.sealed), stripe(shared, id).await?));
+            }
+            Some(record) if record.state == TermState::Opening && !record.term.is_open() => record,
+            // A seal is under way, or blocks are not closed.
+            Some(record) if record.state.is_open() => {
+                settle_now(shared, id).await?;
+                continue;
+            }
+            before => {
+                if before.as_ref().is_some_and(|before| before.state == TermState::Settled) {
+                    settle_now(shared, id).await?;
+                }
+                begin(shared, id).await?
+            }
+        };
+        let stripe = stripe(shared, id).await?;
+        match open_blocks(shared, &stripe, &record.term.sealed).await? {
+            Opened::All => {
+                let marked = shared.meta.mark_open(shared.epoch, id, record.term.term).await;
+                marked.map_err(|error| shared.meta_error(error))?;
+                shared.updates.opens.fetch_add(1, Relaxed);
+                tracing::info!(stripe = %id, term = record.term.term, "opened a stripe for updates");
+            }
+            Opened::None(error) => {
+                settle_now(shared, id).await?;
+                return Err(error);
+            }
+            Opened::Without(blocks) => {
+                settle_now(shared, id).await?;
+                return Err(Error::retry(format!("{} blocks of the stripe could not be opened: try again", blocks.len())));
+            }
+        }
+    }
+}
+
+/// Records that a stripe is being opened.
+async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<TermRecord> {
+    let before = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?.map(|record| record.term);
+    let (stripe, code) = found(shared, id).await?.ok_or_else(|| Error::not_found(format!("stripe {id} no longer exists")))?;
+    let unclosed = before.as_ref().map(|before| before.unaware.clone()).unwrap_or_default();
+    let members = compute(|| members(&code, &stripe, &shared.members.view(), &unclosed))?;
+    let (outcomes, floors) = handed_on(before.as_ref(), shared.now_ms());
+    let garbage_not_before_ms = shared.garbage_not_before_ms();
+    let open = OpenStripe { stripe: id, before, members, outcomes, floors, garbage_not_before_ms };
+    // From here on nothing plans for it without settling it.
+    shared.updates.set(id, Phase::Open, shared.idle_at());
+    match shared.meta.open_stripe(shared.epoch, open).await {
+        Ok(record) => Ok(record),
+        Err(error) => {
+            // Whatever is stored, it was not opened here.
+            settle_now(shared, id).await?;
+            let error = shared.meta_error(error);
+            Err(if error.reaction == Reaction::Replan { Error { reaction: Reaction::Retry, ..error } } else { error })
+        }
+    }
+}
+
+/// Asks the agents of all blocks of a stripe that is being opened to open them. Fails if one of them is busy: no block is left out for that.
+pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) -> Result<Opened> {
+    let open = &describe(shared, stripe, sealed)?;
+    let calls = sealed.members.iter().copied().map(|block| async move { (block, open_block(shared, stripe, block, open).await) });
+    let (mut absent, mut refused, mut busy) = (BTreeSet::new(), Vec::new(), None);
+    for (block, answer) in calls::all(calls).await {
+        match answer {
+            Answer::Given(_) => continue,
+            Answer::Busy(error) => busy = Some(error),
+            Answer::Refused(error) => {
+                tracing::warn!(%block, %error, "an agent does not open a block for updates");
+                refused.push(error);
+            }
+            Answer::Silent(error) => tracing::warn!(%block, %error, "an agent does not open a block for updates"),
+        }
+        absent.insert(block);
+    }
+    match (busy, refused.len() == sealed.members.len(), refused.into_iter().next()) {
+        (Some(error), ..) => Err(error),
+        (None, true, Some(error)) => Ok(Opened::None(error)),
+        _ if absent.is_empty() => Ok(Opened::All),
+        _ => Ok(Opened::Without(absent)),
+    }
+}
+
+async fn open_block(shared: &Shared, stripe: &StripeRecord, block: BlockId, open: &v1::OpenStripe) -> Answer<v1::OpenBlockReply> {
+    let Some(node) = node_of(stripe, &block) else {
+        return Answer::Silent(Error::retry("it is not part of its stripe").block(block));
+    };
+    let encoded = match encode_block(&block) {
+        Ok(encoded) => encoded,
+        Err(error) => return Answer::Busy(error),
+    };
+    let request = v1::OpenBlockRequest { epoch: shared.epoch.0, block: encoded, stripe: Some(open.clone()) };
+    let call = |mut agent: AgentClient<Channel>, left| {
+        let request = rpc::with_deadline(request.clone(), left);
+        async move { agent.open_block(request).await }
+    };
+    ask(shared, (node, block), OPEN_WITHIN, call).await
+}
+
+fn reply(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed, asked: Option<Session>) -> Result<v1::OpenForUpdatesReply> {
+    let now_ms = shared.now_ms();
+    let session = shared.updates.sessions().lease(asked, now_ms, || shared.rng().random())?;
+    let Session { number, ends_at_ms } = session;
+    // Only the node of the coded block of a data block leads its updates.
+    let leads = sealed.members.iter().filter(|block| block.copy == 0 && u32::from(block.index) < stripe.layout.k);
+    let token = |block: &BlockId| {
+        let key = shared.members.session(node_of(stripe, block)?)?.link_key;
+        let rights = UpdateRights { block: *block, term: sealed.term, session: number, ends_at_ms };
+        Some(v1::UpdateToken { index: block.index.into(), token: key.issue_update(&rights).0.to_vec() })
+    };
+    Ok(v1::OpenForUpdatesReply {
+        stripe: Some(describe(shared, stripe, sealed)?),
+        session: Some(v1::UpdateSession { number, ends_at_ms }),
+        lasts_ms: ends_at_ms.saturating_sub(now_ms),
+        tokens: leads.filter_map(token).collect(),
+    })
+}

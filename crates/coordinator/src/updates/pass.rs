@@ -1,0 +1,93 @@
+//! What is done about open stripes without a request: those that no client asks for are settled, what an earlier coordinator left is finished,
+//! blocks are closed, and old records are forgotten.
+
+use super::{Phase, calls::node_of, settle::in_turn};
+use crate::shared::Shared;
+use futures::stream::{self, StreamExt as _};
+use std::{sync::Arc, time::Duration};
+use tokio::time::MissedTickBehavior;
+use weft_control::walk::Walk;
+use weft_meta::{TermRecord, TermState};
+use weft_types::{Error, Result, StripeId};
+use weft_update::OUTCOMES_KEPT_MS;
+
+/// How often to look for stripes about which something must be done.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Stripes that are settled at the same time.
+const CONCURRENCY: usize = 8;
+/// Looks between two removals of old records.
+const LOOKS_PER_REMOVAL: u32 = 60;
+/// Records that are looked up together.
+const RECORDS_PER_PAGE: u32 = 256;
+
+/// Reads which stripes are open, before anything else is planned.
+pub(crate) async fn resume(shared: &Shared) -> Result<()> {
+    let mut walk = Walk::new(None, |record: &TermRecord| Some(record.stripe));
+    while let Some(after) = walk.next() {
+        let page = shared.meta.stripe_terms(after, RECORDS_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
+        walk.came(&page.items, page.more);
+        for record in page.items {
+            let now = shared.started.now();
+            match record.state {
+                TermState::Open if !record.term.is_open() => shared.updates.set(record.stripe, Phase::Open, shared.idle_at()),
+                // It was being opened or sealed.
+                TermState::Opening | TermState::Open => shared.updates.set(record.stripe, Phase::Open, now),
+                TermState::Settled => shared.updates.set(record.stripe, Phase::Unclosed, now),
+                TermState::Closed => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Looks for as long as it runs.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    shared.until_nodes_are_back().await;
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = 0u32;
+    loop {
+        look.tick().await;
+        let due = shared.updates.due(shared.started.now());
+        stream::iter(due).for_each_concurrent(CONCURRENCY, |stripe| finish(&shared, stripe)).await;
+        if looks.is_multiple_of(LOOKS_PER_REMOVAL) {
+            let forgotten = shared.meta.forget_terms(shared.epoch, shared.now_ms().saturating_sub(OUTCOMES_KEPT_MS)).await;
+            if let Err(error) = forgotten.map_err(|error| shared.meta_error(error)) {
+                tracing::warn!(%error, "cannot forget old records of updates");
+            }
+        }
+        looks = looks.wrapping_add(1);
+    }
+}
+
+/// Settles and closes a stripe. Nobody waits for it, so a node that is down may come back.
+async fn finish(shared: &Arc<Shared>, stripe: StripeId) {
+    let finished = async {
+        require_all_up(shared, stripe).await?;
+        in_turn(shared, stripe).await?;
+        // Blocks that could not be closed.
+        if shared.updates.has(stripe) { Err(Error::retry("some of its blocks are still open")) } else { Ok(()) }
+    };
+    match finished.await {
+        Ok(()) => shared.updates.retries().done(&stripe),
+        Err(error) => {
+            let (times, pause) = shared.updates.retries().failed(stripe, error.to_string(), shared.started.now());
+            tracing::debug!(%stripe, %error, times, ?pause, "cannot settle a stripe yet");
+        }
+    }
+}
+
+/// Fails if a block of an open stripe is on a node that is down and not lost: without a request it would be fenced for nothing.
+async fn require_all_up(shared: &Shared, id: StripeId) -> Result<()> {
+    let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
+    let Some(record) = record.filter(|record| record.state.is_open()) else { return Ok(()) };
+    let stripes = shared.meta.find_stripes(vec![id]).await.map_err(|error| shared.meta_error(error))?;
+    let view = shared.members.view();
+    let is_away = |node| view.node(node).is_some_and(|node| !node.up && !node.lost);
+    let mut nodes =
+        stripes.iter().flat_map(|stripe| record.term.sealed.members.iter().filter_map(|block| node_of(stripe, block)));
+    match nodes.find(|node| is_away(*node)) {
+        Some(node) => Err(Error::retry(format!("{} is down", view.name(node)))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,281 @@
+//! Settles stripes: seals them, waits until all blocks contain what was sealed, records that, and closes the blocks.
+
+use super::{
+    Phase,
+    calls::{self, ask, encode_block, node_of},
+    open::{Opened, open_blocks},
+    tell::describe,
+};
+use crate::{compute::compute, shared::Shared};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tonic::transport::Channel;
+use weft_codes::SharedCode;
+use weft_control::updates::{Sealing, SettledBlock, Step, agreed, can_rebuild};
+use weft_meta::{MetaError, SettleStripe, TermRecord, TermState};
+use weft_proto::{
+    decode_message, encode_message, rpc,
+    v1::{self, agent_client::AgentClient},
+};
+use weft_types::{BlockId, Cause, Error, NodeId, Owner, Result, Seq, StripeId, StripeRecord};
+use weft_update::{Message, StripeTerm};
+
+/// A block that does not answer for this long stays away from the seal.
+const SEAL_WITHIN: Duration = Duration::from_secs(2);
+/// The same for one that applies its updates, which takes as long as its disk does.
+const SETTLE_WITHIN: Duration = Duration::from_secs(20);
+/// How long a reader waits for blocks to be closed. What is left is closed in the background.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// Seals of one attempt: each further one leaves out blocks that failed after the one before.
+const SEALS_MAX: usize = 4;
+
+/// Settles a stripe if it is open. Returns whether it was: it has another record now.
+pub(crate) async fn settle(shared: &Arc<Shared>, stripe: StripeId) -> Result<bool> {
+    let is_open = shared.updates.is_open(stripe);
+    if is_open {
+        in_turn(shared, stripe).await?;
+    }
+    Ok(is_open)
+}
+
+/// Fails if a stripe is open.
+pub(crate) fn require_settled(shared: &Shared, stripe: StripeId) -> Result<()> {
+    match shared.updates.is_open(stripe) {
+        true => Err(Error::replan(format!("stripe {stripe} is open for updates")).cause(Cause::OpenForUpdates)),
+        false => Ok(()),
+    }
+}
+
+/// Settles and closes a stripe of which an agent has refused a block, because it is open.
+pub(crate) async fn settle_refused(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
+    if shared.updates.has(stripe) { in_turn(shared, stripe).await } else { Ok(()) }
+}
+
+/// All who want a stripe settled at the same time wait for one turn. It is not interrupted when its caller goes away.
+pub(super) async fn in_turn(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
+    shared.until_nodes_are_back().await;
+    let shared = Arc::clone(shared);
+    let work = async move {
+        let _turn = shared.updates.turns.claim(stripe).await;
+        settle_now(&shared, stripe).await
+    };
+    tokio::spawn(work).await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not settled: {error}"))))
+}
+
+/// Settles and closes a stripe whose turn it is.
+pub(super) async fn settle_now(shared: &Arc<Shared>, id: StripeId) -> Result<()> {
+    loop {
+        let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
+        match record {
+            // It was removed, or is closed.
+            None | Some(TermRecord { state: TermState::Closed, .. }) => {
+                shared.updates.forget(id);
+                return Ok(());
+            }
+            Some(record) if record.state == TermState::Settled => return close(shared, record).await,
+            Some(record) => {
+                let settled = settle_open(shared, record).await;
+                settled.inspect_err(
+                    |error| tracing::warn!(stripe = %id, %error, "cannot settle a stripe that is open for updates"),
+                )?;
+            }
+        }
+    }
+}
+
+async fn settle_open(shared: &Arc<Shared>, record: TermRecord) -> Result<()> {
+    let id = record.stripe;
+    let Some((stripe, code)) = found(shared, id).await? else { return Ok(()) };
+    let (mut term, mut absent) = (record.term, BTreeSet::new());
+    if record.state == TermState::Opening {
+        absent = match open_blocks(shared, &stripe, &term.sealed).await? {
+            Opened::All => BTreeSet::new(),
+            Opened::Without(absent) => absent,
+            Opened::None(error) => {
+                let cancelled = shared.meta.cancel_opening(shared.epoch, id, term.term, shared.now_ms()).await;
+                cancelled.map_err(|error| shared.meta_error(error))?;
+                tracing::warn!(stripe = %id, %error, "a stripe was not opened for updates");
+                return Ok(());
+            }
+        };
+    }
+    for _ in 0..SEALS_MAX {
+        term = seal(shared, &code, &stripe, term, &absent).await?;
+        let told = tell_sealed(shared, &stripe, &term).await?;
+        if !told.is_empty() {
+            absent = told;
+            continue;
+        }
+        let answers = settle_blocks(shared, &stripe, &term).await;
+        let checksums = match agreed(&stripe, &term.sealed, &answers) {
+            Ok(checksums) => checksums,
+            Err(without) => {
+                tracing::warn!(stripe = %id, blocks = ?without, "blocks do not contain what was sealed");
+                absent = without;
+                continue;
+            }
+        };
+        let settle = SettleStripe { stripe: id, term: term.term, checksums, now_ms: shared.now_ms() };
+        let settled = shared.meta.settle_stripe(shared.epoch, settle).await.map_err(|error| shared.meta_error(error))?;
+        shared.updates.set(id, Phase::Unclosed, shared.started.now());
+        shared.updates.settles.fetch_add(1, Relaxed);
+        tracing::info!(stripe = %id, term = term.term, counts = ?settled.seq.counts(), "settled a stripe");
+        return Ok(());
+    }
+    Err(Error::retry(format!("stripe {id} is open for updates, and its blocks fail one after another")))
+}
+
+/// A stripe of an object, and its code; `None` if it was removed.
+pub(super) async fn found(shared: &Shared, id: StripeId) -> Result<Option<(StripeRecord, SharedCode)>> {
+    let found = async {
+        let stripe = shared.meta.stripe(id).await?;
+        let Owner::Object(version) = stripe.owner else { return Ok(None) };
+        Ok::<_, MetaError>(Some((stripe, shared.meta.object_of(version).await?)))
+    };
+    match found.await {
+        Err(MetaError::NotFound(_)) => Ok(None),
+        found => {
+            let found = found.map_err(|error| shared.meta_error(error))?;
+            found.map(|(stripe, object)| Ok((stripe, shared.code(&object.code)?))).transpose()
+        }
+    }
+}
+
+/// Seals a stripe without these blocks and those that do not answer. Returns the recorded term.
+async fn seal(
+    shared: &Arc<Shared>,
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    term: StripeTerm,
+    absent: &BTreeSet<BlockId>,
+) -> Result<StripeTerm> {
+    let members = term.sealed.members.clone();
+    let can = |absent: &BTreeSet<BlockId>| compute(|| can_rebuild(code, stripe, &members, absent));
+    let (mut sealing, mut step) = Sealing::begin(term, absent, &can);
+    let mut away: Vec<Error> = Vec::new();
+    loop {
+        step = match step {
+            Step::Save { before, term } => {
+                let not_before_ms = shared.garbage_not_before_ms();
+                let saved = shared.meta.save_term(shared.epoch, stripe.id, before, term, not_before_ms).await;
+                saved.map_err(|error| shared.meta_error(error))?;
+                sealing.saved(&can)
+            }
+            Step::Ask(asked) => {
+                let calls =
+                    asked.iter().map(|(block, message)| async { (*block, send(shared, stripe, *block, message, None).await) });
+                let answers = calls::all(calls).await.into_iter().map(|(block, answer)| match answer {
+                    Ok(message) => (block, Some(message)),
+                    Err(error) => {
+                        tracing::warn!(%block, %error, "a block stays away from a seal: it will be rebuilt");
+                        away.push(error);
+                        (block, None)
+                    }
+                });
+                let answers = answers.collect();
+                sealing.answered(answers, &can)
+            }
+            Step::Done(term) => {
+                shared.updates.seals.fetch_add(1, Relaxed);
+                return Ok(term);
+            }
+            Step::Stuck => {
+                let why = away.first().map(|error| format!(": {error}")).unwrap_or_default();
+                let message =
+                    format!("stripe {} is open for updates, and too many of its blocks do not answer{why}", stripe.number);
+                return Err(Error::unavailable(message));
+            }
+        };
+    }
+}
+
+/// Sends a message of a seal to a block.
+async fn send(
+    shared: &Shared,
+    stripe: &StripeRecord,
+    block: BlockId,
+    message: &Message,
+    open: Option<&v1::OpenStripe>,
+) -> Result<Message> {
+    let node = node_of(stripe, &block).ok_or_else(|| Error::not_found("it is not part of its stripe").block(block))?;
+    let request = v1::SealBlockRequest {
+        epoch: shared.epoch.0,
+        block: encode_block(&block)?,
+        message: encode_message(message)?,
+        stripe: open.cloned(),
+    };
+    let call = |mut agent: AgentClient<Channel>, left| {
+        let request = rpc::with_deadline(request.clone(), left);
+        async move { agent.seal_block(request).await }
+    };
+    decode_message(&ask(shared, (node, block), SEAL_WITHIN, call).await.given()?.message)
+}
+
+/// Tells all members what the seal decided. Returns those that do not confirm that they know it durably.
+async fn tell_sealed(shared: &Shared, stripe: &StripeRecord, term: &StripeTerm) -> Result<BTreeSet<BlockId>> {
+    let (message, open) = (Message::Sealed(term.sealed.clone()), describe(shared, stripe, &term.sealed)?);
+    let (message, open) = (&message, Some(&open));
+    let calls = term.sealed.members.iter().copied().map(|block| async move {
+        let answer = send(shared, stripe, block, message, open).await;
+        let is_known = matches!(&answer, Ok(Message::SealKnown { term: known }) if *known == term.term);
+        if !is_known {
+            tracing::warn!(%block, ?answer, "a block does not learn what a seal has decided");
+        }
+        (block, is_known)
+    });
+    Ok(calls::all(calls).await.into_iter().filter(|(_, is_known)| !is_known).map(|(block, _)| block).collect())
+}
+
+/// What the members contain once all their updates are applied, of those that tell.
+async fn settle_blocks(shared: &Shared, stripe: &StripeRecord, term: &StripeTerm) -> BTreeMap<BlockId, SettledBlock> {
+    let calls = term.sealed.members.iter().copied().map(|block| async move {
+        let answer = settle_block(shared, stripe, block, term.term).await;
+        (block, answer.inspect_err(|error| tracing::warn!(%block, %error, "a block does not settle")).ok())
+    });
+    let answers = calls::all(calls).await;
+    answers.into_iter().filter_map(|(block, answer)| Some((block, answer?))).collect()
+}
+
+async fn settle_block(shared: &Shared, stripe: &StripeRecord, block: BlockId, term: u64) -> Result<SettledBlock> {
+    let node = node_of(stripe, &block).ok_or_else(|| Error::not_found("it is not part of its stripe").block(block))?;
+    let request = v1::SettleBlockRequest { epoch: shared.epoch.0, block: encode_block(&block)?, term };
+    let call = |mut agent: AgentClient<Channel>, left| {
+        let request = rpc::with_deadline(request.clone(), left);
+        async move { agent.settle_block(request).await }
+    };
+    let told = ask(shared, (node, block), SETTLE_WITHIN, call).await.given()?;
+    let seq = told.seq.unwrap_or_default();
+    Ok(SettledBlock { seq: Seq::new(seq.term, seq.counts), checksums: told.checksums })
+}
+
+/// Closes the blocks of a settled stripe, as far as they can be reached.
+async fn close(shared: &Arc<Shared>, record: TermRecord) -> Result<()> {
+    let (id, term) = (record.stripe, record.term.term);
+    let stripe = shared.meta.find_stripes(vec![id]).await.map_err(|error| shared.meta_error(error))?.pop();
+    let stripe = stripe.as_ref();
+    let calls = record.term.unaware.iter().copied().map(|block| async move {
+        // A block that was replaced is garbage.
+        let Some(node) = stripe.and_then(|stripe| node_of(stripe, &block)) else { return (block, true) };
+        let closed = close_block(shared, node, block, term).await;
+        (block, closed.inspect_err(|error| tracing::debug!(%block, %error, "cannot close a block yet")).is_ok())
+    });
+    let closed = calls::all(calls).await.into_iter().filter(|(_, is_closed)| *is_closed).map(|(block, _)| block).collect();
+    let is_left = shared.meta.blocks_closed(shared.epoch, id, term, closed).await.map_err(|error| shared.meta_error(error))?;
+    match is_left {
+        true => shared.updates.set(id, Phase::Unclosed, shared.started.now()),
+        false => shared.updates.forget(id),
+    }
+    Ok(())
+}
+
+async fn close_block(shared: &Shared, node: NodeId, block: BlockId, term: u64) -> Result<()> {
+    let request = v1::CloseBlockRequest { epoch: shared.epoch.0, block: encode_block(&block)?, term };
+    let call = |mut agent: AgentClient<Channel>, left| {
+        let request = rpc::with_deadline(request.clone(), left);
+        async move { agent.close_block(request).await }
+    };
+    ask(shared, (node, block), CLOSE_WITHIN, call).await.given().map(drop)
+}

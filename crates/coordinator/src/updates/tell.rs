@@ -1,0 +1,48 @@
+//! Open stripes as agents and clients are told of them.
+
+use super::calls::{encode_block, node_of};
+use crate::shared::Shared;
+use weft_proto::{encode_sealed, v1};
+use weft_types::{BlockId, Error, Result, StripeRecord};
+use weft_update::Sealed;
+
+/// The most blocks of one question, and the most bytes of records in its answer.
+const BLOCKS_MAX: usize = 4096;
+const ANSWER_BYTES_MAX: usize = 12 << 20;
+
+/// An open stripe with the homes of its blocks.
+pub(super) fn describe(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) -> Result<v1::OpenStripe> {
+    let mut members = Vec::with_capacity(sealed.members.len());
+    for block in &sealed.members {
+        let status = node_of(stripe, block).and_then(|node| shared.members.status(node));
+        let record = status.ok_or_else(|| Error::retry("its home is not known").block(*block))?.record;
+        let (node, name, address) = (record.id.0, record.name.to_string(), record.data_address);
+        members.push(v1::OpenMember { block: encode_block(block)?, node, name, address });
+    }
+    Ok(v1::OpenStripe { stripe: stripe.id.0, sealed: encode_sealed(sealed)?, members })
+}
+
+/// The stripes of these blocks that are open, with what the last complete seal recorded.
+pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>]) -> Result<Vec<v1::OpenStripe>> {
+    if blocks.len() > BLOCKS_MAX {
+        return Err(Error::invalid(format!("a question may name {BLOCKS_MAX} blocks, not {}", blocks.len())));
+    }
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    for block in blocks {
+        let block: BlockId = postcard::from_bytes(block).map_err(|_| Error::invalid("the id of a block is damaged"))?;
+        let record = shared.meta.stripe_term(block.stripe).await.map_err(|error| shared.meta_error(error))?;
+        let Some(record) = record.filter(|record| record.state.is_open()) else { continue };
+        let stripes = shared.meta.find_stripes(vec![block.stripe]).await.map_err(|error| shared.meta_error(error))?;
+        let Some(stripe) = stripes.first() else { continue };
+        let open = describe(shared, stripe, &record.term.sealed)?;
+        if found.iter().any(|known: &v1::OpenStripe| known.stripe == open.stripe) {
+            continue;
+        }
+        bytes += open.sealed.len();
+        if bytes > ANSWER_BYTES_MAX {
+            return Err(Error::invalid("the answer would be too large: ask for fewer blocks at a time"));
+        }
+        found.push(open);
+    }
+    Ok(found)
+}

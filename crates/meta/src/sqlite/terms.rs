@@ -1,0 +1,216 @@
+//! Stripes that are open for updates in place, or were a while ago.
+
+use super::{blocks, rows};
+use crate::{MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, packed};
+use rusqlite::{OptionalExtension, Row, Transaction};
+use std::{collections::BTreeSet, sync::Arc};
+use weft_types::{BlockId, BlockState, GarbageReason, Owner, PlacedBlock, Seq, StripeId, StripeRecord};
+use weft_update::{Sealed, StripeTerm};
+
+const TERM: &str = "stripe, state, record, settled_ms";
+
+/// Whether only the update protocol may change a stripe.
+pub(super) fn is_open(tx: &Transaction<'_>, stripe: StripeId) -> Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM stripe_terms WHERE stripe = ?1 AND state IN ('opening', 'open'))";
+    Ok(tx.prepare_cached(sql)?.query_row([stripe.0], |row| row.get(0))?)
+}
+
+/// A conflict if only the update protocol may change a stripe.
+pub(super) fn require_settled(tx: &Transaction<'_>, stripe: StripeId) -> Result<()> {
+    match is_open(tx, stripe)? {
+        true => Err(MetaError::Conflict(format!("stripe {stripe} is open for updates: it must be settled first"))),
+        false => Ok(()),
+    }
+}
+
+/// Deletes the row of a stripe that is dropped.
+pub(super) fn forget(tx: &Transaction<'_>, stripe: StripeId) -> Result<()> {
+    tx.prepare_cached("DELETE FROM stripe_terms WHERE stripe = ?1")?.execute([stripe.0])?;
+    Ok(())
+}
+
+/// The row of a stripe.
+pub(super) fn find(tx: &Transaction<'_>, stripe: StripeId) -> Result<Option<TermRecord>> {
+    let sql = format!("SELECT {TERM} FROM stripe_terms WHERE stripe = ?1");
+    tx.prepare_cached(&sql)?.query_row([stripe.0], packed_row).optional()?.map(unpack).transpose()
+}
+
+pub(super) fn list(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) -> Result<Page<TermRecord>> {
+    let mut statement =
+        tx.prepare_cached(&format!("SELECT {TERM} FROM stripe_terms WHERE stripe > ?1 ORDER BY stripe LIMIT ?2"))?;
+    let packed = statement.query_map((after.map_or(0, |after| after.0), u64::from(limit) + 1), packed_row)?;
+    let packed = packed.collect::<Result<Vec<_>, _>>()?;
+    Ok(rows::page(packed.into_iter().map(unpack).collect::<Result<_>>()?, limit))
+}
+
+fn put(tx: &Transaction<'_>, record: &TermRecord) -> Result<()> {
+    let TermRecord { stripe, state, term, settled_ms } = record;
+    let sql = format!("INSERT OR REPLACE INTO stripe_terms ({TERM}) VALUES (?1, ?2, ?3, ?4)");
+    tx.prepare_cached(&sql)?.execute((stripe.0, state.name(), packed::pack_term(term)?, settled_ms))?;
+    Ok(())
+}
+
+pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord> {
+    let OpenStripe { stripe: id, before, members, outcomes, floors, garbage_not_before_ms } = open;
+    let conflict = |why: &str| Err(MetaError::Conflict(format!("stripe {id} cannot be opened for updates: {why}")));
+    let mut stripe = rows::stripe(tx, id)?;
+    let Owner::Object(version) = stripe.owner else { return conflict("it is not part of an object") };
+    if !stripe.ended || stripe.incomplete {
+        return conflict("some of its blocks are still on their way");
+    }
+    let found = find(tx, id)?;
+    if found.as_ref().is_some_and(|found| found.state.is_open()) {
+        return conflict("it is open already");
+    }
+    let term = found.map(|found| found.term);
+    if term != before {
+        return conflict("its term has changed");
+    }
+    let is_open = |block: &BlockId| term.as_ref().is_some_and(|term| term.unaware.contains(block));
+    let is_good = |block: &BlockId| {
+        let placed = stripe.find(block.index, block.copy);
+        placed.is_some_and(|placed| stripe.id_of(block.index, placed) == *block && placed.state == BlockState::Ok)
+    };
+    if members.is_empty() || !members.iter().all(is_good) || members.iter().any(is_open) {
+        return conflict("its blocks have changed, or are not closed yet");
+    }
+    give_up_repairs(tx, id, garbage_not_before_ms)?;
+    let members: BTreeSet<BlockId> = members.into_iter().collect();
+    let fenced =
+        stripe.all().map(|(index, placed)| stripe.id_of(index, placed)).filter(|block| !members.contains(block)).collect();
+    fence(tx, &mut stripe, &fenced, garbage_not_before_ms)?;
+    tx.prepare_cached("UPDATE objects SET updates = updates + 1 WHERE version = ?1")?.execute([version.0])?;
+    let number = term.map_or(0, |term| term.term).max(stripe.seq.term()) + 1;
+    let vector = (0..=u8::MAX).zip(stripe.seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
+    let sealed = Sealed { term: number, members: members.into_iter().collect(), outcomes, vector, floors };
+    let term = StripeTerm { term: number, sealed: Arc::new(sealed), unaware: BTreeSet::new() };
+    let record = TermRecord { stripe: id, state: TermState::Opening, term, settled_ms: 0 };
+    put(tx, &record)?;
+    Ok(record)
+}
+
+/// A rebuild that began before the stripe was opened must not end after it is settled.
+fn give_up_repairs(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64) -> Result<()> {
+    let sql = "SELECT stripe, idx, copy, generation FROM allocations WHERE stripe = ?1 AND upload IS NULL";
+    let mut statement = tx.prepare_cached(sql)?;
+    let allocated = statement.query_map([stripe.0], rows::block)?.collect::<Result<Vec<_>, _>>()?;
+    allocated.into_iter().try_for_each(|block| blocks::abort(tx, block, not_before_ms))
+}
+
+/// Gives up the generations of blocks.
+fn fence(tx: &Transaction<'_>, stripe: &mut StripeRecord, fenced: &BTreeSet<BlockId>, not_before_ms: u64) -> Result<()> {
+    if fenced.is_empty() {
+        return Ok(());
+    }
+    for block in fenced {
+        let of_index = |(index, placed): (u8, &PlacedBlock)| (index == block.index).then_some(placed.generation_high_water);
+        let generation = stripe.all().filter_map(of_index).max().unwrap_or(0) + 1;
+        let Some(placed) = stripe.find(block.index, block.copy).copied() else { continue };
+        rows::drop_block(tx, stripe, block.index, &placed, GarbageReason::Repaired, not_before_ms)?;
+        rows::set_corrupt(tx, *block, &[])?;
+        stripe.corrupt.remove(&(block.index, block.copy));
+        for (_, placed) in stripe.all_mut().filter(|(index, _)| *index == block.index) {
+            placed.generation_high_water = generation;
+        }
+        if let Some(placed) = stripe.find_mut(block.index, block.copy) {
+            (placed.generation, placed.state) = (generation, BlockState::Missing);
+        }
+    }
+    rows::set_placement(tx, stripe)
+}
+
+/// The row of a stripe that is open.
+fn open_row(tx: &Transaction<'_>, stripe: StripeId) -> Result<TermRecord> {
+    let found = find(tx, stripe)?.filter(|found| found.state.is_open());
+    found.ok_or_else(|| MetaError::Conflict(format!("stripe {stripe} is not open for updates, or no longer exists")))
+}
+
+fn changed(stripe: StripeId, term: u64) -> MetaError {
+    MetaError::Conflict(format!("stripe {stripe} has another term than {term} by now"))
+}
+
+pub(super) fn mark_open(tx: &Transaction<'_>, stripe: StripeId, term: u64) -> Result<()> {
+    let record = open_row(tx, stripe)?;
+    if record.term.term != term || record.term.sealed.term != term {
+        return Err(changed(stripe, term));
+    }
+    put(tx, &TermRecord { state: TermState::Open, ..record })
+}
+
+pub(super) fn cancel(tx: &Transaction<'_>, stripe: StripeId, term: u64, now_ms: u64) -> Result<()> {
+    let record = open_row(tx, stripe)?;
+    if record.state != TermState::Opening || record.term.term != term || record.term.sealed.term != term {
+        return Err(changed(stripe, term));
+    }
+    put(tx, &TermRecord { state: TermState::Closed, settled_ms: now_ms, ..record })
+}
+
+pub(super) fn save(tx: &Transaction<'_>, id: StripeId, before: &StripeTerm, term: StripeTerm, not_before_ms: u64) -> Result<()> {
+    let record = open_row(tx, id)?;
+    if record.term != *before {
+        return Err(changed(id, before.term));
+    }
+    if term.sealed.members != before.sealed.members {
+        let members = |term: &StripeTerm| term.sealed.members.iter().copied().collect::<BTreeSet<_>>();
+        let fenced = &members(before) - &members(&term);
+        fence(tx, &mut rows::stripe(tx, id)?, &fenced, not_before_ms)?;
+    }
+    put(tx, &TermRecord { term, ..record })
+}
+
+pub(super) fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRecord> {
+    let SettleStripe { stripe: id, term, checksums, now_ms } = settle;
+    let record = open_row(tx, id)?;
+    if record.term.term != term || record.term.sealed.term != term {
+        return Err(changed(id, term));
+    }
+    let mut stripe = rows::stripe(tx, id)?;
+    let Sealed { members, vector, .. } = &*record.term.sealed;
+    let indexes: BTreeSet<u8> = members.iter().map(|block| block.index).collect();
+    let is_whole = |(index, units): (&u8, &Vec<u32>)| units.len() as u64 == stripe.layout.checksum_units((*index).into());
+    if !checksums.keys().eq(&indexes) || !checksums.iter().all(is_whole) {
+        return Err(MetaError::Refused(format!("the checksums of stripe {id} are not those of the blocks that are settled")));
+    }
+    let placed: BTreeSet<u8> = stripe.blocks.keys().copied().collect();
+    for (index, recorded) in (0..=u8::MAX).zip(&mut stripe.checksums).filter(|(index, _)| placed.contains(index)) {
+        *recorded = checksums.get(&index).cloned().unwrap_or_default();
+    }
+    let counts = (0..=u8::MAX).take(stripe.layout.k as usize).map(|stream| vector.get(&stream).copied().unwrap_or(0)).collect();
+    stripe.seq = Seq::new(term, counts);
+    let (counts, units) = (packed::pack_counts(stripe.seq.counts())?, packed::pack_checksums(&stripe.checksums)?);
+    let sql = "UPDATE stripes SET term = ?2, counts = ?3, units = ?4 WHERE id = ?1";
+    tx.prepare_cached(sql)?.execute((id.0, term, counts, units))?;
+    let unaware = members.iter().copied().collect();
+    let term = StripeTerm { unaware, ..record.term };
+    put(tx, &TermRecord { stripe: id, state: TermState::Settled, term, settled_ms: now_ms })?;
+    Ok(stripe)
+}
+
+pub(super) fn closed(tx: &Transaction<'_>, stripe: StripeId, term: u64, blocks: &[BlockId]) -> Result<bool> {
+    let settled = find(tx, stripe)?.filter(|found| found.state == TermState::Settled && found.term.term == term);
+    let Some(mut record) = settled else { return Ok(false) };
+    record.term.unaware.retain(|block| !blocks.contains(block));
+    let is_left = !record.term.unaware.is_empty();
+    record.state = if is_left { TermState::Settled } else { TermState::Closed };
+    put(tx, &record)?;
+    Ok(is_left)
+}
+
+/// Deletes the rows of stripes that were settled at that time or before and are closed.
+pub(super) fn forget_closed(tx: &Transaction<'_>, settled_ms: u64) -> Result<u64> {
+    let sql = "DELETE FROM stripe_terms WHERE state = 'closed' AND settled_ms <= ?1";
+    Ok(tx.execute(sql, [settled_ms])? as u64)
+}
+
+/// A row before its blob is decoded.
+type Packed = (u64, String, Vec<u8>, u64);
+
+fn packed_row(row: &Row<'_>) -> rusqlite::Result<Packed> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+}
+
+fn unpack((stripe, state, record, settled_ms): Packed) -> Result<TermRecord> {
+    let unknown = || MetaError::Storage(format!("the term of stripe {stripe} has the unknown state '{state}'"));
+    let state = TermState::ALL.into_iter().find(|known| known.name() == state).ok_or_else(unknown)?;
+    Ok(TermRecord { stripe: StripeId(stripe), state, term: packed::unpack_term(&record)?, settled_ms })
+}

@@ -1,0 +1,119 @@
+//! Stripes that are open for updates in place, or were a while ago.
+
+use crate::{Page, Result};
+use async_trait::async_trait;
+use std::collections::BTreeMap;
+use weft_types::{BlockId, Epoch, StripeId, StripeRecord};
+use weft_update::{Outcome, Session, StripeTerm, UpdateId};
+
+/// A stripe that is open for updates, or was a while ago.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TermRecord {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Whether it is open.
+    pub state: TermState,
+    /// Its term, and what the last complete seal recorded. Once it is settled, the unaware blocks are those that are not closed yet.
+    pub term: StripeTerm,
+    /// When it was settled, milliseconds since 1970; 0 while it is open.
+    pub settled_ms: u64,
+}
+
+/// Whether a stripe is open for updates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TermState {
+    /// Its blocks are being opened: no client may update it yet.
+    Opening,
+    /// All its blocks were opened, so clients may update it.
+    Open,
+    /// Nothing changes it any more, and its record says what it contains; some blocks are not closed yet.
+    Settled,
+    /// All its blocks are closed. The record is kept for a while, because of its outcomes.
+    Closed,
+}
+
+impl TermState {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Opening, Self::Open, Self::Settled, Self::Closed];
+
+    /// The state's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Open => "open",
+            Self::Settled => "settled",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// Whether only the update protocol may change the stripe.
+    pub const fn is_open(self) -> bool {
+        matches!(self, Self::Opening | Self::Open)
+    }
+}
+
+/// The beginning of a stripe's updates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenStripe {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Its term, as the caller has read it; `None` if there was none.
+    pub before: Option<StripeTerm>,
+    /// The blocks that take part, all of which are good. All others are fenced: see [`UpdateMeta::open_stripe`].
+    pub members: Vec<BlockId>,
+    /// The outcomes of earlier updates that the members must know.
+    pub outcomes: BTreeMap<UpdateId, Outcome>,
+    /// For each session, the counter up to which outcomes are forgotten.
+    pub floors: BTreeMap<Session, u64>,
+    /// When nodes may remove fenced blocks, milliseconds since 1970.
+    pub garbage_not_before_ms: u64,
+}
+
+/// The end of a stripe's updates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettleStripe {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The term of the last seal, whose members have all settled.
+    pub term: u64,
+    /// The CRC32C of each MiB of the members' blocks, by index.
+    pub checksums: BTreeMap<u8, Vec<u32>>,
+    /// The time, milliseconds since 1970.
+    pub now_ms: u64,
+}
+
+/// The metadata of updates in place. Each method is one transaction, as those of [`Meta`](crate::Meta).
+#[async_trait]
+pub trait UpdateMeta: Send + Sync {
+    /// The term of a stripe that is open, or was a while ago.
+    async fn stripe_term(&self, stripe: StripeId) -> Result<Option<TermRecord>>;
+    /// The terms of all such stripes, in order, after `after`.
+    async fn stripe_terms(&self, after: Option<StripeId>, limit: u32) -> Result<Page<TermRecord>>;
+    /// Begins a term in which a stripe is updated in place. It is then being opened. A conflict unless it is a complete stripe of an object, it is not
+    /// open, its term is `before`, and the members are good current blocks that are not open.
+    ///
+    /// All other blocks are fenced: they become garbage, and count as missing in a new generation that no node has, so a node that returns cannot bring
+    /// old contents back. Allocations of repairs are given up.
+    async fn open_stripe(&self, epoch: Epoch, open: OpenStripe) -> Result<TermRecord>;
+    /// All members have opened their blocks in this term. A conflict unless the stripe is being opened in it, or is open in it.
+    async fn mark_open(&self, epoch: Epoch, stripe: StripeId, term: u64) -> Result<()>;
+    /// No block was opened in this term, and none will be: the stripe is closed as it was, except that fenced blocks stay fenced. A conflict unless
+    /// it is being opened in it.
+    async fn cancel_opening(&self, epoch: Epoch, stripe: StripeId, term: u64, now_ms: u64) -> Result<()>;
+    /// Saves what a seal has decided. A conflict unless the stripe is open with the term `before`. Blocks that are no longer members are fenced.
+    async fn save_term(
+        &self,
+        epoch: Epoch,
+        stripe: StripeId,
+        before: StripeTerm,
+        term: StripeTerm,
+        garbage_not_before_ms: u64,
+    ) -> Result<()>;
+    /// Ends a stripe's updates: records its term, counts and checksums. Those of blocks that have no member become unknown. A conflict
+    /// unless the stripe is open, and the last seal is complete and of this term.
+    async fn settle_stripe(&self, epoch: Epoch, settle: SettleStripe) -> Result<StripeRecord>;
+    /// Blocks of a settled stripe are closed, or gone for good. Nothing happens if it has another term by now. Returns whether some are left.
+    async fn blocks_closed(&self, epoch: Epoch, stripe: StripeId, term: u64, blocks: Vec<BlockId>) -> Result<bool>;
+    /// Forgets stripes that were settled at `settled_ms` or before and are closed. Returns their number.
+    async fn forget_terms(&self, epoch: Epoch, settled_ms: u64) -> Result<u64>;
+}
