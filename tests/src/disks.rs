@@ -3,7 +3,9 @@
 use crate::{Illness, Sickness, Trace, sickness::SickSteps};
 use std::{path::Path, sync::Arc};
 use weft_agent::{OpenDisk, OpenedDisk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, QuarantinePlace, Quarantined};
+use weft_store::{
+    BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, Patch, QuarantinePlace, Quarantined, Receipt,
+};
 use weft_types::{BlockId, BlockMeta, Cause, ClusterId, Error, Result};
 
 /// Opens directories as disks of one size, and records what is done to them.
@@ -67,6 +69,12 @@ impl BlockStore for SimDisk {
         self.disks.sickness.moved(&self.disks.host, false);
         self.note("opens", id, &opened);
         opened
+    }
+
+    fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
+        let patched = self.store.patch(patch);
+        self.note("patches", patch.id, &patched);
+        patched
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {

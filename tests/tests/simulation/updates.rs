@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 use weft_client::{
-    Client, ClientConfig, ConvertOptions, GetOptions, PutOptions, WriteOptions,
+    Client, ClientConfig, ConvertOptions, GetOptions, PutOptions, WriteLog, WriteOptions,
     api::{ObjectReply, Policy},
 };
 use weft_tests::{Acknowledged, Cluster, Deed, Failure, Hand, Shape, Trace, agent_name, check_apart, check_disks, connect};
@@ -368,7 +368,7 @@ impl Writing {
                 let written = match self.number {
                     0 => writer.write_at(start as u64, new.clone()).await,
                     _ => {
-                        let options = WriteOptions { size: Some(len as u64), ..options.clone() };
+                        let options = WriteOptions { size: Some(len as u64), log: WriteLog::default(), ..options.clone() };
                         self.client.write_at(BUCKET, KEY, start as u64, &new[..], &options).await.map(drop)
                     }
                 };
