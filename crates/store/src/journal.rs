@@ -86,8 +86,9 @@ pub trait Journal: Send + Sync {
     /// call are released in ascending order. Those that are released already, or that never existed, are ignored.
     fn release(&self, positions: &[Position]);
 
-    /// Returns once all releases before this call are durable. Needless for most of them; but without it, releases wait for the next append.
-    fn sync_releases(&self) -> Result<()>;
+    /// Returns once all releases before this call are durable, and whether any was not. Needless for most of them; but without it, releases wait for the next append, and
+    /// the room that they free does, too.
+    fn sync_releases(&self) -> Result<bool>;
 
     /// The most bytes of a record's payload here.
     fn record_bytes_max(&self) -> usize;

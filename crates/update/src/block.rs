@@ -37,6 +37,8 @@ pub struct Config {
     pub waiting_max: usize,
     /// The most reads that wait for a confirmation of the term.
     pub reads_max: usize,
+    /// The most positions of the updates that are applied together, with a page for each; one update at least.
+    pub batch_positions_max: u64,
 }
 
 /// One range that an update overwrites.
@@ -365,7 +367,7 @@ impl Block {
     fn told_by_coordinator(&mut self, message: Message, now_ms: u64) {
         match message {
             Message::Seal { term } => {
-                self.participant.seal(term);
+                self.participant.seal(term, self.leader.as_ref().map_or(0, Leader::given));
                 let is_sealing = !self.participant.is_open() && !dropped(Rule::SealDecides);
                 if let Some(leader) = self.leader.as_mut().filter(|_| is_sealing) {
                     leader.wait_for_seal();

@@ -29,6 +29,7 @@ pub(crate) fn config(index: u8) -> Config {
         lag_max: 6,
         waiting_max: 2,
         reads_max: 2,
+        batch_positions_max: u64::MAX,
     }
 }
 

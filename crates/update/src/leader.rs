@@ -104,6 +104,11 @@ impl Leader {
         Stamp { stream: self.stream(), incarnation: self.incarnation, term: participant.term, watermark }
     }
 
+    /// The highest number that it gave.
+    pub(crate) fn given(&self) -> u64 {
+        self.locks.last()
+    }
+
     /// Whether it decides: no seal is under way, and it knows what its earlier lives left.
     pub(crate) fn is_active(&self) -> bool {
         self.state == State::Active

@@ -87,6 +87,11 @@ impl Locks {
         self.given.get(&id).map(|(_, number)| *number)
     }
 
+    /// The highest number that was given or skipped.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Everyone that holds a lock or waits for one.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> + '_ {
         self.given.values().map(|(holder, _)| *holder).chain(self.waiting.iter().copied())

@@ -25,16 +25,31 @@ impl Open {
         }
         let mut positions = Vec::new();
         for (unit, deltas) in by_unit {
-            let pages = self.images_of(unit, &deltas, disk)?;
-            if dropped(Rule::ImagesFirst) {
-                self.patch(&pages, batch, false, disk)?;
-                continue;
-            }
-            for pages in pages.chunks(disk.pages_of_record()) {
-                positions.push(disk.append(self.id, &Stored::Pages(pages.to_vec()), None)?);
+            if let Err(error) = self.journal_unit(unit, &deltas, batch, &mut positions, disk) {
+                // All of them are journalled again, or none is needed.
+                disk.journal.release(&positions);
+                return Err(error);
             }
         }
         Ok(positions)
+    }
+
+    fn journal_unit(
+        &mut self,
+        unit: u64,
+        deltas: &[Delta],
+        batch: &Batch,
+        positions: &mut Vec<Position>,
+        disk: &mut Disk,
+    ) -> Result<()> {
+        let pages = self.images_of(unit, deltas, disk)?;
+        if dropped(Rule::ImagesFirst) {
+            return self.patch(&pages, batch, disk);
+        }
+        for pages in pages.chunks(disk.pages_of_record()) {
+            positions.push(disk.append(self.id, &Stored::Pages(pages.to_vec()), None)?);
+        }
+        Ok(())
     }
 
     /// The deltas of a batch that change each unit.
@@ -97,42 +112,45 @@ impl Open {
         })
     }
 
-    /// Copies the after-images of a batch from the journal to the store. The sidecar's counts rise with the last of them: a crash before copies
-    /// all again.
+    /// Copies the after-images of a batch from the journal to the store, all in one patch: of two, a crash in the second would leave a sidecar that refuses the first.
     pub(crate) fn write(&mut self, batch: &Batch, disk: &mut Disk) -> Result<()> {
         let is_this = |kept: &&crate::replay::Kept| matches!(&kept.entry, Entry::Images(other) if other == batch);
         let missing = || Error::corrupt("the journal does not contain the after-images of a batch").block(self.id);
         let parts = self.entries.iter().rev().find(is_this).and_then(|kept| kept.parts.clone()).ok_or_else(missing)?;
-        if dropped(Rule::RedoCopies) && self.is_restarting {
-            for (unit, deltas) in self.deltas_by_unit(batch)? {
-                let pages = self.images_of(unit, &deltas, disk)?;
-                self.patch(&pages, batch, false, disk)?;
-            }
-            return self.patch(&[], batch, true, disk);
-        }
-        let last = parts.len().saturating_sub(1);
-        for (at, position) in parts.iter().enumerate() {
-            let Stored::Pages(pages) = disk.read(*position)? else {
+        let mut all = Vec::new();
+        for position in parts {
+            let Stored::Pages(pages) = disk.read(position)? else {
                 return Err(Error::corrupt("the journal has another record in place of after-images").block(self.id));
             };
-            self.patch(&pages, batch, at == last, disk)?;
+            if dropped(Rule::OnePatch) && !all.is_empty() {
+                self.patch_with(&all, self.reader.meta().seq.clone(), disk)?;
+                all.clear();
+            }
+            all.extend(pages);
         }
-        if parts.is_empty() { self.patch(&[], batch, true, disk) } else { Ok(()) }
+        if dropped(Rule::RedoCopies) && self.is_restarting {
+            all.clear();
+            for (unit, deltas) in self.deltas_by_unit(batch)? {
+                all.extend(self.images_of(unit, &deltas, disk)?);
+            }
+        }
+        self.patch(&all, batch, disk)
     }
 
-    fn patch(&mut self, pages: &[PageImage], batch: &Batch, is_last: bool, disk: &Disk) -> Result<()> {
-        let meta = self.reader.meta();
-        let seq = if is_last {
-            // The counts of other streams are those of the term's beginning. The term is raised when the block is settled.
-            let before = |stream: u8| meta.seq.counts().get(usize::from(stream)).copied().unwrap_or(0);
-            let count = |stream| batch.applied.get(&stream).copied().unwrap_or_else(|| before(stream));
-            Seq::new(meta.seq.term(), (0..self.shape.dependence.k).map(count).collect())
-        } else {
-            meta.seq.clone()
-        };
+    fn patch(&mut self, pages: &[PageImage], batch: &Batch, disk: &Disk) -> Result<()> {
+        let seq = &self.reader.meta().seq;
+        // The counts of other streams are those of the term's beginning. The term is raised when the block is settled.
+        let before = |stream: u8| seq.counts().get(usize::from(stream)).copied().unwrap_or(0);
+        let count = |stream| batch.applied.get(&stream).copied().unwrap_or_else(|| before(stream));
+        let counts = (0..self.shape.dependence.k).map(count).collect();
+        self.patch_with(pages, Seq::new(seq.term(), counts), disk)
+    }
+
+    fn patch_with(&mut self, pages: &[PageImage], seq: Seq, disk: &Disk) -> Result<()> {
         let images: Vec<Image<'_>> =
             pages.iter().map(|page| Image { offset: page.number * PAGE_LEN, bytes: &page.bytes }).collect();
-        disk.store.patch(&Patch { id: self.id, images: &images, seq, data_len: meta.stripe.data_len })?;
+        let data_len = self.reader.meta().stripe.data_len;
+        disk.store.patch(&Patch { id: self.id, images: &images, seq, data_len })?;
         self.reader = disk.store.open(self.id)?;
         Ok(())
     }

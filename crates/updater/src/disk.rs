@@ -22,12 +22,14 @@ pub struct Limits {
     pub reads_max: usize,
     /// The most bytes of one update. Larger ones write new generations of the blocks.
     pub update_bytes_max: u64,
-    /// The most bytes of a record of the journal.
+    /// The most bytes of a record of the journal. A journal may take smaller ones only; then that counts, and for updates about three quarters of it.
     pub record_bytes_max: usize,
     /// The most new bytes and deltas in memory, for all blocks.
     pub inflight_bytes_max: u64,
     /// The most bytes of one read.
     pub read_bytes_max: u64,
+    /// The most bytes of a block's updates that are applied together, with a page for each; one update at least.
+    pub batch_bytes_max: u64,
 }
 
 impl Default for Limits {
@@ -43,6 +45,7 @@ impl Default for Limits {
             record_bytes_max: RECORD_BYTES_MAX,
             inflight_bytes_max: 64 << 20,
             read_bytes_max: 4 << 20,
+            batch_bytes_max: 8 << 20,
         }
     }
 }
@@ -51,7 +54,9 @@ impl Default for Limits {
 pub(crate) const APPLY_FILL: f64 = 0.25;
 /// From this fill on, a call that brings a new update applies earlier ones first.
 pub(crate) const DELAY_FILL: f64 = 0.5;
-/// From this fill on, nothing that would append is handled. Reservations end at 90 %; the rest is for entries without payload.
+/// From this fill on, releases are made durable at once, since only then what they free can be used.
+pub(crate) const RELEASE_FILL: f64 = 0.75;
+/// From this fill on, nothing is handled with which an update begins. Reservations end at 90 %; the rest is for entries without payload.
 pub(crate) const STOP_FILL: f64 = 0.93;
 
 /// The most bytes that a record says about a page, in addition to its content.

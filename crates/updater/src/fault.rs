@@ -9,6 +9,8 @@ pub(crate) enum Rule {
     OpenedFirst,
     /// After-images are durable before pages are written.
     ImagesFirst,
+    /// The pages of a batch are written by one patch.
+    OnePatch,
     /// A restart copies after-images and adds no delta again.
     RedoCopies,
     /// A record is released only when a restart does not need it.
@@ -21,6 +23,10 @@ pub(crate) enum Rule {
     ReceivedCrcs,
     /// A parity multiplies each delta with its coefficient.
     Coefficients,
+    /// A block that is opened knows the outcomes of earlier terms.
+    OutcomesAtOpening,
+    /// A block is opened only under a term above the one that it contains.
+    TermAbove,
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@
 //! before any new update is handled from half on, and none is admitted above 90 %.
 
 mod apply;
+mod backlog;
 mod content;
 mod disk;
 mod fault;

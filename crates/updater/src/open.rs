@@ -1,6 +1,7 @@
 //! A block that is updated: its state machine, what the journal contains for it, and the bytes of its updates under way.
 
 use crate::{
+    backlog::{Backlog, is_passing},
     content::{Content, at_block},
     disk::Disk,
     fault::{Rule, dropped},
@@ -48,7 +49,8 @@ pub(crate) struct Open {
     arrived: Option<Arrived>,
     /// The ranges of reads that wait.
     reads: BTreeMap<u64, Span>,
-    /// Entries that are not durable.
+    pub(crate) backlog: Backlog,
+    /// Entries that are appended and not durable.
     pub(crate) unsynced: u64,
     /// Whether nothing has happened since the last tick.
     pub(crate) is_quiet: bool,
@@ -124,6 +126,7 @@ impl Open {
             due: Vec::new(),
             arrived: None,
             reads: BTreeMap::new(),
+            backlog: Backlog::default(),
             unsynced: 0,
             is_quiet: false,
             is_stale: true,
@@ -270,8 +273,17 @@ impl Open {
     }
 
     fn carry_out(&mut self, actions: Vec<Action>, disk: &mut Disk, now_ms: u64) -> Result<()> {
-        let mut events = VecDeque::new();
-        let mut actions = actions;
+        self.run(VecDeque::new(), actions, disk, now_ms)
+    }
+
+    /// Carries out actions, and handles these events with all that follows from them.
+    pub(crate) fn run(
+        &mut self,
+        mut events: VecDeque<Event>,
+        mut actions: Vec<Action>,
+        disk: &mut Disk,
+        now_ms: u64,
+    ) -> Result<()> {
         loop {
             for action in std::mem::take(&mut actions) {
                 self.act(action, &mut events, disk)?;
@@ -280,6 +292,7 @@ impl Open {
                 self.compute_deltas(&mut events, disk)?;
             }
             let Some(event) = events.pop_front() else { break };
+            self.is_stale = true;
             actions = self.machine.on(event, now_ms);
         }
         let leader = self.machine.leader();
@@ -299,14 +312,13 @@ impl Open {
             Action::Delta { id, number, lead_number, span } => {
                 self.due.push(Due { id, number, lead_number, positions: span });
             }
-            Action::Write(batch) => {
-                self.write(&batch, disk)?;
-                events.push_back(Event::Written);
-            }
+            Action::Write(batch) => self.write_batch(batch, events, disk)?,
             Action::Serve { read, result } => {
                 let Some(range) = self.reads.remove(&read) else { return Ok(()) };
-                let result = match result {
-                    Ok(at) => Ok(self.content(range, &at, disk)?),
+                let result = match result.map(|at| self.content(range, &at, disk)) {
+                    Ok(Ok(content)) => Ok(content),
+                    Ok(Err(error)) if is_passing(&error) => Err(NotServed::Busy),
+                    Ok(Err(error)) => return Err(error),
                     Err(why) => Err(why),
                 };
                 disk.outputs.push(Output::Served { block: self.id, read, result });
@@ -315,30 +327,8 @@ impl Open {
         Ok(())
     }
 
-    fn append(&mut self, entry: Entry, disk: &mut Disk) -> Result<()> {
-        let (stored, mut room, parts) = match &entry {
-            Entry::Held { record, .. } => {
-                let (deltas, room) = self.deltas_of(record)?;
-                (Stored::Entry(entry.clone(), Some(deltas)), room, Vec::new())
-            }
-            Entry::Images(batch) => {
-                let parts = self.journal_images(batch, disk)?;
-                (Stored::Images(batch.clone(), parts.len() as u32), None, parts)
-            }
-            _ => (Stored::Entry(entry.clone(), None), None, Vec::new()),
-        };
-        let position = disk.append(self.id, &stored, room.as_mut())?;
-        if let Stored::Entry(Entry::Held { record, .. }, Some(deltas)) = &stored {
-            let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
-            self.held.insert(record.id, Held { position, pieces, room });
-        }
-        self.entries.push(Kept { position, entry, parts: Some(parts) });
-        self.unsynced += 1;
-        Ok(())
-    }
-
     /// The deltas of a record for this block, and the room that was reserved for it.
-    fn deltas_of(&mut self, record: &Record) -> Result<(Deltas, Option<Reservation>)> {
+    pub(crate) fn deltas_of(&mut self, record: &Record) -> Result<(Deltas, Option<Reservation>)> {
         let (all, room) = match self.arrived.take() {
             Some(arrived) if arrived.id == record.id => (arrived.pieces, arrived.room),
             _ => {
@@ -385,11 +375,13 @@ impl Open {
             let key = (due.id, due.lead_number);
             let Some(new) = self.flights.get(key).and_then(|flight| flight.new.get(&me)).cloned() else { continue };
             let early = self.flights.get(key).and_then(|flight| flight.deltas.get(&me)).filter(|_| dropped(Rule::DeltaUnderLock));
-            let delta = match (early, self.machine.read_locked(due.positions)) {
+            let content = self.machine.read_locked(due.positions).map(|at| self.content(new.span(), &at, disk));
+            let delta = match (early, content) {
                 (Some(early), _) => early.clone(),
-                (None, Ok(at)) => Arc::new(delta_of(&new, &self.content(new.span(), &at, disk)?)),
+                (None, Ok(Ok(old))) => Arc::new(delta_of(&new, &old)),
                 (None, Err(NotServed::Fenced)) => continue,
-                (None, Err(_)) => {
+                (None, Ok(Err(error))) if !is_passing(&error) => return Err(error),
+                (None, _) => {
                     self.due.push(due);
                     continue;
                 }
@@ -402,7 +394,7 @@ impl Open {
 
     /// Releases the entries that a restart does not need.
     pub(crate) fn release(&mut self, disk: &Disk) {
-        if !self.is_stale || self.unsynced > 0 {
+        if !self.is_stale || self.unsynced > 0 || self.backlog.has_entries() {
             return;
         }
         self.is_stale = false;
@@ -451,6 +443,7 @@ fn config(id: BlockId, shape: &Shape, disk: &Disk) -> Config {
         lag_max: limits.lag_max,
         waiting_max: limits.waiting_max,
         reads_max: limits.reads_max,
+        batch_positions_max: limits.batch_bytes_max / shape.alpha(),
     }
 }
 

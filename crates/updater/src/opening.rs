@@ -15,6 +15,7 @@ use crate::{
     open::Open,
     updater::{State, Updater, lost, not_open},
 };
+use std::collections::BTreeMap;
 use weft_store::{BlockReader, Patch};
 use weft_types::{BlockId, Error, Reaction, Result, Seq};
 use weft_update::{Event, Sealed};
@@ -82,6 +83,8 @@ impl Updater {
             self.shape(reader.meta()).map_err(|error| Error { reaction: Reaction::InvalidInput, ..error }.block(block))?;
         let check = |stream: u8| shape.dependence.of(block.index, stream);
         check_counts(reader.meta().seq.counts(), sealed, shape.dependence.k, check).map_err(|error| error.block(block))?;
+        let without = Sealed { outcomes: BTreeMap::new(), floors: BTreeMap::new(), ..sealed.clone() };
+        let sealed = if dropped(Rule::OutcomesAtOpening) { &without } else { sealed };
         let open = Open::first(block, sealed, shape, reader, &mut self.disk, now_ms).map_err(|error| error.block(block))?;
         // Otherwise a crash could begin two lives of its leader under the same name.
         if !dropped(Rule::OpenedFirst)
@@ -123,7 +126,7 @@ impl Updater {
                 }
             }
         }
-        self.with(block, now_ms, |open, disk| open.settle(term, disk, now_ms)).map(Option::flatten)
+        self.with(block, |open, disk| open.settle(term, disk, now_ms)).map(Option::flatten)
     }
 
     /// Ends a settled block: what the journal contains of it is released, durably once [`sync`](Self::sync) has returned. Succeeds if the block is not open, or lost, or open in
@@ -199,6 +202,7 @@ impl Open {
         }
         self.is_settling = true;
         if !self.machine.is_idle() {
+            self.retry(disk, now_ms)?;
             return self.on(Event::Apply, disk, now_ms).map(|()| None);
         }
         let decided = self.machine.participant().decided();
@@ -220,7 +224,7 @@ fn check_plain(reader: &dyn BlockReader, sealed: &Sealed) -> Result<()> {
     if reader.is_interrupted() {
         return Err(Error::corrupt("its last update was interrupted, and the journal does not contain it").block(block));
     }
-    if sealed.term <= term {
+    if sealed.term <= term && !dropped(Rule::TermAbove) {
         let what = format!("it contains the updates of term {term}, so it is not opened in term {}", sealed.term);
         return Err(Error::invalid(what).block(block));
     }

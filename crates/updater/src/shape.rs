@@ -77,6 +77,11 @@ impl Shape {
         Ok(Self { stripe, index, dependence, columns, generator_hash: hash })
     }
 
+    /// The bytes at each position.
+    pub(crate) fn alpha(&self) -> u64 {
+        u64::from(self.stripe.layout.alpha).max(1)
+    }
+
     /// The length of data block `stream`; `None` if there is none.
     pub(crate) fn data_len(&self, stream: u8) -> Option<u64> {
         (u32::from(stream) < self.stripe.k).then(|| self.stripe.block_len(stream.into()))

@@ -1,8 +1,9 @@
 //! The updates of all blocks of one disk.
 
 use crate::{
+    backlog::is_passing,
     content::{Content, Refusal, at_block},
-    disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, STOP_FILL},
+    disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, RELEASE_FILL, STOP_FILL},
     fault::{Rule, dropped},
     open::Open,
     piece::{Piece, Pieces, bytes_of},
@@ -82,8 +83,10 @@ type ShapeKey = (String, u64, [u64; 6], u8);
 const SHAPES_MAX: usize = 256;
 
 impl Updater {
-    /// Replays the journal of a disk.
-    pub fn open(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, limits: Limits, now_ms: u64) -> Result<Self> {
+    /// Replays the journal of a disk. Fails with [`Reaction::Retry`] if the process has too many files open, and the like: then nothing has happened.
+    pub fn open(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, mut limits: Limits, now_ms: u64) -> Result<Self> {
+        limits.record_bytes_max = limits.record_bytes_max.min(journal.record_bytes_max());
+        limits.update_bytes_max = limits.update_bytes_max.min(limits.record_bytes_max as u64 / 4 * 3);
         let disk = Disk::new(store, journal, limits);
         let mut it = Self { disk, blocks: BTreeMap::new(), shapes: BTreeMap::new(), failed: None };
         let mut replayed: BTreeMap<BlockId, Result<Replayed>> = BTreeMap::new();
@@ -101,6 +104,10 @@ impl Updater {
         for (block, entries) in replayed {
             let positions = entries.as_ref().map(Replayed::positions).unwrap_or_default();
             if let Err(error) = entries.and_then(|entries| it.restart(block, entries, now_ms)) {
+                // It may go away: the caller opens the journal again later.
+                if is_passing(&error) {
+                    return Err(at_block(block)(error));
+                }
                 it.lose_with(block, error, positions)?;
             }
         }
@@ -148,8 +155,8 @@ impl Updater {
     /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `term`: that of the
     /// client's lease; `new`: the new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
     pub fn request(&mut self, block: BlockId, term: u64, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
-        self.relieve(now_ms)?;
-        let told = self.with(block, now_ms, |open, disk| {
+        self.make_room(block, now_ms)?;
+        let told = self.with(block, |open, disk| {
             if open.is_ending() {
                 return Ok(Some(NotRun::Retry));
             }
@@ -169,15 +176,15 @@ impl Updater {
 
     /// A message to a block, and the bytes that came with it.
     pub fn receive(&mut self, block: BlockId, from: Peer, message: Message, pieces: Pieces, now_ms: u64) -> Result<()> {
-        if matches!(message, Message::Prepare { .. }) {
-            self.relieve(now_ms)?;
+        if matches!(message, Message::Prepare { .. } | Message::Lock { .. }) {
+            self.make_room(block, now_ms)?;
         }
-        self.with(block, now_ms, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
+        self.with(block, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
     }
 
     /// An update that this node leads has taken too long, or its client has gone.
     pub fn give_up(&mut self, block: BlockId, id: UpdateId, now_ms: u64) -> Result<()> {
-        self.with(block, now_ms, |open, disk| open.on(Event::GiveUp(id), disk, now_ms)).map(drop)
+        self.with(block, |open, disk| open.on(Event::GiveUp(id), disk, now_ms)).map(drop)
     }
 
     /// A read of a data block at its own node, at its last version; `read` is a number that was not used since the start.
@@ -187,12 +194,12 @@ impl Updater {
         if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
             return Err(Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block));
         }
-        self.with(block, now_ms, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
+        self.with(block, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
     }
 
     /// Nobody waits for a read any more.
     pub fn abandon(&mut self, block: BlockId, read: u64, now_ms: u64) -> Result<()> {
-        self.with(block, now_ms, |open, disk| open.abandon(read, disk, now_ms)).map(drop)
+        self.with(block, |open, disk| open.abandon(read, disk, now_ms)).map(drop)
     }
 
     /// The bytes of a block with exactly the updates up to a vector.
@@ -209,41 +216,63 @@ impl Updater {
         }
     }
 
-    /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left.
+    /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left. What had to wait for room or for files is
+    /// tried again.
     pub fn sync(&mut self, now_ms: u64) -> Result<()> {
-        while let Some(last) = self.disk.unsynced.take() {
-            self.check()?;
-            if !dropped(Rule::SyncFirst)
-                && let Err(error) = self.disk.journal.sync(last)
-            {
-                return Err(self.fail(error));
+        loop {
+            self.retry(now_ms)?;
+            if let Some(last) = self.disk.unsynced.take() {
+                self.sync_entries(last, now_ms)?;
+                continue;
             }
-            let mut durable = BTreeMap::new();
-            for (block, state) in &mut self.blocks {
-                if let State::Open(open) = state
-                    && open.unsynced > 0
-                {
-                    durable.insert(*block, std::mem::take(&mut open.unsynced));
-                }
+            self.release();
+            // What was released may be the room for which something waits.
+            if !self.sync_releases()? || !self.has_waiting() {
+                return Ok(());
             }
-            let blocks = durable.keys().copied().collect();
-            self.each(&blocks, |open, disk| {
-                let entries = durable.get(&open.id).copied().unwrap_or(0);
-                open.on(Event::Durable { entries }, disk, now_ms)
-            })?;
         }
-        self.release();
-        self.sync_releases()
     }
 
-    /// Makes the end of blocks durable that were closed or removed.
-    pub(crate) fn sync_releases(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.disk.has_released)
-            && let Err(error) = self.disk.journal.sync_releases()
+    fn sync_entries(&mut self, last: Position, now_ms: u64) -> Result<()> {
+        self.check()?;
+        if !dropped(Rule::SyncFirst)
+            && let Err(error) = self.disk.journal.sync(last)
         {
             return Err(self.fail(error));
         }
-        Ok(())
+        let mut durable = BTreeMap::new();
+        for (block, state) in &mut self.blocks {
+            if let State::Open(open) = state
+                && open.unsynced > 0
+            {
+                durable.insert(*block, std::mem::take(&mut open.unsynced));
+            }
+        }
+        let blocks = durable.keys().copied().collect();
+        self.each(&blocks, |open, disk| {
+            let entries = durable.get(&open.id).copied().unwrap_or(0);
+            open.on(Event::Durable { entries }, disk, now_ms)
+        })
+    }
+
+    /// Makes releases durable: always those of blocks that were closed or removed, and others when the journal is filling. Returns whether there were any.
+    pub(crate) fn sync_releases(&mut self) -> Result<bool> {
+        let has_closed = std::mem::take(&mut self.disk.has_released);
+        if !has_closed && self.disk.journal.fill() < RELEASE_FILL {
+            return Ok(false);
+        }
+        self.disk.journal.sync_releases().map_err(|error| self.fail(error))
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.blocks.values().any(|state| matches!(state, State::Open(open) if !open.backlog.is_empty()))
+    }
+
+    /// Tries again what had to wait.
+    fn retry(&mut self, now_ms: u64) -> Result<()> {
+        let is_waiting = |state: &State| matches!(state, State::Open(open) if !open.backlog.is_empty());
+        let waiting = self.blocks.iter().filter(|(_, state)| is_waiting(state)).map(|(block, _)| *block).collect();
+        self.each(&waiting, |open, disk| open.retry(disk, now_ms))
     }
 
     /// Applies what is known to be committed, for all blocks. The after-images must be synced before pages are written.
@@ -265,29 +294,23 @@ impl Updater {
         })
     }
 
-    /// While the journal is filling, a call that brings a new update applies earlier ones first.
-    fn relieve(&mut self, now_ms: u64) -> Result<()> {
+    /// While the journal is filling, a call that brings a new update applies earlier ones first. When it is full, it is refused; what ends updates is not.
+    fn make_room(&mut self, block: BlockId, now_ms: u64) -> Result<()> {
+        self.check()?;
         if self.disk.journal.fill() < DELAY_FILL {
             return Ok(());
         }
         self.apply(now_ms)?;
-        self.sync(now_ms)
+        self.sync(now_ms)?;
+        if self.disk.journal.fill() >= STOP_FILL {
+            return Err(Error::retry("the journal is full").block(block));
+        }
+        Ok(())
     }
 
     /// Calls `what` with a block. `None` if it is lost now.
-    pub(crate) fn with<T>(
-        &mut self,
-        block: BlockId,
-        now_ms: u64,
-        what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>,
-    ) -> Result<Option<T>> {
+    pub(crate) fn with<T>(&mut self, block: BlockId, what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>) -> Result<Option<T>> {
         self.check()?;
-        if self.disk.journal.fill() >= STOP_FILL {
-            self.sync(now_ms)?;
-            if self.disk.journal.fill() >= STOP_FILL {
-                return Err(Error::retry("the journal is full").block(block));
-            }
-        }
         let open = match self.blocks.get_mut(&block) {
             Some(State::Open(open)) => open,
             Some(State::Lost(_)) => return Err(lost(block)),
@@ -297,6 +320,7 @@ impl Updater {
         let done = what(open, &mut self.disk);
         match open.named(done) {
             Ok(done) => Ok(Some(done)),
+            Err(error) if is_passing(&error) => Err(error),
             Err(error) => self.lose(block, error).map(|()| None),
         }
     }
@@ -307,8 +331,9 @@ impl Updater {
         for block in blocks {
             let Some(State::Open(open)) = self.blocks.get_mut(block) else { continue };
             let done = what(open, &mut self.disk);
-            if let Err(error) = open.named(done) {
-                self.lose(*block, error)?;
+            match open.named(done) {
+                Err(error) if !is_passing(&error) => self.lose(*block, error)?,
+                _ => {}
             }
         }
         Ok(())
@@ -326,9 +351,9 @@ impl Updater {
         self.lose_with(block, error, Vec::new())
     }
 
-    /// A block whose pages or entries are damaged is lost; what concerns the whole disk fails the disk.
+    /// A block is lost whose pages or entries are damaged, or that cannot be updated for another reason of its own; a failure of the device or of the journal fails the disk.
     fn lose_with(&mut self, block: BlockId, error: Error, mut positions: Vec<Position>) -> Result<()> {
-        if !matches!(error.reaction, Reaction::Corrupt | Reaction::NotFound) {
+        if self.disk.store.failed().is_some() || self.disk.journal.failed().is_some() {
             return Err(self.fail(error));
         }
         if let Some(State::Open(mut open)) = self.blocks.remove(&block) {

@@ -414,13 +414,13 @@ impl Journal for RingJournal {
         }
     }
 
-    fn sync_releases(&self) -> Result<()> {
+    fn sync_releases(&self) -> Result<bool> {
         let mut state = self.lock();
-        let wanted = state.releases;
+        let (wanted, has_any) = (state.releases, state.named < state.releases);
         while state.named < wanted {
             state = self.next_batch(state)?;
         }
-        Ok(())
+        Ok(has_any)
     }
 
     /// Small rings take smaller ones, so that a few copied ones do not fill them.

@@ -10,7 +10,7 @@ use crate::{
     types::{Batch, Claim, Delta, Entry, Outcome, Part, Record, UpdateId, Vector},
 };
 use std::collections::BTreeMap;
-use weft_types::Span;
+use weft_types::{PAGE_LEN, Span};
 
 impl Participant {
     /// The highest number up to which the outcomes of all updates of a stream are known here.
@@ -74,6 +74,7 @@ impl Participant {
             delta.number > self.applied(delta.stream) && until.get(&delta.stream).is_some_and(|to| delta.number <= *to)
         };
         let deltas = self.committed().flat_map(|record| self.deltas(record)).filter(|(_, delta)| is_due(delta)).collect();
+        let (until, deltas) = limit(until, deltas, self.config.batch_positions_max);
         let batch = Batch { applied: until, merged: merge(deltas) };
         self.append(Entry::Images(batch.clone()));
         self.batch = Some(Applying { batch, after: Some(self.unsynced) });
@@ -135,6 +136,21 @@ impl Participant {
     }
 }
 
+/// The first of these deltas, as many as a batch may have, and the numbers up to which they go.
+fn limit(mut until: Vector, mut deltas: Vec<(Span, Delta)>, positions_max: u64) -> (Vector, Vec<(Span, Delta)>) {
+    deltas.sort_unstable_by_key(|(_, delta)| (delta.number, delta.stream));
+    let mut positions: u64 = 0;
+    for (at, (span, delta)) in deltas.iter().enumerate() {
+        positions = positions.saturating_add(span.len()).saturating_add(PAGE_LEN);
+        if at > 0 && positions > positions_max {
+            until.entry(delta.stream).and_modify(|to| *to = (delta.number - 1).min(*to));
+        }
+    }
+    until.retain(|_, to| *to > 0);
+    deltas.retain(|(_, delta)| until.get(&delta.stream).is_some_and(|to| delta.number <= *to));
+    (until, deltas)
+}
+
 /// Disjoint ranges, and the deltas that cover each.
 fn merge(deltas: Vec<(Span, Delta)>) -> Vec<(Span, Vec<Delta>)> {
     let mut bounds: Vec<u64> = deltas.iter().flat_map(|(span, _)| [span.start, span.end]).collect();
@@ -156,6 +172,21 @@ fn merge(deltas: Vec<(Span, Delta)>) -> Vec<(Span, Vec<Delta>)> {
 mod tests {
     use super::*;
     use crate::types::Session;
+
+    #[test]
+    fn a_batch_has_the_first_updates_as_many_as_fit() {
+        let id = UpdateId { session: Session { number: 1, ends_at_ms: 1 }, counter: 1, lead: 0 };
+        let delta = |stream, number| (Span::new(0, 1000), Delta { stream, number, id });
+        let deltas = vec![delta(1, 9), delta(0, 2), delta(0, 1), delta(1, 7), delta(0, 5)];
+        let until = Vector::from([(0, 6), (1, 9), (2, 3)]);
+        let (all, _) = limit(until.clone(), deltas.clone(), u64::MAX);
+        assert_eq!(all, until);
+        let (some, left) = limit(until.clone(), deltas.clone(), 3 * (PAGE_LEN + 1000));
+        assert_eq!(some, [(0, 6), (1, 6), (2, 3)].into());
+        assert_eq!(left, [delta(0, 1), delta(0, 2), delta(0, 5)]);
+        let (one, left) = limit(until, deltas, 0);
+        assert_eq!((one, left), ([(0, 1), (1, 6), (2, 3)].into(), vec![delta(0, 1)]));
+    }
 
     #[test]
     fn deltas_of_one_range_are_merged() {

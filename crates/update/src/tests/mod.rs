@@ -104,6 +104,7 @@ impl Setup {
             lag_max: 8,
             waiting_max: 4,
             reads_max: 2,
+            batch_positions_max: u64::MAX,
         }
     }
 

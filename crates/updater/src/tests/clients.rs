@@ -73,7 +73,7 @@ pub(super) const PATIENCE: u64 = 150;
 impl Clients {
     pub(super) fn new(world: &mut World, writers: usize, readers: usize, operations: u32, seed: u64) -> Self {
         let mut stripes = Vec::new();
-        for _ in 0..world.seals.len() {
+        for _ in 0..world.rows.len() {
             let mut segments = Vec::new();
             for index in 0..world.shape.k as u8 {
                 let len = world.shape.block_len(index.into());
@@ -171,7 +171,11 @@ impl Clients {
 
     fn begin(&mut self, world: &mut World, client: usize) {
         let stripe = world.random.up_to(self.stripes.len() as u64);
-        let members: BTreeSet<u8> = world.stripe(stripe).members.iter().map(|block| block.index).collect();
+        let row = &world.rows[stripe as usize];
+        if row.term().is_none() {
+            return;
+        }
+        let members: BTreeSet<u8> = row.members.iter().map(|block| block.index).collect();
         let mut data: Vec<u8> = (0..world.shape.k as u8).filter(|index| members.contains(index)).collect();
         if data.is_empty() {
             return;
@@ -245,12 +249,12 @@ impl Clients {
         match what {
             Doing::Write { id, new, .. } => {
                 let Some(leader) = new.keys().next() else { return };
-                world.send(To::Block(block(*stripe, *leader)), *stripe, Body::Request { id: *id, new: new.clone() });
+                world.send(To::Block(block(*stripe, *leader)), Body::Request { id: *id, new: new.clone() });
             }
             Doing::Read { number, index, segments } => {
                 let range = range_of(&self.stripes[*stripe as usize].segments, segments);
                 let body = Body::Read { client, number: *number, range };
-                world.send(To::Block(block(*stripe, *index)), *stripe, body);
+                world.send(To::Block(block(*stripe, *index)), body);
             }
         }
     }
@@ -261,8 +265,11 @@ impl Clients {
         if current.tries > TRIES_MAX {
             return self.give_up(client);
         }
+        // Most clients ask the node once more, perhaps after the stripe was opened again.
+        let is_asked = world.random.percent(30);
         if let Doing::Write { id, .. } = &current.what
-            && let Some(outcome) = world.seals[current.stripe as usize].outcome(*id)
+            && is_asked
+            && let Some(outcome) = world.rows[current.stripe as usize].seal.outcome(*id)
         {
             // The leader is fenced, perhaps: the coordinator knows.
             let id = *id;

@@ -8,7 +8,7 @@ use super::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use weft_store::BlockStore as _;
-use weft_types::{CHECKSUM_UNIT_LEN, Span, crc32c};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Span, crc32c};
 use weft_update::Vector;
 
 /// What happens in a run.
@@ -36,6 +36,8 @@ pub(super) struct Ended {
     pub(super) unknown: usize,
     pub(super) sealed: usize,
     pub(super) versions: usize,
+    pub(super) opened: usize,
+    pub(super) settled: usize,
     pub(super) fill_max: f64,
     pub(super) wrong: Option<String>,
 }
@@ -55,6 +57,7 @@ struct Run {
     /// A node that must not start yet.
     away: Option<usize>,
     versions: usize,
+    settled: usize,
 }
 
 /// Runs everything that a seed determines.
@@ -70,7 +73,7 @@ pub(super) fn run(setup: &Setup, seed: u64, ignores_damage: bool) -> Ended {
     let victim = world.random.up_to(nodes) as usize;
     let other = (victim + 1 + world.random.up_to(nodes - 1) as usize) % nodes as usize;
     let at = 50 + world.random.up_to(1200);
-    let mut run = Run { world, clients, fault, victim, other, at, away: None, versions: 0 };
+    let mut run = Run { world, clients, fault, victim, other, at, away: None, versions: 0, settled: 0 };
     run.arm();
     run.work();
     run.settle();
@@ -79,7 +82,7 @@ pub(super) fn run(setup: &Setup, seed: u64, ignores_damage: bool) -> Ended {
     {
         run.world.fail(wrong);
     }
-    let Run { world, clients, versions, .. } = run;
+    let Run { world, clients, versions, settled, .. } = run;
     Ended {
         crashes: world.crashes,
         committed: clients.committed,
@@ -88,6 +91,8 @@ pub(super) fn run(setup: &Setup, seed: u64, ignores_damage: bool) -> Ended {
         unknown: clients.unknown,
         sealed: world.sealed,
         versions,
+        opened: world.opened,
+        settled,
         fill_max: world.fill_max,
         wrong: world.wrong,
     }
@@ -113,15 +118,18 @@ impl Run {
                 return;
             }
             self.world.now += 1;
+            self.world.deliver_late();
             self.faults(step);
             self.one();
             self.clients.answers(&mut self.world);
+            self.check_settled();
             if step % 4 == 0 {
                 self.clients.step(&mut self.world, true);
             }
             if step % 20 == 19 {
                 self.world.abandon_reads(2 * PATIENCE);
                 (0..4).for_each(|_| self.check_version());
+                self.world.check_states();
             }
         }
     }
@@ -139,7 +147,7 @@ impl Run {
             35..41 => world.call(node, |updater, now| updater.tick(now)),
             41..44 => world.call(node, |updater, now| updater.apply(now)),
             44 => self.give_up(node),
-            45..47 => world.remind_seals(),
+            45..51 => world.remind(),
             _ => {}
         }
         let fill = self.world.nodes[node].disk.as_ref().map_or(0.0, |disk| disk.updater.fill());
@@ -228,10 +236,12 @@ impl Run {
                 return;
             }
             self.world.now += PATIENCE;
+            self.world.deliver_late();
             self.restart_all();
             if round == 20 {
                 self.clients.stop();
             }
+            self.world.ends = !self.clients.is_busy();
             self.clients.step(&mut self.world, false);
             self.world.abandon_reads(PATIENCE);
             let mut was_quiet = !self.clients.is_busy();
@@ -244,15 +254,18 @@ impl Run {
             was_quiet &= self.world.net.is_empty();
             left = self.world.net.iter().take(4).map(|envelope| format!("{envelope:.500?}")).collect();
             self.world.tell_fenced();
-            self.world.remind_seals();
-            was_quiet &= self.world.net.is_empty() && self.world.seals.iter().all(|seal| !seal.is_under_way());
+            self.world.remind();
+            was_quiet &= self.world.net.is_empty() && self.world.rows.iter().all(|row| row.is_closed());
             self.deliver_all();
+            self.check_settled();
+            self.world.check_states();
             quiet = if was_quiet { quiet + 1 } else { 0 };
             if quiet == 2 {
                 return;
             }
         }
-        self.world.wrong.get_or_insert(format!("it does not come to an end: {left:#?}"));
+        let phases: Vec<_> = self.world.rows.iter().map(|row| row.phase).collect();
+        self.world.wrong.get_or_insert(format!("it does not come to an end: {phases:?} {left:#?}"));
     }
 
     fn restart_all(&mut self) {
@@ -283,8 +296,9 @@ impl Run {
     fn check_version(&mut self) {
         let k = self.world.shape.k as u8;
         let world = &mut self.world;
-        let stripe = world.random.up_to(world.seals.len() as u64);
-        let members = world.stripe(stripe).members;
+        let stripe = world.random.up_to(world.rows.len() as u64);
+        let row = &world.rows[stripe as usize];
+        let (members, Some(term)) = (row.members.clone(), row.term()) else { return };
         let mut vector = Vector::new();
         for stream in 0..k {
             // A number near what one of the blocks contains.
@@ -299,6 +313,9 @@ impl Run {
         for member in members {
             let len = world.shape.block_len(member.index.into());
             let Some(disk) = &world.nodes[world.home(member)].disk else { continue };
+            if disk.updater.open_block_of(member).is_none_or(|open| open.term != term) {
+                continue;
+            }
             if let Ok(content) = disk.updater.read_at(member, Span::new(0, len), &vector) {
                 let mut bytes = content.bytes;
                 bytes.resize(world.shape.layout.block_len as usize, 0);
@@ -316,29 +333,48 @@ impl Run {
         }
     }
 
+    /// What the blocks of stripes contain that were settled just now, as others read them: all of them belong together, and have the checksums that they said. To clients this is a read.
+    fn check_settled(&mut self) {
+        for (stripe, units) in std::mem::take(&mut self.world.settled) {
+            self.settled += 1;
+            if let Err(wrong) = self.check_plain(stripe, Some(&units)) {
+                self.world.fail(wrong);
+            }
+        }
+    }
+
+    fn check_plain(&mut self, stripe: u64, units: Option<&BTreeMap<BlockId, Vec<u32>>>) -> Result<(), String> {
+        let Some(data) = self.contents(stripe, units)? else { return Ok(()) };
+        let mut values = Vec::new();
+        for (index, bytes) in (0..).zip(&data) {
+            values.extend(self.clients.values(stripe, &self.clients.segments_of(stripe, index), 0, bytes)?);
+        }
+        let now = self.world.now;
+        let register = &mut self.clients.stripes[stripe as usize];
+        register.history.push(Operation { begin: now, end: Some(now), what: What::Read(values) });
+        Ok(())
+    }
+
     /// What the stripes contain in the end.
     fn check(&mut self) -> Result<(), String> {
-        for stripe in 0..self.world.seals.len() as u64 {
-            let data = self.contents(stripe)?;
-            let mut values = Vec::new();
-            for (index, bytes) in (0..).zip(&data) {
-                values.extend(self.clients.values(stripe, &self.clients.segments_of(stripe, index), 0, bytes)?);
-            }
-            let now = self.world.now;
-            let register = &mut self.clients.stripes[stripe as usize];
-            register.history.push(Operation { begin: now + 1, end: Some(now + 2), what: What::Read(values) });
+        for stripe in 0..self.world.rows.len() as u64 {
+            self.world.now += 1;
+            self.check_plain(stripe, None)?;
+            let register = &self.clients.stripes[stripe as usize];
             linear::check(register.segments.len(), &register.history).map_err(|stuck| format!("stripe {stripe}: {stuck}"))?;
         }
-        let members: BTreeSet<_> =
-            (0..self.world.seals.len() as u64).flat_map(|stripe| self.world.stripe(stripe).members).collect();
+        let members: BTreeSet<_> = self.world.rows.iter().flat_map(|row| row.members.clone()).collect();
         for (at, node) in self.world.nodes.iter_mut().enumerate() {
             let Some(disk) = &mut node.disk else { continue };
             // Fenced blocks are removed.
             let fenced: Vec<_> = disk.updater.blocks().filter(|block| !members.contains(block)).collect();
             fenced.into_iter().for_each(|block| disk.updater.forget(block));
-            let (bytes, fill) = (disk.updater.inflight_bytes(), disk.updater.fill());
-            if bytes > 0 || fill > 0.6 {
-                return Err(format!("node {at} keeps {bytes} bytes of updates that have ended, its journal is {fill:.2} full"));
+            disk.updater.sync(self.world.now).map_err(|error| error.to_string())?;
+            let (bytes, fill, open) = (disk.updater.inflight_bytes(), disk.updater.fill(), disk.updater.open_blocks().count());
+            if bytes > 0 || fill > 0.0 || open > 0 {
+                return Err(format!(
+                    "node {at} has {open} open blocks and keeps {bytes} bytes of updates that have ended, its journal is {fill:.2} full"
+                ));
             }
         }
         Ok(())
@@ -357,12 +393,12 @@ impl Run {
         blocks.keys().copied().filter(is_odd).collect()
     }
 
-    /// The data of a stripe, by what its blocks contain. All of them belong together, and any that suffice give the same data.
-    fn contents(&mut self, stripe: u64) -> Result<Vec<Vec<u8>>, String> {
+    /// The data of a stripe, by what its blocks contain. All of them belong together, and any that suffice give the same data. `None` if too many nodes are down.
+    fn contents(&mut self, stripe: u64, said: Option<&BTreeMap<BlockId, Vec<u32>>>) -> Result<Option<Vec<Vec<u8>>>, String> {
         let layout = self.world.shape.layout;
         let mut blocks = BTreeMap::new();
         let mut counts = Vec::new();
-        for member in self.world.stripe(stripe).members {
+        for member in self.world.rows[stripe as usize].members.clone() {
             if member != block(stripe, member.index) {
                 return Err(format!("{member} is no block of stripe {stripe}"));
             }
@@ -371,7 +407,10 @@ impl Run {
             let mut bytes = vec![0; reader.meta().len() as usize];
             reader.read_at(0, &mut bytes).map_err(|error| error.to_string())?;
             let units: Vec<u32> = bytes.chunks(CHECKSUM_UNIT_LEN as usize).map(crc32c).collect();
-            if units != reader.units() {
+            if reader.meta().seq != self.world.rows[stripe as usize].seq {
+                return Err(format!("{member} contains {:?}", reader.meta().seq));
+            }
+            if units != reader.units() || said.is_some_and(|said| said[&member] != units) {
                 return Err(format!("the checksums of {member} are wrong"));
             }
             bytes.resize(layout.block_len as usize, 0);
@@ -379,7 +418,7 @@ impl Run {
             counts.push((member.index, reader.meta().seq.counts().to_vec()));
         }
         let code = self.world.code.clone();
-        let data = code::decode(&*code, layout, &blocks).ok_or(format!("stripe {stripe} cannot be decoded"))?;
+        let Some(data) = code::decode(&*code, layout, &blocks) else { return Ok(None) };
         let all = code::encode(&*code, layout, &data);
         if let Some((index, _)) = blocks.iter().find(|(index, bytes)| all[usize::from(**index)] != **bytes) {
             let odd = self.odd_blocks(stripe, &blocks);
@@ -397,6 +436,6 @@ impl Run {
                 return Err(format!("stripe {stripe} without blocks {lost:?} has other data"));
             }
         }
-        Ok(data)
+        Ok(Some(data))
     }
 }

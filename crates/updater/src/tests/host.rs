@@ -21,6 +21,7 @@ fn world() -> (World, Vec<Vec<u8>>) {
         data[stored..].fill(0);
     }
     world.create(&[data.clone()]);
+    world.open_all();
     (world, data)
 }
 
@@ -36,7 +37,7 @@ fn request(world: &mut World, counter: u64, new: Pieces) {
     let lead = *new.keys().next().unwrap_or(&0);
     let id = UpdateId { lead, ..id(counter) };
     world.writers.insert(id, 0);
-    world.send(To::Block(block(0, lead)), 0, Body::Request { id, new });
+    world.send(To::Block(block(0, lead)), Body::Request { id, new });
 }
 
 /// Delivers everything, and syncs everything. Returns what clients were told.

@@ -4,6 +4,7 @@
 
 mod clients;
 mod code;
+mod coordinator;
 mod crash;
 mod host;
 mod linear;
@@ -45,6 +46,7 @@ fn crash(setup: &Setup) {
     let wanted = number("WEFT_UPDATE_CRASHES").map_or(CRASHES, |crashes| crashes as usize);
     let first = number("WEFT_UPDATE_SEED");
     let (mut crashes, mut committed, mut aborted, mut served, mut unknown, mut sealed, mut versions) = (0, 0, 0, 0, 0, 0, 0);
+    let (mut opened, mut settled) = (0, 0);
     let mut fill: f64 = 0.0;
     let mut failed = Vec::new();
     for seed in first.unwrap_or(0).. {
@@ -63,10 +65,12 @@ fn crash(setup: &Setup) {
         unknown += ended.unknown;
         sealed += ended.sealed;
         versions += ended.versions;
+        opened += ended.opened;
+        settled += ended.settled;
         fill = fill.max(ended.fill_max);
         if first.is_some() || crashes >= wanted || failed.len() >= FAILED_MAX {
             println!(
-                "{}: {} runs, {crashes} crashes, {sealed} seals, {committed} updates committed, {aborted} aborted, {unknown} without an answer, {served} reads, {versions} versions compared, journals up to {:.0} % full",
+                "{}: {} runs, {crashes} crashes, {opened} openings, {sealed} seals, {settled} stripes settled, {committed} updates committed, {aborted} aborted, {unknown} without an answer, {served} reads, {versions} versions compared, journals up to {:.0} % full",
                 setup.code,
                 seed + 1,
                 100.0 * fill
@@ -104,6 +108,8 @@ fn every_rule_is_needed() {
         Rule::Overlay,
         Rule::ReceivedCrcs,
         Rule::Coefficients,
+        Rule::OutcomesAtOpening,
+        Rule::TermAbove,
     ];
     let mut needless = Vec::new();
     for rule in rules {

@@ -1,8 +1,7 @@
-//! The world of the crash test: real updaters on simulated file systems, a network that loses, repeats and reorders messages, and a coordinator
-//! that seals stripes.
+//! The world of the crash test: real updaters on simulated file systems, and a network that loses, repeats, delays and reorders messages.
 
-use super::{code, random::Random};
-use crate::{Limits, Output, Pieces, Stripe, Updater};
+use super::{code, coordinator::Row, random::Random};
+use crate::{Limits, Output, Pieces, SettledBlock, Updater};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -11,7 +10,7 @@ use std::{
 use weft_codes::{SharedCode, generator_hash};
 use weft_store::{BlockStore as _, LocalStore, NewDisk, NewJournal, RING_BYTES_MIN, SimFiles};
 use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Result, Seq, Span, StripeId, StripeLayout};
-use weft_update::{Message, NotServed, Peer, Seal, StripeTerm, Told, UpdateId, seal};
+use weft_update::{Message, NotServed, Peer, Sealed, Told, UpdateId};
 
 /// What is run.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +37,7 @@ pub(super) const LIMITS: Limits = Limits {
     record_bytes_max: (RING_BYTES_MIN / 64) as usize,
     inflight_bytes_max: 256 << 10,
     read_bytes_max: 64 << 10,
+    batch_bytes_max: 24 << 10,
 };
 
 /// A node.
@@ -77,6 +77,12 @@ pub(super) enum Body {
     Read { client: usize, number: u64, range: Span },
     Told { id: UpdateId, told: Told },
     Content { number: u64, result: Result<Vec<u8>, NotServed> },
+    Open(Arc<Sealed>),
+    Opened { from: BlockId, term: u64 },
+    Settle(u64),
+    Settled { from: BlockId, block: SettledBlock },
+    Close(u64),
+    Closed { from: BlockId, term: u64 },
 }
 
 /// Something on the network.
@@ -84,8 +90,8 @@ pub(super) enum Body {
 pub(super) struct Envelope {
     pub(super) to: To,
     pub(super) body: Body,
-    /// What the sender knows of the stripe.
-    pub(super) stripe: Stripe,
+    /// The term of a client's lease.
+    pub(super) term: u64,
 }
 
 /// The world.
@@ -95,10 +101,14 @@ pub(super) struct World {
     pub(super) code: SharedCode,
     pub(super) shape: StripeLayout,
     pub(super) nodes: Vec<Node>,
-    pub(super) seals: Vec<Seal>,
+    pub(super) rows: Vec<Row>,
+    /// Stripes that were settled just now, with the checksums of their blocks.
+    pub(super) settled: Vec<(u64, BTreeMap<BlockId, Vec<u32>>)>,
     /// The blocks that the coordinator considers absent.
     pub(super) absent: BTreeSet<BlockId>,
     pub(super) net: Vec<Envelope>,
+    /// Messages that arrive much later, and when.
+    late: Vec<(u64, Envelope)>,
     /// Answers to clients.
     pub(super) answers: Vec<(usize, Body)>,
     /// Reads under way, by node, block and number: client, its number, and since when.
@@ -109,9 +119,15 @@ pub(super) struct World {
     pub(super) faults: (u64, u64, u64),
     pub(super) crashes: usize,
     pub(super) sealed: usize,
+    /// The updates whose outcome a seal has recorded, and its term.
+    pub(super) decided: BTreeMap<UpdateId, u64>,
+    /// How often stripes were opened.
+    pub(super) opened: usize,
+    /// All stripes are to be settled and closed.
+    pub(super) ends: bool,
     pub(super) wrong: Option<String>,
     /// Fenced blocks that were told so.
-    told_fenced: BTreeSet<BlockId>,
+    pub(super) told_fenced: BTreeSet<BlockId>,
     /// Whether everything that happens is printed.
     traces: bool,
     /// A damaged journal is replaced by an empty one.
@@ -137,22 +153,27 @@ impl World {
         });
         let nodes = nodes.collect();
         let members = |stripe| (0..code.n() as u8).map(move |index| block(stripe, index)).collect();
-        let seals = (0..setup.stripes).map(|stripe| Seal::new(StripeTerm::new(members(stripe)))).collect();
+        let rows = (0..setup.stripes).map(|stripe| Row::new(members(stripe))).collect();
         Self {
             random,
             now: 1,
             code,
             shape,
             nodes,
-            seals,
+            rows,
+            settled: Vec::new(),
             absent: BTreeSet::new(),
             net: Vec::new(),
+            late: Vec::new(),
             answers: Vec::new(),
             reads: BTreeMap::new(),
             writers: BTreeMap::new(),
             faults: (4, 5, 1),
             crashes: 0,
             sealed: 0,
+            decided: BTreeMap::new(),
+            opened: 0,
+            ends: false,
             wrong: None,
             told_fenced: BTreeSet::new(),
             traces: std::env::var_os("WEFT_UPDATE_TRACE").is_some(),
@@ -269,11 +290,12 @@ impl World {
             return self.crashed(node);
         }
         match result {
-            // The journal is full, the block is lost, or fenced before its first update: the message counts as lost.
-            Err(error) if !matches!(error.reaction, Reaction::Retry | Reaction::Corrupt | Reaction::InvalidInput) => {
+            // The journal is full, the block is lost or not open, or the message is a late one: it counts as lost.
+            Err(error) if matches!(error.reaction, Reaction::Fatal | Reaction::Unavailable) => {
                 self.fail(format!("node {node}: {error}"));
             }
-            _ => {}
+            Err(error) => self.trace(|| format!("node {node}: {error}")),
+            Ok(()) => {}
         }
         let Some(disk) = &mut self.nodes[node].disk else { return };
         for output in disk.updater.take_outputs() {
@@ -285,15 +307,20 @@ impl World {
         self.trace(|| format!("node {node}: {}", short(&output)));
         match output {
             Output::Send { from, to, message, pieces } => {
+                if let Message::Prepare { record, .. } = &message
+                    && self.decided.get(&record.id).is_some_and(|term| record.term >= *term)
+                {
+                    self.fail(format!("update {:?} runs again in term {}", record.id, record.term));
+                }
                 let to = match to {
                     Peer::Block(block) => To::Block(block),
                     Peer::Coordinator => To::Coordinator(from.stripe.0),
                 };
-                self.send(to, from.stripe.0, Body::Protocol { from: Peer::Block(from), message, pieces });
+                self.send(to, Body::Protocol { from: Peer::Block(from), message, pieces });
             }
-            Output::Tell { block, id, told } => {
+            Output::Tell { id, told, .. } => {
                 if let Some(client) = self.writers.get(&id) {
-                    self.send(To::Client(*client), block.stripe.0, Body::Told { id, told });
+                    self.send(To::Client(*client), Body::Told { id, told });
                 }
             }
             Output::Served { block, read, result } => {
@@ -304,7 +331,7 @@ impl World {
                     }
                     content.bytes
                 });
-                self.send(To::Client(client), block.stripe.0, Body::Content { number, result });
+                self.send(To::Client(client), Body::Content { number, result });
             }
             Output::Lost { block, error } => self.fail(format!("block {block} is lost: {error}")),
         }
@@ -320,15 +347,21 @@ impl World {
         }
     }
 
-    /// What the coordinator would tell a client now.
-    pub(super) fn stripe(&self, stripe: u64) -> Stripe {
-        let sealed = &self.seals[stripe as usize].stripe().sealed;
-        Stripe { term: sealed.term, members: sealed.members.clone() }
+    pub(super) fn send(&mut self, to: To, body: Body) {
+        let term = match to {
+            To::Block(block) => self.rows[block.stripe.0 as usize].term().unwrap_or(0),
+            _ => 0,
+        };
+        self.net.push(Envelope { to, body, term });
     }
 
-    pub(super) fn send(&mut self, to: To, stripe: u64, body: Body) {
-        let stripe = self.stripe(stripe);
-        self.net.push(Envelope { to, body, stripe });
+    /// Messages that were delayed for long arrive.
+    pub(super) fn deliver_late(&mut self) {
+        let now = self.now;
+        let (arriving, late) = std::mem::take(&mut self.late).into_iter().partition(|(at, _)| *at <= now);
+        self.late = late;
+        let arriving: Vec<(u64, Envelope)> = arriving;
+        self.net.extend(arriving.into_iter().map(|(_, envelope)| envelope));
     }
 
     /// Delivers one of the messages on the way.
@@ -336,6 +369,9 @@ impl World {
         let (lost, repeated, damaged) = self.faults;
         let is_repeated = self.random.percent(repeated);
         let mut envelope = if is_repeated { self.net[at].clone() } else { self.net.swap_remove(at) };
+        if lost > 0 && self.random.percent(3) {
+            self.late.push((self.now + 100 + self.random.up_to(1200), envelope.clone()));
+        }
         if self.random.percent(lost) || self.is_cut(&envelope) {
             return;
         }
@@ -354,105 +390,64 @@ impl World {
         matches!(from, Peer::Block(from) if is_cut(from)) || matches!(envelope.to, To::Block(to) if is_cut(&to))
     }
 
-    fn arrive(&mut self, Envelope { to, body, stripe }: Envelope) {
+    fn arrive(&mut self, Envelope { to, body, term }: Envelope) {
         self.trace(|| format!("{to:?} receives {}", short(&body)));
         match (to, body) {
             (To::Client(client), body) => self.answers.push((client, body)),
-            (To::Coordinator(stripe), Body::Protocol { from: Peer::Block(from), message, .. }) => {
-                self.seal(stripe, seal::Event::Received { from, message });
+            (To::Coordinator(stripe), body) => self.coordinator_receives(stripe, body),
+            (To::Block(block), body) => self.block_receives(block, body, term),
+        }
+    }
+
+    fn block_receives(&mut self, block: BlockId, body: Body, term: u64) {
+        let node = self.home(block);
+        let coordinator = To::Coordinator(block.stripe.0);
+        match body {
+            Body::Protocol { from, message, pieces } => {
+                self.call(node, |updater, now| updater.receive(block, from, message, pieces, now));
             }
-            (To::Block(block), Body::Protocol { from, message, pieces }) => {
-                self.call(self.home(block), |updater, now| updater.receive(block, &stripe, from, message, pieces, now));
-            }
-            (To::Block(block), Body::Request { id, new }) => {
-                self.call(self.home(block), |updater, now| updater.request(block, &stripe, id, new, now));
-            }
-            (To::Block(block), Body::Read { client, number, range }) => {
-                let node = self.home(block);
+            Body::Request { id, new } => self.call(node, |updater, now| updater.request(block, term, id, new, now)),
+            Body::Read { client, number, range } => {
                 let home = &mut self.nodes[node];
                 home.reads += 1;
                 let (read, has_lease) = (home.reads, home.has_lease);
                 if home.disk.is_some() {
                     self.reads.insert((node, block, read), (client, number, self.now));
                 }
-                self.call(node, |updater, now| updater.read(block, &stripe, read, range, has_lease, now));
+                self.call(node, |updater, now| updater.read(block, read, range, has_lease, now));
             }
-            (to, body) => unreachable!("{body:?} to {to:?}"),
-        }
-    }
-
-    /// An event of a stripe's seal.
-    pub(super) fn seal(&mut self, stripe: u64, event: seal::Event) {
-        let mut events = vec![event];
-        while let Some(event) = events.pop() {
-            let before = self.stripe(stripe);
-            let code = self.code.clone();
-            let can_rebuild = |absent: &BTreeSet<BlockId>| {
-                let left = before.members.iter().filter(|block| !absent.contains(block)).map(|block| block.index);
-                code::can_decode(&*code, &left.collect::<Vec<_>>())
-            };
-            for action in self.seals[stripe as usize].on(event, &can_rebuild) {
-                match action {
-                    seal::Action::Save(_) => events.push(seal::Event::Saved),
-                    seal::Action::Send { to, message } => {
-                        let body = Body::Protocol { from: Peer::Coordinator, message, pieces: Pieces::new() };
-                        self.net.push(Envelope { to: To::Block(to), body, stripe: before.clone() });
-                    }
+            Body::Open(sealed) => {
+                let term = sealed.term;
+                if self.done(node, |updater, now| updater.open_block(block, &sealed, now)).is_some() {
+                    self.send(coordinator, Body::Opened { from: block, term });
                 }
             }
-            self.sealed += usize::from(self.stripe(stripe).term > before.term);
-        }
-    }
-
-    /// The coordinator's timer.
-    pub(super) fn remind_seals(&mut self) {
-        for stripe in 0..self.seals.len() as u64 {
-            let members = self.stripe(stripe).members;
-            let absent: BTreeSet<BlockId> = members.iter().copied().filter(|block| self.absent.contains(block)).collect();
-            let is_under_way = self.seals[stripe as usize].is_under_way();
-            if !is_under_way && (!absent.is_empty() || self.seals[stripe as usize].stripe().is_open()) {
-                self.seal(stripe, seal::Event::Begin { absent: absent.clone() });
-            }
-            for block in absent {
-                self.seal(stripe, seal::Event::Absent(block));
-                if !self.nodes[self.home(block)].has_lease {
-                    self.seal(stripe, seal::Event::LeaseEnded(block));
+            Body::Settle(term) => {
+                if let Some(Some(settled)) = self.done(node, |updater, now| updater.settle(block, term, now)) {
+                    self.send(coordinator, Body::Settled { from: block, block: settled });
                 }
             }
-            self.seal(stripe, seal::Event::Remind);
+            Body::Close(term) => {
+                let close = |updater: &mut Updater, now| updater.close(block, term).and_then(|()| updater.sync(now));
+                if self.done(node, close).is_some() {
+                    self.send(coordinator, Body::Closed { from: block, term });
+                }
+            }
+            body => unreachable!("{body:?} to {block}"),
         }
     }
 
-    /// Fenced blocks learn it, as heartbeats tell their nodes.
-    pub(super) fn tell_fenced(&mut self) {
-        for block in self.absent.clone() {
-            let stripe = block.stripe.0;
-            let is_fenced = !self.stripe(stripe).members.contains(&block) && self.nodes[self.home(block)].disk.is_some();
-            if is_fenced && self.told_fenced.insert(block) {
-                let message = Message::Sealed(self.seals[stripe as usize].stripe().sealed.clone());
-                let body = Body::Protocol { from: Peer::Coordinator, message, pieces: Pieces::new() };
-                let stripe = Stripe { term: 0, members: vec![block] };
-                self.net.push(Envelope { to: To::Block(block), body, stripe });
-            }
-        }
+    /// Calls a node's updater. `None` if it failed, or the node with it.
+    fn done<T>(&mut self, node: usize, what: impl FnOnce(&mut Updater, u64) -> Result<T>) -> Option<T> {
+        let mut done = None;
+        self.call(node, |updater, now| what(updater, now).map(|it| done = Some(it)));
+        done.filter(|_| self.nodes[node].disk.is_some())
     }
 
     /// Prints what happens, if it is wanted.
     pub(super) fn trace(&self, what: impl FnOnce() -> String) {
         if self.traces {
             println!("{:5} {}", self.now, what());
-        }
-    }
-
-    /// The coordinator considers a node's blocks absent from now on.
-    pub(super) fn give_up_on(&mut self, node: usize) {
-        for stripe in 0..self.seals.len() as u64 {
-            for index in 0..self.code.n() as u8 {
-                let block = block(stripe, index);
-                if self.home(block) == node {
-                    self.absent.insert(block);
-                }
-            }
         }
     }
 }
