@@ -360,7 +360,7 @@ impl<'a> Cluster<'a> {
             limits: Limits {
                 memory_budget: ByteSize(self.shape.memory_budget_bytes),
                 // Small enough to become full.
-                update_journal: ByteSize(8 << 20),
+                update_journal: ByteSize(4 << 20),
                 ..Limits::default()
             },
             throttle: Throttle::default(),

@@ -16,7 +16,10 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use weft_client::{
@@ -31,11 +34,13 @@ const KEY: &str = "object";
 const COORDINATOR: &str = "coordinator";
 /// The number of seeds if the environment sets none: each trouble has its turn.
 const SEEDS: u64 = TROUBLES.len() as u64;
-/// The codes of objects, and the copies of their data.
-const CODES: [(&str, u32); 3] = [("rs(4,2)", 1), ("rs(2,2)", 2), ("butterfly(4)", 1)];
+/// Threads that run seeds.
+const THREADS: usize = 2;
+/// The codes of objects, the copies of their data, and cells.
+const CODES: [(&str, u32, u64); 3] = [("rs(4,2)", 1, CELL_LEN), ("rs(2,2)", 2, BLOCK_LEN), ("butterfly(4)", 1, 32 << 10)];
 /// Bytes that belong to one writer. The next ones belong to the other.
-const UNIT_BYTES: usize = 60_000;
-const UNITS: usize = 16;
+const UNIT_BYTES: usize = 40_000;
+const UNITS: usize = 20;
 /// Writes of each writer.
 const WRITES: usize = 30;
 /// Attempts of something that fails while a node is away.
@@ -73,24 +78,41 @@ const TROUBLES: [Trouble; 8] = [
 
 #[test]
 fn acknowledged_writes_in_place_survive() {
-    let mut failed = Vec::new();
-    for seed in seeds(SEEDS) {
-        let trace = Trace::default();
-        let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, &trace))));
-        let ended = ended.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            Err(Failure(format!("it panicked: {}", text.unwrap_or_default())))
-        });
-        if ended.is_err() || std::env::var_os("WEFT_SIM_SEED").is_some() {
-            let _no_trace = fs::write(trace_file(seed), trace.text());
+    let seeds = seeds(SEEDS);
+    let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    if let Err(failure) = run_to_the_end(seed) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+                    }
+                }
+            });
         }
-        if let Err(failure) = ended {
-            let (case, trace) = (Case::of(seed), trace_file(seed));
-            let text = format!("seed {seed}, {case:?}: {failure}\n  trace:  {}\n  replay: {}", trace.display(), replay(seed));
-            failed.push(text);
-        }
-    }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     assert!(failed.is_empty(), "{} seeds failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+fn run_to_the_end(seed: u64) -> Result<(), String> {
+    let trace = Trace::default();
+    let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, &trace))));
+    let ended = ended.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(Failure(format!("it panicked: {}", text.unwrap_or_default())))
+    });
+    if ended.is_err() || std::env::var_os("WEFT_SIM_SEED").is_some() {
+        let _no_trace = fs::write(trace_file(seed), trace.text());
+    }
+    ended.map_err(|failure| {
+        let (case, trace) = (Case::of(seed), trace_file(seed));
+        format!("seed {seed}, {case:?}: {failure}\n  trace:  {}\n  replay: {}", trace.display(), replay(seed))
+    })
 }
 
 /// One run.
@@ -99,13 +121,14 @@ struct Case {
     trouble: Trouble,
     code: &'static str,
     replicas: u32,
+    cell_len: u64,
 }
 
 impl Case {
     fn of(seed: u64) -> Self {
         let troubles = TROUBLES.len() as u64;
-        let (code, replicas) = CODES[((seed + seed / troubles) % CODES.len() as u64) as usize];
-        Self { trouble: TROUBLES[(seed % troubles) as usize], code, replicas }
+        let (code, replicas, cell_len) = CODES[((seed + seed / troubles) % CODES.len() as u64) as usize];
+        Self { trouble: TROUBLES[(seed % troubles) as usize], code, replicas, cell_len }
     }
 }
 
@@ -164,7 +187,7 @@ impl Story {
             replicas,
             ..Policy::default()
         };
-        self.client.create_policy(policy("written", self.case.code, self.case.replicas, CELL_LEN)).await?;
+        self.client.create_policy(policy("written", self.case.code, self.case.replicas, self.case.cell_len)).await?;
         self.client.create_policy(policy("other", "rs(3,2)", 1, BLOCK_LEN)).await?;
         self.client.create_bucket(BUCKET, "written").await?;
         let bytes = some_bytes(&mut self.rng, UNITS * UNIT_BYTES);
