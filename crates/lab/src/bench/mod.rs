@@ -10,6 +10,7 @@ pub(crate) mod place;
 pub(crate) mod put;
 pub(crate) mod reads;
 pub(crate) mod repair;
+pub(crate) mod update;
 pub(crate) mod usage;
 pub(crate) mod writer;
 
