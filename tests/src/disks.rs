@@ -73,6 +73,7 @@ impl BlockStore for SimDisk {
 
     fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
         let patched = self.store.patch(patch);
+        self.disks.sickness.moved(&self.disks.host, true);
         self.note("patches", patch.id, &patched);
         patched
     }

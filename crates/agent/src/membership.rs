@@ -84,7 +84,7 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
             // Before it can take a task. An older coordinator has no limit.
             node.limit.apply(registration.epoch, &reply.limit.unwrap_or_default(), &node.throttles, &disks);
             tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
-            begin_updates(node, &registration, reply.now_ms, &client).await;
+            begin_updates(node, &registration, reply.now_ms, &client).await?;
             node.set_registration(registration);
             return Ok(client);
         }
@@ -98,15 +98,16 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
 }
 
 /// Opens the journals of updates before the first task, and tells the coordinator's time and key to what serves updates.
-async fn begin_updates(node: &Node, registration: &Registration, now_ms: u64, client: &MembershipClient<Channel>) {
+async fn begin_updates(node: &Node, registration: &Registration, now_ms: u64, client: &MembershipClient<Channel>) -> Result<()> {
     let hub = &node.updates.hub;
     hub.time.told(now_ms);
     if let Ok(disks) = node.disks() {
-        node.updates.start(&disks, node.draw(|random| random.random())).await;
+        node.updates.start(&disks, node.draw(|random| random.random())).await?;
     }
     let (node, epoch) = (registration.node.0, registration.epoch);
     hub.asker.registered(Coordinator { calls: client.clone(), node, epoch });
     hub.registered(registration.link_key.clone());
+    Ok(())
 }
 
 async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequest> {

@@ -71,6 +71,9 @@ pub(crate) async fn seal(node: &Node, request: SealBlockRequest) -> Result<SealB
 pub(crate) async fn settle(node: &Node, request: SettleBlockRequest) -> Result<SettleBlockReply> {
     node.obey(request.epoch).await?;
     let (block, term): (BlockId, _) = (wire::decode("block", &request.block)?, request.term);
+    if term == 0 {
+        return Err(Error::invalid("no block was opened in term 0").block(block));
+    }
     let settled = within(block, node.updates.hub.ask(block, |reply| Command::Settle { block, term, reply })).await;
     let SettledBlock { seq, units } = match settled {
         Err(error) if error.reaction == Reaction::NotFound => closed(node, block, term).await?.ok_or(error)?,

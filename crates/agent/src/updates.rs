@@ -154,7 +154,9 @@ impl Hub {
         };
         let bytes = bytes_of(&pieces);
         let refused = queue.offer(bytes, |_room| Command::Request { block, term, id, pieces, answer, _room });
-        if let Err(Command::Request { answer, .. }) = refused {
+        if let Err(refused) = refused
+            && let Command::Request { answer, .. } = *refused
+        {
             self.answer(answer, Some(Outcome::NotRun(NotRun::Busy)));
         }
     }

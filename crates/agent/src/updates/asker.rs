@@ -42,10 +42,10 @@ const BLOCKS_MAX: usize = 1000;
 /// The most blocks that are remembered; those beyond ask again by themselves.
 const PENDING_MAX: usize = 100_000;
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
-/// The time between two calls, so that many questions share one.
+/// The time before a call, so that questions that arise together share one.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The time after a call that failed.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The least time between two calls: blocks ask again and again while the coordinator does not know their stripe as open.
+const BETWEEN_CALLS: Duration = Duration::from_millis(500);
 
 impl Asker {
     /// Asks about the stripes of these blocks, until there is an answer.
@@ -112,9 +112,9 @@ pub(crate) async fn ask_coordinator(hub: Arc<Hub>) {
                     if let Some(left_out) = asker.failures.admit() {
                         tracing::warn!(%error, left_out, "cannot ask the coordinator about stripes that are open for updates");
                     }
-                    sleep(PAUSE_AFTER_FAILURE).await;
                 }
             }
+            sleep(BETWEEN_CALLS).await;
         }
     }
 }

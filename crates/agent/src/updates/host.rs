@@ -8,7 +8,7 @@ use super::{
 };
 use crate::disks::{Disks, JournalledDisk};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, PoisonError},
 };
 use tokio::{
@@ -17,7 +17,7 @@ use tokio::{
 };
 use weft_proto::DiskMode;
 use weft_store::NewJournal;
-use weft_types::{BlockId, ByteSize, Error, Result};
+use weft_types::{BlockId, ByteSize, Error, Reaction, Result};
 use weft_updater::{Limits, Updater};
 
 /// The journals of a node's disks.
@@ -46,8 +46,9 @@ impl Host {
         Self { hub, mode, ring, disks: Mutex::default() }
     }
 
-    /// Opens the journals that there are. The blocks that they name are open from then on, so this precedes all tasks.
-    pub(crate) async fn start(&self, disks: &Disks, nonce: u128) {
+    /// Opens the journals that there are. The blocks that they name are open from then on, so this precedes all tasks. Fails with
+    /// [`Reaction::Retry`](weft_types::Reaction) if a journal cannot be opened now: call it again.
+    pub(crate) async fn start(&self, disks: &Disks, nonce: u128) -> Result<()> {
         let mut slots = self.disks.lock().await;
         for (number, disk) in disks.journalled() {
             let is_new = !slots.contains_key(&number);
@@ -56,10 +57,13 @@ impl Host {
                 self.mode.run(move || Ok(journal.exists())).await.unwrap_or(false)
             };
             if exists {
-                let slot = self.open(number, disk, nonce).await;
-                slots.insert(number, slot);
+                match self.open(number, disk, nonce).await {
+                    Slot::Failed(error) if error.reaction == Reaction::Retry => return Err(error),
+                    slot => drop(slots.insert(number, slot)),
+                }
             }
         }
+        Ok(())
     }
 
     /// The queue of a disk. Creates its journal if it has none.
@@ -68,22 +72,24 @@ impl Host {
             return Ok(queue);
         }
         let mut slots = self.disks.lock().await;
-        if !slots.contains_key(&number) {
-            let disk = disks.journalled().find(|(disk, _)| *disk == number);
-            let (_, disk) = disk.ok_or_else(|| Error::replan("the disk cannot be used"))?;
-            let slot = self.open(number, disk, nonce).await;
-            if let Slot::Failed(error) = slot {
-                // Nothing was written that must be kept: the next call tries again.
-                return Err(error);
+        let slot = match slots.entry(number) {
+            Entry::Occupied(slot) => slot.into_mut(),
+            Entry::Vacant(place) => {
+                let disk = disks.journalled().find(|(disk, _)| *disk == number);
+                let (_, disk) = disk.ok_or_else(|| Error::replan("the disk cannot be used"))?;
+                match self.open(number, disk, nonce).await {
+                    // Nothing was written that must be kept: the next call tries again.
+                    Slot::Failed(error) => return Err(error),
+                    slot => place.insert(slot),
+                }
             }
-            slots.insert(number, slot);
-        }
-        match slots.get(&number) {
-            Some(Slot::Damaged { error, .. }) => {
+        };
+        match slot {
+            Slot::Damaged { error, .. } => {
                 Err(Error::unavailable(format!("the journal of the disk is damaged: {}", error.message)))
             }
-            Some(Slot::Failed(error)) => Err(error.clone()),
-            _ => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
+            Slot::Failed(error) => Err(error.clone()),
+            Slot::Running => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
         }
     }
 

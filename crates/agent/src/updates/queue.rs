@@ -115,15 +115,15 @@ impl Queue {
     }
 
     /// Queues a command with this many bytes. Returns it if the queue is full.
-    pub(crate) fn offer(&self, bytes: usize, command: impl FnOnce(Room) -> Command) -> Result<(), Command> {
+    pub(crate) fn offer(&self, bytes: usize, command: impl FnOnce(Room) -> Command) -> Result<(), Box<Command>> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).try_acquire_many_owned(permits).ok();
         let has_room = room.is_some();
         let command = command(room);
         if !has_room {
-            return Err(command);
+            return Err(Box::new(command));
         }
-        self.commands.try_send(command).map_err(|error| error.into_inner())
+        self.commands.try_send(command).map_err(|error| Box::new(error.into_inner()))
     }
 
     /// Queues a command without bytes, and waits if the queue is full.
@@ -141,4 +141,55 @@ impl Queue {
 
 fn stopping() -> Error {
     Error::retry("the agent is stopping, or the disk's updates have ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    fn is_queued(queue: &Queue, bytes: usize) -> bool {
+        let command = |_room| Command::Receive {
+            to: block(),
+            from: Peer::Coordinator,
+            message: Message::SealKnown { term: 1 },
+            pieces: Pieces::new(),
+            _room,
+        };
+        queue.offer(bytes, command).is_ok()
+    }
+
+    fn block() -> BlockId {
+        BlockId { stripe: weft_types::StripeId(1), index: 0, copy: 0, generation: 1 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_is_bounded_in_commands_and_in_bytes() {
+        let (queue, mut commands) = Queue::new();
+        let taken = (0..100).take_while(|_| is_queued(&queue, 1 << 20)).count();
+        assert_eq!(taken, BYTES_MAX >> 20);
+        assert!(is_queued(&queue, 0), "a message without bytes waits for those with bytes");
+        drop(commands.recv().await);
+        assert!(is_queued(&queue, 1 << 20), "a command that was taken counts");
+
+        let (queue, _commands) = Queue::new();
+        assert_eq!((0..2 * COMMANDS_MAX).take_while(|_| is_queued(&queue, 1)).count(), COMMANDS_MAX);
+        assert!(timeout(Duration::from_secs(9), queue.send(Command::Tick)).await.is_err(), "the coordinator's calls wait");
+        let (queue, commands) = Queue::new();
+        drop(commands);
+        assert!(!is_queued(&queue, 0) && queue.ask(|reply| Command::Close { block: block(), term: 1, reply }).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_gives_its_share_back_when_it_is_sent_on() {
+        let (shares, (to, mut answers)) = (Arc::new(Semaphore::new(10)), mpsc::unbounded_channel());
+        let share = Arc::clone(&shares).try_acquire_many_owned(7).unwrap();
+        let answer = Answer { number: 3, to, share, begin: Instant::now() };
+        assert!(!answer.is_gone());
+        answer.send(Some(Told::Aborted));
+        assert_eq!(shares.available_permits(), 3, "answers that wait count");
+        let Answered { number, told, .. } = answers.recv().await.unwrap();
+        assert_eq!((number, told, shares.available_permits()), (3, Some(Told::Aborted), 10));
+    }
 }

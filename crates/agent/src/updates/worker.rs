@@ -49,6 +49,8 @@ enum Awaited {
 
 /// The most commands that are carried out before a sync.
 const BATCH_MAX: usize = 256;
+/// From this fill of the journal on, a request that failed was refused before anything was done for it.
+const FULL: f64 = 0.9;
 /// How long an update may go on after its clients have gone. One that comes back in time learns the outcome of its first request.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(5);
 
@@ -117,9 +119,9 @@ impl Worker {
             Command::Request { block, term, id, pieces, answer, .. } => {
                 self.asked.entry((block, id)).or_default().answers.push(answer);
                 if let Err(error) = self.updater.request(block, term, id, pieces, now_ms) {
-                    let why = if is_full(&error) { NotRun::Busy } else { NotRun::Retry };
                     self.log(&error);
-                    self.answer_last(block, id, Told::NotRun(why), hub);
+                    let told = self.told_of(&error);
+                    self.answer_last(block, id, told, hub);
                 }
             }
             Command::Receive { to, from, message, pieces, .. } => {
@@ -299,11 +301,20 @@ impl Worker {
         }
     }
 
+    /// What the client of a request is told that failed. That it had no effect is said only if that is certain.
+    fn told_of(&self, error: &Error) -> Option<Told> {
+        match error.reaction {
+            Reaction::NotFound => Some(Told::NotRun(NotRun::Retry)),
+            Reaction::Retry if self.updater.fill() >= FULL => Some(Told::NotRun(NotRun::Busy)),
+            _ => None,
+        }
+    }
+
     /// Answers the request that came last; earlier ones of the same update still wait.
-    fn answer_last(&mut self, block: BlockId, id: UpdateId, told: Told, hub: &Hub) {
+    fn answer_last(&mut self, block: BlockId, id: UpdateId, told: Option<Told>, hub: &Hub) {
         let Some(asked) = self.asked.get_mut(&(block, id)) else { return };
         if let Some(answer) = asked.answers.pop() {
-            hub.answer(answer, Some(told));
+            hub.answer(answer, told);
         }
         if asked.answers.is_empty() {
             self.asked.remove(&(block, id));
@@ -334,11 +345,6 @@ impl Worker {
             tracing::error!(disk = self.disk, %error, "the updates of a disk have failed");
         }
     }
-}
-
-/// Whether the node may have room later.
-fn is_full(error: &Error) -> bool {
-    error.reaction == Reaction::Retry
 }
 
 /// Marks the blocks of an opened journal, before anything may read them.

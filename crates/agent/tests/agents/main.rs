@@ -9,3 +9,4 @@ mod limits;
 mod probes;
 mod refusals;
 mod tasks;
+mod updates;

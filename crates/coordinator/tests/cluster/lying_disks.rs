@@ -10,7 +10,7 @@ use std::{
     },
 };
 use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, QuarantinePlace, Quarantined, Receipt};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, Patch, QuarantinePlace, Quarantined, Receipt};
 use weft_types::{BlockId, BlockMeta, Cause, ClusterId, Error, Result, Span, crc32c};
 
 /// The indices of blocks whose next write stores wrong bytes.
@@ -102,6 +102,10 @@ impl BlockStore for LyingStore {
         }
         let (reader, spoils, forgotten) = (self.store.open(id)?, Arc::clone(&self.spoils), Arc::clone(&self.forgotten));
         Ok(Arc::new(SpoilingReader { reader, spoils, forgotten }))
+    }
+
+    fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {
+        self.store.patch(patch)
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {

@@ -59,6 +59,8 @@ async fn between_agents() -> (UpdateReader, UpdateWriter) {
     (accepted.unwrap().0, dialled.unwrap().1)
 }
 
+type Frames = Vec<(Header, Vec<u8>)>;
+
 /// Both ends of a connection for updates; the dialling one speaks in frames.
 async fn raw() -> (UpdateReader, FrameStream) {
     let net = MemoryNet::default();
@@ -150,7 +152,7 @@ async fn what_is_too_long_or_invalid_is_not_sent_and_harms_nothing() {
 async fn packets_that_are_not_as_announced_end_the_connection_before_memory_is_allocated() {
     let limit = 4 + (64 << 10) + UPDATE_BYTES_MAX as u64;
     let garbage = [&6u32.to_le_bytes()[..], &[0xff; 6]].concat();
-    let table: [(&str, Vec<(Header, Vec<u8>)>, &str); 9] = [
+    let table: [(&str, Frames, &str); 9] = [
         ("too long", vec![(update(true, limit + 1, 8), vec![0; 8])], "are allowed"),
         ("longer than announced", vec![(update(false, 7, 8), vec![0; 8])], "do not add up"),
         ("shorter than announced", vec![(update(false, 9, 8), vec![0; 8])], "do not add up"),

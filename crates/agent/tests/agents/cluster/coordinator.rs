@@ -8,19 +8,20 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 use tonic::{Request, Response, Status, transport::Channel};
 use weft_plan::{Plan, cut};
 use weft_proto::{
-    LinkKey, LinkRights, Net, Peer, Security, encode_task, rpc, to_status,
+    LinkKey, LinkRights, Net, Peer, Security, encode_sealed, encode_task, rpc, to_status,
     token::task_hash,
     v1::{
         ClassLimits, CorruptBlock, Disk, FindOpenStripesReply, FindOpenStripesRequest, HeartbeatReply, HeartbeatRequest,
-        LinkPeer, OpenRequest, RegisterReply, RegisterRequest, StoreSpec, TaskProgress, UnitPages, agent_client::AgentClient,
-        membership_server::Membership,
+        LinkPeer, OpenMember, OpenRequest, OpenStripe, RegisterReply, RegisterRequest, StoreSpec, TaskProgress, UnitPages,
+        agent_client::AgentClient, membership_server::Membership,
     },
 };
-use weft_types::{Error, NodeId, Party};
+use weft_types::{BlockId, Error, NodeId, Party, StripeId};
+use weft_update::Sealed;
 
 /// A coordinator that records its members.
 pub(crate) struct Coordinator {
@@ -30,6 +31,13 @@ pub(crate) struct Coordinator {
     epoch: AtomicU64,
     known: Mutex<Known>,
     server: Mutex<Option<JoinHandle<()>>>,
+    begin: Instant,
+}
+
+/// A stripe that is open for updates, as the metadata have it.
+pub(crate) struct Opened {
+    pub(crate) sealed: Sealed,
+    pub(crate) homes: Vec<(BlockId, NodeId)>,
 }
 
 #[derive(Default)]
@@ -40,6 +48,9 @@ struct Known {
     progress: BTreeMap<NodeId, TaskProgress>,
     pages: BTreeMap<NodeId, Vec<UnitPages>>,
     limits: Option<ClassLimits>,
+    open: BTreeMap<StripeId, Opened>,
+    /// Questions about open stripes are not answered.
+    is_silent: bool,
 }
 
 #[derive(Clone)]
@@ -57,7 +68,15 @@ impl Coordinator {
         let listener = net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
         let known = Mutex::default();
-        let coordinator = Arc::new(Self { net, address, security, epoch: AtomicU64::new(1), known, server: Mutex::default() });
+        let coordinator = Arc::new(Self {
+            net,
+            address,
+            security,
+            epoch: AtomicU64::new(1),
+            known,
+            server: Mutex::default(),
+            begin: Instant::now(),
+        });
         coordinator.serve(listener);
         coordinator
     }
@@ -113,6 +132,33 @@ impl Coordinator {
         while beats(&self.known.lock().unwrap()) < before + 2 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        1_700_000_000_000 + self.begin.elapsed().as_millis() as u64
+    }
+
+    /// Opens a stripe for updates, or changes what is known of it.
+    pub(crate) fn publish(&self, opened: Opened) {
+        self.known.lock().unwrap().open.insert(opened.homes[0].0.stripe, opened);
+    }
+
+    /// Whether agents learn what is open.
+    pub(crate) fn silence(&self, is_silent: bool) {
+        self.known.lock().unwrap().is_silent = is_silent;
+    }
+
+    /// What agents are told of an open stripe.
+    pub(crate) fn open_stripe(&self, stripe: StripeId) -> Option<OpenStripe> {
+        let known = self.known.lock().unwrap();
+        let Opened { sealed, homes } = known.open.get(&stripe)?;
+        let member = |(block, node): &(BlockId, NodeId)| {
+            let request = &known.nodes.get(&node.0)?.request;
+            let (name, address) = (request.name.clone(), request.data_address.clone());
+            Some(OpenMember { block: postcard::to_allocvec(block).unwrap(), node: node.0, name, address })
+        };
+        let members = homes.iter().filter_map(member).collect();
+        Some(OpenStripe { stripe: stripe.0, sealed: encode_sealed(sealed).unwrap(), members })
     }
 
     pub(crate) fn corrupt(&self) -> Vec<(u32, CorruptBlock)> {
@@ -220,12 +266,23 @@ impl Membership for Registry {
             heartbeat_interval_ms: 50,
             incarnation: "first".into(),
             protocol: weft_proto::PROTOCOL.newest.into(),
+            now_ms: self.0.now_ms(),
             ..RegisterReply::default()
         }))
     }
 
-    async fn find_open_stripes(&self, _: Request<FindOpenStripesRequest>) -> Result<Response<FindOpenStripesReply>, Status> {
-        Ok(Response::new(FindOpenStripesReply::default()))
+    async fn find_open_stripes(
+        &self,
+        request: Request<FindOpenStripesRequest>,
+    ) -> Result<Response<FindOpenStripesReply>, Status> {
+        if self.0.known.lock().unwrap().is_silent {
+            return Err(to_status(&Error::retry("the coordinator is silent")));
+        }
+        let blocks = request.into_inner().blocks;
+        let stripes: BTreeSet<StripeId> =
+            blocks.iter().map(|block| postcard::from_bytes::<BlockId>(block).unwrap().stripe).collect();
+        let stripes = stripes.into_iter().filter_map(|stripe| self.0.open_stripe(stripe)).collect();
+        Ok(Response::new(FindOpenStripesReply { stripes }))
     }
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatReply>, Status> {
@@ -240,6 +297,6 @@ impl Membership for Registry {
             _ => return Err(to_status(&Error::not_found("no such node"))),
         }
         known.corrupt.extend(request.corrupt.into_iter().map(|corrupt| (request.node, corrupt)));
-        Ok(Response::new(HeartbeatReply { epoch: self.0.epoch(), limits: known.limits, ..HeartbeatReply::default() }))
+        Ok(Response::new(HeartbeatReply { epoch: self.0.epoch(), limits: known.limits, now_ms: self.0.now_ms() }))
     }
 }

@@ -4,6 +4,7 @@
 mod client;
 mod coordinator;
 mod gate;
+pub(crate) mod updates;
 
 pub(crate) use client::Client;
 pub(crate) use coordinator::Coordinator;
