@@ -27,7 +27,7 @@ use crate::{
     silence::{self, SilenceFile},
     started::Started,
     sweep,
-    updates::{self, Updates},
+    updates::{pass, state::Updates},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -146,7 +146,7 @@ impl Coordinator {
             cluster,
             config,
         });
-        updates::resume(&shared).await?;
+        pass::resume(&shared).await?;
         tracing::info!(cluster = %shared.cluster.id, %epoch, %address, "leading");
         tokio::spawn(until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
@@ -160,7 +160,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), updates::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), pass::run(Arc::clone(&shared))));
         jobs::go_on(&shared).await?;
         tokio::spawn(until_stopped(stopped.clone(), jobs::pressure::run(Arc::clone(&shared))));
         let services = rpc::Services::new()

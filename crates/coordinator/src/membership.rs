@@ -4,7 +4,8 @@ use crate::{
     limit,
     members::{self, Session},
     shared::Shared,
-    updates, validate,
+    updates::tell,
+    validate,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
@@ -12,7 +13,7 @@ pub(crate) use weft_control::findings::Finding;
 use weft_control::{findings::Judged, members::Heartbeat, run::Report};
 use weft_meta::{MetaError, NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, net::host, rpc, to_status, v1};
-use weft_types::{BlockId, BlockState, ClassLimits, Error, NodeId, NodeState, Result, Span};
+use weft_types::{BlockId, BlockState, ClassLimits, Error, NodeId, NodeState, Result, Seq, Span};
 
 /// The most disks of a node.
 const DISKS_MAX: usize = 1024;
@@ -222,6 +223,24 @@ pub(crate) async fn declare_lost(shared: &Shared, node: NodeId) -> Result<bool> 
     Ok(!shared.members.declare_lost(&[node]).is_empty())
 }
 
+/// Records that a node has found its block bad in a plan for a stripe with these updates. If it was updated since, the plan compared the block
+/// with what it contained before: that proves nothing.
+pub(crate) async fn mark_planned(
+    shared: &Shared,
+    node: NodeId,
+    block: BlockId,
+    finding: &Finding,
+    cause: &str,
+    seq: &Seq,
+) -> Result<()> {
+    let now = shared.meta.find_stripes(vec![block.stripe]).await.map_err(|error| shared.meta_error(error))?;
+    if now.first().is_some_and(|now| now.seq != *seq) {
+        tracing::debug!(%block, node = %shared.members.name(node), cause, "a plan from before an update found a block bad");
+        return Ok(());
+    }
+    mark(shared, node, block, finding, cause).await
+}
+
 /// Records that a node has found its block bad, and logs it.
 pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding: &Finding, cause: &str) -> Result<()> {
     let stripe = match shared.meta.stripe(block.stripe).await {
@@ -287,18 +306,18 @@ impl v1::membership_server::Membership for MembershipService {
             if !caller.may_be_agent(&name) {
                 return Err(Error::invalid(format!("{caller} cannot ask for node {name}")));
             }
-            updates::find_open(shared, &asked.blocks).await
+            tell::find_open(shared, &asked.blocks).await
         };
         let found = found.await.map(|stripes| Response::new(v1::FindOpenStripesReply { stripes }));
         found.map_err(|error| to_status(&error))
     }
 }
 
-/// Records the blocks that agents of a plan found bad or missing.
-pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
+/// Records the blocks that agents of a plan for a stripe with these updates found bad or missing.
+pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report, seq: &Seq) {
     for (id, node) in &report.nodes {
         for (block, finding, error) in node.findings(*id) {
-            if let Err(error) = mark(shared, *id, block, &finding, &error.message).await {
+            if let Err(error) = mark_planned(shared, *id, block, &finding, &error.message, seq).await {
                 tracing::error!(%block, %error, "cannot record a bad block");
             }
         }

@@ -11,7 +11,8 @@ use crate::{
     shared::Shared,
     show, sign,
     supervise::{self, IsSpare},
-    updates, validate,
+    updates::settle,
+    validate,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -87,7 +88,7 @@ pub(crate) async fn begin_with(
     (stripe, ranges): (StripeRecord, Vec<Range>),
 ) -> Result<v1::BegunRead> {
     // It must be looked up again, once it is settled.
-    updates::require_settled(shared, stripe.id)?;
+    settle::require(shared, stripe.id)?;
     let number = stripe.number;
     let asked = v1::ReadStripeRequest {
         bucket: object.bucket.clone(),
@@ -149,7 +150,7 @@ pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, delegation: 
 /// The stripe as it can be read: what is open for updates is settled first.
 async fn find_settled(shared: &Arc<Shared>, asked: &v1::ReadStripeRequest) -> Result<(ObjectRecord, StripeRecord)> {
     let (object, stripe) = find(shared, asked).await?;
-    match updates::settle(shared, stripe.id).await.map_err(|error| error.object(&object.name))? {
+    match settle::if_open(shared, stripe.id).await.map_err(|error| error.object(&object.name))? {
         true => find(shared, asked).await,
         false => Ok((object, stripe)),
     }
@@ -238,7 +239,7 @@ async fn begin(
         // What clients have rebuilt again and again is repaired first.
         shared.health.lock().tally.read(stripe.id, shared.started.now());
     }
-    let (stripe, blocks) = (stripe.id, read.read());
+    let (seq, stripe, blocks) = (stripe.seq.clone(), stripe.id, read.read());
     let slice_bytes = plan.binding.slice_len.saturating_mul(read.stripe.layout.layout.alpha.into());
     let stall = shared.stall_after(slice_bytes, resumed).map(|stall_timeout| {
         let shared = Arc::clone(shared);
@@ -251,7 +252,7 @@ async fn begin(
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}, stall).await;
         found.store(report.blame.is_some(), Ordering::Relaxed);
-        membership::note_bad_blocks(&watcher, &report).await;
+        membership::note_bad_blocks(&watcher, &report, &seq).await;
         let _only_once = ends.set(Instant::now());
     });
     shared.reads.begin(id, Reading { stripe, blocks, delegation: delegation.cloned(), handle, watching, blames, ended });

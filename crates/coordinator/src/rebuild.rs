@@ -212,7 +212,7 @@ impl Rebuilder<'_> {
             // The agents end tasks whose events no one reads.
             why = self.needless(machine) => return Err(Error::unavailable(why)),
         };
-        membership::note_bad_blocks(shared, &report).await;
+        membership::note_bad_blocks(shared, &report, &stripe.seq).await;
         Ok(report)
     }
 

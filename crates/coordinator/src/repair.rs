@@ -5,7 +5,8 @@ use crate::{
     pages::Stripes,
     rebuild::{self, Rebuilder, Told, shares::Shares},
     shared::Shared,
-    updates, validate,
+    updates::settle,
+    validate,
 };
 use std::sync::Arc;
 use tokio::{sync::mpsc, time::Instant};
@@ -154,7 +155,7 @@ impl<'a> Repair<'a> {
         let shared = self.shared;
         let _claim = if self.explain { None } else { Some(shared.claims.claim(listed.id).await) };
         if !self.explain {
-            updates::settle(shared, listed.id).await?;
+            settle::if_open(shared, listed.id).await?;
         }
         // Others may have rebuilt its blocks since.
         let now = shared.meta.find_stripes(vec![listed.id]).await.map_err(|error| shared.meta_error(error))?;

@@ -5,7 +5,9 @@ use crate::{
     delegations::{Delegation, Who},
     departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
-    show, space, updates, validate,
+    show, space,
+    updates::open,
+    validate,
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -255,7 +257,7 @@ impl v1::weft_server::Weft for WeftService {
         request: Request<v1::OpenForUpdatesRequest>,
     ) -> Result<Response<v1::OpenForUpdatesReply>, Status> {
         let asked = request.into_inner();
-        answer(updates::open_for_updates(&self.shared, asked).await)
+        answer(open::open_for_updates(&self.shared, asked).await)
     }
 
     async fn repair_object(

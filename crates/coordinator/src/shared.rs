@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     /// Which stripes are being rebuilt.
     pub(crate) claims: crate::claims::Claims,
     /// Which stripes are open for updates.
-    pub(crate) updates: crate::updates::Updates,
+    pub(crate) updates: crate::updates::state::Updates,
     /// Why rebuilds and plans fail, to say each now and then.
     pub(crate) failures: LogCauses,
     pub(crate) started: Started,

@@ -6,7 +6,7 @@ use weft_codes::SharedCode;
 use weft_control::{planning::Planned, run::Ends, view::View};
 use weft_plan::Task;
 use weft_proto::{LinkRights, encode_task, token::task_hash, v1};
-use weft_types::{BlockId, BlockMeta, Error, Home, NodeId, ObjectName, Party, PlanId, Result, StripeRecord, UploadId};
+use weft_types::{BlockId, BlockMeta, Error, Home, NodeId, ObjectName, Party, PlanId, Result, Seq, StripeRecord, UploadId};
 
 /// A plan that is ready to be opened.
 pub(crate) struct Signed {
@@ -16,6 +16,8 @@ pub(crate) struct Signed {
     pub(crate) agents_dial: bool,
     /// The client's part, if a client takes part.
     pub(crate) client: Option<v1::ClientTask>,
+    /// The updates that the stripe contains by the record that it was planned with.
+    pub(crate) seq: Seq,
     /// Counts as running as long as it is kept.
     pub(crate) moving: Moving,
 }
@@ -97,7 +99,8 @@ pub(crate) fn sign(
     let extra_stall_ms = limit::state::ms(shared.limit.extra_stall(plan.class));
     let stall_ms = shared.config.stall_ms.saturating_add(extra_stall_ms);
     let moving = shared.in_flight.begin(planned.lines.clone(), plan.class);
-    let mut signed = Signed { id: plan.id, agents: BTreeMap::new(), agents_dial: agents_dial(&cuts), client: None, moving };
+    let (seq, agents_dial) = (stripe.seq.clone(), agents_dial(&cuts));
+    let mut signed = Signed { id: plan.id, agents: BTreeMap::new(), agents_dial, client: None, seq, moving };
     for (party, cut) in &cuts {
         let peers = cut.task.links.iter().map(|link| peer(*party, cut, link, &cuts)).collect::<Result<Vec<_>>>()?;
         match (party, &cut.session) {

@@ -1,121 +1,12 @@
 //! Updates in place: which stripes are open for them, and how they are settled before anything else reads or changes them.
 //!
-//! Every part that plans something for a stripe calls [`settle`] first. The agents are the fence: they refuse tasks for open blocks, and then
-//! [`settle_refused`] settles the stripe, and the caller plans again. [`weft_control::updates`] makes the decisions.
+//! Every part that plans something for a stripe calls [`settle::if_open`] first. The agents are the fence: they refuse tasks for open blocks, and
+//! then [`settle::if_refused`] settles the stripe, and the caller plans again. [`weft_control::updates`] makes the decisions.
 
 mod calls;
-mod open;
-mod pass;
-mod settle;
-mod tell;
-
-pub(crate) use open::open_for_updates;
-pub(crate) use pass::{resume, run};
-pub(crate) use settle::{require_settled, settle, settle_refused};
-pub(crate) use tell::find_open;
-
-use crate::{claims::Claims, shared::Shared};
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
-use weft_control::{Time, retries::Retries, updates::Sessions};
-use weft_types::StripeId;
-
-/// The stripes that are open for updates, or have blocks that are not closed yet.
-#[derive(Debug, Default)]
-pub(crate) struct Updates {
-    /// Whoever opens or settles a stripe has its turn. A claim to rebuild it is taken before.
-    turns: Claims,
-    stripes: Mutex<BTreeMap<StripeId, Entry>>,
-    sessions: Mutex<Sessions>,
-    /// Stripes that could not be settled in the background yet.
-    retries: Mutex<Retries<StripeId>>,
-    opens: AtomicU64,
-    seals: AtomicU64,
-    settles: AtomicU64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    phase: Phase,
-    /// When it is settled, or its blocks are closed, without a request.
-    due_at: Time,
-}
-
-/// What is left to do about a stripe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// It must be settled.
-    Open,
-    /// Some of its blocks must be closed.
-    Unclosed,
-}
-
-impl Updates {
-    /// Whether a stripe must be settled before it is read.
-    fn is_open(&self, stripe: StripeId) -> bool {
-        self.lock().get(&stripe).is_some_and(|entry| entry.phase == Phase::Open)
-    }
-
-    /// Whether anything of a stripe is open.
-    fn has(&self, stripe: StripeId) -> bool {
-        self.lock().contains_key(&stripe)
-    }
-
-    fn set(&self, stripe: StripeId, phase: Phase, due_at: Time) {
-        self.lock().insert(stripe, Entry { phase, due_at });
-    }
-
-    /// A client asks for an open stripe.
-    fn touch(&self, stripe: StripeId, due_at: Time) {
-        if let Some(entry) = self.lock().get_mut(&stripe).filter(|entry| entry.phase == Phase::Open) {
-            entry.due_at = due_at;
-        }
-    }
-
-    fn forget(&self, stripe: StripeId) {
-        self.lock().remove(&stripe);
-    }
-
-    /// The stripes about which something must be done without a request.
-    fn due(&self, now: Time) -> Vec<StripeId> {
-        let (stripes, retries) = (self.lock(), self.retries());
-        let is_due = |(stripe, entry): &(&StripeId, &Entry)| entry.due_at <= now && retries.is_due(stripe, now);
-        stripes.iter().filter(is_due).map(|(stripe, _)| *stripe).collect()
-    }
-
-    /// The number of open stripes.
-    pub(crate) fn open_stripes(&self) -> u64 {
-        self.lock().values().filter(|entry| entry.phase == Phase::Open).count() as u64
-    }
-
-    /// How often stripes were opened, sealed and settled.
-    pub(crate) fn counts(&self) -> [u64; 3] {
-        [&self.opens, &self.seals, &self.settles].map(|count| count.load(Relaxed))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<StripeId, Entry>> {
-        // A poisoned lock is safe to use: each change is one call.
-        self.stripes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn retries(&self) -> MutexGuard<'_, Retries<StripeId>> {
-        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shared {
-    /// When a stripe is settled that no client asks for from now on.
-    fn idle_at(&self) -> Time {
-        self.started.now() + Duration::from_millis(self.config.updates_idle_ms)
-    }
-}
+pub(crate) mod open;
+mod opening;
+pub(crate) mod pass;
+pub(crate) mod settle;
+pub(crate) mod state;
+pub(crate) mod tell;

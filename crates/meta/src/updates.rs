@@ -19,6 +19,13 @@ pub struct TermRecord {
     pub settled_ms: u64,
 }
 
+impl TermRecord {
+    /// Whether clients may update the stripe: it is open, no seal is under way, and none was recorded since, which would settle it.
+    pub fn takes_updates(&self) -> bool {
+        self.state == TermState::Open && !self.term.is_open() && self.term.unaware.is_empty()
+    }
+}
+
 /// Whether a stripe is open for updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermState {

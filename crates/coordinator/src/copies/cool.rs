@@ -1,6 +1,6 @@
 //! Drops copies when data has cooled down: the shell around [`weft_control::cool`], which decides what to keep.
 
-use crate::{pages::Stripes, shared::Shared, updates};
+use crate::{pages::Stripes, shared::Shared, updates::settle};
 use std::sync::Arc;
 use weft_codes::SharedCode;
 use weft_control::{cool, view::View};
@@ -63,7 +63,7 @@ impl Cooling<'_> {
     async fn stripe(&mut self, mut stripe: StripeRecord) -> Result<()> {
         let (shared, id, mut tries) = (self.shared, stripe.id, 0);
         while !stripe.copies.is_empty() {
-            if updates::settle(shared, id).await? {
+            if settle::if_open(shared, id).await? {
                 stripe = shared.meta.stripe(id).await.map_err(|error| shared.meta_error(error))?;
             }
             let view = shared.members.view();

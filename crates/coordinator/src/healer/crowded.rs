@@ -4,7 +4,7 @@
 use crate::{
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
-    updates,
+    updates::settle,
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -78,7 +78,7 @@ async fn moved(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> bool {
 
 async fn move_excess(shared: &Arc<Shared>, id: StripeId, shares: &Shares) -> Result<bool> {
     let Some(_claim) = shared.claims.try_claim(id) else { return Ok(false) };
-    updates::settle(shared, id).await?;
+    settle::if_open(shared, id).await?;
     let found = async {
         let stripe = shared.meta.stripe(id).await?;
         let of = Of::owner(shared.meta.as_ref(), stripe.owner).await?;

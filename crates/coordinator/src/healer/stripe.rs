@@ -4,7 +4,7 @@ use crate::{
     compute::compute,
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
-    updates,
+    updates::settle,
 };
 use std::{
     collections::BTreeSet,
@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
 
     /// What was rebuilt, and why not all of it; `None` if there is nothing to do.
     async fn rebuilt(&self, planned: Planned, scope: &Scope) -> Result<Option<(Amount, Option<Error>)>> {
-        updates::settle(self.shared, planned.stripe).await?;
+        settle::if_open(self.shared, planned.stripe).await?;
         let Some(due) = self.due(planned.stripe, scope).await? else { return Ok(None) };
         let scheduled = planned.scheduled.filter(|_| due.keys() == planned.lost);
         let Due { of, stripe, lost, leave } = due;

@@ -12,7 +12,8 @@ use crate::{
     pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
-    updates, validate,
+    updates::settle,
+    validate,
 };
 use futures::stream;
 use std::{collections::BTreeSet, mem, sync::Arc};
@@ -142,7 +143,7 @@ impl BalanceJob {
     async fn stripe(&self, moves: &Moves) -> Result<Option<(Of, Rebuilt)>> {
         let shared = &self.shared;
         let _claim = shared.claims.claim(moves.stripe).await;
-        updates::settle(shared, moves.stripe).await?;
+        settle::if_open(shared, moves.stripe).await?;
         let found = async {
             let stripe = shared.meta.stripe(moves.stripe).await?;
             let of = Of::owner(shared.meta.as_ref(), stripe.owner).await?;

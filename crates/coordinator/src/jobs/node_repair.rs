@@ -17,7 +17,8 @@ use crate::{
     pages::BlocksOn,
     rebuild::{self, Rebuilder, Told, shares::Shares},
     shared::Shared,
-    updates, validate,
+    updates::settle,
+    validate,
 };
 use feed::{Feed, Gate, Lookups};
 use futures::stream;
@@ -186,7 +187,7 @@ impl NodeRepairJob {
     async fn rebuild(&self, control: &Control, planned: feed::Planned) -> Result<Outcome> {
         let block = planned.block;
         let _claim = self.shared.claims.claim(block.stripe).await;
-        updates::settle(&self.shared, block.stripe).await?;
+        settle::if_open(&self.shared, block.stripe).await?;
         // The current record, which other tasks may have changed.
         let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
         let version = node_repair::object_of(&self.repair, &stripe, block, &self.shared.members.view())?;

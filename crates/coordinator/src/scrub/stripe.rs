@@ -1,6 +1,6 @@
 //! Checks one stripe: the shell around [`StripeCheck`], which decides.
 
-use crate::{blocks, compute::compute, membership, meter::PlanKind, options, shared::Shared, sign, supervise, updates};
+use crate::{blocks, compute::compute, membership, meter::PlanKind, options, shared::Shared, sign, supervise, updates::settle};
 use futures::future::join_all;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +49,7 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: StripeId) -> Outcome {
 
 /// The stripe and its code, if it is one of an object.
 async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<Option<(StripeCheck, SharedCode)>> {
-    updates::settle(shared, id).await?;
+    settle::if_open(shared, id).await?;
     let found = async {
         let stripe = shared.meta.stripe(id).await?;
         let Owner::Object(version) = stripe.owner else { return Ok(None) };
@@ -157,7 +157,7 @@ async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, lef
         Ok(report) => {
             let findings = report.nodes.iter().flat_map(|(id, node)| node.findings(*id));
             said.extend(findings.map(|(block, _, error)| (block, error.clone())));
-            membership::note_bad_blocks(shared, &report).await;
+            membership::note_bad_blocks(shared, &report, &stripe.seq).await;
             match report.inconsistency().filter(|_| said.is_empty()) {
                 Some(error) => return Summed::NotZero(error.message.clone()),
                 None => Error { reaction: Reaction::Retry, ..report.cause() },

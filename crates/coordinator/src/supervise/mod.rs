@@ -14,7 +14,7 @@ use crate::{
     membership,
     shared::Shared,
     sign::{Signed, SignedTask},
-    updates,
+    updates::settle,
 };
 use active::Active;
 use futures::future::join_all;
@@ -299,7 +299,8 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Sig
         Err(error) => error,
     };
     if let (Some(block), Some(state)) = (error.block, run::bad_state(&error)) {
-        membership::mark(shared, node, block, &membership::Finding::Lost(state), &error.message).await?;
+        let finding = membership::Finding::Lost(state);
+        membership::mark_planned(shared, node, block, &finding, &error.message, &signed.seq).await?;
     }
     if error.cause == Some(Cause::OpenForUpdates) {
         // It is not the node's fault.
@@ -317,7 +318,7 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Sig
 async fn refused(shared: &Arc<Shared>, error: Error) -> Error {
     let open = error.block.filter(|_| error.cause == Some(Cause::OpenForUpdates));
     let settled = match open {
-        Some(block) => updates::settle_refused(shared, block.stripe).await,
+        Some(block) => settle::if_refused(shared, block.stripe).await,
         None => Ok(()),
     };
     settled.err().unwrap_or(error)

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 use tonic::{Response, Status, transport::Channel};
 use weft_proto::{from_status, rpc, v1::agent_client::AgentClient};
-use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result, StripeRecord};
+use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result};
 
 /// The pause before an agent is asked again that is busy or cannot be reached.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -31,16 +31,6 @@ impl<T> Answer<T> {
             Self::Busy(error) | Self::Refused(error) | Self::Silent(error) => Err(error),
         }
     }
-}
-
-/// The home of a stripe's block of this generation.
-pub(super) fn node_of(stripe: &StripeRecord, block: &BlockId) -> Option<NodeId> {
-    let placed = stripe.find(block.index, block.copy);
-    placed.filter(|placed| placed.generation == block.generation).map(|placed| placed.home.node)
-}
-
-pub(super) fn encode_block(block: &BlockId) -> Result<Vec<u8>> {
-    postcard::to_allocvec(block).map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))
 }
 
 /// Calls an agent about a block, again and again while it is busy or cannot be reached, at most for this time.

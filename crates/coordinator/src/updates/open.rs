@@ -1,10 +1,10 @@
 //! Opens stripes for clients, and gives them sessions and tokens.
 
 use super::{
-    Phase,
-    calls::{self, Answer, ask, encode_block, node_of},
-    settle::{found, settle_now},
-    tell::describe,
+    opening::{Opened, open_blocks},
+    settle::{self, found, settle_now},
+    state::Phase,
+    tell::{describe, node_of},
 };
 use crate::{
     compute::compute,
@@ -14,38 +14,21 @@ use crate::{
 };
 use rand::Rng;
 use std::{
-    collections::BTreeSet,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::sync::oneshot;
-use tonic::transport::Channel;
 use weft_control::{
     rebuild::lost_blocks,
     updates::{handed_on, members},
 };
 use weft_meta::{OpenStripe, TermRecord, TermState};
-use weft_proto::{
-    UpdateRights, rpc,
-    v1::{self, agent_client::AgentClient},
-};
+use weft_proto::{UpdateRights, v1};
 use weft_types::{BlockId, Error, Reaction, Result, StripeId, StripeRecord, UploadId};
 use weft_update::{Sealed, Session};
 
-/// An agent that does not answer for this long has not opened its block. It waits itself for tasks that use it.
-const OPEN_WITHIN: Duration = Duration::from_secs(3);
 /// How long a client waits for the rebuild of a stripe's blocks before it asks again.
 const REBUILD_WITHIN: Duration = Duration::from_secs(5);
-
-/// What became of the blocks of a stripe that is being opened.
-pub(super) enum Opened {
-    /// All are open.
-    All,
-    /// These are not.
-    Without(BTreeSet<BlockId>),
-    /// None is, or will be: all agents have refused, the first for this reason.
-    None(Error),
-}
 
 /// Opens a stripe for updates if it is not open, and gives the client what it needs to request them.
 pub(crate) async fn open_for_updates(shared: &Arc<Shared>, asked: v1::OpenForUpdatesRequest) -> Result<v1::OpenForUpdatesReply> {
@@ -89,10 +72,10 @@ async fn opened(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Result<
     work.await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not opened for updates: {error}"))))
 }
 
-/// The term of a stripe that is open, and not being sealed.
+/// The term of a stripe that takes updates.
 async fn open_record(shared: &Shared, id: StripeId) -> Result<Option<TermRecord>> {
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
-    Ok(record.filter(|record| record.state == TermState::Open && !record.term.is_open()))
+    Ok(record.filter(TermRecord::takes_updates))
 }
 
 async fn stripe(shared: &Shared, id: StripeId) -> Result<StripeRecord> {
@@ -130,7 +113,7 @@ async fn seal_failed(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Re
 
 /// Rebuilds the lost blocks of a stripe at once.
 async fn rebuild(shared: &Arc<Shared>, id: StripeId) -> Result<()> {
-    super::settle(shared, id).await?;
+    settle::if_open(shared, id).await?;
     let stripe = stripe(shared, id).await?;
     let lost = lost_blocks(&stripe, &shared.members.view(), &[]);
     if lost.is_empty() {
@@ -145,7 +128,7 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
     loop {
         let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
         let record = match record {
-            Some(record) if record.state == TermState::Open && !record.term.is_open() => {
+            Some(record) if record.takes_updates() => {
                 return Ok((Arc::clone(&record.term.sealed), stripe(shared, id).await?));
             }
             Some(record) if record.state == TermState::Opening && !record.term.is_open() => record,
@@ -201,47 +184,6 @@ async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<TermRecord> {
             Err(if error.reaction == Reaction::Replan { Error { reaction: Reaction::Retry, ..error } } else { error })
         }
     }
-}
-
-/// Asks the agents of all blocks of a stripe that is being opened to open them. Fails if one of them is busy: no block is left out for that.
-pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) -> Result<Opened> {
-    let open = &describe(shared, stripe, sealed)?;
-    let calls = sealed.members.iter().copied().map(|block| async move { (block, open_block(shared, stripe, block, open).await) });
-    let (mut absent, mut refused, mut busy) = (BTreeSet::new(), Vec::new(), None);
-    for (block, answer) in calls::all(calls).await {
-        match answer {
-            Answer::Given(_) => continue,
-            Answer::Busy(error) => busy = Some(error),
-            Answer::Refused(error) => {
-                tracing::warn!(%block, %error, "an agent does not open a block for updates");
-                refused.push(error);
-            }
-            Answer::Silent(error) => tracing::warn!(%block, %error, "an agent does not open a block for updates"),
-        }
-        absent.insert(block);
-    }
-    match (busy, refused.len() == sealed.members.len(), refused.into_iter().next()) {
-        (Some(error), ..) => Err(error),
-        (None, true, Some(error)) => Ok(Opened::None(error)),
-        _ if absent.is_empty() => Ok(Opened::All),
-        _ => Ok(Opened::Without(absent)),
-    }
-}
-
-async fn open_block(shared: &Shared, stripe: &StripeRecord, block: BlockId, open: &v1::OpenStripe) -> Answer<v1::OpenBlockReply> {
-    let Some(node) = node_of(stripe, &block) else {
-        return Answer::Silent(Error::retry("it is not part of its stripe").block(block));
-    };
-    let encoded = match encode_block(&block) {
-        Ok(encoded) => encoded,
-        Err(error) => return Answer::Busy(error),
-    };
-    let request = v1::OpenBlockRequest { epoch: shared.epoch.0, block: encoded, stripe: Some(open.clone()) };
-    let call = |mut agent: AgentClient<Channel>, left| {
-        let request = rpc::with_deadline(request.clone(), left);
-        async move { agent.open_block(request).await }
-    };
-    ask(shared, (node, block), OPEN_WITHIN, call).await
 }
 
 fn reply(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed, asked: Option<Session>) -> Result<v1::OpenForUpdatesReply> {

@@ -1,7 +1,7 @@
 //! What is done about open stripes without a request: those that no client asks for are settled, what an earlier coordinator left is finished,
 //! blocks are closed, and old records are forgotten.
 
-use super::{Phase, calls::node_of, settle::in_turn};
+use super::{settle::in_turn, state::Phase, tell::node_of};
 use crate::shared::Shared;
 use futures::stream::{self, StreamExt as _};
 use std::{sync::Arc, time::Duration};
@@ -29,8 +29,8 @@ pub(crate) async fn resume(shared: &Shared) -> Result<()> {
         for record in page.items {
             let now = shared.started.now();
             match record.state {
-                TermState::Open if !record.term.is_open() => shared.updates.set(record.stripe, Phase::Open, shared.idle_at()),
-                // It was being opened or sealed.
+                TermState::Open if record.takes_updates() => shared.updates.set(record.stripe, Phase::Open, shared.idle_at()),
+                // It was being opened, sealed or settled.
                 TermState::Opening | TermState::Open => shared.updates.set(record.stripe, Phase::Open, now),
                 TermState::Settled => shared.updates.set(record.stripe, Phase::Unclosed, now),
                 TermState::Closed => {}

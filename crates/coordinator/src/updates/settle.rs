@@ -1,10 +1,10 @@
 //! Settles stripes: seals them, waits until all blocks contain what was sealed, records that, and closes the blocks.
 
 use super::{
-    Phase,
-    calls::{self, ask, encode_block, node_of},
-    open::{Opened, open_blocks},
-    tell::describe,
+    calls::{self, ask},
+    opening::{Opened, open_blocks},
+    state::Phase,
+    tell::{describe, encode_block, node_of},
 };
 use crate::{compute::compute, shared::Shared};
 use std::{
@@ -14,7 +14,10 @@ use std::{
 };
 use tonic::transport::Channel;
 use weft_codes::SharedCode;
-use weft_control::updates::{Sealing, SettledBlock, Step, agreed, can_rebuild};
+use weft_control::{
+    Time,
+    updates::{Sealing, SettledBlock, Step, agreed, can_rebuild},
+};
 use weft_meta::{MetaError, SettleStripe, TermRecord, TermState};
 use weft_proto::{
     decode_message, encode_message, rpc,
@@ -32,8 +35,15 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// Seals of one attempt: each further one leaves out blocks that failed after the one before.
 const SEALS_MAX: usize = 4;
 
+impl Shared {
+    /// When a stripe is settled that no client asks for from now on.
+    pub(super) fn idle_at(&self) -> Time {
+        self.started.now() + Duration::from_millis(self.config.updates_idle_ms)
+    }
+}
+
 /// Settles a stripe if it is open. Returns whether it was: it has another record now.
-pub(crate) async fn settle(shared: &Arc<Shared>, stripe: StripeId) -> Result<bool> {
+pub(crate) async fn if_open(shared: &Arc<Shared>, stripe: StripeId) -> Result<bool> {
     let is_open = shared.updates.is_open(stripe);
     if is_open {
         in_turn(shared, stripe).await?;
@@ -42,7 +52,7 @@ pub(crate) async fn settle(shared: &Arc<Shared>, stripe: StripeId) -> Result<boo
 }
 
 /// Fails if a stripe is open.
-pub(crate) fn require_settled(shared: &Shared, stripe: StripeId) -> Result<()> {
+pub(crate) fn require(shared: &Shared, stripe: StripeId) -> Result<()> {
     match shared.updates.is_open(stripe) {
         true => Err(Error::replan(format!("stripe {stripe} is open for updates")).cause(Cause::OpenForUpdates)),
         false => Ok(()),
@@ -50,7 +60,7 @@ pub(crate) fn require_settled(shared: &Shared, stripe: StripeId) -> Result<()> {
 }
 
 /// Settles and closes a stripe of which an agent has refused a block, because it is open.
-pub(crate) async fn settle_refused(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
+pub(crate) async fn if_refused(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
     if shared.updates.has(stripe) { in_turn(shared, stripe).await } else { Ok(()) }
 }
 

@@ -1,14 +1,23 @@
 //! Open stripes as agents and clients are told of them.
 
-use super::calls::{encode_block, node_of};
 use crate::shared::Shared;
 use weft_proto::{encode_sealed, v1};
-use weft_types::{BlockId, Error, Result, StripeRecord};
+use weft_types::{BlockId, Error, NodeId, Result, StripeRecord};
 use weft_update::Sealed;
 
 /// The most blocks of one question, and the most bytes of records in its answer.
 const BLOCKS_MAX: usize = 4096;
 const ANSWER_BYTES_MAX: usize = 12 << 20;
+
+/// The home of a stripe's block of this generation.
+pub(super) fn node_of(stripe: &StripeRecord, block: &BlockId) -> Option<NodeId> {
+    let placed = stripe.find(block.index, block.copy);
+    placed.filter(|placed| placed.generation == block.generation).map(|placed| placed.home.node)
+}
+
+pub(super) fn encode_block(block: &BlockId) -> Result<Vec<u8>> {
+    postcard::to_allocvec(block).map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))
+}
 
 /// An open stripe with the homes of its blocks.
 pub(super) fn describe(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) -> Result<v1::OpenStripe> {

@@ -65,6 +65,26 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_that_is_updated_while_it_is_converted_is_converted_anew() {
+    let world = World::new(4, 4).await;
+    let content = data(LEN, 9);
+    let job = world.convert_slowly(&content, 40 << 10).await;
+    let before = world.stat("k").await;
+    let asked = api::OpenForUpdatesRequest { bucket: "b".into(), key: "k".into(), version: before.version, ..Default::default() };
+    // Whether the agents open the blocks or not, something may have been updated that was read before.
+    let _opened = world.bare_client().await.open_for_updates(asked).await;
+    world
+        .until("the conversion begins anew", async |world| {
+            world.client.job(job).await.unwrap().last_error.contains("updated in place")
+        })
+        .await;
+    assert_eq!(world.stat("k").await.version, before.version, "what was read before the update is not committed");
+    world.until("the job is done", async |world| world.client.job(job).await.unwrap().state == "done").await;
+    assert!(world.get("k", "").await.unwrap().0 == content);
+    assert_eq!(world.stat("k").await.code, "rs(2,1)");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_whose_new_blocks_are_lost_before_it_is_complete_starts_again() {
     let mut world = World::new(4, 4).await;
     let content = data(LEN, 1);

@@ -1,6 +1,9 @@
 //! An agent that stores nothing. Tests set its answers, and it records the calls.
 
-use crate::world::World;
+use crate::{
+    updating::{Step, Updating},
+    world::World,
+};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard},
@@ -9,7 +12,7 @@ use std::{
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use weft_proto::{Net, PROTOCOL, Security, decode_task, rpc, to_status, v1};
+use weft_proto::{LinkKey, Net, PROTOCOL, Security, decode_task, rpc, to_status, v1};
 use weft_types::{BlockId, Error, Party};
 
 /// An agent that stores nothing. It is up until it is dropped.
@@ -47,14 +50,31 @@ pub(crate) struct Told {
     pub(crate) keeps: BTreeSet<BlockId>,
     /// Blocks whose removal it confirms without being asked.
     pub(crate) says_gone: Vec<BlockId>,
+    /// The next task that it is to open finds this block corrupt.
+    pub(crate) finds_corrupt: Option<BlockId>,
+    /// Its number, and the key of its registration.
+    pub(crate) node: u32,
+    pub(crate) link_key: Option<LinkKey>,
+    /// Its blocks that were opened for updates.
+    pub(crate) updating: Updating,
+    /// The last task that it was to open, with the blocks that it stores.
+    pub(crate) last: Option<v1::OpenRequest>,
 }
 
 impl FakeAgent {
     /// Registers an agent of that name, with one disk.
     pub(crate) async fn start(world: &World, name: &str) -> Self {
+        Self::start_with(world, name, Arc::default()).await
+    }
+
+    /// The node of another agent that was dropped comes back.
+    pub(crate) async fn back(world: &World, name: &str, asked: Arc<Asked>) -> Self {
+        Self::start_with(world, name, asked).await
+    }
+
+    async fn start_with(world: &World, name: &str, asked: Arc<Asked>) -> Self {
         let listener = world.net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
-        let asked = Arc::new(Asked::default());
         let services = rpc::Services::new().with(rpc::agent_server(Service(Arc::clone(&asked))));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -63,7 +83,8 @@ impl FakeAgent {
         let mut member = world.bare_member().await;
         let (id, path) = (format!("disk-of-{name}"), format!("/{name}"));
         let disks = vec![v1::Disk { id, path, total_bytes: 1 << 40, free_bytes: 1 << 39, ..v1::Disk::default() }];
-        let request = v1::RegisterRequest {
+        let mut request = v1::RegisterRequest {
+            node: asked.0.lock().unwrap().node,
             protocol: Some(PROTOCOL.into()),
             name: name.into(),
             rack: name.into(),
@@ -73,15 +94,26 @@ impl FakeAgent {
             disks: disks.clone(),
             ..v1::RegisterRequest::default()
         };
-        let registered = member.register(request).await.unwrap().into_inner();
-        let heartbeat = v1::HeartbeatRequest { node: registered.node, epoch: registered.epoch, disks, ..Default::default() };
+        let registered = member.register(request.clone()).await.unwrap().into_inner();
+        request.node = registered.node;
+        let mut heartbeat = asked.heartbeat(&registered, disks);
+        let told = Arc::clone(&asked);
         tasks.spawn(async move {
             loop {
-                let _gone = member.heartbeat(heartbeat.clone()).await;
+                // Another coordinator may lead.
+                let is_gone = member.heartbeat(heartbeat.clone()).await.is_err();
+                if is_gone && let Ok(registered) = member.register(request.clone()).await {
+                    heartbeat = told.heartbeat(&registered.into_inner(), heartbeat.disks);
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
         Self { asked, _tasks: tasks }
+    }
+
+    /// What it knows, to come back with it.
+    pub(crate) fn known(&self) -> Arc<Asked> {
+        Arc::clone(&self.asked)
     }
 
     pub(crate) fn asked(&self) -> MutexGuard<'_, Told> {
@@ -90,23 +122,51 @@ impl FakeAgent {
 }
 
 impl Asked {
+    fn heartbeat(&self, registered: &v1::RegisterReply, disks: Vec<v1::Disk>) -> v1::HeartbeatRequest {
+        let mut told = self.0.lock().unwrap();
+        (told.node, told.link_key) = (registered.node, Some(LinkKey::from_slice(&registered.link_key).unwrap()));
+        v1::HeartbeatRequest { node: registered.node, epoch: registered.epoch, disks, ..Default::default() }
+    }
+
+    /// Waits while calls of this step are not answered, and refuses those of an earlier coordinator.
+    async fn turn(&self, step: Step, epoch: u64) -> Result<MutexGuard<'_, Told>, Status> {
+        self.0.lock().unwrap().updating.came(step, epoch);
+        while self.0.lock().unwrap().updating.hangs_at == Some(step) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let told = self.0.lock().unwrap();
+        told.updating.obeys(epoch).map_err(|error| to_status(&error))?;
+        Ok(told)
+    }
+
     async fn open(&self, request: &v1::OpenRequest) -> Result<(), Status> {
         let hangs = {
             let mut told = self.0.lock().unwrap();
             told.opens += 1;
             told.hangs
         };
-        if hangs {
-            std::future::pending::<()>().await;
+        while hangs && self.0.lock().unwrap().hangs {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let task = decode_task(&request.task).unwrap();
         let mut told = self.0.lock().unwrap();
+        told.last = Some(request.clone());
+        if let Some(block) = told.finds_corrupt.take_if(|block| task.blocks.iter().any(|read| read.id == *block)) {
+            return Err(to_status(&Error::corrupt("other checksums than the recorded ones").block(block)));
+        }
+        told.updating.task(&task.blocks).map_err(|error| to_status(&error))?;
         let linked = task.links.iter().any(|link| matches!(link.peer, Party::Node(_)));
         if told.refuses || told.refuses_linked && linked {
             told.refused += 1;
             return Err(to_status(&Error::invalid("the task needs more memory than there is")));
         }
         if told.busy { Err(to_status(&Error::retry("busy"))) } else { Ok(()) }
+    }
+}
+
+impl Asked {
+    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap()
     }
 }
 
@@ -152,20 +212,29 @@ impl v1::agent_server::Agent for Service {
         Err(to_status(&Error::retry("it converts nothing")))
     }
 
-    async fn open_block(&self, _: Request<v1::OpenBlockRequest>) -> Result<Response<v1::OpenBlockReply>, Status> {
-        Err(to_status(&Error::retry("it updates nothing")))
+    async fn open_block(&self, request: Request<v1::OpenBlockRequest>) -> Result<Response<v1::OpenBlockReply>, Status> {
+        let request = request.into_inner();
+        let mut told = self.0.turn(Step::Open, request.epoch).await?;
+        told.updating.open(&request).map(Response::new).map_err(|error| to_status(&error))
     }
 
-    async fn seal_block(&self, _: Request<v1::SealBlockRequest>) -> Result<Response<v1::SealBlockReply>, Status> {
-        Err(to_status(&Error::retry("it updates nothing")))
+    async fn seal_block(&self, request: Request<v1::SealBlockRequest>) -> Result<Response<v1::SealBlockReply>, Status> {
+        let request = request.into_inner();
+        let step = if request.stripe.is_none() { Step::Seal } else { Step::Sealed };
+        let mut told = self.0.turn(step, request.epoch).await?;
+        told.updating.seal(&request).map(Response::new).map_err(|error| to_status(&error))
     }
 
-    async fn settle_block(&self, _: Request<v1::SettleBlockRequest>) -> Result<Response<v1::SettleBlockReply>, Status> {
-        Err(to_status(&Error::retry("it updates nothing")))
+    async fn settle_block(&self, request: Request<v1::SettleBlockRequest>) -> Result<Response<v1::SettleBlockReply>, Status> {
+        let request = request.into_inner();
+        let mut told = self.0.turn(Step::Settle, request.epoch).await?;
+        told.updating.settle(&request).map(Response::new).map_err(|error| to_status(&error))
     }
 
-    async fn close_block(&self, _: Request<v1::CloseBlockRequest>) -> Result<Response<v1::CloseBlockReply>, Status> {
-        Err(to_status(&Error::retry("it updates nothing")))
+    async fn close_block(&self, request: Request<v1::CloseBlockRequest>) -> Result<Response<v1::CloseBlockReply>, Status> {
+        let request = request.into_inner();
+        let mut told = self.0.turn(Step::Close, request.epoch).await?;
+        told.updating.close(&request).map(Response::new).map_err(|error| to_status(&error))
     }
 
     async fn set_limit(&self, request: Request<v1::SetLimitRequest>) -> Result<Response<v1::SetLimitReply>, Status> {

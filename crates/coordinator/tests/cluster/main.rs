@@ -33,6 +33,8 @@ mod returned;
 mod scrub;
 mod slow_net;
 mod small;
+mod updates;
+mod updating;
 mod world;
 
 use weft_client::{PutOptions, RepairNodeOptions, RepairOptions};

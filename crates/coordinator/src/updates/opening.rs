@@ -1,0 +1,69 @@
+//! Opens the blocks of a stripe at their agents.
+
+use super::{
+    calls::{self, Answer, ask},
+    tell::{describe, encode_block, node_of},
+};
+use crate::shared::Shared;
+use std::{collections::BTreeSet, time::Duration};
+use tonic::transport::Channel;
+use weft_proto::{
+    rpc,
+    v1::{self, agent_client::AgentClient},
+};
+use weft_types::{BlockId, Error, Result, StripeRecord};
+use weft_update::Sealed;
+
+/// An agent that does not answer for this long has not opened its block. It waits itself for tasks that use it.
+const OPEN_WITHIN: Duration = Duration::from_secs(3);
+
+/// What became of the blocks of a stripe that is being opened.
+pub(super) enum Opened {
+    /// All are open.
+    All,
+    /// These are not.
+    Without(BTreeSet<BlockId>),
+    /// None is, or will be: all agents have refused, the first for this reason.
+    None(Error),
+}
+
+/// Asks the agents of all blocks of a stripe that is being opened to open them. Fails if one of them is busy: no block is left out for that.
+pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) -> Result<Opened> {
+    let open = &describe(shared, stripe, sealed)?;
+    let calls = sealed.members.iter().copied().map(|block| async move { (block, open_block(shared, stripe, block, open).await) });
+    let (mut absent, mut refused, mut busy) = (BTreeSet::new(), Vec::new(), None);
+    for (block, answer) in calls::all(calls).await {
+        match answer {
+            Answer::Given(_) => continue,
+            Answer::Busy(error) => busy = Some(error),
+            Answer::Refused(error) => {
+                tracing::warn!(%block, %error, "an agent does not open a block for updates");
+                refused.push(error);
+            }
+            Answer::Silent(error) => tracing::warn!(%block, %error, "an agent does not open a block for updates"),
+        }
+        absent.insert(block);
+    }
+    match (busy, refused.len() == sealed.members.len(), refused.into_iter().next()) {
+        (Some(error), ..) => Err(error),
+        (None, true, Some(error)) => Ok(Opened::None(error)),
+        _ if absent.is_empty() => Ok(Opened::All),
+        _ => Ok(Opened::Without(absent)),
+    }
+}
+
+async fn open_block(shared: &Shared, stripe: &StripeRecord, block: BlockId, open: &v1::OpenStripe) -> Answer<v1::OpenBlockReply> {
+    let Some(node) = node_of(stripe, &block) else {
+        return Answer::Silent(Error::retry("it is not part of its stripe").block(block));
+    };
+    let encoded = match encode_block(&block) {
+        Ok(encoded) => encoded,
+        Err(error) => return Answer::Busy(error),
+    };
+    let request = v1::OpenBlockRequest { epoch: shared.epoch.0, block: encoded, stripe: Some(open.clone()) };
+    let call = |mut agent: AgentClient<Channel>, left| {
+        let request = rpc::with_deadline(request.clone(), left);
+        async move { agent.open_block(request).await }
+    };
+    ask(shared, (node, block), OPEN_WITHIN, call).await
+}
