@@ -10,6 +10,7 @@ pub fn check<J: Journal>(mut make_journal: impl FnMut() -> J) {
     what_is_appended_is_read_and_replayed(&make_journal());
     one_sync_is_enough_for_all(&make_journal());
     released_records_are_gone(&make_journal());
+    releases_free_room_without_an_append(&make_journal());
     reservations_keep_room(&make_journal());
     a_record_that_stands_in_the_way_is_carried_along(&make_journal());
     refusals(&make_journal());
@@ -88,6 +89,20 @@ fn released_records_are_gone(journal: &dyn Journal) {
     let last = journal.append(block(1), &[], None).expect("append");
     journal.sync(last).expect("sync");
     assert!(journal.fill() < 0.01, "{}", journal.fill());
+}
+
+fn releases_free_room_without_an_append(journal: &dyn Journal) {
+    assert!(!journal.sync_releases().expect("there are none"));
+    let mut positions = Vec::new();
+    while let Ok(position) = journal.append(block(1), &payload(1, 2000), None) {
+        positions.push(position);
+    }
+    journal.sync(positions[positions.len() - 1]).expect("sync");
+    journal.release(&positions);
+    assert!(journal.fill() > 0.9 && positions.len() > 300, "{}", journal.fill());
+    assert!(journal.sync_releases().expect("sync the releases"));
+    assert!(journal.fill() < 0.01, "{}", journal.fill());
+    assert!(!journal.sync_releases().expect("they are durable"));
 }
 
 fn reservations_keep_room(journal: &dyn Journal) {

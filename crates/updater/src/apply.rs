@@ -147,13 +147,26 @@ impl Open {
     }
 
     fn patch_with(&mut self, pages: &[PageImage], seq: Seq, disk: &Disk) -> Result<()> {
-        let images: Vec<Image<'_>> =
-            pages.iter().map(|page| Image { offset: page.number * PAGE_LEN, bytes: &page.bytes }).collect();
+        let runs = runs_of(pages);
+        let images: Vec<Image<'_>> = runs.iter().map(|(offset, bytes)| Image { offset: *offset, bytes }).collect();
         let data_len = self.reader.meta().stripe.data_len;
         disk.store.patch(&Patch { id: self.id, images: &images, seq, data_len })?;
         self.reader = disk.store.open(self.id)?;
         Ok(())
     }
+}
+
+/// Pages that follow one another are written at once.
+fn runs_of(pages: &[PageImage]) -> Vec<(u64, Vec<u8>)> {
+    let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+    for page in pages {
+        let offset = page.number * PAGE_LEN;
+        match runs.last_mut() {
+            Some((start, bytes)) if *start + bytes.len() as u64 == offset => bytes.extend_from_slice(&page.bytes),
+            _ => runs.push((offset, page.bytes.clone())),
+        }
+    }
+    runs
 }
 
 /// The deltas of a batch, each once.

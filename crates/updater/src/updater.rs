@@ -360,7 +360,12 @@ impl Updater {
             open.clear(&mut self.disk);
             positions = open.positions();
         }
-        self.blocks.insert(block, State::Lost(positions));
+        // It was removed, or recovery has moved it to quarantine: nothing is left that could be taken for a block that is not open.
+        if error.reaction == Reaction::NotFound {
+            self.disk.release(&positions);
+        } else {
+            self.blocks.insert(block, State::Lost(positions));
+        }
         self.disk.outputs.push(Output::Lost { block, error });
         Ok(())
     }

@@ -16,6 +16,7 @@ use super::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation, Vis
 use crate::local::{Step, device::Device};
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -208,23 +209,10 @@ impl RingJournal {
         let named = released.len() as u64;
         drop(state);
 
-        let written = self.assemble(&copies, released).and_then(|Pending { stream, mut records }| {
-            let mut head = Vec::new();
-            // The length of the head does not depend on the pages by more than the page that is counted for it.
-            let pages = pages_of(HEAD_BYTES_MAX + stream.len() + pending.stream.len()) as u32;
-            frames::push(&mut head, &Head::Batch(BatchHead { at, pages, tail, next_position }), &[])?;
-            let offset = (head.len() + stream.len()) as u32;
-            records.iter_mut().for_each(|(_, start)| *start += head.len() as u32);
-            records.extend(pending.records.iter().map(|(position, start)| (*position, start + offset)));
-            let padding = pages as usize * (PAGE / SECTOR) * CONTENT - head.len() - stream.len() - pending.stream.len();
-            let behind = u32::try_from(number - before).map_err(|_| Error::fatal("the journal was torn too often"))?;
-            let parts = [&head[..], &stream, &pending.stream, &vec![0; padding]];
-            let sectors = self.ring.sealer.pack(&parts, number, behind);
-            let device = &self.ring.device;
-            device.step(Step::WriteJournal, || self.ring.write(at, &sectors))?;
-            device.step(Step::SyncJournal, || self.ring.sync())?;
-            Ok((pages, records))
-        });
+        // If it panicked and this went on, the others would wait for ever.
+        let write =
+            AssertUnwindSafe(|| self.write_pages(&pending, &copies, released, (number, before), (at, tail, next_position)));
+        let written = catch_unwind(write).unwrap_or_else(|_| Err(Error::fatal("a thread panicked while it wrote a batch")));
 
         let mut state = self.lock();
         state.writing = Arc::default();
@@ -241,6 +229,35 @@ impl RingJournal {
             Err(error) => self.ring.device.fail(Step::WriteJournal, &error.message),
         }
         state
+    }
+
+    /// Writes and syncs the pages of a batch: its number and the one before, where it begins, its tail and the next position. Returns how many there are, and where its records
+    /// begin.
+    fn write_pages(
+        &self,
+        pending: &Pending,
+        copies: &[(u64, Live)],
+        released: Vec<u64>,
+        (number, before): (u64, u64),
+        (at, tail, next_position): (u64, u64, u64),
+    ) -> Result<(u32, Vec<(u64, u32)>)> {
+        self.assemble(copies, released).and_then(|Pending { stream, mut records }| {
+            let mut head = Vec::new();
+            // The length of the head does not depend on the pages by more than the page that is counted for it.
+            let pages = pages_of(HEAD_BYTES_MAX + stream.len() + pending.stream.len()) as u32;
+            frames::push(&mut head, &Head::Batch(BatchHead { at, pages, tail, next_position }), &[])?;
+            let offset = (head.len() + stream.len()) as u32;
+            records.iter_mut().for_each(|(_, start)| *start += head.len() as u32);
+            records.extend(pending.records.iter().map(|(position, start)| (*position, start + offset)));
+            let padding = pages as usize * (PAGE / SECTOR) * CONTENT - head.len() - stream.len() - pending.stream.len();
+            let behind = u32::try_from(number - before).map_err(|_| Error::fatal("the journal was torn too often"))?;
+            let parts = [&head[..], &stream, &pending.stream, &vec![0; padding]];
+            let sectors = self.ring.sealer.pack(&parts, number, behind);
+            let device = &self.ring.device;
+            device.step(Step::WriteJournal, || self.ring.write(at, &sectors))?;
+            device.step(Step::SyncJournal, || self.ring.sync())?;
+            Ok((pages, records))
+        })
     }
 
     /// The frames of released and of copied records.

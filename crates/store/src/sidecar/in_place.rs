@@ -269,8 +269,11 @@ fn decode(description: &[u8], sectors: &[u8], head_len: usize) -> Result<Loaded>
     states.sort_by_key(|(number, _, _)| std::cmp::Reverse(*number));
     let mut states = states.into_iter();
     let newest = states.next().ok_or_else(|| wrong("has no state"))?;
+    // A torn slot has no state, but its number is used: under the same number, its sectors would join those of another update.
+    let in_slots = slots.chunks(SECTOR).enumerate().filter_map(|(index, sector)| open(sector, index)).map(|(number, _)| number);
+    let used = in_slots.fold(newest.0, u64::max);
     let tops = sums.chunks(SECTOR).enumerate().filter_map(|(at, sector)| open(sector, SLOTS * SLOT_SECTORS + at));
-    let (mut last_number, mut written) = (newest.0, 0);
+    let (mut last_number, mut written) = (used, 0);
     for (number, _) in tops {
         last_number = last_number.max(number);
         written += u64::from(number == newest.0);

@@ -128,6 +128,43 @@ fn every_part_of_an_update_of_version_3_is_told_from_the_whole() {
     }
 }
 
+/// With counts of many data blocks, a state has several sectors. What a crash has left of them must not become a part of the next update.
+#[test]
+fn sectors_of_a_torn_state_do_not_join_those_of_a_later_update() {
+    let mut meta = conformance::block(CLUSTER, 1, 5000);
+    (meta.stripe.k, meta.stripe.m, meta.id.index) = (200, 2, 0);
+    let seq = |number: u64| Seq::new(4, vec![(1 << 60) + number; 200]);
+    meta.seq = seq(0);
+    let pages = vec![7; meta.len().div_ceil(PAGE_LEN) as usize];
+    let patch = |number| Patch { id: meta.id, images: &[], seq: seq(number), data_len: meta.stripe.data_len };
+    let first = Loaded::decode(&Sidecar::new(meta.clone(), pages).unwrap().encode().unwrap()).unwrap();
+    let Writes::Replace(file) = first.patched(&patch(1)).unwrap().1 else { panic!("another version") };
+    let Writes::At { first: None, then } = Loaded::decode(&file).unwrap().patched(&patch(2)).unwrap().1 else {
+        panic!("no update")
+    };
+    let (at, state) = &then[0];
+    let sectors = state.len() / SECTOR_LEN;
+    assert!(sectors > 3);
+    for part in 1..1 << sectors {
+        let write = |file: &mut [u8], at: usize, bytes: &[u8], part: usize| {
+            for (number, sector) in bytes.chunks(SECTOR_LEN).enumerate().filter(|(number, _)| part >> number & 1 == 1) {
+                file[at + number * SECTOR_LEN..][..SECTOR_LEN].copy_from_slice(sector);
+            }
+        };
+        let mut torn = file.clone();
+        write(&mut torn, *at as usize, state, part);
+        let read = Loaded::decode(&torn).unwrap();
+        let is_whole = part == (1 << sectors) - 1;
+        assert_eq!((read.is_interrupted(), &read.sidecar.meta.seq), (!is_whole, &seq(1 + u64::from(is_whole))), "{part:b}");
+        // Another update, which is torn the other way round.
+        let Writes::At { first, then } = read.patched(&patch(3)).unwrap().1 else { panic!("no update") };
+        assert_eq!(first.is_some(), !is_whole);
+        first.into_iter().for_each(|(at, bytes)| write(&mut torn, at as usize, &bytes, usize::MAX));
+        write(&mut torn, then[0].0 as usize, &then[0].1, !part);
+        assert_eq!(Loaded::decode(&torn).unwrap().sidecar.meta.seq, read.sidecar.meta.seq, "{part:b}");
+    }
+}
+
 #[test]
 fn every_changed_byte_and_every_truncation_is_detected() {
     let bytes = sidecar(3 * PAGE_LEN + 7).encode().unwrap();

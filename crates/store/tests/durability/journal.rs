@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_store::{
     BlockStore, FileCall, FileOp, Files, Journal, LocalStore, NewDisk, NewJournal, Open, Position, RING_BYTES_MIN, RingJournal,
-    SimFiles, journal_conformance,
+    SimFiles, Step, Steps, journal_conformance,
 };
 use weft_types::{BlockId, Cause, ClusterId, Reaction, Result};
 
@@ -260,6 +260,46 @@ fn a_release_is_not_known_before_an_earlier_one() {
     assert_eq!(counts.syncs, 3);
     assert!(back.len() > 100 && back.contains(&first) && back.ends_with(&[kept, last]), "{back:?}");
     assert!(!back.contains(&many[0]) && back.contains(&many[399]), "{back:?}");
+}
+
+#[test]
+fn releases_that_were_synced_are_not_undone() {
+    let files = SimFiles::new(1);
+    let journal = open(&files).unwrap();
+    let positions = fill(&journal, vec![100; 700]);
+    journal.release(&positions[..690]);
+    assert!(journal.sync_releases().unwrap());
+    files.crash_after(0);
+    drop(journal);
+    files.restart();
+    assert_eq!(found(&files).unwrap().iter().map(|record| record.0).collect::<Vec<_>>(), positions[690..]);
+}
+
+/// A bug in one thread must not let the others wait for ever.
+#[test]
+fn a_panic_in_a_write_fails_the_journal_for_all() {
+    #[derive(Debug)]
+    struct Panics;
+    impl Steps for Panics {
+        fn before(&self, step: Step) -> io::Result<()> {
+            if step == Step::SyncJournal && std::thread::current().name() == Some("writer") {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                panic!("as wanted");
+            }
+            Ok(())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open_with_steps(dir.path(), CLUSTER, NEW, Arc::new(Panics)).unwrap();
+    let journal = store.open_journal(NEW_JOURNAL).unwrap();
+    let position = journal.append(journal_conformance::block(1), &[], None).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let sync = || assert_eq!(journal.sync(position).unwrap_err().reaction, Reaction::Fatal);
+            std::thread::Builder::new().name("writer".into()).spawn_scoped(scope, sync).unwrap();
+        }
+    });
+    assert!(journal.failed().is_some());
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub(super) struct Clients {
     next_value: u32,
     /// What clients were told, for good.
     told: BTreeMap<UpdateId, Told>,
+    /// Requests that were answered for good.
+    past: Vec<(u64, UpdateId, Pieces)>,
     seed: u64,
     pub(super) committed: usize,
     pub(super) aborted: usize,
@@ -91,6 +93,7 @@ impl Clients {
             clients,
             next_value: 1,
             told: BTreeMap::new(),
+            past: Vec::new(),
             seed,
             committed: 0,
             aborted: 0,
@@ -150,8 +153,21 @@ impl Clients {
         self.clients.iter().any(|client| client.current.is_some() || client.left > 0)
     }
 
+    /// A request is repeated that was answered, perhaps when the stripe was opened last time. It must not run again.
+    fn repeat(&mut self, world: &mut World) {
+        if !self.past.is_empty() {
+            let (stripe, id, new) = world.random.at(&self.past).clone();
+            if world.rows[stripe as usize].term().is_some() {
+                world.send(To::Block(block(stripe, id.lead)), Body::Request { id, new });
+            }
+        }
+    }
+
     /// Clients begin, ask again, or give up.
     pub(super) fn step(&mut self, world: &mut World, begins: bool) {
+        if begins && world.random.percent(2) {
+            self.repeat(world);
+        }
         for client in 0..self.clients.len() {
             let at = &self.clients[client];
             match &at.current {
@@ -266,7 +282,7 @@ impl Clients {
             return self.give_up(client);
         }
         // Most clients ask the node once more, perhaps after the stripe was opened again.
-        let is_asked = world.random.percent(30);
+        let is_asked = world.random.percent(15);
         if let Doing::Write { id, .. } = &current.what
             && is_asked
             && let Some(outcome) = world.rows[current.stripe as usize].seal.outcome(*id)
@@ -311,10 +327,12 @@ impl Clients {
         if self.clients[client].current.as_ref().filter(is_current).is_none() {
             return;
         }
-        let Some(Current { stripe, begin, what: Doing::Write { value, segments, .. }, .. }) = self.clients[client].current.take()
+        let Some(Current { stripe, begin, what: Doing::Write { value, segments, new, .. }, .. }) =
+            self.clients[client].current.take()
         else {
             return;
         };
+        self.past.push((stripe, id, new));
         if told == Told::Committed {
             self.committed += 1;
             let what = What::Write(segments.into_iter().map(|segment| (segment, value)).collect());

@@ -6,7 +6,10 @@ use super::{
     linear::{self, Operation, What},
     world::{Setup, World, block},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering::Relaxed,
+};
 use weft_store::BlockStore as _;
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Span, crc32c};
 use weft_update::Vector;
@@ -64,6 +67,7 @@ struct Run {
 pub(super) fn run(setup: &Setup, seed: u64, ignores_damage: bool) -> Ended {
     let mut world = World::new(setup, seed);
     world.ignores_damage = ignores_damage;
+    world.passing_errors.store(seed % 2 == 0, Relaxed);
     let mut clients = Clients::new(&mut world, 4, 2, 8, seed);
     let data = clients.first_data(&world);
     world.create(&data);
@@ -222,6 +226,7 @@ impl Run {
     /// No further faults: everything comes to an end.
     fn settle(&mut self) {
         self.world.faults = (0, 0, 0);
+        self.world.passing_errors.store(false, Relaxed);
         self.away = None;
         for node in 0..self.world.nodes.len() {
             self.world.nodes[node].is_cut = false;

@@ -10,8 +10,15 @@ use weft_store::BlockStore as _;
 use weft_types::{BlockId, PAGE_LEN, Span};
 use weft_update::{NotRun, NotServed, Session, Told, UpdateId, Vector};
 
-/// A stripe whose messages all arrive.
+/// A stripe that is open, whose messages all arrive.
 fn world() -> (World, Vec<Vec<u8>>) {
+    let (mut world, data) = plain_world();
+    world.open_all();
+    (world, data)
+}
+
+/// The same, before it is opened.
+pub(super) fn plain_world() -> (World, Vec<Vec<u8>>) {
     let mut world = World::new(&super::world::Setup { stripes: 1, ..rs() }, 1);
     world.faults = (0, 0, 0);
     let len = world.shape.layout.block_len as usize;
@@ -21,7 +28,6 @@ fn world() -> (World, Vec<Vec<u8>>) {
         data[stored..].fill(0);
     }
     world.create(&[data.clone()]);
-    world.open_all();
     (world, data)
 }
 
@@ -29,11 +35,11 @@ fn id(counter: u64) -> UpdateId {
     UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter, lead: 0 }
 }
 
-fn piece(start: u64, bytes: Vec<u8>) -> Arc<Piece> {
+pub(super) fn piece(start: u64, bytes: Vec<u8>) -> Arc<Piece> {
     Arc::new(Piece { start, bytes })
 }
 
-fn request(world: &mut World, counter: u64, new: Pieces) {
+pub(super) fn request(world: &mut World, counter: u64, new: Pieces) {
     let lead = *new.keys().next().unwrap_or(&0);
     let id = UpdateId { lead, ..id(counter) };
     world.writers.insert(id, 0);
@@ -41,7 +47,7 @@ fn request(world: &mut World, counter: u64, new: Pieces) {
 }
 
 /// Delivers everything, and syncs everything. Returns what clients were told.
-fn settle(world: &mut World) -> Vec<(u64, Told)> {
+pub(super) fn settle(world: &mut World) -> Vec<(u64, Told)> {
     for _ in 0..20 {
         while !world.net.is_empty() {
             world.deliver(0);
@@ -53,7 +59,7 @@ fn settle(world: &mut World) -> Vec<(u64, Told)> {
     std::mem::take(&mut world.answers).into_iter().filter_map(told).collect()
 }
 
-fn apply(world: &mut World) {
+pub(super) fn apply(world: &mut World) {
     for _ in 0..3 {
         for node in 0..world.nodes.len() {
             world.call(node, |updater, now| updater.tick(now));
@@ -64,7 +70,7 @@ fn apply(world: &mut World) {
 }
 
 /// What a block's pages contain, in full length.
-fn stored(world: &World, id: BlockId) -> Vec<u8> {
+pub(super) fn stored(world: &World, id: BlockId) -> Vec<u8> {
     let reader = world.nodes[world.home(id)].disk.as_ref().unwrap().store.open(id).unwrap();
     let mut bytes = vec![0; world.shape.layout.block_len as usize];
     let len = reader.meta().len() as usize;

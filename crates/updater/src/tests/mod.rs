@@ -7,14 +7,17 @@ mod code;
 mod coordinator;
 mod crash;
 mod host;
+mod large;
 mod linear;
+mod openings;
 mod random;
 mod world;
 
 use crate::fault::{Rule, drop_rule};
 use crash::run;
+use weft_store::RING_BYTES_MIN;
 use weft_types::Layout;
-use world::Setup;
+use world::{LIMITS, Setup};
 
 /// The crashes for each code, unless more are wanted.
 const CRASHES: usize = 250;
@@ -25,7 +28,7 @@ const FAILED_MAX: usize = 3;
 
 fn rs() -> Setup {
     let layout = Layout { block_len: 12 << 10, cell_len: 4 << 10, alpha: 1 };
-    Setup { code: "rs(4,2)", layout, missing: 1500, stripes: 2 }
+    Setup { code: "rs(4,2)", layout, missing: 1500, stripes: 2, limits: LIMITS, ring_bytes: RING_BYTES_MIN }
 }
 
 fn lrc() -> Setup {
@@ -34,7 +37,7 @@ fn lrc() -> Setup {
 
 fn butterfly() -> Setup {
     let layout = Layout { block_len: 16 << 10, cell_len: 8 << 10, alpha: 8 };
-    Setup { code: "butterfly(4)", layout, missing: 700, stripes: 2 }
+    Setup { code: "butterfly(4)", layout, missing: 700, ..rs() }
 }
 
 fn number(variable: &str) -> Option<u64> {

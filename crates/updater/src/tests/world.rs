@@ -1,14 +1,17 @@
 //! The world of the crash test: real updaters on simulated file systems, and a network that loses, repeats, delays and reorders messages.
 
 use super::{code, coordinator::Row, random::Random};
-use crate::{Limits, Output, Pieces, SettledBlock, Updater};
+use crate::{Limits, Output, Pieces, SettledBlock, Updater, backlog::is_passing};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 use weft_codes::{SharedCode, generator_hash};
-use weft_store::{BlockStore as _, LocalStore, NewDisk, NewJournal, RING_BYTES_MIN, SimFiles};
+use weft_store::{BlockStore as _, Fault, FaultStore, LocalStore, NewDisk, NewJournal, RING_BYTES_MIN, SimFiles};
 use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Result, Seq, Span, StripeId, StripeLayout};
 use weft_update::{Message, NotServed, Peer, Sealed, Told, UpdateId};
 
@@ -20,6 +23,8 @@ pub(super) struct Setup {
     /// Missing bytes at the end of the last data block.
     pub(super) missing: u64,
     pub(super) stripes: u64,
+    pub(super) limits: Limits,
+    pub(super) ring_bytes: u64,
 }
 
 const DIR: &str = "/disk";
@@ -134,6 +139,10 @@ pub(super) struct World {
     pub(super) ignores_damage: bool,
     /// How full any journal was.
     pub(super) fill_max: f64,
+    /// Whether some calls of the store fail for a passing reason: the disk is full, or too many files are open.
+    pub(super) passing_errors: Arc<AtomicBool>,
+    limits: Limits,
+    ring_bytes: u64,
 }
 
 impl World {
@@ -179,6 +188,9 @@ impl World {
             traces: std::env::var_os("WEFT_UPDATE_TRACE").is_some(),
             ignores_damage: false,
             fill_max: 0.0,
+            passing_errors: Arc::default(),
+            limits: setup.limits,
+            ring_bytes: setup.ring_bytes,
         }
     }
 
@@ -231,6 +243,7 @@ impl World {
             }
             Err(_) if files.is_crashed() => self.crashed(node),
             Err(error) if error.reaction == Reaction::Corrupt => self.nodes[node].is_lost = true,
+            Err(error) if is_passing(&error) => self.nodes[node].starts_at = now + 1,
             Err(error) => self.fail(format!("node {node} does not start: {error}")),
         }
     }
@@ -238,7 +251,7 @@ impl World {
     fn open(&self, node: usize, files: &SimFiles) -> Result<Disk> {
         let new = NewDisk { disk_id: node as u128 + 1, created_ms: 1 };
         let store = Arc::new(LocalStore::open_on(Arc::new(files.clone()), Path::new(DIR), CLUSTER, new)?);
-        let new = NewJournal { ring_bytes: RING_BYTES_MIN, nonce: node as u128 + 100 };
+        let new = NewJournal { ring_bytes: self.ring_bytes, nonce: node as u128 + 100 };
         let journal = match store.open_journal(new) {
             Err(error) if error.reaction == Reaction::Corrupt && self.ignores_damage => {
                 store.set_journal_aside()?;
@@ -246,7 +259,12 @@ impl World {
             }
             other => other?,
         };
-        let updater = Updater::open(store.clone(), Arc::new(journal), LIMITS, self.now)?;
+        let (is_passing, mut random) = (self.passing_errors.clone(), Random::new(self.now));
+        let faulty = FaultStore::new(store.clone(), move |_| {
+            let reaction = *random.at(&[Reaction::Retry, Reaction::Unavailable]);
+            (is_passing.load(Relaxed) && random.percent(2)).then_some(Fault::Fail(reaction))
+        });
+        let updater = Updater::open(Arc::new(faulty), Arc::new(journal), self.limits, self.now)?;
         Ok(Disk { store, updater })
     }
 
@@ -291,7 +309,7 @@ impl World {
         }
         match result {
             // The journal is full, the block is lost or not open, or the message is a late one: it counts as lost.
-            Err(error) if matches!(error.reaction, Reaction::Fatal | Reaction::Unavailable) => {
+            Err(error) if error.reaction == Reaction::Fatal => {
                 self.fail(format!("node {node}: {error}"));
             }
             Err(error) => self.trace(|| format!("node {node}: {error}")),

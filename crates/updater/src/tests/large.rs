@@ -1,0 +1,81 @@
+//! Batches that change more than one unit (1 MiB) of a block, and more pages in each than a sector of the sidecar has.
+
+use super::{
+    host,
+    world::{Setup, World, block},
+};
+use crate::{
+    Limits, Pieces,
+    fault::{Rule, drop_rule},
+};
+use weft_types::Layout;
+use weft_update::{NotRun, Told};
+
+const PIECE: usize = 48 << 10;
+/// Together more than 124 pages in each of two units, and less than half of the ring, so that they are one batch.
+const UPDATES: u64 = 25;
+
+fn world(ring_bytes: u64) -> World {
+    let layout = Layout { block_len: 2 << 20, cell_len: 64 << 10, alpha: 1 };
+    let setup = Setup { code: "rs(2,1)", layout, missing: 0, stripes: 1, limits: Limits::default(), ring_bytes };
+    let mut world = World::new(&setup, 1);
+    world.faults = (0, 0, 0);
+    let data = (0..2).map(|_| vec![3; 2 << 20]).collect();
+    world.create(&[data]);
+    world.open_all();
+    world
+}
+
+/// Lets the node of block 0 lose power at each of the last calls of the batch's application. Returns what is wrong.
+fn crash_in_the_patch() -> Option<String> {
+    let mut wrong = None;
+    for crash in 0..200 {
+        let mut world = world(8 << 20);
+        for counter in 1..=UPDATES {
+            let start = (1 << 20) - 600_000 + PIECE as u64 * (counter - 1);
+            host::request(&mut world, counter, Pieces::from([(0, host::piece(start, vec![10 + counter as u8; PIECE]))]));
+        }
+        assert_eq!(host::settle(&mut world).len(), UPDATES as usize);
+        let node = world.home(block(0, 0));
+        world.call(node, |updater, now| updater.apply(now));
+        world.nodes[node].files.crash_after(crash);
+        world.call(node, |updater, now| updater.sync(now));
+        if !world.nodes[node].files.is_crashed() {
+            assert!(crash > 0);
+            break;
+        }
+        world.start(node);
+        let updater = world.nodes[node].disk.as_ref().map(|disk| &disk.updater);
+        let is_open = updater.is_some_and(|updater| updater.open_block_of(block(0, 0)).is_some());
+        if !is_open {
+            wrong = Some(format!("after {crash} calls, block 0 does not open: {:?}", world.wrong));
+            break;
+        }
+        host::apply(&mut world);
+        let (first, rest) = (PIECE as u64 * UPDATES, 1 << 20);
+        let stored = host::stored(&world, block(0, 0));
+        assert!(stored[rest - 600_000..][..first as usize].iter().all(|byte| *byte != 3));
+    }
+    wrong
+}
+
+#[test]
+fn a_crash_in_a_batch_of_two_units_is_survived() {
+    assert_eq!(crash_in_the_patch(), None);
+    drop_rule(Some(Rule::OnePatch));
+    let wrong = crash_in_the_patch();
+    drop_rule(None);
+    assert!(wrong.is_some(), "two patches of one batch do no harm");
+}
+
+#[test]
+fn an_update_that_the_ring_cannot_take_is_refused() {
+    // Records of 16 KiB at most.
+    let mut world = world(weft_store::RING_BYTES_MIN);
+    host::request(&mut world, 1, Pieces::from([(0, host::piece(0, vec![1; 16 << 10]))]));
+    assert_eq!(host::settle(&mut world), [(1, Told::NotRun(NotRun::Invalid))]);
+    host::request(&mut world, 2, Pieces::from([(0, host::piece(0, vec![1; 12 << 10]))]));
+    assert_eq!(host::settle(&mut world), [(2, Told::Committed)]);
+    host::apply(&mut world);
+    assert_eq!(host::stored(&world, block(0, 0))[..12 << 10], [1; 12 << 10]);
+}
