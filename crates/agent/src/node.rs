@@ -61,7 +61,7 @@ pub(crate) struct Node {
     /// Disk space for stripes under conversion that do not fit in memory.
     pub(crate) spools: Arc<Spools>,
     /// Updates in place.
-    pub(crate) updates: Host,
+    pub(crate) updates: Arc<Host>,
     /// The cluster's limits, as the coordinator last sent them.
     cluster_limits: Mutex<ClassLimits>,
     /// The limit on all classes below foreground.
@@ -105,7 +105,7 @@ impl Node {
         let dials = (Arc::clone(&seams.net), security.clone());
         let hub = Hub::new(&config.name, cluster.subscribe(), dials, Arc::clone(&seams.clock), Arc::clone(&findings));
         Ok(Arc::new(Self {
-            updates: Host::new(hub, seams.disk_mode, limits.update_journal),
+            updates: Arc::new(Host::new(hub, seams.disk_mode, limits.update_journal)),
             cluster,
             admission: Admission::new(&limits),
             partials: Partials::new(&limits),

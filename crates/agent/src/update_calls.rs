@@ -22,10 +22,15 @@ use weft_updater::SettledBlock;
 /// A block that has not answered by then waits for something that may not come; the coordinator asks again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// Before the journals are opened, which precedes the registration, it is not known which blocks are open.
+async fn begin(node: &Node, epoch: u64) -> Result<()> {
+    node.registration()?;
+    node.obey(epoch).await
+}
+
 /// Opens a block for updates, unless tasks read it.
 pub(crate) async fn open(node: &Node, request: OpenBlockRequest) -> Result<OpenBlockReply> {
-    node.obey(request.epoch).await?;
-    node.registration()?;
+    begin(node, request.epoch).await?;
     let block: BlockId = wire::decode("block", &request.block)?;
     let told = Told::decode(&request.stripe.ok_or_else(|| Error::invalid("the request does not describe the stripe"))?)?;
     if !told.sealed.members.contains(&block) {
@@ -54,7 +59,7 @@ pub(crate) async fn open(node: &Node, request: OpenBlockRequest) -> Result<OpenB
 
 /// Passes a message of a seal to a block.
 pub(crate) async fn seal(node: &Node, request: SealBlockRequest) -> Result<SealBlockReply> {
-    node.obey(request.epoch).await?;
+    begin(node, request.epoch).await?;
     let block: BlockId = wire::decode("block", &request.block)?;
     let message = decode_message(&request.message)?;
     if !matches!(message, Message::Seal { .. } | Message::Sealed(_)) {
@@ -69,7 +74,7 @@ pub(crate) async fn seal(node: &Node, request: SealBlockRequest) -> Result<SealB
 
 /// Applies all updates of a block that a seal has decided.
 pub(crate) async fn settle(node: &Node, request: SettleBlockRequest) -> Result<SettleBlockReply> {
-    node.obey(request.epoch).await?;
+    begin(node, request.epoch).await?;
     let (block, term): (BlockId, _) = (wire::decode("block", &request.block)?, request.term);
     if term == 0 {
         return Err(Error::invalid("no block was opened in term 0").block(block));
@@ -96,7 +101,7 @@ async fn closed(node: &Node, block: BlockId, term: u64) -> Result<Option<Settled
 
 /// Closes a settled block.
 pub(crate) async fn close(node: &Node, request: CloseBlockRequest) -> Result<CloseBlockReply> {
-    node.obey(request.epoch).await?;
+    begin(node, request.epoch).await?;
     let (block, term): (BlockId, _) = (wire::decode("block", &request.block)?, request.term);
     let closed = within(block, node.updates.hub.ask(block, |reply| Command::Close { block, term, reply })).await;
     match closed {

@@ -104,6 +104,10 @@ pub(crate) async fn ask_coordinator(hub: Arc<Hub>) {
             match asker.find(&blocks).await {
                 Ok(found) => {
                     asker.lock().retain(|block| !blocks.contains(block));
+                    let is_open = |block: &BlockId| found.iter().any(|told| told.stripe == block.stripe);
+                    for block in blocks.into_iter().filter(|block| !is_open(block)) {
+                        hub.tell_disk(block, Command::Unknown(block)).await;
+                    }
                     for told in found {
                         hub.told(told).await;
                     }
@@ -125,10 +129,14 @@ impl Hub {
         self.learn(&told);
         let (stripe, sealed) = (told.stripe, Arc::new(told.sealed));
         for block in self.fence.open_blocks().into_iter().filter(|block| block.stripe == stripe) {
-            if let Some(queue) = self.queue_of(block) {
-                // Without a thread, the block has no use for it.
-                let _ended = queue.send(Command::Learn { block, sealed: Arc::clone(&sealed) }).await;
-            }
+            self.tell_disk(block, Command::Learn { block, sealed: Arc::clone(&sealed) }).await;
+        }
+    }
+
+    async fn tell_disk(&self, block: BlockId, command: Command) {
+        if let Some(queue) = self.queue_of(block) {
+            // Without a thread, the block has no use for it.
+            let _ended = queue.send(command).await;
         }
     }
 }

@@ -10,10 +10,12 @@ use crate::disks::{Disks, JournalledDisk};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, PoisonError},
+    time::Duration,
 };
 use tokio::{
     runtime::Handle,
     sync::{Mutex, MutexGuard},
+    time::timeout,
 };
 use weft_proto::DiskMode;
 use weft_store::NewJournal;
@@ -41,6 +43,9 @@ enum Slot {
     Failed(Error),
 }
 
+/// How long a call waits for the creation of a journal. The coordinator leaves blocks out that do not answer in time.
+const CREATED_WITHIN: Duration = Duration::from_secs(1);
+
 impl Host {
     pub(crate) fn new(hub: Arc<Hub>, mode: DiskMode, ring: ByteSize) -> Self {
         Self { hub, mode, ring, disks: Mutex::default() }
@@ -66,11 +71,20 @@ impl Host {
         Ok(())
     }
 
-    /// The queue of a disk. Creates its journal if it has none.
-    pub(crate) async fn queue(&self, disks: &Disks, number: usize, nonce: u128) -> Result<Queue> {
+    /// The queue of a disk. Creates its journal if it has none. That goes on if it takes long: then this fails with
+    /// [`Reaction::Retry`](weft_types::Reaction).
+    pub(crate) async fn queue(self: &Arc<Self>, disks: &Arc<Disks>, number: usize, nonce: u128) -> Result<Queue> {
         if let Some(queue) = self.hub.queue(number) {
             return Ok(queue);
         }
+        let (host, disks) = (Arc::clone(self), Arc::clone(disks));
+        let creating = tokio::spawn(async move { host.create(&disks, number, nonce).await });
+        let created = timeout(CREATED_WITHIN, creating).await;
+        let created = created.map_err(|_| Error::retry("the journal of the disk is being created"))?;
+        created.unwrap_or_else(|error| Err(Error::fatal(format!("the journal of the disk was not created: {error}"))))
+    }
+
+    async fn create(&self, disks: &Disks, number: usize, nonce: u128) -> Result<Queue> {
         let mut slots = self.disks.lock().await;
         let slot = match slots.entry(number) {
             Entry::Occupied(slot) => slot.into_mut(),

@@ -34,6 +34,8 @@ pub(crate) enum Command {
         block: BlockId,
         sealed: Arc<Sealed>,
     },
+    /// The coordinator does not know the block's stripe as open.
+    Unknown(BlockId),
     /// Open a block for updates.
     Open {
         opening: Opening,

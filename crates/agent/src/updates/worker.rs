@@ -5,7 +5,11 @@ use super::{
     queue::{Answer, Command, Reply},
 };
 use std::{collections::BTreeMap, sync::Weak, thread, time::Duration};
-use tokio::{runtime::Handle, sync::mpsc, time::Instant};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use weft_proto::DiskMode;
 use weft_types::{BlockId, Error, Reaction, Result};
 use weft_update::{Message, NotRun, Peer, Told, UpdateId};
@@ -132,6 +136,15 @@ impl Worker {
                 if self.updater.open_block_of(block).is_some_and(|open| open.term < sealed.term) {
                     let learned = self.updater.receive(block, Peer::Coordinator, Message::Sealed(sealed), [].into(), now_ms);
                     self.passing(learned, hub);
+                }
+            }
+            Command::Unknown(block) => {
+                // The coordinator has recorded what it contains, and could not say so; or it is garbage.
+                let settled = self.updater.open_block_of(block).filter(|open| open.is_settled);
+                if let Some(open) = settled {
+                    let closed = self.updater.close(block, open.term);
+                    self.passing(closed, hub);
+                    self.closing.push((block, open.term, oneshot::channel().0));
                 }
             }
             Command::Open { opening, sealed, reply } => {

@@ -11,9 +11,9 @@ use weft_plan::Plan;
 use weft_proto::{
     LinkToken, Peer, UpdatesHello, from_status,
     updates::{HeadMax, Packet, UpdateClient, UpdateRequest, dial},
-    v1::{CheckBlocksRequest, RemoveRequest},
+    v1::{CheckBlocksRequest, CheckedBlock, RemoveRequest},
 };
-use weft_types::{ByteSize, Cause, NodeId, Reaction};
+use weft_types::{BlockId, ByteSize, Cause, NodeId, Reaction};
 use weft_update::{Incarnation, Message, NotRun, Session, Told, UpdateId};
 use weft_updater::Piece;
 
@@ -64,11 +64,38 @@ async fn updates_are_in_data_and_parities_and_the_blocks_can_be_read_afterwards(
     }
     for index in 0..6 {
         let block = updated.stripe.block(index, 1);
-        let request =
-            CheckBlocksRequest { blocks: vec![postcard::to_allocvec(&block).unwrap()], ..CheckBlocksRequest::default() };
-        let checked = cluster.call(node_of(block)).await.check_blocks(request).await.unwrap().into_inner();
-        assert_eq!((checked.blocks[0].state, &checked.blocks[0].checksums), (1, &updated.stripe.units(index)), "{block}");
+        let checked = checked(&cluster, block).await;
+        assert_eq!((checked.state, &checked.checksums), (1, &updated.stripe.units(index)), "{block}");
     }
+}
+
+async fn checked(cluster: &Cluster, block: BlockId) -> CheckedBlock {
+    let request = CheckBlocksRequest { blocks: vec![postcard::to_allocvec(&block).unwrap()], ..CheckBlocksRequest::default() };
+    cluster.call(node_of(block)).await.check_blocks(request).await.unwrap().into_inner().blocks.remove(0)
+}
+
+/// The coordinator has recorded what blocks contain, and could not close one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settled_block_stays_closed_to_tasks_after_a_restart_until_its_stripe_is_known_to_be_settled() {
+    let mut cluster = Cluster::start(options(3)).await;
+    let (block, stripe) = {
+        let mut updated = Updated::start(&cluster, small(1)).await;
+        updated.commit(vec![part(0, 0, PAGE, 1)]).await;
+        let settled = updated.settle(&[]).await;
+        updated.check(&settled);
+        (updated.stripe.block(2, 1), updated.stripe.id)
+    };
+    cluster.coordinator.silence(true);
+    cluster.kill_agent(3).await;
+    cluster.start_agent(3).await;
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(checked(&cluster, block).await.state, 0);
+    cluster.coordinator.withdraw(stripe);
+    cluster.coordinator.silence(false);
+    until("the block is closed", async || checked(&cluster, block).await.state == 1).await;
+    cluster.kill_agent(3).await;
+    cluster.start_agent(3).await;
+    assert_eq!(checked(&cluster, block).await.state, 1, "the journal still had it");
 }
 
 /// The threads of disks are tasks then, and nothing takes real time.
@@ -170,9 +197,8 @@ async fn a_seal_without_an_agent_that_is_down_ends_its_updates() {
     // It cannot bring back what it had: a seal went on without it.
     drop(updated);
     cluster.start_agent(3).await;
-    let checked = CheckBlocksRequest { blocks: vec![postcard::to_allocvec(&parity).unwrap()], ..CheckBlocksRequest::default() };
-    let checked = cluster.call(NodeId(3)).await.check_blocks(checked).await.unwrap().into_inner();
-    assert!(checked.blocks[0].state == 0 && checked.blocks[0].why.contains("open for updates"), "{:?}", checked.blocks[0]);
+    let checked = checked(&cluster, parity).await;
+    assert!(checked.state == 0 && checked.why.contains("open for updates"), "{checked:?}");
 }
 
 async fn told(client: &UpdateClient, request: UpdateRequest) -> Told {

@@ -143,6 +143,11 @@ impl Coordinator {
         self.known.lock().unwrap().open.insert(opened.homes[0].0.stripe, opened);
     }
 
+    /// The stripe is settled.
+    pub(crate) fn withdraw(&self, stripe: StripeId) {
+        self.known.lock().unwrap().open.remove(&stripe);
+    }
+
     /// Whether agents learn what is open.
     pub(crate) fn silence(&self, is_silent: bool) {
         self.known.lock().unwrap().is_silent = is_silent;

@@ -13,7 +13,7 @@ use weft_proto::{
     updates::{Part, UpdateClient, UpdateRequest},
     v1::{self, CloseBlockRequest, OpenBlockRequest, SealBlockRequest, SettleBlockRequest},
 };
-use weft_types::{BlockId, Error, NodeId, Party, Result};
+use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result};
 use weft_update::{Message, Seal, Sealed, Session, StripeTerm, Told, UpdateId, Vector, seal};
 
 /// A stripe that is updated. Block i is at node i+1.
@@ -60,9 +60,17 @@ impl<'a> Updated<'a> {
     /// Opens all members in the next term, with the vector of the last one.
     pub(crate) async fn open(&mut self) {
         self.announce();
-        for opened in join_all(self.members().into_iter().map(|block| self.open_block(block))).await {
-            opened.unwrap();
-        }
+        let open = async |block| {
+            for _ in 0..20 {
+                match self.open_block(block).await {
+                    // A journal is being created.
+                    Err(error) if error.reaction == Reaction::Retry => {}
+                    opened => return opened.unwrap(),
+                }
+            }
+            panic!("{block} is not opened");
+        };
+        join_all(self.members().into_iter().map(open)).await;
     }
 
     /// The next term is that of an open stripe, but no block is open.
