@@ -37,6 +37,8 @@ pub struct Config {
     pub waiting_max: usize,
     /// The most reads that wait for a confirmation of the term.
     pub reads_max: usize,
+    /// The most sessions of which it keeps floors; the requests of further ones must wait until others have ended.
+    pub sessions_max: usize,
     /// The most positions of the updates that are applied together, with a page for each; one update at least.
     pub batch_positions_max: u64,
 }

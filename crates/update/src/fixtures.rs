@@ -30,6 +30,7 @@ pub(crate) fn config(index: u8) -> Config {
         waiting_max: 2,
         reads_max: 2,
         batch_positions_max: u64::MAX,
+        sessions_max: 2,
     }
 }
 

@@ -178,7 +178,8 @@ impl Leader {
         if term != participant.term || writes.iter().any(is_lost) {
             return self.tell(id, Told::NotRun(NotRun::Retry));
         }
-        if self.updates.len() >= self.config.updates_max || self.locks.lag() >= self.config.lag_max {
+        let is_full = self.updates.len() >= self.config.updates_max || self.locks.lag() >= self.config.lag_max;
+        if is_full || !participant.has_room_for(id.session) {
             return self.tell(id, Told::NotRun(NotRun::Busy));
         }
         let update = Update { writes: writes.clone(), parts: Vec::new(), crcs: Crcs::new(), phase: Phase::Locking };

@@ -31,6 +31,6 @@ pub use participant::{NotServed, Participant, ReadAt};
 pub use rule::decide;
 pub use seal::{Seal, StripeTerm};
 pub use types::{
-    Batch, Claim, Crcs, Delta, Dependence, Entry, Incarnation, Message, Outcome, Part, Peer, Record, Report, Sealed, Session,
-    Stamp, UpdateId, Vector,
+    Batch, Claim, Crcs, Delta, Dependence, Entry, Incarnation, Known, Message, Outcome, Part, Peer, Record, Report, Sealed,
+    Session, Stamp, UpdateId, Vector,
 };

@@ -22,7 +22,8 @@ use crate::{
     memory::Memory,
     mutation::{Rule, dropped},
     types::{
-        Batch, Claim, Crcs, Entry, Incarnation, Message, Outcome, Part, Peer, Record, Report, Session, Stamp, UpdateId, Vector,
+        Batch, Claim, Crcs, Entry, Incarnation, Known, Message, Outcome, Part, Peer, Record, Report, Session, Stamp, UpdateId,
+        Vector,
     },
 };
 use std::{
@@ -171,9 +172,20 @@ impl Participant {
         }
     }
 
+    /// Whether it remembers the outcome of an update whose record is trimmed.
+    pub fn remembers(&self, id: UpdateId) -> bool {
+        self.memory.outcome(id).is_some()
+    }
+
     /// Whether an update must not run because its outcome may have been forgotten.
     pub(crate) fn is_expired(&self, id: UpdateId, now_ms: u64) -> bool {
         self.memory.is_expired(id, now_ms)
+    }
+
+    /// Whether there is room for what must be remembered of a session.
+    pub(crate) fn has_room_for(&self, session: Session) -> bool {
+        let floors = self.memory.floors();
+        floors.len() < self.config.sessions_max || floors.contains_key(&session)
     }
 
     /// Whether the floors of all sessions are durable. Until then the node does not answer that an id has expired, because the id could run
@@ -196,6 +208,10 @@ impl Participant {
             self.unsynced_floors = self.unsynced;
         }
         self.actions.push(Action::Journal(entry));
+    }
+
+    fn append_known(&mut self, known: &[Known]) {
+        known.chunks(Known::MAX).for_each(|some| self.append(Entry::Known(some.to_vec())));
     }
 
     /// Sends a message once all that has been appended is durable.
@@ -354,12 +370,14 @@ impl Participant {
 
     /// Takes over what others remember, for clients that repeat their requests here.
     pub(crate) fn learn(&mut self, outcomes: &BTreeMap<UpdateId, Outcome>, floors: &BTreeMap<Session, u64>, now_ms: u64) {
+        let mut known = Vec::new();
         for (id, outcome) in outcomes {
             if !self.records.contains_key(id) && self.memory.outcome(*id).is_none() {
                 self.memory.learn(*id, *outcome, now_ms);
-                self.append(Entry::Known { id: *id, outcome: *outcome, at_ms: now_ms });
+                known.push(Known { id: *id, outcome: *outcome, at_ms: now_ms });
             }
         }
+        self.append_known(&known);
         for (session, counter) in floors {
             if self.memory.raise(*session, *counter) {
                 self.append(Entry::Floor { session: *session, counter: *counter });

@@ -397,15 +397,9 @@ pub enum Entry {
     },
     /// What pages contain after these updates. Until the sidecar names them, a restart copies the pages from here.
     Images(Batch),
-    /// The outcome of a trimmed record.
-    Known {
-        /// The update.
-        id: UpdateId,
-        /// Its outcome.
-        outcome: Outcome,
-        /// When the record was trimmed.
-        at_ms: u64,
-    },
+    /// The outcomes of trimmed records; [`Known::MAX`] at most. The shell may replace several of these entries by one with the outcomes that
+    /// [`Participant::remembers`](crate::Participant::remembers).
+    Known(Vec<Known>),
     /// The outcomes of a session up to a counter are forgotten.
     Floor {
         /// The session.
@@ -420,6 +414,22 @@ pub enum Entry {
     Joining(Vector),
     /// What the block contained up to this vector is rebuilt, and synced.
     Rebuilt(Vector),
+}
+
+/// The outcome of a trimmed record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Known {
+    /// The update.
+    pub id: UpdateId,
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// When the record was trimmed.
+    pub at_ms: u64,
+}
+
+impl Known {
+    /// The most in one entry.
+    pub const MAX: usize = 256;
 }
 
 /// Updates that are applied together.

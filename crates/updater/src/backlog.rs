@@ -90,7 +90,7 @@ impl Open {
             let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
             self.held.insert(record.id, Held { position, pieces, room: waiting.room });
         }
-        self.entries.push(Kept { position, entry: waiting.entry, parts: Some(parts) });
+        self.entries.push(Kept { position, entry: waiting.entry, parts: Some(parts), replaced_by: None });
         self.unsynced += 1;
         Ok(())
     }

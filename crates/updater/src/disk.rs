@@ -8,10 +8,14 @@ use weft_types::{BlockId, PAGE_LEN, Result, UPDATE_BYTES_MAX};
 /// What a disk keeps in memory and on the disk for updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
+    /// The most blocks that are open or settled. Each takes memory for the checksums of its pages, 1/1024 of its length.
+    pub blocks_max: usize,
     /// The most untrimmed records of a block.
     pub records_max: usize,
     /// The most outcomes that a block remembers.
     pub outcomes_max: usize,
+    /// The most sessions of which a block remembers how far their outcomes are forgotten.
+    pub sessions_max: usize,
     /// The most updates that a block leads at a time.
     pub updates_max: usize,
     /// The most numbers above the watermark of a block's stream.
@@ -35,8 +39,10 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            blocks_max: 4096,
             records_max: 256,
             outcomes_max: 1024,
+            sessions_max: 1024,
             updates_max: 64,
             lag_max: 128,
             waiting_max: 64,

@@ -33,6 +33,7 @@ mod fault;
 mod flights;
 mod open;
 mod opening;
+mod outcomes;
 mod piece;
 mod record;
 mod replay;

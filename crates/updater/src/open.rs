@@ -55,7 +55,7 @@ pub(crate) struct Open {
     /// Whether nothing has happened since the last tick.
     pub(crate) is_quiet: bool,
     /// Whether entries may have become needless.
-    is_stale: bool,
+    pub(crate) is_stale: bool,
     /// Whether the actions of a restart are being carried out.
     pub(crate) is_restarting: bool,
     /// Whether no update begins here any more, until the block is opened again.
@@ -76,7 +76,7 @@ impl Open {
         let mut it = Self::with(id, machine, shape, reader);
         for entry in entries {
             match disk.append(id, &Stored::Entry(entry.clone(), None), None) {
-                Ok(position) => it.entries.push(Kept { position, entry, parts: Some(Vec::new()) }),
+                Ok(position) => it.entries.push(Kept { position, entry, parts: Some(Vec::new()), replaced_by: None }),
                 Err(error) => {
                     disk.release(&it.positions());
                     return Err(error);
@@ -406,8 +406,10 @@ impl Open {
             }
             entry => machine.needs(entry),
         };
+        let durable = disk.journal.durable();
+        let is_replaced = |kept: &Kept| kept.replaced_by.is_some_and(|by| durable >= Some(by));
         self.entries.retain(|kept| {
-            let is_kept = is_needed(&kept.entry);
+            let is_kept = is_needed(&kept.entry) && !is_replaced(kept);
             if !is_kept {
                 released.extend(kept.positions());
             }
@@ -439,6 +441,7 @@ fn config(id: BlockId, shape: &Shape, disk: &Disk) -> Config {
         dependence: shape.dependence.clone(),
         records_max: limits.records_max,
         outcomes_max: limits.outcomes_max,
+        sessions_max: limits.sessions_max,
         updates_max: limits.updates_max,
         lag_max: limits.lag_max,
         waiting_max: limits.waiting_max,

@@ -52,7 +52,7 @@ impl Updater {
     /// - [`Reaction::InvalidInput`] if the term is not above the one in the block's sidecar, or below the one in which it is open;
     /// - [`Reaction::Replan`] if it is open in a lower term and has updates of it: that term must be sealed and settled first;
     /// - [`Reaction::Corrupt`] if its sidecar has other counts: it is stale, and must be rebuilt;
-    /// - [`Reaction::NotFound`] if the disk does not have it, and [`Reaction::Retry`] if the journal is full.
+    /// - [`Reaction::NotFound`] if the disk does not have it, and [`Reaction::Retry`] if the journal is full or too many blocks are open.
     pub fn open_block(&mut self, block: BlockId, sealed: &Sealed, now_ms: u64) -> Result<()> {
         self.check()?;
         let refuse = |what: String| Err(Error::invalid(what).block(block));
@@ -74,6 +74,13 @@ impl Updater {
                     let what = format!("it is open in term {term} and has updates of that term: seal and settle it first");
                     return Err(Error::replan(what).block(block));
                 }
+            }
+            None if self.blocks.len() >= self.disk.limits.blocks_max => {
+                let open = self.blocks.len();
+                return Err(Error::retry(format!(
+                    "{open} blocks of this disk are open for updates: others must be closed first"
+                ))
+                .block(block));
             }
             None => {}
         }

@@ -12,7 +12,7 @@ use std::{
 };
 use weft_store::RECORD_BYTES_MAX;
 use weft_types::{BlockId, Error, PAGE_LEN, Result, Span, StripeId, crc32c};
-use weft_update::{Batch, Delta, Entry, Incarnation, Outcome, Part, Record, Session, UpdateId, Vector};
+use weft_update::{Batch, Delta, Entry, Incarnation, Known, Outcome, Part, Record, Session, UpdateId, Vector};
 
 /// The newest version.
 const VERSION: u8 = 1;
@@ -112,11 +112,7 @@ enum Head {
         number: u64,
     },
     Images(StoredBatch),
-    Known {
-        id: StoredId,
-        is_committed: bool,
-        at_ms: u64,
-    },
+    Known(Vec<StoredOutcomes>),
     Floor {
         session: (u64, u64),
         counter: u64,
@@ -136,6 +132,16 @@ type StoredId = (u64, u64, u64, u8);
 type StoredLife = (u32, u64, u32);
 /// Number of each stream.
 type StoredVector = Vec<(u8, u64)>;
+
+/// Outcomes of updates of one session. There may be millions, so they are short.
+#[derive(Serialize, Deserialize)]
+struct StoredOutcomes {
+    session: (u64, u64),
+    /// The earliest time.
+    at_ms: u64,
+    /// Counter, lead block, whether it is committed, time since the earliest one.
+    updates: Vec<(u64, u8, bool, u64)>,
+}
 
 #[derive(Serialize, Deserialize)]
 struct StoredRecord {
@@ -196,9 +202,7 @@ impl Head {
             Entry::Refused(record) => Self::Refused(to_record(record)),
             Entry::Watermark { stream, term, number } => Self::Watermark { stream: *stream, term: *term, number: *number },
             Entry::Images(batch) => Self::Images(to_batch(batch, 0)),
-            Entry::Known { id, outcome, at_ms } => {
-                Self::Known { id: to_id(*id), is_committed: *outcome == Outcome::Committed, at_ms: *at_ms }
-            }
+            Entry::Known(known) => Self::Known(to_outcomes(known)),
             Entry::Floor { session, counter } => Self::Floor { session: (session.number, session.ends_at_ms), counter: *counter },
             Entry::Fenced => Self::Fenced,
             Entry::Joining(vector) => Self::Joining(to_vector(vector)),
@@ -218,10 +222,7 @@ impl Head {
             Self::Fence { stream, incarnation } => Entry::Fence { stream, incarnation: from_incarnation(incarnation) },
             Self::Refused(record) => Entry::Refused(Arc::new(from_record(record)?)),
             Self::Watermark { stream, term, number } => Entry::Watermark { stream, term, number },
-            Self::Known { id, is_committed, at_ms } => {
-                let outcome = if is_committed { Outcome::Committed } else { Outcome::Aborted };
-                Entry::Known { id: from_id(id), outcome, at_ms }
-            }
+            Self::Known(known) => Entry::Known(from_outcomes(&known)?),
             Self::Floor { session: (number, ends_at_ms), counter } => {
                 Entry::Floor { session: Session { number, ends_at_ms }, counter }
             }
@@ -283,6 +284,32 @@ fn to_id(id: UpdateId) -> StoredId {
 
 fn from_id((number, ends_at_ms, counter, lead): StoredId) -> UpdateId {
     UpdateId { session: Session { number, ends_at_ms }, counter, lead }
+}
+
+fn to_outcomes(known: &[Known]) -> Vec<StoredOutcomes> {
+    let mut sessions: BTreeMap<Session, Vec<&Known>> = BTreeMap::new();
+    known.iter().for_each(|known| sessions.entry(known.id.session).or_default().push(known));
+    let of_session = |(session, known): (Session, Vec<&Known>)| {
+        let at_ms = known.iter().map(|known| known.at_ms).min().unwrap_or(0);
+        let update = |it: &&Known| (it.id.counter, it.id.lead, it.outcome == Outcome::Committed, it.at_ms - at_ms);
+        let updates = known.iter().map(update).collect();
+        StoredOutcomes { session: (session.number, session.ends_at_ms), at_ms, updates }
+    };
+    sessions.into_iter().map(of_session).collect()
+}
+
+/// `None` if a time is impossible.
+fn from_outcomes(stored: &[StoredOutcomes]) -> Option<Vec<Known>> {
+    let mut known = Vec::new();
+    for StoredOutcomes { session: (number, ends_at_ms), at_ms, updates } in stored {
+        for (counter, lead, is_committed, later_ms) in updates {
+            let session = Session { number: *number, ends_at_ms: *ends_at_ms };
+            let id = UpdateId { session, counter: *counter, lead: *lead };
+            let outcome = if *is_committed { Outcome::Committed } else { Outcome::Aborted };
+            known.push(Known { id, outcome, at_ms: at_ms.checked_add(*later_ms)? });
+        }
+    }
+    Some(known)
 }
 
 fn to_incarnation(incarnation: Incarnation) -> StoredLife {
@@ -356,7 +383,15 @@ fn from_batch(stored: StoredBatch) -> Option<Stored> {
 pub fn fuzz_record(bytes: &[u8]) -> bool {
     let Ok(stored) = Stored::decode(bytes) else { return false };
     let again = stored.encode().and_then(|bytes| Stored::decode(&bytes));
-    assert!(again.as_ref() == Ok(&stored), "a record changes when it is written again");
+    // Outcomes are written by session.
+    let is_same = match (&stored, again.as_ref()) {
+        (Stored::Entry(Entry::Known(one), _), Ok(Stored::Entry(Entry::Known(other), _))) => {
+            let sorted = |known: &[Known]| BTreeSet::from_iter(known.iter().map(|it| (it.id, it.outcome, it.at_ms)));
+            one.len() == other.len() && sorted(one) == sorted(other)
+        }
+        (stored, again) => again == Ok(stored),
+    };
+    assert!(is_same, "a record changes when it is written again");
     true
 }
 

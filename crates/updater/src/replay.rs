@@ -13,6 +13,8 @@ pub(crate) struct Kept {
     pub(crate) entry: Entry,
     /// The after-images of [`Entry::Images`]; `None` if the journal does not contain all of them.
     pub(crate) parts: Option<Vec<Position>>,
+    /// Another entry that contains all of this one that is still needed, and makes it needless once it is durable.
+    pub(crate) replaced_by: Option<Position>,
 }
 
 impl Kept {
@@ -54,7 +56,7 @@ impl Replayed {
             let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
             self.held.insert(record.id, Held { position, pieces, room: None });
         }
-        self.entries.push(Kept { position, entry, parts: Some(Vec::new()) });
+        self.entries.push(Kept { position, entry, parts: Some(Vec::new()), replaced_by: None });
     }
 
     /// Its after-images are those just before it. Earlier ones without an entry are of a batch whose entry a crash has lost, or whose release it has
@@ -62,7 +64,7 @@ impl Replayed {
     fn add_images(&mut self, position: Position, batch: Batch, records: usize) {
         let parts = self.parts.len().checked_sub(records).map(|first| self.parts.split_off(first));
         self.orphans.append(&mut self.parts);
-        self.entries.push(Kept { position, entry: Entry::Images(batch), parts });
+        self.entries.push(Kept { position, entry: Entry::Images(batch), parts, replaced_by: None });
     }
 
     /// All positions.

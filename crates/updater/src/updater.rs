@@ -289,6 +289,8 @@ impl Updater {
         self.each(&all, |open, disk| {
             open.on(Event::Remind, disk, now_ms)?;
             open.on(Event::Forget, disk, now_ms)?;
+            // Without room, they stay as they are.
+            open.join_outcomes(disk).or_else(|error| if is_passing(&error) { Ok(()) } else { Err(error) })?;
             let is_quiet = std::mem::replace(&mut open.is_quiet, true);
             if is_filling || is_quiet { open.on(Event::Apply, disk, now_ms) } else { Ok(()) }
         })

@@ -7,7 +7,7 @@ use super::{Applying, Kept, Participant};
 use crate::{
     block::Action,
     mutation::{Rule, dropped},
-    types::{Batch, Claim, Delta, Entry, Outcome, Part, Record, UpdateId, Vector},
+    types::{Batch, Claim, Delta, Entry, Known, Outcome, Part, Record, UpdateId, Vector},
 };
 use std::collections::BTreeMap;
 use weft_types::{PAGE_LEN, Span};
@@ -120,6 +120,7 @@ impl Participant {
             return;
         }
         self.write_watermarks();
+        let mut known = Vec::new();
         for (id, outcome) in trimmed {
             if let Some(kept) = self.records.remove(&id) {
                 for part in kept.record.parts_of(self.config.me.index, &self.config.dependence) {
@@ -127,9 +128,10 @@ impl Participant {
                     *at = part.number.max(*at);
                 }
                 self.memory.learn(id, outcome, now_ms);
-                self.append(Entry::Known { id, outcome, at_ms: now_ms });
+                known.push(Known { id, outcome, at_ms: now_ms });
             }
         }
+        self.append_known(&known);
         if self.memory.len() > self.config.outcomes_max {
             self.forget(now_ms);
         }

@@ -4,7 +4,7 @@ use super::{Applying, Kept, Participant};
 use crate::{
     block::Config,
     mutation::{Rule, dropped},
-    types::{Batch, Claim, Entry, Vector},
+    types::{Batch, Claim, Entry, Known, Vector},
 };
 
 impl Participant {
@@ -55,9 +55,11 @@ impl Participant {
             }
             Entry::Watermark { stream, term, number } => self.raise_watermark(*stream, *term, *number),
             Entry::Images(batch) => self.replay_images(batch),
-            Entry::Known { id, outcome, at_ms } => {
-                self.records.remove(id);
-                self.memory.learn(*id, *outcome, *at_ms);
+            Entry::Known(all) => {
+                for Known { id, outcome, at_ms } in all {
+                    self.records.remove(id);
+                    self.memory.learn(*id, *outcome, *at_ms);
+                }
             }
             Entry::Floor { session, counter } => {
                 self.memory.raise(*session, *counter);
@@ -102,7 +104,7 @@ impl Participant {
             Entry::Refused(record) => claim(&record.id) == Some(&Claim::Refused),
             Entry::Watermark { stream, number, .. } => self.written_watermarks.get(stream) == Some(number),
             Entry::Images(batch) => self.batch.as_ref().is_some_and(|applying| applying.batch == *batch),
-            Entry::Known { id, .. } => self.memory.outcome(*id).is_some(),
+            Entry::Known(all) => all.iter().any(|known| self.remembers(known.id)),
             Entry::Floor { session, counter } => self.memory.floors().get(session) == Some(counter),
             Entry::Joining(from) => self.joining.as_ref() == Some(from),
             // Until the sidecar is written for the first time, nothing else says what the pages contain.

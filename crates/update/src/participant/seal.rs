@@ -1,15 +1,17 @@
 //! A participant in a seal, and at the beginning of a term.
 
 use super::{Kept, Participant};
-use crate::types::{Claim, Entry, Message, Outcome, Peer, Sealed, Session, UpdateId};
+use crate::types::{Claim, Entry, Known, Message, Outcome, Peer, Sealed, Session, UpdateId};
 
 impl Participant {
     /// The entries with which the journal of a block begins that is opened for updates.
     pub(crate) fn opening(sealed: &Sealed, now_ms: u64) -> Vec<Entry> {
-        let known = |(id, outcome): (&UpdateId, &Outcome)| Entry::Known { id: *id, outcome: *outcome, at_ms: now_ms };
+        let known = |(id, outcome): (&UpdateId, &Outcome)| Known { id: *id, outcome: *outcome, at_ms: now_ms };
+        let known: Vec<Known> = sealed.outcomes.iter().map(known).collect();
         let floor = |(session, counter): (&Session, &u64)| Entry::Floor { session: *session, counter: *counter };
         let decided = |(stream, number): (&u8, &u64)| Entry::Watermark { stream: *stream, term: sealed.term, number: *number };
-        let facts = sealed.outcomes.iter().map(known).chain(sealed.floors.iter().map(floor));
+        let known = known.chunks(Known::MAX).map(|some| Entry::Known(some.to_vec()));
+        let facts = known.chain(sealed.floors.iter().map(floor));
         let opened = Entry::Opened { term: sealed.term, members: sealed.members.clone() };
         facts.chain(sealed.vector.iter().map(decided)).chain([opened]).collect()
     }

@@ -105,6 +105,7 @@ impl Setup {
             waiting_max: 4,
             reads_max: 2,
             batch_positions_max: u64::MAX,
+            sessions_max: 2,
         }
     }
 

