@@ -357,7 +357,12 @@ impl<'a> Cluster<'a> {
             disks: disks_of(self.dir(), number, self.shape.disks_per_agent),
             certificates: None,
             insecure: true,
-            limits: Limits { memory_budget: ByteSize(self.shape.memory_budget_bytes), ..Limits::default() },
+            limits: Limits {
+                memory_budget: ByteSize(self.shape.memory_budget_bytes),
+                // Small enough to become full.
+                update_journal: ByteSize(4 << 20),
+                ..Limits::default()
+            },
             throttle: Throttle::default(),
         };
         let (net, starts) = (self.network.of(&host, &self.trace), AtomicU64::new(0));

@@ -32,6 +32,7 @@
 
 mod chaos;
 mod network;
+mod updates;
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{

@@ -3,11 +3,11 @@
 use super::{WriteOptions, Writer, Wrote, target::Target};
 use crate::progress::Meter;
 use bytes::{Bytes, BytesMut};
-use futures::stream::{self, StreamExt};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt},
-    sync::watch,
+use futures::{
+    future::BoxFuture,
+    stream::{FuturesUnordered, StreamExt},
 };
+use tokio::io::{AsyncRead, AsyncReadExt};
 use weft_types::{Error, Result, Span, UPDATE_BYTES_MAX};
 
 /// The most updates of one write under way.
@@ -23,8 +23,6 @@ struct Input<'a> {
     /// The bytes that the reader must return.
     size: Option<u64>,
     read: u64,
-    /// Becomes true when an update has failed.
-    stop: watch::Receiver<bool>,
 }
 
 /// Bytes that are read at once.
@@ -40,44 +38,53 @@ pub(super) async fn write(
 ) -> Result<Wrote, (Error, Span)> {
     let asked = target.span(offset, options.size.unwrap_or(0)).map_err(|error| (error, Span::new(0, 0)))?;
     let meter = Meter::new(options.size, &options.progress);
-    let (stop, stopped) = watch::channel(false);
-    let input =
-        Input { reader, at: offset, ahead: BytesMut::new(), has_ended: false, size: options.size, read: 0, stop: stopped };
-    let pieces = stream::unfold(Some(input), |input| async move {
-        let mut input = input?;
-        match input.next(target).await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(input))),
-            Ok(None) => None,
-            Err(error) => Some((Err(error), None)),
-        }
-    });
-    let writing = pieces.map(|piece| {
-        let meter = &meter;
-        async move {
-            let (at, bytes): (u64, Bytes) = piece?;
-            let len = bytes.len() as u64;
-            let updates = writer.write_span(Span::new(at, at + len), bytes, &options.log).await?;
-            meter.add(len);
-            Ok((len, updates))
-        }
-    });
-    let mut writing = std::pin::pin!(writing.buffer_unordered(UPDATES_MAX));
+    let input = Input { reader, at: offset, ahead: BytesMut::new(), has_ended: false, size: options.size, read: 0 };
     let mut wrote =
         Wrote { object: format!("{}/{}", target.bucket, target.key), version: target.version, offset, bytes: 0, updates: 0 };
-    let mut failed: Option<Error> = None;
-    // The updates that are under way end before an error is returned.
-    while let Some(done) = writing.next().await {
-        match done {
-            Ok((len, updates)) => (wrote.bytes, wrote.updates) = (wrote.bytes + len, wrote.updates + updates),
-            Err(error) => {
-                stop.send_replace(true);
-                failed.get_or_insert(error);
+    let (mut reading, mut failed) = (Some(input.read(target)), None);
+    // Boxed, for otherwise the compiler cannot tell that a write can be spawned.
+    let mut writing: FuturesUnordered<BoxFuture<'_, Result<(u64, u64)>>> = FuturesUnordered::new();
+    // After an error, the updates that are under way end, but no more begin.
+    loop {
+        let may_read = failed.is_none() && reading.is_some() && writing.len() < UPDATES_MAX;
+        tokio::select! {
+            biased;
+            Some(done) = writing.next(), if !writing.is_empty() => match done {
+                Ok((len, updates)) => {
+                    meter.add(len);
+                    (wrote.bytes, wrote.updates) = (wrote.bytes + len, wrote.updates + updates);
+                }
+                Err(error) => drop(failed.get_or_insert(error)),
+            },
+            read = piece(&mut reading), if may_read => {
+                reading = None;
+                match read {
+                    Ok((input, Some((at, bytes)))) => {
+                        let span = Span::new(at, at + bytes.len() as u64);
+                        let written = writer.write_span(span, bytes, &options.log);
+                        writing.push(Box::pin(async move { written.await.map(|updates| (span.len(), updates)) }));
+                        reading = Some(input.read(target));
+                    }
+                    Ok((_, None)) => {}
+                    Err(error) => failed = Some(error),
+                }
             }
+            else => break,
         }
     }
     match failed {
         Some(error) => Err((error, Span::new(asked.start, asked.end.max(asked.start + 1)))),
         None => Ok(wrote),
+    }
+}
+
+/// A piece of an update's size and its offset in the object, or none at the end; and the rest.
+type Read<'a> = Result<(Input<'a>, Option<(u64, Bytes)>)>;
+
+async fn piece<'a>(reading: &mut Option<BoxFuture<'_, Read<'a>>>) -> Read<'a> {
+    match reading {
+        Some(reading) => reading.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -94,15 +101,23 @@ impl Writer {
     }
 }
 
-impl Input<'_> {
+impl<'a> Input<'a> {
+    fn read<'t>(mut self, target: &'t Target) -> BoxFuture<'t, Read<'a>>
+    where
+        'a: 't,
+    {
+        Box::pin(async move {
+            let piece = self.next(target).await?;
+            Ok((self, piece))
+        })
+    }
+
     /// The next piece that is an update of its own, and its offset in the object; `None` at the end.
     async fn next(&mut self, target: &Target) -> Result<Option<(u64, Bytes)>> {
         let room = target.slot(self.at).map_or(0, |slot| slot.stripe.offset + slot.stripe.layout.data_len - self.at);
         // One byte more than an update can have shows whether the rest fits into one. At the end of the object, it shows that there is too much.
         let wanted = room.clamp(1, UPDATE_BYTES_MAX + 1) as usize;
-        if !self.read_to(wanted).await? {
-            return Ok(None);
-        }
+        self.read_to(wanted).await?;
         let span = Span::new(self.at, self.at + self.ahead.len() as u64);
         match () {
             () if span.is_empty() => return Ok(None),
@@ -119,18 +134,14 @@ impl Input<'_> {
         Ok(Some((update.start, self.ahead.split_to(update.len() as usize).freeze())))
     }
 
-    /// Reads ahead up to `wanted` bytes, or to the end. Returns whether to go on.
-    async fn read_to(&mut self, wanted: usize) -> Result<bool> {
+    /// Reads ahead up to `wanted` bytes, or to the end.
+    async fn read_to(&mut self, wanted: usize) -> Result<()> {
         while self.ahead.len() < wanted && !self.has_ended {
             let left = self.size.map_or(u64::MAX, |size| size - self.read);
             let room = (wanted - self.ahead.len()).min(READ_BYTES).min(usize::try_from(left).unwrap_or(usize::MAX));
             let before = self.ahead.len();
             self.ahead.resize(before + room, 0);
-            let read = tokio::select! {
-                biased;
-                _ = self.stop.wait_for(|stop| *stop) => return Ok(false),
-                read = self.reader.read(&mut self.ahead[before..]) => read,
-            };
+            let read = self.reader.read(&mut self.ahead[before..]).await;
             let read = read.map_err(|error| Error::fatal(format!("cannot read the data: {error}")))?;
             self.ahead.truncate(before + read);
             self.read += read as u64;
@@ -140,6 +151,19 @@ impl Input<'_> {
                 return Err(Error::invalid(format!("the data ends after {found} bytes, before the announced {size}")));
             }
         }
-        Ok(!*self.stop.borrow())
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Client;
+
+    #[test]
+    fn writes_can_be_spawned() {
+        fn sendable<T: Send + 'static>(_: impl FnOnce(Client, Writer) -> T) {}
+        sendable(|client, _| async move { client.write_at("b", "k", 0, tokio::io::empty(), &WriteOptions::default()).await });
+        sendable(|_, writer| async move { writer.write_at(0, vec![1; 2]).await });
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod put;
 pub(crate) mod reads;
 pub(crate) mod repair;
 pub(crate) mod scrub;
+pub(crate) mod update;
 pub(crate) mod usage;
 pub(crate) mod writer;
 

@@ -1,6 +1,9 @@
 //! `weft bench`: measures schemes on links of a given rate, relative to a direct send, and workloads of many objects.
 
-use super::{bench_node::BenchNode, bench_objects::BenchObjects, bench_put::BenchPut, bench_scrub::BenchScrub, links::Links};
+use super::{
+    bench_node::BenchNode, bench_objects::BenchObjects, bench_put::BenchPut, bench_scrub::BenchScrub, bench_update::BenchUpdate,
+    links::Links,
+};
 use crate::{
     bench::{
         self, DIRECT, Machine, Outcome, Report,
@@ -22,7 +25,7 @@ const BLOCK: u8 = 3;
 
 /// Measure schemes on links of a given rate, or many objects
 ///
-/// Creates a temporary testbed (for `objects` and `scrub`, a plain cluster) and removes it afterwards. With --cluster, uses that testbed or cluster.
+/// Creates a temporary testbed (for `objects`, `scrub` and `update`, a plain cluster) and removes it afterwards. With --cluster, uses that testbed or cluster.
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     #[command(subcommand)]
@@ -37,6 +40,7 @@ enum Command {
     Put(BenchPut),
     Objects(BenchObjects),
     Scrub(BenchScrub),
+    Update(BenchUpdate),
 }
 
 /// Repair one block by each scheme in turn, relative to a direct send of a block
@@ -169,6 +173,7 @@ impl Bench {
             Command::Put(it) => it.run(options, output),
             Command::Objects(it) => it.run(options, output),
             Command::Scrub(it) => it.run(options, output),
+            Command::Update(it) => it.run(options, output),
         }
     }
 }

@@ -8,6 +8,7 @@ mod bench_objects;
 mod bench_put;
 mod bench_reads;
 mod bench_scrub;
+mod bench_update;
 mod links;
 mod reproduce;
 mod testbed;

@@ -1,0 +1,454 @@
+//! Writes in place by two clients under faults, once for each seed.
+//!
+//! The writers share an object, but no bytes. Each repeats a write that failed until it is acknowledged, and from time to time reads what it has
+//! written. Meanwhile something happens that the seed chooses ([`Trouble`]). Reads settle stripes that are open for updates, and later writes open
+//! them again, so all of that is met at any moment.
+//!
+//! **What must hold.** Acknowledged writes can be read at once, byte for byte. In the end the object has exactly the bytes that were written, also
+//! when as many blocks are lost as the code tolerates; a scrub finds nothing wrong; every stripe is at full strength; the disks hold exactly what
+//! the metadata names.
+
+use crate::{BLOCK_LEN, BUCKET, CELL_LEN, replay, seeds, some_bytes, trace_file};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use weft_client::{
+    Client, ClientConfig, ConvertOptions, GetOptions, PutOptions, WriteLog, WriteOptions,
+    api::{ObjectReply, Policy},
+};
+use weft_tests::{Acknowledged, Cluster, Deed, Failure, Hand, Shape, Trace, agent_name, check_apart, check_disks, connect};
+use weft_types::Reaction;
+
+const AGENTS: u32 = 9;
+const KEY: &str = "object";
+const COORDINATOR: &str = "coordinator";
+/// The number of seeds if the environment sets none: each trouble has its turn.
+const SEEDS: u64 = TROUBLES.len() as u64;
+/// Threads that run seeds.
+const THREADS: usize = 2;
+/// The codes of objects, the copies of their data, and cells.
+const CODES: [(&str, u32, u64); 3] = [("rs(4,2)", 1, CELL_LEN), ("rs(2,2)", 2, BLOCK_LEN), ("butterfly(4)", 1, 32 << 10)];
+/// Bytes that belong to one writer. The next ones belong to the other.
+const UNIT_BYTES: usize = 40_000;
+const UNITS: usize = 20;
+/// Writes of each writer.
+const WRITES: usize = 30;
+/// Attempts of something that fails while a node is away.
+const ATTEMPTS: u32 = 40;
+
+/// What happens during the writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    Nothing,
+    /// An agent is killed and starts again.
+    AgentRestarts,
+    /// An agent loses power, and comes back when all writes are done.
+    AgentGoes,
+    /// Two agents are killed, one soon after the other, and start again.
+    AgentsRestart,
+    CoordinatorRestarts,
+    /// Coordinator and agent are killed at about the same time.
+    BothRestart,
+    /// Nothing passes for a while between two agents.
+    Apart,
+    /// The object is converted to another layout.
+    Conversion,
+}
+
+const TROUBLES: [Trouble; 8] = [
+    Trouble::Nothing,
+    Trouble::AgentRestarts,
+    Trouble::AgentGoes,
+    Trouble::AgentsRestart,
+    Trouble::CoordinatorRestarts,
+    Trouble::BothRestart,
+    Trouble::Apart,
+    Trouble::Conversion,
+];
+
+#[test]
+fn acknowledged_writes_in_place_survive() {
+    let seeds = seeds(SEEDS);
+    let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    if let Err(failure) = run_to_the_end(seed) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert!(failed.is_empty(), "{} seeds failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+fn run_to_the_end(seed: u64) -> Result<(), String> {
+    let trace = Trace::default();
+    let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, &trace))));
+    let ended = ended.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(Failure(format!("it panicked: {}", text.unwrap_or_default())))
+    });
+    if ended.is_err() || std::env::var_os("WEFT_SIM_SEED").is_some() {
+        let _no_trace = fs::write(trace_file(seed), trace.text());
+    }
+    ended.map_err(|failure| {
+        let (case, trace) = (Case::of(seed), trace_file(seed));
+        format!("seed {seed}, {case:?}: {failure}\n  trace:  {}\n  replay: {}", trace.display(), replay(seed))
+    })
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    trouble: Trouble,
+    code: &'static str,
+    replicas: u32,
+    cell_len: u64,
+}
+
+impl Case {
+    fn of(seed: u64) -> Self {
+        let troubles = TROUBLES.len() as u64;
+        let (code, replicas, cell_len) = CODES[((seed + seed / troubles) % CODES.len() as u64) as usize];
+        Self { trouble: TROUBLES[(seed % troubles) as usize], code, replicas, cell_len }
+    }
+}
+
+fn run(seed: u64, trace: &Trace) -> Result<(), Failure> {
+    let shape = Shape {
+        agents: AGENTS,
+        racks: AGENTS,
+        disks_per_agent: 1,
+        memory_budget_bytes: 32 << 20,
+        heals: true,
+        scrub_period: None,
+        time_max: Duration::from_secs(1_500),
+    };
+    let mut cluster = Cluster::new(seed, shape, trace);
+    let config = cluster.client_config("client", seed ^ 2);
+    let (hand, traced, left) = (cluster.hand(), trace.clone(), Arc::new(Mutex::new(Vec::new())));
+    let objects = Arc::clone(&left);
+    cluster.client("client", async move {
+        let (client, rng) = (connect(config.clone()).await, StdRng::seed_from_u64(seed));
+        let mut story = Story { client, config, hand, rng, case: Case::of(seed), trace: traced, bytes: Rc::default() };
+        story.tell().await?;
+        objects.lock().unwrap_or_else(PoisonError::into_inner).push(story.client.stat(BUCKET, KEY).await?);
+        story.client.close().await;
+        Ok(())
+    });
+    cluster.run()?;
+    if let Some(over) = cluster.over_budget().first() {
+        return Err(Failure(over.clone()));
+    }
+    let disks = cluster.disks();
+    let _dir = cluster.switch_off();
+    let objects: Vec<ObjectReply> = std::mem::take(&mut *left.lock().unwrap_or_else(PoisonError::into_inner));
+    check_disks(&disks, &objects, &BTreeSet::new())
+}
+
+struct Story {
+    client: Client,
+    config: ClientConfig,
+    hand: Hand,
+    rng: StdRng,
+    case: Case,
+    trace: Trace,
+    /// What the object must contain.
+    bytes: Rc<RefCell<Vec<u8>>>,
+}
+
+impl Story {
+    async fn tell(&mut self) -> Result<(), Failure> {
+        self.until_up(AGENTS).await?;
+        let policy = |name: &str, code: &str, replicas: u32, cell_len: u64| Policy {
+            name: name.into(),
+            code: code.into(),
+            failure_domain: "node".into(),
+            block_len: BLOCK_LEN,
+            cell_len,
+            replicas,
+            ..Policy::default()
+        };
+        self.client.create_policy(policy("written", self.case.code, self.case.replicas, self.case.cell_len)).await?;
+        self.client.create_policy(policy("other", "rs(3,2)", 1, BLOCK_LEN)).await?;
+        self.client.create_bucket(BUCKET, "written").await?;
+        let bytes = some_bytes(&mut self.rng, UNITS * UNIT_BYTES);
+        self.client.put(BUCKET, KEY, &bytes[..], &PutOptions::default()).await?;
+        *self.bytes.borrow_mut() = bytes;
+
+        self.note(format_args!("{:?}", self.case));
+        let first = Writing::new(self, 0, self.client.clone());
+        let other = connect(ClientConfig { seed: self.config.seed ^ 7, ..self.config.clone() }).await;
+        let second = Writing::new(self, 1, other);
+        self.begin_trouble().await?;
+        tokio::try_join!(first.work(), second.work())?;
+        self.note("all writes are done");
+        self.hand.idle().await;
+        (1..=AGENTS).for_each(|number| self.hand.after(Duration::ZERO, Deed::Start(agent_name(number))));
+        self.hand.idle().await;
+        self.until_up(AGENTS).await?;
+        self.conversion_ended().await?;
+        self.compare("when all is over").await?;
+        self.until_whole().await?;
+        self.check_updates().await?;
+        self.lose_some().await?;
+        self.scrub().await?;
+        // Idle stripes are settled, readers' grace ends, sweeps run.
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        self.until_whole().await?;
+        self.compare("in the end").await
+    }
+    /// Lets the trouble happen at some time of the writes.
+    async fn begin_trouble(&mut self) -> Result<(), Failure> {
+        let (one, other) = (self.rng.random_range(1..=AGENTS), self.rng.random_range(1..AGENTS));
+        let (one, other) = (agent_name(one), agent_name((one + other - 1) % AGENTS + 1));
+        match self.case.trouble {
+            Trouble::Nothing => {}
+            Trouble::AgentRestarts => self.restart(&one, 3_000),
+            Trouble::AgentGoes => {
+                let lost = self.moment(0, 3_000);
+                self.hand.after(lost, Deed::PowerOff(one));
+            }
+            Trouble::AgentsRestart => {
+                self.restart(&one, 2_000);
+                self.restart(&other, 4_000);
+            }
+            Trouble::CoordinatorRestarts => self.restart(COORDINATOR, 3_000),
+            Trouble::BothRestart => {
+                self.restart(COORDINATOR, 3_000);
+                self.restart(&one, 3_000);
+            }
+            Trouble::Apart => {
+                let cut = self.moment(0, 3_000);
+                let healed = cut + self.moment(500, 12_000);
+                self.hand.after(cut, Deed::Cut(one.clone(), other.clone()));
+                self.hand.after(healed, Deed::Heal(one, other));
+            }
+            Trouble::Conversion => {
+                let begun = self.client.convert(BUCKET, "", "other", &ConvertOptions::default()).await?;
+                self.note(format_args!("job {} converts the object", begun.id));
+            }
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, host: &str, within_ms: u64) {
+        let killed = self.moment(0, within_ms);
+        let back = killed + self.moment(200, 8_000);
+        self.hand.after(killed, Deed::Kill(host.into()));
+        self.hand.after(back, Deed::Start(host.into()));
+    }
+
+    fn moment(&mut self, from_ms: u64, to_ms: u64) -> Duration {
+        Duration::from_millis(self.rng.random_range(from_ms..to_ms))
+    }
+
+    /// A conversion may meet writes for as long as there are any. Then it ends, and the object has the new layout.
+    async fn conversion_ended(&mut self) -> Result<(), Failure> {
+        if self.case.trouble != Trouble::Conversion {
+            return Ok(());
+        }
+        for _ in 0..ATTEMPTS {
+            let Some(job) = self.client.jobs().await?.pop() else { break };
+            let ended = self.client.wait_for_job(job.id, |_| {}).await?;
+            self.note(format_args!("the conversion is {}: {}", ended.state, ended.last_error));
+            if self.client.stat(BUCKET, KEY).await?.code == "rs(3,2)" {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            self.client.convert(BUCKET, "", "other", &ConvertOptions::default()).await?;
+        }
+        Err(Failure("the object is not converted".into()))
+    }
+
+    /// Reads all of the object.
+    async fn compare(&mut self, when: &str) -> Result<(), Failure> {
+        let expected = self.bytes.borrow().clone();
+        let found = read(&self.client, 0, expected.len()).await?;
+        same(&found, &expected, 0).map_err(|failure| Failure(format!("{when}: {failure}")))
+    }
+
+    /// The updates are counted, unless a conversion has written all blocks anew.
+    async fn check_updates(&mut self) -> Result<(), Failure> {
+        let stat = self.client.stat(BUCKET, KEY).await?;
+        let counts = stat.stripes.iter().flat_map(|stripe| stripe.seq.iter().flat_map(|seq| &seq.counts)).sum::<u64>();
+        match self.case.trouble {
+            Trouble::Conversion => Ok(()),
+            _ if counts >= WRITES as u64 => Ok(()),
+            _ => Err(Failure(format!("the metadata count {counts} updates"))),
+        }
+    }
+
+    /// The object can be read without as many nodes as its code tolerates.
+    async fn lose_some(&mut self) -> Result<(), Failure> {
+        let stat = self.client.stat(BUCKET, KEY).await?;
+        let nodes: BTreeSet<u32> = stat.stripes.iter().flat_map(|stripe| &stripe.blocks).map(|block| block.node).collect();
+        let names = self.client.status().await?.nodes;
+        let lost: Vec<String> = nodes
+            .into_iter()
+            .choose_multiple(&mut self.rng, 2)
+            .into_iter()
+            .filter_map(|id| names.iter().find(|node| node.id == id).map(|node| node.name.clone()))
+            .collect();
+        self.note(format_args!("{lost:?} are lost"));
+        lost.iter().for_each(|agent| self.hand.after(Duration::ZERO, Deed::Kill(agent.clone())));
+        self.hand.idle().await;
+        self.compare("without two nodes").await?;
+        lost.into_iter().for_each(|agent| self.hand.after(Duration::ZERO, Deed::Start(agent)));
+        self.hand.idle().await;
+        self.until_up(AGENTS).await?;
+        self.until_whole().await
+    }
+
+    /// A scrub finds nothing wrong.
+    async fn scrub(&mut self) -> Result<(), Failure> {
+        let stripes = self.client.stat(BUCKET, KEY).await?.stripes.len() as u64;
+        let job = self.client.scrub("", "", None, 0).await?;
+        let ended = self.client.wait_for_job(job.id, |_| {}).await?;
+        let tally = ended.scrubbed.clone().unwrap_or_default().tally.unwrap_or_default();
+        let is_right = ended.state == "done" && tally.stripes == stripes;
+        match is_right && tally.inconsistent_stripes == 0 && tally.wrong_blocks == 0 {
+            true => Ok(()),
+            false => Err(Failure(format!("of {stripes} stripes, a scrub says {ended:?}"))),
+        }
+    }
+
+    async fn until_up(&self, agents: u32) -> Result<(), Failure> {
+        for _ in 0..300 {
+            if let Ok(status) = self.client.status().await
+                && status.nodes.iter().filter(|node| node.state == "up").count() == agents as usize
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Err(Failure(format!("the number of agents that are up did not become {agents}")))
+    }
+
+    async fn until_whole(&self) -> Result<(), Failure> {
+        let known = Acknowledged { objects: [(KEY.to_owned(), Vec::new())].into(), ..Acknowledged::default() };
+        let mut left = String::new();
+        for _ in 0..400 {
+            match check_apart(&self.client, BUCKET, &known).await {
+                Ok(()) => return Ok(()),
+                Err(failure) => left = failure.0,
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let told = self.client.health().await.map(|health| health.healing);
+        Err(Failure(format!("the cluster does not heal itself: {left}; {told:?}")))
+    }
+
+    fn note(&self, what: impl std::fmt::Display) {
+        self.trace.event("client", format_args!("== {what}"));
+    }
+}
+
+/// One of the writers.
+struct Writing {
+    number: usize,
+    client: Client,
+    rng: StdRng,
+    bytes: Rc<RefCell<Vec<u8>>>,
+    trace: Trace,
+}
+
+impl Writing {
+    fn new(story: &mut Story, number: usize, client: Client) -> Self {
+        let rng = StdRng::from_rng(&mut story.rng);
+        Self { number, client, rng, bytes: Rc::clone(&story.bytes), trace: story.trace.clone() }
+    }
+
+    async fn work(mut self) -> Result<(), Failure> {
+        // One asks for its lease once, the other with each write.
+        let options = WriteOptions { deadline: Duration::from_secs(30), ..WriteOptions::default() };
+        let mut writer = self.client.writer(BUCKET, KEY, &options).await?;
+        for _ in 0..WRITES {
+            let unit = self.number + 2 * self.rng.random_range(0..UNITS / 2);
+            let longest = *[1, 100, 5_000, UNIT_BYTES].iter().choose(&mut self.rng).unwrap_or(&1);
+            let len = self.rng.random_range(1..=longest);
+            let start = unit * UNIT_BYTES + self.rng.random_range(0..=UNIT_BYTES - len);
+            let new = some_bytes(&mut self.rng, len);
+            for attempt in 0.. {
+                let written = match self.number {
+                    0 => writer.write_at(start as u64, new.clone()).await,
+                    _ => {
+                        let options = WriteOptions { size: Some(len as u64), log: WriteLog::default(), ..options.clone() };
+                        self.client.write_at(BUCKET, KEY, start as u64, &new[..], &options).await.map(drop)
+                    }
+                };
+                let Err(error) = written else { break };
+                self.note(format_args!("{len} bytes at {start} are not written: {error}"));
+                let may_pass = matches!(error.reaction, Reaction::Retry | Reaction::Replan | Reaction::Unavailable);
+                if !may_pass || attempt == ATTEMPTS {
+                    return Err(Failure(format!("{len} bytes at {start} cannot be written: {error}")));
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                if self.number == 0 {
+                    writer = self.client.writer(BUCKET, KEY, &options).await?;
+                }
+            }
+            self.bytes.borrow_mut()[start..start + len].copy_from_slice(&new);
+            if self.rng.random_bool(0.2) {
+                self.read_back(unit).await?;
+            }
+            tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..200))).await;
+        }
+        self.client.close().await;
+        Ok(())
+    }
+
+    /// What was acknowledged can be read. Nobody else changes it.
+    async fn read_back(&mut self, unit: usize) -> Result<(), Failure> {
+        let place = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        let expected = self.bytes.borrow()[place.clone()].to_vec();
+        let found = read(&self.client, place.start, place.len()).await?;
+        same(&found, &expected, place.start)
+    }
+
+    fn note(&self, what: impl std::fmt::Display) {
+        self.trace.event("client", format_args!("writer {}: {what}", self.number));
+    }
+}
+
+/// Bytes of the object. A read fails while too much is out of reach.
+async fn read(client: &Client, start: usize, len: usize) -> Result<Vec<u8>, Failure> {
+    let mut why = String::new();
+    for _ in 0..ATTEMPTS {
+        let mut bytes = Vec::new();
+        let range = Some((start as u64..(start + len) as u64).into());
+        match client.get(BUCKET, KEY, &mut bytes, &GetOptions { range, ..GetOptions::default() }).await {
+            Ok(_) => return Ok(bytes),
+            Err(error) => why = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Err(Failure(format!("{len} bytes at {start} cannot be read: {why}")))
+}
+
+fn same(found: &[u8], expected: &[u8], start: usize) -> Result<(), Failure> {
+    if found == expected {
+        return Ok(());
+    }
+    let wrong: Vec<usize> = (0..expected.len()).filter(|at| found.get(*at) != expected.get(*at)).collect();
+    let (count, first, last) = (wrong.len(), wrong.first().map_or(0, |at| start + at), wrong.last().map_or(0, |at| start + at));
+    Err(Failure(format!("{count} bytes from {first} to {last} are not as they were written")))
+}
