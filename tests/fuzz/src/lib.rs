@@ -13,7 +13,7 @@ use std::{cell::RefCell, io::Cursor, time::Duration};
 use tokio::runtime::{Builder, Runtime};
 use weft_plan::{cut, from_json, to_json, verify};
 use weft_proto::{
-    FrameError, FrameStream, LinkReceiver, crc32c, decode_task, encode_task,
+    FrameError, FrameStream, LinkReceiver, crc32c, decode_message, decode_task, encode_message, encode_task,
     frame::{CONTROL_PAYLOAD_BYTES_MAX, HEADER_LEN, Header, Kind},
 };
 use weft_schemes::code_view;
@@ -24,7 +24,7 @@ use weft_types::{FRAME_PAYLOAD_BYTES_MAX, Span};
 pub type Entry = fn(&[u8]) -> bool;
 
 /// All entries, by the names of their fuzz targets.
-pub const ENTRIES: [(&str, Entry); 7] = [
+pub const ENTRIES: [(&str, Entry); 8] = [
     ("frames", frames),
     ("hello", hello),
     ("sidecar", sidecar),
@@ -32,6 +32,7 @@ pub const ENTRIES: [(&str, Entry); 7] = [
     ("code_spec", code_spec),
     ("task", task),
     ("update_record", update_record),
+    ("update_message", update_message),
 ];
 
 /// Codes of more blocks take the fuzzer too long to verify.
@@ -45,6 +46,14 @@ const STALL: Duration = Duration::from_secs(10);
 /// A record of the journal of updates.
 pub fn update_record(input: &[u8]) -> bool {
     weft_updater::fuzz_record(input)
+}
+
+/// A message of the update protocol.
+pub fn update_message(input: &[u8]) -> bool {
+    let Ok(read) = decode_message(input) else { return false };
+    let again = encode_message(&read).expect("a decoded value can be encoded");
+    assert_eq!(decode_message(&again).expect("an encoded value can be decoded"), read);
+    true
 }
 
 /// A stream of the data plane: frames in bounded memory, and a link that gives the expected slices or an error.
