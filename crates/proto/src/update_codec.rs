@@ -6,7 +6,7 @@ use weft_types::{Error, Result};
 use weft_update::{Message, Sealed};
 
 /// The most bytes of an encoded message or sealed record. Decoding takes a small multiple of that. Two of them fit into a call.
-pub const UPDATE_BYTES_MAX: usize = 6 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 6 << 20;
 
 const VERSION: u8 = 1;
 
@@ -52,8 +52,8 @@ fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
 
 fn require_short(what: &str, bytes: &[u8]) -> Result<()> {
     match bytes.len() {
-        len if len > UPDATE_BYTES_MAX => {
-            Err(Error::invalid(format!("{what} is too large: {len} bytes, at most {UPDATE_BYTES_MAX}")))
+        len if len > MESSAGE_BYTES_MAX => {
+            Err(Error::invalid(format!("{what} is too large: {len} bytes, at most {MESSAGE_BYTES_MAX}")))
         }
         _ => Ok(()),
     }
@@ -105,6 +105,6 @@ mod tests {
         }
         // A count that promises more than there is allocates nothing for it.
         assert!(decode_sealed(&[1, 4, 0xff, 0xff, 0xff, 0xff, 0x7f]).is_err());
-        assert!(decode_message(&vec![1; UPDATE_BYTES_MAX + 1]).unwrap_err().message.contains("too large"));
+        assert!(decode_message(&vec![1; MESSAGE_BYTES_MAX + 1]).unwrap_err().message.contains("too large"));
     }
 }

@@ -13,7 +13,7 @@ use std::{cell::RefCell, io::Cursor, time::Duration};
 use tokio::runtime::{Builder, Runtime};
 use weft_plan::{cut, from_json, to_json, verify};
 use weft_proto::{
-    FrameError, FrameStream, LinkReceiver, crc32c, decode_task, encode_task,
+    FrameError, FrameStream, LinkReceiver, crc32c, decode_message, decode_task, encode_message, encode_task,
     frame::{CONTROL_PAYLOAD_BYTES_MAX, HEADER_LEN, Header, Kind},
     updates::fuzz_packets,
 };
@@ -25,7 +25,7 @@ use weft_types::{FRAME_PAYLOAD_BYTES_MAX, Span};
 pub type Entry = fn(&[u8]) -> bool;
 
 /// All entries, by the names of their fuzz targets.
-pub const ENTRIES: [(&str, Entry); 8] = [
+pub const ENTRIES: [(&str, Entry); 9] = [
     ("frames", frames),
     ("hello", hello),
     ("sidecar", sidecar),
@@ -34,6 +34,7 @@ pub const ENTRIES: [(&str, Entry); 8] = [
     ("task", task),
     ("update_record", update_record),
     ("updates", updates),
+    ("update_message", update_message),
 ];
 
 /// Codes of more blocks take the fuzzer too long to verify.
@@ -53,6 +54,14 @@ pub fn update_record(input: &[u8]) -> bool {
 pub fn updates(input: &[u8]) -> bool {
     let bytes = sealed(input, seal_frames);
     block_on(fuzz_packets(bytes)) > 0
+}
+
+/// A message of the update protocol.
+pub fn update_message(input: &[u8]) -> bool {
+    let Ok(read) = decode_message(input) else { return false };
+    let again = encode_message(&read).expect("a decoded value can be encoded");
+    assert_eq!(decode_message(&again).expect("an encoded value can be decoded"), read);
+    true
 }
 
 /// A stream of the data plane: frames in bounded memory, and a link that gives the expected slices or an error.

@@ -32,6 +32,7 @@ pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
         }
         "update_record" => Ok(UPDATE_RECORDS.iter().map(|record| record.to_vec()).collect()),
         "updates" => Ok(vec![packets(false)?, packets(true)?]),
+        "update_message" => Ok(UPDATE_MESSAGES.iter().map(|message| message.to_vec()).collect()),
         other => Err(weft_types::Error::invalid(format!("there is no entry {other}"))),
     }
 }
@@ -45,6 +46,14 @@ const UPDATE_RECORDS: [&[u8]; 5] = [
     &[1, 6, 1, 0, 1, 1, 0, 1, 1, 100, 2, 0, 1, 0, 4, 1, 0, 1],
     &[1, 7, 1, 100, 2, 0, 1, 12],
     &[1, 12, 1, 0, 4, 161, 183, 180, 252, 11, 10, 11, 12, 13],
+];
+
+/// Messages of the update protocol: prepare; seal; a report; what a seal decided.
+const UPDATE_MESSAGES: [&[u8]; 4] = [
+    &[1, 0, 0, 1, 1, 1, 0, 1, 100, 2, 0, 1, 2, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 0, 4, 1, 0, 5],
+    &[1, 14, 3],
+    &[1, 15, 3, 0, 1, 0, 1, 1, 0, 2, 0, 0],
+    &[1, 16, 4, 2, 7, 0, 0, 1, 7, 2, 0, 1, 1, 0xac, 2, 9, 2, 1, 0, 1, 1, 5, 1, 0xac, 2, 9, 1],
 ];
 
 /// An input: the byte that says whether checksums are corrected, then `bytes`.

@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) is_old: bool,
     /// Sends no page checksums for units that are read in part.
     pub(crate) tells_no_pages: bool,
+    /// Knows no checksums of blocks that are rebuilt.
+    pub(crate) forgets_rebuilt: bool,
     /// Answers Busy to this many more calls of ReadStripe.
     pub(crate) busy: u32,
     committed: BTreeMap<u64, ObjectReply>,
@@ -317,8 +319,11 @@ impl Coordinator {
         let plan = weft_schemes::plan(&asked, by_name(Kind::Read, scheme)?)?;
         let mut indices: Vec<u32> = delivers.iter().map(|range| range.index).collect();
         indices.dedup();
-        let units =
-            |index: &u32| BlockChecksums { index: *index, checksums: stripe.units[*index as usize].clone(), id: Vec::new() };
+        let units = |index: &u32| {
+            let is_unknown = state.forgets_rebuilt && rebuilt(*index);
+            let checksums = if is_unknown { Vec::new() } else { stripe.units[*index as usize].clone() };
+            BlockChecksums { index: *index, checksums, id: Vec::new() }
+        };
         let reply = ReadStripeReply {
             task: None,
             checksums: indices.iter().map(units).collect(),

@@ -50,6 +50,19 @@ async fn lost_blocks_are_rebuilt_by_every_scheme_to_files_and_pipes() {
     }
 }
 
+/// A block that was lost while it was updated in place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuilt_block_whose_checksums_are_unknown_is_read() {
+    let (world, data) = stored(64 << 10).await;
+    world.agents.kill(NodeId(1));
+    world.coordinator.state.lock().unwrap().forgets_rebuilt = true;
+    let (got, bytes) = get(&world, &GetOptions::default()).await.unwrap();
+    assert!(bytes == data && !got.rebuilt.is_empty() && got.errors.is_empty(), "{:?}", got.errors);
+    let path = world.dir.path().join("out");
+    world.client.get_file("b", "k", &path, &GetOptions::default()).await.unwrap();
+    assert!(std::fs::read(&path).unwrap() == data);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_return_exactly_their_bytes() {
     let (world, data) = stored(64 << 10).await;
