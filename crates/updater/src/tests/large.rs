@@ -26,7 +26,7 @@ fn world(ring_bytes: u64) -> World {
     world
 }
 
-/// Lets the node of block 0 lose power at each of the last calls of the batch's application. Returns what is wrong.
+/// Lets the node of block 0 lose power at each call of the batch's application, or at some from `first` on. Returns what is wrong.
 fn crash_in_the_patch(first: u64) -> Option<String> {
     let mut wrong = None;
     for crash in (first..200).step_by(if first > 0 { 2 } else { 1 }) {
