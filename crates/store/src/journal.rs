@@ -47,11 +47,11 @@ pub type Visit<'a> = dyn FnMut(Position, BlockId, &[u8]) -> Result<()> + 'a;
 /// - Damage to anything that may have been durable is reported as [`Reaction::Corrupt`](weft_types::Reaction) when the journal
 ///   is opened, and it does not open. It is never taken for the journal's end. The blocks that are updated in place on this
 ///   disk are then lost: it is not known what they have promised.
-/// - A release is not synced, unless [`Journal::sync_releases`] does it. A crash may undo the last releases, always the latest ones first, and of one call those of the later
-///   records: what is replayed is what was not released at some earlier moment, and everything that was appended since. For the state
-///   machines of `weft-update` this is as good. `Block::needs` says which entries lead to the state of that moment, and the later ones
-///   lead to the state of today. (A looser rule would not do: if a held record came back without the entries that told its end, and
-///   these were released later, a watermark would make it committed.)
+/// - A release is not synced, unless [`Journal::sync_releases`] does it. A crash may undo the last releases, always the latest ones first,
+///   and of one call those of the later records: what is replayed is what was not released at some earlier moment, and everything that was
+///   appended since. For the state machines of `weft-update` this is as good. `Block::needs` says which entries lead to the state of that
+///   moment, and the later ones lead to the state of today. (A looser rule would not do: if a held record came back without the entries
+///   that told its end, and these were released later, a watermark would make it committed.)
 ///
 /// # Room
 ///
@@ -86,8 +86,8 @@ pub trait Journal: Send + Sync {
     /// call are released in ascending order. Those that are released already, or that never existed, are ignored.
     fn release(&self, positions: &[Position]);
 
-    /// Returns once all releases before this call are durable, and whether any was not. Needless for most of them; but without it, releases wait for the next append, and
-    /// the room that they free does, too.
+    /// Returns once all releases before this call are durable, and whether any was not. Needless for most of them; but without it, releases
+    /// wait for the next append, and the room that they free does, too.
     fn sync_releases(&self) -> Result<bool>;
 
     /// The most bytes of a record's payload here.

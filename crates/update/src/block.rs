@@ -1,7 +1,7 @@
 //! The updates of one block at its node: a participant, and a leader if it is a data block.
 //!
-//! Events go in, actions come out, as in `weft-control`. The shell carries out the actions in order. What one part of the node sends to the other is
-//! delivered at once, so no crash comes in between.
+//! Events go in, actions come out, as in `weft-control`. The shell carries out the actions in order. What one part of the node sends to the
+//! other is delivered at once, so no crash comes in between.
 //!
 //! What the shell must guarantee: the journal keeps the order of its entries, and after a crash it has lost at most entries that were
 //! not reported as durable, from its end. Messages may be lost, repeated and reordered. A journal that has lost more makes its block lost.
@@ -135,8 +135,9 @@ pub enum Event {
     Written,
     /// From time to time: forgets old outcomes.
     Forget,
-    /// The content of a block that joins is rebuilt at this vector, and synced. Ignored while the vector is not possible, e.g. after a restart, until the
-    /// node has asked for outcomes again: then [`Participant::is_joining`] still says so. [`Participant::rebuild_at`] names a vector that is possible.
+    /// The content of a block that joins is rebuilt at this vector, and synced. Ignored while the vector is not possible, e.g. after a
+    /// restart, until the node has asked for outcomes again: then [`Participant::is_joining`] still says so. [`Participant::rebuild_at`]
+    /// names a vector that is possible.
     Rebuilt(Vector),
     /// A read of a data block's range at its own node.
     Read {
@@ -206,8 +207,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// For a block that is opened for updates, and contains those up to the vector of the seal. Its journal must begin with the returned entries. The last one says
-    /// that the block is open: without it, the others mean nothing.
+    /// For a block that is opened for updates, and contains those up to the vector of the seal. Its journal must begin with the returned
+    /// entries. The last one says that the block is open: without it, the others mean nothing.
     pub fn open(config: Config, sealed: &Sealed, now_ms: u64) -> (Self, Vec<Entry>) {
         let is_contained = |stream: u8| config.dependence.of(config.me.index, stream);
         let applied = sealed.vector.iter().map(|(stream, number)| (*stream, *number));
@@ -257,8 +258,8 @@ impl Block {
         self.leader.as_ref()
     }
 
-    /// Whether all updates of which this block knows are decided, applied and forgotten, and their end is durable. Then nothing changes the block until the next
-    /// update begins.
+    /// Whether all updates of which this block knows are decided, applied and forgotten, and their end is durable. Then nothing changes the
+    /// block until the next update begins.
     pub fn is_idle(&self) -> bool {
         self.participant.is_idle() && self.leader.as_ref().is_none_or(Leader::has_no_updates)
     }

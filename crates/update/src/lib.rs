@@ -1,11 +1,11 @@
 //! The update protocol: overwriting part of an erasure-coded stripe in place, on all its blocks or on none.
 //!
 //! The node of a data block orders the updates of that block. To update it, the node journals the delta and sends it to all blocks that depend
-//! on it; each journals it and answers. An update is committed once it is durable at all of them: there is no record of the commit, and no call to the
-//! coordinator. Only if a block stays away, the coordinator *seals* the stripe's term: the same rule decides what is undecided.
+//! on it; each journals it and answers. An update is committed once it is durable at all of them: there is no record of the commit, and no
+//! call to the coordinator. Only if a block stays away, the coordinator *seals* the stripe's term: the same rule decides what is undecided.
 //!
-//! Everything here is a state machine: events go in, actions come out. There is no clock, no socket and no disk, and no payload, only ranges and CRCs.
-//! The shell around it does not exist yet: agents refuse to patch blocks.
+//! Everything here is a state machine: events go in, actions come out. There is no clock, no socket and no disk, and no payload, only
+//! ranges and CRCs. The shell around it does not exist yet: agents refuse to patch blocks.
 //!
 //! [`Block`] is one block at its node; it consists of a [`Participant`] and, for a data block, of a [`Leader`]. [`Seal`] is the coordinator's side.
 

@@ -1,7 +1,8 @@
 //! The locks on ranges of one data block, and the numbers of its stream.
 //!
-//! A lock is held until the outcome of its update is known, so of two updates that overlap, the later one has the higher number and begins when the earlier
-//! one has ended. Disjoint ones run at the same time. Who waits is served in order: a wide range is not overtaken for ever.
+//! A lock is held until the outcome of its update is known, so of two updates that overlap, the later one has the higher number and begins
+//! when the earlier one has ended. Disjoint ones run at the same time. Who waits is served in order: a wide range is not overtaken for
+//! ever.
 
 use crate::{
     mutation::{Rule, dropped},

@@ -21,7 +21,8 @@ use std::{
 };
 use weft_types::BlockId;
 
-/// A stripe's term, as the metadata keep it. The outcomes and floors of its seal stay in it, for the next opening of the stripe and for clients whose leader is fenced.
+/// A stripe's term, as the metadata keep it. The outcomes and floors of its seal stay in it, for the next opening of the stripe and for
+/// clients whose leader is fenced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StripeTerm {
     /// The highest term that was given out.
@@ -38,8 +39,9 @@ impl StripeTerm {
         Self { term: 0, sealed: Arc::new(Sealed { members, ..Sealed::default() }), unaware: BTreeSet::new() }
     }
 
-    /// For a stripe that is opened for updates. Its term is above those of `before`, its row if it has one, and above `term_in_blocks`, the one that its settled blocks contain. `vector`: their
-    /// counts. What `before` tells of requests is kept until their sessions have ended for so long that no request of them is accepted.
+    /// For a stripe that is opened for updates. Its term is above those of `before`, its row if it has one, and above `term_in_blocks`, the
+    /// one that its settled blocks contain. `vector`: their counts. What `before` tells of requests is kept until their sessions have ended
+    /// for so long that no request of them is accepted.
     pub fn open(before: Option<&Self>, members: Vec<BlockId>, term_in_blocks: u64, vector: Vector, now_ms: u64) -> Self {
         let term = before.map_or(0, |before| before.term).max(term_in_blocks) + 1;
         let mut sealed = before.map(|before| (*before.sealed).clone()).unwrap_or_default();
@@ -66,8 +68,8 @@ pub enum Event {
     },
     /// Another block stays away.
     Absent(BlockId),
-    /// The seal under way admits a block that is allocated, in place of one that is absent or was. It takes part in all later updates, while it is being
-    /// rebuilt. `can_rebuild` must not count it before it is rebuilt.
+    /// The seal under way admits a block that is allocated, in place of one that is absent or was. It takes part in all later updates,
+    /// while it is being rebuilt. `can_rebuild` must not count it before it is rebuilt.
     Join(BlockId),
     /// The lease of an absent block's node has ended.
     LeaseEnded(BlockId),
@@ -88,8 +90,8 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Save the stripe's term in one transaction, which also raises the generations of the absent blocks; [`Event::Saved`] answers. The transaction
-    /// must fail if the stored term is not the one that [`Seal::new`] got or that was saved last, or if another coordinator has taken over. Then this
-    /// state machine must be dropped: it may have been told what no longer holds.
+    /// must fail if the stored term is not the one that [`Seal::new`] got or that was saved last, or if another coordinator has taken over.
+    /// Then this state machine must be dropped: it may have been told what no longer holds.
     Save(StripeTerm),
     /// Send a message.
     Send {
@@ -282,8 +284,8 @@ impl Seal {
         sealed
     }
 
-    /// The outcome of an update whose leader is fenced, for its client. `None` is no outcome: no remaining block may know the update. The client repeats its request once the
-    /// leader's block is rebuilt.
+    /// The outcome of an update whose leader is fenced, for its client. `None` is no outcome: no remaining block may know the update. The
+    /// client repeats its request once the leader's block is rebuilt.
     pub fn outcome(&self, id: UpdateId) -> Option<Outcome> {
         self.stripe.sealed.outcomes.get(&id).copied()
     }

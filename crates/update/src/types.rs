@@ -69,8 +69,8 @@ pub enum Outcome {
 }
 
 /// A life of the node that orders a data block's updates. A new generation of the block has lived before in no one's memory, so
-/// generations compare first. A block that is opened again has forgotten its earlier lives, so the term comes before the count: a late answer to a life of
-/// an earlier opening counts for none of a later one.
+/// generations compare first. A block that is opened again has forgotten its earlier lives, so the term comes before the count: a late
+/// answer to a life of an earlier opening counts for none of a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Incarnation {
     /// The block's generation.
@@ -409,8 +409,8 @@ pub enum Entry {
     },
     /// The block is not part of the stripe any more.
     Fenced,
-    /// The block joins the stripe: it holds all updates above this vector, and what it contained up to it is not rebuilt yet. The first entry of such a
-    /// block's journal, with an empty vector until a seal admits the block.
+    /// The block joins the stripe: it holds all updates above this vector, and what it contained up to it is not rebuilt yet. The first
+    /// entry of such a block's journal, with an empty vector until a seal admits the block.
     Joining(Vector),
     /// What the block contained up to this vector is rebuilt, and synced.
     Rebuilt(Vector),

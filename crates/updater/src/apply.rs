@@ -112,7 +112,8 @@ impl Open {
         })
     }
 
-    /// Copies the after-images of a batch from the journal to the store, all in one patch: of two, a crash in the second would leave a sidecar that refuses the first.
+    /// Copies the after-images of a batch from the journal to the store, all in one patch: of two, a crash in the second would leave a
+    /// sidecar that refuses the first.
     pub(crate) fn write(&mut self, batch: &Batch, disk: &mut Disk) -> Result<()> {
         let is_this = |kept: &&crate::replay::Kept| matches!(&kept.entry, Entry::Images(other) if other == batch);
         let missing = || Error::corrupt("the journal does not contain the after-images of a batch").block(self.id);

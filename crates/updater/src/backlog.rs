@@ -1,4 +1,5 @@
-//! What could not be done at once, because the journal or the disk is full, or the process has too many files open. It stays as it is and is tried again, in order.
+//! What could not be done at once, because the journal or the disk is full, or the process has too many files open. It stays as it is and
+//! is tried again, in order.
 
 use crate::{
     disk::Disk,
@@ -58,39 +59,34 @@ impl Open {
 
     /// Appends the entries that wait, as far as there is room.
     fn append_waiting(&mut self, disk: &mut Disk) -> Result<()> {
-        while let Some(waiting) = self.backlog.entries.pop_front() {
-            if let Err((waiting, error)) = self.append_one(waiting, disk) {
-                let is_passing = is_passing(&error);
-                self.backlog.entries.push_front(*waiting);
-                return if is_passing { Ok(()) } else { Err(error) };
+        while let Some(mut waiting) = self.backlog.entries.pop_front() {
+            if let Err(error) = self.append_one(&mut waiting, disk) {
+                self.backlog.entries.push_front(waiting);
+                return if is_passing(&error) { Ok(()) } else { Err(error) };
             }
         }
         Ok(())
     }
 
-    fn append_one(&mut self, mut waiting: Waiting, disk: &mut Disk) -> Result<(), (Box<Waiting>, Error)> {
+    /// If it fails, what waits is as it was.
+    fn append_one(&mut self, waiting: &mut Waiting, disk: &mut Disk) -> Result<()> {
         let (stored, parts) = match &waiting.entry {
-            Entry::Images(batch) => match self.journal_images(batch, disk) {
-                Ok(parts) => (Stored::Images(batch.clone(), parts.len() as u32), parts),
-                Err(error) => return Err((Box::new(waiting), error)),
-            },
+            Entry::Images(batch) => {
+                let parts = self.journal_images(batch, disk)?;
+                (Stored::Images(batch.clone(), parts.len() as u32), parts)
+            }
             entry => (Stored::Entry(entry.clone(), waiting.deltas.take()), Vec::new()),
         };
-        let position = match disk.append(self.id, &stored, waiting.room.as_mut()) {
-            Ok(position) => position,
-            Err(error) => {
-                disk.journal.release(&parts);
-                if let Stored::Entry(_, deltas) = stored {
-                    waiting.deltas = deltas;
-                }
-                return Err((Box::new(waiting), error));
-            }
-        };
+        let position = disk.append(self.id, &stored, waiting.room.as_mut()).inspect_err(|_| disk.journal.release(&parts));
+        if let (Err(_), Stored::Entry(_, deltas)) = (&position, &stored) {
+            waiting.deltas.clone_from(deltas);
+        }
+        let position = position?;
         if let Stored::Entry(Entry::Held { record, .. }, Some(deltas)) = &stored {
             let pieces = deltas.pieces.iter().map(|(stream, piece)| (*stream, piece.span())).collect();
-            self.held.insert(record.id, Held { position, pieces, room: waiting.room });
+            self.held.insert(record.id, Held { position, pieces, room: waiting.room.take() });
         }
-        self.entries.push(Kept { position, entry: waiting.entry, parts: Some(parts), replaced_by: None });
+        self.entries.push(Kept { position, entry: waiting.entry.clone(), parts: Some(parts), replaced_by: None });
         self.unsynced += 1;
         Ok(())
     }

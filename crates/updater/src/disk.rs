@@ -26,7 +26,8 @@ pub struct Limits {
     pub reads_max: usize,
     /// The most bytes of one update. Larger ones write new generations of the blocks.
     pub update_bytes_max: u64,
-    /// The most bytes of a record of the journal. A journal may take smaller ones only; then that counts, and for updates about three quarters of it.
+    /// The most bytes of a record of the journal. A journal may take smaller ones only; then that counts, and for updates about three
+    /// quarters of it.
     pub record_bytes_max: usize,
     /// The most new bytes and deltas in memory, for all blocks.
     pub inflight_bytes_max: u64,

@@ -17,13 +17,14 @@
 //! - Pages are written only when their after-images are durable in the journal. A restart copies the after-images again, whatever the pages
 //!   contain; it adds no delta twice.
 //! - A record is released when payload and sidecar contain it durably and no node will ask for its outcome.
-//! - The first entry of a block is durable before the block sends a message: two lives of a leader would have the same name otherwise.
+//! - A block is open when all entries of its opening are durable; two lives of a leader would have the same name otherwise.
+//! - A block is settled when its sidecar has the term. A block that is not open has no entries, so a journal without them says nothing about it.
 //!
 //! # Bounds
 //!
 //! Deltas are in memory only while their update is under way here ([`Limits::inflight_bytes_max`]); afterwards they are read back from the journal.
 //! Room in the journal for a delta and its after-images is reserved when the update is admitted. Updates are applied from a quarter on,
-//! before any new update is handled from half on, and none is admitted above 90 %.
+//! before any new update is handled from half on, and none is admitted above 90 %. What fails for a passing reason waits and is tried again.
 
 mod apply;
 mod backlog;

@@ -52,6 +52,8 @@ pub(crate) struct Open {
     pub(crate) backlog: Backlog,
     /// Entries that are appended and not durable.
     pub(crate) unsynced: u64,
+    /// When it last looked for outcomes to forget.
+    pub(crate) forgot_ms: u64,
     /// Whether nothing has happened since the last tick.
     pub(crate) is_quiet: bool,
     /// Whether entries may have become needless.
@@ -128,6 +130,7 @@ impl Open {
             reads: BTreeMap::new(),
             backlog: Backlog::default(),
             unsynced: 0,
+            forgot_ms: 0,
             is_quiet: false,
             is_stale: true,
             is_restarting: false,

@@ -5,9 +5,9 @@
 //!                           ▲                         │
 //!                           └───open_block, a higher term
 //! ```
-//! A *plain* block is immutable: the journal contains nothing of it. An *open* one is updated. A *settled* one has all updates of its term in its pages, and
-//! its sidecar has the term and the counts of the whole stripe. So a block is opened only under a term above its sidecar's, and late messages of earlier terms
-//! meet a block that is not open, or one whose term is higher.
+//! A *plain* block is immutable: the journal contains nothing of it. An *open* one is updated. A *settled* one has all updates of its term
+//! in its pages, and its sidecar has the term and the counts of the whole stripe. So a block is opened only under a term above its
+//! sidecar's, and late messages of earlier terms meet a block that is not open, or one whose term is higher.
 
 use crate::{
     disk::Disk,
@@ -45,8 +45,8 @@ pub struct SettledBlock {
 }
 
 impl Updater {
-    /// Opens a block for the updates of a term. When this returns, the term and what `sealed` tells are durable: a request of an earlier term that is repeated gets its outcome
-    /// and does not run again. Succeeds if the block is open in this term.
+    /// Opens a block for the updates of a term. When this returns, the term and what `sealed` tells are durable: a request of an earlier
+    /// term that is repeated gets its outcome and does not run again. Succeeds if the block is open in this term.
     ///
     /// `sealed` must have the stripe's counts as its vector. The block is refused with
     /// - [`Reaction::InvalidInput`] if the term is not above the one in the block's sidecar, or below the one in which it is open;
@@ -107,12 +107,13 @@ impl Updater {
         Ok(())
     }
 
-    /// Ends the updates of a block whose term a seal has raised to `term`: once this is called, none begins. Returns what it contains when all that the seal has decided is applied, and the
-    /// sidecar durably says so. Until then it returns `None`: call it again after the next [`sync`](Self::sync), which it may need twice. It is `None`, too, while the block
-    /// does not know what the seal has decided.
+    /// Ends the updates of a block whose term a seal has raised to `term`: once this is called, none begins. Returns what it contains when
+    /// all that the seal has decided is applied, and the sidecar durably says so. Until then it returns `None`: call it again after the
+    /// next [`sync`](Self::sync), which it may need twice. It is `None`, too, while the block does not know what the seal has decided.
     ///
-    /// A settled block stays as it is until it is closed, after a restart too, and answers no other block. Repeated calls return the same, even for a block that is closed.
-    /// Fails with [`Reaction::InvalidInput`] if the block knows a higher term or is fenced, with [`Reaction::NotFound`] if it is not open, and with [`Reaction::Corrupt`] if it is lost.
+    /// A settled block stays as it is until it is closed, after a restart too, and answers no other block. Repeated calls return the same,
+    /// even for a block that is closed. Fails with [`Reaction::InvalidInput`] if the block knows a higher term or is fenced, with
+    /// [`Reaction::NotFound`] if it is not open, and with [`Reaction::Corrupt`] if it is lost.
     pub fn settle(&mut self, block: BlockId, term: u64, now_ms: u64) -> Result<Option<SettledBlock>> {
         self.check()?;
         match self.blocks.get(&block) {
@@ -136,8 +137,8 @@ impl Updater {
         self.with(block, |open, disk| open.settle(term, disk, now_ms)).map(Option::flatten)
     }
 
-    /// Ends a settled block: what the journal contains of it is released, durably once [`sync`](Self::sync) has returned. Succeeds if the block is not open, or lost, or open in
-    /// a higher term, and leaves it so. Fails with [`Reaction::InvalidInput`] if it is not settled.
+    /// Ends a settled block: what the journal contains of it is released, durably once [`sync`](Self::sync) has returned. Succeeds if the
+    /// block is not open, or lost, or open in a higher term, and leaves it so. Fails with [`Reaction::InvalidInput`] if it is not settled.
     pub fn close(&mut self, block: BlockId, term: u64) -> Result<()> {
         self.check()?;
         let Some(State::Open(open)) = self.blocks.get(&block) else { return Ok(()) };
@@ -151,7 +152,8 @@ impl Updater {
         Ok(())
     }
 
-    /// The block is removed from this disk, or is about to be: what the journal contains of it is released, durably once [`sync`](Self::sync) has returned.
+    /// The block is removed from this disk, or is about to be: what the journal contains of it is released, durably once
+    /// [`sync`](Self::sync) has returned.
     pub fn forget(&mut self, block: BlockId) {
         match self.blocks.remove(&block) {
             Some(State::Open(mut open)) => {

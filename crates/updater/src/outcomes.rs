@@ -1,5 +1,5 @@
-//! Keeps the outcomes of updates short in the journal. They are kept for ten minutes, and each record takes a sector of the ring at least, so many records with few outcomes
-//! each are replaced by one with all of them.
+//! Keeps the outcomes of updates short in the journal. They are kept for ten minutes, and each record takes a sector of the ring at least,
+//! so many records with few outcomes each are replaced by one with all of them.
 
 use crate::{disk::Disk, open::Open, record::Stored, replay::Kept};
 use weft_types::Result;

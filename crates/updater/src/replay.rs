@@ -59,8 +59,8 @@ impl Replayed {
         self.entries.push(Kept { position, entry, parts: Some(Vec::new()), replaced_by: None });
     }
 
-    /// Its after-images are those just before it. Earlier ones without an entry are of a batch whose entry a crash has lost, or whose release it has
-    /// undone: they must not be copied.
+    /// Its after-images are those just before it. Earlier ones without an entry are of a batch whose entry a crash has lost, or whose
+    /// release it has undone: they must not be copied.
     fn add_images(&mut self, position: Position, batch: Batch, records: usize) {
         let parts = self.parts.len().checked_sub(records).map(|first| self.parts.split_off(first));
         self.orphans.append(&mut self.parts);

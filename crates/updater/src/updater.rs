@@ -67,8 +67,9 @@ pub(crate) enum State {
     Lost(Vec<Position>),
 }
 
-/// The updates of all blocks of one disk. [`open_block`](Self::open_block) opens a block for updates; [`settle`](Self::settle) ends its updates, and
-/// [`close`](Self::close) forgets them. A call for a block that is not open fails with [`Reaction::NotFound`]. After an error whose reaction is [`Reaction::Fatal`] it refuses all calls: the disk has failed.
+/// The updates of all blocks of one disk. [`open_block`](Self::open_block) opens a block for updates; [`settle`](Self::settle) ends its
+/// updates, and [`close`](Self::close) forgets them. A call for a block that is not open fails with [`Reaction::NotFound`]. After an error
+/// whose reaction is [`Reaction::Fatal`] it refuses all calls: the disk has failed.
 pub struct Updater {
     pub(crate) disk: Disk,
     pub(crate) blocks: BTreeMap<BlockId, State>,
@@ -79,11 +80,14 @@ pub struct Updater {
 /// What determines a shape: the code with its generator, the sizes of the stripe, the block's index.
 type ShapeKey = (String, u64, [u64; 6], u8);
 
+/// How often a block looks for outcomes to forget: it looks at all of them.
+const FORGET_MS: u64 = 5_000;
 /// The most shapes that are kept.
 const SHAPES_MAX: usize = 256;
 
 impl Updater {
-    /// Replays the journal of a disk. Fails with [`Reaction::Retry`] if the process has too many files open, and the like: then nothing has happened.
+    /// Replays the journal of a disk. Fails with [`Reaction::Retry`] if the process has too many files open, and the like: then nothing has
+    /// happened.
     pub fn open(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, mut limits: Limits, now_ms: u64) -> Result<Self> {
         limits.record_bytes_max = limits.record_bytes_max.min(journal.record_bytes_max());
         limits.update_bytes_max = limits.update_bytes_max.min(limits.record_bytes_max as u64 / 4 * 3);
@@ -152,8 +156,8 @@ impl Updater {
         self.blocks.iter().filter(|(_, state)| matches!(state, State::Open(_))).map(|(block, _)| *block)
     }
 
-    /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `term`: that of the
-    /// client's lease; `new`: the new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
+    /// A client's request to overwrite ranges of data blocks, one range each, at the node that leads it: that of the lowest block. `term`:
+    /// that of the client's lease; `new`: the new bytes, by data block. [`Output::Tell`] answers, perhaps much later.
     pub fn request(&mut self, block: BlockId, term: u64, id: UpdateId, new: Pieces, now_ms: u64) -> Result<()> {
         self.make_room(block, now_ms)?;
         let told = self.with(block, |open, disk| {
@@ -216,8 +220,8 @@ impl Updater {
         }
     }
 
-    /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left. What had to wait for room or for files is
-    /// tried again.
+    /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left. What
+    /// had to wait for room or for files is tried again.
     pub fn sync(&mut self, now_ms: u64) -> Result<()> {
         loop {
             self.retry(now_ms)?;
@@ -255,7 +259,8 @@ impl Updater {
         })
     }
 
-    /// Makes releases durable: always those of blocks that were closed or removed, and others when the journal is filling. Returns whether there were any.
+    /// Makes releases durable: always those of blocks that were closed or removed, and others when the journal is filling. Returns whether
+    /// there were any.
     pub(crate) fn sync_releases(&mut self) -> Result<bool> {
         let has_closed = std::mem::take(&mut self.disk.has_released);
         if !has_closed && self.disk.journal.fill() < RELEASE_FILL {
@@ -288,7 +293,10 @@ impl Updater {
         let all = self.blocks().filter(|block| !is_settled(block)).collect();
         self.each(&all, |open, disk| {
             open.on(Event::Remind, disk, now_ms)?;
-            open.on(Event::Forget, disk, now_ms)?;
+            if now_ms.saturating_sub(open.forgot_ms) >= FORGET_MS {
+                open.forgot_ms = now_ms;
+                open.on(Event::Forget, disk, now_ms)?;
+            }
             // Without room, they stay as they are.
             open.join_outcomes(disk).or_else(|error| if is_passing(&error) { Ok(()) } else { Err(error) })?;
             let is_quiet = std::mem::replace(&mut open.is_quiet, true);
@@ -296,7 +304,8 @@ impl Updater {
         })
     }
 
-    /// While the journal is filling, a call that brings a new update applies earlier ones first. When it is full, it is refused; what ends updates is not.
+    /// While the journal is filling, a call that brings a new update applies earlier ones first. When it is full, it is refused; what ends
+    /// updates is not.
     fn make_room(&mut self, block: BlockId, now_ms: u64) -> Result<()> {
         self.check()?;
         if self.disk.journal.fill() < DELAY_FILL {
@@ -353,7 +362,8 @@ impl Updater {
         self.lose_with(block, error, Vec::new())
     }
 
-    /// A block is lost whose pages or entries are damaged, or that cannot be updated for another reason of its own; a failure of the device or of the journal fails the disk.
+    /// A block is lost whose pages or entries are damaged, or that cannot be updated for another reason of its own; a failure of the device
+    /// or of the journal fails the disk.
     fn lose_with(&mut self, block: BlockId, error: Error, mut positions: Vec<Position>) -> Result<()> {
         if self.disk.store.failed().is_some() || self.disk.journal.failed().is_some() {
             return Err(self.fail(error));

@@ -231,8 +231,8 @@ impl RingJournal {
         state
     }
 
-    /// Writes and syncs the pages of a batch: its number and the one before, where it begins, its tail and the next position. Returns how many there are, and where its records
-    /// begin.
+    /// Writes and syncs the pages of a batch: its number and the one before, where it begins, its tail and the next position. Returns how
+    /// many there are, and where its records begin.
     fn write_pages(
         &self,
         pending: &Pending,

@@ -7,8 +7,8 @@
 //!
 //! A crash leaves each sector old or new, so after it either all that an update wrote is there, or it is seen to be interrupted, and
 //! the other slot holds the state before. The next update first clears the state of the interrupted one, and syncs that: otherwise it
-//! would look complete as soon as a later number appears. As the payload is synced first, a complete update in the sidecar is complete in the payload,
-//! too. A sector whose checksum is wrong was not torn but is damaged, and the sidecar with it.
+//! would look complete as soon as a later number appears. As the payload is synced first, a complete update in the sidecar is complete in
+//! the payload, too. A sector whose checksum is wrong was not torn but is damaged, and the sidecar with it.
 
 use super::{CRC_LEN, DescriptionV1, HEAD_LEN, MAGIC, Sidecar, as_corrupt, check_meta, newer, split_u32, wrong};
 use crate::block_store::Patch;

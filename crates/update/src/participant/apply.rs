@@ -1,7 +1,7 @@
 //! Applying committed updates to a block's pages, and trimming their records.
 //!
-//! A batch: the after-images of all its pages are journalled first; when they are durable, pages are written, then the sidecar. A restart in between
-//! copies the after-images again, whatever the pages contain. The sidecar's counts say which updates the pages contain.
+//! A batch: the after-images of all its pages are journalled first; when they are durable, pages are written, then the sidecar. A restart
+//! in between copies the after-images again, whatever the pages contain. The sidecar's counts say which updates the pages contain.
 
 use super::{Applying, Kept, Participant};
 use crate::{

@@ -16,8 +16,8 @@ impl Participant {
         facts.chain(sealed.vector.iter().map(decided)).chain([opened]).collect()
     }
 
-    /// A seal: lower terms are not obeyed any more. `given`: the highest number that this node gave in its stream, also to updates that no record names. Otherwise it
-    /// would go on above the vector of the seal, and the blocks would not agree on the stripe's counts.
+    /// A seal: lower terms are not obeyed any more. `given`: the highest number that this node gave in its stream, also to updates that no
+    /// record names. Otherwise it would go on above the vector of the seal, and the blocks would not agree on the stripe's counts.
     pub(crate) fn seal(&mut self, term: u64, given: u64) {
         if term < self.term || self.opened >= term || self.is_fenced {
             return;

@@ -67,7 +67,7 @@ struct Run {
 pub(super) fn run(setup: &Setup, seed: u64, ignores_damage: bool) -> Ended {
     let mut world = World::new(setup, seed);
     world.ignores_damage = ignores_damage;
-    world.passing_errors.store(seed % 2 == 0, Relaxed);
+    world.passing_errors.store(seed.is_multiple_of(2), Relaxed);
     let mut clients = Clients::new(&mut world, 4, 2, 8, seed);
     let data = clients.first_data(&world);
     world.create(&data);
@@ -338,7 +338,8 @@ impl Run {
         }
     }
 
-    /// What the blocks of stripes contain that were settled just now, as others read them: all of them belong together, and have the checksums that they said. To clients this is a read.
+    /// What the blocks of stripes contain that were settled just now, as others read them: all of them belong together, and have the
+    /// checksums that they said. To clients this is a read.
     fn check_settled(&mut self) {
         for (stripe, units) in std::mem::take(&mut self.world.settled) {
             self.settled += 1;
@@ -398,7 +399,8 @@ impl Run {
         blocks.keys().copied().filter(is_odd).collect()
     }
 
-    /// The data of a stripe, by what its blocks contain. All of them belong together, and any that suffice give the same data. `None` if too many nodes are down.
+    /// The data of a stripe, by what its blocks contain. All of them belong together, and any that suffice give the same data. `None` if
+    /// too many nodes are down.
     fn contents(&mut self, stripe: u64, said: Option<&BTreeMap<BlockId, Vec<u32>>>) -> Result<Option<Vec<Vec<u8>>>, String> {
         let layout = self.world.shape.layout;
         let mut blocks = BTreeMap::new();

@@ -20,7 +20,7 @@ use weft_types::Layout;
 use world::{LIMITS, Setup};
 
 /// The crashes for each code, unless more are wanted.
-const CRASHES: usize = 250;
+const CRASHES: usize = 130;
 /// The most runs in which a broken rule must be found.
 const RUNS_MAX: u64 = 150;
 /// So many failures are reported before the test ends.

@@ -270,3 +270,18 @@ fn a_block_that_cannot_be_opened_harms_no_other() {
     assert_eq!((missing.reaction, missing.block), (Reaction::NotFound, Some(other)));
     open(&mut world, &sealed(1)).unwrap();
 }
+
+/// Recovery moves blocks with broken sidecars to quarantine. They were not removed: the coordinator must hear that they are lost.
+#[test]
+fn an_open_block_that_is_in_quarantine_is_reported_as_lost() {
+    let mut world = world();
+    open(&mut world, &sealed(1)).unwrap();
+    let node = world.home(block(0, 0));
+    world.nodes[node].disk.as_ref().unwrap().store.quarantine(block(0, 0), "as wanted", None).unwrap();
+    restart(&mut world);
+    let wrong = world.wrong.take().unwrap_or_default();
+    assert!(wrong.contains("s0-b000-c0-g1 is lost"), "{wrong}");
+    let updater = updater(&mut world, block(0, 0));
+    updater.sync(1).unwrap();
+    assert_eq!((updater.open_blocks().count(), updater.lost_blocks().count(), updater.fill()), (0, 0, 0.0));
+}
