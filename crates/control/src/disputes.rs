@@ -40,6 +40,16 @@ impl Disputes {
         self.at_fault.get(&node).copied()
     }
 
+    /// The nodes with which a node is in disputes.
+    pub fn peers(&self, node: NodeId) -> Vec<NodeId> {
+        let other = |(one, other): &(NodeId, NodeId)| match node {
+            _ if *one == node => Some(*other),
+            _ if *other == node => Some(*one),
+            _ => None,
+        };
+        self.pairs.keys().filter_map(other).collect()
+    }
+
     /// A node is at fault if it is in disputes with several nodes, each of which has fewer. If two nodes fail, all
     /// others come to blame both, and the others are not at fault.
     fn judge(&mut self) {

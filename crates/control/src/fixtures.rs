@@ -83,5 +83,6 @@ pub(crate) fn member(id: u32, rack: &str, silent: Option<(NodeState, u64)>) -> M
         coding_bytes_per_s: 0,
         fsyncs: 0,
         suspect_for: std::time::Duration::ZERO,
+        suspect: None,
     }
 }

@@ -1,6 +1,10 @@
 //! The state of the nodes from their heartbeats: which are up, which are suspect, and their disks' free space. A view
 //! is a snapshot of it.
 
+mod suspicion;
+
+pub use suspicion::Suspect;
+
 use crate::{
     Time,
     disk_health::Served,
@@ -8,6 +12,7 @@ use crate::{
     view::{DiskView, NodeView, View},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use suspicion::Suspicion;
 use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, NodeRecord, NodeState};
 
 /// The most blocks that are suspect at the same time.
@@ -40,7 +45,7 @@ struct Member {
     has_disks: bool,
     /// The coordinator's start, until the node registers.
     last_seen: Time,
-    suspect_until: Option<Time>,
+    suspicion: Option<Suspicion>,
     disks: BTreeMap<DiskNumber, DiskState>,
     /// Coding rate, in bytes a second; 0 if unknown.
     coding_bytes_per_s: u64,
@@ -112,8 +117,10 @@ pub struct MemberStatus {
     pub coding_bytes_per_s: u64,
     /// Fsyncs of all its disks since its agent started, from its last heartbeat.
     pub fsyncs: u64,
-    /// For how long plans still avoid it; zero if they do not.
+    /// For how long plans still avoid it although it is up; zero if they do not.
     pub suspect_for: Duration,
+    /// Why, if they do.
+    pub suspect: Option<Suspect>,
 }
 
 /// The changes after a heartbeat.
@@ -136,7 +143,7 @@ impl Members {
                 registered: false,
                 has_disks: false,
                 last_seen,
-                suspect_until: None,
+                suspicion: None,
                 disks,
                 coding_bytes_per_s: 0,
                 fsyncs: 0,
@@ -164,7 +171,7 @@ impl Members {
             registered: true,
             has_disks: !told.is_empty(),
             last_seen: now,
-            suspect_until: None,
+            suspicion: None,
             disks,
             coding_bytes_per_s,
             fsyncs: 0,
@@ -291,10 +298,10 @@ impl Members {
         Some(record.clone())
     }
 
-    /// Avoids a node for a while after it failed another node.
-    pub fn suspect(&mut self, node: NodeId, now: Time) {
+    /// Avoids a node for a while after it failed another node. `why`: for a person; empty if it is not known.
+    pub fn suspect(&mut self, node: NodeId, why: &str, now: Time) {
         if let Some(member) = self.nodes.get_mut(&node) {
-            member.suspect_until = Some(now + self.suspect_for);
+            member.suspicion = Some(Suspicion::after(member.suspicion.take(), why, now, self.suspect_for));
         }
     }
 
@@ -307,7 +314,7 @@ impl Members {
     /// For how long a node is still avoided.
     fn suspect_for(&self, member: &Member, now: Time) -> Duration {
         let at_fault = self.disputes.at_fault_since(member.record.id).map(|since| since + self.suspect_for * 2);
-        member.suspect_until.max(at_fault).map_or(Duration::ZERO, |until| until.since(now))
+        member.suspicion.as_ref().map(|it| it.until).max(at_fault).map_or(Duration::ZERO, |until| until.since(now))
     }
 
     /// Avoids a block for a while after it could not be read.
@@ -375,15 +382,17 @@ impl Members {
     }
 
     fn status_of(&self, member: &Member, now: Time) -> MemberStatus {
+        let (up, suspect) = (self.is_member_up(member, now), self.suspect_of(member, now));
         MemberStatus {
             record: member.record.clone(),
-            up: self.is_member_up(member, now),
+            up,
             silent_for: now.since(member.last_seen),
             state_for: Duration::from_millis(self.ms(now).saturating_sub(member.record.since_ms)),
             disks: member.disks.clone(),
             coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
             fsyncs: member.fsyncs,
-            suspect_for: self.suspect_for(member, now),
+            suspect_for: if up { self.suspect_for(member, now) } else { Duration::ZERO },
+            suspect: suspect.filter(|_| up),
         }
     }
 

@@ -139,7 +139,12 @@ impl Members {
 
     /// Avoids a node for a while after it failed another.
     pub(crate) fn suspect(&self, node: NodeId) {
-        self.lock().known.suspect(node, self.started.now());
+        self.suspect_because(node, "");
+    }
+
+    /// Likewise, with the reason for a person.
+    pub(crate) fn suspect_because(&self, node: NodeId, why: &str) {
+        self.lock().known.suspect(node, why, self.started.now());
     }
 
     /// Records that a node blamed another, which is suspect for that.

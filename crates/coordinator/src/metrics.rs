@@ -97,7 +97,7 @@ fn of_nodes(all: &mut Figures, statuses: &[MemberStatus], ailing: &[v1::AilingDi
     for status in statuses {
         *states.entry(crate::show::state(status).name()).or_default() += 1;
         all.add("weft_node_up", [&*status.record.name, &*status.record.rack], status.up);
-        all.add("weft_node_suspect", [&*status.record.name, &*status.record.rack], status.up && !status.suspect_for.is_zero());
+        all.add("weft_node_suspect", [&*status.record.name, &*status.record.rack], !status.suspect_for.is_zero());
         // A disk that was replaced and its successor may have the same path.
         let mut failed: BTreeMap<&str, bool> = BTreeMap::new();
         for disk in &status.record.disks {

@@ -59,7 +59,8 @@ pub(crate) async fn read_stripe(
             tracing::warn!(object = %object.name, %error, "a read failed");
             // Only agents' own reports are recorded in the metadata.
             let (node, block) = read::avoided(error, &found, blamed);
-            node.into_iter().for_each(|node| shared.members.suspect(node));
+            node.into_iter()
+                .for_each(|node| shared.members.suspect_because(node, &format!("a client reports: {}", error.message)));
             block.into_iter().for_each(|block| shared.members.suspect_block(block));
         }
         let blocks = shared.reads.blocks(PlanId(asked.failed_plan), delegation);

@@ -9,7 +9,7 @@ use super::{
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
-use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target, utc::utc};
 use weft_client::api;
 use weft_types::{NodeId, Result, counted, human_bytes};
 
@@ -51,6 +51,8 @@ struct Report {
     unreadable_objects: Vec<String>,
     nodes: u32,
     down_nodes: Vec<DownNode>,
+    /// Nodes that are up, and that plans avoid for a while. They do not change the level.
+    suspect_nodes: Vec<SuspectNode>,
     failed_disks: Vec<FailedDisk>,
     /// Disks that work, and are slow or failing.
     ailing_disks: Vec<AilingDisk>,
@@ -111,6 +113,18 @@ struct DownNode {
 }
 
 #[derive(Debug, Serialize)]
+struct SuspectNode {
+    id: String,
+    name: String,
+    /// For so long, plans still avoid it.
+    suspect_ms: u64,
+    /// Since when they do, milliseconds since 1970.
+    since_ms: u64,
+    /// Empty: not known.
+    why: String,
+}
+
+#[derive(Debug, Serialize)]
 struct FailedDisk {
     node: String,
     id: String,
@@ -156,6 +170,13 @@ impl Report {
             blocks: it.blocks,
             lost: it.lost,
         };
+        let suspect = |it: api::SuspectNode| SuspectNode {
+            id: NodeId(it.node).to_string(),
+            name: it.name,
+            suspect_ms: it.suspect_ms,
+            since_ms: it.since_ms,
+            why: it.why,
+        };
         let failed = |it: api::FailedDisk| FailedDisk { node: it.name, id: it.id, path: it.path, blocks: it.blocks };
         let ailing = |it: api::AilingDisk| AilingDisk {
             node: it.name,
@@ -193,6 +214,7 @@ impl Report {
             unreadable_objects: it.unreadable_objects.into_iter().map(|it| format!("{}/{}", it.bucket, it.key)).collect(),
             nodes: it.nodes,
             down_nodes: it.down_nodes.into_iter().map(down).collect(),
+            suspect_nodes: it.suspect_nodes.into_iter().map(suspect).collect(),
             failed_disks: it.failed_disks.into_iter().map(failed).collect(),
             ailing_disks: it.ailing_disks.into_iter().map(ailing).collect(),
             space: Space {
@@ -315,7 +337,15 @@ fn damage_text(it: &Report) -> String {
         format!("disk {} of {} failed or is gone; {left}", disk.path, disk.node)
     };
     text += &first_lines(&it.failed_disks, "disk", failed);
+    text += &first_lines(&it.suspect_nodes, "suspect node", suspect_line);
     text
+}
+
+/// A node that plans avoid for a while.
+fn suspect_line(it: &SuspectNode) -> String {
+    let why = if it.why.is_empty() { "a plan failed there" } else { &it.why };
+    let seconds = it.suspect_ms.div_ceil(1000);
+    format!("{} is suspect since {}, plans avoid it for {seconds} s more: {why}", it.name, utc(it.since_ms))
 }
 
 /// A line for each of the first few, so that everything fits on one screen.
@@ -342,4 +372,29 @@ fn space_text(it: &Report) -> String {
     let garbage = amount(it.garbage_blocks, it.garbage_bytes);
     let _ = writeln!(text, "garbage: {garbage}; quarantined: {}", amount(it.quarantined_blocks, it.quarantined_bytes));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspect_nodes_are_listed_and_are_no_alarm() {
+        let node = |name: &str, why: &str| api::SuspectNode {
+            node: 3,
+            name: name.into(),
+            suspect_ms: 11_001,
+            since_ms: 1_800_000_000_000,
+            why: why.into(),
+        };
+        let suspect_nodes = vec![node("node-03", "it does not answer: refused"), node("node-04", "")];
+        let health = api::HealthReply { level: "healthy".into(), suspect_nodes, ..api::HealthReply::default() };
+        let report = Report::new(health, &[]);
+        let (told, json) = (text(&report), serde_json::to_value(&report).unwrap());
+        let (since, more) = (utc(1_800_000_000_000), "plans avoid it for 12 s more");
+        assert!(told.contains(&format!("\nnode-03 is suspect since {since}, {more}: it does not answer: refused\n")), "{told}");
+        assert!(told.contains(&format!("\nnode-04 is suspect since {since}, {more}: a plan failed there\n")), "{told}");
+        assert_eq!(json["suspect_nodes"][0]["why"], "it does not answer: refused");
+        assert_eq!((report.exit(), json["reasons"].as_array().map(Vec::len)), (Exit::Ok, Some(0)));
+    }
 }

@@ -157,17 +157,55 @@ fn a_removed_node_and_a_forgotten_disk_are_gone_until_they_are_registered() {
 }
 
 #[test]
+fn a_suspect_node_has_a_reason_and_the_time_since_when() {
+    let mut members = members();
+    let suspect = |members: &Members, id, second| {
+        let status = members.status(NodeId(id), at(second)).unwrap();
+        assert_eq!(status.suspect.is_some(), !status.suspect_for.is_zero());
+        status.suspect.map(|it| (it.since_ms - members.ms(at(0)), it.why))
+    };
+    let because = |seconds: u64, why: &str| Some((seconds * 1000, why.to_owned()));
+    for node in 1..=3 {
+        members.registered(record(node, NodeState::Up), 7, &told(70, false), at(0));
+    }
+    let up = |members: &mut Members, second| {
+        (1..=3).for_each(|node| drop(members.heartbeat(NodeId(node), &told(70, false), 0, at(second))));
+    };
+    up(&mut members, 10);
+    assert_eq!(suspect(&members, 2, 10), None);
+    members.suspect(NodeId(2), "it does not answer", at(10));
+    assert_eq!(suspect(&members, 2, 10), because(10, "it does not answer"));
+    up(&mut members, 20);
+    members.suspect(NodeId(2), "", at(20));
+    assert_eq!(suspect(&members, 2, 20), because(10, "it does not answer"), "the reason is not forgotten");
+    assert_eq!(suspect(&members, 2, 32), None, "a node that is down is not suspect");
+    up(&mut members, 49);
+    assert_eq!(suspect(&members, 2, 49), because(10, "it does not answer"));
+    up(&mut members, 51);
+    assert_eq!(suspect(&members, 2, 51), None);
+    members.suspect(NodeId(2), &"ä".repeat(300), at(51));
+    assert_eq!(suspect(&members, 2, 51), because(51, &"ä".repeat(120)), "a new time with a new reason, which is cut");
+
+    members.suspect(NodeId(1), "a link broke", at(51));
+    [2, 3].iter().for_each(|node| members.dispute(NodeId(*node), NodeId(1), at(51)));
+    let why = "a link broke; its links with node-2, node-3 failed, and no other node has so many such links";
+    assert_eq!(suspect(&members, 1, 51), because(51, why));
+    up(&mut members, 100);
+    assert_eq!(suspect(&members, 1, 100), because(51, why), "for twice as long");
+}
+
+#[test]
 fn suspicion_expires_and_a_node_in_several_disputes_is_suspect_longest() {
     let mut members = members();
     let left = |members: &Members, id, second| members.view(at(second)).node(NodeId(id)).unwrap().suspect_for.as_secs();
-    members.suspect(NodeId(2), at(10));
+    members.suspect(NodeId(2), "", at(10));
     assert_eq!((left(&members, 2, 20), left(&members, 2, 40)), (20, 0));
     for (node, second) in [(2, 20), (3, 24)] {
-        members.suspect(NodeId(node), at(second));
+        members.suspect(NodeId(node), "", at(second));
         members.dispute(NodeId(node), NodeId(1), at(second));
     }
     assert_eq!((left(&members, 1, 24), left(&members, 2, 24)), (60, 26));
-    members.suspect(NodeId(1), at(25));
+    members.suspect(NodeId(1), "", at(25));
     assert_eq!(left(&members, 1, 25), 59, "failing again does not shorten it");
     members.registered(record(1, NodeState::Up), 7, &[], at(26));
     assert_eq!(left(&members, 1, 26), 0, "registering clears suspicions");

@@ -71,6 +71,7 @@ pub(crate) async fn summary(shared: &Shared) -> Result<Summary> {
         bad_blocks: Some(bad_blocks(counts.blocks)),
         nodes: u32::try_from(statuses.len()).unwrap_or(u32::MAX),
         down_nodes: statuses.iter().filter(|status| !status.up).map(down_node).collect(),
+        suspect_nodes: statuses.iter().filter_map(suspect_node).collect(),
         failed_disks: failed,
         ailing_disks: ailing,
         quarantined_blocks: quarantined().map(|of| of.blocks).sum(),
@@ -199,6 +200,17 @@ fn down_node(status: &MemberStatus) -> v1::DownNode {
         blocks: blocks_of(status),
         lost: is_lost(status),
     }
+}
+
+fn suspect_node(status: &MemberStatus) -> Option<v1::SuspectNode> {
+    let suspect = status.suspect.as_ref()?;
+    Some(v1::SuspectNode {
+        node: status.record.id.0,
+        name: status.record.name.to_string(),
+        suspect_ms: u64::try_from(status.suspect_for.as_millis()).unwrap_or(u64::MAX),
+        since_ms: suspect.since_ms,
+        why: suspect.why.clone(),
+    })
 }
 
 fn ailing_disk(it: &v1::AilingDisk) -> AilingDisk {

@@ -1,12 +1,12 @@
 use super::*;
-use crate::{Coordinator, CoordinatorConfig, Seams};
+use crate::{Coordinator, CoordinatorConfig, Seams, members::Session};
 use std::time::Duration;
 use weft_control::{
     healer::Ended,
     health::{BadBlocks, Condition},
 };
 use weft_meta::MetaMode;
-use weft_proto::MemoryNet;
+use weft_proto::{LinkKey, MemoryNet};
 use weft_types::{Amount, Cause, DiskNumber, DiskRecord, Error, NodeId, NodeRecord, StripeId, SystemClock};
 
 const STRIPES: u64 = 100_000;
@@ -29,6 +29,70 @@ fn condition(stripe: u64) -> Condition {
     Condition { code: "rs(10,4)".into(), now, with_all_nodes: now, blocks }
 }
 
+fn node(id: u32) -> NodeRecord {
+    NodeRecord {
+        id: NodeId(id),
+        name: if id == 1 { "n".into() } else { format!("n{id}").into() },
+        rack: "r".into(),
+        zone: String::new(),
+        data_address: String::new(),
+        control_address: String::new(),
+        state: NodeState::Up,
+        since_ms: 0,
+        came_back: false,
+        draining: false,
+        disks: Vec::new(),
+    }
+}
+
+/// A coordinator that has ended: what it knows stays, and nothing changes it any more.
+async fn coordinator(dir: &std::path::Path) -> Arc<Shared> {
+    let config = CoordinatorConfig {
+        listen: "127.0.0.1:0".into(),
+        metrics: metrics::OFF.into(),
+        dir: dir.into(),
+        insecure: true,
+        ..CoordinatorConfig::default()
+    };
+    let net = Arc::new(MemoryNet::default());
+    let seams = Seams { net, clock: Arc::new(SystemClock), seed: 1.into(), meta_mode: MetaMode::Inline };
+    let (coordinator, shared) = Coordinator::begin(config, seams).await.unwrap();
+    while !crate::healer::show(&shared).stopped.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    coordinator.shutdown().await.unwrap();
+    shared
+}
+
+/// Node 2 is suspect; node 3 would be, and is down; node 1 is well.
+#[tokio::test]
+async fn status_and_the_list_of_nodes_and_metrics_agree_about_suspect_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = coordinator(dir.path()).await;
+    for id in 1..=3 {
+        let channel = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        let (link_key, record) = (LinkKey::new([0; 32]), node(id));
+        let session = Session { link_key, channel, record, host: String::new(), metrics_address: String::new() };
+        // Without disks, an agent is not up.
+        let disks = if id == 3 { Vec::new() } else { vec![v1::Disk::default()] };
+        shared.members.registered(session, &disks, 0);
+    }
+    let level = crate::health::reply(&shared).await.unwrap().level;
+    [2, 3].iter().for_each(|id| shared.members.suspect_because(NodeId(*id), "no connection within 10000 ms"));
+    let health = crate::health::reply(&shared).await.unwrap();
+    let listed = crate::show::status(&shared).await.unwrap().nodes;
+    let text = Source { shared, calls: Vec::new() }.figures().await.unwrap().text().unwrap();
+    let of_health: Vec<(&str, &str)> = health.suspect_nodes.iter().map(|it| (&*it.name, &*it.why)).collect();
+    assert_eq!(of_health, [("n2", "no connection within 10000 ms")]);
+    assert!(health.suspect_nodes[0].suspect_ms > 0 && health.suspect_nodes[0].since_ms > 0, "{health:?}");
+    assert_eq!(health.level, level, "it is no reason for alarm");
+    let of_list: Vec<&str> = listed.iter().filter(|node| node.suspect_ms > 0).map(|node| &*node.name).collect();
+    assert_eq!(of_list, ["n2"]);
+    let of_metrics: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("weft_node_suspect{") && line.ends_with(" 1")).collect();
+    assert_eq!(of_metrics, ["weft_node_suspect{node=\"n2\",rack=\"r\"} 1"]);
+}
+
 #[test]
 fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
     let disk = |number, failed| DiskRecord {
@@ -41,19 +105,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         kept: false,
         retired: false,
     };
-    let record = NodeRecord {
-        id: NodeId(1),
-        name: "n".into(),
-        rack: "r".into(),
-        zone: String::new(),
-        data_address: String::new(),
-        control_address: String::new(),
-        state: NodeState::Up,
-        since_ms: 0,
-        came_back: false,
-        draining: false,
-        disks: vec![disk(1, true), disk(2, false)],
-    };
+    let record = NodeRecord { disks: vec![disk(1, true), disk(2, false)], ..node(1) };
     let status = MemberStatus {
         record,
         up: true,
@@ -63,6 +115,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         coding_bytes_per_s: 0,
         fsyncs: 0,
         suspect_for: Duration::from_millis(1),
+        suspect: None,
     };
     let mut figures = Figures::of(GROUPS);
     let ailing = v1::AilingDisk { name: "n".into(), path: "/data".into(), trouble: "slow".into(), ..v1::AilingDisk::default() };
@@ -78,21 +131,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
 #[tokio::test]
 async fn a_scrape_is_quick_however_many_stripes_have_bad_blocks() {
     let dir = tempfile::tempdir().unwrap();
-    let config = CoordinatorConfig {
-        listen: "127.0.0.1:0".into(),
-        metrics: metrics::OFF.into(),
-        dir: dir.path().into(),
-        insecure: true,
-        ..CoordinatorConfig::default()
-    };
-    let net = Arc::new(MemoryNet::default());
-    let seams = Seams { net, clock: Arc::new(SystemClock), seed: 1.into(), meta_mode: MetaMode::Inline };
-    let (coordinator, shared) = Coordinator::begin(config, seams).await.unwrap();
-    while !crate::healer::show(&shared).stopped.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    // What it knows stays, and nothing changes it any more.
-    coordinator.shutdown().await.unwrap();
+    let shared = coordinator(dir.path()).await;
     for stripe in 1..=STRIPES {
         shared.health.lock().tally.set(StripeId(stripe), Some(condition(stripe)));
     }

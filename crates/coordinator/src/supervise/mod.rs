@@ -219,7 +219,8 @@ impl Running {
             }
         }
         // The next plans avoid it for a while.
-        suspect.into_iter().for_each(|node| self.shared.members.suspect(node));
+        let why = report.cause().message;
+        suspect.into_iter().for_each(|node| self.shared.members.suspect_because(node, &why));
         if let Some(Blame { node, accuser: Some(accuser) }) = report.blame.filter(|blame| suspect == Some(blame.node)) {
             self.shared.members.dispute(node, accuser);
         }
@@ -241,6 +242,7 @@ impl Running {
             }
             Action::Suspect(node) => self.shared.members.suspect(node),
             Action::GoOnWithout(node, error) => {
+                self.shared.members.suspect_because(node, &error.message);
                 let node = self.shared.members.name(node);
                 tracing::warn!(plan = %self.plan, %node, %error, "a plan continues without a node");
             }
@@ -355,7 +357,7 @@ fn is_full(shared: &Shared, node: NodeId) -> bool {
 
 /// Marks a node that does not answer as suspect. The error's reaction is to replan.
 fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
-    shared.members.suspect(node);
+    shared.members.suspect_because(node, &format!("it does not answer: {}", error.message));
     does_not_answer(shared, node, &error)
 }
 

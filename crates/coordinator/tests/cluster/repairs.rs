@@ -45,6 +45,9 @@ async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
     world.kill(1);
     world.until("one node is down", async |world| world.up().await.len() == 7).await;
     world.complain("k0", 7).await;
+    let suspect = world.client.health().await.unwrap().suspect_nodes;
+    let told: Vec<(u32, &str)> = suspect.iter().map(|it| (it.node, &*it.why)).collect();
+    assert_eq!(told, [(7, "a client reports: it does not answer")]);
     let to = vec![NodeId(7), NodeId(8)];
     let job = world.client.repair_node(NodeId(1), &RepairNodeOptions { to, ..RepairNodeOptions::default() }).await.unwrap();
     let ended = world.ended(job.id).await;

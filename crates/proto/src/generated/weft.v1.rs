@@ -1570,6 +1570,25 @@ pub struct HealthReply {
     pub scrub: ::core::option::Option<ScrubStatus>,
     #[prost(message, repeated, tag = "32")]
     pub ailing_disks: ::prost::alloc::vec::Vec<AilingDisk>,
+    /// that are up, and that plans avoid for a while; no reason for the level
+    #[prost(message, repeated, tag = "33")]
+    pub suspect_nodes: ::prost::alloc::vec::Vec<SuspectNode>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SuspectNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// for so long, plans still avoid it
+    #[prost(uint64, tag = "3")]
+    pub suspect_ms: u64,
+    /// since when they do, milliseconds since 1970
+    #[prost(uint64, tag = "4")]
+    pub since_ms: u64,
+    /// empty: not known
+    #[prost(string, tag = "5")]
+    pub why: ::prost::alloc::string::String,
 }
 /// A disk that works, and is slow or failing.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

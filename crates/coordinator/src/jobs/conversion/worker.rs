@@ -182,7 +182,7 @@ impl Work<'_> {
         };
         let _under_way = shared.delegations.begin(number, delegation);
         let broken = |error: Error| {
-            shared.members.suspect(node);
+            shared.members.suspect_because(node, &error.message);
             error.party(Party::Node(node))
         };
         let events = self.send(session, number, order).await?;
