@@ -1,45 +1,53 @@
 //! The disks of a node. All calls block; async code makes them through [`DiskMode::run`](weft_proto::DiskMode).
 
+mod opening;
 mod quarantine;
 mod watch;
 
+pub(crate) use opening::Found;
 pub(crate) use quarantine::Released;
 use watch::Watch;
 
 use crate::{
-    OpenDisk,
     line::{Bound, Line},
     partial::Partials,
     removal::{Bounds, Counted, Quota, Removal, bytes_on_disk},
     served::Served,
-    state::Memory,
 };
-use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 use tokio::time::Instant;
 use weft_proto::v1;
-use weft_store::{BlockReader, BlockStore, Capacity, DeviceErrors, NewDisk, Quarantined};
-use weft_types::{BlockId, ByteSize, ClusterId, Error, GarbageReason, Reaction, Result};
+use weft_store::{BlockReader, BlockStore, Capacity, DeviceErrors, Quarantined};
+use weft_types::{BlockId, ByteSize, Error, GarbageReason, Reaction, Result};
 
 /// All disks of a node, including failed ones.
 pub(crate) struct Disks(Vec<Disk>);
 
 struct Disk {
-    /// Empty for a disk that has never been opened.
-    id: String,
+    /// Its id when it was last opened. Empty if it has never been.
+    known_id: String,
     path: PathBuf,
-    /// The disk's blocks, or why the disk cannot be used.
-    store: Result<Arc<dyn BlockStore>>,
-    freed: Quota,
-    unexpected: Quota,
+    /// The open disk, or why it cannot be used. Unset while it is being opened: it may hang.
+    open: OnceLock<Result<Open>>,
+    /// Grows while it is being opened, unless it hangs.
+    progress: AtomicU64,
     line: Arc<Line>,
     served: Served,
     watch: Watch,
+}
+
+/// A disk that can be used.
+struct Open {
+    id: String,
+    /// Its blocks.
+    store: Arc<dyn BlockStore>,
+    freed: Quota,
+    unexpected: Quota,
 }
 
 /// What metrics show of a disk.
@@ -72,60 +80,21 @@ const UNREADABLE_BYTES: u64 = 64 << 20;
 const LISTED_BLOCKS_MAX: usize = 10_000;
 
 impl Disks {
-    /// Opens all disks. A disk that fails to open is reported as failed, under its known id. A disk of another cluster
-    /// is an operator's mistake, and the agent does not start with it. No new disk is created at a path where one is
-    /// known: an empty directory there is a mount point whose disk is not mounted.
-    pub(crate) fn open(
-        paths: &[PathBuf],
-        known: &Memory,
-        cluster: ClusterId,
-        opener: &dyn OpenDisk,
-        random: &mut StdRng,
-        now_ms: u64,
-    ) -> Result<Self> {
-        let mut disks = Vec::with_capacity(paths.len());
-        for path in paths {
-            let known_id = known.disks.iter().find(|(known, _)| Path::new(known) == path).map(|(_, id)| id.clone());
-            let new = known_id.is_none().then(|| NewDisk { disk_id: random.random(), created_ms: now_ms });
-            let place = |error: Error| Error { message: format!("disk {}: {}", path.display(), error.message), ..error };
-            let (id, store) = match opener.open(path, cluster, new).map_err(place) {
-                Ok(opened) => (format!("{:032x}", opened.id), Ok(opened.store)),
-                Err(error) if error.reaction == Reaction::InvalidInput => return Err(error),
-                Err(error) => {
-                    tracing::error!(%error, "cannot use a disk");
-                    (known_id.unwrap_or_default(), Err(error))
-                }
-            };
-            let quota = |counted| Quota::new(counted, known.clone(), &id, now_ms, Instant::now());
-            let (freed, unexpected) = (quota(Counted::Freed), quota(Counted::Unexpected));
-            disks.push(Disk {
-                id,
-                path: path.clone(),
-                store,
-                freed,
-                unexpected,
-                line: Line::new(None),
-                served: Served::default(),
-                watch: Watch::default(),
-            });
-        }
-        Ok(Self(disks))
-    }
-
-    /// What metrics show of a disk, by its number, also of one that was never opened.
-    pub(crate) fn shown(&self, number: usize) -> Shown {
+    /// What metrics show of a disk, by its number, also of one that cannot be used. `None` while it is being opened.
+    pub(crate) fn shown(&self, number: usize) -> Option<Shown> {
         let disk = &self.0[number];
-        Shown {
+        disk.open.get()?;
+        Some(Shown {
             report: disk.report(),
-            fsyncs: disk.store.as_ref().map_or(0, |store| store.fsyncs()),
-            errors: disk.store.as_ref().map(|store| store.errors()).unwrap_or_default(),
-        }
+            fsyncs: disk.store().map_or(0, |store| store.fsyncs()),
+            errors: disk.store().map(|store| store.errors()).unwrap_or_default(),
+        })
     }
 
     /// The disks' ids, by path.
     pub(crate) fn ids(&self) -> BTreeMap<String, String> {
-        let known = self.0.iter().filter(|disk| !disk.id.is_empty());
-        known.map(|disk| (disk.path.display().to_string(), disk.id.clone())).collect()
+        let known = self.0.iter().filter(|disk| !disk.id().is_empty());
+        known.map(|disk| (disk.path.display().to_string(), disk.id().to_owned())).collect()
     }
 
     /// Opens a block on the disk that has it; also returns that disk's number. Returns not found only if every disk
@@ -173,7 +142,7 @@ impl Disks {
 
     /// The disk with this id, and its number.
     pub(crate) fn by_id(&self, id: &str) -> Result<(usize, Arc<dyn BlockStore>)> {
-        let found = self.usable().find(|(number, _)| self.0[*number].id == id);
+        let found = self.usable().find(|(number, _)| self.0[*number].id() == id);
         let (number, store) = found.ok_or_else(|| Error::replan(format!("the node has no usable disk {id}")))?;
         self.0[number].require_answers()?;
         match store.failed() {
@@ -274,8 +243,10 @@ impl Disks {
             return Ok((blocks, more));
         }
         let mut blocks = Vec::new();
-        for (number, store) in self.usable() {
-            self.0[number].require_answers()?;
+        for disk in &self.0 {
+            // One that is still being opened is no failed disk: its blocks count.
+            disk.require_answers()?;
+            let Ok(store) = disk.store() else { continue };
             blocks.extend(store.list()?.into_iter().filter(|id| after.is_none_or(|after| after < *id)));
         }
         blocks.sort_unstable();
@@ -284,21 +255,35 @@ impl Disks {
         Ok((blocks, more))
     }
 
-    /// The highest stripe number of all blocks; 0 if there are none.
-    pub(crate) fn highest_stripe(&self) -> Result<u64> {
-        let mut highest = 0;
-        for (_, store) in self.usable() {
-            highest = store.list()?.last().map_or(highest, |last| highest.max(last.stripe.0));
-        }
-        Ok(highest)
-    }
-
     fn usable(&self) -> impl Iterator<Item = (usize, &Arc<dyn BlockStore>)> {
-        self.0.iter().enumerate().filter_map(|(number, disk)| Some((number, disk.store.as_ref().ok()?)))
+        self.0.iter().enumerate().filter_map(|(number, disk)| Some((number, disk.store().ok()?)))
     }
 }
 
 impl Disk {
+    fn new(path: PathBuf, known_id: String) -> Self {
+        let (line, served, watch) = (Line::new(None), Served::default(), Watch::default());
+        watch.begins();
+        Self { known_id, path, open: OnceLock::new(), progress: AtomicU64::new(0), line, served, watch }
+    }
+
+    /// Empty for a disk that has never been opened.
+    fn id(&self) -> &str {
+        self.open.get().and_then(|open| open.as_ref().ok()).map_or(&self.known_id, |open| &open.id)
+    }
+
+    fn opened(&self) -> Result<&Open> {
+        match self.open.get() {
+            Some(open) => open.as_ref().map_err(Clone::clone),
+            None => Err(self.named(Error::replan("it is still being opened, or hangs"))),
+        }
+    }
+
+    /// The disk's blocks, or why the disk cannot be used.
+    fn store(&self) -> Result<&Arc<dyn BlockStore>> {
+        self.opened().map(|open| &open.store)
+    }
+
     /// Runs `work`, which takes a block off the disk, if its quota allows it. `work` returns `None` if the block
     /// was not there.
     fn take_away<T>(
@@ -308,9 +293,9 @@ impl Disk {
         bounds: &Bounds<'_>,
         work: impl FnOnce(&Arc<dyn BlockStore>) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let store = self.store.as_ref().map_err(Clone::clone)?;
-        let (quota, now) = (self.quota(counted), Instant::now());
-        let right = quota.take(amount, &self.id, bounds, now, |used| match counted {
+        let Open { id, store, freed, unexpected } = self.opened()?;
+        let (quota, now) = (if counted == Counted::Freed { freed } else { unexpected }, Instant::now());
+        let right = quota.take(amount, id, bounds, now, |used| match counted {
             Counted::Freed => Ok(store.capacity()?.total_bytes),
             Counted::Unexpected => Ok(store.list()?.len() as u64 + used),
         });
@@ -326,20 +311,13 @@ impl Disk {
         Error { message: format!("disk {}: {}", self.path.display(), error.message), ..error }
     }
 
-    fn quota(&self, counted: Counted) -> &Quota {
-        match counted {
-            Counted::Freed => &self.freed,
-            Counted::Unexpected => &self.unexpected,
-        }
-    }
-
     fn look_for(&self, id: BlockId) -> Look {
         if let Err(error) = self.require_answers() {
             return Look::Unknown(error);
         }
-        let store = match &self.store {
+        let store = match self.store() {
             Ok(store) => store,
-            Err(error) => return Look::Unknown(error.clone()),
+            Err(error) => return Look::Unknown(error),
         };
         match store.open(id) {
             Ok(reader) => Look::There(reader),
@@ -353,12 +331,12 @@ impl Disk {
     }
 
     fn report(&self) -> v1::Disk {
-        let capacity = self.store.as_ref().map_err(Clone::clone).and_then(|store| store.capacity());
-        let failed = self.store.as_ref().map_or(true, |store| store.failed().is_some()) || capacity.is_err();
+        let capacity = self.store().and_then(|store| store.capacity());
+        let failed = self.store().map_or(true, |store| store.failed().is_some()) || capacity.is_err();
         let Capacity { total_bytes, free_bytes, file_system } = capacity.unwrap_or_default();
-        let quarantined = self.store.as_ref().map_or_else(|_| Quarantined::default(), |store| store.quarantined());
+        let quarantined = self.store().map_or_else(|_| Quarantined::default(), |store| store.quarantined());
         v1::Disk {
-            id: self.id.clone(),
+            id: self.id().to_owned(),
             path: self.path.display().to_string(),
             total_bytes,
             free_bytes,

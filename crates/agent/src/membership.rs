@@ -38,9 +38,9 @@ pub(crate) async fn stay(node: Arc<Node>, addresses: Addresses) -> Result<()> {
     let mut complaint = String::new();
     for coordinator in node.config.coordinators.iter().cycle() {
         match register(&node, &addresses, coordinator).await {
-            Ok(client) => {
+            Ok((client, settled)) => {
                 (pause, complaint) = (PAUSE_MIN, String::new());
-                let lost = heartbeats(&node, client).await;
+                let lost = heartbeats(&node, client, settled).await;
                 tracing::warn!(%coordinator, error = %lost, "lost the connection to the coordinator");
             }
             Err(Failure::Fatal(error)) => return Err(error),
@@ -72,11 +72,17 @@ impl From<Error> for Failure {
     }
 }
 
-async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) -> Result<MembershipClient<Channel>, Failure> {
+/// Also returns how many disks had been opened before.
+async fn register(
+    node: &Arc<Node>,
+    addresses: &Addresses,
+    coordinator: &str,
+) -> Result<(MembershipClient<Channel>, usize), Failure> {
     let channel = connect(Arc::clone(&node.seams.net), &node.security, coordinator, &Peer::Coordinator).await?;
     let mut client = membership_client(channel);
     let mut joined = false;
     loop {
+        let settled = node.disks().map_or(0, |disks| disks.settled());
         let reply = call(client.register(with_deadline(request(node, addresses).await?, CALL_DEADLINE))).await?;
         let registration = accept(node, &reply).await?;
         if let Ok(disks) = node.disks() {
@@ -84,7 +90,7 @@ async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) ->
             node.limit.apply(registration.epoch, &reply.limit.unwrap_or_default(), &node.throttles, &disks);
             tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
             node.set_registration(registration);
-            return Ok(client);
+            return Ok((client, settled));
         }
         if joined {
             return Err(Error::fatal("internal error: the disks are missing after they were opened").into());
@@ -164,7 +170,7 @@ async fn accept(node: &Arc<Node>, reply: &RegisterReply) -> Result<Registration>
 }
 
 /// Sends heartbeats. Returns the reason why they no longer reach the coordinator.
-async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>) -> Error {
+async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>, settled: usize) -> Error {
     let registration = match node.registration() {
         Ok(registration) => registration,
         Err(error) => return error,
@@ -174,6 +180,10 @@ async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>) -> 
     let mut failures = 0;
     loop {
         beats.tick().await;
+        // Only a registration tells a new disk, and the size of one.
+        if node.disks().is_ok_and(|disks| disks.settled() > settled) {
+            return Error::not_found("a disk has been opened since the registration: registering again");
+        }
         match heartbeat(node, &registration, &mut client).await {
             Ok(()) => failures = 0,
             Err(error) if error.reaction == Reaction::NotFound => return error,

@@ -126,7 +126,7 @@ impl Source {
                 let turn = turn.acquire_owned().await.ok()?;
                 // The thread that asks keeps the turn, also when nobody waits for it any more.
                 let (shown, _turn) = mode.run(move || Ok((disks.shown(number), turn))).await.ok()?;
-                Some(shown)
+                shown
             };
             async move { timeout(DISK_ANSWERS_WITHIN, asked).await.ok().flatten() }
         };

@@ -5,7 +5,7 @@ use crate::{
     admission::{Admission, capacity},
     convert,
     corruption::Findings,
-    disks::Disks,
+    disks::{Disks, Found},
     limit::Limit,
     meter::Meter,
     partial::Partials,
@@ -22,10 +22,18 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::{JoinError, JoinHandle},
+    time::{Instant, timeout_at},
+};
 use weft_engine::{Buffers, classes::Capacity};
 use weft_proto::{LinkKey, LogCauses, Pool, PoolLimits, Security};
+use weft_store::NewDisk;
 use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
+
+/// How long a start waits for all disks to open. Less than the time after which a silent node counts as down.
+const OPENING_PATIENCE: Duration = Duration::from_secs(4);
 
 /// The most memory that the buffer pool keeps for reuse, bytes: some slices for each of many readers.
 const READ_MEMORY_BYTES: usize = 16 << 20;
@@ -149,26 +157,77 @@ impl Node {
         Duration::from_millis(self.config.limits.disk_timeout_ms)
     }
 
-    /// Opens the disks, which belong to the cluster from then on.
+    /// Opens the disks, which belong to the cluster from then on. Those that take too long join later.
     pub(crate) async fn open_disks(self: &Arc<Self>, cluster: ClusterId) -> Result<()> {
-        let node = Arc::clone(self);
-        let open = move || {
-            let mut random = StdRng::from_seed(node.draw(|random| random.random()));
-            let now_ms = node.seams.clock.now_ms();
-            let (known, opener) = (node.state.get(), node.seams.disks.as_ref());
-            let disks = Disks::open(&node.config.disks, &known, cluster, opener, &mut random, now_ms)?;
-            // A crash may have lost the latest high-water mark. The stripe numbers on the disks restore it.
-            node.state.note_stripe(disks.highest_stripe()?);
-            node.state.update(|memory| {
+        let disks = Arc::new(Disks::new(&self.config.disks, &self.state.get()));
+        let opening: Vec<_> = (0..disks.count()).map(|number| self.open_disk(&disks, number, cluster)).collect();
+        let (until, mut late) = (Instant::now() + OPENING_PATIENCE, Vec::new());
+        for (number, mut opening) in opening.into_iter().enumerate() {
+            match timeout_at(until, &mut opening).await {
+                Ok(found) => self.has_opened(&disks, number, found)?,
+                Err(_) => late.push((number, opening)),
+            }
+        }
+        let (state, ids) = (Arc::clone(&self.state), disks.ids());
+        let remember = move || {
+            state.update(|memory| {
                 memory.cluster = Some(cluster);
-                memory.disks = disks.ids();
-            })?;
-            Ok(disks)
+                memory.disks = ids;
+            })
         };
-        let disks = self.seams.disk_mode.run(open).await?;
-        *self.disks.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(disks));
+        self.seams.disk_mode.run(remember).await?;
+        *self.disks.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&disks));
         self.cluster.send_replace(Some(cluster));
+        for (number, opening) in late {
+            let disk = disks.path(number).display();
+            tracing::warn!(%disk, "a disk takes long to open, or hangs: the other disks serve without it");
+            tokio::spawn(Arc::clone(self).join_late(Arc::clone(&disks), number, opening));
+        }
         Ok(())
+    }
+
+    /// Opens a disk in the background.
+    fn open_disk(self: &Arc<Self>, disks: &Arc<Disks>, number: usize, cluster: ClusterId) -> JoinHandle<Result<Found>> {
+        let new = NewDisk { disk_id: self.draw(|random| random.random()), created_ms: self.seams.clock.now_ms() };
+        let (node, disks, mode) = (Arc::clone(self), Arc::clone(disks), self.seams.disk_mode);
+        let open = move || disks.open_one(number, new, &node.state.get(), cluster, node.seams.disks.as_ref());
+        tokio::spawn(mode.run(open))
+    }
+
+    fn has_opened(&self, disks: &Disks, number: usize, found: Result<Result<Found>, JoinError>) -> Result<()> {
+        let found = found.map_err(|error| Error::fatal(format!("the opening of a disk was aborted: {error}")))??;
+        // A crash may have lost the latest high-water mark. The stripe numbers on the disks restore it.
+        self.state.note_stripe(found.highest_stripe);
+        disks.join(number, found);
+        Ok(())
+    }
+
+    /// A disk that hung when the agent started joins when it answers.
+    async fn join_late(self: Arc<Self>, disks: Arc<Disks>, number: usize, opening: JoinHandle<Result<Found>>) {
+        let found = tokio::select! {
+            biased;
+            () = self.stopped() => return,
+            found = opening => found,
+        };
+        let found = found.unwrap_or_else(|error| Err(Error::fatal(format!("the opening was aborted: {error}"))));
+        let node = Arc::clone(&self);
+        let join = move || {
+            let mut found = found.unwrap_or_else(Found::failed);
+            node.state.note_stripe(found.highest_stripe);
+            let (disk, id) = (disks.path(number).display().to_string(), found.id().map(str::to_owned));
+            if let Some(id) = id {
+                // Before it is used: without its id, an empty mount point could later be taken for a new disk.
+                match node.state.update(|memory| drop(memory.disks.insert(disk.clone(), id))) {
+                    Ok(()) => tracing::warn!(disk, "a disk that took long has been opened"),
+                    Err(error) => found = Found::failed(error),
+                }
+            }
+            disks.join_late(number, found);
+            Ok(())
+        };
+        if let Err(error) = self.seams.disk_mode.run(join).await {
+            tracing::error!(%error, "a disk that was opened late cannot be used");
+        }
     }
 
     /// What limits removals from the disks now.

@@ -1,7 +1,10 @@
 //! An agent's dependencies on the outside: network, clock, random numbers, disks, and the converter. A simulation
 //! replaces them.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+};
 use weft_proto::{Converter, DiskMode, Net, TcpNet};
 use weft_store::{BlockStore, LocalStore, NewDisk};
 use weft_types::{Clock, ClusterId, Result, Seed, SystemClock};
@@ -42,6 +45,11 @@ pub trait OpenDisk: Send + Sync {
     /// Opens the disk in `dir`. If there is none, creates one with the identity `new`; without `new`, fails and writes
     /// nothing.
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk>;
+
+    /// Likewise; `progress` grows with what has been read, if the implementation counts it.
+    fn open_counting(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>, _progress: &AtomicU64) -> Result<OpenedDisk> {
+        self.open(dir, cluster, new)
+    }
 }
 
 /// An open disk.
@@ -58,10 +66,11 @@ pub struct LocalDisks;
 
 impl OpenDisk for LocalDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
-        let store = match new {
-            Some(new) => LocalStore::open(dir, cluster, new)?,
-            None => LocalStore::open_existing(dir, cluster)?,
-        };
+        self.open_counting(dir, cluster, new, &AtomicU64::new(0))
+    }
+
+    fn open_counting(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>, progress: &AtomicU64) -> Result<OpenedDisk> {
+        let store = LocalStore::open_counting(dir, cluster, new, progress)?;
         Ok(OpenedDisk { id: store.disk_id(), store: Arc::new(store) })
     }
 }

@@ -99,6 +99,10 @@ mod tests {
         let mut drained = free([40, 9, 30, 50]);
         drained.nodes.get_mut(&NodeId(2)).unwrap().disks[0].draining = true;
         assert_eq!(pressed(&drained), None, "its blocks leave anyway");
+        let mut unknown = free([40, 50, 30, 50]);
+        let disk = &mut unknown.nodes.get_mut(&NodeId(2)).unwrap().disks[0];
+        (disk.total_bytes, disk.free_bytes) = (0, 0);
+        assert_eq!(pressed(&unknown), None, "its agent has started, and the disk has not answered yet");
         let coming_back = View { coming_back: true, ..free([40, 9, 30, 8]) };
         assert_eq!(pressed(&coming_back), None);
     }

@@ -74,7 +74,8 @@ pub struct DiskView {
 impl DiskView {
     /// Whether it may get new blocks, if it has room.
     pub fn takes_blocks(&self) -> bool {
-        !self.failed && !self.draining
+        // Without an answer from it since its agent started, its size is not known.
+        !self.failed && !self.draining && self.total_bytes > 0
     }
 }
 

@@ -38,7 +38,10 @@ use crate::sidecar::check_meta;
 use disk::Disk;
 use reader::LocalReader;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 use weft_types::{BlockId, BlockMeta, ClusterId, Error, Result};
 use writer::LocalWriter;
 
@@ -76,6 +79,12 @@ impl LocalStore {
         Self::open_as(Arc::new(RealFiles), dir, cluster, new.into(), steps)
     }
 
+    /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing). `checked` grows with the blocks that have been
+    /// checked, so that another thread sees a disk that hangs.
+    pub fn open_counting(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, checked: &AtomicU64) -> Result<Self> {
+        Self::open_disk(Disk::open(Arc::new(RealFiles), dir, cluster, new, Arc::new(NoSteps))?, checked)
+    }
+
     /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing), on any file system.
     pub fn open_on(files: Arc<dyn Files>, dir: &Path, cluster: ClusterId, new: impl Into<Option<NewDisk>>) -> Result<Self> {
         Self::open_as(files, dir, cluster, new.into(), Arc::new(NoSteps))
@@ -88,8 +97,11 @@ impl LocalStore {
         new: Option<NewDisk>,
         steps: Arc<dyn Steps>,
     ) -> Result<Self> {
-        let disk = Disk::open(files, dir, cluster, new, steps)?;
-        let recovered = recover::recover(&disk)?;
+        Self::open_disk(Disk::open(files, dir, cluster, new, steps)?, &AtomicU64::new(0))
+    }
+
+    fn open_disk(disk: Disk, checked: &AtomicU64) -> Result<Self> {
+        let recovered = recover::recover(&disk, checked)?;
         Ok(Self { disk: Arc::new(disk), recovered })
     }
 

@@ -33,7 +33,7 @@ impl Disks {
     /// Deletes the oldest quarantined blocks of disks that are short of space, within the hourly limit.
     pub(crate) fn relieve(&self, bounds: &Bounds<'_>) {
         for disk in self.0.iter().filter(|disk| disk.require_answers().is_ok()) {
-            let Ok(store) = &disk.store else { continue };
+            let Ok(store) = disk.store() else { continue };
             if store.quarantined().blocks > 0 && is_short(store.as_ref(), bounds.limits).unwrap_or(false) {
                 let is_short = |store: &dyn BlockStore, _| is_short(store, bounds.limits);
                 disk.log_of_clearing(disk.delete_oldest(Counted::Freed, bounds, is_short));
@@ -45,7 +45,7 @@ impl Disks {
     pub(crate) fn release_quarantine(&self, blocks_max: usize, limits: &Limits) -> Released {
         let mut released = Released::default();
         for disk in &self.0 {
-            let Ok(store) = &disk.store else { continue };
+            let Ok(store) = disk.store() else { continue };
             if let Err(error) = disk.require_answers() {
                 released.kept.push(error);
                 continue;
@@ -67,7 +67,7 @@ impl Disk {
         bounds: &Bounds<'_>,
         goes: impl Fn(&dyn BlockStore, u64) -> Result<bool>,
     ) -> Result<()> {
-        let Ok(store) = &self.store else { return Ok(()) };
+        let Ok(store) = self.store() else { return Ok(()) };
         for QuarantinePlace { name, since_ms, bytes } in store.quarantine_places()? {
             let Some(since_ms) = since_ms else { break };
             if !goes(store.as_ref(), since_ms)? {
@@ -87,7 +87,7 @@ impl Disk {
         limits: &Limits,
         released: &mut Released,
     ) -> Result<v1::QuarantinedDisk> {
-        let mut left = v1::QuarantinedDisk { disk: self.id.clone(), ..v1::QuarantinedDisk::default() };
+        let mut left = v1::QuarantinedDisk { disk: self.id().to_owned(), ..v1::QuarantinedDisk::default() };
         for QuarantinePlace { name, since_ms, bytes } in store.quarantine_places()? {
             let Some(since_ms) = since_ms else {
                 (left.damaged_blocks, left.damaged_bytes) = (left.damaged_blocks + 1, left.damaged_bytes.saturating_add(bytes));

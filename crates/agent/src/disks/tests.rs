@@ -1,10 +1,13 @@
 //! Disks that fail or are missing, and the removal of blocks from disks.
 
 use super::*;
-use crate::{Limits, LocalDisks, state::StateFile};
-use rand::SeedableRng;
+use crate::{
+    Limits, LocalDisks,
+    state::{Memory, StateFile},
+};
+use rand::{SeedableRng, rngs::StdRng};
 use weft_store::conformance;
-use weft_types::{ByteSize, PlanId};
+use weft_types::{ClusterId, PlanId};
 
 const CLUSTER: ClusterId = ClusterId(3);
 
@@ -15,7 +18,7 @@ fn open(paths: &[PathBuf], known_ids: &BTreeMap<String, String>) -> Disks {
 
 fn put(disks: &Disks, disk: usize, stripe: u64) -> BlockId {
     let meta = conformance::block(CLUSTER, stripe, 5000);
-    let mut writer = disks.0[disk].store.as_ref().ok().unwrap().create(&meta).unwrap();
+    let mut writer = disks.0[disk].store().ok().unwrap().create(&meta).unwrap();
     writer.write_at(0, &conformance::pattern(5000)).unwrap();
     writer.finish(None).unwrap();
     meta.id
@@ -34,7 +37,7 @@ fn remove(disks: &Disks, partials: &Partials, blocks: &[BlockId]) -> (u32, Vec<B
 async fn a_block_being_written_is_kept_and_delays_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let (disks, partials) = (open(&[dir.path().join("a")], &BTreeMap::new()), Partials::new(&Limits::default()));
-    let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
+    let (number, store) = disks.by_id(disks.0[0].id()).unwrap();
     let meta = conformance::block(CLUSTER, 1, 5000);
     let claim = partials.claim(PlanId(1), number, store.as_ref(), &meta).ok().unwrap();
     claim.write_at(0, &conformance::pattern(5000)).unwrap();
@@ -98,7 +101,7 @@ async fn unexpected_blocks_are_quarantined_for_days_and_then_deleted_within_a_da
     let kept = put(&disks, 0, 4);
     let nowhere = BlockId { generation: 9, ..kept };
 
-    let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
+    let (number, store) = disks.by_id(disks.0[0].id()).unwrap();
     let writing = partials.claim(PlanId(1), number, store.as_ref(), &conformance::block(CLUSTER, 5, 5000)).ok().unwrap();
     let busy = conformance::block(CLUSTER, 5, 5000).id;
     let (moved, why) = disks.quarantine(&[orphans[0], orphans[1], orphans[2], nowhere, busy], &partials, &at(5000));
@@ -108,7 +111,7 @@ async fn unexpected_blocks_are_quarantined_for_days_and_then_deleted_within_a_da
     let told = |disk: usize| (disks.0[disk].report().quarantined_blocks, disks.0[disk].report().quarantined_bytes);
     assert_eq!((told(0), told(1)), ((2, 10_000), (1, 5000)));
     for (number, disk) in disks.0.iter().enumerate() {
-        assert_eq!(disks.list(Some(&disk.id), None, 1).unwrap(), if number == 0 { (vec![kept], true) } else { (vec![], false) });
+        assert_eq!(disks.list(Some(disk.id()), None, 1).unwrap(), if number == 0 { (vec![kept], true) } else { (vec![], false) });
     }
 
     disks.clear_quarantine(&at(6000));
@@ -180,7 +183,7 @@ async fn only_blocks_that_were_reported_as_gone_and_were_not_there_are_remembere
     let partials = Partials::new(&limits);
     let bounds = Bounds { limits: &limits, state: &filled.state, now_ms: 5000 };
     let remove = |blocks: &[BlockId], reason| filled.disks.remove(blocks, reason, opening, &partials, &bounds);
-    let (_, store) = filled.disks.by_id(&filled.disks.0[0].id).unwrap();
+    let (_, store) = filled.disks.by_id(filled.disks.0[0].id()).unwrap();
     let claim = |stripe| partials.claim(PlanId(1), 0, store.as_ref(), &conformance::block(CLUSTER, stripe, 5000)).map(drop);
 
     let removal = remove(&filled.blocks, GarbageReason::Unexpected);
@@ -210,7 +213,7 @@ async fn a_quarantine_is_deleted_for_lack_of_space_or_on_request() {
     let limits = Limits { quarantine_free_percent: 0, ..Limits::default() };
     assert_eq!(filled.remove(GarbageReason::Unexpected, &limits).quarantined, 20);
     let damaged = put(&filled.disks, 0, 21);
-    filled.disks.0[0].store.as_ref().ok().unwrap().quarantine(damaged, "a test", None).unwrap();
+    filled.disks.0[0].store().ok().unwrap().quarantine(damaged, "a test", None).unwrap();
     let relieve = |limits: &Limits| {
         filled.disks.relieve(&Bounds { limits, state: &filled.state, now_ms: 5001 });
         filled.left().1
@@ -229,7 +232,7 @@ async fn a_quarantine_is_deleted_for_lack_of_space_or_on_request() {
     let day_ms = 24 * 60 * 60 * 1000;
     let left = |blocks: u64| {
         let at_ms = if blocks == 0 { 0 } else { 5000 + 7 * day_ms };
-        let disk = filled.disks.0[0].id.clone();
+        let disk = filled.disks.0[0].id().to_owned();
         let (first_deleted_ms, last_deleted_ms, damaged_blocks, damaged_bytes) = (at_ms, at_ms, 1, 5000);
         let bytes = blocks * 5000;
         [v1::QuarantinedDisk { disk, blocks, bytes, first_deleted_ms, last_deleted_ms, damaged_blocks, damaged_bytes }]
@@ -240,4 +243,40 @@ async fn a_quarantine_is_deleted_for_lack_of_space_or_on_request() {
     let released = filled.disks.release_quarantine(10, &limits);
     assert_eq!((released.freed_blocks, released.disks.as_slice()), (5, &left(0)[..]));
     assert_eq!(filled.left(), (0, 1), "the damaged block was deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_being_opened_fails_only_when_its_opening_stands_still() {
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a", "b"].map(|name| dir.path().join(name));
+    let first = open(&paths, &BTreeMap::new());
+    let (here, known) = (put(&first, 0, 7), first.ids());
+    drop(first);
+    let known = Memory { disks: known, ..Memory::default() };
+    let disks = Disks::new(&paths, &known);
+    let found = |number| {
+        let new = weft_store::NewDisk { disk_id: 1, created_ms: 0 };
+        disks.open_one(number, new, &known, CLUSTER, &LocalDisks).ok().unwrap()
+    };
+    assert_eq!((found(0).highest_stripe, disks.0[0].progress.load(std::sync::atomic::Ordering::Relaxed)), (7, 1));
+    disks.join(0, found(0));
+    assert_eq!(disks.settled(), 1);
+    assert!(disks.open_block(here).is_ok(), "the first disk serves");
+    let told = || disks.report(TIMEOUT).into_iter().map(|it| (it.failed, it.silent_ms)).next_back().unwrap();
+    for second in 1..=100 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        disks.0[1].progress.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(told(), (false, if second < 2 { 0 } else { second * 1000 }), "it goes on");
+    }
+    let missing = conformance::block(CLUSTER, 9, 5000).id;
+    assert_eq!(disks.open_block(missing).err().unwrap().reaction, Reaction::Replan, "it may be there");
+    assert_eq!(disks.list(None, None, 0).unwrap_err().reaction, Reaction::Replan);
+    tokio::time::advance(Duration::from_secs(59)).await;
+    assert!(!told().0);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(told().0, "it stands still");
+    disks.join_late(1, found(1));
+    assert_eq!((told(), disks.settled()), ((false, 0), 2));
+    assert_eq!(disks.open_block(missing).err().unwrap().reaction, Reaction::NotFound);
 }

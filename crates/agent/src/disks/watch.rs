@@ -6,7 +6,7 @@
 use super::{Disk, Disks};
 use futures::future::join_all;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
 use tokio::time::{Instant, timeout};
@@ -26,10 +26,12 @@ struct Seen {
     last: Option<Figures>,
     /// Since when it has been asked, if it has not answered.
     asked_at: Option<Instant>,
+    /// While it is being opened: how far that was, and since when it has been no further.
+    progress: Option<(u64, Instant)>,
 }
 
 #[derive(Clone)]
-struct Figures {
+pub(super) struct Figures {
     report: v1::Disk,
     fsyncs: u64,
 }
@@ -53,7 +55,7 @@ impl Disks {
     /// The disks as reported to the coordinator, as of their last answers. A disk that was never opened has no id and is left out. One that
     /// has not answered for `timeout` counts as failed.
     pub(crate) fn report(&self, timeout: Duration) -> Vec<v1::Disk> {
-        self.0.iter().filter(|disk| !disk.id.is_empty()).map(|disk| disk.known(timeout)).collect()
+        self.0.iter().filter(|disk| !disk.id().is_empty()).map(|disk| disk.known(timeout)).collect()
     }
 
     /// The number of fsyncs on all disks since they were opened, as of their last answers.
@@ -64,21 +66,24 @@ impl Disks {
 
 impl Disk {
     /// Asks the disk.
-    fn figures(&self) -> Figures {
-        Figures { report: self.report(), fsyncs: self.store.as_ref().map_or(0, |store| store.fsyncs()) }
+    pub(super) fn figures(&self) -> Figures {
+        Figures { report: self.report(), fsyncs: self.store().map_or(0, |store| store.fsyncs()) }
     }
 
     fn known(&self, timeout: Duration) -> v1::Disk {
-        let (last, silent) = {
-            let seen = self.watch.lock();
-            (seen.last.clone(), seen.silent_for())
+        let is_opening = self.open.get().is_none();
+        let (last, silent, stuck) = {
+            let mut seen = self.watch.lock();
+            let silent = seen.silent_for().unwrap_or_default();
+            // To open a disk with many blocks takes long, and is no failure while it goes on.
+            let stuck = if is_opening { seen.no_further_for(self.progress.load(Ordering::Relaxed)) } else { silent };
+            (seen.last.clone(), silent, stuck)
         };
-        let (id, path) = (self.id.clone(), self.path.display().to_string());
-        let unknown = v1::Disk { id, path, failed: true, ..v1::Disk::default() };
+        let (id, path) = (self.id().to_owned(), self.path.display().to_string());
+        let unknown = v1::Disk { id, path, failed: !is_opening, ..v1::Disk::default() };
         let report = last.map_or(unknown, |last| last.report);
-        let silent = silent.unwrap_or_default();
         let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-        v1::Disk { failed: report.failed || silent >= timeout, silent_ms, ..report }
+        v1::Disk { failed: report.failed || stuck >= timeout, silent_ms, ..report }
     }
 
     /// Fails for a disk that does not answer, before it is asked for anything else.
@@ -94,7 +99,7 @@ impl Disk {
 
 impl Watch {
     /// Whether the disk is asked now: not while it owes an answer.
-    fn begins(&self) -> bool {
+    pub(super) fn begins(&self) -> bool {
         let mut seen = self.lock();
         let begins = seen.asked_at.is_none();
         seen.asked_at.get_or_insert_with(Instant::now);
@@ -102,7 +107,7 @@ impl Watch {
     }
 
     /// The disk has answered; `None`: the question was given up.
-    fn answered(&self, figures: Option<Figures>) {
+    pub(super) fn answered(&self, figures: Option<Figures>) {
         let mut seen = self.lock();
         seen.asked_at = None;
         if figures.is_some() {
@@ -117,6 +122,15 @@ impl Watch {
 }
 
 impl Seen {
+    /// How long the opening of the disk has been no further than `progress`.
+    fn no_further_for(&mut self, progress: u64) -> Duration {
+        let begun = self.asked_at.unwrap_or_else(Instant::now);
+        let (before, since) = self.progress.unwrap_or((0, begun));
+        let since = if progress > before { Instant::now() } else { since };
+        self.progress = Some((progress, since));
+        since.elapsed()
+    }
+
     /// How long it has not answered, if that is long.
     fn silent_for(&self) -> Option<Duration> {
         self.asked_at.map(|at| at.elapsed()).filter(|silent| *silent >= SILENT_AFTER)

@@ -37,8 +37,9 @@ struct HangingDisks(Arc<Hang>);
 
 impl OpenDisk for HangingDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
-        let opened = LocalDisks.open(dir, cluster, new)?;
         let hang = if dir.ends_with("disk1") { Arc::clone(&self.0) } else { Arc::default() };
+        hang.pass();
+        let opened = LocalDisks.open(dir, cluster, new)?;
         Ok(OpenedDisk { store: Arc::new(HangingStore { store: opened.store, hang }), ..opened })
     }
 }
@@ -100,15 +101,30 @@ impl Cluster {
     fn second_disk(&self) -> Disk {
         self.coordinator.member(NODE).unwrap().disks[1].clone()
     }
+
+    /// The node's block of the stripe is on its first disk, and is found there.
+    async fn require_first_disk(&self, stripe: &Stripe) {
+        let blocks = vec![postcard::to_allocvec(&stripe.block(0, 1)).unwrap()];
+        let disk = self.coordinator.member(NODE).unwrap().disks[0].id.clone();
+        let asked = CheckBlocksRequest { blocks, disk, read: None };
+        let mut agent = self.call(NODE).await;
+        let answer = timeout(Duration::from_secs(10), agent.check_blocks(asked)).await.expect("the other disk is not asked");
+        assert_eq!(answer.unwrap().into_inner().blocks[0].state, 1, "it is there");
+    }
+}
+
+/// Six agents, of which the first has a second disk that can hang, and that fails after this time.
+fn options(hang: &Arc<Hang>, disk_timeout_ms: u64) -> Options {
+    let limits = Limits { disk_timeout_ms, ..Limits::default() };
+    let mut options = Options { disks_per_agent: 2, limits, ..Options::agents(6) };
+    options.disks.insert(1, Arc::new(HangingDisks(Arc::clone(hang))));
+    options
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_hangs_is_told_and_holds_up_neither_heartbeats_nor_the_other_disk() {
     let hang = Arc::new(Hang::default());
-    let limits = Limits { disk_timeout_ms: 4_000, ..Limits::default() };
-    let mut options = Options { disks_per_agent: 2, limits, ..Options::agents(6) };
-    options.disks.insert(1, Arc::new(HangingDisks(Arc::clone(&hang))));
-    let cluster = Cluster::start(options).await;
+    let cluster = Cluster::start(options(&hang, 4_000)).await;
     let stripe = Stripe::new(1, "rs(4,2)", 64 << 10, 256 << 10);
     cluster.write(&stripe).await;
     until("both disks are told", async || {
@@ -123,17 +139,45 @@ async fn a_disk_that_hangs_is_told_and_holds_up_neither_heartbeats_nor_the_other
     let told = cluster.second_disk();
     assert!(!told.failed && told.total_bytes > 0, "it may only be slow: {told:?}");
     assert!(cluster.coordinator.member(NODE).unwrap().heartbeats >= before.heartbeats + 4, "heartbeats wait for it");
-    // The block is on the other disk.
-    let blocks = vec![postcard::to_allocvec(&stripe.block(0, 1)).unwrap()];
-    let disk = cluster.coordinator.member(NODE).unwrap().disks[0].id.clone();
-    let asked = CheckBlocksRequest { blocks, disk, read: None };
-    let mut agent = cluster.call(NODE).await;
-    let answer = timeout(Duration::from_secs(10), agent.check_blocks(asked)).await.expect("the other disk is not asked");
-    assert_eq!(answer.unwrap().into_inner().blocks[0].state, 1, "it is there");
+    cluster.require_first_disk(&stripe).await;
     until("it counts as failed", async || cluster.second_disk().failed).await;
     assert!(!cluster.coordinator.member(NODE).unwrap().disks[0].failed);
     assert_eq!(cluster.coordinator.member(NODE).unwrap().registrations, before.registrations, "it is not lost");
 
     hang.set(false);
     until("it answers again", async || !cluster.second_disk().failed && cluster.second_disk().silent_ms == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_starts_while_a_disk_hangs_and_the_disk_joins_when_it_answers() {
+    let hang = Arc::new(Hang::default());
+    hang.set(true);
+    // A disk that was never opened has no id yet, so nothing can be told of it.
+    let mut cluster = Cluster::start(options(&hang, 8_000)).await;
+    assert_eq!(cluster.coordinator.member(NODE).unwrap().disks.len(), 1);
+    hang.set(false);
+    until("the new disk joins", async || cluster.coordinator.member(NODE).unwrap().disks.len() == 2).await;
+    let id = cluster.second_disk().id;
+    let stripe = Stripe::new(1, "rs(4,2)", 64 << 10, 256 << 10);
+    cluster.write(&stripe).await;
+
+    cluster.kill_agent(1).await;
+    hang.set(true);
+    cluster.start_agent(1).await;
+    let told = cluster.second_disk();
+    assert!(told.id == id && !told.failed && told.silent_ms > 0, "it hangs: {told:?}");
+    cluster.require_first_disk(&stripe).await;
+    until("it counts as failed", async || cluster.second_disk().failed).await;
+    assert!(!cluster.coordinator.member(NODE).unwrap().disks[0].failed);
+    hang.set(false);
+    until("it joins", async || {
+        let disk = cluster.second_disk();
+        !disk.failed && disk.silent_ms == 0 && disk.total_bytes > 0
+    })
+    .await;
+    until("its size is registered", async || {
+        let member = cluster.coordinator.member(NODE).unwrap();
+        member.request.disks.len() == 2 && member.request.disks.iter().all(|disk| disk.total_bytes > 0)
+    })
+    .await;
 }

@@ -66,6 +66,7 @@ async fn a_disk_that_does_not_read_delays_no_other_and_is_asked_again_when_it_do
     for node in [slow, other] {
         world.start_agent(node).await;
     }
+    world.until("both are back", async |world| world.up().await.len() == 6).await;
     // The absent block of the disk that does not read is known to be absent.
     let others = async |world: &World| world.told().await.returned.iter().map(|it| it.node).eq([slow]);
     world.until("the other node has been checked", others).await;

@@ -437,7 +437,8 @@ mod tests {
         let open = drained.open(&drained.objects[1].1, 1024).unwrap();
         assert_eq!((open.copies, open.lost), (vec![(0, NodeId(2))], vec![0]));
         assert_eq!((open.never, open.held), ([NodeId(2)].into(), vec![NodeId(4), NodeId(3)]));
-        let node = |id| api::Node { id, disks: vec![api::Disk::default()], ..api::Node::default() };
+        let disk = api::Disk { total_bytes: 1, ..api::Disk::default() };
+        let node = |id| api::Node { id, disks: vec![disk.clone()], ..api::Node::default() };
         let nodes: Vec<api::Node> = (1..=3).map(node).collect();
         let takes = |lost: &LostNodes| {
             lost.view_without_lost(&nodes).nodes.values().map(|it| (it.up, it.takes_blocks())).collect::<Vec<_>>()

@@ -5,6 +5,7 @@ use super::disk::{Disk, SIDECAR_SUFFIX, remove_if_there, shard_name};
 use super::reader::read_sidecar;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weft_types::{BlockId, Error, Reaction, Result};
 
 /// What recovery found.
@@ -20,7 +21,7 @@ pub struct Recovered {
     pub quarantined: Vec<(BlockId, String)>,
 }
 
-pub(super) fn recover(disk: &Disk) -> Result<Recovered> {
+pub(super) fn recover(disk: &Disk, checked: &AtomicU64) -> Result<Recovered> {
     let mut found = Recovered::default();
     let temporary_dir = disk.temporary_dir();
     for name in names(disk, &temporary_dir)? {
@@ -30,6 +31,7 @@ pub(super) fn recover(disk: &Disk) -> Result<Recovered> {
     for shard in shards(disk)? {
         let blocks = shard_blocks(disk, shard)?;
         for id in blocks.payloads.iter().copied() {
+            checked.fetch_add(1, Ordering::Relaxed);
             match check_sidecar(disk, id)? {
                 None => found.blocks += 1,
                 Some(reason) => {
