@@ -31,7 +31,12 @@ pub(crate) async fn check(node: &Arc<Node>, disk: String, id: BlockId, asked: Re
     }
     let (disks, mode) = (node.disks()?, node.seams.disk_mode);
     let looked = Arc::clone(&disks);
-    let told = mode.run(move || Ok(checked(&looked, &disk, id))).await?;
+    let look = move || {
+        // What the page cache has says nothing about the disk.
+        looked.forget_sidecar(id);
+        Ok(checked(&looked, &disk, id))
+    };
+    let told = mode.run(look).await?;
     if told.state != THERE {
         return Ok(told);
     }

@@ -104,6 +104,12 @@ impl Disks {
         opened.map(|reader| (number, reader)).map_err(|error| error.block(id))
     }
 
+    /// Lets go of what the page cache has of the block's sidecar: a scrub asks what the disk has.
+    pub(crate) fn forget_sidecar(&self, id: BlockId) {
+        let answering = self.usable().filter(|(number, _)| self.0[*number].require_answers().is_ok());
+        answering.for_each(|(_, store)| store.forget_cached_sidecar(id));
+    }
+
     /// Like [`find`](Self::find), but `None` if the block is on no disk.
     fn find_there(&self, id: BlockId) -> Result<Option<(usize, Opened)>> {
         match self.find(id) {

@@ -166,6 +166,9 @@ fn open_blocks(
     let mut demand = Demand { memory_bytes: task.memory_bytes(), connections: task.links.len() as u32, blocks: BTreeMap::new() };
     let mut blocks = BTreeMap::new();
     for block in &task.blocks {
+        if of.class == Class::Scrub {
+            disks.forget_sidecar(block.id);
+        }
         let (disk, reader) = disks.open_block(block.id)?;
         let meta = reader.meta();
         if meta.len() != block.len || meta.stripe.layout != task.layout {

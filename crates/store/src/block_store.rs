@@ -59,6 +59,10 @@ pub trait BlockStore: Send + Sync {
         0
     }
 
+    /// Lets go of what the page cache has of a block's sidecar, so that the next [`open`](Self::open) shows what is on the disk. It may not
+    /// succeed for all of it. While a block that is patched has open readers, memory counts, and not the disk.
+    fn forget_cached_sidecar(&self, _id: BlockId) {}
+
     /// The errors of the device since the disk was opened. A full disk is none, nor are bytes that were read and fail their checksums.
     fn errors(&self) -> DeviceErrors {
         DeviceErrors::default()

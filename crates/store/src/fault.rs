@@ -133,6 +133,10 @@ impl BlockStore for FaultStore {
     fn errors(&self) -> DeviceErrors {
         self.inner.errors()
     }
+
+    fn forget_cached_sidecar(&self, id: BlockId) {
+        self.inner.forget_cached_sidecar(id);
+    }
 }
 
 struct FaultWriter {

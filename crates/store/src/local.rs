@@ -32,9 +32,9 @@ pub use steps::{NoSteps, Step, Steps};
 use crate::block_store::{
     BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
 };
-use crate::files::{Files, RealFiles};
+use crate::files::{Files, Open, RealFiles};
 use crate::journal::{InUse, NewJournal, RingJournal};
-use crate::sidecar::check_meta;
+use crate::sidecar::{SIDECAR_BYTES_MAX, check_meta};
 use disk::Disk;
 use reader::LocalReader;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
-use weft_types::{BlockId, BlockMeta, ClusterId, Error, Result};
+use weft_types::{BlockId, BlockMeta, ClusterId, Error, Result, Span};
 use writer::LocalWriter;
 
 /// One disk: a directory with a payload file and a sidecar for each block.
@@ -160,6 +160,13 @@ impl BlockStore for LocalStore {
 
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
         Ok(Arc::new(LocalReader::open(&self.disk, id).map_err(|error| error.block(id))?))
+    }
+
+    fn forget_cached_sidecar(&self, id: BlockId) {
+        // If it cannot be opened now, the block cannot be opened either.
+        if let Ok(file) = self.disk.device.files.open(&self.disk.sidecar_path(id), Open::Read) {
+            file.drop_cache(Span::new(0, SIDECAR_BYTES_MAX));
+        }
     }
 
     fn patch(&self, patch: &Patch<'_>) -> Result<Receipt> {

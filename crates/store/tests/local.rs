@@ -237,14 +237,49 @@ fn cached_bytes_are_read_without_waiting() {
         let inside = &bytes[start..(start + len).min(bytes.len())];
         assert!(!can_tell || (read.starts_with(inside) && read[inside.len()..].iter().all(|byte| *byte == 0)));
     }
-    // A file system in memory has nothing below its cache.
-    let in_memory = rustix::fs::statfs(dir.path()).unwrap().f_type as u64 == 0x0102_1994;
-    if can_tell && !in_memory {
+    if can_tell && !is_in_memory(dir.path()) {
         reader.forget_cached(Span::new(0, 300_000));
         assert!(reader.read_cached(0, &mut [0; 4096]).is_none(), "it is read from the disk");
         reader.read_at(0, &mut [0; 4096]).unwrap();
         assert!(reader.read_cached(0, &mut [0; 4096]).is_some());
     }
+}
+
+/// A file system in memory has nothing below its cache.
+fn is_in_memory(dir: &Path) -> bool {
+    rustix::fs::statfs(dir).unwrap().f_type as u64 == 0x0102_1994
+}
+
+#[test]
+fn a_sidecar_is_read_from_the_disk_after_its_cache_was_let_go() {
+    // Its page checksums take more than a page.
+    const LEN: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut meta = conformance::block(CLUSTER, 1, LEN);
+    (meta.stripe.layout.block_len, meta.stripe.layout.cell_len) = (LEN, LEN);
+    let mut writer = store.create(&meta).unwrap();
+    writer.write_at(0, &conformance::pattern(LEN)).unwrap();
+    writer.finish(None).unwrap();
+    let path = store.sidecar_path(meta.id);
+    let len = fs::metadata(&path).unwrap().len();
+    assert!(len > 4096, "{len}");
+    let cached = |at: u64| {
+        let file = fs::File::open(&path).unwrap();
+        let mut byte = [0];
+        rustix::io::preadv2(&file, &mut [std::io::IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT).is_ok()
+    };
+    drop(store.open(meta.id).unwrap());
+    // Not every file system can tell whether a page is cached.
+    if !cached(0) || is_in_memory(dir.path()) {
+        return;
+    }
+    // It was synced when the block was written, so that all of it can go.
+    store.forget_cached_sidecar(meta.id);
+    assert!(!cached(0) && !cached(len - 1));
+    store.open(meta.id).unwrap();
+    assert!(cached(0) && cached(len - 1));
+    store.forget_cached_sidecar(conformance::block(CLUSTER, 2, 5000).id);
 }
 
 #[test]

@@ -31,8 +31,8 @@ pub(crate) enum Spoiled {
 /// The directories of disks that do not read their blocks' sectors now.
 pub(crate) type Unreadable = Arc<Mutex<BTreeSet<PathBuf>>>;
 
-/// The blocks of which the page cache was told to let go.
-pub(crate) type Forgotten = Arc<Mutex<BTreeSet<BlockId>>>;
+/// The blocks of which the page cache was told to let go: their bytes (true) or their sidecars.
+pub(crate) type Forgotten = Arc<Mutex<BTreeSet<(BlockId, bool)>>>;
 
 /// The size of a disk in bytes; 0: the size of the real disk.
 pub(crate) type DiskBytes = Arc<AtomicU64>;
@@ -101,6 +101,11 @@ impl BlockStore for LyingStore {
         }
         let (reader, spoils, forgotten) = (self.store.open(id)?, Arc::clone(&self.spoils), Arc::clone(&self.forgotten));
         Ok(Arc::new(SpoilingReader { reader, spoils, forgotten }))
+    }
+
+    fn forget_cached_sidecar(&self, id: BlockId) {
+        self.forgotten.lock().unwrap().insert((id, false));
+        self.store.forget_cached_sidecar(id);
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {
@@ -209,7 +214,7 @@ impl BlockReader for SpoilingReader {
 
     fn forget_cached(&self, bytes: Span) {
         if bytes == Span::new(0, self.meta().len()) {
-            self.forgotten.lock().unwrap().insert(self.meta().id);
+            self.forgotten.lock().unwrap().insert((self.meta().id, true));
         }
         self.reader.forget_cached(bytes);
     }

@@ -297,7 +297,7 @@ async fn the_next_coordinator_continues_the_pass_and_the_job() {
 
 /// Otherwise what has rotted below pages in the cache is seen when these are gone.
 #[tokio::test(start_paused = true)]
-async fn a_scrub_reads_blocks_from_their_disks_and_not_from_the_page_cache() {
+async fn a_scrub_reads_blocks_and_sidecars_from_their_disks_and_not_from_the_page_cache() {
     let world = World::new(7, 7).await;
     world.fill(2).await;
     // Without parity, each copy is read by itself.
@@ -311,7 +311,8 @@ async fn a_scrub_reads_blocks_from_their_disks_and_not_from_the_page_cache() {
         for stripe in world.stat(key).await.stripes {
             for it in stripe.blocks.iter().chain(&stripe.copies) {
                 let (index, copy) = (it.index as u8, it.copy as u8);
-                stored.insert(BlockId { stripe: StripeId(stripe.id), index, copy, generation: it.generation });
+                let id = BlockId { stripe: StripeId(stripe.id), index, copy, generation: it.generation };
+                stored.extend([(id, true), (id, false)]);
             }
         }
     }
