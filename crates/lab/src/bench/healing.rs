@@ -132,7 +132,7 @@ pub(super) fn done(health: &api::HealthReply) -> api::JobAmount {
     healing(health).done.unwrap_or_default()
 }
 
-fn is_whole(health: &api::HealthReply) -> bool {
+pub(super) fn is_whole(health: &api::HealthReply) -> bool {
     health.stripes_with_bad_blocks == 0 && !health.counting && health.stripes > 0 && healing(health).stripes_left == 0
 }
 
@@ -157,7 +157,7 @@ pub(super) async fn until(
 }
 
 /// Bytes that the loopback interface has received.
-fn loopback_bytes() -> Result<u64> {
+pub(super) fn loopback_bytes() -> Result<u64> {
     let path = Path::new("/proc/net/dev");
     let text = fs::read_to_string(path).map_err(|error| io_error(path, "read", &error))?;
     let line = text.lines().find_map(|line| line.trim().strip_prefix("lo:"));

@@ -10,6 +10,7 @@ pub(crate) mod place;
 pub(crate) mod put;
 pub(crate) mod reads;
 pub(crate) mod repair;
+pub(crate) mod scrub;
 pub(crate) mod usage;
 pub(crate) mod writer;
 

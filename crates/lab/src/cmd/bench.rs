@@ -1,6 +1,6 @@
 //! `weft bench`: measures schemes on links of a given rate, relative to a direct send, and workloads of many objects.
 
-use super::{bench_node::BenchNode, bench_objects::BenchObjects, bench_put::BenchPut, links::Links};
+use super::{bench_node::BenchNode, bench_objects::BenchObjects, bench_put::BenchPut, bench_scrub::BenchScrub, links::Links};
 use crate::{
     bench::{
         self, DIRECT, Machine, Outcome, Report,
@@ -22,7 +22,7 @@ const BLOCK: u8 = 3;
 
 /// Measure schemes on links of a given rate, or many objects
 ///
-/// Creates a temporary testbed (for `objects`, a plain cluster) and removes it afterwards. With --cluster, uses that testbed or cluster.
+/// Creates a temporary testbed (for `objects` and `scrub`, a plain cluster) and removes it afterwards. With --cluster, uses that testbed or cluster.
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     #[command(subcommand)]
@@ -36,6 +36,7 @@ enum Command {
     Node(BenchNode),
     Put(BenchPut),
     Objects(BenchObjects),
+    Scrub(BenchScrub),
 }
 
 /// Repair one block by each scheme in turn, relative to a direct send of a block
@@ -167,6 +168,7 @@ impl Bench {
             Command::Node(it) => it.run(options, output),
             Command::Put(it) => it.run(options, output),
             Command::Objects(it) => it.run(options, output),
+            Command::Scrub(it) => it.run(options, output),
         }
     }
 }

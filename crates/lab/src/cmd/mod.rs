@@ -7,6 +7,7 @@ mod bench_node;
 mod bench_objects;
 mod bench_put;
 mod bench_reads;
+mod bench_scrub;
 mod links;
 mod reproduce;
 mod testbed;
