@@ -25,7 +25,7 @@ use std::{
 use tokio::{
     sync::{Semaphore, watch},
     task::{JoinError, JoinHandle},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use weft_engine::{Buffers, classes::Capacity};
 use weft_proto::{LinkKey, LogCauses, Pool, PoolLimits, Security};
@@ -34,6 +34,10 @@ use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
 /// How long a start waits for all disks to open. Less than the time after which a silent node counts as down.
 const OPENING_PATIENCE: Duration = Duration::from_secs(4);
+
+/// How often a disk that took longer is opened if it is refused then, and the pause before.
+const LATE_TRIES_MAX: u32 = 30;
+const LATE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The most memory that the buffer pool keeps for reuse, bytes: some slices for each of many readers.
 const READ_MEMORY_BYTES: usize = 16 << 20;
@@ -181,7 +185,7 @@ impl Node {
         for (number, opening) in late {
             let disk = disks.path(number).display();
             tracing::warn!(%disk, "a disk takes long to open, or hangs: the other disks serve without it");
-            tokio::spawn(Arc::clone(self).join_late(Arc::clone(&disks), number, opening));
+            tokio::spawn(Arc::clone(self).join_late(Arc::clone(&disks), (number, cluster), opening));
         }
         Ok(())
     }
@@ -203,13 +207,28 @@ impl Node {
     }
 
     /// A disk that hung when the agent started joins when it answers.
-    async fn join_late(self: Arc<Self>, disks: Arc<Disks>, number: usize, opening: JoinHandle<Result<Found>>) {
-        let found = tokio::select! {
-            biased;
-            () = self.stopped() => return,
-            found = opening => found,
+    async fn join_late(
+        self: Arc<Self>,
+        disks: Arc<Disks>,
+        (number, cluster): (usize, ClusterId),
+        mut opening: JoinHandle<Result<Found>>,
+    ) {
+        let mut tries = 1;
+        let found = loop {
+            let found = tokio::select! {
+                biased;
+                () = self.stopped() => return,
+                found = &mut opening => found,
+            };
+            let found = found.unwrap_or_else(|error| Err(Error::fatal(format!("the opening was aborted: {error}"))));
+            // A process that was killed while the disk hung keeps it locked until it can end.
+            if found.is_ok() || tries == LATE_TRIES_MAX {
+                break found;
+            }
+            tries += 1;
+            sleep(LATE_PAUSE).await;
+            opening = self.open_disk(&disks, number, cluster);
         };
-        let found = found.unwrap_or_else(|error| Err(Error::fatal(format!("the opening was aborted: {error}"))));
         let node = Arc::clone(&self);
         let join = move || {
             let mut found = found.unwrap_or_else(Found::failed);
