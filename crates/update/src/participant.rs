@@ -115,6 +115,11 @@ impl Participant {
         self.opened == self.term && !self.is_fenced && !self.members.is_empty()
     }
 
+    /// Whether half of the records that it may have wait to be applied and trimmed. When it has all of them, it refuses more.
+    pub fn is_filling(&self) -> bool {
+        self.records.len() >= self.config.records_max / 2
+    }
+
     /// Whether a seal went on without this block.
     pub fn is_fenced(&self) -> bool {
         self.is_fenced

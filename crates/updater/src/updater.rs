@@ -304,10 +304,15 @@ impl Updater {
         })
     }
 
-    /// While the journal is filling, a call that brings a new update applies earlier ones first. When it is full, it is refused; what ends
-    /// updates is not.
+    /// While the journal is filling, or the block has many records, a call that brings a new update applies earlier ones first. When the journal is
+    /// full, the call is refused; what ends updates is not.
     fn make_room(&mut self, block: BlockId, now_ms: u64) -> Result<()> {
         self.check()?;
+        if let Some(State::Open(open)) = self.blocks.get(&block)
+            && open.machine.participant().is_filling()
+        {
+            self.each(&BTreeSet::from([block]), |open, disk| open.on(Event::Apply, disk, now_ms))?;
+        }
         if self.disk.journal.fill() < DELAY_FILL {
             return Ok(());
         }

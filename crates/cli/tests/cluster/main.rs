@@ -26,3 +26,4 @@ mod repairs;
 mod scrub;
 mod sizes;
 mod strangers;
+mod writes;

@@ -94,6 +94,16 @@ fn an_update_reaches_the_pages_of_all_blocks_that_depend_on_it() {
 }
 
 #[test]
+fn updates_without_a_pause_do_not_fill_a_block_with_records() {
+    let (mut world, _) = world();
+    // No tick finds the blocks quiet, and the journal is far from full.
+    for counter in 1..=2 * LIMITS.records_max as u64 {
+        request(&mut world, counter, Pieces::from([((counter % 4) as u8, piece(100, vec![counter as u8; 10]))]));
+        assert_eq!(settle(&mut world), [(counter, Told::Committed)]);
+    }
+}
+
+#[test]
 fn a_block_serves_the_versions_that_it_has() {
     let (mut world, data) = world();
     for (counter, byte) in [(1, 1), (2, 2), (3, 3)] {
