@@ -91,8 +91,10 @@ impl Course {
             }
             Heard::Told(Told::NotRun(NotRun::Retry)) => self.reopen("the node cannot accept the update now", now),
             Heard::Lost(index) => {
-                let why = format!("data block {index} is lost, and not rebuilt yet");
-                self.again(&why, Repeat { new_id: false, reopen: Some(0), pause: true })
+                // The coordinator rebuilds the blocks that a failed term lacks, and opens the stripe again.
+                let (why, failed) =
+                    (format!("data block {index} is lost, and not rebuilt yet"), self.term.map_or(0, |(term, _)| term));
+                self.again(&why, Repeat { new_id: false, reopen: Some(failed), pause: true })
             }
             Heard::Refused(error) => Next::Fail(error),
             Heard::NotSent(error) => self.reopen(&error.to_string(), now),
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(after(&[(BUSY, 0)]), repeat(true, None, true));
         assert_eq!(after(&[(RETRY, 0)]), repeat(false, Some(0), true));
         assert_eq!(after(&[(not_sent(), 0)]), repeat(false, Some(0), true));
-        assert_eq!(after(&[(Heard::Lost(1), 0), (Heard::Lost(1), 9)]), repeat(false, Some(0), true), "its term is fine");
+        assert_eq!(after(&[(Heard::Lost(1), 0)]), repeat(false, Some(4), true), "no update of it can end in this term");
         assert_eq!(after(&[(broken(), 0)]), repeat(false, Some(0), true));
         assert_eq!(after(&[(Heard::Silent, 3)]), repeat(false, Some(4), false));
     }
