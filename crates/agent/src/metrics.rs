@@ -77,8 +77,8 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge("weft_agent_update_blocks", &[], "Blocks that are open for updates in place, or were and are not closed."),
     Family::counter(
         "weft_agent_updates",
-        &["answer"],
-        "Answers to requests for updates that this node leads: `committed`, `aborted`, `expired` (too late), `refused` (for now, or          invalid), or `unknown` (the block was lost or left out of its stripe; the coordinator knows).",
+        &["outcome"],
+        "Answers to requests for updates that this node leads: `committed`, `aborted`, `expired` (too late), `refused` (for now, or invalid), or `unknown` (the block was lost or left out of its stripe; the coordinator knows).",
     ),
     Family::histogram(
         "weft_agent_update_seconds",
@@ -93,7 +93,7 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge(
         "weft_agent_update_journal_fill",
         &["disk"],
-        "How full the disk's journal of updates is, with what is reserved: 0 to 1. From 0.5 on, updates wait for earlier ones to be          applied; from 0.9 on, none is accepted. Absent before the first update on the disk.",
+        "How full the disk's journal of updates is, with what is reserved: 0 to 1. From 0.5 on, updates wait for earlier ones to be applied; from 0.9 on, none is accepted. Absent before the first update on the disk.",
     ),
     Family::gauge("weft_agent_disk_size_bytes", &["disk"], "Size of the disk's file system. A failed disk may have none."),
     Family::gauge("weft_agent_disk_free_bytes", &["disk"], "Bytes that can still be written there."),

@@ -55,7 +55,7 @@ impl Ports for TaskPorts {
                 Ok(self.throttles.disk_sink(target.sink(sub_blocks, lane.window as usize, self.disk_mode), self.of))
             }
             Sink::Link(link) => Ok(self.link(lane, *link)?.sink()),
-            Sink::Patch { .. } => Err(Error::invalid("this version of the agent cannot change blocks in place")),
+            Sink::Patch { .. } => Err(Error::invalid("this version of the agent changes blocks in place without plans")),
             Sink::Output { .. } => Err(Error::invalid("an agent cannot deliver to a reader: only a client can")),
             Sink::Check { .. } => Err(Error::fatal("a check was passed to the agent instead of the engine")),
         }

@@ -5,7 +5,7 @@
 //! describes the files on the disk.
 //!
 //! A [`Journal`] keeps the records of updates until they are in the blocks. [`RingJournal`] is that of a [`LocalStore`];
-//! [`journal_conformance`] has its contract's tests. Nothing uses journals and [`BlockStore::patch`] yet.
+//! [`journal_conformance`] has its contract's tests.
 //!
 //! All of it works on any [`Files`]: on those of the operating system, or on [`SimFiles`], which lose power.
 //!

@@ -5,7 +5,7 @@
 //! call to the coordinator. Only if a block stays away, the coordinator *seals* the stripe's term: the same rule decides what is undecided.
 //!
 //! Everything here is a state machine: events go in, actions come out. There is no clock, no socket and no disk, and no payload, only
-//! ranges and CRCs. The shell around it does not exist yet: agents refuse to patch blocks.
+//! ranges and CRCs. `weft-updater` adds the payload, agents and coordinator the rest.
 //!
 //! [`Block`] is one block at its node; it consists of a [`Participant`] and, for a data block, of a [`Leader`]. [`Seal`] is the coordinator's side.
 

@@ -2,7 +2,7 @@
 //!
 //! An [`Updater`] hosts the updates of all blocks of one disk. It is synchronous: calls go in, [`Output`]s come out, and the
 //! disk is used on the caller's thread. A shell around it carries messages between nodes, and calls it from time to time.
-//! Nothing uses it yet: agents refuse to patch blocks.
+//! Agents contain that shell.
 //!
 //! ```text
 //!   request, receive ──► state machine of the block ──► entries ──► journal ──sync──► answers
