@@ -86,7 +86,9 @@ fn refuse_foreign_ports(task: &Task) -> Result<()> {
             return Err(Error::invalid("an agent has no new data as an input: only a client has"));
         }
         if stage.sinks.iter().any(|sink| matches!(sink, Sink::Output { .. } | Sink::Patch { .. })) {
-            return Err(Error::invalid("an agent cannot deliver to a reader, and this version changes blocks in place without plans"));
+            return Err(Error::invalid(
+                "an agent cannot deliver to a reader, and this version changes blocks in place without plans",
+            ));
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The encoding of the update protocol's values: a version, then the value. Decoding bounds the memory that a hostile input can make it
 //! allocate.
 
+use crate::updates::check::is_sound;
 use serde::{Serialize, de::DeserializeOwned};
 use weft_types::{Error, Result};
 use weft_update::{Message, Sealed};
@@ -25,9 +26,10 @@ pub fn encode_message(message: &Message) -> Result<Vec<u8>> {
     encode("the message about updates", message)
 }
 
-/// Decodes a message between nodes. Whether it fits its sender and its stripe is not checked here.
+/// Decodes a message between nodes. Its records have what the state machines rely on. Whether it fits its sender and its stripe is not checked here.
 pub fn decode_message(bytes: &[u8]) -> Result<Message> {
-    decode("the message about updates", bytes)
+    let message = decode("the message about updates", bytes)?;
+    if is_sound(&message) { Ok(message) } else { Err(Error::invalid("the message about updates has an invalid record")) }
 }
 
 fn encode<T: Serialize>(what: &str, value: &T) -> Result<Vec<u8>> {
@@ -62,8 +64,9 @@ fn require_short(what: &str, bytes: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use weft_types::{BlockId, Reaction, StripeId};
-    use weft_update::{Outcome, Report, Session, UpdateId};
+    use weft_update::{Claim, Outcome, Record, Report, Session, UpdateId};
 
     fn sealed() -> Sealed {
         let block = |index| BlockId { stripe: StripeId(7), index, copy: 0, generation: 1 };
@@ -92,6 +95,15 @@ mod tests {
             assert_eq!(decode_message(&encode_message(&message).unwrap()).unwrap(), message);
         }
         assert_eq!(encode_message(&Message::Seal { term: 3 }).unwrap(), [1, 14, 3]);
+    }
+
+    #[test]
+    fn a_record_without_parts_is_an_error() {
+        let id = UpdateId { session: Session { number: 3, ends_at_ms: 9 }, counter: 2, lead: 1 };
+        let record = Record { id, term: 1, participants: Vec::new(), parts: Vec::new() };
+        let report = Report { records: [(id, (Arc::new(record), Claim::Refused))].into(), ..Report::default() };
+        let bytes = encode_message(&Message::SealReported { term: 3, report }).unwrap();
+        assert_eq!(decode_message(&bytes).unwrap_err().message, "the message about updates has an invalid record");
     }
 
     #[test]

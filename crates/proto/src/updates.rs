@@ -3,7 +3,7 @@
 //! An agent sends its messages to another agent on a connection that it has dialled, and a client its requests. Answers to a client return on
 //! the same connection. docs/formats.md describes the bytes.
 
-mod check;
+pub(crate) mod check;
 mod client;
 mod packet;
 mod session;

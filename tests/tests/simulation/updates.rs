@@ -416,7 +416,7 @@ impl Writing {
         Ok(())
     }
 
-    /// What was acknowledged can be read. Nobody else changes it.
+    /// What was acknowledged can be read. No other writer changes it.
     async fn read_back(&mut self, unit: usize) -> Result<(), Failure> {
         let place = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
         let expected = self.bytes.borrow()[place.clone()].to_vec();

@@ -57,7 +57,7 @@ impl Answer {
 }
 
 impl Meter {
-    /// A client is told this, so long after its request arrived.
+    /// Counts an answer to a client, and the time since its request arrived.
     pub(crate) fn told(&self, told: Option<Told>, time: Duration) {
         let answer = Answer::of(told);
         self.answers[answer as usize].fetch_add(1, Relaxed);

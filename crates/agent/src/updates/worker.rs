@@ -278,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// From time to time: updates without a client are given up, and calls that nobody waits for are forgotten.
+    /// From time to time: updates without a client are given up, and calls whose caller has gone are forgotten.
     fn tidy(&mut self, hub: &Hub, now_ms: u64) {
         self.sealing.retain(|it| !it.reply.is_closed());
         self.settling.retain(|(_, _, reply)| !reply.is_closed());
@@ -314,7 +314,7 @@ impl Worker {
         }
     }
 
-    /// What the client of a request is told that failed. That it had no effect is said only if that is certain.
+    /// The answer to a request that failed. It says that there was no effect only if that is certain.
     fn told_of(&self, error: &Error) -> Option<Told> {
         match error.reaction {
             Reaction::NotFound => Some(Told::NotRun(NotRun::Retry)),

@@ -60,7 +60,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Settles and closes a stripe. Nobody waits for it, so a node that is down may come back.
+/// Settles and closes a stripe. No request waits for it, so there is time for a node that is down to come back.
 async fn finish(shared: &Arc<Shared>, stripe: StripeId) {
     let finished = async {
         require_all_up(shared, stripe).await?;

@@ -14,7 +14,7 @@ use weft_types::StripeId;
 /// The stripes that are open for updates, or have blocks that are not closed yet.
 #[derive(Debug, Default)]
 pub(crate) struct Updates {
-    /// Whoever opens or settles a stripe has its turn. A claim to rebuild it is taken before.
+    /// Taken to open or to settle a stripe, after the claim to rebuild it.
     pub(super) turns: Claims,
     stripes: Mutex<BTreeMap<StripeId, Entry>>,
     sessions: Mutex<Sessions>,

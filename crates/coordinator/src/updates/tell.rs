@@ -1,4 +1,4 @@
-//! Open stripes as agents and clients are told of them.
+//! The descriptions of open stripes for agents and clients.
 
 use crate::shared::Shared;
 use weft_proto::{encode_sealed, v1};

@@ -153,7 +153,7 @@ impl Coordinator {
         self.known.lock().unwrap().is_silent = is_silent;
     }
 
-    /// What agents are told of an open stripe.
+    /// The description of an open stripe for agents.
     pub(crate) fn open_stripe(&self, stripe: StripeId) -> Option<OpenStripe> {
         let known = self.known.lock().unwrap();
         let Opened { sealed, homes } = known.open.get(&stripe)?;
