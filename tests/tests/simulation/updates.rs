@@ -150,7 +150,8 @@ fn run(seed: u64, trace: &Trace) -> Result<(), Failure> {
         let (client, rng) = (connect(config.clone()).await, StdRng::seed_from_u64(seed));
         let mut story = Story { client, config, hand, rng, case: Case::of(seed), trace: traced, bytes: Rc::default() };
         story.tell().await?;
-        objects.lock().unwrap_or_else(PoisonError::into_inner).push(story.client.stat(BUCKET, KEY).await?);
+        let object = story.client.stat(BUCKET, KEY).await?;
+        objects.lock().unwrap_or_else(PoisonError::into_inner).push(object);
         story.client.close().await;
         Ok(())
     });
