@@ -50,7 +50,8 @@ pub(crate) async fn read(shared: &Shared, home: Home, disk: &str, block: BlockId
     Ok(Verdict::Right)
 }
 
-/// A node's answers about blocks, and their stripes, which are looked up behind the answer: what was replaced before is not judged.
+/// A node's answers about blocks, and their stripes, which are looked up behind the answer: what was replaced before is not judged, nor what
+/// was updated in place meanwhile.
 async fn told(
     shared: &Shared,
     node: NodeId,
@@ -59,13 +60,14 @@ async fn told(
     read: Option<v1::ReadContent>,
 ) -> Result<(Vec<v1::CheckedBlock>, BTreeMap<StripeId, StripeRecord>)> {
     let Session { channel, .. } = shared.members.session(node).ok_or_else(|| Error::retry("the node is down again"))?;
+    let before = stripes_of(shared, blocks).await?;
     let encoded = blocks.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
     let encoded = encoded.map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")))?;
     let timeout = if read.is_some() { READ_TIMEOUT } else { shared.call_timeout() };
     let request = v1::CheckBlocksRequest { blocks: encoded, disk: disk.to_owned(), read };
     let mut agent = rpc::agent_client(channel);
     let answer = tokio::time::timeout(timeout, agent.check_blocks(rpc::with_deadline(request, timeout))).await;
-    let reply = match answer {
+    let mut reply = match answer {
         Ok(Ok(reply)) => reply.into_inner(),
         Ok(Err(status)) => return Err(from_status(&status)),
         Err(_) => return Err(Error::retry("no answer in time")),
@@ -73,7 +75,15 @@ async fn told(
     if reply.blocks.len() != blocks.len() {
         return Err(Error::invalid(format!("it answers for {} of {} blocks", reply.blocks.len(), blocks.len())));
     }
-    Ok((reply.blocks, stripes_of(shared, blocks).await?))
+    let stripes = stripes_of(shared, blocks).await?;
+    for (block, told) in blocks.iter().zip(&mut reply.blocks) {
+        let (before, now) = (before.get(&block.stripe), stripes.get(&block.stripe));
+        if before.map(|it| &it.seq) != now.map(|it| &it.seq) {
+            *told =
+                v1::CheckedBlock { why: "its stripe was updated in place meanwhile".to_owned(), ..v1::CheckedBlock::default() };
+        }
+    }
+    Ok((reply.blocks, stripes))
 }
 
 /// The stripes of blocks that still exist.

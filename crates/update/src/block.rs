@@ -12,7 +12,7 @@ use crate::{
     leader::Leader,
     mutation::{Rule, dropped},
     participant::{NotServed, Participant, ReadAt},
-    types::{Batch, Dependence, Entry, Message, Outcome, Peer, Sealed, UpdateId, Vector},
+    types::{Batch, Dependence, Entry, Message, Outcome, Peer, Sealed, Stamp, UpdateId, Vector},
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -396,6 +396,11 @@ impl Block {
     }
 
     fn received(&mut self, from: BlockId, message: Message, now_ms: u64) {
+        // A node speaks of no other stream than that of its own data block.
+        let leads = |stamp: &Stamp| block_of(&self.participant.members, stamp.stream) == Some(from);
+        if message.stamp().is_some_and(|stamp| !leads(stamp)) {
+            return;
+        }
         match message {
             message @ Message::Prepare { .. } => self.prepare(message, true),
             Message::Refuse { stamp, record } => {

@@ -348,6 +348,22 @@ pub enum Message {
     },
 }
 
+impl Message {
+    /// The stamp of a leader's message.
+    pub fn stamp(&self) -> Option<&Stamp> {
+        match self {
+            Self::Prepare { stamp, .. }
+            | Self::Refuse { stamp, .. }
+            | Self::Commit { stamp, .. }
+            | Self::Query { stamp }
+            | Self::Watermark { stamp }
+            | Self::Lock { stamp, .. }
+            | Self::Unlock { stamp, .. } => Some(stamp),
+            _ => None,
+        }
+    }
+}
+
 /// A party that sends or receives a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Peer {

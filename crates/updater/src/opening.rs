@@ -64,7 +64,8 @@ impl Updater {
             Some(State::Open(open)) => {
                 let participant = open.machine.participant();
                 let (term, is_settled) = (participant.term(), open.is_settled());
-                if sealed.term == term && participant.known_term() == term && !is_settled && !open.is_settling {
+                // Also while a later seal is under way, or once that is recorded: the coordinator may not know yet which blocks this opening has reached.
+                if participant.known_term() == sealed.term && !participant.is_fenced() {
                     return Ok(());
                 }
                 if sealed.term <= term {
@@ -202,10 +203,10 @@ impl Open {
     }
 
     fn settle(&mut self, term: u64, disk: &mut Disk, now_ms: u64) -> Result<Option<SettledBlock>> {
-        if self.is_settled() {
+        let participant = self.machine.participant();
+        if self.is_settled() && participant.known_term() == term {
             return Ok(Some(settled(&*self.reader)));
         }
-        let participant = self.machine.participant();
         if participant.known_term() < term || participant.term() > term {
             return Ok(None);
         }

@@ -288,6 +288,7 @@ impl Updater {
 
     /// From time to time: sends again what was not answered, asks, forgets, applies what has waited.
     pub fn tick(&mut self, now_ms: u64) -> Result<()> {
+        self.retry(now_ms)?;
         let is_filling = self.disk.journal.fill() >= APPLY_FILL;
         let is_settled = |block: &BlockId| matches!(self.blocks.get(block), Some(State::Open(open)) if open.is_settled());
         let all = self.blocks().filter(|block| !is_settled(block)).collect();

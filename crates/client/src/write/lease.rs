@@ -83,12 +83,12 @@ impl Slot {
         let failed_term = failed.map_or(0, |(_, term)| *term);
         let reply = self.open(shared, kept, failed_term).await?;
         let mut lease = Lease::new(&self.stripe, reply, now, deadline)?;
-        // A session's ids are counted once, and its end does not move.
-        if let Some(before) = slot.as_ref().or(failed.map(|(failed, _)| failed)).filter(|it| it.session == lease.session) {
-            lease.counter = before.counter.clone();
-            (lease.ends, lease.last_id) = (lease.ends.min(before.ends), lease.last_id.min(before.last_id));
+        let gives_ids = lease.follow(slot.as_deref(), kept, now);
+        let lease = Arc::new(lease);
+        if gives_ids {
+            *slot = Some(lease.clone());
         }
-        Ok(slot.insert(Arc::new(lease)).clone())
+        Ok(lease)
     }
 
     async fn open(&self, shared: &Shared, session: Option<Session>, failed_term: u64) -> Result<OpenForUpdatesReply> {
@@ -141,6 +141,22 @@ impl Lease {
         })
     }
 
+    /// Takes over what is known of its session: ids are counted once, and the end does not move. `current`: the stripe's lease until now; `asked`: the
+    /// session that the coordinator was asked to keep. Returns whether new updates may get ids: not of an earlier session, whose count is not known
+    /// any more.
+    fn follow(&mut self, current: Option<&Self>, asked: Option<Session>, now: Instant) -> bool {
+        if let Some(before) = current.filter(|before| before.session == self.session) {
+            self.counter = before.counter.clone();
+            (self.ends, self.last_id) = (self.ends.min(before.ends), self.last_id.min(before.last_id));
+            return true;
+        }
+        let is_new = asked != Some(self.session);
+        if !is_new {
+            self.last_id = now;
+        }
+        is_new
+    }
+
     /// Whether new updates may get ids of its session.
     fn takes_new(&self, now: Instant) -> bool {
         now < self.last_id
@@ -169,5 +185,39 @@ impl Lease {
     /// When an update under this lease was committed last, or else when it was given.
     pub(crate) fn heard(&self) -> Instant {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(number: u64) -> Lease {
+        let now = Instant::now();
+        let session = Session { number, ends_at_ms: 9 };
+        let ends = now + Duration::from_secs(9);
+        let (counter, homes) = (Arc::default(), BTreeMap::new());
+        Lease { term: 1, session, ends, last_id: ends, counter, homes, heard: StdMutex::new(now) }
+    }
+
+    #[tokio::test]
+    async fn an_id_is_given_once_whichever_session_the_coordinator_returns() {
+        let (now, first) = (Instant::now(), lease(1));
+        assert_eq!([first.new_id(0).counter, first.new_id(0).counter], [1, 2]);
+
+        let mut again = lease(1);
+        assert!(again.follow(Some(&first), Some(first.session), now), "the same session goes on");
+        assert_eq!(again.new_id(0).counter, 3);
+
+        let mut second = lease(2);
+        assert!(second.follow(Some(&again), Some(again.session), now), "a new session replaces one that has ended");
+        assert_eq!(second.new_id(0).counter, 1);
+
+        // An update of the first session is requested again after that.
+        let mut late = lease(1);
+        assert!(!late.follow(Some(&second), Some(first.session), now));
+        assert!(!late.takes_new(now), "it would give the ids of the first session again");
+        let mut fresh = lease(3);
+        assert!(fresh.follow(None, None, now) && fresh.takes_new(now));
     }
 }

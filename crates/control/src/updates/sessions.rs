@@ -6,8 +6,6 @@ use weft_update::Session;
 
 /// How long a session lasts, milliseconds.
 pub const SESSION_MS: u64 = 300_000;
-/// A client that asks with less time left gets a new session.
-const RENEWED_BEFORE_MS: u64 = 60_000;
 /// The most sessions at a time.
 const SESSIONS_MAX: usize = 65_536;
 
@@ -16,10 +14,11 @@ const SESSIONS_MAX: usize = 65_536;
 pub struct Sessions(BTreeMap<u64, u64>);
 
 impl Sessions {
-    /// The session that a client asks for, if it was given out here and does not end soon; otherwise a new one, whose number is drawn.
+    /// The session that a client asks for, if it was given out here and has not ended; otherwise a new one, whose number is drawn. An update is requested
+    /// again under its own session until that ends; when to begin a new one, the client decides.
     pub fn lease(&mut self, asked: Option<Session>, now_ms: u64, mut draw: impl FnMut() -> u64) -> Result<Session> {
         let is_known = |session: &Session| self.0.get(&session.number) == Some(&session.ends_at_ms);
-        let lasts = |session: &Session| session.ends_at_ms >= now_ms.saturating_add(RENEWED_BEFORE_MS);
+        let lasts = |session: &Session| session.ends_at_ms > now_ms;
         if let Some(session) = asked.filter(is_known).filter(lasts) {
             return Ok(session);
         }
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_keeps_its_session_until_it_ends_soon_and_cannot_take_another() {
+    fn a_client_keeps_its_session_until_it_ends_and_cannot_take_another() {
         let mut sessions = Sessions::default();
         let mut numbers = [0, 7, 7, 8, 9, 10].into_iter();
         let mut lease = |asked, now_ms| sessions.lease(asked, now_ms, || numbers.next().unwrap()).unwrap();
@@ -53,8 +52,8 @@ mod tests {
         assert_eq!(first, Session { number: 7, ends_at_ms: 301_000 }, "not 0");
         let other = lease(None, 1_000);
         assert_eq!(other.number, 8, "not one that is in use");
-        assert_eq!(lease(Some(first), 241_000), first);
-        assert_eq!(lease(Some(first), 241_001), Session { number: 9, ends_at_ms: 541_001 });
+        assert_eq!(lease(Some(first), 300_999), first, "an update is requested again until its session ends");
+        assert_eq!(lease(Some(first), 301_000), Session { number: 9, ends_at_ms: 601_000 });
         let forged = Session { ends_at_ms: 999_000, ..first };
         assert_eq!(lease(Some(forged), 1_000).number, 10);
     }

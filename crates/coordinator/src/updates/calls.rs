@@ -3,7 +3,7 @@
 use crate::shared::Shared;
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
-use tonic::{Response, Status, transport::Channel};
+use tonic::{Code, Response, Status, transport::Channel};
 use weft_proto::{from_status, rpc, v1::agent_client::AgentClient};
 use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result};
 
@@ -55,7 +55,9 @@ where
             Ok(Err(status)) => status,
             Err(_) => return Answer::Silent(place(Error::retry("no answer in time"))),
         };
-        let (is_from_agent, error) = (!status.details().is_empty(), place(from_status(&status)));
+        // An agent of a version without this call can do nothing that must be undone.
+        let is_from_agent = !status.details().is_empty() || status.code() == Code::Unimplemented;
+        let error = place(from_status(&status));
         let may_help = !is_from_agent || error.reaction == Reaction::Retry;
         if may_help && Instant::now() + PAUSE < until {
             tokio::time::sleep(PAUSE).await;

@@ -2,7 +2,7 @@
 
 use super::{
     opening::{Opened, open_blocks},
-    settle::{self, found, settle_now},
+    settle::{self, Demand, found, settle_now},
     state::Phase,
     tell::{describe, node_of},
 };
@@ -94,7 +94,7 @@ async fn seal_failed(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Re
             return Ok(());
         }
         tracing::info!(stripe = %id, term = failed_term, "updates of a stripe do not end: settles it, without blocks that do not answer");
-        settle_now(shared, id).await?;
+        settle_now(shared, id, Demand::Request).await?;
     }
     let (shared, (begun, has_begun)) = (Arc::clone(shared), oneshot::channel());
     tokio::spawn(async move {
@@ -134,12 +134,12 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
             Some(record) if record.state == TermState::Opening && !record.term.is_open() => record,
             // A seal is under way, or blocks are not closed.
             Some(record) if record.state.is_open() => {
-                settle_now(shared, id).await?;
+                settle_now(shared, id, Demand::Request).await?;
                 continue;
             }
             before => {
                 if before.as_ref().is_some_and(|before| before.state == TermState::Settled) {
-                    settle_now(shared, id).await?;
+                    settle_now(shared, id, Demand::Request).await?;
                 }
                 begin(shared, id).await?
             }
@@ -153,11 +153,11 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
                 tracing::info!(stripe = %id, term = record.term.term, "opened a stripe for updates");
             }
             Opened::None(error) => {
-                settle_now(shared, id).await?;
+                settle_now(shared, id, Demand::Request).await?;
                 return Err(error);
             }
             Opened::Without(blocks) => {
-                settle_now(shared, id).await?;
+                settle_now(shared, id, Demand::Request).await?;
                 return Err(Error::retry(format!("{} blocks of the stripe could not be opened: try again", blocks.len())));
             }
         }
@@ -179,7 +179,7 @@ async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<TermRecord> {
         Ok(record) => Ok(record),
         Err(error) => {
             // Whatever is stored, it was not opened here.
-            settle_now(shared, id).await?;
+            settle_now(shared, id, Demand::Request).await?;
             let error = shared.meta_error(error);
             Err(if error.reaction == Reaction::Replan { Error { reaction: Reaction::Retry, ..error } } else { error })
         }

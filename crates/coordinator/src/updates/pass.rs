@@ -1,7 +1,11 @@
 //! What is done about open stripes without a request: those that no client asks for are settled, what an earlier coordinator left is finished,
 //! blocks are closed, and old records are forgotten.
 
-use super::{settle::in_turn, state::Phase, tell::node_of};
+use super::{
+    settle::{Demand, in_turn},
+    state::Phase,
+    tell::node_of,
+};
 use crate::shared::Shared;
 use futures::stream::{self, StreamExt as _};
 use std::{sync::Arc, time::Duration};
@@ -48,6 +52,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     let mut looks = 0u32;
     loop {
         look.tick().await;
+        shared.updates.forget_retries();
         let due = shared.updates.due(shared.started.now());
         stream::iter(due).for_each_concurrent(CONCURRENCY, |stripe| finish(&shared, stripe)).await;
         if looks.is_multiple_of(LOOKS_PER_REMOVAL) {
@@ -64,7 +69,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 async fn finish(shared: &Arc<Shared>, stripe: StripeId) {
     let finished = async {
         require_all_up(shared, stripe).await?;
-        in_turn(shared, stripe).await?;
+        in_turn(shared, stripe, Demand::None).await?;
         // Blocks that could not be closed.
         if shared.updates.has(stripe) { Err(Error::retry("some of its blocks are still open")) } else { Ok(()) }
     };

@@ -23,7 +23,7 @@ use weft_proto::{
     decode_message, encode_message, rpc,
     v1::{self, agent_client::AgentClient},
 };
-use weft_types::{BlockId, Cause, Error, NodeId, Owner, Result, Seq, StripeId, StripeRecord};
+use weft_types::{BlockId, Cause, Error, NodeId, Owner, Party, Reaction, Result, Seq, StripeId, StripeRecord};
 use weft_update::{Message, StripeTerm};
 
 /// A block that does not answer for this long stays away from the seal.
@@ -42,11 +42,20 @@ impl Shared {
     }
 }
 
+/// Who waits until a stripe is settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// A request. It does not wait for blocks that stay away: the stripe goes on without them, and they are rebuilt.
+    Request,
+    /// No request, so there is time for all blocks to answer.
+    None,
+}
+
 /// Settles a stripe if it is open. Returns whether it was: it has another record now.
 pub(crate) async fn if_open(shared: &Arc<Shared>, stripe: StripeId) -> Result<bool> {
     let is_open = shared.updates.is_open(stripe);
     if is_open {
-        in_turn(shared, stripe).await?;
+        in_turn(shared, stripe, Demand::Request).await?;
     }
     Ok(is_open)
 }
@@ -61,22 +70,22 @@ pub(crate) fn require(shared: &Shared, stripe: StripeId) -> Result<()> {
 
 /// Settles and closes a stripe of which an agent has refused a block, because it is open.
 pub(crate) async fn if_refused(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
-    if shared.updates.has(stripe) { in_turn(shared, stripe).await } else { Ok(()) }
+    if shared.updates.has(stripe) { in_turn(shared, stripe, Demand::Request).await } else { Ok(()) }
 }
 
 /// All who want a stripe settled at the same time wait for one turn. It is not interrupted when its caller goes away.
-pub(super) async fn in_turn(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
+pub(super) async fn in_turn(shared: &Arc<Shared>, stripe: StripeId, demand: Demand) -> Result<()> {
     shared.until_nodes_are_back().await;
     let shared = Arc::clone(shared);
     let work = async move {
         let _turn = shared.updates.turns.claim(stripe).await;
-        settle_now(&shared, stripe).await
+        settle_now(&shared, stripe, demand).await
     };
     tokio::spawn(work).await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not settled: {error}"))))
 }
 
 /// Settles and closes a stripe whose turn it is.
-pub(super) async fn settle_now(shared: &Arc<Shared>, id: StripeId) -> Result<()> {
+pub(super) async fn settle_now(shared: &Arc<Shared>, id: StripeId, demand: Demand) -> Result<()> {
     loop {
         let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
         match record {
@@ -87,7 +96,7 @@ pub(super) async fn settle_now(shared: &Arc<Shared>, id: StripeId) -> Result<()>
             }
             Some(record) if record.state == TermState::Settled => return close(shared, record).await,
             Some(record) => {
-                let settled = settle_open(shared, record).await;
+                let settled = settle_open(shared, record, demand).await;
                 settled.inspect_err(
                     |error| tracing::warn!(stripe = %id, %error, "cannot settle a stripe that is open for updates"),
                 )?;
@@ -96,7 +105,7 @@ pub(super) async fn settle_now(shared: &Arc<Shared>, id: StripeId) -> Result<()>
     }
 }
 
-async fn settle_open(shared: &Arc<Shared>, record: TermRecord) -> Result<()> {
+async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -> Result<()> {
     let id = record.stripe;
     let Some((stripe, code)) = found(shared, id).await? else { return Ok(()) };
     let (mut term, mut absent) = (record.term, BTreeSet::new());
@@ -113,7 +122,7 @@ async fn settle_open(shared: &Arc<Shared>, record: TermRecord) -> Result<()> {
         };
     }
     for _ in 0..SEALS_MAX {
-        term = seal(shared, &code, &stripe, term, &absent).await?;
+        term = seal(shared, &code, &stripe, (term, &absent), demand).await?;
         let told = tell_sealed(shared, &stripe, &term).await?;
         if !told.is_empty() {
             absent = told;
@@ -159,8 +168,8 @@ async fn seal(
     shared: &Arc<Shared>,
     code: &SharedCode,
     stripe: &StripeRecord,
-    term: StripeTerm,
-    absent: &BTreeSet<BlockId>,
+    (term, absent): (StripeTerm, &BTreeSet<BlockId>),
+    demand: Demand,
 ) -> Result<StripeTerm> {
     let members = term.sealed.members.clone();
     let can = |absent: &BTreeSet<BlockId>| compute(|| can_rebuild(code, stripe, &members, absent));
@@ -180,12 +189,23 @@ async fn seal(
                 let answers = calls::all(calls).await.into_iter().map(|(block, answer)| match answer {
                     Ok(message) => (block, Some(message)),
                     Err(error) => {
-                        tracing::warn!(%block, %error, "a block stays away from a seal: it will be rebuilt");
+                        tracing::warn!(%block, %error, "a block stays away from a seal");
                         away.push(error);
                         (block, None)
                     }
                 });
                 let answers = answers.collect();
+                let view = shared.members.view();
+                let may_answer = |error: &&Error| {
+                    let node = if let Some(Party::Node(node)) = error.party { view.node(node) } else { None };
+                    error.reaction == Reaction::Retry && node.is_some_and(|node| !node.lost)
+                };
+                if demand == Demand::None
+                    && let Some(error) = away.iter().find(may_answer)
+                {
+                    // Its node may be starting again. The next seal of the stripe begins anew.
+                    return Err(Error::retry(format!("a block does not answer: {error}")));
+                }
                 sealing.answered(answers, &can)
             }
             Step::Done(term) => {

@@ -67,6 +67,12 @@ impl Updates {
         self.lock().remove(&stripe);
     }
 
+    /// Forgets the failures about stripes of which nothing is open any more.
+    pub(super) fn forget_retries(&self) {
+        let (stripes, mut retries) = (self.lock(), self.retries());
+        retries.retain(|stripe| stripes.contains_key(stripe));
+    }
+
     /// The stripes about which something must be done without a request.
     pub(super) fn due(&self, now: Time) -> Vec<StripeId> {
         let (stripes, retries) = (self.lock(), self.retries());

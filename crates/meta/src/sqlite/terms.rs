@@ -106,6 +106,10 @@ fn fence(tx: &Transaction<'_>, stripe: &mut StripeRecord, fenced: &BTreeSet<Bloc
         let of_index = |(index, placed): (u8, &PlacedBlock)| (index == block.index).then_some(placed.generation_high_water);
         let generation = stripe.all().filter_map(of_index).max().unwrap_or(0) + 1;
         let Some(placed) = stripe.find(block.index, block.copy).copied() else { continue };
+        // It was fenced before, and not rebuilt since: there is nothing of this generation.
+        if placed.state == BlockState::Missing && stripe.checksums_of(block.index).is_none() {
+            continue;
+        }
         rows::drop_block(tx, stripe, block.index, &placed, GarbageReason::Repaired, not_before_ms)?;
         rows::set_corrupt(tx, *block, &[])?;
         stripe.corrupt.remove(&(block.index, block.copy));
@@ -139,7 +143,9 @@ pub(super) fn mark_open(tx: &Transaction<'_>, stripe: StripeId, term: u64) -> Re
 
 pub(super) fn cancel(tx: &Transaction<'_>, stripe: StripeId, term: u64, now_ms: u64) -> Result<()> {
     let record = open_row(tx, stripe)?;
-    if record.state != TermState::Opening || record.term.term != term || record.term.sealed.term != term {
+    // Blocks that a seal has reached are not closed by themselves.
+    let is_sealed = record.term.term != term || record.term.sealed.term != term || !record.term.unaware.is_empty();
+    if record.state != TermState::Opening || is_sealed {
         return Err(changed(stripe, term));
     }
     put(tx, &TermRecord { state: TermState::Closed, settled_ms: now_ms, ..record })

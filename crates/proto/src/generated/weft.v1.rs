@@ -2442,7 +2442,7 @@ pub struct OpenForUpdatesRequest {
     /// of the stripe in the object
     #[prost(uint64, tag = "4")]
     pub number: u64,
-    /// of the client's earlier lease; absent, or if it ends soon: a new one
+    /// of the client's earlier lease; absent, or if it has ended: a new one
     #[prost(message, optional, tag = "5")]
     pub session: ::core::option::Option<UpdateSession>,
     /// the term in which updates do not end; 0: none. Blocks that do not answer are left out of the next term

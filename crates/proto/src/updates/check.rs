@@ -5,15 +5,23 @@ use weft_update::{Message, Record};
 /// The most data blocks of a stripe, and so the most parts of an update.
 const PARTS_MAX: usize = 255;
 
-/// Whether all records of a message have what the protocol relies on: parts, in the order of their streams.
+/// Numbers are counted up from 1, so none of a stripe that exists is near this.
+const NUMBER_MAX: u64 = 1 << 62;
+
+/// Whether a message has what the protocol relies on: records with parts, in the order of their streams, and numbers that can be counted up.
 pub(crate) fn is_sound(message: &Message) -> bool {
+    if message.stamp().is_some_and(|stamp| stamp.watermark > NUMBER_MAX) {
+        return false;
+    }
     match message {
         Message::Prepare { record, .. }
         | Message::Refuse { record, .. }
         | Message::Commit { record, .. }
         | Message::Ask { record } => is_record(record),
         Message::Reported { report, .. } | Message::SealReported { report, .. } => {
-            report.records.iter().all(|(id, (record, _))| record.id == *id && is_record(record))
+            let vectors = report.watermarks.values().chain(report.numbers.values());
+            vectors.copied().all(|number| number <= NUMBER_MAX)
+                && report.records.iter().all(|(id, (record, _))| record.id == *id && is_record(record))
         }
         _ => true,
     }
@@ -23,5 +31,5 @@ fn is_record(record: &Record) -> bool {
     let parts = &record.parts;
     (1..=PARTS_MAX).contains(&parts.len())
         && parts.windows(2).all(|pair| pair[0].stream < pair[1].stream)
-        && parts.iter().all(|part| part.span.start < part.span.end)
+        && parts.iter().all(|part| part.span.start < part.span.end && (1..=NUMBER_MAX).contains(&part.number))
 }

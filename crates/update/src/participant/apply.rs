@@ -138,13 +138,16 @@ impl Participant {
     }
 }
 
+/// The most deltas of a batch. Its entry lists for each range the deltas there, so it may grow with the square of their number.
+const DELTAS_MAX: usize = 128;
+
 /// The first of these deltas, as many as a batch may have, and the numbers up to which they go.
 fn limit(mut until: Vector, mut deltas: Vec<(Span, Delta)>, positions_max: u64) -> (Vector, Vec<(Span, Delta)>) {
     deltas.sort_unstable_by_key(|(_, delta)| (delta.number, delta.stream));
     let mut positions: u64 = 0;
     for (at, (span, delta)) in deltas.iter().enumerate() {
         positions = positions.saturating_add(span.len()).saturating_add(PAGE_LEN);
-        if at > 0 && positions > positions_max {
+        if at > 0 && (positions > positions_max || at >= DELTAS_MAX) {
             until.entry(delta.stream).and_modify(|to| *to = (delta.number - 1).min(*to));
         }
     }

@@ -2,7 +2,7 @@
 //! decides.
 
 use super::{Work, lock, waits::Waits};
-use crate::{delegations::Delegation, jobs::Control, members::Session};
+use crate::{delegations::Delegation, jobs::Control, members::Session, updates::settle};
 use futures::{Stream, StreamExt as _};
 use std::{
     sync::{Mutex, atomic::Ordering},
@@ -56,8 +56,19 @@ impl Work<'_> {
         let stripes = u32::try_from(data.end.div_ceil(old_len) - from_stripe).map_err(Error::fatal)?;
         let mut turn = Some(turn);
         let order = Order { object, upload, number, data, from_stripe, stripes };
-        let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
-        let old = old.map_err(|error| shared.meta_error(error))?.items;
+        let look_up = async || {
+            let page = shared.meta.stripes(object.version, from_stripe, stripes).await;
+            Ok::<_, Error>(page.map_err(|error| shared.meta_error(error))?.items)
+        };
+        let mut old = look_up().await?;
+        let mut was_open = false;
+        for stripe in &old {
+            was_open |= settle::if_open(shared, stripe.id).await?;
+        }
+        if was_open {
+            // The checksums that the new stripe is compared with.
+            old = look_up().await?;
+        }
         let request = Request { object: object.name.clone(), number, data, old, failures_max: shared.config.resumes_max };
         let (mut write, mut event, waits) = (StripeWrite::new(request), Event::Begin, Waits::new(self.control));
         loop {
