@@ -107,6 +107,13 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_cannot_be_counted_up_is_an_error() {
+        let report = Report { numbers: [(0, u64::MAX)].into(), ..Report::default() };
+        let bytes = encode_message(&Message::SealReported { term: 3, report }).unwrap();
+        assert!(decode_message(&bytes).is_err());
+    }
+
+    #[test]
     fn other_versions_cut_and_long_inputs_are_errors() {
         let bytes = encode_sealed(&sealed()).unwrap();
         let other = [&[2], &bytes[1..]].concat();

@@ -123,6 +123,15 @@ fn a_watermark_commits_what_is_held_and_leaves_what_is_refused() {
 }
 
 #[test]
+fn only_the_node_of_a_data_block_speaks_of_its_stream() {
+    let (mut node, _) = holder();
+    node.receive(1, Message::Watermark { stamp: stamp(FIRST, 0, 1) });
+    assert_eq!(outcome(&node, 1), None, "another node decided an update");
+    node.receive(0, Message::Watermark { stamp: stamp(FIRST, 0, 1) });
+    assert_eq!(outcome(&node, 1), Some(Outcome::Committed));
+}
+
+#[test]
 fn a_watermark_of_another_stream_decides_nothing() {
     let (mut node, both) = (Node::new(2), record(0, vec![part(0, 1), part(1, 1)]));
     node.receive(0, prepare(stamp(FIRST, 0, 0), &both));

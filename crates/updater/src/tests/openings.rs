@@ -75,11 +75,18 @@ fn a_block_is_opened_under_higher_terms_only() {
     assert_eq!(blocks.iter().map(|open| (open.block, open.term, open.is_settled)).collect::<Vec<_>>(), [(block(0, 0), 4, false)]);
     assert_eq!(blocks[0].members, sealed(4).members);
     open(&mut world, &sealed(4)).unwrap();
+    // The coordinator repeats an opening of which it does not know which blocks it has reached, although a seal has reached some of them.
+    let seal_begun = Message::Seal { term: 5 };
+    updater(&mut world, block(0, 0)).receive(block(0, 0), Peer::Coordinator, seal_begun, Pieces::new(), 1).unwrap();
+    open(&mut world, &sealed(4)).unwrap();
     // Two updates of other data blocks, as another seal says.
     seal(&mut world, Vector::from([(1, 2)]), 5);
     let settled = settle(&mut world, 5).unwrap().unwrap();
     assert_eq!((settled.seq.term(), settled.seq.counts()), (5, &[0, 2, 0, 0][..]));
-    for term in 1..=5 {
+    // A late copy of an opening in this term changes nothing.
+    open(&mut world, &Sealed { vector: Vector::from([(1, 2)]), ..sealed(5) }).unwrap();
+    assert!(updater(&mut world, block(0, 0)).open_blocks().all(|open| open.is_settled));
+    for term in 1..=4 {
         assert_eq!(
             reaction(open(&mut world, &Sealed { vector: Vector::from([(1, 2)]), ..sealed(term) })),
             Reaction::InvalidInput
