@@ -175,6 +175,11 @@ impl Hub {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&disk).cloned()
     }
 
+    /// A disk has no thread for its updates.
+    fn ended(&self, disk: usize) {
+        self.queues.write().unwrap_or_else(PoisonError::into_inner).remove(&disk);
+    }
+
     fn queues(&self) -> Vec<Queue> {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
