@@ -263,10 +263,13 @@ async fn keep_updates(node: Arc<Node>) -> Result<()> {
 /// Asks the coordinator about stripes that are open for updates, and sets damaged journals aside.
 async fn ask_about_updates(node: Arc<Node>) -> Result<()> {
     let mend = async {
+        // They end with it.
+        let mut mending = JoinSet::new();
         loop {
             sleep(HOUSEKEEPING).await;
+            while mending.try_join_next().is_some() {}
             if let Ok(disks) = node.disks() {
-                node.updates.mend(&disks).await;
+                node.updates.mend(&disks, &mut mending);
             }
         }
     };

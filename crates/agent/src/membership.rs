@@ -86,11 +86,13 @@ async fn register(
         let settled = node.disks().map_or(0, |disks| disks.settled());
         let reply = call(client.register(with_deadline(request(node, addresses).await?, CALL_DEADLINE))).await?;
         let registration = accept(node, &reply).await?;
+        // The journals of the disks are opened at the coordinator's time.
+        node.updates.hub.time.told(reply.now_ms);
         if let Ok(disks) = node.disks() {
             // Before it can take a task. An older coordinator has no limit.
             node.limit.apply(registration.epoch, &reply.limit.unwrap_or_default(), &node.throttles, &disks);
             tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
-            begin_updates(node, &registration, reply.now_ms, &client).await?;
+            begin_updates(node, &registration, &client);
             node.set_registration(registration);
             return Ok((client, settled));
         }
@@ -103,17 +105,12 @@ async fn register(
     }
 }
 
-/// Opens the journals of updates before the first task, and tells the coordinator's time and key to what serves updates.
-async fn begin_updates(node: &Node, registration: &Registration, now_ms: u64, client: &MembershipClient<Channel>) -> Result<()> {
+/// Tells the coordinator and its key to what serves updates. The journals of the disks that serve are open already.
+fn begin_updates(node: &Node, registration: &Registration, client: &MembershipClient<Channel>) {
     let hub = &node.updates.hub;
-    hub.time.told(now_ms);
-    if let Ok(disks) = node.disks() {
-        node.updates.start(&disks, node.draw(|random| random.random())).await?;
-    }
     let (node, epoch) = (registration.node.0, registration.epoch);
     hub.asker.registered(Coordinator { calls: client.clone(), node, epoch });
     hub.registered(registration.link_key.clone());
-    Ok(())
 }
 
 async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequest> {

@@ -20,6 +20,7 @@ use crate::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
@@ -200,9 +201,41 @@ impl Node {
     /// Opens a disk in the background.
     fn open_disk(self: &Arc<Self>, disks: &Arc<Disks>, number: usize, cluster: ClusterId) -> JoinHandle<Result<Found>> {
         let new = NewDisk { disk_id: self.draw(|random| random.random()), created_ms: self.seams.clock.now_ms() };
-        let (node, disks, mode) = (Arc::clone(self), Arc::clone(disks), self.seams.disk_mode);
-        let open = move || disks.open_one(number, new, &node.state.get(), cluster, node.seams.disks.as_ref());
-        tokio::spawn(mode.run(open))
+        let (node, disks) = (Arc::clone(self), Arc::clone(disks));
+        tokio::spawn(async move {
+            let (opener, of) = (Arc::clone(&node), Arc::clone(&disks));
+            let open = move || of.open_one(number, new, &opener.state.get(), cluster, opener.seams.disks.as_ref());
+            let found = node.seams.disk_mode.run(open).await?;
+            Ok(node.open_journal(number, disks.path(number), found).await)
+        })
+    }
+
+    /// Opens the journal of updates of a disk, as often as it takes. The blocks that are open for updates must be known before a task can read
+    /// them, so the disk does not join before.
+    async fn open_journal(&self, number: usize, path: &Path, found: Found) -> Found {
+        let mut complaint = String::new();
+        while let Some(disk) = found.journalled(path) {
+            let start = self.updates.start_disk(number, disk, self.draw(|random| random.random()));
+            let started = tokio::select! {
+                biased;
+                () = self.stopped() => return Found::unused(),
+                started = start => started,
+            };
+            match started {
+                Ok(()) => break,
+                Err(error) if error.message != complaint => {
+                    tracing::error!(%error, "cannot open a journal of updates: the disk is not used until it can be opened");
+                    complaint = error.message;
+                }
+                Err(_) => {}
+            }
+            tokio::select! {
+                biased;
+                () = self.stopped() => return Found::unused(),
+                () = sleep(LATE_PAUSE) => {}
+            }
+        }
+        found
     }
 
     fn has_opened(&self, disks: &Disks, number: usize, found: Result<Result<Found>, JoinError>) -> Result<()> {
@@ -237,18 +270,6 @@ impl Node {
             opening = self.open_disk(&disks, number, cluster);
         };
         let mut found = found.unwrap_or_else(Found::failed);
-        // Its blocks that are open for updates must be known before a task can read them.
-        while let Some(disk) = found.journalled(disks.path(number)) {
-            match self.updates.start_disk(number, disk, self.draw(|random| random.random())).await {
-                Ok(()) => break,
-                Err(error) => tracing::warn!(%error, "the journal of a disk that took long cannot be opened yet"),
-            }
-            tokio::select! {
-                biased;
-                () = self.stopped() => return,
-                () = sleep(LATE_PAUSE) => {}
-            }
-        }
         let node = Arc::clone(&self);
         let join = move || {
             node.state.note_stripe(found.highest_stripe);

@@ -64,8 +64,8 @@ pub struct OpenedDisk {
 
 /// The journal of a disk, which exists from the first update in place on. All calls block.
 pub trait KeepJournal: Send + Sync {
-    /// Whether the disk has a journal.
-    fn exists(&self) -> bool;
+    /// Whether the disk has a journal. Fails if the disk does not say so.
+    fn exists(&self) -> Result<bool>;
 
     /// Opens the journal, or creates it. Fails with [`Reaction::Corrupt`](weft_types::Reaction) if it is damaged.
     fn open(&self, new: NewJournal) -> Result<Arc<dyn Journal>>;
@@ -75,7 +75,7 @@ pub trait KeepJournal: Send + Sync {
 }
 
 impl KeepJournal for LocalStore {
-    fn exists(&self) -> bool {
+    fn exists(&self) -> Result<bool> {
         self.has_journal()
     }
 

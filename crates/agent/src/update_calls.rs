@@ -49,10 +49,12 @@ pub(crate) async fn open(node: &Node, request: OpenBlockRequest) -> Result<OpenB
         node.updates.queue(&disks, disk, node.draw(|random| random.random())).await.map_err(|error| error.block(block))?;
     // Its first messages must find their way.
     hub.homes.learn(&told);
-    let (stripe, sealed) = (told.stripe, told.sealed);
+    let sealed = told.sealed.clone();
     let opened = queue.ask(|reply| Command::Open { opening, sealed, reply }).await;
-    if opened.is_err() && !hub.fence.has_open(stripe) {
-        hub.homes.forget(stripe);
+    match &opened {
+        // Another block of the stripe may have been closed meanwhile: then they were forgotten.
+        Ok(()) => hub.learn(&told),
+        Err(_) => hub.forget_homes(told.stripe),
     }
     opened.map(|()| OpenBlockReply {})
 }

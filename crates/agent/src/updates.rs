@@ -38,7 +38,7 @@ use std::{
 use time::Time;
 use tokio::sync::watch;
 use weft_proto::{LinkKey, LinkToken, Net, Security, UpdateRights};
-use weft_types::{BlockId, Clock, ClusterId, Error, Reaction, Result, Span};
+use weft_types::{BlockId, Clock, ClusterId, Error, Reaction, Result, Span, StripeId};
 use weft_update::{Message, NotRun, Peer, Told as Outcome, UpdateId};
 use weft_updater::Pieces;
 
@@ -175,6 +175,11 @@ impl Hub {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&disk).cloned()
     }
 
+    /// A disk has no thread for its updates.
+    fn ended(&self, disk: usize) {
+        self.queues.write().unwrap_or_else(PoisonError::into_inner).remove(&disk);
+    }
+
     fn queues(&self) -> Vec<Queue> {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -199,9 +204,12 @@ impl Hub {
     /// A block is not open any more.
     fn closed(&self, block: BlockId) {
         self.fence.close(block);
-        if !self.fence.has_open(block.stripe) {
-            self.homes.forget(block.stripe);
-        }
+        self.forget_homes(block.stripe);
+    }
+
+    /// Forgets the homes of a stripe of which no block is open here.
+    pub(crate) fn forget_homes(&self, stripe: StripeId) {
+        self.homes.forget_unless(stripe, || self.fence.has_open(stripe));
     }
 
     /// The pages or the journal of a block are damaged.

@@ -115,9 +115,10 @@ impl LocalStore {
         RingJournal::open(Arc::clone(&self.disk) as _, &self.disk.device, &self.disk.journal_path(), new, self.disk.label.disk_id)
     }
 
-    /// Whether the disk has a journal.
-    pub fn has_journal(&self) -> bool {
-        self.disk.journal_path().exists()
+    /// Whether the disk has a journal. Fails if the disk does not say so.
+    pub fn has_journal(&self) -> Result<bool> {
+        let path = self.disk.journal_path();
+        path.try_exists().map_err(|error| device::cannot_open(&path, "cannot look for the journal", &error))
     }
 
     /// Renames the journal, if there is one, to `journal.damaged`, so that the next [`open_journal`](Self::open_journal) creates one. An

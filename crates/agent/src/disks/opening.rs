@@ -25,6 +25,11 @@ impl Found {
         Self { open: Err(error), highest_stripe: 0 }
     }
 
+    /// The agent stops before the disk is used.
+    pub(crate) fn unused() -> Self {
+        Self { open: Err(Error::retry("the agent is stopping")), highest_stripe: 0 }
+    }
+
     /// What updates in place need of it, if it can be used.
     pub(crate) fn journalled(&self, path: &Path) -> Option<JournalledDisk> {
         self.open.as_ref().ok().map(|open| open.journalled(path))

@@ -72,9 +72,13 @@ impl Homes {
         }
     }
 
-    /// No block of the stripe is open here any more.
-    pub(crate) fn forget(&self, stripe: StripeId) {
-        self.lock().remove(&stripe);
+    /// Forgets a stripe, unless a block of it is open here. An opening first marks its block and then [learns](Self::learn), so what it
+    /// learns stays.
+    pub(crate) fn forget_unless(&self, stripe: StripeId, is_open: impl FnOnce() -> bool) {
+        let mut stripes = self.lock();
+        if !is_open() {
+            stripes.remove(&stripe);
+        }
     }
 
     /// Where a block is.
@@ -132,7 +136,9 @@ mod tests {
         assert!(!homes.holds("two", b), "its block is fenced");
         assert_eq!((homes.with("one"), homes.with("two")), (vec![StripeId(1)], vec![]));
         assert_eq!(homes.of(a), Some(Home { name: "one".into(), address: "one:1".into() }));
-        homes.forget(StripeId(1));
+        homes.forget_unless(StripeId(1), || true);
+        assert!(homes.of(a).is_some());
+        homes.forget_unless(StripeId(1), || false);
         assert_eq!(homes.of(a), None);
     }
 

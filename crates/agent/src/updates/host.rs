@@ -1,5 +1,5 @@
-//! The journals of the disks, and the threads that own them: opened when the node registers, created when the first block of a disk is opened for
-//! updates, set aside when they are damaged.
+//! The journals of the disks, and the threads that own them: opened before a disk serves, created when the first block of a disk is opened for
+//! updates, set aside when they are damaged. A disk that hangs holds up only what has to do with it.
 
 use super::{
     Hub, is_damage,
@@ -8,18 +8,20 @@ use super::{
 };
 use crate::disks::{Disks, JournalledDisk};
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    sync::{Arc, PoisonError},
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
     runtime::Handle,
-    sync::{Mutex, MutexGuard},
-    time::timeout,
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+    task::JoinSet,
+    time::{Instant, timeout_at},
 };
 use weft_proto::DiskMode;
 use weft_store::NewJournal;
-use weft_types::{BlockId, ByteSize, Error, Reaction, Result};
+use weft_types::{BlockId, ByteSize, Error, Result};
 use weft_updater::{Limits, Updater};
 
 /// The journals of a node's disks.
@@ -27,20 +29,22 @@ pub(crate) struct Host {
     pub(crate) hub: Arc<Hub>,
     mode: DiskMode,
     ring: ByteSize,
-    /// By the number of the disk. A disk that is not named has no journal, or was not looked at.
-    disks: Mutex<BTreeMap<usize, Slot>>,
+    /// By the number of the disk. Each is locked while its journal is being opened, created or set aside.
+    disks: Mutex<BTreeMap<usize, Arc<AsyncMutex<Slot>>>>,
 }
 
-/// A disk with a journal.
+/// The journal of a disk.
+#[derive(Default)]
 enum Slot {
+    /// The disk has none, or it could not be opened yet.
+    #[default]
+    Absent,
     Running,
     /// The journal is damaged. `lost`: the blocks of which that was said.
     Damaged {
         error: Error,
         lost: Option<Vec<BlockId>>,
     },
-    /// The journal could not be opened for another reason.
-    Failed(Error),
 }
 
 /// How long a call waits for the creation of a journal. The coordinator leaves blocks out that do not answer in time.
@@ -51,27 +55,17 @@ impl Host {
         Self { hub, mode, ring, disks: Mutex::default() }
     }
 
-    /// Opens the journals that there are. The blocks that they name are open from then on, so this precedes all tasks. Fails with
-    /// [`Reaction::Retry`](weft_types::Reaction) if a journal cannot be opened now: call it again.
-    pub(crate) async fn start(&self, disks: &Disks, nonce: u128) -> Result<()> {
-        for (number, disk) in disks.journalled() {
-            self.start_disk(number, disk, nonce).await?;
-        }
-        Ok(())
-    }
-
-    /// Opens the journal of a disk if it has one, before a task uses the disk. Fails as [`start`](Self::start) does.
+    /// Opens the journal of a disk if it has one. The blocks that it names are open from then on, so this precedes all tasks that use the
+    /// disk. If it fails, it is not known which blocks are open: the disk must not be used, and this is to be called again. A damaged journal
+    /// is no failure. Does not return while the disk hangs.
     pub(crate) async fn start_disk(&self, number: usize, disk: JournalledDisk, nonce: u128) -> Result<()> {
-        let mut slots = self.disks.lock().await;
-        if slots.contains_key(&number) {
+        let mut slot = self.slot(number).lock_owned().await;
+        if !matches!(*slot, Slot::Absent) {
             return Ok(());
         }
-        let journal = Arc::clone(&disk.journal);
-        if self.mode.run(move || Ok(journal.exists())).await.unwrap_or(false) {
-            match self.open(number, disk, nonce).await {
-                Slot::Failed(error) if error.reaction == Reaction::Retry => return Err(error),
-                slot => drop(slots.insert(number, slot)),
-            }
+        let (journal, path) = (Arc::clone(&disk.journal), disk.path.clone());
+        if self.mode.run(move || journal.exists()).await.map_err(|error| error_of_disk(&path, error))? {
+            *slot = self.open(number, disk, nonce).await?;
         }
         Ok(())
     }
@@ -82,69 +76,63 @@ impl Host {
         if let Some(queue) = self.hub.queue(number) {
             return Ok(queue);
         }
+        let (until, late) = (Instant::now() + CREATED_WITHIN, |_| Error::retry("the journal of the disk is being created"));
+        // Only the call that has the lock begins something that goes on without it: one for each disk that hangs.
+        let slot = timeout_at(until, self.slot(number).lock_owned()).await.map_err(late)?;
         let (host, disks) = (Arc::clone(self), Arc::clone(disks));
-        let creating = tokio::spawn(async move { host.create(&disks, number, nonce).await });
-        let created = timeout(CREATED_WITHIN, creating).await;
-        let created = created.map_err(|_| Error::retry("the journal of the disk is being created"))?;
+        let creating = tokio::spawn(async move { host.create(slot, &disks, number, nonce).await });
+        let created = timeout_at(until, creating).await.map_err(late)?;
         created.unwrap_or_else(|error| Err(Error::fatal(format!("the journal of the disk was not created: {error}"))))
     }
 
-    async fn create(&self, disks: &Disks, number: usize, nonce: u128) -> Result<Queue> {
-        let mut slots = self.disks.lock().await;
-        let slot = match slots.entry(number) {
-            Entry::Occupied(slot) => slot.into_mut(),
-            Entry::Vacant(place) => {
-                let disk = disks.journalled().find(|(disk, _)| *disk == number);
-                let (_, disk) = disk.ok_or_else(|| Error::replan("the disk cannot be used"))?;
-                match self.open(number, disk, nonce).await {
-                    // Nothing was written that must be kept: the next call tries again.
-                    Slot::Failed(error) => return Err(error),
-                    slot => place.insert(slot),
-                }
-            }
-        };
-        match slot {
+    async fn create(&self, mut slot: OwnedMutexGuard<Slot>, disks: &Disks, number: usize, nonce: u128) -> Result<Queue> {
+        if matches!(*slot, Slot::Absent) {
+            let disk = disks.journalled().find(|(disk, _)| *disk == number);
+            let (_, disk) = disk.ok_or_else(|| Error::replan("the disk cannot be used"))?;
+            // If it fails, nothing was written that must be kept: the next call tries again.
+            *slot = self.open(number, disk, nonce).await?;
+        }
+        match &*slot {
             Slot::Damaged { error, .. } => {
                 Err(Error::unavailable(format!("the journal of the disk is damaged: {}", error.message)))
             }
-            Slot::Failed(error) => Err(error.clone()),
-            Slot::Running => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
+            Slot::Absent | Slot::Running => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
         }
     }
 
-    async fn open(&self, number: usize, disk: JournalledDisk, nonce: u128) -> Slot {
+    async fn open(&self, number: usize, disk: JournalledDisk, nonce: u128) -> Result<Slot> {
         let (hub, mode, ring_bytes, path) = (Arc::clone(&self.hub), self.mode, self.ring.0, disk.path.clone());
         let runtime = Handle::current();
         let open = move || open(&hub, number, &disk, NewJournal { ring_bytes, nonce }, (mode, &runtime));
-        let opened = self.mode.run(open).await;
-        match opened.map_err(|error| Error { message: format!("disk {}: {}", path.display(), error.message), ..error }) {
-            Ok(()) => Slot::Running,
+        match self.mode.run(open).await.map_err(|error| error_of_disk(&path, error)) {
+            Ok(()) => Ok(Slot::Running),
             Err(error) if is_damage(&error) => {
                 tracing::error!(%error, "the journal of updates is damaged: the blocks that were open are lost on this disk");
-                Slot::Damaged { error, lost: None }
+                Ok(Slot::Damaged { error, lost: None })
             }
-            Err(error) => {
-                tracing::error!(%error, "cannot open the journal of updates");
-                Slot::Failed(error)
-            }
+            Err(error) => Err(error),
         }
     }
 
-    /// From time to time: reports the blocks that a damaged journal has lost, and sets it aside when the coordinator knows them.
-    pub(crate) async fn mend(&self, disks: &Disks) {
-        let mut slots = self.disks.lock().await;
-        let damaged: Vec<usize> =
-            slots.iter().filter(|(_, slot)| matches!(slot, Slot::Damaged { .. })).map(|(number, _)| *number).collect();
-        for number in damaged {
-            if let Err(error) = self.mend_one(&mut slots, disks, number).await {
-                tracing::warn!(disk = number, %error, "the damaged journal of updates stays where it is for now");
+    /// From time to time: reports the blocks that a damaged journal has lost, and sets it aside when the coordinator knows them. One task does
+    /// so for each disk that needs it, unless one still does.
+    pub(crate) fn mend(self: &Arc<Self>, disks: &Disks, mending: &mut JoinSet<()>) {
+        for (number, disk) in disks.journalled() {
+            let Ok(mut slot) = self.slot(number).try_lock_owned() else { continue };
+            if !matches!(*slot, Slot::Damaged { .. }) {
+                continue;
             }
+            let host = Arc::clone(self);
+            mending.spawn(async move {
+                if let Err(error) = host.mend_one(&mut slot, disk).await {
+                    tracing::warn!(disk = number, %error, "the damaged journal of updates stays where it is for now");
+                }
+            });
         }
     }
 
-    async fn mend_one(&self, slots: &mut MutexGuard<'_, BTreeMap<usize, Slot>>, disks: &Disks, number: usize) -> Result<()> {
-        let Some((_, disk)) = disks.journalled().find(|(disk, _)| *disk == number) else { return Ok(()) };
-        let Some(Slot::Damaged { error, lost }) = slots.get_mut(&number) else { return Ok(()) };
+    async fn mend_one(&self, slot: &mut Slot, disk: JournalledDisk) -> Result<()> {
+        let Slot::Damaged { error, lost } = slot else { return Ok(()) };
         let Some(lost) = lost else {
             let blocks = self.mode.run(move || disk.store.list()).await?;
             // Which blocks were open, only the coordinator knows.
@@ -160,9 +148,18 @@ impl Host {
         }
         tracing::warn!(disk = %disk.path.display(), blocks = lost.len(), "set a damaged journal of updates aside");
         self.mode.run(move || disk.journal.set_aside()).await?;
-        slots.remove(&number);
+        *slot = Slot::Absent;
         Ok(())
     }
+
+    /// A poisoned lock is safe to use: each change is one insertion.
+    fn slot(&self, number: usize) -> Arc<AsyncMutex<Slot>> {
+        Arc::clone(self.disks.lock().unwrap_or_else(PoisonError::into_inner).entry(number).or_default())
+    }
+}
+
+fn error_of_disk(path: &Path, error: Error) -> Error {
+    Error { message: format!("disk {}: {}", path.display(), error.message), ..error }
 }
 
 /// Opens a journal and starts its thread.
@@ -182,7 +179,7 @@ fn open(
     let mut worker = Worker::new(number, Arc::downgrade(hub), updater);
     // Before the thread, so that what it says is in order.
     worker.begin(hub);
-    worker::start(worker, commands, mode, runtime)?;
+    worker::start(worker, commands, mode, runtime).inspect_err(|_| hub.ended(number))?;
     hub.asker.ask(open);
     Ok(())
 }

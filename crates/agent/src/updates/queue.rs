@@ -133,6 +133,11 @@ impl Queue {
         self.commands.send(command).await.map_err(|_| stopping())
     }
 
+    /// Whether nothing takes commands any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.commands.is_closed()
+    }
+
     /// Queues a command without bytes, and waits for its reply.
     pub(crate) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
         let (reply, replied) = oneshot::channel();

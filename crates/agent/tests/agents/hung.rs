@@ -1,16 +1,19 @@
 //! A disk that hangs is a state of that disk only.
 
-use crate::cluster::{Cluster, Options, Stripe, until};
+use crate::cluster::{CLUSTER, Cluster, Options, Stripe, until};
 use std::{
     path::Path,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
     time::Duration,
 };
 use tokio::time::timeout;
-use weft_agent::{Limits, LocalDisks, OpenDisk, OpenedDisk};
+use weft_agent::{KeepJournal, Limits, LocalDisks, OpenDisk, OpenedDisk};
 use weft_proto::v1::{CheckBlocksRequest, Disk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, QuarantinePlace, Quarantined};
-use weft_types::{BlockId, BlockMeta, ClusterId, NodeId, Result};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, Journal, NewDisk, NewJournal, QuarantinePlace, Quarantined};
+use weft_types::{BlockId, BlockMeta, ClusterId, Error, NodeId, Result};
 
 /// Whether the disk hangs: calls to it wait until it answers again.
 #[derive(Default)]
@@ -32,15 +35,55 @@ impl Hang {
     }
 }
 
-/// Disks of which the one in the directory `disk1` can hang.
-struct HangingDisks(Arc<Hang>);
+/// Disks of which the one in the directory `disk1` can hang, as a whole or only when its journal is opened.
+#[derive(Default)]
+struct HangingDisks {
+    hang: Arc<Hang>,
+    journal: Arc<JournalFault>,
+}
+
+/// What keeps a journal from being opened.
+#[derive(Default)]
+struct JournalFault {
+    hang: Hang,
+    refuses: AtomicBool,
+    opened: AtomicU32,
+}
 
 impl OpenDisk for HangingDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
-        let hang = if dir.ends_with("disk1") { Arc::clone(&self.0) } else { Arc::default() };
+        if !dir.ends_with("disk1") {
+            return LocalDisks.open(dir, cluster, new);
+        }
+        let hang = Arc::clone(&self.hang);
         hang.pass();
-        let opened = LocalDisks.open(dir, cluster, new)?;
-        Ok(OpenedDisk { store: Arc::new(HangingStore { store: opened.store, hang }), ..opened })
+        let OpenedDisk { id, store, journal } = LocalDisks.open(dir, cluster, new)?;
+        let journal = Arc::new(FaultyJournal { journal, fault: Arc::clone(&self.journal) });
+        Ok(OpenedDisk { id, store: Arc::new(HangingStore { store, hang }), journal })
+    }
+}
+
+struct FaultyJournal {
+    journal: Arc<dyn KeepJournal>,
+    fault: Arc<JournalFault>,
+}
+
+impl KeepJournal for FaultyJournal {
+    fn exists(&self) -> Result<bool> {
+        self.journal.exists()
+    }
+
+    fn open(&self, new: NewJournal) -> Result<Arc<dyn Journal>> {
+        self.fault.opened.fetch_add(1, Ordering::Relaxed);
+        self.fault.hang.pass();
+        if self.fault.refuses.load(Ordering::Relaxed) {
+            return Err(Error::unavailable("no answer now"));
+        }
+        self.journal.open(new)
+    }
+
+    fn set_aside(&self) -> Result<()> {
+        self.journal.set_aside()
     }
 }
 
@@ -115,9 +158,13 @@ impl Cluster {
 
 /// Six agents, of which the first has a second disk that can hang, and that fails after this time.
 fn options(hang: &Arc<Hang>, disk_timeout_ms: u64) -> Options {
+    options_with(HangingDisks { hang: Arc::clone(hang), ..HangingDisks::default() }, disk_timeout_ms)
+}
+
+fn options_with(disks: HangingDisks, disk_timeout_ms: u64) -> Options {
     let limits = Limits { disk_timeout_ms, ..Limits::default() };
     let mut options = Options { disks_per_agent: 2, limits, ..Options::agents(6) };
-    options.disks.insert(1, Arc::new(HangingDisks(Arc::clone(hang))));
+    options.disks.insert(1, Arc::new(disks));
     options
 }
 
@@ -178,6 +225,43 @@ async fn an_agent_starts_while_a_disk_hangs_and_the_disk_joins_when_it_answers()
     until("its size is registered", async || {
         let member = cluster.coordinator.member(NODE).unwrap();
         member.request.disks.len() == 2 && member.request.disks.iter().all(|disk| disk.total_bytes > 0)
+    })
+    .await;
+}
+
+/// Which blocks are open for updates on the disk is not known then, so none of its blocks may be read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_registers_while_a_journal_cannot_be_opened_and_the_disk_joins_when_it_can() {
+    let journal = Arc::new(JournalFault::default());
+    let disks = HangingDisks { journal: Arc::clone(&journal), ..HangingDisks::default() };
+    let mut cluster = Cluster::start(options_with(disks, 8_000)).await;
+    let stripe = Stripe::new(1, "rs(4,2)", 64 << 10, 256 << 10);
+    cluster.write(&stripe).await;
+    cluster.kill_agent(1).await;
+    let second = cluster.agent_dir(1).join("disk1");
+    until("the disk has a journal", async || {
+        let Ok(opened) = LocalDisks.open(&second, CLUSTER, None) else { return false };
+        opened.journal.open(NewJournal { ring_bytes: 8 << 20, nonce: 1 }).is_ok()
+    })
+    .await;
+
+    journal.hang.set(true);
+    timeout(Duration::from_secs(20), cluster.start_agent(1)).await.expect("a registration waits for the journal");
+    assert!(cluster.second_disk().silent_ms > 0, "it serves: {:?}", cluster.second_disk());
+    cluster.require_first_disk(&stripe).await;
+    cluster.coordinator.forget(NODE);
+    let registrations = cluster.coordinator.member(NODE).unwrap().registrations;
+    until("it registers again", async || cluster.coordinator.member(NODE).unwrap().registrations > registrations).await;
+    assert_eq!(journal.opened.load(Ordering::Relaxed), 1, "one opening waits for it");
+
+    journal.refuses.store(true, Ordering::Relaxed);
+    journal.hang.set(false);
+    until("it is tried again", async || journal.opened.load(Ordering::Relaxed) > 2).await;
+    assert!(cluster.second_disk().silent_ms > 0, "it serves: {:?}", cluster.second_disk());
+    journal.refuses.store(false, Ordering::Relaxed);
+    until("it joins", async || {
+        let disk = cluster.second_disk();
+        !disk.failed && disk.silent_ms == 0 && disk.total_bytes > 0
     })
     .await;
 }

@@ -149,6 +149,25 @@ async fn what_was_acknowledged_survives_that_all_agents_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_agent_asks_for_fewer_stripes_if_the_answer_would_be_too_large() {
+    let mut cluster = Cluster::start(options(3)).await;
+    let mut open = Vec::new();
+    for number in 1..=3 {
+        let updated = Updated::start(&cluster, small(number)).await;
+        open.push((number, updated.term.clone(), updated.session));
+    }
+    cluster.coordinator.answer_at_most(1);
+    cluster.kill_agent(3).await;
+    cluster.start_agent(3).await;
+    // The parities there take updates only from the homes that they know.
+    for (number, term, session) in open {
+        let mut updated = Updated::resume(&cluster, small(number), term, session, 0);
+        let (id, parts) = (updated.next_id(0), vec![part(0, 0, PAGE, 1)]);
+        updated.finish(id, &parts).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_down_holds_up_updates_until_it_returns() {
     let mut cluster = Cluster::start(options(3)).await;
     let (parts, id, term, session) = {

@@ -51,6 +51,8 @@ struct Known {
     open: BTreeMap<StripeId, Opened>,
     /// Questions about open stripes are not answered.
     is_silent: bool,
+    /// A question about more blocks is refused.
+    asked_max: Option<usize>,
 }
 
 #[derive(Clone)]
@@ -151,6 +153,11 @@ impl Coordinator {
     /// Whether agents learn what is open.
     pub(crate) fn silence(&self, is_silent: bool) {
         self.known.lock().unwrap().is_silent = is_silent;
+    }
+
+    /// Refuses questions about more blocks: their answers would be too large.
+    pub(crate) fn answer_at_most(&self, blocks: usize) {
+        self.known.lock().unwrap().asked_max = Some(blocks);
     }
 
     /// The description of an open stripe for agents.
@@ -284,6 +291,9 @@ impl Membership for Registry {
             return Err(to_status(&Error::retry("the coordinator is silent")));
         }
         let blocks = request.into_inner().blocks;
+        if self.0.known.lock().unwrap().asked_max.is_some_and(|max| blocks.len() > max) {
+            return Err(to_status(&Error::invalid("the answer would be too large: ask for fewer blocks at a time")));
+        }
         let stripes: BTreeSet<StripeId> =
             blocks.iter().map(|block| postcard::from_bytes::<BlockId>(block).unwrap().stripe).collect();
         let stripes = stripes.into_iter().filter_map(|stripe| self.0.open_stripe(stripe)).collect();
