@@ -35,7 +35,7 @@ use weft_types::{Result, Span};
 /// ```
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
-    /// How long each update may take, with all repetitions. After it, the write fails.
+    /// How long each update may take, with all repetitions; at most a day. After it, the write fails.
     pub deadline: Duration,
     /// The number of bytes to write; it is an error if the reader ends earlier. If the size is known, a write beyond the end of the object
     /// changes nothing. None: everything that the reader returns.
@@ -45,6 +45,9 @@ pub struct WriteOptions {
     /// Tells what is written, also when the write fails or is dropped.
     pub log: WriteLog,
 }
+
+/// The longest deadline.
+const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Default for WriteOptions {
     fn default() -> Self {
@@ -117,7 +120,7 @@ impl Client {
     pub async fn writer(&self, bucket: &str, key: &str, options: &WriteOptions) -> Result<Writer> {
         let target = Target::new(self.shared().stat(bucket, key).await?)?;
         let target = Arc::new(Mutex::new(Arc::new(target)));
-        Ok(Writer { shared: self.shared().clone(), target, deadline: options.deadline })
+        Ok(Writer { shared: self.shared().clone(), target, deadline: options.deadline.min(DEADLINE_MAX) })
     }
 
     /// What a write of `len` bytes at `offset` would do. Nothing is written.

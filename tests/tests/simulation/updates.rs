@@ -287,7 +287,7 @@ impl Story {
         same(&found, &expected, 0).map_err(|failure| Failure(format!("{when}: {failure}")))
     }
 
-    /// The updates are counted, unless a conversion has written all blocks anew.
+    /// The metadata count the updates, unless a conversion has replaced all blocks.
     async fn check_updates(&mut self) -> Result<(), Failure> {
         let stat = self.client.stat(BUCKET, KEY).await?;
         let counts = stat.stripes.iter().flat_map(|stripe| stripe.seq.iter().flat_map(|seq| &seq.counts)).sum::<u64>();

@@ -107,7 +107,7 @@ fn seal(absent: &[u8], silent: &[u8]) -> Step {
     let can = |absent: &BTreeSet<BlockId>| can_rebuild(&code(), &stripe(), &blocks(0..6), absent);
     let (mut sealing, step) = Sealing::begin(opened(), &set(absent.to_vec()), &can);
     let raised = StripeTerm { term: 2, ..opened() };
-    assert_eq!(step, Step::Save { before: opened(), term: raised.clone() }, "before any block is told");
+    assert_eq!(step, Step::Save { before: opened(), term: raised.clone() }, "the coordinator saves before it sends");
     let Step::Ask(asked) = sealing.saved(&can) else { panic!("it asks nobody") };
     assert_eq!(
         asked,

@@ -203,7 +203,7 @@ async fn seal(
                 if demand == Demand::None
                     && let Some(error) = away.iter().find(may_answer)
                 {
-                    // Its node may be starting again. The next seal of the stripe begins anew.
+                    // Its node may be restarting. The next attempt seals the stripe again.
                     return Err(Error::retry(format!("a block does not answer: {error}")));
                 }
                 sealing.answered(answers, &can)

@@ -74,7 +74,7 @@ async fn an_object_that_is_updated_while_it_is_converted_is_converted_anew() {
     // Whether the agents open the blocks or not, something may have been updated that was read before.
     let _opened = world.bare_client().await.open_for_updates(asked).await;
     world
-        .until("the conversion begins anew", async |world| {
+        .until("the conversion starts again", async |world| {
             world.client.job(job).await.unwrap().last_error.contains("updated in place")
         })
         .await;

@@ -191,7 +191,7 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, commit: &CommitPut) -> 
     }
     if replaces.is_some_and(|_| before.is_some()) && was_updated(tx, id, &name)? {
         return Err(MetaError::Conflict(format!(
-            "{name} was updated in place while it was converted: the conversion begins anew"
+            "{name} was updated in place during its conversion: the conversion starts again"
         )));
     }
     if let Some(before) = before {

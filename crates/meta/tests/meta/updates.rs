@@ -394,7 +394,7 @@ async fn a_conversion_that_may_have_read_before_an_update_is_not_committed() {
     let term = world.open_with(&all).await.term;
     let before = world.all().await;
     let commit = |upload| meta.commit_put(epoch, upload, commit_at(2 << 20, 9));
-    world.conflicts(&before, commit(first).await, "updated in place while it was converted").await;
+    world.conflicts(&before, commit(first).await, "updated in place during its conversion").await;
     meta.abort_put(epoch, first, leftovers_at(9)).await.unwrap();
     // One that begins while it is open reads it settled, and nothing is updated after that without opening it again.
     let second = convert().await;

@@ -2467,7 +2467,7 @@ pub struct UpdateSession {
     /// drawn by the coordinator
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// in the coordinator's time. No update of this session begins later
+    /// in the coordinator's time. From then on, agents refuse its updates
     #[prost(uint64, tag = "2")]
     pub ends_at_ms: u64,
 }
