@@ -152,8 +152,8 @@ pub struct Limits {
     pub quarantine_ms: u64,
     /// If less than this percentage of a disk is free, its oldest unexpected blocks are deleted early, within the hourly limit.
     pub quarantine_free_percent: u32,
-    /// Size of the journal of updates in place on each disk; the file is written at the first update on the disk, and keeps its size. 1 MiB to 64 GiB. One
-    /// update takes at most a 64th of it.
+    /// Size of the journal of updates in place on each disk; the file is written at the first update on the disk, and keeps its size. 1 MiB to 64 GiB. Below
+    /// 86 MiB, updates of 1 MiB do not fit, and writes that need them fail.
     pub update_journal: ByteSize,
     /// A disk that does not answer for this long counts as failed, until it answers again: its blocks are rebuilt elsewhere. 2000
     /// or more.

@@ -77,8 +77,9 @@ async fn told(
     }
     let stripes = stripes_of(shared, blocks).await?;
     for (block, told) in blocks.iter().zip(&mut reply.blocks) {
-        let (before, now) = (before.get(&block.stripe), stripes.get(&block.stripe));
-        if before.map(|it| &it.seq) != now.map(|it| &it.seq) {
+        if let (Some(before), Some(now)) = (before.get(&block.stripe), stripes.get(&block.stripe))
+            && before.seq != now.seq
+        {
             *told =
                 v1::CheckedBlock { why: "its stripe was updated in place meanwhile".to_owned(), ..v1::CheckedBlock::default() };
         }

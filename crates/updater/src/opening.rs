@@ -64,7 +64,7 @@ impl Updater {
             Some(State::Open(open)) => {
                 let participant = open.machine.participant();
                 let (term, is_settled) = (participant.term(), open.is_settled());
-                // Also while a later seal is under way, or once that is recorded: the coordinator may not know yet which blocks this opening has reached.
+                // Also while a later seal is under way: the coordinator may not know yet which blocks this opening has reached.
                 if participant.known_term() == sealed.term && !participant.is_fenced() {
                     return Ok(());
                 }

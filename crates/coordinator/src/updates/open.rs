@@ -131,7 +131,9 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
             Some(record) if record.takes_updates() => {
                 return Ok((Arc::clone(&record.term.sealed), stripe(shared, id).await?));
             }
-            Some(record) if record.state == TermState::Opening && !record.term.is_open() => record,
+            Some(record) if record.state == TermState::Opening && !record.term.is_open() && record.term.unaware.is_empty() => {
+                record
+            }
             // A seal is under way, or blocks are not closed.
             Some(record) if record.state.is_open() => {
                 settle_now(shared, id, Demand::Request).await?;

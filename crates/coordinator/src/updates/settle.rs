@@ -109,7 +109,8 @@ async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -
     let id = record.stripe;
     let Some((stripe, code)) = found(shared, id).await? else { return Ok(()) };
     let (mut term, mut absent) = (record.term, BTreeSet::new());
-    if record.state == TermState::Opening {
+    // All blocks of a seal that is recorded have answered it, so they are open.
+    if record.state == TermState::Opening && term.unaware.is_empty() {
         absent = match open_blocks(shared, &stripe, &term.sealed).await? {
             Opened::All => BTreeSet::new(),
             Opened::Without(absent) => absent,

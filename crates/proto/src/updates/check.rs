@@ -1,6 +1,6 @@
 //! What a message of the update protocol must look like before a state machine may see it.
 
-use weft_update::{Message, Record};
+use weft_update::{Message, Part, Record};
 
 /// The most data blocks of a stripe, and so the most parts of an update.
 const PARTS_MAX: usize = 255;
@@ -23,13 +23,18 @@ pub(crate) fn is_sound(message: &Message) -> bool {
             vectors.copied().all(|number| number <= NUMBER_MAX)
                 && report.records.iter().all(|(id, (record, _))| record.id == *id && is_record(record))
         }
+        Message::Locked { part, .. } => is_part(part),
         _ => true,
     }
+}
+
+fn is_part(part: &Part) -> bool {
+    part.span.start < part.span.end && (1..=NUMBER_MAX).contains(&part.number)
 }
 
 fn is_record(record: &Record) -> bool {
     let parts = &record.parts;
     (1..=PARTS_MAX).contains(&parts.len())
         && parts.windows(2).all(|pair| pair[0].stream < pair[1].stream)
-        && parts.iter().all(|part| part.span.start < part.span.end && (1..=NUMBER_MAX).contains(&part.number))
+        && parts.iter().all(is_part)
 }
