@@ -6,11 +6,13 @@
 pub(crate) mod check;
 mod client;
 mod packet;
+mod route;
 mod session;
 
 pub use client::{UpdateClient, UpdateRequest};
 pub use packet::{HeadMax, Packet, Part, PartRef, UpdateReader, UpdateWriter, fuzz_packets, packet_stream};
+pub use route::{Hop, LoadHead, LoadId, LoadPart, Route};
 pub use session::{accept, dial};
 
-/// The most bytes of blocks that a packet carries: those of one update.
+/// The most bytes of blocks that a packet carries: those of one update. An agent whose journal is too small for them refuses such updates.
 pub const UPDATE_BYTES_MAX: usize = weft_types::UPDATE_BYTES_MAX as usize;

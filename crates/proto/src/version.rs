@@ -4,8 +4,8 @@ use crate::v1;
 use weft_types::{Error, Result};
 
 /// The versions that this build speaks. Version 2 introduced tasks of version 2 (temporaries); version 3 those of
-/// version 3 (class and priority, and the stripe's updates).
-pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 3, newest: 3 };
+/// version 3 (class and priority, and the stripe's updates); version 4 routes of updates in place.
+pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 3, newest: 4 };
 
 /// A range of protocol versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -62,7 +62,9 @@ pub const PAGES_PER_UNIT: usize = (CHECKSUM_UNIT_LEN / PAGE_LEN) as usize;
 pub const UNITS_OF_TASK_MAX: usize = 64;
 
 /// The most new bytes of one update in place.
-pub const UPDATE_BYTES_MAX: u64 = 1 << 20;
+pub const UPDATE_BYTES_MAX: u64 = 16 << 20;
+/// The most new bytes of one update, unless its client asks for more: every journal takes them.
+pub const UPDATE_BYTES_USUAL: u64 = 1 << 20;
 
 /// The largest payload of one frame on the wire, bytes.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;

@@ -8,7 +8,7 @@ use futures::{
     stream::{FuturesUnordered, StreamExt},
 };
 use tokio::io::{AsyncRead, AsyncReadExt};
-use weft_types::{Error, Result, Span, UPDATE_BYTES_MAX};
+use weft_types::{Error, Result, Span, UPDATE_BYTES_USUAL};
 
 /// The most updates of one write under way.
 pub(super) const UPDATES_MAX: usize = 16;
@@ -91,7 +91,7 @@ async fn piece<'a>(reading: &mut Option<BoxFuture<'_, Read<'a>>>) -> Read<'a> {
 impl Writer {
     /// Writes a range of the object, several updates at a time.
     pub(super) async fn write_all(&self, span: Span, bytes: Bytes, log: &super::WriteLog) -> Result<()> {
-        if bytes.len() as u64 <= UPDATE_BYTES_MAX {
+        if bytes.len() as u64 <= UPDATE_BYTES_USUAL {
             return self.write_span(span, bytes, log).await.map(drop);
         }
         let options = WriteOptions { size: Some(span.len()), log: log.clone(), ..WriteOptions::default() };
@@ -116,7 +116,7 @@ impl<'a> Input<'a> {
     async fn next(&mut self, target: &Target) -> Result<Option<(u64, Bytes)>> {
         let room = target.slot(self.at).map_or(0, |slot| slot.stripe.offset + slot.stripe.layout.data_len - self.at);
         // One byte more than an update can have shows whether the rest fits into one. At the end of the object, it shows that there is too much.
-        let wanted = room.clamp(1, UPDATE_BYTES_MAX + 1) as usize;
+        let wanted = room.clamp(1, UPDATE_BYTES_USUAL + 1) as usize;
         self.read_to(wanted).await?;
         let span = Span::new(self.at, self.at + self.ahead.len() as u64);
         match () {

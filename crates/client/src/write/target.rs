@@ -6,7 +6,7 @@ use crate::{
     get::{is_same, stripes_of},
 };
 use weft_proto::v1::ObjectReply;
-use weft_types::{Error, Result, Span, UPDATE_BYTES_MAX};
+use weft_types::{Error, Result, Span, UPDATE_BYTES_USUAL};
 
 /// An object, in one version.
 pub(crate) struct Target {
@@ -77,7 +77,7 @@ impl Target {
         let stripe = &slot.stripe;
         let rest = Span::new(span.start, span.end.min(stripe.offset + stripe.layout.data_len));
         let data = Span::new(rest.start - stripe.offset, rest.end - stripe.offset);
-        let end = stripe.offset + next_end(&stripe.layout, data, UPDATE_BYTES_MAX);
+        let end = stripe.offset + next_end(&stripe.layout, data, UPDATE_BYTES_USUAL);
         Ok((slot, Span::new(span.start, end)))
     }
 }

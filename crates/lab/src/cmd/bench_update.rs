@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use std::time::Duration;
 use weft_cli::{duration, exit::Exit, local::Size, output::Output, table::columns, target};
-use weft_types::{ByteSize, Error, Result, UPDATE_BYTES_MAX, human_bytes};
+use weft_types::{ByteSize, Error, Result, UPDATE_BYTES_USUAL, human_bytes};
 
 const DEPTH_MAX: usize = 1024;
 /// The object is in memory, three times.
@@ -123,8 +123,8 @@ impl BenchUpdate {
         if self.depth.is_empty() || self.depth.iter().any(|depth| !(1..=DEPTH_MAX).contains(depth)) {
             return Err(Error::invalid(format!("--depth is {:?}: the range is 1 to {DEPTH_MAX}", self.depth)));
         }
-        if !(1..=UPDATE_BYTES_MAX).contains(&self.write_size.0) {
-            let most = human_bytes(UPDATE_BYTES_MAX);
+        if !(1..=UPDATE_BYTES_USUAL).contains(&self.write_size.0) {
+            let most = human_bytes(UPDATE_BYTES_USUAL);
             return Err(Error::invalid(format!("--write-size is {}: the range is 1 byte to {most}", self.write_size)));
         }
         let deepest = self.depth.iter().copied().max().unwrap_or(1) as u64;

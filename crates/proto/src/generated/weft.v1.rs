@@ -2448,6 +2448,25 @@ pub struct OpenForUpdatesRequest {
     /// the term in which updates do not end; 0: none. Blocks that do not answer are left out of the next term
     #[prost(uint64, tag = "6")]
     pub failed_term: u64,
+    /// how deltas travel; absent: the coordinator chooses
+    #[prost(message, optional, tag = "7")]
+    pub way: ::core::option::Option<UpdateWay>,
+}
+/// How the deltas of updates travel from the node of a data block to those that patch theirs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdateWay {
+    /// empty: auto
+    #[prost(string, tag = "1")]
+    pub scheme: ::prost::alloc::string::String,
+    /// how the order of a pipeline's racks is chosen: exact, tabu, random or worst; empty: exact
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+    /// of a random path, and of a tabu search
+    #[prost(uint64, tag = "3")]
+    pub seed: u64,
+    /// bytes; 0: chosen
+    #[prost(uint64, tag = "4")]
+    pub slice_len: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenForUpdatesReply {
@@ -2461,6 +2480,25 @@ pub struct OpenForUpdatesReply {
     /// of each data block
     #[prost(message, repeated, tag = "4")]
     pub tokens: ::prost::alloc::vec::Vec<UpdateToken>,
+    /// of data blocks; for updates that none applies to, the deltas go straight to each node
+    #[prost(message, repeated, tag = "5")]
+    pub routes: ::prost::alloc::vec::Vec<UpdateRoute>,
+}
+/// The way of the deltas of updates that a data block's node leads.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdateRoute {
+    /// of the data block
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// postcard
+    #[prost(bytes = "vec", tag = "2")]
+    pub route: ::prost::alloc::vec::Vec<u8>,
+    /// its name
+    #[prost(string, tag = "3")]
+    pub scheme: ::prost::alloc::string::String,
+    /// it is for updates from this length on
+    #[prost(uint64, tag = "4")]
+    pub from_bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateSession {

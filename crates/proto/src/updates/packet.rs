@@ -1,6 +1,6 @@
 //! The packets of updates, and how they are cut into frames.
 
-use super::{UPDATE_BYTES_MAX, check::is_sound};
+use super::{LoadHead, LoadId, Route, UPDATE_BYTES_MAX, check::is_sound};
 use crate::{
     frame::{FrameError, FrameStream, Header, Kind},
     net::BoxStream,
@@ -44,6 +44,59 @@ pub enum Packet {
         number: u64,
         /// The answer; `None`: the agent does not learn the outcome any more, because the block was lost or is fenced.
         told: Option<Told>,
+    },
+    /// As `Request`, with the way of the deltas. Peers of protocol 4 and later.
+    Routed {
+        /// As in `Request`.
+        number: u64,
+        /// As in `Request`.
+        block: BlockId,
+        /// As in `Request`.
+        id: UpdateId,
+        /// As in `Request`.
+        term: u64,
+        /// As in `Request`.
+        token: LinkToken,
+        /// The route from `block` to the blocks that are patched.
+        route: Route,
+    },
+    /// From agent to agent: a message of the update protocol, whose parts travel over a route. Peers of protocol 4 and later, as all
+    /// that follow.
+    Announced {
+        /// What travels; it begins at `from`.
+        load: LoadId,
+        /// As in `Message`.
+        from: BlockId,
+        /// As in `Message`.
+        to: BlockId,
+        /// As in `Message`.
+        message: Message,
+    },
+    /// From agent to agent: bytes of deltas that travel over a route. The packet's parts are cut from those of the head, in order.
+    Slice {
+        /// What travels.
+        load: LoadId,
+        /// The block to whose node this is sent.
+        to: BlockId,
+        /// Counts the slices, from 0.
+        number: u32,
+        /// With the first slice.
+        head: Option<LoadHead>,
+    },
+    /// From agent to agent: all slices are here. To the sender, which sends them to one node after another.
+    Arrived {
+        /// What travels.
+        load: LoadId,
+        /// The block to whose node it was sent.
+        at: BlockId,
+    },
+    /// From agent to agent: the slices did not reach this block, and none behind it on the route. To the origin, which sends the parts with the
+    /// message then.
+    Stuck {
+        /// What travels.
+        load: LoadId,
+        /// The block.
+        at: BlockId,
     },
 }
 
