@@ -99,6 +99,7 @@ impl Slot {
             number: self.stripe.number,
             session: session.map(|Session { number, ends_at_ms }| UpdateSession { number, ends_at_ms }),
             failed_term,
+            way: None,
         };
         shared.calls.ask(request, |mut client, request| async move { client.open_for_updates(request).await }).await
     }

@@ -77,7 +77,13 @@ pub(crate) fn open(agents: &Agents, homes: &[(NodeId, BlockId)], request: OpenFo
         token: token(*block, term, session.number).to_vec(),
     };
     let stripe = OpenStripe { stripe: homes[0].1.stripe.0, sealed, members: homes.iter().map(member).collect() };
-    Ok(OpenForUpdatesReply { stripe: Some(stripe), session: Some(session), lasts_ms, tokens: homes.iter().map(token).collect() })
+    Ok(OpenForUpdatesReply {
+        stripe: Some(stripe),
+        session: Some(session),
+        lasts_ms,
+        tokens: homes.iter().map(token).collect(),
+        routes: Vec::new(),
+    })
 }
 
 /// An agent's end of a connection for updates.

@@ -204,5 +204,6 @@ fn reply(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed, asked: Option<
         session: Some(v1::UpdateSession { number, ends_at_ms }),
         lasts_ms: ends_at_ms.saturating_sub(now_ms),
         tokens: leads.filter_map(token).collect(),
+        routes: Vec::new(),
     })
 }
