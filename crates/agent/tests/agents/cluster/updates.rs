@@ -220,7 +220,7 @@ impl<'a> Updated<'a> {
 
     pub(crate) fn request(&self, id: UpdateId, parts: Vec<Part>) -> UpdateRequest {
         let block = self.stripe.block(id.lead, 1);
-        UpdateRequest { block, id, term: self.term.term, token: self.token(block, id), parts }
+        UpdateRequest { block, id, term: self.term.term, token: self.token(block, id), parts, route: None }
     }
 
     /// A connection to a node.
