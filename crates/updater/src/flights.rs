@@ -7,11 +7,20 @@ use crate::{
 use std::{collections::BTreeMap, sync::Arc};
 use weft_store::Reservation;
 use weft_types::{Error, Result};
-use weft_update::UpdateId;
+use weft_update::{Message, UpdateId};
 
 /// An update that this node leads (its number there is 0), or that waits here for a lock of this block: then its number at its leader tells
 /// apart the requests of one id.
 pub(crate) type FlightKey = (UpdateId, u64);
+
+/// The update whose bytes go with a message of its leader.
+pub(crate) fn key_of(message: &Message) -> Option<FlightKey> {
+    match message {
+        Message::Prepare { record, .. } => Some((record.id, 0)),
+        Message::Lock { id, .. } => Some((*id, 0)),
+        _ => None,
+    }
+}
 
 /// The bytes of an update.
 #[derive(Debug, Default)]

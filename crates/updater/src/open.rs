@@ -5,7 +5,7 @@ use crate::{
     content::{Content, at_block},
     disk::Disk,
     fault::{Rule, dropped},
-    flights::{FlightKey, Flights},
+    flights::{Flights, key_of},
     piece::{Piece, Pieces, bytes_of},
     record::{Deltas, Stored},
     replay::{Held, Kept, Replayed},
@@ -457,15 +457,6 @@ impl Open {
         if !released.is_empty() {
             disk.journal.release(&released);
         }
-    }
-}
-
-/// The update whose bytes go with a message of its leader.
-fn key_of(message: &Message) -> Option<FlightKey> {
-    match message {
-        Message::Prepare { record, .. } => Some((record.id, 0)),
-        Message::Lock { id, .. } => Some((*id, 0)),
-        _ => None,
     }
 }
 

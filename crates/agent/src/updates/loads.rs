@@ -411,3 +411,6 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -355,6 +355,7 @@ impl World {
                 });
                 self.send(To::Client(client), Body::Content { number, result });
             }
+            Output::TooLong { from, id, .. } => self.fail(format!("the journal of {from} does not take update {id:?}")),
             Output::Lost { block, error } => self.fail(format!("block {block} is lost: {error}")),
         }
     }
