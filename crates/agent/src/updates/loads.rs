@@ -133,7 +133,7 @@ const LOAD_BYTES_MIN: usize = 4 << 10;
 const STALL: Duration = Duration::from_secs(10);
 /// A slower link is no link.
 const BYTES_PER_SECOND_MIN: f64 = 256.0 * 1024.0;
-/// How long a message waits for its bytes, and the origin for the outcome.
+/// How long a message waits for its bytes, and the origin for the outcome of the update.
 const KEPT: Duration = Duration::from_secs(60);
 
 impl Default for State {
@@ -299,7 +299,8 @@ impl Loads {
         let slice: Slice = parts.into_iter().map(cut).collect();
         load.progress.send_modify(|progress| progress.slices.push(slice));
         let is_last = load.is_complete();
-        let waits = if is_last { KEPT } else { load.patience() };
+        // The message was sent before the bytes, or there is none for this block.
+        let waits = if is_last { STALL } else { load.patience() };
         let new = || Entry { until: Instant::now(), stage: Stage::Awaited, message: None, announced: BTreeMap::new() };
         let entry = state.entries.entry((id, to)).or_insert_with(new);
         entry.until = Instant::now() + waits;
