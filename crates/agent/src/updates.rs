@@ -5,6 +5,7 @@
 //!  agents  ─► guests ─┼─► queue ────┤        │ outputs
 //!  coordinator calls ─┘             └────────┼─► clients' connections      ► peers ─► agents      ► asker ─► coordinator
 //! ```
+//! Deltas may travel from agent to agent: guests ─► [`loads`] ─► [`carry`] ─► peers, and from there into the queue, with the message to which they belong.
 //! The [`fence`] keeps tasks off the blocks that are open, and openings off the blocks that tasks read.
 
 mod asker;

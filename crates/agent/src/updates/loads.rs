@@ -334,7 +334,10 @@ impl Loads {
             return BTreeMap::new();
         }
         let behind = route.behind(at);
-        entry.announced.extract_if(.., |block, _| behind.contains(block)).collect()
+        let announced = std::mem::take(&mut entry.announced).into_iter();
+        let (missing, others) = announced.partition(|(block, _)| behind.contains(block));
+        entry.announced = others;
+        missing
     }
 
     /// An update that a block here leads has its outcome: its deltas need not travel any further.
@@ -350,25 +353,21 @@ impl Loads {
 
     /// A connection has ended: what it was bringing does not come any more. Returns the loads, and the blocks that they did not reach.
     pub(crate) fn broken(&self, source: &Source) -> Vec<(LoadId, BlockId)> {
-        let is_its = |_: &(LoadId, BlockId), entry: &mut Entry| match &entry.stage {
+        let is_its = |entry: &Entry| match &entry.stage {
             Stage::Here(load) => load.source.as_ref() == Some(source) && !load.is_complete(),
             Stage::Awaited | Stage::Over(_) => false,
         };
-        let mut state = self.lock();
-        let broken: Vec<_> = state.entries.extract_if(.., is_its).collect();
-        broken.iter().for_each(|(_, entry)| entry.give_up());
-        broken.into_iter().map(|(key, _)| key).collect()
+        self.lock().drop_all(is_its)
     }
 
     /// From time to time: forgets what is over, and what does not go on.
     pub(crate) fn tidy(&self) {
         let now = Instant::now();
-        let mut state = self.lock();
-        let is_over = |_: &(LoadId, BlockId), entry: &mut Entry| match &entry.stage {
+        let is_over = |entry: &Entry| match &entry.stage {
             Stage::Over(load) => load.strong_count() == 0,
             Stage::Awaited | Stage::Here(_) => entry.until <= now,
         };
-        state.entries.extract_if(.., is_over).for_each(|(_, entry)| entry.give_up());
+        self.lock().drop_all(is_over);
     }
 
     /// A poisoned lock is safe to use: an entry that was left half changed is dropped in time.
@@ -396,6 +395,12 @@ impl State {
             Stage::Over(load) => load.upgrade(),
         };
         own.filter_map(load).collect()
+    }
+
+    fn drop_all(&mut self, is_dropped: impl Fn(&Entry) -> bool) -> Vec<(LoadId, BlockId)> {
+        let dropped: Vec<_> = self.entries.iter().filter(|(_, entry)| is_dropped(entry)).map(|(key, _)| *key).collect();
+        dropped.iter().for_each(|key| self.drop_entry(key));
+        dropped
     }
 
     fn drop_entry(&mut self, key: &(LoadId, BlockId)) {

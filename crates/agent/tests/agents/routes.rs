@@ -24,8 +24,8 @@ const MIB: usize = 1 << 20;
 const LEN: usize = 150 * KIB;
 const SLICE: u32 = 8 << 10;
 /// A slow link, and how long an update takes on it.
-const SLOW: f64 = (256 * KIB) as f64;
-const WHOLE: Duration = Duration::from_millis(586);
+const SLOW: f64 = (512 * KIB) as f64;
+const WHOLE: Duration = Duration::from_millis(293);
 
 /// Two data blocks and three parities, on five agents.
 fn options() -> Options {
@@ -161,7 +161,7 @@ async fn an_update_over_a_relay_that_is_killed_ends_when_that_returns() {
         (0..5).for_each(|index| wires(&cluster, index).slow_down(SLOW));
         let (way, parts) = (route(&updated.stripe, &PIPELINE), vec![part(0, 0, LEN, 1)]);
         let (id, asked) = updated.start_routed(&parts, way).await;
-        sleep(Duration::from_millis(300)).await;
+        sleep(Duration::from_millis(150)).await;
         (parts, id, asked, updated.term.clone(), updated.session)
     };
     // In the middle of the load.
@@ -376,7 +376,7 @@ async fn large_deltas_are_not_sent_again_while_they_travel() {
     let cluster = Cluster::start(options()).await;
     let mut updated = Updated::start(&cluster, stripe()).await;
     // It takes 0.9 seconds, and a reminder comes every 0.2.
-    (0..5).for_each(|index| wires(&cluster, index).slow_down(SLOW / 1.5));
+    (0..5).for_each(|index| wires(&cluster, index).slow_down(SLOW / 3.0));
     updated.commit(vec![part(0, 0, LEN, 1)]).await;
     for to in 2..5 {
         assert!((150..165).contains(&sent(&cluster, 0, to)), "{} KiB to {to}", sent(&cluster, 0, to));

@@ -83,9 +83,7 @@ fn an_update_that_the_ring_cannot_take_is_refused() {
 
 /// How many Prepares with bytes are under way; they are lost.
 fn lose_prepares(world: &mut World) -> usize {
-    let is_prepare = |envelope: &Envelope| {
-        matches!(&envelope.body, Body::Protocol { message: Message::Prepare { .. }, pieces, .. } if !pieces.is_empty())
-    };
+    let is_prepare = |envelope: &Envelope| matches!(&envelope.body, Body::Protocol { message: Message::Prepare { .. }, pieces, .. } if !pieces.is_empty());
     world.net.extract_if(.., |envelope| is_prepare(envelope)).count()
 }
 
