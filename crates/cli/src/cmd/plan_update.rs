@@ -18,7 +18,8 @@ use weft_types::{AutoSize, ByteSize, Error, Layout, PlanId, Result, human_bytes}
 /// Plan an update in place of data blocks: who sends the change to whom, and how long it takes
 ///
 /// Each block of the stripe is on a node of its own, block 0 on n1. The nodes of the changed blocks send the change (new XOR old) to
-/// the nodes of all blocks that depend on it. The plan is proved, but nothing runs: agents do not patch blocks yet.
+/// the nodes of all blocks that depend on it. The plan is proved, but nothing runs: `weft write --scheme` sends
+/// changes in these ways.
 ///
 /// Schemes: `star` and `tree` send whole changes, each node to one other after another. `concurrent-star` sends to all nodes at the
 /// same time. `pipeline` sends slices along a path of racks, and in each rack down a chain of its nodes. `chain` sends slices along

@@ -19,7 +19,7 @@ fn asked(address: &str, request: &str) -> String {
 }
 
 /// The figures of a daemon.
-struct Scrape(String);
+pub(crate) struct Scrape(String);
 
 impl Scrape {
     fn of(address: &str) -> Self {
@@ -29,7 +29,7 @@ impl Scrape {
     }
 
     /// The sum of all series of this name whose labels contain all of these; `None` if there is none.
-    fn sum(&self, name: &str, labels: &[&str]) -> Option<f64> {
+    pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let mut found = None;
         for line in self.0.lines() {
             let Some((series, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else { continue };
@@ -58,7 +58,7 @@ fn agents(cluster: &Cluster) -> Vec<(String, String)> {
 }
 
 /// The figures of the coordinator.
-fn coordinator(cluster: &Cluster) -> Scrape {
+pub(crate) fn coordinator(cluster: &Cluster) -> Scrape {
     let status = cluster.weft(["cluster", "status", "--json"]).json();
     Scrape::of(status["metrics_address"].as_str().expect("an address"))
 }

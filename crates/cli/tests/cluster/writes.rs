@@ -1,6 +1,9 @@
 //! `weft write`: bytes of an object are overwritten in place.
 
-use crate::harness::{Setup, bytes, path, send_signal, wait_for};
+use crate::{
+    harness::{Cluster, Setup, bytes, path, send_signal, wait_for},
+    metrics::coordinator,
+};
 use std::{io::Write as _, process::Stdio};
 
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "512KiB", "--cell-size", "64KiB"];
@@ -68,5 +71,85 @@ fn an_interrupted_write_says_what_is_written() {
     send_signal(write.child().id(), "INT");
     write.end().refused(130, &["interrupted: bytes 0-1048575 are written"]);
     content[..MIB].copy_from_slice(&new[..MIB]);
+    cluster.expect("data", &content, &[]);
+}
+
+/// The calls of clients that the coordinator has answered.
+fn calls(cluster: &Cluster, labels: &[&str]) -> f64 {
+    let labels = [&["service=\"weft.v1.Weft\""], labels].concat();
+    coordinator(cluster).sum("weft_rpc_seconds_count", &labels).unwrap_or(0.0)
+}
+
+#[test]
+fn updates_need_no_call_to_the_coordinator_once_their_stripe_is_open() {
+    const UPDATES: usize = 1000;
+    let cluster = Setup::nodes(6).with(&JOURNAL).up();
+    let mut content = bytes(2 * UPDATES * 4096, 5);
+    cluster.put("data", &content, &["--code", "rs(4,2)", "--block-size", "1MiB", "--cell-size", "64KiB"]).ok();
+    let new = bytes(UPDATES * 4096, 6);
+    let file = cluster.write("new", &new);
+    let opened = |cluster: &Cluster| calls(cluster, &["method=\"OpenForUpdates\""]);
+    let (before, before_opened) = (calls(&cluster, &[]), opened(&cluster));
+    let wrote = cluster.json(&["write", path(&file), "data", "--offset", "0", "--atomic", "4KiB"]);
+    assert_eq!(wrote["updates"], UPDATES);
+    let (after, after_opened) = (calls(&cluster, &[]), opened(&cluster));
+    // All are in one stripe. While it is being opened, the coordinator is asked again.
+    assert!((1.0..5.0).contains(&(after_opened - before_opened)), "{before_opened} and then {after_opened} leases");
+    // The command, and the questions where metrics are, make some calls of their own.
+    assert!(after - before < 20.0, "{} calls for {UPDATES} updates", after - before);
+    content[..new.len()].copy_from_slice(&new);
+    cluster.expect("data", &content, &[]);
+}
+
+#[test]
+fn changes_travel_as_the_command_says() {
+    let cluster = Setup::nodes(8).with(&JOURNAL).up();
+    let mut content = bytes(16 * MIB, 7);
+    cluster.put("data", &content, &["--code", "rs(4,4)", "--block-size", "4MiB", "--cell-size", "1MiB"]).ok();
+    let homes = cluster.blocks("data");
+    for (seed, scheme) in (8..).zip(["pipeline", "tree", "star", "chain", "concurrent-star", "auto"]) {
+        let new = bytes(2 * MIB, seed);
+        let file = cluster.write("new", &new);
+        let asked = ["write", path(&file), "data", "--offset", "1MiB", "--atomic", "2MiB", "--scheme", scheme];
+        let explained = cluster.json(&[&asked[..], &["--explain"]].concat());
+        let way = &explained["stripes"][0]["ways"][0];
+        assert_eq!((&way["block"], &way["bytes"], &explained["updates"]), (&1.into(), &(2 * MIB).into(), &1.into()));
+        assert!(way["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{way}");
+        let considered = way["considered"].as_array().expect("schemes");
+        match scheme {
+            "auto" => assert!(considered.len() > 4, "{way}"),
+            named => assert_eq!((&way["scheme"], considered.len()), (&named.into(), 1), "{way}"),
+        }
+        // Each parity gets the change once, from a node that has it.
+        let mut reached = vec![1];
+        for hop in way["hops"].as_array().expect("hops") {
+            let block = |end: &str| hop[end]["block"].as_u64().expect("a block");
+            assert!(reached.contains(&block("from")) && !reached.contains(&block("to")), "{way}");
+            let home = homes.iter().find(|home| home.index as u64 == block("to")).expect("a block");
+            assert_eq!(hop["to"]["name"], home.node, "{way}");
+            assert!(hop["to"]["rack"].as_str().is_some_and(|rack| !rack.is_empty()), "{way}");
+            reached.push(block("to"));
+        }
+        reached.sort_unstable();
+        assert_eq!(reached, [1, 4, 5, 6, 7], "by {scheme}");
+        let text = cluster.weft([&asked[..], &["--explain"]].concat()).ok();
+        assert!(text.text().contains("change of block 1 in an update of 2 MiB") && text.text().contains(" → block 4 on "));
+
+        assert_eq!(cluster.json(&asked)["updates"], 1, "one atomic update");
+        content[MIB..3 * MIB].copy_from_slice(&new);
+        cluster.expect("data", &content, &[]);
+    }
+    let file = cluster.write("new", &[1; 10]);
+    let asked = ["write", path(&file), "data", "--offset", "0"];
+    for (wrong, says) in [
+        (["--scheme", "pigeon"], "no update scheme 'pigeon'"),
+        (["--path", "worst"], "only be chosen for the scheme pipeline"),
+        (["--atomic", "17MiB"], "the range is 1 byte to 16 MiB"),
+        (["--slice-size", "1000"], "must be a multiple of 4KiB"),
+    ] {
+        cluster.weft([&asked[..], &wrong].concat()).refused(2, &[says]);
+    }
+    let scrub = cluster.json(&["scrub"]);
+    assert_eq!(scrub["state"], "done", "{scrub}");
     cluster.expect("data", &content, &[]);
 }

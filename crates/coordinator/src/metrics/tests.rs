@@ -72,7 +72,8 @@ async fn status_and_the_list_of_nodes_and_metrics_agree_about_suspect_nodes() {
     for id in 1..=3 {
         let channel = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
         let (link_key, record) = (LinkKey::new([0; 32]), node(id));
-        let session = Session { link_key, channel, record, host: String::new(), metrics_address: String::new() };
+        let (host, metrics_address, protocol) = (String::new(), String::new(), 4);
+        let session = Session { link_key, channel, record, host, metrics_address, protocol };
         // Without disks, an agent is not up.
         let disks = if id == 3 { Vec::new() } else { vec![v1::Disk::default()] };
         shared.members.registered(session, &disks, 0);

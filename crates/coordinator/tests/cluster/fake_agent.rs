@@ -12,7 +12,7 @@ use std::{
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use weft_proto::{LinkKey, Net, PROTOCOL, Security, decode_task, rpc, to_status, v1};
+use weft_proto::{LinkKey, Net, PROTOCOL, ProtocolRange, Security, decode_task, rpc, to_status, v1};
 use weft_types::{BlockId, Error, Party};
 
 /// An agent that stores nothing. It is up until it is dropped.
@@ -57,6 +57,8 @@ pub(crate) struct Told {
     pub(crate) link_key: Option<LinkKey>,
     /// Its blocks that were opened for updates.
     pub(crate) updating: Updating,
+    /// The protocol that it speaks, if not the newest.
+    pub(crate) protocol: Option<u16>,
     /// The last task that it was to open, with the blocks that it stores.
     pub(crate) last: Option<v1::OpenRequest>,
 }
@@ -65,6 +67,13 @@ impl FakeAgent {
     /// Registers an agent of that name, with one disk.
     pub(crate) async fn start(world: &World, name: &str) -> Self {
         Self::start_with(world, name, Arc::default()).await
+    }
+
+    /// The same for an agent of an earlier version.
+    pub(crate) async fn start_speaking(world: &World, name: &str, protocol: u16) -> Self {
+        let asked = Arc::<Asked>::default();
+        asked.told().protocol = Some(protocol);
+        Self::start_with(world, name, asked).await
     }
 
     /// The node of another agent that was dropped comes back.
@@ -83,9 +92,13 @@ impl FakeAgent {
         let mut member = world.bare_member().await;
         let (id, path) = (format!("disk-of-{name}"), format!("/{name}"));
         let disks = vec![v1::Disk { id, path, total_bytes: 1 << 40, free_bytes: 1 << 39, ..v1::Disk::default() }];
+        let (node, protocol) = {
+            let told = asked.0.lock().unwrap();
+            (told.node, told.protocol.map_or(PROTOCOL, |newest| ProtocolRange { newest, ..PROTOCOL }))
+        };
         let mut request = v1::RegisterRequest {
-            node: asked.0.lock().unwrap().node,
-            protocol: Some(PROTOCOL.into()),
+            node,
+            protocol: Some(protocol.into()),
             name: name.into(),
             rack: name.into(),
             zone: "z".into(),

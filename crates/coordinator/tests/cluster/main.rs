@@ -33,6 +33,7 @@ mod returned;
 mod scrub;
 mod slow_net;
 mod small;
+mod update_routes;
 mod updates;
 mod updating;
 mod world;

@@ -20,9 +20,9 @@ const BLOCK_LEN: u64 = 64 << 10;
 const IDLE_MS: u64 = 30_000;
 
 /// An object of one stripe of rs(4,2), on the first six of some agents.
-struct Cluster {
-    world: World,
-    agents: Vec<FakeAgent>,
+pub(crate) struct Cluster {
+    pub(crate) world: World,
+    pub(crate) agents: Vec<FakeAgent>,
     meta: SqliteMeta,
     version: UploadId,
     stripe: StripeId,
@@ -30,18 +30,28 @@ struct Cluster {
 
 impl Cluster {
     async fn new(nodes: u32) -> Self {
+        Self::of(nodes, 2, None).await
+    }
+
+    /// A stripe of rs(4,m), on some agents, one of which may speak an earlier protocol.
+    pub(crate) async fn of(nodes: u32, m: u32, earlier: Option<(u32, u16)>) -> Self {
         let world = World::with(0, 1, |config| config.updates_idle_ms = IDLE_MS).await;
         let mut agents = Vec::new();
         for node in 1..=nodes {
-            agents.push(FakeAgent::start(&world, &format!("n{node}")).await);
+            let name = format!("n{node}");
+            agents.push(match earlier.filter(|(earlier, _)| *earlier == node) {
+                Some((_, protocol)) => FakeAgent::start_speaking(&world, &name, protocol).await,
+                None => FakeAgent::start(&world, &name).await,
+            });
         }
+        let n = 4 + m as usize;
         let new = NewCluster { id: ClusterId(1), incarnation: 1, policies: Vec::new(), created_ms: 1, auto_repair: false };
         let meta = SqliteMeta::open(&world.metadata_file(), MetaMode::Inline, &new).unwrap();
         let epoch = Epoch(world.coordinator().epoch());
         let layout = Layout { block_len: BLOCK_LEN, cell_len: 4096, alpha: 1 };
         let upload = NewUpload {
             name: ObjectName { bucket: "b".into(), key: "k".into() },
-            code: "rs(4,2)".into(),
+            code: format!("rs(4,{m})"),
             layout,
             failure_domain: FailureDomain::Node,
             ack: Ack { missing_max: 0 },
@@ -52,15 +62,15 @@ impl Cluster {
             key: PutKey(7),
         };
         let disks = meta.nodes().await.unwrap();
-        let homes: Vec<Home> = disks[..6].iter().map(|node| Home { node: node.id, disk: node.disks[0].number }).collect();
-        let layout = StripeLayout { layout, k: 4, m: 2, data_len: 4 * BLOCK_LEN };
+        let homes: Vec<Home> = disks[..n].iter().map(|node| Home { node: node.id, disk: node.disks[0].number }).collect();
+        let layout = StripeLayout { layout, k: 4, m, data_len: 4 * BLOCK_LEN };
         let stripe = NewStripe { number: 0, layout, homes: homes.clone() };
         let (upload, stripes) = meta.begin_put(epoch, upload, vec![stripe]).await.unwrap();
         let end = EndStripe {
             upload: upload.id,
             stripe: stripes[0].id,
             blocks: homes.iter().map(|home| (1, *home, BlockState::Ok)).collect(),
-            checksums: (0..6).map(|index| vec![checksum(index, 0)]).collect(),
+            checksums: (0..n as u8).map(|index| vec![checksum(index, 0)]).collect(),
             garbage_not_before_ms: 1,
         };
         let commit = CommitPut { size: 4 * BLOCK_LEN, now_ms: 1, ..CommitPut::default() };
@@ -68,7 +78,7 @@ impl Cluster {
         Self { world, agents, meta, version: upload.id, stripe: stripes[0].id }
     }
 
-    fn asked(&self) -> v1::OpenForUpdatesRequest {
+    pub(crate) fn asked(&self) -> v1::OpenForUpdatesRequest {
         v1::OpenForUpdatesRequest {
             bucket: "b".into(),
             key: "k".into(),
@@ -77,7 +87,7 @@ impl Cluster {
         }
     }
 
-    async fn open_with(&self, request: v1::OpenForUpdatesRequest) -> Result<(Sealed, v1::OpenForUpdatesReply)> {
+    pub(crate) async fn open_with(&self, request: v1::OpenForUpdatesRequest) -> Result<(Sealed, v1::OpenForUpdatesReply)> {
         let mut bare = self.world.bare_client().await;
         let reply = bare.open_for_updates(request).await.map_err(|status| from_status(&status))?.into_inner();
         Ok((decode_sealed(&reply.stripe.as_ref().unwrap().sealed).unwrap(), reply))
@@ -102,7 +112,7 @@ impl Cluster {
         }
     }
 
-    fn block(&self, index: u8) -> BlockId {
+    pub(crate) fn block(&self, index: u8) -> BlockId {
         BlockId { stripe: self.stripe, index, copy: 0, generation: 1 }
     }
 
@@ -123,7 +133,7 @@ impl Cluster {
     }
 
     /// The calls of a step that each agent has received.
-    fn calls(&self, step: Step) -> Vec<usize> {
+    pub(crate) fn calls(&self, step: Step) -> Vec<usize> {
         self.agents.iter().map(|agent| agent.asked().updating.count(step)).collect()
     }
 
