@@ -1,6 +1,7 @@
 //! The descriptions of open stripes for agents and clients.
 
 use crate::shared::Shared;
+use weft_meta::TermState;
 use weft_proto::{encode_sealed, v1};
 use weft_types::{BlockId, Error, NodeId, Result, StripeRecord};
 use weft_update::Sealed;
@@ -32,7 +33,9 @@ pub(super) fn describe(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) 
 }
 
 /// The stripes of these blocks that are open, with what the last complete seal recorded.
-pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>]) -> Result<Vec<v1::OpenStripe>> {
+///
+/// `are_open`: the blocks are open at their agent. If these metadata do not know that, it is looked into.
+pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>], are_open: bool) -> Result<Vec<v1::OpenStripe>> {
     if blocks.len() > BLOCKS_MAX {
         return Err(Error::invalid(format!("a question may name {BLOCKS_MAX} blocks, not {}", blocks.len())));
     }
@@ -40,6 +43,9 @@ pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>]) -> Result<Vec
     for block in blocks {
         let block: BlockId = postcard::from_bytes(block).map_err(|_| Error::invalid("the id of a block is damaged"))?;
         let record = shared.meta.stripe_term(block.stripe).await.map_err(|error| shared.meta_error(error))?;
+        if are_open && record.as_ref().is_none_or(|record| record.state == TermState::Closed) {
+            shared.updates.doubt(block.stripe, shared.started.now());
+        }
         let Some(record) = record.filter(|record| record.state.is_open()) else { continue };
         let stripes = shared.meta.find_stripes(vec![block.stripe]).await.map_err(|error| shared.meta_error(error))?;
         let Some(stripe) = stripes.first() else { continue };
