@@ -16,10 +16,11 @@ use weft_proto::{
     decode_task, to_status,
     v1::{
         CancelReply, CancelRequest, CheckBlocksReply, CheckBlocksRequest, CheckedBlock, CloseBlockReply, CloseBlockRequest,
-        ConvertEvent, ConvertStripeRequest, InspectBlockReply, InspectBlockRequest, ListBlocksReply, ListBlocksRequest, OpenBlockReply, OpenBlockRequest, OpenReply,
-        OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
-        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SealBlockReply, SealBlockRequest, SendProbeReply, SendProbeRequest,
-        SetLimitReply, SetLimitRequest, SettleBlockReply, SettleBlockRequest, StartRequest, TaskEvent, agent_server::Agent,
+        ConvertEvent, ConvertStripeRequest, InspectBlockReply, InspectBlockRequest, ListBlocksReply, ListBlocksRequest,
+        OpenBlockReply, OpenBlockRequest, OpenReply, OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply,
+        ReceiveProbeRequest, ReleaseQuarantineReply, ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SealBlockReply,
+        SealBlockRequest, SendProbeReply, SendProbeRequest, SetLimitReply, SetLimitRequest, SettleBlockReply, SettleBlockRequest,
+        StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Cause, Error, GarbageReason, PlanId, Reaction, Result};

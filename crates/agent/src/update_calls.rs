@@ -87,7 +87,9 @@ pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result
             let look = move || {
                 let (_, reader) = disks.open_block(block)?;
                 match reader.is_interrupted() {
-                    true => Err(Error::corrupt("its last update was interrupted, and the journal does not contain it").block(block)),
+                    true => {
+                        Err(Error::corrupt("its last update was interrupted, and the journal does not contain it").block(block))
+                    }
                     false => Ok(SettledBlock { seq: reader.meta().seq.clone(), units: reader.units().to_vec() }),
                 }
             };

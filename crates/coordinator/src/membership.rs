@@ -4,7 +4,7 @@ use crate::{
     limit,
     members::{self, Session},
     shared::Shared,
-    updates::{inspect, tell},
+    updates::tell,
     validate,
 };
 use std::sync::Arc;
@@ -165,7 +165,11 @@ impl MembershipService {
             mark(shared, node, block, &Finding::Corrupt(vec![bytes]), &corrupt.message).await?;
         }
         let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
-        Ok(v1::HeartbeatReply { epoch: shared.epoch.0, limits: limits.map(v1::ClassLimits::from), now_ms: shared.updates_now_ms() })
+        Ok(v1::HeartbeatReply {
+            epoch: shared.epoch.0,
+            limits: limits.map(v1::ClassLimits::from),
+            now_ms: shared.updates_now_ms(),
+        })
     }
 }
 
@@ -264,7 +268,7 @@ async fn record_bad(
     }
     if *finding == Finding::Lost(BlockState::Corrupt)
         && let Some(stripe) = &stripe
-        && inspect::is_newer(shared, stripe, block).await?
+        && tell::is_newer(shared, stripe, block).await?
     {
         shared.updates.doubt(block.stripe, shared.started.now());
         return Ok(());

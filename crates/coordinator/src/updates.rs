@@ -5,7 +5,7 @@
 
 mod calls;
 mod crowd;
-pub(crate) mod inspect;
+mod inspect;
 pub(crate) mod open;
 mod opening;
 pub(crate) mod pass;

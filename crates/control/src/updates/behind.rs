@@ -99,7 +99,8 @@ pub fn behind(code: &SharedCode, stripe: &StripeRecord, recorded: Recorded<'_>, 
         return settled(code, stripe, closed.max(known), highest, told).map(Some);
     }
     let of_known = |open: &&OpenBlock| open.known == known;
-    let members: BTreeSet<BlockId> = open.values().copied().filter(of_known).flat_map(|open| open.members.iter().copied()).collect();
+    let members: BTreeSet<BlockId> =
+        open.values().copied().filter(of_known).flat_map(|open| open.members.iter().copied()).collect();
     let is_open: Vec<BlockId> = open.keys().copied().filter(|block| members.contains(block)).collect();
     let vector = |seq: &Seq| (0..=u8::MAX).zip(seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
     let term = |members: Vec<BlockId>, seq: &Seq, unaware| {
@@ -136,7 +137,8 @@ fn settled(code: &SharedCode, stripe: &StripeRecord, term: u64, highest: u64, to
     let (mut members, mut checksums, mut seq): (Vec<BlockId>, BTreeMap<u8, Vec<u32>>, Option<&Seq>) = Default::default();
     for (block, content) in contents {
         if **seq.get_or_insert(&content.seq) != content.seq {
-            let message = format!("blocks of stripe {} contain different updates of term {term}: put the object again", stripe.number);
+            let message =
+                format!("blocks of stripe {} contain different updates of term {term}: put the object again", stripe.number);
             return Err(Error::unavailable(message));
         }
         let is_whole = content.checksums.len() as u64 == stripe.layout.checksum_units(block.index.into());
@@ -237,7 +239,12 @@ mod tests {
             ("never opened", None, false, told(|index| Some(closed(index, 0, 0)))),
             ("open", Some(&opened), true, told(|_| Some(open(1, 1)))),
             ("a seal is under way", Some(&sealing), true, told(|index| Some(open(1 + u64::from(index % 2), 1)))),
-            ("it lost its journal", Some(&opened), true, told(|index| Some(if index == 0 { closed(0, 0, 0) } else { open(1, 1) }))),
+            (
+                "it lost its journal",
+                Some(&opened),
+                true,
+                told(|index| Some(if index == 0 { closed(0, 0, 0) } else { open(1, 1) })),
+            ),
             ("settled, and not recorded", Some(&record(2, 2)), true, told(|index| Some(settled_open(index, 2, 3)))),
         ] {
             assert_eq!(judge(recorded, is_open, &told), Ok(None), "{case}");
@@ -287,7 +294,8 @@ mod tests {
     fn blocks_that_were_opened_since_are_sealed_again() {
         // One has not been opened, or has lost its journal: then an update may be missing in it.
         for closes in [None, Some(5)] {
-            let told = told(|index| Some(if closes == Some(index) { closed(index, 0, 0) } else { open(3 + u64::from(index == 1), 3) }));
+            let told =
+                told(|index| Some(if closes == Some(index) { closed(index, 0, 0) } else { open(3 + u64::from(index == 1), 3) }));
             let newer = judge(Some(&record(1, 1)), true, &told).unwrap().unwrap();
             let members: Vec<BlockId> = (0..6).filter(|index| closes != Some(*index)).map(block).collect();
             assert_eq!((newer.found, newer.term.term, newer.term.sealed.term), (Found::Open, 4, 3));
@@ -298,10 +306,15 @@ mod tests {
         assert_eq!(judge(None, false, &told(known)).unwrap().unwrap().term.sealed.members, all());
         // One that is no member of the last seal.
         let without = |index: u8| match open(3, 3) {
-            Inspected::Open(open) if index > 0 => Some(Inspected::Open(OpenBlock { members: (1..6).map(block).collect(), ..open })),
+            Inspected::Open(open) if index > 0 => {
+                Some(Inspected::Open(OpenBlock { members: (1..6).map(block).collect(), ..open }))
+            }
             _ => Some(self::open(2, 2)),
         };
-        assert_eq!(judge(None, false, &told(without)).unwrap().unwrap().term.sealed.members, (1..6).map(block).collect::<Vec<_>>());
+        assert_eq!(
+            judge(None, false, &told(without)).unwrap().unwrap().term.sealed.members,
+            (1..6).map(block).collect::<Vec<_>>()
+        );
     }
 
     #[test]

@@ -12,7 +12,8 @@ pub struct Clock {
 impl Clock {
     /// The time, milliseconds since 1970. `wall_ms`: by the machine's clock; `now`: by one that is never set.
     pub fn now_ms(&mut self, wall_ms: u64, now: Time) -> u64 {
-        let gone = |(floor_ms, at): (u64, Time)| floor_ms.saturating_add(u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX));
+        let gone =
+            |(floor_ms, at): (u64, Time)| floor_ms.saturating_add(u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX));
         let now_ms = self.floor.map_or(wall_ms, |floor| gone(floor).max(wall_ms));
         self.floor = Some((now_ms, now));
         now_ms

@@ -5,7 +5,7 @@ use super::{
     calls::{self, Answer, ask},
     settle::{Demand, found, settle_now},
     state::Phase,
-    tell::{encode_block, node_of},
+    tell::{encode_block, inspected as decode, node_of, recorded},
 };
 use crate::{compute::compute, shared::Shared};
 use std::{
@@ -15,13 +15,13 @@ use std::{
 };
 use tonic::{Code, Response, transport::Channel};
 use weft_codes::SharedCode;
-use weft_control::updates::{Answers, Found, Inspected, Newer, OpenBlock, Recorded, SettledBlock, behind, is_behind, members};
+use weft_control::updates::{Answers, Found, Inspected, Newer, behind, is_behind, members};
 use weft_meta::{AdoptStripe, Adopted, TermRecord, TermState};
 use weft_proto::{
     rpc,
     v1::{self, agent_client::AgentClient},
 };
-use weft_types::{BlockId, BlockState, Cause, Error, Party, Reaction, Result, Seq, StripeId, StripeRecord};
+use weft_types::{BlockId, BlockState, Cause, Error, Party, Reaction, Result, StripeId, StripeRecord};
 
 /// How long an opening waits for journals. A disk creates its own when its first block is opened.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -115,22 +115,11 @@ pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> R
     Ok(true)
 }
 
-/// Whether a block has a term that these metadata do not know, so that it was not found bad, but newer. False if its agent does not tell now.
-pub(crate) async fn is_newer(shared: &Shared, stripe: &StripeRecord, block: BlockId) -> Result<bool> {
-    let record = shared.meta.stripe_term(stripe.id).await.map_err(|error| shared.meta_error(error))?;
-    let answer = inspect(shared, stripe, block, false).await;
-    Ok(matches!(answer, Answer::Given(Some(told)) if is_behind(stripe, recorded(record.as_ref()), &told)))
-}
-
 /// Whether a block that did not answer may do so later.
 pub(super) fn may_answer(shared: &Shared, error: &Error) -> bool {
     let view = shared.members.view();
     let node = if let Some(Party::Node(node)) = error.party { view.node(node) } else { None };
     error.reaction == Reaction::Retry && node.is_some_and(|node| !node.lost)
-}
-
-fn recorded(record: Option<&TermRecord>) -> Recorded<'_> {
-    Recorded { term: record.map(|record| &record.term), is_open: record.is_some_and(|record| record.state.is_open()) }
 }
 
 /// What agents say of blocks; `None` if they are of a version that does not tell.
@@ -159,18 +148,4 @@ async fn inspect(shared: &Shared, stripe: &StripeRecord, block: BlockId, ready: 
     };
     let within = if ready { READY_WITHIN } else { TOLD_WITHIN };
     ask(shared, (node, block), within, call).await.and_then(|reply| Ok(decode(reply)))
-}
-
-fn decode(reply: v1::InspectBlockReply) -> Option<Inspected> {
-    let content = reply.content.map(|content| {
-        let seq = content.seq.unwrap_or_default();
-        SettledBlock { seq: Seq::new(seq.term, seq.counts), checksums: content.checksums }
-    });
-    match reply.open {
-        None => content.map(Inspected::Closed),
-        Some(v1::OpenTerm { term, known, members, fenced }) => {
-            let members = members.iter().map(|member| postcard::from_bytes(member)).collect::<Result<_, _>>().ok()?;
-            Some(Inspected::Open(OpenBlock { term, known, members, is_fenced: fenced, settled: content }))
-        }
-    }
 }

@@ -62,7 +62,9 @@ async fn look_at_kept(shared: Arc<Shared>) {
         look.tick().await;
         let Some((block, times)) = shared.updates.take_kept() else { continue };
         match scrub::stripe::look_again(&shared, block).await {
-            Ok(verdict) => tracing::info!(%block, ?verdict, "looked at a block in which something was found while its stripe was open"),
+            Ok(verdict) => {
+                tracing::info!(%block, ?verdict, "looked at a block in which something was found while its stripe was open")
+            }
             Err(error) if times < KEPT_TIMES => {
                 tracing::debug!(%block, %error, "cannot look at a block yet");
                 shared.updates.keep_again(block, times + 1);
@@ -83,7 +85,8 @@ async fn settle_all(shared: Arc<Shared>) {
         let due = shared.updates.due(shared.started.now());
         stream::iter(due).for_each_concurrent(CONCURRENCY, |stripe| finish(&shared, stripe)).await;
         if looks.is_multiple_of(LOOKS_PER_REMOVAL) {
-            let forgotten = shared.meta.forget_terms(shared.epoch, shared.updates_now_ms().saturating_sub(OUTCOMES_KEPT_MS)).await;
+            let forgotten =
+                shared.meta.forget_terms(shared.epoch, shared.updates_now_ms().saturating_sub(OUTCOMES_KEPT_MS)).await;
             if let Err(error) = forgotten.map_err(|error| shared.meta_error(error)) {
                 tracing::warn!(%error, "cannot forget old records of updates");
             }

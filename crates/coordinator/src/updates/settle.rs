@@ -289,7 +289,11 @@ async fn tell_sealed(shared: &Shared, stripe: &StripeRecord, term: &StripeTerm) 
 }
 
 /// What the members contain once all their updates are applied, of those that tell; and why the others do not.
-async fn settle_blocks(shared: &Shared, stripe: &StripeRecord, term: &StripeTerm) -> (BTreeMap<BlockId, SettledBlock>, Vec<Error>) {
+async fn settle_blocks(
+    shared: &Shared,
+    stripe: &StripeRecord,
+    term: &StripeTerm,
+) -> (BTreeMap<BlockId, SettledBlock>, Vec<Error>) {
     let calls = term.sealed.members.iter().copied().map(|block| async move {
         let answer = settle_block(shared, stripe, block, term.term).await;
         (block, answer.inspect_err(|error| tracing::warn!(%block, %error, "a block does not settle")))

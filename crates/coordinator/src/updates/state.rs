@@ -143,7 +143,8 @@ impl Updates {
     pub(super) fn take_kept(&self) -> Option<(BlockId, u32)> {
         let (stripes, mut kept) = (self.lock(), self.kept.lock().unwrap_or_else(PoisonError::into_inner));
         let is_closed = |(block, _): &(&BlockId, &u32)| !stripes.contains_key(&block.stripe);
-        let (block, times) = kept.iter().filter(is_closed).min_by_key(|(_, times)| **times).map(|(block, times)| (*block, *times))?;
+        let (block, times) =
+            kept.iter().filter(is_closed).min_by_key(|(_, times)| **times).map(|(block, times)| (*block, *times))?;
         kept.remove(&block);
         Some((block, times))
     }
@@ -216,7 +217,8 @@ mod tests {
 
     #[test]
     fn kept_blocks_wait_until_their_stripe_is_closed_and_are_bounded() {
-        let (updates, block) = (Updates::default(), |stripe| BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 });
+        let (updates, block) =
+            (Updates::default(), |stripe| BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 });
         updates.set(StripeId(1), Phase::Open, Time::default());
         [1, 2, 3].into_iter().for_each(|stripe| updates.keep(block(stripe)));
         assert_eq!(updates.take_kept(), Some((block(2), 0)));

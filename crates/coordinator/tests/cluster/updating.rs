@@ -87,7 +87,8 @@ impl Updating {
 
     /// Refuses a task with other checksums than those of a block that was updated.
     pub(crate) fn compare(&self, block: BlockId, recorded: &[u32]) -> Result<()> {
-        let is_right = recorded.is_empty() || self.blocks.get(&block).is_none_or(|it| recorded == [checksum(block.index, it.updates)]);
+        let is_right =
+            recorded.is_empty() || self.blocks.get(&block).is_none_or(|it| recorded == [checksum(block.index, it.updates)]);
         if is_right { Ok(()) } else { Err(Error::corrupt("it has other checksums than are recorded").block(block)) }
     }
 

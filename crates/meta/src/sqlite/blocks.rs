@@ -5,8 +5,8 @@ use crate::{Allocation, Bad, Marked, MetaError, NewRepair, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{
-    BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, GarbageReason, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Seq,
-    Span, StripeId, StripeRecord, UploadId,
+    BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, GarbageReason, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Seq, Span,
+    StripeId, StripeRecord, UploadId,
 };
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {

@@ -343,14 +343,18 @@ async fn what_blocks_say_of_newer_metadata_is_recorded() {
     let before = world.all().await;
     world.conflicts(&before, meta.open_stripe(epoch, begun).await, "open already").await;
     // Settled since.
-    let settled = |indexes: &[u8]| Adopted::Settled { checksums: indexes.iter().map(|it| (*it, sums(*it, 9))).collect(), now_ms: 60 };
+    let settled =
+        |indexes: &[u8]| Adopted::Settled { checksums: indexes.iter().map(|it| (*it, sums(*it, 9))).collect(), now_ms: 60 };
     let last = term(8, 8, &all[..3]);
     let wrong = meta.adopt_stripe(epoch, adopt(Some(newer.clone()), last.clone(), settled(&[0, 1]))).await;
     assert!(matches!(wrong, Err(MetaError::Refused(_))), "{wrong:?}");
     meta.adopt_stripe(epoch, adopt(Some(newer), last.clone(), settled(&[0, 1, 2]))).await.unwrap();
     let (record, stripe) = (world.term().await, world.record().await);
     assert_eq!((record.state, record.term, record.settled_ms), (TermState::Settled, last, 60));
-    assert_eq!((stripe.seq, stripe.checksums[..4].to_vec()), (Seq::new(8, vec![7, 0]), vec![sums(0, 9), sums(1, 9), sums(2, 9), vec![]]));
+    assert_eq!(
+        (stripe.seq, stripe.checksums[..4].to_vec()),
+        (Seq::new(8, vec![7, 0]), vec![sums(0, 9), sums(1, 9), sums(2, 9), vec![]])
+    );
     assert!(!meta.blocks_closed(epoch, world.stripe, 8, all.clone()).await.unwrap());
     // Being opened, after all that.
     let next = StripeTerm { unaware: BTreeSet::new(), ..term(9, 9, &all[..3]) };
