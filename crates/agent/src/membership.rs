@@ -111,6 +111,8 @@ fn begin_updates(node: &Node, registration: &Registration, client: &MembershipCl
     let (node, epoch) = (registration.node.0, registration.epoch);
     hub.asker.registered(Coordinator { calls: client.clone(), node, epoch });
     hub.registered(registration.link_key.clone());
+    // Its metadata may have been restored from a copy that does not know that they are open.
+    hub.asker.ask(hub.fence.open_blocks());
 }
 
 async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequest> {
@@ -139,6 +141,7 @@ async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequ
         high_water: known.high_water,
         coding_bytes_per_s: node.coding_bytes_per_s,
         metrics_address: addresses.metrics.clone(),
+        updates_ms: node.updates.hub.time.highest_ms(),
     })
 }
 

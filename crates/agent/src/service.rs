@@ -16,10 +16,11 @@ use weft_proto::{
     decode_task, to_status,
     v1::{
         CancelReply, CancelRequest, CheckBlocksReply, CheckBlocksRequest, CheckedBlock, CloseBlockReply, CloseBlockRequest,
-        ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenBlockReply, OpenBlockRequest, OpenReply,
-        OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply,
-        ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SealBlockReply, SealBlockRequest, SendProbeReply, SendProbeRequest,
-        SetLimitReply, SetLimitRequest, SettleBlockReply, SettleBlockRequest, StartRequest, TaskEvent, agent_server::Agent,
+        ConvertEvent, ConvertStripeRequest, InspectBlockReply, InspectBlockRequest, ListBlocksReply, ListBlocksRequest,
+        OpenBlockReply, OpenBlockRequest, OpenReply, OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply,
+        ReceiveProbeRequest, ReleaseQuarantineReply, ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SealBlockReply,
+        SealBlockRequest, SendProbeReply, SendProbeRequest, SetLimitReply, SetLimitRequest, SettleBlockReply, SettleBlockRequest,
+        StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Cause, Error, GarbageReason, PlanId, Reaction, Result};
@@ -293,6 +294,10 @@ impl Agent for Service {
 
     async fn close_block(&self, request: Request<CloseBlockRequest>) -> Result<Response<CloseBlockReply>, Status> {
         answer(update_calls::close(&self.0, request.into_inner()).await)
+    }
+
+    async fn inspect_block(&self, request: Request<InspectBlockRequest>) -> Result<Response<InspectBlockReply>, Status> {
+        answer(update_calls::inspect(&self.0, request.into_inner()).await)
     }
 
     async fn send_probe(&self, request: Request<SendProbeRequest>) -> Result<Response<SendProbeReply>, Status> {

@@ -1,6 +1,7 @@
-//! The coordinator's calls about blocks that are open for updates: open, seal, settle, close.
+//! The coordinator's calls about blocks that are open for updates: inspect, open, seal, settle, close.
 
 use crate::{
+    disks::Disks,
     node::Node,
     updates::{Command, Told},
     wire,
@@ -11,8 +12,8 @@ use tokio::time::timeout;
 use weft_proto::{
     decode_message, encode_message,
     v1::{
-        CloseBlockReply, CloseBlockRequest, OpenBlockReply, OpenBlockRequest, SealBlockReply, SealBlockRequest, Seq,
-        SettleBlockReply, SettleBlockRequest,
+        CloseBlockReply, CloseBlockRequest, InspectBlockReply, InspectBlockRequest, OpenBlockReply, OpenBlockRequest, OpenTerm,
+        SealBlockReply, SealBlockRequest, Seq, SettleBlockReply, SettleBlockRequest,
     },
 };
 use weft_types::{BlockId, Error, Reaction, Result};
@@ -38,13 +39,7 @@ pub(crate) async fn open(node: &Node, request: OpenBlockRequest) -> Result<OpenB
     }
     let (disks, hub) = (node.disks()?, &node.updates.hub);
     let opening = hub.fence.open(block).await?;
-    let disk = match hub.fence.disk_of(block) {
-        Some(disk) => disk,
-        None => {
-            let look = Arc::clone(&disks);
-            node.seams.disk_mode.run(move || look.open_block(block).map(|(disk, _)| disk)).await?
-        }
-    };
+    let disk = disk_of(node, &disks, block).await?;
     let queue =
         node.updates.queue(&disks, disk, node.draw(|random| random.random())).await.map_err(|error| error.block(block))?;
     // Its first messages must find their way.
@@ -57,6 +52,56 @@ pub(crate) async fn open(node: &Node, request: OpenBlockRequest) -> Result<OpenB
         Err(_) => hub.forget_homes(told.stripe),
     }
     opened.map(|()| OpenBlockReply {})
+}
+
+/// The number of the disk that has a block.
+async fn disk_of(node: &Node, disks: &Arc<Disks>, block: BlockId) -> Result<usize> {
+    match node.updates.hub.fence.disk_of(block) {
+        Some(disk) => Ok(disk),
+        None => {
+            let look = Arc::clone(disks);
+            node.seams.disk_mode.run(move || look.open_block(block).map(|(disk, _)| disk)).await
+        }
+    }
+}
+
+/// Tells whether a block is open, and what it contains if nothing changes it. If it is asked to, makes the journal of the disk ready first.
+pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result<InspectBlockReply> {
+    begin(node, request.epoch).await?;
+    let block: BlockId = wire::decode("block", &request.block)?;
+    let disks = node.disks()?;
+    let disk = disk_of(node, &disks, block).await?;
+    let place = |error: Error| error.block(block);
+    if request.ready {
+        node.updates.queue(&disks, disk, node.draw(|random| random.random())).await.map_err(place)?;
+    }
+    // Of a disk whose journal is damaged, it is not known which blocks are open.
+    node.updates.check(disk).map_err(place)?;
+    match within(block, node.updates.hub.ask(block, |reply| Command::Inspect { block, reply })).await {
+        Ok((open, content)) => {
+            let members = open.members.iter().map(wire::encode).collect();
+            let open = OpenTerm { term: open.obeyed, known: open.term, members, fenced: open.is_fenced };
+            Ok(InspectBlockReply { open: Some(open), content: content.map(told) })
+        }
+        Err(error) if error.reaction == Reaction::NotFound => {
+            let look = move || {
+                let (_, reader) = disks.open_block(block)?;
+                match reader.is_interrupted() {
+                    true => {
+                        Err(Error::corrupt("its last update was interrupted, and the journal does not contain it").block(block))
+                    }
+                    false => Ok(SettledBlock { seq: reader.meta().seq.clone(), units: reader.units().to_vec() }),
+                }
+            };
+            let content = node.seams.disk_mode.run(look).await?;
+            Ok(InspectBlockReply { open: None, content: Some(told(content)) })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn told(SettledBlock { seq, units }: SettledBlock) -> SettleBlockReply {
+    SettleBlockReply { seq: Some(Seq { term: seq.term(), counts: seq.counts().to_vec() }), checksums: units }
 }
 
 /// Passes a message of a seal to a block.
@@ -82,11 +127,10 @@ pub(crate) async fn settle(node: &Node, request: SettleBlockRequest) -> Result<S
         return Err(Error::invalid("no block was opened in term 0").block(block));
     }
     let settled = within(block, node.updates.hub.ask(block, |reply| Command::Settle { block, term, reply })).await;
-    let SettledBlock { seq, units } = match settled {
-        Err(error) if error.reaction == Reaction::NotFound => closed(node, block, term).await?.ok_or(error)?,
-        settled => settled?,
-    };
-    Ok(SettleBlockReply { seq: Some(Seq { term: seq.term(), counts: seq.counts().to_vec() }), checksums: units })
+    match settled {
+        Err(error) if error.reaction == Reaction::NotFound => closed(node, block, term).await?.ok_or(error).map(told),
+        settled => settled.map(told),
+    }
 }
 
 /// What a block contains that is not open, if it was settled in this term.

@@ -32,6 +32,11 @@ impl<K: Ord> Retries<K> {
         self.0.get(what).map(|tried| tried.why.clone()).unwrap_or_default()
     }
 
+    /// How often it has failed.
+    pub fn times(&self, what: &K) -> u32 {
+        self.0.get(what).map_or(0, |tried| tried.times)
+    }
+
     /// Whether it may be tried now.
     pub fn is_due(&self, what: &K, now: Time) -> bool {
         self.0.get(what).map_or(self.0.len() < TRIED_MAX, |tried| tried.again_at <= now)
@@ -110,6 +115,7 @@ mod tests {
         assert!(retries.is_due(&3, now) && retries.why(&3).is_empty());
         let pauses: Vec<u64> = (0..8).map(|_| retries.failed(3, "too few nodes".into(), now).1.as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!((retries.times(&3), retries.times(&4)), (8, 0));
         assert!(!retries.is_due(&3, now) && retries.is_due(&4, now));
         assert_eq!((retries.why(&3).as_str(), retries.next(now + 2 * PAUSE_LAST)), ("too few nodes", now + PAUSE_LAST));
         assert_eq!(retries.next(now + PAUSE_FIRST), now + PAUSE_FIRST, "other operations are checked in between");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
 pub(crate) use weft_control::findings::Finding;
 use weft_control::{findings::Judged, members::Heartbeat, run::Report};
-use weft_meta::{MetaError, NewDisk, NewNode};
+use weft_meta::{Bad, Marked, MetaError, NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, net::host, rpc, to_status, v1};
 use weft_types::{BlockId, BlockState, ClassLimits, Error, NodeId, NodeState, Result, Seq, Span};
 
@@ -43,6 +43,7 @@ impl MembershipService {
             PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
         let new = self.checked(&caller.peer, &asked)?;
         self.require_newest_metadata(&asked).await?;
+        shared.updates_heard(asked.updates_ms);
         let recording = shared.members.recording.lock().await;
         let record =
             shared.meta.register_node(shared.epoch, new, shared.now_ms()).await.map_err(|error| shared.meta_error(error))?;
@@ -59,7 +60,7 @@ impl MembershipService {
             incarnation: shared.cluster.incarnation.clone(),
             protocol: protocol.into(),
             limit: Some(limit::of_registration(shared, record.id)),
-            now_ms: shared.now_ms(),
+            now_ms: shared.updates_now_ms(),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
         shared.stragglers().forget(record.id);
@@ -164,7 +165,11 @@ impl MembershipService {
             mark(shared, node, block, &Finding::Corrupt(vec![bytes]), &corrupt.message).await?;
         }
         let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
-        Ok(v1::HeartbeatReply { epoch: shared.epoch.0, limits: limits.map(v1::ClassLimits::from), now_ms: shared.now_ms() })
+        Ok(v1::HeartbeatReply {
+            epoch: shared.epoch.0,
+            limits: limits.map(v1::ClassLimits::from),
+            now_ms: shared.updates_now_ms(),
+        })
     }
 }
 
@@ -233,33 +238,55 @@ pub(crate) async fn mark_planned(
     cause: &str,
     seq: &Seq,
 ) -> Result<()> {
-    let now = shared.meta.find_stripes(vec![block.stripe]).await.map_err(|error| shared.meta_error(error))?;
-    if now.first().is_some_and(|now| now.seq != *seq) {
-        tracing::debug!(%block, node = %shared.members.name(node), cause, "a plan from before an update found a block bad");
-        return Ok(());
-    }
-    mark(shared, node, block, finding, cause).await
+    record_bad(shared, node, block, finding, (cause, Some(seq))).await
 }
 
 /// Records that a node has found its block bad, and logs it.
 pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding: &Finding, cause: &str) -> Result<()> {
+    record_bad(shared, node, block, finding, (cause, None)).await
+}
+
+async fn record_bad(
+    shared: &Shared,
+    node: NodeId,
+    block: BlockId,
+    finding: &Finding,
+    (cause, planned): (&str, Option<&Seq>),
+) -> Result<()> {
     let stripe = match shared.meta.stripe(block.stripe).await {
         Ok(stripe) => Some(stripe),
         Err(MetaError::NotFound(_)) => None,
         Err(error) => return Err(shared.meta_error(error)),
     };
     let Judged { avoid, mark } = finding.judged(stripe.as_ref(), node, block);
-    let home = stripe.and_then(|stripe| stripe.find(block.index, block.copy).map(|placed| placed.home));
+    let stripe_seq = stripe.as_ref().map(|stripe| stripe.seq.clone());
+    let home = stripe.as_ref().and_then(|stripe| stripe.find(block.index, block.copy).map(|placed| placed.home));
     let is_missing = *finding == Finding::Lost(BlockState::Missing);
+    if planned.is_some_and(|planned| stripe_seq.is_some_and(|now| now != *planned)) {
+        tracing::debug!(%block, node = %shared.members.name(node), cause, "a plan from before an update found a block bad");
+        return Ok(());
+    }
+    if *finding == Finding::Lost(BlockState::Corrupt)
+        && let Some(stripe) = &stripe
+        && tell::is_newer(shared, stripe, block).await?
+    {
+        shared.updates.doubt(block.stripe, shared.started.now());
+        return Ok(());
+    }
     if avoid {
         shared.members.suspect_block(block);
     }
-    let marked = match mark {
+    let bad = match mark {
         None => return Ok(()),
-        Some(Finding::Lost(state)) => shared.meta.mark_block(shared.epoch, block, state).await,
-        Some(Finding::Corrupt(bytes)) => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
+        Some(Finding::Lost(state)) => Bad::Lost(state),
+        Some(Finding::Corrupt(bytes)) => Bad::Corrupt(bytes),
     };
-    if marked.map_err(|error| shared.meta_error(error))? {
+    let marked = shared.meta.mark_found(shared.epoch, block, bad, planned.cloned()).await;
+    let marked = marked.map_err(|error| shared.meta_error(error))?;
+    if marked == Marked::Open {
+        shared.updates.keep(block);
+    }
+    if marked == Marked::Changed {
         if let Some(home) = home.filter(|_| !is_missing) {
             shared.disk_health.note_bad(home.disk, block, shared.started.now());
         }
@@ -306,7 +333,7 @@ impl v1::membership_server::Membership for MembershipService {
             if !caller.may_be_agent(&name) {
                 return Err(Error::invalid(format!("{caller} cannot ask for node {name}")));
             }
-            tell::find_open(shared, &asked.blocks).await
+            tell::find_open(shared, &asked.blocks, asked.open).await
         };
         let found = found.await.map(|stripes| Response::new(v1::FindOpenStripesReply { stripes }));
         found.map_err(|error| to_status(&error))

@@ -4,6 +4,8 @@
 //! then [`settle::if_refused`] settles the stripe, and the caller plans again. [`weft_control::updates`] makes the decisions.
 
 mod calls;
+mod crowd;
+mod inspect;
 pub(crate) mod open;
 mod opening;
 pub(crate) mod pass;

@@ -31,4 +31,4 @@ pub use model::{
     UploadRecord,
 };
 pub use sqlite::{MetaMode, SqliteMeta, backup};
-pub use updates::{OpenStripe, SettleStripe, TermRecord, TermState, UpdateMeta};
+pub use updates::{AdoptStripe, Adopted, Bad, Marked, OpenStripe, SettleStripe, TermRecord, TermState, UpdateMeta};

@@ -4,7 +4,7 @@ use crate::*;
 use async_trait::async_trait;
 use weft_types::{
     BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, Span, StripeId, StripeRecord, UploadId,
+    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, StripeId, StripeRecord, UploadId,
 };
 
 /// The cluster's metadata. Each method is one transaction: when it returns, it is complete and durable, or nothing
@@ -193,10 +193,6 @@ pub trait Meta: UpdateMeta + Send + Sync {
     /// Changes the state of a block as a whole, if that generation is current. Only a missing block can become good.
     /// Returns whether the state changed: never of a stripe that is open for updates, whose next seal finds what is lost.
     async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool>;
-    /// Adds corrupt bytes to those known of a block, if that generation is current and the block is not lost as a
-    /// whole. With more than [`CORRUPT_RANGES_MAX`](weft_types::CORRUPT_RANGES_MAX) ranges, the whole block counts as corrupt. Returns whether anything
-    /// changed, as [`Self::mark_block`].
-    async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 
     /// The garbage of one reason that a node may remove now, the oldest first, after `after`: a block and its `not_before_ms`.
     async fn garbage(

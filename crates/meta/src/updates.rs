@@ -3,7 +3,7 @@
 use crate::{Page, Result};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
-use weft_types::{BlockId, Epoch, StripeId, StripeRecord};
+use weft_types::{BlockId, BlockState, Epoch, Seq, Span, StripeId, StripeRecord};
 use weft_update::{Outcome, Session, StripeTerm, UpdateId};
 
 /// A stripe that is open for updates, or was a while ago.
@@ -89,6 +89,60 @@ pub struct SettleStripe {
     pub now_ms: u64,
 }
 
+/// What the blocks of a stripe say of updates that the metadata do not know, because they were restored from an older copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdoptStripe {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Its term, as the caller has read it; `None` if there was none.
+    pub before: Option<StripeTerm>,
+    /// The term to record. Its members are good current blocks; all others are fenced.
+    pub term: StripeTerm,
+    /// What is recorded of its blocks.
+    pub state: Adopted,
+    /// When nodes may remove fenced blocks, milliseconds since 1970.
+    pub garbage_not_before_ms: u64,
+}
+
+/// How blocks were found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Adopted {
+    /// Being opened.
+    Opening,
+    /// Open, and some of them may be sealed.
+    Open,
+    /// Settled in the term of the last seal.
+    Settled {
+        /// The CRC32C of each MiB of the members' blocks, by index.
+        checksums: BTreeMap<u8, Vec<u32>>,
+        /// The time, milliseconds since 1970.
+        now_ms: u64,
+    },
+}
+
+/// What is wrong with a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bad {
+    /// The whole block is lost; its new state.
+    Lost(BlockState),
+    /// These bytes are corrupt. They are added to those that are known, if the block is not lost as a whole. With more than
+    /// [`CORRUPT_RANGES_MAX`](weft_types::CORRUPT_RANGES_MAX) ranges, the whole block counts as corrupt.
+    Corrupt(Vec<Span>),
+}
+
+/// What became of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marked {
+    /// It is recorded.
+    Changed,
+    /// It was known, or is about a block that the stripe does not have.
+    Unchanged,
+    /// The stripe is open for updates, so nothing is recorded: its next seal finds who is lost, but not bytes that no update touches.
+    Open,
+    /// The stripe was updated since: what was found is about an earlier content, and proves nothing.
+    Updated,
+}
+
 /// The metadata of updates in place. Each method is one transaction, as those of [`Meta`](crate::Meta).
 #[async_trait]
 pub trait UpdateMeta: Send + Sync {
@@ -119,8 +173,13 @@ pub trait UpdateMeta: Send + Sync {
     /// Ends a stripe's updates: records its term, counts and checksums. Those of blocks that have no member become unknown. A conflict
     /// unless the stripe is open, and the last seal is complete and of this term.
     async fn settle_stripe(&self, epoch: Epoch, settle: SettleStripe) -> Result<StripeRecord>;
+    /// Records what the blocks of a stripe say of updates that these metadata do not know. A conflict unless it is a complete stripe of an object, its
+    /// term is `before`, and the members are good current blocks. Other blocks and repairs are treated as in [`Self::open_stripe`].
+    async fn adopt_stripe(&self, epoch: Epoch, adopt: AdoptStripe) -> Result<()>;
     /// Blocks of a settled stripe are closed, or gone for good. Nothing happens if it has another term by now. Returns whether some are left.
     async fn blocks_closed(&self, epoch: Epoch, stripe: StripeId, term: u64, blocks: Vec<BlockId>) -> Result<bool>;
+    /// Records what was found in a block, if that generation is current. `planned`: the updates that the stripe contained for the plan that found it.
+    async fn mark_found(&self, epoch: Epoch, block: BlockId, bad: Bad, planned: Option<Seq>) -> Result<Marked>;
     /// Forgets stripes that were settled at `settled_ms` or before and are closed. Returns their number.
     async fn forget_terms(&self, epoch: Epoch, settled_ms: u64) -> Result<u64>;
 }

@@ -82,6 +82,7 @@ const CALLS: [(&str, &str, Callers, usize); 66] = [
     ("weft.v1.Agent", "SealBlock", Callers::Coordinator, SEALED),
     ("weft.v1.Agent", "SettleBlock", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "CloseBlock", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "InspectBlock", Callers::Coordinator, SMALL),
     ("weft.v1.Weft", "Status", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Health", Callers::Clients, SMALL),
     ("weft.v1.Weft", "SetAutoRepair", Callers::Clients, SMALL),

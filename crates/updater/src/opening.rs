@@ -27,6 +27,8 @@ pub struct OpenBlock {
     pub block: BlockId,
     /// The highest term whose members and outcomes the block knows.
     pub term: u64,
+    /// The highest term that it obeys. It is above the known one while a seal is under way.
+    pub obeyed: u64,
     /// The stripe's blocks in that term.
     pub members: Vec<BlockId>,
     /// Whether it is settled in that term.
@@ -176,7 +178,14 @@ impl Updater {
         let State::Open(open) = self.blocks.get(&block)? else { return None };
         let participant = open.machine.participant();
         let (term, members) = (participant.known_term(), participant.members().to_vec());
-        Some(OpenBlock { block, term, members, is_settled: open.is_settled(), is_fenced: participant.is_fenced() })
+        let (obeyed, is_fenced) = (participant.term(), participant.is_fenced());
+        Some(OpenBlock { block, term, obeyed, members, is_settled: open.is_settled(), is_fenced })
+    }
+
+    /// What a block contains that is settled and not closed.
+    pub fn content_of(&self, block: BlockId) -> Option<SettledBlock> {
+        let State::Open(open) = self.blocks.get(&block)? else { return None };
+        open.is_settled().then(|| settled(&*open.reader))
     }
 
     /// Whether a block was open and is lost. It stays so until [`forget`](Self::forget).

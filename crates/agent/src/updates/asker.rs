@@ -66,12 +66,12 @@ impl Asker {
         self.coordinator.send_replace(Some(coordinator));
     }
 
-    /// What the coordinator says of the stripes of these blocks that are open.
+    /// What the coordinator says of the stripes of these blocks that are open. The blocks may not be open here.
     pub(crate) async fn find(&self, blocks: &[BlockId]) -> Result<Vec<Told>> {
         let (mut found, mut rest, mut most) = (Vec::new(), blocks, BLOCKS_MAX);
         while !rest.is_empty() {
             let (asked, behind) = rest.split_at(most.min(rest.len()));
-            match self.call(asked).await {
+            match self.call(asked, false).await {
                 Ok(told) => {
                     found.extend(told);
                     rest = behind;
@@ -82,11 +82,12 @@ impl Asker {
         Ok(found)
     }
 
-    async fn call(&self, blocks: &[BlockId]) -> Result<Vec<Told>> {
+    /// `open`: the blocks are open here. If their stripes are not, the coordinator looks into that.
+    async fn call(&self, blocks: &[BlockId], open: bool) -> Result<Vec<Told>> {
         let known = self.coordinator.borrow().clone();
         let mut known = known.ok_or_else(|| Error::retry("the agent has not registered yet"))?;
         let blocks = blocks.iter().map(wire::encode).collect();
-        let request = FindOpenStripesRequest { node: known.node, epoch: known.epoch, blocks };
+        let request = FindOpenStripesRequest { node: known.node, epoch: known.epoch, blocks, open };
         let asked = known.calls.find_open_stripes(with_deadline(request, CALL_DEADLINE));
         let late = |_| Error::retry(format!("the coordinator did not answer within {CALL_DEADLINE:?}"));
         let reply = timeout(CALL_DEADLINE, asked).await.map_err(late)?.map_err(|status| from_status(&status))?;
@@ -120,7 +121,7 @@ pub(crate) async fn ask_coordinator(hub: Arc<Hub>) {
             if blocks.is_empty() {
                 break;
             }
-            match asker.call(&blocks).await {
+            match asker.call(&blocks, true).await {
                 Ok(found) => {
                     last = blocks.last().copied();
                     asker.lock().retain(|block| !blocks.contains(block));

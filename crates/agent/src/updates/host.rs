@@ -21,7 +21,7 @@ use tokio::{
 };
 use weft_proto::DiskMode;
 use weft_store::NewJournal;
-use weft_types::{BlockId, ByteSize, Error, Result};
+use weft_types::{BlockId, ByteSize, Cause, Error, Result};
 use weft_updater::{Limits, Updater};
 
 /// The journals of a node's disks.
@@ -93,10 +93,17 @@ impl Host {
             *slot = self.open(number, disk, nonce).await?;
         }
         match &*slot {
-            Slot::Damaged { error, .. } => {
-                Err(Error::unavailable(format!("the journal of the disk is damaged: {}", error.message)))
-            }
+            Slot::Damaged { error, .. } => Err(damaged(error)),
             Slot::Absent | Slot::Running => self.hub.queue(number).ok_or_else(|| Error::retry("the agent is stopping")),
+        }
+    }
+
+    /// Fails if the journal of a disk is damaged.
+    pub(crate) fn check(&self, number: usize) -> Result<()> {
+        match self.slot(number).try_lock().as_deref() {
+            Ok(Slot::Damaged { error, .. }) => Err(damaged(error)),
+            // While it is being opened, it is not known to be.
+            _ => Ok(()),
         }
     }
 
@@ -106,6 +113,11 @@ impl Host {
         let open = move || open(&hub, number, &disk, NewJournal { ring_bytes, nonce }, (mode, &runtime));
         match self.mode.run(open).await.map_err(|error| error_of_disk(&path, error)) {
             Ok(()) => Ok(Slot::Running),
+            Err(error) if error.cause == Some(Cause::NoSpace) => {
+                let (path, name, ring) = (path.display(), &self.hub.name, self.ring);
+                let message = format!("disk {path} of {name} has no room for its journal of {ring}");
+                Err(Error { message, ..error })
+            }
             Err(error) if is_damage(&error) => {
                 tracing::error!(%error, "the journal of updates is damaged: the blocks that were open are lost on this disk");
                 Ok(Slot::Damaged { error, lost: None })
@@ -156,6 +168,11 @@ impl Host {
     fn slot(&self, number: usize) -> Arc<AsyncMutex<Slot>> {
         Arc::clone(self.disks.lock().unwrap_or_else(PoisonError::into_inner).entry(number).or_default())
     }
+}
+
+/// It is set aside when the coordinator knows which blocks are lost.
+fn damaged(error: &Error) -> Error {
+    Error::unavailable(format!("the journal of the disk is damaged, and is not set aside yet: {}", error.message))
 }
 
 fn error_of_disk(path: &Path, error: Error) -> Error {

@@ -9,7 +9,7 @@ use tokio::{
 use weft_proto::updates::Route;
 use weft_types::{BlockId, Error, Result, UPDATE_BYTES_MAX};
 use weft_update::{Message, Peer, Sealed, Told, UpdateId};
-use weft_updater::{Pieces, SettledBlock};
+use weft_updater::{OpenBlock, Pieces, SettledBlock};
 
 /// A command.
 pub(crate) enum Command {
@@ -66,10 +66,18 @@ pub(crate) enum Command {
         term: u64,
         reply: Reply<()>,
     },
+    /// Tell what is known of an open block.
+    Inspect {
+        block: BlockId,
+        reply: Reply<Inspected>,
+    },
     /// The block was removed from the disk.
     Removed(BlockId),
     Tick,
 }
+
+/// An open block, and what it contains if it is settled.
+pub(crate) type Inspected = (OpenBlock, Option<SettledBlock>);
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 

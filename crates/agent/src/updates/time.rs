@@ -30,6 +30,11 @@ impl Time {
         }
     }
 
+    /// The highest of a coordinator's times that was given out; 0: none.
+    pub(crate) fn highest_ms(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).last_ms
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // This machine's clock may be ahead: what it says must not hold up the coordinator's time.
@@ -58,13 +63,13 @@ mod tests {
     async fn the_time_is_the_coordinators_and_never_falls() {
         let time = Time::new(Arc::new(Fixed));
         time.told(0);
-        assert_eq!(time.now_ms(), 5000);
+        assert_eq!((time.now_ms(), time.highest_ms()), (5000, 0));
         time.told(1000);
         advance(Duration::from_millis(7)).await;
         assert_eq!(time.now_ms(), 1007, "a clock that is ahead counts");
         time.told(900);
         advance(Duration::from_millis(50)).await;
-        assert_eq!(time.now_ms(), 1007, "it fell");
+        assert_eq!((time.now_ms(), time.highest_ms()), (1007, 1007), "it fell");
         advance(Duration::from_millis(100)).await;
         assert_eq!(time.now_ms(), 1050);
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Hub,
-    queue::{Answer, Command, Reply},
+    queue::{Answer, Command, Inspected, Reply},
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -181,6 +181,7 @@ impl Worker {
                 Ok(()) => self.closing.push((block, term, reply)),
                 Err(error) => drop(reply.send(self.checked(Err(error)))),
             },
+            Command::Inspect { block, reply } => drop(reply.send(self.inspect(block))),
             Command::Removed(block) => {
                 self.updater.forget(block);
                 self.fail_waiting(block, hub);
@@ -191,6 +192,14 @@ impl Worker {
                 self.passing(ticked, hub);
                 self.tidy(hub, now_ms);
             }
+        }
+    }
+
+    fn inspect(&self, block: BlockId) -> Result<Inspected> {
+        match self.updater.open_block_of(block) {
+            Some(open) => Ok((open, self.updater.content_of(block))),
+            None if self.updater.is_lost(block) => Err(Error::corrupt("its updates are damaged: it is lost").block(block)),
+            None => Err(Error::not_found("the block is not open for updates").block(block)),
         }
     }
 

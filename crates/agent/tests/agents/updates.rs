@@ -4,16 +4,25 @@ use crate::cluster::{
     CLUSTER, Cluster, Options, Stripe, node, until,
     updates::{Updated, node_of, part},
 };
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::time::{Instant, sleep, timeout};
-use weft_agent::Limits;
+use weft_agent::{KeepJournal, Limits, LocalDisks, OpenDisk, OpenedDisk};
 use weft_plan::Plan;
 use weft_proto::{
     LinkToken, Peer, UpdatesHello, from_status,
     updates::{HeadMax, Packet, UpdateClient, UpdateRequest, dial},
     v1::{CheckBlocksRequest, CheckedBlock, RemoveRequest},
 };
-use weft_types::{BlockId, ByteSize, Cause, NodeId, Reaction};
+use weft_store::{Journal, NewDisk, NewJournal};
+use weft_types::{BlockId, ByteSize, Cause, ClusterId, Error, NodeId, Reaction};
 use weft_update::{Incarnation, Message, NotRun, Session, Told, UpdateId};
 use weft_updater::Piece;
 
@@ -344,6 +353,103 @@ async fn a_block_is_opened_when_its_readers_have_ended_and_read_when_it_is_close
     assert!(client.output(0) == stripe.blocks[0], "another content was read");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_agent_tells_what_it_knows_of_a_block() {
+    let cluster = Cluster::start(options(3).simulated()).await;
+    let mut updated = Updated::write(&cluster, small(1)).await;
+    let block = updated.stripe.block(2, 1);
+    let plain = updated.inspect(block, false).await.unwrap();
+    let content = plain.content.unwrap();
+    assert_eq!((plain.open, content.seq.unwrap().term, content.checksums), (None, 0, updated.stripe.units(2)));
+    assert!(!journal_of(&cluster, 3).exists());
+    updated.inspect(block, true).await.unwrap();
+    assert!(journal_of(&cluster, 3).exists(), "its journal is not ready");
+    updated.open().await;
+    updated.commit(vec![part(0, 0, PAGE, 1)]).await;
+    let open = updated.inspect(block, true).await.unwrap();
+    let told = open.open.unwrap();
+    let members: Vec<BlockId> = told.members.iter().map(|member| postcard::from_bytes(member).unwrap()).collect();
+    assert_eq!((told.term, told.known, members, told.fenced), (1, 1, updated.members(), false));
+    assert_eq!(open.content, None, "it changes");
+    // A seal that is not complete.
+    updated.seal_block(block, &Message::Seal { term: 2 }).await.unwrap();
+    let told = updated.inspect(block, false).await.unwrap().open.unwrap();
+    assert_eq!((told.term, told.known), (2, 1));
+    updated.term.term = 2;
+    let settled = updated.settle(&[]).await;
+    let told = updated.inspect(block, false).await.unwrap();
+    assert_eq!((told.open.unwrap().known, told.content.as_ref()), (3, Some(&settled[&block])));
+    updated.close().await;
+    let told = updated.inspect(block, false).await.unwrap();
+    assert_eq!((told.open, told.content.as_ref()), (None, Some(&settled[&block])));
+    let none = BlockId { generation: 9, ..block };
+    assert_eq!(updated.inspect(none, true).await.unwrap_err().reaction, Reaction::NotFound);
+}
+
+fn journal_of(cluster: &Cluster, agent: u32) -> std::path::PathBuf {
+    cluster.agent_dir(agent).join("disk0").join("journal")
+}
+
+/// Disks on which a journal has no room.
+#[derive(Clone, Default)]
+struct Full(Arc<AtomicBool>);
+
+struct FullJournal(Arc<dyn KeepJournal>, Full);
+
+impl OpenDisk for Full {
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> weft_types::Result<OpenedDisk> {
+        let OpenedDisk { id, store, journal } = LocalDisks.open(dir, cluster, new)?;
+        Ok(OpenedDisk { id, store, journal: Arc::new(FullJournal(journal, self.clone())) })
+    }
+}
+
+impl KeepJournal for FullJournal {
+    fn exists(&self) -> weft_types::Result<bool> {
+        self.0.exists()
+    }
+
+    fn open(&self, new: NewJournal) -> weft_types::Result<Arc<dyn Journal>> {
+        match self.1.0.load(Ordering::Relaxed) {
+            true => Err(Error::unavailable("the disk is full: allocate").cause(Cause::NoSpace)),
+            false => self.0.open(new),
+        }
+    }
+
+    fn set_aside(&self) -> weft_types::Result<()> {
+        self.0.set_aside()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_says_which_disk_has_no_room_for_its_journal() {
+    let full = Full::default();
+    let mut options = options(3).simulated();
+    options.disks.insert(3, Arc::new(full.clone()));
+    full.0.store(true, Ordering::Relaxed);
+    let cluster = Cluster::start(options).await;
+    let mut updated = Updated::write(&cluster, small(1)).await;
+    let block = updated.stripe.block(2, 1);
+    let error = updated.inspect(block, true).await.unwrap_err();
+    assert_eq!((error.reaction, error.cause, error.block), (Reaction::Unavailable, Some(Cause::NoSpace), Some(block)));
+    let disk = journal_of(&cluster, 3).parent().unwrap().display().to_string();
+    assert_eq!(error.message, format!("disk {disk} of node-03 has no room for its journal of 8MiB"));
+    assert!(updated.inspect(block, false).await.is_ok(), "the block is good");
+    full.0.store(false, Ordering::Relaxed);
+    updated.inspect(block, true).await.unwrap();
+    updated.open().await;
+}
+
+/// Its metadata may be an older copy.
+#[tokio::test(start_paused = true)]
+async fn an_agent_tells_each_coordinator_which_blocks_are_open() {
+    let cluster = Cluster::start(options(3).simulated()).await;
+    let updated = Updated::start(&cluster, small(1)).await;
+    cluster.coordinator.take_told_open();
+    cluster.coordinator.forget(NodeId(3));
+    let block = updated.stripe.block(2, 1);
+    until("it tells of its block", async || cluster.coordinator.take_told_open().contains(&block)).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_journal_loses_its_blocks_and_makes_room_for_a_new_one() {
     let mut cluster = Cluster::start(options(3)).await;
@@ -364,6 +470,10 @@ async fn a_damaged_journal_loses_its_blocks_and_makes_room_for_a_new_one() {
     let parity = updated.stripe.block(2, 1);
     let refused = updated.open_block(parity).await.unwrap_err();
     assert!(refused.reaction == Reaction::Unavailable && refused.message.contains("damaged"), "{refused}");
+    for ready in [true, false] {
+        let refused = updated.inspect(parity, ready).await.unwrap_err();
+        assert!(refused.reaction == Reaction::Unavailable && refused.message.contains("damaged"), "{refused}");
+    }
     assert!(journal.exists());
     cluster.coordinator.silence(false);
     let encoded = postcard::to_allocvec(&parity).unwrap();

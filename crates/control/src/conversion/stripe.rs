@@ -10,7 +10,7 @@ use super::{
 use crate::{retries::Pause, view::View};
 use rand::RngCore;
 use std::{collections::BTreeSet, mem, time::Duration};
-use weft_types::{Error, NodeId, ObjectName, Party, Reaction, Result, Span, StripeRecord};
+use weft_types::{Error, NodeId, ObjectName, Party, Reaction, Result, Seq, Span, StripeId, StripeRecord};
 
 /// A stripe to write, and its sources.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub struct Tried {
     /// The new stripe from the metadata, if it has ended. It is looked up in any case: a failed agent's answer may have
     /// been lost, and no agent's answer is trusted.
     pub ended: Result<Option<StripeRecord>>,
+    /// The updates in place that the old stripes contain now, if it has ended. They may have been looked up before others.
+    pub updated: Vec<(StripeId, Seq)>,
 }
 
 /// An event.
@@ -160,10 +162,10 @@ impl StripeWrite {
         }
     }
 
-    fn tried(&mut self, node: NodeId, Tried { told, has_read, ended }: Tried, view: &View) -> Vec<Action> {
+    fn tried(&mut self, node: NodeId, Tried { told, has_read, ended, updated }: Tried, view: &View) -> Vec<Action> {
         match ended {
             Err(error) => return vec![Action::End(Err(error))],
-            Ok(Some(new)) => return self.ended(node, &new),
+            Ok(Some(new)) => return self.ended(node, &new, &updated),
             Ok(None) => {}
         }
         let error = told.err().unwrap_or_else(|| Error::replan("the agent reported that the stripe has ended, but it has not"));
@@ -190,9 +192,15 @@ impl StripeWrite {
 
     /// The stripe has ended. Compares its checksums with those of the old blocks before these are dropped, because the
     /// agent may be wrong.
-    fn ended(&self, node: NodeId, new: &StripeRecord) -> Vec<Action> {
+    fn ended(&self, node: NodeId, new: &StripeRecord, updated: &[(StripeId, Seq)]) -> Vec<Action> {
+        let was_updated = |old: &StripeRecord| updated.iter().any(|(id, seq)| *id == old.id && *seq != old.seq);
         match same::differing(&self.request.old, new) {
             None => vec![Action::End(Ok(node))],
+            // It would not be committed anyway: other stripes may have been read before.
+            Some(_) if self.request.old.iter().any(was_updated) => {
+                let error = Error::replan("it was updated in place during its conversion: the conversion starts again");
+                vec![Action::End(Err(error))]
+            }
             Some(Span { start, end }) => {
                 let error =
                     Error::corrupt(format!("bytes {start}..{end} of the new stripe have a different checksum than before"));
@@ -255,7 +263,7 @@ mod tests {
 
         /// The node did not write it.
         fn failed(&mut self, error: Error, has_read: bool) -> Vec<Action> {
-            self.on(Event::Tried(Box::new(Tried { told: Err(error), has_read, ended: Ok(None) })))
+            self.on(Event::Tried(Box::new(Tried { told: Err(error), has_read, ended: Ok(None), updated: Vec::new() })))
         }
     }
 
@@ -267,8 +275,11 @@ mod tests {
     fn the_nearest_agent_writes_the_stripe_and_its_content_is_compared() {
         let mut played = Played::new(view(6, &[1, 2]));
         assert_eq!(played.asked(), 3);
-        let tried =
-            |ended| Event::Tried(Box::new(Tried { told: Err(Error::replan("the answer was lost")), has_read: true, ended }));
+        let tried_at = |ended, seq| {
+            let told = Err(Error::replan("the answer was lost"));
+            Event::Tried(Box::new(Tried { told, has_read: true, ended, updated: vec![(old().id, seq)] }))
+        };
+        let tried = |ended| tried_at(ended, old().seq);
         assert_eq!(played.on(tried(Ok(Some(old())))), [Action::End(Ok(NodeId(3)))]);
         assert_eq!(played.on(tried(Ok(Some(old())))), []);
         let mut played = Played::new(view(6, &[1, 2]));
@@ -276,6 +287,13 @@ mod tests {
         let actions = played.on(tried(Ok(Some(StripeRecord { checksums: vec![vec![8]; 3], ..old() }))));
         assert_eq!(actions[0], Action::Suspect(NodeId(3)));
         assert!(matches!(&actions[1], Action::End(Err(error)) if error.reaction == Reaction::Corrupt), "{actions:?}");
+        // It was looked up just before it was updated in place.
+        let mut played = Played::new(view(6, &[1, 2]));
+        played.asked();
+        let other = Ok(Some(StripeRecord { checksums: vec![vec![8]; 3], ..old() }));
+        let actions = played.on(tried_at(other, Seq::new(2, vec![1])));
+        let [Action::End(Err(error))] = actions.as_slice() else { panic!("no node is to blame: {actions:?}") };
+        assert!(error.reaction == Reaction::Replan && error.message.contains("updated in place"), "{error}");
         let mut played = Played::new(view(6, &[]));
         played.asked();
         assert_eq!(played.on(tried(Err(busy()))), [Action::End(Err(busy()))], "the metadata is unavailable");
@@ -323,7 +341,7 @@ mod tests {
         assert_eq!(played.on(Event::HasRoom(Err(busy()))), [Action::End(Err(busy()))]);
         let mut played = Played::new(view(4, &[]));
         played.asked();
-        let lied = Event::Tried(Box::new(Tried { told: Ok(()), has_read: true, ended: Ok(None) }));
+        let lied = Event::Tried(Box::new(Tried { told: Ok(()), has_read: true, ended: Ok(None), updated: Vec::new() }));
         assert!(matches!(&played.on(lied)[0], Action::Another { error, .. } if error.message.contains("but it has not")));
     }
 
@@ -350,7 +368,7 @@ mod tests {
                             1 => Err(Error::unavailable("too many blocks are lost")),
                             _ => Err(busy()),
                         };
-                        Event::Tried(Box::new(Tried { told, has_read, ended: Ok(None) }))
+                        Event::Tried(Box::new(Tried { told, has_read, ended: Ok(None), updated: Vec::new() }))
                     }
                 };
                 let is_answered = matches!(event, Event::HasRoom(_));

@@ -1,10 +1,14 @@
 //! Updates in place: which blocks of a stripe take part, when a seal is complete, what the settled stripe contains, and what is handed on when it
 //! is opened again.
 
+mod behind;
+mod clock;
 mod sealing;
 mod sessions;
 mod settling;
 
+pub use behind::{Answers, Found, Inspected, Newer, OpenBlock, Recorded, behind, is_behind};
+pub use clock::Clock;
 pub use sealing::{Sealing, Step};
 pub use sessions::{SESSION_MS, Sessions};
 pub use settling::{SettledBlock, agreed};

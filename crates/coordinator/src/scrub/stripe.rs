@@ -64,6 +64,19 @@ async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<Option<(StripeCheck
     Ok(Some((StripeCheck::new(object.name.to_string(), stripe, code.m() > 0), code)))
 }
 
+/// Reads a block again in which something was found, and records what is wrong with it. Fails if that cannot be said now.
+pub(crate) async fn look_again(shared: &Shared, block: BlockId) -> Result<Verdict> {
+    let found = shared.meta.find_stripes(vec![block.stripe]).await.map_err(|error| shared.meta_error(error))?;
+    let Some(stripe) = found.first() else { return Ok(Verdict::Obsolete) };
+    let placed = stripe.find(block.index, block.copy).filter(|placed| placed.generation == block.generation);
+    let Some(home) = placed.map(|placed| placed.home) else { return Ok(Verdict::Obsolete) };
+    let read = read(shared, home, block, stripe.layout.checksum_units(block.index.into())).await;
+    match settled(shared, home, block, read).await {
+        Verdict::Unknown(why) => Err(Error::retry(why)),
+        verdict => Ok(verdict),
+    }
+}
+
 async fn look(shared: &Shared, home: Home, block: BlockId) -> Result<Verdict> {
     let answer = blocks::asked(shared, home.node, &disk_id(shared, home)?, &[block]).await?;
     Ok(answer.into_iter().next().map_or_else(|| Verdict::Unknown("no answer".to_owned()), |(_, verdict)| verdict))

@@ -303,6 +303,10 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Sig
     if let (Some(block), Some(state)) = (error.block, run::bad_state(&error)) {
         let finding = membership::Finding::Lost(state);
         membership::mark_planned(shared, node, block, &finding, &error.message, &signed.seq).await?;
+        if shared.updates.is_doubtful(block.stripe) {
+            // It was not bad: the metadata were restored from an older copy.
+            return Err(Error { reaction: Reaction::Replan, party: None, cause: Some(Cause::OpenForUpdates), ..error });
+        }
     }
     if error.cause == Some(Cause::OpenForUpdates) {
         // It is not the node's fault.

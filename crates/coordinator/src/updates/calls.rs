@@ -24,6 +24,16 @@ pub(super) enum Answer<T> {
 }
 
 impl<T> Answer<T> {
+    /// Something made of the answer. One that makes no sense is a refusal.
+    pub(super) fn and_then<U>(self, make: impl FnOnce(T) -> Result<U>) -> Answer<U> {
+        match self {
+            Self::Given(answer) => make(answer).map_or_else(Answer::Refused, Answer::Given),
+            Self::Busy(error) => Answer::Busy(error),
+            Self::Refused(error) => Answer::Refused(error),
+            Self::Silent(error) => Answer::Silent(error),
+        }
+    }
+
     /// The answer, or why there is none.
     pub(super) fn given(self) -> Result<T> {
         match self {

@@ -1,6 +1,7 @@
 //! Opens stripes for clients, and gives them sessions and tokens.
 
 use super::{
+    inspect::ready,
     opening::{Opened, open_blocks},
     routes,
     settle::{self, Demand, found, settle_now},
@@ -8,7 +9,6 @@ use super::{
     tell::{describe, node_of},
 };
 use crate::{
-    compute::compute,
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
     validate,
@@ -19,10 +19,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::oneshot;
-use weft_control::{
-    rebuild::lost_blocks,
-    updates::{handed_on, members},
-};
+use weft_control::{rebuild::lost_blocks, updates::handed_on};
 use weft_meta::{ObjectRecord, OpenStripe, TermRecord, TermState};
 use weft_proto::{UpdateRights, v1};
 use weft_types::{BlockId, Error, Reaction, Result, StripeId, StripeRecord, UploadId};
@@ -179,11 +176,11 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
 
 /// Records that a stripe is being opened.
 async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<TermRecord> {
-    let before = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?.map(|record| record.term);
+    let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
     let (stripe, code) = found(shared, id).await?.ok_or_else(|| Error::not_found(format!("stripe {id} no longer exists")))?;
-    let unclosed = before.as_ref().map(|before| before.unaware.clone()).unwrap_or_default();
-    let members = compute(|| members(&code, &stripe, &shared.members.view(), &unclosed))?;
-    let (outcomes, floors) = handed_on(before.as_ref(), shared.now_ms());
+    let members = ready(shared, (&stripe, &code), record.as_ref()).await?;
+    let before = record.map(|record| record.term);
+    let (outcomes, floors) = handed_on(before.as_ref(), shared.updates_now_ms());
     let garbage_not_before_ms = shared.garbage_not_before_ms();
     let open = OpenStripe { stripe: id, before, members, outcomes, floors, garbage_not_before_ms };
     // From here on nothing plans for it without settling it.
@@ -200,7 +197,7 @@ async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<TermRecord> {
 }
 
 fn reply(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed, asked: Option<Session>) -> Result<v1::OpenForUpdatesReply> {
-    let now_ms = shared.now_ms();
+    let now_ms = shared.updates_now_ms();
     let session = shared.updates.sessions().lease(asked, now_ms, || shared.rng().random())?;
     let Session { number, ends_at_ms } = session;
     // Only the node of the coded block of a data block leads its updates.

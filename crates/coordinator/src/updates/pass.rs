@@ -6,7 +6,7 @@ use super::{
     state::Phase,
     tell::node_of,
 };
-use crate::shared::Shared;
+use crate::{scrub, shared::Shared};
 use futures::stream::{self, StreamExt as _};
 use std::{sync::Arc, time::Duration};
 use tokio::time::MissedTickBehavior;
@@ -21,6 +21,10 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const CONCURRENCY: usize = 8;
 /// Looks between two removals of old records.
 const LOOKS_PER_REMOVAL: u32 = 60;
+/// Attempts to settle a stripe that wait for all its blocks, if all nodes are up: about five minutes. The next one goes on without those that do not answer.
+const ATTEMPTS_WAITED: u32 = 10;
+/// Attempts to look again at a block.
+const KEPT_TIMES: u32 = 8;
 /// Records that are looked up together.
 const RECORDS_PER_PAGE: u32 = 256;
 
@@ -47,6 +51,31 @@ pub(crate) async fn resume(shared: &Shared) -> Result<()> {
 /// Looks for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     shared.until_nodes_are_back().await;
+    tokio::join!(settle_all(Arc::clone(&shared)), look_at_kept(shared));
+}
+
+/// Looks at the blocks in which something was found while their stripes were open: then it could not be recorded, and may have been overwritten since.
+async fn look_at_kept(shared: Arc<Shared>) {
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let Some((block, times)) = shared.updates.take_kept() else { continue };
+        match scrub::stripe::look_again(&shared, block).await {
+            Ok(verdict) => {
+                tracing::info!(%block, ?verdict, "looked at a block in which something was found while its stripe was open")
+            }
+            Err(error) if times < KEPT_TIMES => {
+                tracing::debug!(%block, %error, "cannot look at a block yet");
+                shared.updates.keep_again(block, times + 1);
+            }
+            Err(error) => tracing::warn!(%block, %error, "a finding in a block is left to the next scrub"),
+        }
+    }
+}
+
+/// Settles and closes what is due.
+async fn settle_all(shared: Arc<Shared>) {
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut looks = 0u32;
@@ -56,7 +85,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         let due = shared.updates.due(shared.started.now());
         stream::iter(due).for_each_concurrent(CONCURRENCY, |stripe| finish(&shared, stripe)).await;
         if looks.is_multiple_of(LOOKS_PER_REMOVAL) {
-            let forgotten = shared.meta.forget_terms(shared.epoch, shared.now_ms().saturating_sub(OUTCOMES_KEPT_MS)).await;
+            let forgotten =
+                shared.meta.forget_terms(shared.epoch, shared.updates_now_ms().saturating_sub(OUTCOMES_KEPT_MS)).await;
             if let Err(error) = forgotten.map_err(|error| shared.meta_error(error)) {
                 tracing::warn!(%error, "cannot forget old records of updates");
             }
@@ -69,7 +99,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 async fn finish(shared: &Arc<Shared>, stripe: StripeId) {
     let finished = async {
         require_all_up(shared, stripe).await?;
-        in_turn(shared, stripe, Demand::None).await?;
+        let has_waited = shared.updates.retries().times(&stripe) >= ATTEMPTS_WAITED;
+        in_turn(shared, stripe, if has_waited { Demand::Request } else { Demand::None }).await?;
         // Blocks that could not be closed.
         if shared.updates.has(stripe) { Err(Error::retry("some of its blocks are still open")) } else { Ok(()) }
     };

@@ -1,7 +1,8 @@
 //! Settles stripes: seals them, waits until all blocks contain what was sealed, records that, and closes the blocks.
 
 use super::{
-    calls::{self, ask},
+    calls::{self, Answer, ask},
+    inspect::{catch_up, may_answer},
     opening::{Opened, open_blocks},
     state::Phase,
     tell::{describe, encode_block, node_of},
@@ -23,7 +24,7 @@ use weft_proto::{
     decode_message, encode_message, rpc,
     v1::{self, agent_client::AgentClient},
 };
-use weft_types::{BlockId, Cause, Error, NodeId, Owner, Party, Reaction, Result, Seq, StripeId, StripeRecord};
+use weft_types::{BlockId, Cause, Error, NodeId, Owner, Result, Seq, StripeId, StripeRecord};
 use weft_update::{Message, StripeTerm};
 
 /// A block that does not answer for this long stays away from the seal.
@@ -36,6 +37,16 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 const SEALS_MAX: usize = 4;
 
 impl Shared {
+    /// The time of sessions, milliseconds since 1970, which never falls.
+    pub(crate) fn updates_now_ms(&self) -> u64 {
+        self.updates.clock().now_ms(self.now_ms(), self.started.now())
+    }
+
+    /// An agent that registers has judged sessions by this time of an earlier coordinator.
+    pub(crate) fn updates_heard(&self, told_ms: u64) {
+        self.updates.clock().heard(told_ms, self.now_ms(), self.started.now());
+    }
+
     /// When a stripe is settled that no client asks for from now on.
     pub(super) fn idle_at(&self) -> Time {
         self.started.now() + Duration::from_millis(self.config.updates_idle_ms)
@@ -70,7 +81,11 @@ pub(crate) fn require(shared: &Shared, stripe: StripeId) -> Result<()> {
 
 /// Settles and closes a stripe of which an agent has refused a block, because it is open.
 pub(crate) async fn if_refused(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
-    if shared.updates.has(stripe) { in_turn(shared, stripe, Demand::Request).await } else { Ok(()) }
+    if !shared.updates.has(stripe) {
+        // It was settled meanwhile, or these metadata do not know that it is open.
+        shared.updates.doubt(stripe, shared.started.now());
+    }
+    in_turn(shared, stripe, Demand::Request).await
 }
 
 /// All who want a stripe settled at the same time wait for one turn. It is not interrupted when its caller goes away.
@@ -79,6 +94,9 @@ pub(super) async fn in_turn(shared: &Arc<Shared>, stripe: StripeId, demand: Dema
     let shared = Arc::clone(shared);
     let work = async move {
         let _turn = shared.updates.turns.claim(stripe).await;
+        if shared.updates.is_doubtful(stripe) {
+            catch_up(&shared, stripe, demand).await?;
+        }
         settle_now(&shared, stripe, demand).await
     };
     tokio::spawn(work).await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not settled: {error}"))))
@@ -113,9 +131,13 @@ async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -
     if record.state == TermState::Opening && term.unaware.is_empty() {
         absent = match open_blocks(shared, &stripe, &term.sealed).await? {
             Opened::All => BTreeSet::new(),
-            Opened::Without(absent) => absent,
+            Opened::Without(absent) if !catch_up(shared, id, demand).await? => absent,
+            Opened::Without(_) => return Ok(()),
             Opened::None(error) => {
-                let cancelled = shared.meta.cancel_opening(shared.epoch, id, term.term, shared.now_ms()).await;
+                if catch_up(shared, id, demand).await? {
+                    return Ok(());
+                }
+                let cancelled = shared.meta.cancel_opening(shared.epoch, id, term.term, shared.updates_now_ms()).await;
                 cancelled.map_err(|error| shared.meta_error(error))?;
                 tracing::warn!(stripe = %id, %error, "a stripe was not opened for updates");
                 return Ok(());
@@ -123,13 +145,16 @@ async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -
         };
     }
     for _ in 0..SEALS_MAX {
-        term = seal(shared, &code, &stripe, (term, &absent), demand).await?;
-        let told = tell_sealed(shared, &stripe, &term).await?;
-        if !told.is_empty() {
-            absent = told;
+        let Some(sealed) = seal(shared, &code, &stripe, (term, &absent), demand).await? else { return Ok(()) };
+        term = sealed;
+        let unaware = tell_sealed(shared, &stripe, &term).await?;
+        if !unaware.is_empty() {
+            wait_for(shared, demand, unaware.values().flatten())?;
+            absent = unaware.into_keys().collect();
             continue;
         }
-        let answers = settle_blocks(shared, &stripe, &term).await;
+        let (answers, away) = settle_blocks(shared, &stripe, &term).await;
+        wait_for(shared, demand, &away)?;
         let checksums = match agreed(&stripe, &term.sealed, &answers) {
             Ok(checksums) => checksums,
             Err(without) => {
@@ -138,7 +163,7 @@ async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -
                 continue;
             }
         };
-        let settle = SettleStripe { stripe: id, term: term.term, checksums, now_ms: shared.now_ms() };
+        let settle = SettleStripe { stripe: id, term: term.term, checksums, now_ms: shared.updates_now_ms() };
         let settled = shared.meta.settle_stripe(shared.epoch, settle).await.map_err(|error| shared.meta_error(error))?;
         shared.updates.set(id, Phase::Unclosed, shared.started.now());
         shared.updates.settles.fetch_add(1, Relaxed);
@@ -164,14 +189,15 @@ pub(super) async fn found(shared: &Shared, id: StripeId) -> Result<Option<(Strip
     }
 }
 
-/// Seals a stripe without these blocks and those that do not answer. Returns the recorded term.
+/// Seals a stripe without these blocks and those that do not answer. Returns the recorded term; `None` if these metadata were an older copy, and
+/// the stripe has another term by now.
 async fn seal(
     shared: &Arc<Shared>,
     code: &SharedCode,
     stripe: &StripeRecord,
     (term, absent): (StripeTerm, &BTreeSet<BlockId>),
     demand: Demand,
-) -> Result<StripeTerm> {
+) -> Result<Option<StripeTerm>> {
     let members = term.sealed.members.clone();
     let can = |absent: &BTreeSet<BlockId>| compute(|| can_rebuild(code, stripe, &members, absent));
     let (mut sealing, mut step) = Sealing::begin(term, absent, &can);
@@ -187,7 +213,12 @@ async fn seal(
             Step::Ask(asked) => {
                 let calls =
                     asked.iter().map(|(block, message)| async { (*block, send(shared, stripe, *block, message, None).await) });
-                let answers = calls::all(calls).await.into_iter().map(|(block, answer)| match answer {
+                let answers = calls::all(calls).await;
+                let is_refused = answers.values().any(|answer| matches!(answer, Answer::Refused(_)));
+                if is_refused && catch_up(shared, stripe.id, demand).await? {
+                    return Ok(None);
+                }
+                let answers = answers.into_iter().map(|(block, answer)| match answer.given() {
                     Ok(message) => (block, Some(message)),
                     Err(error) => {
                         tracing::warn!(%block, %error, "a block stays away from a seal");
@@ -196,22 +227,12 @@ async fn seal(
                     }
                 });
                 let answers = answers.collect();
-                let view = shared.members.view();
-                let may_answer = |error: &&Error| {
-                    let node = if let Some(Party::Node(node)) = error.party { view.node(node) } else { None };
-                    error.reaction == Reaction::Retry && node.is_some_and(|node| !node.lost)
-                };
-                if demand == Demand::None
-                    && let Some(error) = away.iter().find(may_answer)
-                {
-                    // Its node may be restarting. The next attempt seals the stripe again.
-                    return Err(Error::retry(format!("a block does not answer: {error}")));
-                }
+                wait_for(shared, demand, &away)?;
                 sealing.answered(answers, &can)
             }
             Step::Done(term) => {
                 shared.updates.seals.fetch_add(1, Relaxed);
-                return Ok(term);
+                return Ok(Some(term));
             }
             Step::Stuck => {
                 let why = away.first().map(|error| format!(": {error}")).unwrap_or_default();
@@ -223,6 +244,15 @@ async fn seal(
     }
 }
 
+/// Fails if nothing demands that the stripe is settled now, and one of the nodes that gave these errors may answer later: it may be restarting, or
+/// its disk be slow. The next attempt seals the stripe again.
+fn wait_for<'a>(shared: &Shared, demand: Demand, errors: impl IntoIterator<Item = &'a Error>) -> Result<()> {
+    match errors.into_iter().find(|error| demand == Demand::None && may_answer(shared, error)) {
+        Some(error) => Err(Error::retry(format!("a block does not answer: {error}"))),
+        None => Ok(()),
+    }
+}
+
 /// Sends a message of a seal to a block.
 async fn send(
     shared: &Shared,
@@ -230,44 +260,52 @@ async fn send(
     block: BlockId,
     message: &Message,
     open: Option<&v1::OpenStripe>,
-) -> Result<Message> {
-    let node = node_of(stripe, &block).ok_or_else(|| Error::not_found("it is not part of its stripe").block(block))?;
-    let request = v1::SealBlockRequest {
-        epoch: shared.epoch.0,
-        block: encode_block(&block)?,
-        message: encode_message(message)?,
-        stripe: open.cloned(),
+) -> Answer<Message> {
+    let encoded = encode_block(&block).and_then(|block| Ok((block, encode_message(message)?)));
+    let (Some(node), Ok((encoded, message))) = (node_of(stripe, &block), encoded) else {
+        return Answer::Silent(Error::not_found("it is not part of its stripe").block(block));
     };
+    let request = v1::SealBlockRequest { epoch: shared.epoch.0, block: encoded, message, stripe: open.cloned() };
     let call = |mut agent: AgentClient<Channel>, left| {
         let request = rpc::with_deadline(request.clone(), left);
         async move { agent.seal_block(request).await }
     };
-    decode_message(&ask(shared, (node, block), SEAL_WITHIN, call).await.given()?.message)
+    ask(shared, (node, block), SEAL_WITHIN, call).await.and_then(|reply| decode_message(&reply.message))
 }
 
-/// Tells all members what the seal decided. Returns those that do not confirm that they know it durably.
-async fn tell_sealed(shared: &Shared, stripe: &StripeRecord, term: &StripeTerm) -> Result<BTreeSet<BlockId>> {
+/// Tells all members what the seal decided. Returns those that do not confirm that they know it durably, with the errors of those that do not answer.
+async fn tell_sealed(shared: &Shared, stripe: &StripeRecord, term: &StripeTerm) -> Result<BTreeMap<BlockId, Option<Error>>> {
     let (message, open) = (Message::Sealed(term.sealed.clone()), describe(shared, stripe, &term.sealed)?);
     let (message, open) = (&message, Some(&open));
     let calls = term.sealed.members.iter().copied().map(|block| async move {
-        let answer = send(shared, stripe, block, message, open).await;
+        let answer = send(shared, stripe, block, message, open).await.given();
         let is_known = matches!(&answer, Ok(Message::SealKnown { term: known }) if *known == term.term);
         if !is_known {
             tracing::warn!(%block, ?answer, "a block does not learn what a seal has decided");
         }
-        (block, is_known)
+        (block, (!is_known).then(|| answer.err()))
     });
-    Ok(calls::all(calls).await.into_iter().filter(|(_, is_known)| !is_known).map(|(block, _)| block).collect())
+    Ok(calls::all(calls).await.into_iter().filter_map(|(block, unaware)| Some((block, unaware?))).collect())
 }
 
-/// What the members contain once all their updates are applied, of those that tell.
-async fn settle_blocks(shared: &Shared, stripe: &StripeRecord, term: &StripeTerm) -> BTreeMap<BlockId, SettledBlock> {
+/// What the members contain once all their updates are applied, of those that tell; and why the others do not.
+async fn settle_blocks(
+    shared: &Shared,
+    stripe: &StripeRecord,
+    term: &StripeTerm,
+) -> (BTreeMap<BlockId, SettledBlock>, Vec<Error>) {
     let calls = term.sealed.members.iter().copied().map(|block| async move {
         let answer = settle_block(shared, stripe, block, term.term).await;
-        (block, answer.inspect_err(|error| tracing::warn!(%block, %error, "a block does not settle")).ok())
+        (block, answer.inspect_err(|error| tracing::warn!(%block, %error, "a block does not settle")))
     });
-    let answers = calls::all(calls).await;
-    answers.into_iter().filter_map(|(block, answer)| Some((block, answer?))).collect()
+    let (mut settled, mut away) = (BTreeMap::new(), Vec::new());
+    for (block, answer) in calls::all(calls).await {
+        match answer {
+            Ok(answer) => drop(settled.insert(block, answer)),
+            Err(error) => away.push(error),
+        }
+    }
+    (settled, away)
 }
 
 async fn settle_block(shared: &Shared, stripe: &StripeRecord, block: BlockId, term: u64) -> Result<SettledBlock> {

@@ -1,8 +1,10 @@
 //! The descriptions of open stripes for agents and clients.
 
 use crate::shared::Shared;
-use weft_proto::{encode_sealed, v1};
-use weft_types::{BlockId, Error, NodeId, Result, StripeRecord};
+use weft_control::updates::{Inspected, OpenBlock, Recorded, SettledBlock, is_behind};
+use weft_meta::{TermRecord, TermState};
+use weft_proto::{encode_sealed, rpc, v1};
+use weft_types::{BlockId, Error, NodeId, Result, Seq, StripeRecord};
 use weft_update::Sealed;
 
 /// The most blocks of one question, and the most bytes of records in its answer.
@@ -32,7 +34,9 @@ pub(super) fn describe(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) 
 }
 
 /// The stripes of these blocks that are open, with what the last complete seal recorded.
-pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>]) -> Result<Vec<v1::OpenStripe>> {
+///
+/// `are_open`: the blocks are open at their agent. If these metadata do not know that, it is looked into.
+pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>], are_open: bool) -> Result<Vec<v1::OpenStripe>> {
     if blocks.len() > BLOCKS_MAX {
         return Err(Error::invalid(format!("a question may name {BLOCKS_MAX} blocks, not {}", blocks.len())));
     }
@@ -40,6 +44,9 @@ pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>]) -> Result<Vec
     for block in blocks {
         let block: BlockId = postcard::from_bytes(block).map_err(|_| Error::invalid("the id of a block is damaged"))?;
         let record = shared.meta.stripe_term(block.stripe).await.map_err(|error| shared.meta_error(error))?;
+        if are_open && record.as_ref().is_none_or(|record| record.state == TermState::Closed) {
+            shared.updates.doubt(block.stripe, shared.started.now());
+        }
         let Some(record) = record.filter(|record| record.state.is_open()) else { continue };
         let stripes = shared.meta.find_stripes(vec![block.stripe]).await.map_err(|error| shared.meta_error(error))?;
         let Some(stripe) = stripes.first() else { continue };
@@ -54,4 +61,34 @@ pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>]) -> Result<Vec
         found.push(open);
     }
     Ok(found)
+}
+
+/// Whether a block has a term that these metadata do not know, so that it was not found bad, but newer. False if its agent does not tell now.
+pub(crate) async fn is_newer(shared: &Shared, stripe: &StripeRecord, block: BlockId) -> Result<bool> {
+    let Some(session) = node_of(stripe, &block).and_then(|node| shared.members.session(node)) else { return Ok(false) };
+    let request = v1::InspectBlockRequest { epoch: shared.epoch.0, block: encode_block(&block)?, ready: false };
+    let (mut agent, timeout) = (rpc::agent_client(session.channel), shared.call_timeout());
+    let answer = tokio::time::timeout(timeout, agent.inspect_block(rpc::with_deadline(request, timeout))).await;
+    let Some(told) = answer.ok().and_then(Result::ok).and_then(|reply| inspected(reply.into_inner())) else { return Ok(false) };
+    let record = shared.meta.stripe_term(stripe.id).await.map_err(|error| shared.meta_error(error))?;
+    Ok(is_behind(stripe, recorded(record.as_ref()), &told))
+}
+
+pub(super) fn recorded(record: Option<&TermRecord>) -> Recorded<'_> {
+    Recorded { term: record.map(|record| &record.term), is_open: record.is_some_and(|record| record.state.is_open()) }
+}
+
+/// What an agent says of a block; `None` if it says nothing.
+pub(super) fn inspected(reply: v1::InspectBlockReply) -> Option<Inspected> {
+    let content = reply.content.map(|content| {
+        let seq = content.seq.unwrap_or_default();
+        SettledBlock { seq: Seq::new(seq.term, seq.counts), checksums: content.checksums }
+    });
+    match reply.open {
+        None => content.map(Inspected::Closed),
+        Some(v1::OpenTerm { term, known, members, fenced }) => {
+            let members = members.iter().map(|member| postcard::from_bytes(member)).collect::<Result<_, _>>().ok()?;
+            Some(Inspected::Open(OpenBlock { term, known, members, is_fenced: fenced, settled: content }))
+        }
+    }
 }

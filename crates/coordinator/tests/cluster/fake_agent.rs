@@ -52,6 +52,10 @@ pub(crate) struct Told {
     pub(crate) says_gone: Vec<BlockId>,
     /// The next task that it is to open finds this block corrupt.
     pub(crate) finds_corrupt: Option<BlockId>,
+    /// The blocks that it finds damaged when it is asked. Without these, it checks none.
+    pub(crate) damaged: Option<BTreeSet<BlockId>>,
+    /// By which of a coordinator's times it has judged sessions.
+    pub(crate) updates_ms: u64,
     /// Its number, and the key of its registration.
     pub(crate) node: u32,
     pub(crate) link_key: Option<LinkKey>,
@@ -98,6 +102,7 @@ impl FakeAgent {
         };
         let mut request = v1::RegisterRequest {
             node,
+            updates_ms: asked.0.lock().unwrap().updates_ms,
             protocol: Some(protocol.into()),
             name: name.into(),
             rack: name.into(),
@@ -168,6 +173,10 @@ impl Asked {
             return Err(to_status(&Error::corrupt("other checksums than the recorded ones").block(block)));
         }
         told.updating.task(&task.blocks).map_err(|error| to_status(&error))?;
+        for read in &request.reads {
+            let block = postcard::from_bytes(&read.id).unwrap();
+            told.updating.compare(block, &read.checksums).map_err(|error| to_status(&error))?;
+        }
         let linked = task.links.iter().any(|link| matches!(link.peer, Party::Node(_)));
         if told.refuses || told.refuses_linked && linked {
             told.refused += 1;
@@ -250,6 +259,15 @@ impl v1::agent_server::Agent for Service {
         told.updating.close(&request).map(Response::new).map_err(|error| to_status(&error))
     }
 
+    async fn inspect_block(&self, request: Request<v1::InspectBlockRequest>) -> Result<Response<v1::InspectBlockReply>, Status> {
+        let request = request.into_inner();
+        let told = self.0.turn(if request.ready { Step::Ready } else { Step::Inspect }, request.epoch).await?;
+        if told.updating.is_old {
+            return Err(Status::unimplemented("it is of an earlier version"));
+        }
+        told.updating.inspect(&request).map(Response::new).map_err(|error| to_status(&error))
+    }
+
     async fn set_limit(&self, request: Request<v1::SetLimitRequest>) -> Result<Response<v1::SetLimitReply>, Status> {
         let hangs = {
             let mut told = self.0.0.lock().unwrap();
@@ -292,8 +310,19 @@ impl v1::agent_server::Agent for Service {
         Ok(Response::new(v1::ListBlocksReply::default()))
     }
 
-    async fn check_blocks(&self, _: Request<v1::CheckBlocksRequest>) -> Result<Response<v1::CheckBlocksReply>, Status> {
-        Ok(Response::new(v1::CheckBlocksReply::default()))
+    async fn check_blocks(&self, request: Request<v1::CheckBlocksRequest>) -> Result<Response<v1::CheckBlocksReply>, Status> {
+        let told = self.0.0.lock().unwrap();
+        let Some(damaged) = &told.damaged else { return Ok(Response::new(v1::CheckBlocksReply::default())) };
+        let check = |block: BlockId| {
+            if damaged.contains(&block) {
+                let corrupt = vec![v1::SpanMessage { start: 0, end: 4096 }];
+                return v1::CheckedBlock { state: 3, corrupt, why: "its checksum".into(), ..v1::CheckedBlock::default() };
+            }
+            let read = vec![told.updating.checksum_of(block)];
+            v1::CheckedBlock { state: 1, checksums: read.clone(), read, ..v1::CheckedBlock::default() }
+        };
+        let blocks = blocks_of(&request.get_ref().blocks).into_iter().map(check).collect();
+        Ok(Response::new(v1::CheckBlocksReply { blocks }))
     }
 
     async fn quarantine(&self, _: Request<v1::QuarantineRequest>) -> Result<Response<v1::QuarantineReply>, Status> {

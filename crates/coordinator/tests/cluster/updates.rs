@@ -16,20 +16,25 @@ use weft_types::{
 };
 use weft_update::Sealed;
 
-const BLOCK_LEN: u64 = 64 << 10;
-const IDLE_MS: u64 = 30_000;
+pub(crate) const BLOCK_LEN: u64 = 64 << 10;
+pub(crate) const IDLE_MS: u64 = 30_000;
+
+pub(crate) fn opened(world: &World) -> SqliteMeta {
+    let new = NewCluster { id: ClusterId(1), incarnation: 1, policies: Vec::new(), created_ms: 1, auto_repair: false };
+    SqliteMeta::open(&world.metadata_file(), MetaMode::Inline, &new).unwrap()
+}
 
 /// An object of one stripe of rs(4,2), on the first six of some agents.
 pub(crate) struct Cluster {
     pub(crate) world: World,
     pub(crate) agents: Vec<FakeAgent>,
-    meta: SqliteMeta,
-    version: UploadId,
-    stripe: StripeId,
+    pub(crate) meta: SqliteMeta,
+    pub(crate) version: UploadId,
+    pub(crate) stripe: StripeId,
 }
 
 impl Cluster {
-    async fn new(nodes: u32) -> Self {
+    pub(crate) async fn new(nodes: u32) -> Self {
         Self::of(nodes, 2, None).await
     }
 
@@ -45,8 +50,7 @@ impl Cluster {
             });
         }
         let n = 4 + m as usize;
-        let new = NewCluster { id: ClusterId(1), incarnation: 1, policies: Vec::new(), created_ms: 1, auto_repair: false };
-        let meta = SqliteMeta::open(&world.metadata_file(), MetaMode::Inline, &new).unwrap();
+        let meta = opened(&world);
         let epoch = Epoch(world.coordinator().epoch());
         let layout = Layout { block_len: BLOCK_LEN, cell_len: 4096, alpha: 1 };
         let upload = NewUpload {
@@ -93,12 +97,12 @@ impl Cluster {
         Ok((decode_sealed(&reply.stripe.as_ref().unwrap().sealed).unwrap(), reply))
     }
 
-    async fn open(&self) -> Result<Sealed> {
+    pub(crate) async fn open(&self) -> Result<Sealed> {
         self.open_with(self.asked()).await.map(|(sealed, _)| sealed)
     }
 
     /// Begins to read the first data block.
-    async fn read(&self) -> Result<v1::ReadStripeReply> {
+    pub(crate) async fn read(&self) -> Result<v1::ReadStripeReply> {
         let mut bare = self.world.bare_client().await;
         let ranges = vec![v1::BlockRange { index: 0, start: 0, end: BLOCK_LEN }];
         let request = v1::ReadStripeRequest { bucket: "b".into(), key: "k".into(), ranges, ..v1::ReadStripeRequest::default() };
@@ -106,7 +110,7 @@ impl Cluster {
     }
 
     /// All blocks that take part have applied so many updates of the first one.
-    fn update(&self, updates: u64) {
+    pub(crate) fn update(&self, updates: u64) {
         for agent in &self.agents {
             agent.asked().updating.blocks.values_mut().filter(|it| it.term.is_some()).for_each(|it| it.updates = updates);
         }
@@ -116,19 +120,19 @@ impl Cluster {
         BlockId { stripe: self.stripe, index, copy: 0, generation: 1 }
     }
 
-    fn blocks(&self, indexes: impl IntoIterator<Item = u8>) -> Vec<BlockId> {
+    pub(crate) fn blocks(&self, indexes: impl IntoIterator<Item = u8>) -> Vec<BlockId> {
         indexes.into_iter().map(|index| self.block(index)).collect()
     }
 
-    async fn record(&self) -> StripeRecord {
+    pub(crate) async fn record(&self) -> StripeRecord {
         self.meta.stripe(self.stripe).await.unwrap()
     }
 
-    async fn term(&self) -> Option<TermRecord> {
+    pub(crate) async fn term(&self) -> Option<TermRecord> {
         self.meta.stripe_term(self.stripe).await.unwrap()
     }
 
-    async fn state(&self) -> Option<TermState> {
+    pub(crate) async fn state(&self) -> Option<TermState> {
         self.term().await.map(|record| record.state)
     }
 
@@ -137,17 +141,17 @@ impl Cluster {
         self.agents.iter().map(|agent| agent.asked().updating.count(step)).collect()
     }
 
-    fn open_blocks(&self) -> usize {
+    pub(crate) fn open_blocks(&self) -> usize {
         let is_open = |agent: &FakeAgent| agent.asked().updating.blocks.values().filter(|it| it.term.is_some()).count();
         self.agents.iter().map(is_open).sum()
     }
 
     /// The states of the six blocks.
-    async fn states(&self) -> Vec<BlockState> {
+    pub(crate) async fn states(&self) -> Vec<BlockState> {
         self.record().await.blocks.values().map(|placed| placed.state).collect()
     }
 
-    async fn until_up(&self, nodes: usize) {
+    pub(crate) async fn until_up(&self, nodes: usize) {
         self.world.until("the agents are up", async |world| world.up().await.len() == nodes).await;
     }
 }
@@ -475,7 +479,7 @@ async fn agents_learn_which_stripes_are_open() {
     let cluster = Cluster::new(6).await;
     let (epoch, mut member) = (cluster.world.coordinator().epoch(), cluster.world.bare_member().await);
     let blocks = vec![postcard::to_allocvec(&cluster.block(2)).unwrap(); 2];
-    let asked = v1::FindOpenStripesRequest { node: 3, epoch, blocks };
+    let asked = v1::FindOpenStripesRequest { node: 3, epoch, blocks, open: false };
     let mut find = async |asked: v1::FindOpenStripesRequest| {
         let answer = member.find_open_stripes(asked).await;
         answer.map(|answer| answer.into_inner().stripes).map_err(|status| from_status(&status))

@@ -9,6 +9,8 @@ use weft_update::{Message, Report, Sealed};
 /// A call about an open block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
+    Ready,
+    Inspect,
     Open,
     Seal,
     Sealed,
@@ -26,6 +28,14 @@ pub(crate) struct Updating {
     pub(crate) busy: bool,
     /// It never opens a block.
     pub(crate) refuses: bool,
+    /// Its disk has no room for a journal.
+    pub(crate) full: bool,
+    /// The journal of its disk is being created.
+    pub(crate) creates: bool,
+    /// Its disk does not have the blocks.
+    pub(crate) lost: bool,
+    /// It is of a version that does not tell of its blocks.
+    pub(crate) is_old: bool,
     /// The calls that it received.
     pub(crate) calls: BTreeMap<Step, usize>,
     epoch: u64,
@@ -75,6 +85,19 @@ impl Updating {
         }
     }
 
+    /// Refuses a task with other checksums than those of a block that was updated.
+    pub(crate) fn compare(&self, block: BlockId, recorded: &[u32]) -> Result<()> {
+        let is_right =
+            recorded.is_empty() || self.blocks.get(&block).is_none_or(|it| recorded == [checksum(block.index, it.updates)]);
+        if is_right { Ok(()) } else { Err(Error::corrupt("it has other checksums than are recorded").block(block)) }
+    }
+
+    /// What a block contains.
+    pub(crate) fn checksum_of(&self, block: BlockId) -> u32 {
+        checksum(block.index, self.blocks.get(&block).map_or(0, |it| it.updates))
+    }
+
+    /// Refuses what a real agent refuses.
     pub(crate) fn open(&mut self, request: &v1::OpenBlockRequest) -> Result<v1::OpenBlockReply> {
         if self.busy {
             return Err(Error::retry("a task uses the block"));
@@ -85,24 +108,60 @@ impl Updating {
         let sealed = decode_sealed(&request.stripe.as_ref().unwrap().sealed).unwrap();
         assert!(sealed.members.contains(&block(&request.block)));
         let it = self.blocks.entry(block(&request.block)).or_default();
-        assert!(it.term.is_none_or(|term| term == sealed.term), "it is open in term {:?}", it.term);
-        assert!(it.seq.term() < sealed.term, "{it:?}");
-        assert_eq!(it.seq.counts().first().copied().unwrap_or(0), sealed.vector.get(&0).copied().unwrap_or(0));
+        if let Some(term) = it.term {
+            if it.sealed.term == sealed.term {
+                return Ok(v1::OpenBlockReply {});
+            }
+            if sealed.term <= term {
+                return Err(Error::invalid(format!("it was open in term {term} already")));
+            }
+        }
+        if sealed.term <= it.seq.term() {
+            return Err(Error::invalid(format!("it contains the updates of term {}", it.seq.term())));
+        }
+        if it.seq.counts().first().copied().unwrap_or(0) != sealed.vector.get(&0).copied().unwrap_or(0) {
+            return Err(Error::corrupt("it is stale"));
+        }
         (it.term, it.sealed) = (Some(sealed.term), sealed);
         Ok(v1::OpenBlockReply {})
     }
 
+    pub(crate) fn inspect(&self, request: &v1::InspectBlockRequest) -> Result<v1::InspectBlockReply> {
+        if request.ready && self.full {
+            return Err(Error::unavailable("disk /d of n has no room for its journal of 256MiB").cause(Cause::NoSpace));
+        }
+        if request.ready && self.creates {
+            return Err(Error::retry("the journal of the disk is being created"));
+        }
+        let id = block(&request.block);
+        if self.lost {
+            return Err(Error::not_found("it is on none of the disks").block(id));
+        }
+        let it = self.blocks.get(&id).cloned().unwrap_or_default();
+        let members = it.sealed.members.iter().map(|member| postcard::to_allocvec(member).unwrap()).collect();
+        let open = it.term.map(|term| v1::OpenTerm { term, known: it.sealed.term, members, fenced: false });
+        let is_settled = it.term.is_none_or(|term| it.seq.term() == term);
+        let seq = v1::Seq { term: it.seq.term(), counts: it.seq.counts().to_vec() };
+        let content = v1::SettleBlockReply { seq: Some(seq), checksums: vec![checksum(id.index, it.updates)] };
+        Ok(v1::InspectBlockReply { open, content: is_settled.then_some(content) })
+    }
+
     pub(crate) fn seal(&mut self, request: &v1::SealBlockRequest) -> Result<v1::SealBlockReply> {
         let it = self.blocks.get_mut(&block(&request.block)).filter(|it| it.term.is_some());
-        let it = it.ok_or_else(|| Error::not_found("the block is not open"))?;
+        let it = it.ok_or_else(|| Error::not_found("the block is not open for updates"))?;
         let answer = match decode_message(&request.message).unwrap() {
             Message::Seal { term } => {
-                assert!(it.term <= Some(term));
-                it.term = Some(term);
+                if it.sealed.term >= term {
+                    return Err(Error::invalid(format!("it knows what the seal of term {} has decided", it.sealed.term)));
+                }
+                it.term = it.term.max(Some(term));
                 Message::SealReported { term, report: Report { numbers: [(0, it.updates)].into(), ..Report::default() } }
             }
             Message::Sealed(sealed) => {
                 assert_eq!(decode_sealed(&request.stripe.as_ref().unwrap().sealed).unwrap(), *sealed);
+                if !sealed.members.contains(&block(&request.block)) {
+                    return Err(Error::invalid("the seal went on without it"));
+                }
                 it.sealed = (*sealed).clone();
                 Message::SealKnown { term: sealed.term }
             }
@@ -113,17 +172,27 @@ impl Updating {
 
     pub(crate) fn settle(&mut self, request: &v1::SettleBlockRequest) -> Result<v1::SettleBlockReply> {
         let id = block(&request.block);
-        let it = self.blocks.get_mut(&id).unwrap();
-        assert_eq!((it.term, it.sealed.term), (Some(request.term), request.term));
-        let count = |stream: u8| it.sealed.vector.get(&stream).copied().unwrap_or(0);
-        (it.seq, it.updates) = (Seq::new(request.term, (0..4).map(count).collect()), count(0));
+        let it = self.blocks.entry(id).or_default();
+        let known = it.sealed.term;
+        match it.term {
+            None if it.seq.term() != request.term => return Err(Error::not_found("the block is not open for updates")),
+            Some(_) if known > request.term => return Err(Error::invalid(format!("it is open in term {known}"))),
+            Some(_) if known < request.term => return Err(Error::retry("the block has not answered within 10s")),
+            _ => {}
+        }
+        if it.term.is_some() {
+            let count = |stream: u8| it.sealed.vector.get(&stream).copied().unwrap_or(0);
+            (it.seq, it.updates) = (Seq::new(request.term, (0..4).map(count).collect()), count(0));
+        }
         let seq = v1::Seq { term: it.seq.term(), counts: it.seq.counts().to_vec() };
         Ok(v1::SettleBlockReply { seq: Some(seq), checksums: vec![checksum(id.index, it.updates)] })
     }
 
     pub(crate) fn close(&mut self, request: &v1::CloseBlockRequest) -> Result<v1::CloseBlockReply> {
         if let Some(it) = self.blocks.get_mut(&block(&request.block)).filter(|it| it.term <= Some(request.term)) {
-            assert_eq!(it.seq.term(), request.term, "it is not settled");
+            if it.term.is_some() && it.seq.term() != request.term {
+                return Err(Error::invalid(format!("it is not settled in term {}", request.term)));
+            }
             it.term = None;
         }
         Ok(v1::CloseBlockReply {})

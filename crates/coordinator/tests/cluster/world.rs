@@ -316,6 +316,25 @@ impl World {
         panic!("the coordinator does not come back");
     }
 
+    /// Copies the metadata, as a backup does.
+    pub(crate) fn back_up(&self) -> PathBuf {
+        let copy = self.dir.path().join("copy.sqlite");
+        let _absent = std::fs::remove_file(&copy);
+        let file = rusqlite::Connection::open(self.metadata_file()).unwrap();
+        file.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
+        copy
+    }
+
+    /// Kills the coordinator, and starts another on a copy of the metadata.
+    pub(crate) async fn restore(&mut self, copy: &std::path::Path) {
+        drop(self.coordinator.take());
+        for end in ["", "-wal", "-shm"] {
+            let _absent = std::fs::remove_file(format!("{}{end}", self.metadata_file().display()));
+        }
+        std::fs::copy(copy, self.metadata_file()).unwrap();
+        self.restart_coordinator().await;
+    }
+
     /// The path of the metadata.
     pub(crate) fn metadata_file(&self) -> PathBuf {
         self.config.dir.join("metadata.sqlite")

@@ -1,11 +1,11 @@
 //! Single blocks: allocation, repair, and bad blocks.
 
 use super::{departures, rows, terms};
-use crate::{Allocation, MetaError, NewRepair, Result};
+use crate::{Allocation, Bad, Marked, MetaError, NewRepair, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{
-    BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, GarbageReason, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Span,
+    BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, GarbageReason, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Seq, Span,
     StripeId, StripeRecord, UploadId,
 };
 
@@ -204,11 +204,22 @@ pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> R
     Ok(true)
 }
 
-pub(super) fn mark_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
-    let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
-    if terms::is_open(tx, block.stripe)? {
-        return Ok(false);
+pub(super) fn mark_found(tx: &Transaction<'_>, block: BlockId, bad: Bad, planned: Option<&Seq>) -> Result<Marked> {
+    let Some(stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(Marked::Unchanged) };
+    if planned.is_some_and(|planned| *planned != stripe.seq) {
+        return Ok(Marked::Updated);
     }
+    if terms::is_open(tx, block.stripe)? {
+        return Ok(Marked::Open);
+    }
+    let is_changed = match bad {
+        Bad::Lost(state) => mark(tx, block, state)?,
+        Bad::Corrupt(bytes) => mark_corrupt(tx, stripe, block, bytes)?,
+    };
+    Ok(if is_changed { Marked::Changed } else { Marked::Unchanged })
+}
+
+fn mark_corrupt(tx: &Transaction<'_>, mut stripe: StripeRecord, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
     let known = stripe.corrupt_of(block.index, block.copy).to_vec();
     let all = Span::normalize(known.iter().copied().chain(bytes).collect());
     let Some(placed) = placed_mut(&mut stripe, block)? else { return Ok(false) };

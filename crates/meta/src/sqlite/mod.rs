@@ -38,7 +38,7 @@ use std::{
 };
 use weft_types::{
     BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, Span, StripeId, StripeRecord, UploadId,
+    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, StripeId, StripeRecord, UploadId,
 };
 
 /// [`Meta`] in a SQLite file. Clones share the connections.
@@ -420,10 +420,6 @@ impl Meta for SqliteMeta {
 
     async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool> {
         self.write(epoch, move |tx| blocks::mark(tx, block, state)).await
-    }
-
-    async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
-        self.write(epoch, move |tx| blocks::mark_corrupt(tx, block, bytes)).await
     }
 
     async fn garbage(

@@ -1,9 +1,12 @@
 //! Stripes that are open for updates in place, or were a while ago.
 
 use super::{blocks, rows};
-use crate::{MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, packed};
+use crate::{AdoptStripe, Adopted, MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use weft_types::{BlockId, BlockState, GarbageReason, Owner, PlacedBlock, Seq, StripeId, StripeRecord};
 use weft_update::{Sealed, StripeTerm};
 
@@ -53,11 +56,7 @@ fn put(tx: &Transaction<'_>, record: &TermRecord) -> Result<()> {
 pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord> {
     let OpenStripe { stripe: id, before, members, outcomes, floors, garbage_not_before_ms } = open;
     let conflict = |why: &str| Err(MetaError::Conflict(format!("stripe {id} cannot be opened for updates: {why}")));
-    let mut stripe = rows::stripe(tx, id)?;
-    let Owner::Object(version) = stripe.owner else { return conflict("it is not part of an object") };
-    if !stripe.ended || stripe.incomplete {
-        return conflict("some of its blocks are still on their way");
-    }
+    let mut stripe = complete(tx, id)?;
     let found = find(tx, id)?;
     if found.as_ref().is_some_and(|found| found.state.is_open()) {
         return conflict("it is open already");
@@ -67,19 +66,11 @@ pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord
         return conflict("its term has changed");
     }
     let is_open = |block: &BlockId| term.as_ref().is_some_and(|term| term.unaware.contains(block));
-    let is_good = |block: &BlockId| {
-        let placed = stripe.find(block.index, block.copy);
-        placed.is_some_and(|placed| stripe.id_of(block.index, placed) == *block && placed.state == BlockState::Ok)
-    };
-    if members.is_empty() || !members.iter().all(is_good) || members.iter().any(is_open) {
+    if !are_good(&stripe, &members) || members.iter().any(is_open) {
         return conflict("its blocks have changed, or are not closed yet");
     }
-    give_up_repairs(tx, id, garbage_not_before_ms)?;
     let members: BTreeSet<BlockId> = members.into_iter().collect();
-    let fenced =
-        stripe.all().map(|(index, placed)| stripe.id_of(index, placed)).filter(|block| !members.contains(block)).collect();
-    fence(tx, &mut stripe, &fenced, garbage_not_before_ms)?;
-    tx.prepare_cached("UPDATE objects SET updates = updates + 1 WHERE version = ?1")?.execute([version.0])?;
+    take(tx, &mut stripe, &members, garbage_not_before_ms)?;
     let number = term.map_or(0, |term| term.term).max(stripe.seq.term()) + 1;
     let vector = (0..=u8::MAX).zip(stripe.seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
     let sealed = Sealed { term: number, members: members.into_iter().collect(), outcomes, vector, floors };
@@ -87,6 +78,37 @@ pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord
     let record = TermRecord { stripe: id, state: TermState::Opening, term, settled_ms: 0 };
     put(tx, &record)?;
     Ok(record)
+}
+
+/// A complete stripe of an object.
+fn complete(tx: &Transaction<'_>, id: StripeId) -> Result<StripeRecord> {
+    let stripe = rows::stripe(tx, id)?;
+    let conflict = |why: &str| Err(MetaError::Conflict(format!("stripe {id} cannot be opened for updates: {why}")));
+    match stripe.owner {
+        Owner::Object(_) if stripe.ended && !stripe.incomplete => Ok(stripe),
+        Owner::Object(_) => conflict("some of its blocks are still on their way"),
+        _ => conflict("it is not part of an object"),
+    }
+}
+
+fn are_good(stripe: &StripeRecord, members: &[BlockId]) -> bool {
+    let is_good = |block: &BlockId| {
+        let placed = stripe.find(block.index, block.copy);
+        placed.is_some_and(|placed| stripe.id_of(block.index, placed) == *block && placed.state == BlockState::Ok)
+    };
+    !members.is_empty() && members.iter().all(is_good)
+}
+
+/// From now on, only these blocks count, and what was begun with the content of before does not end.
+fn take(tx: &Transaction<'_>, stripe: &mut StripeRecord, members: &BTreeSet<BlockId>, not_before_ms: u64) -> Result<()> {
+    give_up_repairs(tx, stripe.id, not_before_ms)?;
+    let fenced =
+        stripe.all().map(|(index, placed)| stripe.id_of(index, placed)).filter(|block| !members.contains(block)).collect();
+    fence(tx, stripe, &fenced, not_before_ms)?;
+    if let Owner::Object(version) = stripe.owner {
+        tx.prepare_cached("UPDATE objects SET updates = updates + 1 WHERE version = ?1")?.execute([version.0])?;
+    }
+    Ok(())
 }
 
 /// A rebuild that began before the stripe was opened must not end after it is settled.
@@ -171,7 +193,21 @@ pub(super) fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRe
         return Err(changed(id, term));
     }
     let mut stripe = rows::stripe(tx, id)?;
-    let Sealed { members, vector, .. } = &*record.term.sealed;
+    let unaware = record.term.sealed.members.iter().copied().collect();
+    record_content(tx, &mut stripe, &record.term.sealed, &checksums)?;
+    let term = StripeTerm { unaware, ..record.term };
+    put(tx, &TermRecord { stripe: id, state: TermState::Settled, term, settled_ms: now_ms })?;
+    Ok(stripe)
+}
+
+/// Records what the members of a seal contain.
+fn record_content(
+    tx: &Transaction<'_>,
+    stripe: &mut StripeRecord,
+    sealed: &Sealed,
+    checksums: &BTreeMap<u8, Vec<u32>>,
+) -> Result<()> {
+    let (id, Sealed { term, members, vector, .. }) = (stripe.id, sealed);
     let indexes: BTreeSet<u8> = members.iter().map(|block| block.index).collect();
     let is_whole = |(index, units): (&u8, &Vec<u32>)| units.len() as u64 == stripe.layout.checksum_units((*index).into());
     if !checksums.keys().eq(&indexes) || !checksums.iter().all(is_whole) {
@@ -182,14 +218,34 @@ pub(super) fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRe
         *recorded = checksums.get(&index).cloned().unwrap_or_default();
     }
     let counts = (0..=u8::MAX).take(stripe.layout.k as usize).map(|stream| vector.get(&stream).copied().unwrap_or(0)).collect();
-    stripe.seq = Seq::new(term, counts);
+    stripe.seq = Seq::new(*term, counts);
     let (counts, units) = (packed::pack_counts(stripe.seq.counts())?, packed::pack_checksums(&stripe.checksums)?);
     let sql = "UPDATE stripes SET term = ?2, counts = ?3, units = ?4 WHERE id = ?1";
     tx.prepare_cached(sql)?.execute((id.0, term, counts, units))?;
-    let unaware = members.iter().copied().collect();
-    let term = StripeTerm { unaware, ..record.term };
-    put(tx, &TermRecord { stripe: id, state: TermState::Settled, term, settled_ms: now_ms })?;
-    Ok(stripe)
+    Ok(())
+}
+
+pub(super) fn adopt(tx: &Transaction<'_>, adopt: AdoptStripe) -> Result<()> {
+    let AdoptStripe { stripe: id, before, term, state, garbage_not_before_ms } = adopt;
+    let mut stripe = complete(tx, id)?;
+    let found = find(tx, id)?.map(|found| found.term);
+    let least = found.as_ref().map_or(0, |found| found.term).max(stripe.seq.term());
+    if found != before || term.term < least || term.sealed.term <= stripe.seq.term() {
+        return Err(changed(id, before.map_or(0, |before| before.term)));
+    }
+    if !are_good(&stripe, &term.sealed.members) {
+        return Err(MetaError::Conflict(format!("the blocks of stripe {id} have changed")));
+    }
+    take(tx, &mut stripe, &term.sealed.members.iter().copied().collect(), garbage_not_before_ms)?;
+    let (state, settled_ms) = match state {
+        Adopted::Opening => (TermState::Opening, 0),
+        Adopted::Open => (TermState::Open, 0),
+        Adopted::Settled { checksums, now_ms } => {
+            record_content(tx, &mut stripe, &term.sealed, &checksums)?;
+            (TermState::Settled, now_ms)
+        }
+    };
+    put(tx, &TermRecord { stripe: id, state, term, settled_ms })
 }
 
 pub(super) fn closed(tx: &Transaction<'_>, stripe: StripeId, term: u64, blocks: &[BlockId]) -> Result<bool> {

@@ -1,9 +1,9 @@
 //! The transactions of updates in place, by the interface's names.
 
-use super::{SqliteMeta, terms};
-use crate::{OpenStripe, Page, Result, SettleStripe, TermRecord, UpdateMeta};
+use super::{SqliteMeta, blocks, terms};
+use crate::{AdoptStripe, Bad, Marked, OpenStripe, Page, Result, SettleStripe, TermRecord, UpdateMeta};
 use async_trait::async_trait;
-use weft_types::{BlockId, Epoch, StripeId, StripeRecord};
+use weft_types::{BlockId, Epoch, Seq, StripeId, StripeRecord};
 use weft_update::StripeTerm;
 
 #[async_trait]
@@ -43,8 +43,16 @@ impl UpdateMeta for SqliteMeta {
         self.write(epoch, move |tx| terms::end(tx, settle)).await
     }
 
+    async fn adopt_stripe(&self, epoch: Epoch, adopt: AdoptStripe) -> Result<()> {
+        self.write(epoch, move |tx| terms::adopt(tx, adopt)).await
+    }
+
     async fn blocks_closed(&self, epoch: Epoch, stripe: StripeId, term: u64, blocks: Vec<BlockId>) -> Result<bool> {
         self.write(epoch, move |tx| terms::closed(tx, stripe, term, &blocks)).await
+    }
+
+    async fn mark_found(&self, epoch: Epoch, block: BlockId, bad: Bad, planned: Option<Seq>) -> Result<Marked> {
+        self.write(epoch, move |tx| blocks::mark_found(tx, block, bad, planned.as_ref())).await
     }
 
     async fn forget_terms(&self, epoch: Epoch, settled_ms: u64) -> Result<u64> {

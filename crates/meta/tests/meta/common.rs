@@ -97,6 +97,11 @@ pub(crate) struct Model {
     pub(crate) opened: (u64, u64),
 }
 
+/// Marks bytes of a block as corrupt. Returns whether anything changed.
+pub(crate) async fn mark_corrupt(meta: &dyn Meta, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
+    Ok(meta.mark_found(epoch, block, Bad::Corrupt(bytes), None).await? == Marked::Changed)
+}
+
 /// Runs an operation on the database, as the leader of `epoch`.
 pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> {
     match op.clone() {
@@ -116,7 +121,7 @@ pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> 
         Op::ExtendRepairs(blocks, expires_ms) => meta.extend_repairs(epoch, blocks, expires_ms).await,
         Op::Expire(now_ms) => meta.expire_repairs(epoch, now_ms).await.map(drop),
         Op::Mark(block, state) => meta.mark_block(epoch, block, state).await.map(drop),
-        Op::MarkCorrupt(block, bytes) => meta.mark_corrupt(epoch, block, bytes).await.map(drop),
+        Op::MarkCorrupt(block, bytes) => mark_corrupt(meta, epoch, block, bytes).await.map(drop),
         Op::Forget(node, blocks) => meta.forget_garbage(epoch, node, blocks).await,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     commit_at,
-    common::{garbage_of, open, prepare},
+    common::{garbage_of, mark_corrupt, open, prepare},
     leftovers_at, new_put,
 };
 use weft_meta::*;
@@ -178,7 +178,7 @@ async fn a_copy_is_lost_and_rebuilt_like_any_block() {
     let id = put(&meta, epoch).await.id;
     assert!(meta.mark_block(epoch, block(id, 1, 1, 1), BlockState::Missing).await.unwrap());
     assert!(!meta.mark_block(epoch, block(id, 1, 2, 1), BlockState::Missing).await.unwrap(), "there is no such copy");
-    assert!(meta.mark_corrupt(epoch, block(id, 0, 1, 1), vec![Span::new(0, 4096)]).await.unwrap());
+    assert!(mark_corrupt(&meta, epoch, block(id, 0, 1, 1), vec![Span::new(0, 4096)]).await.unwrap());
     let stripe = meta.stripe(id).await.unwrap();
     assert_eq!((stripe.blocks[&1].state, stripe.find(1, 1).unwrap().state), (BlockState::Ok, BlockState::Missing));
     assert_eq!((stripe.corrupt_bytes(0), stripe.corrupt_of(0, 1)), (&[][..], &[Span::new(0, 4096)][..]));
@@ -253,7 +253,7 @@ async fn copies_stay_while_a_block_that_has_none_is_not_good() {
     let (coming, says) = (refused().await, format!("block {parity} would be the only copy, but it is not good"));
     assert!(coming.contains(&says), "the block has not arrived yet: {coming}");
     assert!(meta.mark_block(epoch, parity, BlockState::Ok).await.unwrap());
-    assert!(meta.mark_corrupt(epoch, parity, vec![Span::new(0, 4096)]).await.unwrap());
+    assert!(mark_corrupt(&meta, epoch, parity, vec![Span::new(0, 4096)]).await.unwrap());
     assert!(refused().await.contains(&says), "some of the block's bytes are corrupt");
     let before = meta.stripe(id).await.unwrap();
     assert_eq!((before.copies.len(), garbage_of(&meta, NodeId(4), 9).await.len()), (2, 0));
@@ -272,7 +272,7 @@ async fn what_schema_5_said_has_one_copy_of_everything() {
     let (dir, meta, epoch) = fresh().await;
     let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
     let stripe = end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
-    meta.mark_corrupt(epoch, block(stripe.id, 0, 0, 1), vec![Span::new(0, 4096)]).await.unwrap();
+    mark_corrupt(&meta, epoch, block(stripe.id, 0, 0, 1), vec![Span::new(0, 4096)]).await.unwrap();
     let (_, under_way) = begun(&meta, epoch, 1, 0).await;
     let (gone, _) = begun(&meta, epoch, 1, 0).await;
     meta.abort_put(epoch, gone, leftovers_at(1)).await.unwrap();

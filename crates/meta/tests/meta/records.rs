@@ -2,7 +2,7 @@
 
 use crate::{
     commit_at,
-    common::{node_of, open, prepare},
+    common::{mark_corrupt, node_of, open, prepare},
     copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8, BACK_TO_SCHEMA_9, BACK_TO_SCHEMA_10, BACK_TO_SCHEMA_11},
     leftovers_at, new_put,
 };
@@ -151,9 +151,9 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let found = meta.stripe(stripe).await.unwrap();
     assert_eq!((found.blocks[&0].state, found.corrupt_bytes(0)), (BlockState::Corrupt, &[][..]));
     let bytes = vec![Span::new(0, 4096)];
-    assert!(!meta.mark_corrupt(epoch, block(0), bytes.clone()).await.unwrap(), "it stays corrupt as a whole");
-    assert!(meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap());
-    assert!(!meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap(), "these bytes were already known");
+    assert!(!mark_corrupt(&meta, epoch, block(0), bytes.clone()).await.unwrap(), "it stays corrupt as a whole");
+    assert!(mark_corrupt(&meta, epoch, block(1), bytes.clone()).await.unwrap());
+    assert!(!mark_corrupt(&meta, epoch, block(1), bytes.clone()).await.unwrap(), "these bytes were already known");
     assert_eq!(meta.stripe(stripe).await.unwrap().corrupt, [((1, 0), bytes)].into());
 }
 

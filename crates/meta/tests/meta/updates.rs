@@ -2,7 +2,7 @@
 
 use crate::{
     commit_at,
-    common::{Model, dump, garbage_of, open, prepare},
+    common::{Model, dump, garbage_of, mark_corrupt, open, prepare},
     leftovers_at, new_put,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -267,7 +267,7 @@ async fn nothing_else_changes_a_stripe_that_is_open() {
         let kept = (0..4).map(|index| world.block(index)).collect();
         world.conflicts(&before, meta.drop_copies(epoch, world.stripe, kept, LATER_MS).await, "open for updates").await;
         assert!(!meta.mark_block(epoch, world.block(1), BlockState::Missing).await.unwrap());
-        assert!(!meta.mark_corrupt(epoch, world.block(1), vec![Span::new(0, 4096)]).await.unwrap());
+        assert!(!mark_corrupt(meta, epoch, world.block(1), vec![Span::new(0, 4096)]).await.unwrap());
         assert!(world.all().await == before, "a report changed an open stripe");
         let ask = OpenStripe { before: Some(begun.term.clone()), ..world.ask(&all) };
         world.conflicts(&before, meta.open_stripe(epoch, ask).await, "open already").await;
@@ -276,6 +276,91 @@ async fn nothing_else_changes_a_stripe_that_is_open() {
     world.meta.remove_object(world.epoch, &name(), LATER_MS).await.unwrap();
     assert_eq!(world.meta.stripe_terms(None, 10).await.unwrap().items, []);
     assert_eq!(garbage_of(&world.meta, NodeId(1), u64::MAX >> 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_finding_counts_for_the_content_that_its_plan_had() {
+    let world = World::new(1).await;
+    let all: Vec<BlockId> = (0..4).map(|index| world.block(index)).collect();
+    let (meta, epoch) = (&world.meta, world.epoch);
+    let found = async |bad: Bad, planned: &Seq| meta.mark_found(epoch, all[1], bad, Some(planned.clone())).await.unwrap();
+    let (corrupt, missing) = (|| Bad::Corrupt(vec![Span::new(0, 4096)]), Bad::Lost(BlockState::Missing));
+    let old = world.record().await.seq;
+    world.open_with(&all).await;
+    let before = world.all().await;
+    for bad in [corrupt(), missing.clone()] {
+        assert_eq!(found(bad, &old).await, Marked::Open);
+    }
+    assert!(world.all().await == before);
+    let sealed = world.seal(&all, 3).await;
+    let new = world.settle(&sealed, 3).await.seq;
+    let before = world.all().await;
+    for bad in [corrupt(), missing.clone()] {
+        assert_eq!(found(bad, &old).await, Marked::Updated, "it is about an earlier content");
+    }
+    assert!(world.all().await == before);
+    assert_eq!((found(corrupt(), &new).await, found(corrupt(), &new).await), (Marked::Changed, Marked::Unchanged));
+    assert_eq!(world.record().await.corrupt_of(1, 0), [Span::new(0, 4096)]);
+    assert_eq!(found(missing, &new).await, Marked::Changed);
+    let gone = meta.mark_found(epoch, BlockId { stripe: StripeId(99), ..all[1] }, corrupt(), Some(new)).await;
+    assert_eq!(gone.unwrap(), Marked::Unchanged);
+}
+
+#[tokio::test]
+async fn what_blocks_say_of_newer_metadata_is_recorded() {
+    let world = World::new(1).await;
+    let all: Vec<BlockId> = (0..4).map(|index| world.block(index)).collect();
+    let (meta, epoch) = (&world.meta, world.epoch);
+    let term = |term: u64, sealed: u64, members: &[BlockId]| {
+        let sealed = Sealed { term: sealed, members: members.to_vec(), vector: [(0, 7)].into(), ..Sealed::default() };
+        StripeTerm { term, sealed: sealed.into(), unaware: members.iter().copied().collect() }
+    };
+    let adopt = |before: Option<StripeTerm>, term: StripeTerm, state: Adopted| AdoptStripe {
+        stripe: world.stripe,
+        before,
+        term,
+        state,
+        garbage_not_before_ms: LATER_MS,
+    };
+    // Open, in a later term than these metadata know.
+    let opened = world.open_with(&all).await.term;
+    let begun = OpenStripe { before: Some(opened.clone()), ..world.ask(&all) };
+    let before = world.all().await;
+    for (wrong, said) in [
+        (adopt(None, term(5, 4, &all), Adopted::Open), "another term"),
+        (adopt(Some(opened.clone()), term(0, 4, &all), Adopted::Open), "another term"),
+        (adopt(Some(opened.clone()), term(5, 0, &all), Adopted::Open), "another term"),
+        (adopt(Some(opened.clone()), term(5, 4, &[BlockId { generation: 9, ..all[0] }]), Adopted::Open), "have changed"),
+        (adopt(Some(opened.clone()), term(5, 4, &[]), Adopted::Open), "have changed"),
+    ] {
+        world.conflicts(&before, meta.adopt_stripe(epoch, wrong).await, said).await;
+    }
+    let newer = term(5, 4, &all[..3]);
+    meta.adopt_stripe(epoch, adopt(Some(opened), newer.clone(), Adopted::Open)).await.unwrap();
+    let record = world.term().await;
+    assert_eq!((record.state, &record.term, record.takes_updates()), (TermState::Open, &newer, false));
+    assert_eq!(world.record().await.blocks[&3].state, BlockState::Missing, "it was not fenced");
+    let before = world.all().await;
+    world.conflicts(&before, meta.open_stripe(epoch, begun).await, "open already").await;
+    // Settled since.
+    let settled =
+        |indexes: &[u8]| Adopted::Settled { checksums: indexes.iter().map(|it| (*it, sums(*it, 9))).collect(), now_ms: 60 };
+    let last = term(8, 8, &all[..3]);
+    let wrong = meta.adopt_stripe(epoch, adopt(Some(newer.clone()), last.clone(), settled(&[0, 1]))).await;
+    assert!(matches!(wrong, Err(MetaError::Refused(_))), "{wrong:?}");
+    meta.adopt_stripe(epoch, adopt(Some(newer), last.clone(), settled(&[0, 1, 2]))).await.unwrap();
+    let (record, stripe) = (world.term().await, world.record().await);
+    assert_eq!((record.state, record.term, record.settled_ms), (TermState::Settled, last, 60));
+    assert_eq!(
+        (stripe.seq, stripe.checksums[..4].to_vec()),
+        (Seq::new(8, vec![7, 0]), vec![sums(0, 9), sums(1, 9), sums(2, 9), vec![]])
+    );
+    assert!(!meta.blocks_closed(epoch, world.stripe, 8, all.clone()).await.unwrap());
+    // Being opened, after all that.
+    let next = StripeTerm { unaware: BTreeSet::new(), ..term(9, 9, &all[..3]) };
+    let closed = world.term().await.term;
+    meta.adopt_stripe(epoch, adopt(Some(closed), next.clone(), Adopted::Opening)).await.unwrap();
+    assert_eq!((world.term().await.state, world.term().await.term), (TermState::Opening, next));
 }
 
 impl World {
@@ -301,7 +386,7 @@ async fn only_a_complete_stripe_of_an_object_with_good_blocks_is_opened() {
     let gone = meta.open_stripe(epoch, OpenStripe { stripe: StripeId(99), ..world.ask(&all) }).await;
     assert!(matches!(gone, Err(MetaError::NotFound(_))));
     meta.abort_put(epoch, upload, leftovers_at(1)).await.unwrap();
-    meta.mark_corrupt(epoch, all[2], vec![Span::new(0, 4096)]).await.unwrap();
+    mark_corrupt(meta, epoch, all[2], vec![Span::new(0, 4096)]).await.unwrap();
     let before = world.all().await;
     world.conflicts(&before, meta.open_stripe(epoch, world.ask(&all)).await, "have changed").await;
     let members = [all[0], all[1], all[3]];

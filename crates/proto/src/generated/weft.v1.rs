@@ -8,6 +8,9 @@ pub struct FindOpenStripesRequest {
     /// postcard of BlockId, one for each stripe
     #[prost(bytes = "vec", repeated, tag = "3")]
     pub blocks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// they are open at the node
+    #[prost(bool, tag = "4")]
+    pub open: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FindOpenStripesReply {
@@ -144,6 +147,9 @@ pub struct RegisterRequest {
     /// empty: it serves no metrics
     #[prost(string, tag = "14")]
     pub metrics_address: ::prost::alloc::string::String,
+    /// the highest of a coordinator's times by which it has judged sessions of updates; 0: none
+    #[prost(uint64, tag = "15")]
+    pub updates_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterReply {
@@ -331,6 +337,40 @@ pub struct CloseBlockRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseBlockReply {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InspectBlockRequest {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    /// postcard of BlockId
+    #[prost(bytes = "vec", tag = "2")]
+    pub block: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bool, tag = "3")]
+    pub ready: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InspectBlockReply {
+    /// if it is open, or settled and not closed
+    #[prost(message, optional, tag = "1")]
+    pub open: ::core::option::Option<OpenTerm>,
+    /// by its sidecar; if nothing changes it: it is settled, or not open
+    #[prost(message, optional, tag = "2")]
+    pub content: ::core::option::Option<SettleBlockReply>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenTerm {
+    /// the highest that it obeys
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// the highest whose members and outcomes it knows
+    #[prost(uint64, tag = "2")]
+    pub known: u64,
+    /// in the known term; postcard of BlockId
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub members: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// a seal went on without it
+    #[prost(bool, tag = "4")]
+    pub fenced: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct ConvertStripeRequest {
@@ -3778,6 +3818,32 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "CloseBlock"));
             self.inner.unary(req, path, codec).await
         }
+        /// Tells whether a block is open for updates in place, and what it contains. With `ready`, it first makes the journal of the block's disk ready:
+        /// Reaction::Retry while that is being created, Cause::NoSpace if there is no room for it.
+        pub async fn inspect_block(
+            &mut self,
+            request: impl tonic::IntoRequest<super::InspectBlockRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::InspectBlockReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Agent/InspectBlock",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Agent", "InspectBlock"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -3907,6 +3973,15 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::CloseBlockRequest>,
         ) -> std::result::Result<tonic::Response<super::CloseBlockReply>, tonic::Status>;
+        /// Tells whether a block is open for updates in place, and what it contains. With `ready`, it first makes the journal of the block's disk ready:
+        /// Reaction::Retry while that is being created, Cause::NoSpace if there is no room for it.
+        async fn inspect_block(
+            &self,
+            request: tonic::Request<super::InspectBlockRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::InspectBlockReply>,
+            tonic::Status,
+        >;
     }
     /// ---- the coordinator to agents ------------------------------------------------------------------------------------------
     #[derive(Debug)]
@@ -4668,6 +4743,51 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CloseBlockSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Agent/InspectBlock" => {
+                    #[allow(non_camel_case_types)]
+                    struct InspectBlockSvc<T: Agent>(pub Arc<T>);
+                    impl<
+                        T: Agent,
+                    > tonic::server::UnaryService<super::InspectBlockRequest>
+                    for InspectBlockSvc<T> {
+                        type Response = super::InspectBlockReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::InspectBlockRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::inspect_block(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = InspectBlockSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -53,6 +53,8 @@ struct Known {
     is_silent: bool,
     /// A question about more blocks is refused.
     asked_max: Option<usize>,
+    /// The blocks of which agents have said that they are open.
+    told_open: BTreeSet<BlockId>,
 }
 
 #[derive(Clone)]
@@ -158,6 +160,11 @@ impl Coordinator {
     /// Refuses questions about more blocks: their answers would be too large.
     pub(crate) fn answer_at_most(&self, blocks: usize) {
         self.known.lock().unwrap().asked_max = Some(blocks);
+    }
+
+    /// The blocks of which agents have said that they are open, since the last call.
+    pub(crate) fn take_told_open(&self) -> BTreeSet<BlockId> {
+        std::mem::take(&mut self.known.lock().unwrap().told_open)
     }
 
     /// The description of an open stripe for agents.
@@ -290,7 +297,11 @@ impl Membership for Registry {
         if self.0.known.lock().unwrap().is_silent {
             return Err(to_status(&Error::retry("the coordinator is silent")));
         }
-        let blocks = request.into_inner().blocks;
+        let FindOpenStripesRequest { blocks, open, .. } = request.into_inner();
+        if open {
+            let told = blocks.iter().map(|block| postcard::from_bytes::<BlockId>(block).unwrap());
+            self.0.known.lock().unwrap().told_open.extend(told);
+        }
         if self.0.known.lock().unwrap().asked_max.is_some_and(|max| blocks.len() > max) {
             return Err(to_status(&Error::invalid("the answer would be too large: ask for fewer blocks at a time")));
         }

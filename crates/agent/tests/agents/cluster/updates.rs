@@ -98,6 +98,12 @@ impl<'a> Updated<'a> {
         opened.map(drop).map_err(|status| from_status(&status))
     }
 
+    pub(crate) async fn inspect(&self, block: BlockId, ready: bool) -> Result<v1::InspectBlockReply> {
+        let request = v1::InspectBlockRequest { epoch: self.cluster.coordinator.epoch(), block: encode(&block), ready };
+        let told = self.cluster.call(node_of(block)).await.inspect_block(request).await;
+        told.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
+    }
+
     pub(crate) async fn seal_block(&self, block: BlockId, message: &Message) -> Result<Message> {
         let request = SealBlockRequest {
             epoch: self.cluster.coordinator.epoch(),

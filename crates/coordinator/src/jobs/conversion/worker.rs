@@ -56,18 +56,14 @@ impl Work<'_> {
         let stripes = u32::try_from(data.end.div_ceil(old_len) - from_stripe).map_err(Error::fatal)?;
         let mut turn = Some(turn);
         let order = Order { object, upload, number, data, from_stripe, stripes };
-        let look_up = async || {
-            let page = shared.meta.stripes(object.version, from_stripe, stripes).await;
-            Ok::<_, Error>(page.map_err(|error| shared.meta_error(error))?.items)
-        };
-        let mut old = look_up().await?;
+        let mut old = self.old(&order).await?;
         let mut was_open = false;
         for stripe in &old {
             was_open |= settle::if_open(shared, stripe.id).await?;
         }
         if was_open {
             // The checksums that the new stripe is compared with.
-            old = look_up().await?;
+            old = self.old(&order).await?;
         }
         let request = Request { object: object.name.clone(), number, data, old, failures_max: shared.config.resumes_max };
         let (mut write, mut event, waits) = (StripeWrite::new(request), Event::Begin, Waits::new(self.control));
@@ -122,7 +118,21 @@ impl Work<'_> {
         let told = self.delegation(node, order, &moving, waits).await;
         let has_read = moving.bytes() > 0;
         drop(moving);
-        Tried { told, has_read, ended: self.ended(order.upload.id, order.number).await }
+        let mut ended = self.ended(order.upload.id, order.number).await;
+        let mut updated = Vec::new();
+        if let Ok(Some(_)) = &ended {
+            match self.old(order).await {
+                Ok(old) => updated = old.into_iter().map(|old| (old.id, old.seq)).collect(),
+                Err(error) => ended = Err(error),
+            }
+        }
+        Tried { told, has_read, ended, updated }
+    }
+
+    /// The stripes that contain the data now.
+    async fn old(&self, order: &Order<'_>) -> Result<Vec<StripeRecord>> {
+        let page = self.shared.meta.stripes(order.object.version, order.from_stripe, order.stripes).await;
+        Ok(page.map_err(|error| self.shared.meta_error(error))?.items)
     }
 
     /// Waits until there is space for a new stripe of this size and it has its turn. A waiting stripe has not started. It yields its turn

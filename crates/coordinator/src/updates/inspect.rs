@@ -1,0 +1,151 @@
+//! Asks the agents of a stripe about its blocks: before it is opened, whether the journals of their disks are ready; and when they contradict the
+//! metadata, what newer metadata must have said, of which these are an older copy.
+
+use super::{
+    calls::{self, Answer, ask},
+    settle::{Demand, found, settle_now},
+    state::Phase,
+    tell::{encode_block, inspected as decode, node_of, recorded},
+};
+use crate::{compute::compute, shared::Shared};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tonic::{Code, Response, transport::Channel};
+use weft_codes::SharedCode;
+use weft_control::updates::{Answers, Found, Inspected, Newer, behind, is_behind, members};
+use weft_meta::{AdoptStripe, Adopted, TermRecord, TermState};
+use weft_proto::{
+    rpc,
+    v1::{self, agent_client::AgentClient},
+};
+use weft_types::{BlockId, BlockState, Cause, Error, Party, Reaction, Result, StripeId, StripeRecord};
+
+/// How long an opening waits for journals. A disk creates its own when its first block is opened.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+/// A block that does not answer for this long is not counted.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
+/// The blocks that take part when a stripe is opened, once the journals of their disks are ready. Fails if one is not ready for now, for example because
+/// its disk has no room: then nothing was recorded, and no block is left out for that. Agents of versions that do not know the question count as
+/// ready; blocks whose agents do not answer, and blocks that are lost, do not take part. The stripe's turn must have come.
+pub(super) async fn ready(
+    shared: &Arc<Shared>,
+    (stripe, code): (&StripeRecord, &SharedCode),
+    record: Option<&TermRecord>,
+) -> Result<Vec<BlockId>> {
+    let unclosed = record.map(|record| record.term.unaware.clone()).unwrap_or_default();
+    let view = shared.members.view();
+    let all = compute(|| members(code, stripe, &view, &unclosed))?;
+    let (mut absent, mut not_ready, mut is_old) = (BTreeSet::new(), None, false);
+    for (block, answer) in inspected(shared, stripe, &all, true).await {
+        match answer {
+            Answer::Given(told) => is_old |= told.is_some_and(|told| is_behind(stripe, recorded(record), &told)),
+            Answer::Silent(error) => drop(absent.insert(block).then(|| without(block, &error))),
+            Answer::Refused(error) => match error.reaction {
+                Reaction::NotFound | Reaction::Corrupt => drop(absent.insert(block).then(|| without(block, &error))),
+                // Another coordinator leads.
+                Reaction::InvalidInput => return Err(error),
+                _ => not_ready = Some(error),
+            },
+            Answer::Busy(error) => not_ready = Some(error),
+        }
+    }
+    if is_old {
+        catch_up(shared, stripe.id, Demand::Request).await?;
+        settle_now(shared, stripe.id, Demand::Request).await?;
+        return Err(Error::retry("the stripe was updated after this copy of the metadata was made: try again"));
+    }
+    if let Some(error) = not_ready {
+        // What a full disk says names disk and node.
+        let party = error.party.filter(|_| error.cause != Some(Cause::NoSpace));
+        return Err(Error { reaction: Reaction::Retry, party, ..error });
+    }
+    let chosen = if absent.is_empty() { all } else { compute(|| members(code, stripe, &view, &(&unclosed | &absent)))? };
+    let homes = chosen.iter().filter_map(|block| Some(stripe.find(block.index, block.copy)?.home)).collect();
+    shared.updates.opens(stripe.id, homes, shared.started.now());
+    Ok(chosen)
+}
+
+fn without(block: BlockId, error: &Error) {
+    tracing::warn!(%block, %error, "a stripe is opened for updates without a block");
+}
+
+/// If blocks of a stripe have terms that these metadata do not know, records what newer metadata must have said, and returns true. Then it is to
+/// be settled or closed. Its turn must have come.
+pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> Result<bool> {
+    let Some((stripe, code)) = found(shared, id).await? else { return Ok(false) };
+    let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
+    if record.as_ref().is_some_and(|record| record.state == TermState::Settled) || !stripe.ended || stripe.incomplete {
+        return Ok(false);
+    }
+    let good = stripe.all().filter(|(_, placed)| placed.state == BlockState::Ok);
+    let good: Vec<BlockId> = good.map(|(index, placed)| stripe.id_of(index, placed)).collect();
+    let (mut told, mut silent) = (Answers::new(), None);
+    for (block, answer) in inspected(shared, &stripe, &good, false).await {
+        match answer {
+            Answer::Given(Some(answer)) => drop(told.insert(block, answer)),
+            Answer::Given(None) => {}
+            Answer::Silent(error) | Answer::Busy(error) => silent = Some(error),
+            Answer::Refused(error) => tracing::debug!(%block, %error, "an agent does not tell of a block"),
+        }
+    }
+    let recorded = recorded(record.as_ref());
+    if !told.values().any(|told| is_behind(&stripe, recorded, told)) {
+        return Ok(false);
+    }
+    if let Some(error) = silent.filter(|error| demand == Demand::None && may_answer(shared, error)) {
+        return Err(Error::retry(format!("a block does not answer: {error}")));
+    }
+    let Some(Newer { term, found }) = compute(|| behind(&code, &stripe, recorded, &told))? else { return Ok(false) };
+    let (state, phase) = match found {
+        Found::Opening => (Adopted::Opening, Phase::Open),
+        Found::Open => (Adopted::Open, Phase::Open),
+        Found::Settled(checksums) => (Adopted::Settled { checksums, now_ms: shared.updates_now_ms() }, Phase::Unclosed),
+    };
+    tracing::warn!(stripe = %id, term = term.term, members = term.sealed.members.len(), ?phase,
+        "these metadata are older than what the blocks of a stripe contain: recorded what these say");
+    let garbage_not_before_ms = shared.garbage_not_before_ms();
+    let adopt = AdoptStripe { stripe: id, before: record.map(|record| record.term), term, state, garbage_not_before_ms };
+    // From here on nothing plans for it without settling it.
+    shared.updates.set(id, phase, shared.started.now());
+    shared.meta.adopt_stripe(shared.epoch, adopt).await.map_err(|error| shared.meta_error(error))?;
+    Ok(true)
+}
+
+/// Whether a block that did not answer may do so later.
+pub(super) fn may_answer(shared: &Shared, error: &Error) -> bool {
+    let view = shared.members.view();
+    let node = if let Some(Party::Node(node)) = error.party { view.node(node) } else { None };
+    error.reaction == Reaction::Retry && node.is_some_and(|node| !node.lost)
+}
+
+/// What agents say of blocks; `None` if they are of a version that does not tell.
+async fn inspected(
+    shared: &Shared,
+    stripe: &StripeRecord,
+    blocks: &[BlockId],
+    ready: bool,
+) -> BTreeMap<BlockId, Answer<Option<Inspected>>> {
+    calls::all(blocks.iter().map(|block| async { (*block, inspect(shared, stripe, *block, ready).await) })).await
+}
+
+async fn inspect(shared: &Shared, stripe: &StripeRecord, block: BlockId, ready: bool) -> Answer<Option<Inspected>> {
+    let (Some(node), Ok(encoded)) = (node_of(stripe, &block), encode_block(&block)) else {
+        return Answer::Silent(Error::retry("it is not part of its stripe").block(block));
+    };
+    let request = v1::InspectBlockRequest { epoch: shared.epoch.0, block: encoded, ready };
+    let call = |mut agent: AgentClient<Channel>, left| {
+        let request = rpc::with_deadline(request.clone(), left);
+        async move {
+            match agent.inspect_block(request).await {
+                Err(status) if status.code() == Code::Unimplemented => Ok(Response::new(v1::InspectBlockReply::default())),
+                answer => answer,
+            }
+        }
+    };
+    let within = if ready { READY_WITHIN } else { TOLD_WITHIN };
+    ask(shared, (node, block), within, call).await.and_then(|reply| Ok(decode(reply)))
+}
