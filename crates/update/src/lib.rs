@@ -26,7 +26,7 @@ mod tests;
 
 pub use block::{Action, Block, Config, Event, NotRun, Request, Told, Write};
 pub use leader::Leader;
-pub use memory::OUTCOMES_KEPT_MS;
+pub use memory::{OUTCOMES_KEPT_MS, OUTCOMES_MAX};
 pub use participant::{NotServed, Participant, ReadAt};
 pub use rule::decide;
 pub use seal::{Seal, StripeTerm};

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// How long outcomes are kept.
 pub const OUTCOMES_KEPT_MS: u64 = 600_000;
+/// The most outcomes that a block remembers, and with which a stripe is opened again: with more, a block would forget some of them at once.
+pub const OUTCOMES_MAX: usize = 1024;
 
 /// The remembered outcomes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -60,12 +62,16 @@ impl Memory {
         for id in &forgotten {
             self.outcomes.remove(id);
         }
-        let raised: Vec<(Session, u64)> =
-            forgotten.into_iter().filter(|id| self.raise(id.session, id.counter)).map(|id| (id.session, id.counter)).collect();
+        let mut raised: BTreeMap<Session, u64> = BTreeMap::new();
+        for id in forgotten {
+            if self.raise(id.session, id.counter) {
+                raised.insert(id.session, id.counter);
+            }
+        }
         let is_over = |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms;
         self.floors.retain(|session, _| !is_over(session));
         self.outcomes.retain(|id, _| !is_over(&id.session));
-        raised
+        raised.into_iter().collect()
     }
 
     /// All outcomes.
@@ -106,7 +112,7 @@ mod tests {
         for counter in 1..=4 {
             memory.learn(id(counter), Outcome::Committed, counter);
         }
-        assert_eq!(memory.expire(2, 5), [(SESSION, 1), (SESSION, 2)]);
+        assert_eq!(memory.expire(2, 5), [(SESSION, 2)], "a session has one floor");
         assert_eq!(memory.outcomes().len(), 2);
     }
 

@@ -4,6 +4,7 @@ use crate::{record::Stored, updater::Output};
 use std::sync::Arc;
 use weft_store::{BlockStore, Journal, Position, RECORD_BYTES_MAX, Reservation};
 use weft_types::{BlockId, PAGE_LEN, Result, UPDATE_BYTES_MAX};
+use weft_update::OUTCOMES_MAX;
 
 /// What a disk keeps in memory and on the disk for updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Default for Limits {
         Self {
             blocks_max: 4096,
             records_max: 256,
-            outcomes_max: 1024,
+            outcomes_max: OUTCOMES_MAX,
             sessions_max: 1024,
             updates_max: 64,
             lag_max: 128,

@@ -20,10 +20,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
 use weft_types::{BlockId, BlockState, Error, Result, StripeRecord};
-use weft_update::{OUTCOMES_KEPT_MS, Outcome, Session, StripeTerm, UpdateId};
-
-/// The most outcomes of earlier updates that are handed on to a stripe's blocks when it is opened again.
-const HANDED_ON_MAX: usize = 4096;
+use weft_update::{OUTCOMES_KEPT_MS, OUTCOMES_MAX, Outcome, Session, StripeTerm, UpdateId};
 
 /// The blocks of a stripe that take part in its updates: all that are good, and closed. Fails if they are too few: there must be one more than
 /// the code needs, and all others must be rebuilt from them.
@@ -70,7 +67,7 @@ pub fn handed_on(before: Option<&StripeTerm>, now_ms: u64) -> (BTreeMap<UpdateId
     let outcomes = before.sealed.outcomes.iter().filter(|(id, _)| !is_over(&id.session));
     let mut outcomes: Vec<(UpdateId, Outcome)> = outcomes.map(|(id, outcome)| (*id, *outcome)).collect();
     outcomes.sort_unstable_by_key(|(id, _)| (id.session.ends_at_ms, id.session.number, id.counter));
-    let dropped = outcomes.len().saturating_sub(HANDED_ON_MAX);
+    let dropped = outcomes.len().saturating_sub(OUTCOMES_MAX);
     for (id, _) in outcomes.drain(..dropped) {
         let floor = floors.entry(id.session).or_default();
         *floor = id.counter.max(*floor);

@@ -69,7 +69,7 @@ fn settle_from(explorer: &mut Explorer<'_>, world: &World) -> Verdict<()> {
     let members: Vec<usize> = (0..setup.nodes()).filter(|at| explorer.is_member(&world, *at)).collect();
     for at in &members {
         let facts = explorer.facts(&world, *at);
-        if facts.undecided != 0 || !facts.is_idle || facts.is_fenced || facts.is_joining {
+        if facts.undecided != 0 || !facts.is_idle || facts.is_fenced || facts.is_joining || facts.untrimmed != 0 {
             return Err(format!("node {at} does not come to an end: {facts:?}"));
         }
     }

@@ -3,7 +3,7 @@
 use super::Setup;
 use crate::{
     Action, Batch, Block, Entry, Event, Message, NotServed, Outcome, Peer, ReadAt, Request, Seal, Told, Vector, seal,
-    types::{Delta, UpdateId},
+    types::{Claim, Delta, UpdateId},
 };
 use std::collections::BTreeSet;
 use weft_types::BlockId;
@@ -429,6 +429,8 @@ pub(super) struct Facts {
     pub(super) is_active: bool,
     /// Whether nothing is left to decide here.
     pub(super) is_idle: bool,
+    /// The records of committed updates that it has not trimmed.
+    pub(super) untrimmed: usize,
     /// Bits by update.
     pub(super) undecided: u32,
     pub(super) committed: u32,
@@ -444,6 +446,7 @@ impl Facts {
             is_joining: participant.is_joining(),
             versions: if setup.applying != 0 { node.versions(setup, at) } else { Vec::new() },
             is_active: node.block.leader().is_some_and(crate::leader::Leader::is_active),
+            untrimmed: participant.records.values().filter(|kept| kept.claim == Claim::Committed).count(),
             is_idle: node.block.leader().is_none_or(crate::leader::Leader::is_idle) && !node.block.has_reads(),
             ..Self::default()
         };
