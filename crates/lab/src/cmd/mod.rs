@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_healing;
+mod bench_in_place;
 mod bench_lost;
 mod bench_node;
 mod bench_objects;

@@ -23,6 +23,7 @@ fn point(x: Option<&str>, scheme: &str, median_s: f64, bound_s: Option<f64>) -> 
         bound_s,
         cpu_idle: 0.5,
         ratio: None,
+        times_s: Vec::new(),
     };
     Point { x: x.map(ToOwned::to_owned), rate_mib_s: None, outcome }
 }
@@ -120,6 +121,7 @@ fn parsed(line: &str) -> Point {
         bound_s: number(7),
         cpu_idle: number(8).unwrap(),
         ratio: number(9),
+        times_s: Vec::new(),
     };
     Point { x: Some(cells[0].clone()).filter(|x| !x.is_empty()), rate_mib_s: number(10), outcome }
 }
