@@ -197,6 +197,10 @@ impl Subject {
         blocks.iter().map(home).collect()
     }
 
+    pub(crate) fn work(&self) -> &Work {
+        &self.work
+    }
+
     fn home(&self, target: Target) -> &Home {
         &self.stripes[target.stripe].homes[usize::from(target.block)]
     }

@@ -12,6 +12,7 @@ mod bench_scrub;
 mod bench_update;
 mod links;
 mod reproduce;
+mod reproduce_cpu;
 mod testbed;
 
 use crate::version::Caller;
