@@ -22,7 +22,16 @@ pub(crate) struct Flight {
     pub(crate) deltas: Pieces,
     /// Room for its record here.
     pub(crate) room: Option<Reservation>,
+    /// Until then, what was sent last may still be on its way.
+    arrives_ms: u64,
 }
+
+/// Up to so many bytes are sent again with every reminder.
+const SMALL_BYTES: u64 = 64 << 10;
+/// How long larger ones have to arrive and to be answered, beside the time for their bytes.
+const ARRIVES_MS: u64 = 1000;
+/// The rate that is granted to them.
+const BYTES_PER_SECOND: u64 = 2 << 20;
 
 impl Flight {
     fn bytes(&self) -> u64 {
@@ -54,8 +63,22 @@ impl Flights {
             return Err(Error::retry("too many bytes of updates are under way"));
         }
         disk.inflight_bytes += bytes_of(&new);
-        self.0.insert(key, Flight { new, deltas: Pieces::new(), room });
+        self.0.insert(key, Flight { new, deltas: Pieces::new(), room, arrives_ms: 0 });
         Ok(())
+    }
+
+    /// So many bytes of an update are sent.
+    pub(crate) fn sent(&mut self, key: Option<FlightKey>, bytes: u64, now_ms: u64) {
+        if let Some(flight) = key.and_then(|key| self.0.get_mut(&key))
+            && bytes > SMALL_BYTES
+        {
+            flight.arrives_ms = now_ms + ARRIVES_MS + bytes * 1000 / BYTES_PER_SECOND;
+        }
+    }
+
+    /// Whether many bytes of an update were sent a short time ago.
+    pub(crate) fn may_be_arriving(&self, key: Option<FlightKey>, now_ms: u64) -> bool {
+        key.and_then(|key| self.0.get(&key)).is_some_and(|flight| now_ms < flight.arrives_ms)
     }
 
     /// A delta is known.

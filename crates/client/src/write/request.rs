@@ -39,7 +39,7 @@ pub(crate) async fn request(
         }
     };
     let sent = Instant::now();
-    let request = UpdateRequest { block: home.block, id, term: lease.term, token, parts };
+    let request = UpdateRequest { block: home.block, id, term: lease.term, token, parts, route: None };
     let mut answer = pin!(client.request(request));
     loop {
         // On a slow link, updates wait for each other.

@@ -1,6 +1,6 @@
 //! A client's connection to an agent whose blocks lead updates.
 
-use super::{HeadMax, Packet, Part, PartRef, UPDATE_BYTES_MAX, UpdateReader, UpdateWriter, session};
+use super::{HeadMax, Packet, Part, PartRef, Route, UPDATE_BYTES_MAX, UpdateReader, UpdateWriter, session};
 use crate::{
     frame::{FrameError, UpdatesHello},
     net::Net,
@@ -41,6 +41,8 @@ pub struct UpdateRequest {
     pub token: LinkToken,
     /// The new bytes, ascending by data block: together at most [`UPDATE_BYTES_MAX`].
     pub parts: Vec<Part>,
+    /// The way of the deltas; without one, the agent sends them straight to all blocks that are patched. Only for agents of protocol 4 and later.
+    pub route: Option<Route>,
 }
 
 /// A request on its way to the writer.
@@ -63,7 +65,7 @@ struct State {
 }
 
 /// The most bytes of requests that wait for their answer.
-const INFLIGHT_BYTES_MAX: usize = 8 << 20;
+const INFLIGHT_BYTES_MAX: usize = 2 * UPDATE_BYTES_MAX;
 /// What a request counts at least: its head, and what both ends keep for it.
 const REQUEST_BYTES_MIN: usize = 4 << 10;
 /// The most requests that wait to be sent. Those that are sent are bounded by their bytes.
@@ -101,6 +103,9 @@ impl UpdateClient {
             );
         }
         let block = request.block;
+        if let Some(route) = &request.route {
+            route.check(block)?;
+        }
         let gone = || Error::retry(format!("{}: the connection is closed", self.shared.place)).block(block);
         let counted = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
         let _room = self.room.acquire_many(counted).await.map_err(|_| gone())?;
@@ -157,8 +162,11 @@ impl Shared {
         while let Some(first) = requests.recv().await {
             let mut next = Some(first);
             while let Some(Sending { number, request }) = next {
-                let UpdateRequest { block, id, term, token, parts } = request;
-                let packet = Packet::Request { number, block, id, term, token };
+                let UpdateRequest { block, id, term, token, parts, route } = request;
+                let packet = match route {
+                    Some(route) => Packet::Routed { number, block, id, term, token, route },
+                    None => Packet::Request { number, block, id, term, token },
+                };
                 let parts: Vec<PartRef<'_>> = parts.iter().map(Part::as_part_ref).collect();
                 match writer.feed(&packet, &parts).await {
                     // Nothing was sent.

@@ -29,7 +29,7 @@ fn part(stream: u8, len: usize) -> Part {
 }
 
 fn request(counter: u64, parts: Vec<Part>) -> UpdateRequest {
-    UpdateRequest { block: block(0), id: id(counter), term: 3, token: LinkToken([5; 32]), parts }
+    UpdateRequest { block: block(0), id: id(counter), term: 3, token: LinkToken([5; 32]), parts, route: None }
 }
 
 fn record(parts: Vec<Range>) -> Arc<Record> {
