@@ -7,6 +7,7 @@ use super::{
     IdleMeter, Outcome, Sample, median,
     put::{BUCKET, Compare, Data, make_bucket},
     repair::{Case, network},
+    scrub::is_clean,
     update_bound::{RANDOM, bound_s, concerned},
     writer::{Writers, on_named},
 };
@@ -274,12 +275,21 @@ impl Subject {
         Ok(Sample { seconds, bytes_moved: sent()?.saturating_sub(before), cpu_idle })
     }
 
-    /// Reads all objects, and compares them with what was written. All blocks must still be where they were.
+    /// Reads all objects, and compares them with what was written; then checks the parities. All blocks must still be where they were.
     pub(crate) async fn compare(&self, session: &Session) -> Result<()> {
         for (number, stripe) in self.stripes.iter().enumerate() {
             let mut compare = Compare::new(&stripe.data);
             session.client.get(BUCKET, &stripe.key, &mut compare, &GetOptions::default()).await?;
             compare.end()?;
+            let begun = session.client.scrub(BUCKET, &stripe.key, None, 0).await?;
+            let job = session.client.wait_for_job(begun.id, |_| {}).await?;
+            let tally = job.scrubbed.and_then(|report| report.tally).unwrap_or_default();
+            if job.state != "done" || tally.stripes != 1 || !is_clean(&tally) {
+                return Err(Error::corrupt(format!(
+                    "a check of the stripe is {}, and has found {tally:?} {}",
+                    job.state, job.last_error
+                )));
+            }
             if self.homes(session, number).await? != stripe.homes {
                 return Err(Error::unavailable("a block was rebuilt elsewhere meanwhile: its node did not answer in time"));
             }
