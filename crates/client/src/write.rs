@@ -1,12 +1,14 @@
 //! Writes in place: they overwrite bytes of an object that exists.
 //!
 //! A write is cut into updates ([`split`]), several of which are under way at a time ([`stream`]). Each is requested from the agent that leads it,
-//! under a lease of the coordinator ([`lease`]), until its outcome is known ([`update`], [`course`]).
+//! under a lease of the coordinator ([`lease`]), until its outcome is known ([`update`], [`course`]). The longer it is, the longer its answer is
+//! waited for ([`patience`]).
 
 mod course;
 mod explain;
 mod lease;
 mod log;
+mod patience;
 mod request;
 mod split;
 mod stream;
@@ -18,13 +20,15 @@ pub use log::WriteLog;
 
 use crate::{Client, client::Shared, progress::ProgressFn};
 use bytes::Bytes;
+use futures::stream::{self as streams, StreamExt, TryStreamExt};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use target::Target;
 use tokio::io::AsyncRead;
-use weft_types::{Result, Span};
+use weft_proto::v1::{ExplainUpdateRequest, UpdateWay};
+use weft_types::{Error, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL, human_bytes};
 
 /// How bytes of an object are overwritten.
 ///
@@ -37,6 +41,10 @@ use weft_types::{Result, Span};
 pub struct WriteOptions {
     /// How long each update may take, with all repetitions; at most a day. After it, the write fails.
     pub deadline: Duration,
+    /// The most bytes of one update, which is atomic: 1 byte to 16 MiB. The nodes' journals must take it; all take 1 MiB.
+    pub update_bytes: u64,
+    /// How the changes of blocks travel from node to node. By default, the way that is predicted to be fastest is taken.
+    pub way: UpdateWay,
     /// The number of bytes to write; it is an error if the reader ends earlier. If the size is known, a write beyond the end of the object
     /// changes nothing. None: everything that the reader returns.
     pub size: Option<u64>,
@@ -51,7 +59,14 @@ const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(60), size: None, progress: ProgressFn::default(), log: WriteLog::default() }
+        Self {
+            deadline: Duration::from_secs(60),
+            update_bytes: UPDATE_BYTES_USUAL,
+            way: UpdateWay::default(),
+            size: None,
+            progress: ProgressFn::default(),
+            log: WriteLog::default(),
+        }
     }
 }
 
@@ -79,13 +94,18 @@ pub struct Writer {
     shared: Arc<Shared>,
     target: Arc<Mutex<Arc<Target>>>,
     deadline: Duration,
+    update_bytes: u64,
+    way: UpdateWay,
 }
+
+/// The most calls for an explanation at once.
+const EXPLAINED_AT_ONCE: usize = 8;
 
 impl Client {
     /// Overwrites bytes of an object from `offset` on with those of `reader`. The write is acknowledged when all of it is durable on all blocks
     /// concerned. It cannot extend the object.
     ///
-    /// Up to 1 MiB within one stripe is one update: it is written atomically, and survives crashes as a whole or not at all. A longer write is several
+    /// Up to [`WriteOptions::update_bytes`] within one stripe are one update: it is written atomically, and survives crashes as a whole or not at all. A longer write is several
     /// updates; reads at the same time may see some of them. If the write fails or is dropped, [`WriteOptions::log`] tells which bytes are written.
     /// Repeating a write is safe unless others write the same bytes.
     ///
@@ -107,7 +127,7 @@ impl Client {
         writer.write_from(offset, &mut reader, options).await
     }
 
-    /// A writer for many writes to one object. Of the options, it uses the deadline.
+    /// A writer for many writes to one object. Of the options, it uses the deadline, the length of updates, and their way.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -118,24 +138,45 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn writer(&self, bucket: &str, key: &str, options: &WriteOptions) -> Result<Writer> {
+        let WriteOptions { deadline, update_bytes, ref way, .. } = *options;
+        check_update_bytes(update_bytes)?;
         let target = Target::new(self.shared().stat(bucket, key).await?)?;
-        let target = Arc::new(Mutex::new(Arc::new(target)));
-        Ok(Writer { shared: self.shared().clone(), target, deadline: options.deadline.min(DEADLINE_MAX) })
+        let (shared, target) = (self.shared().clone(), Arc::new(Mutex::new(Arc::new(target))));
+        Ok(Writer { shared, target, deadline: deadline.min(DEADLINE_MAX), update_bytes, way: way.clone() })
     }
 
-    /// What a write of `len` bytes at `offset` would do. Nothing is written.
+    /// What a write of `len` bytes at `offset` would do. Nothing is written. Of the options, it uses the length of updates, and their way.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
-    /// let plan = client.explain_write("volumes", "disk.img", 4096, 8192).await?;
+    /// # use weft_client::WriteOptions;
+    /// let plan = client.explain_write("volumes", "disk.img", 4096, 8192, &WriteOptions::default()).await?;
     /// println!("{} updates of {} stripes", plan.updates(), plan.stripes.len());
     /// # Ok(()) }
     /// ```
-    pub async fn explain_write(&self, bucket: &str, key: &str, offset: u64, len: u64) -> Result<WritePlan> {
+    pub async fn explain_write(
+        &self,
+        bucket: &str,
+        key: &str,
+        offset: u64,
+        len: u64,
+        options: &WriteOptions,
+    ) -> Result<WritePlan> {
+        check_update_bytes(options.update_bytes)?;
         let object = self.shared().stat(bucket, key).await?;
         let target = Target::new(object.clone())?;
         let span = target.span(offset, len)?;
-        Ok(WritePlan::new(object, &target, span))
+        let mut plan = WritePlan::new(object, &target, span, options.update_bytes);
+        let asked: Vec<ExplainUpdateRequest> = plan.asked(&options.way).collect();
+        let explain = |asked: ExplainUpdateRequest| {
+            self.shared().calls.ask(asked, |mut client, request| async move { client.explain_update(request).await })
+        };
+        let mut replies = streams::iter(asked).map(explain).buffered(EXPLAINED_AT_ONCE);
+        for stripe in &mut plan.stripes {
+            stripe.ways = replies.try_next().await.map_err(|error| target.place(error))?.unwrap_or_default().blocks;
+        }
+        drop(replies);
+        Ok(plan)
     }
 }
 
@@ -145,8 +186,8 @@ impl Writer {
         self.target().size
     }
 
-    /// Overwrites bytes of the object from `offset` on. Returns when they are durable on all blocks concerned. Up to 1 MiB within one stripe is
-    /// written atomically. Writes at the same time to the same bytes take effect in any order.
+    /// Overwrites bytes of the object from `offset` on. Returns when they are durable on all blocks concerned. Up to [`WriteOptions::update_bytes`] within one
+    /// stripe are written atomically. Writes at the same time to the same bytes take effect in any order.
     pub async fn write_at(&self, offset: u64, bytes: impl Into<Bytes>) -> Result<()> {
         let bytes = bytes.into();
         let target = self.target();
@@ -181,6 +222,14 @@ impl Writer {
         *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
         Ok(())
     }
+}
+
+fn check_update_bytes(bytes: u64) -> Result<()> {
+    if (1..=UPDATE_BYTES_MAX).contains(&bytes) {
+        return Ok(());
+    }
+    let most = human_bytes(UPDATE_BYTES_MAX);
+    Err(Error::invalid(format!("an atomic update of {bytes} bytes cannot be requested: the range is 1 byte to {most}")))
 }
 
 /// Says what is written in spite of an error, unless the write was one update that did nothing.

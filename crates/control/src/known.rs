@@ -1,6 +1,7 @@
-//! Caches that make planning fast: recipes and lanes of known failure patterns, and shapes that were verified. Plans
+//! Caches that make planning fast: recipes and lanes of known failure patterns, shapes that were verified, and routes of updates. Plans
 //! are the same with and without them.
 
+use crate::planning::{Drawn, RouteKey};
 use std::sync::Arc;
 use weft_codes::{SharedCode, shortened};
 use weft_plan::{Cache, Counts, ProofKey, Proofs};
@@ -14,6 +15,9 @@ const TERMS_MAX: usize = 2 << 20;
 /// The most kinds of checks of which it is remembered that they cannot be proved.
 const UNPROVABLE_MAX: usize = 4_096;
 
+/// Rates between nodes and hops of routes that are kept, about 8 MB.
+const ROUTES_MAX: usize = 1 << 20;
+
 /// The caches.
 #[derive(Debug)]
 pub struct Known {
@@ -23,6 +27,8 @@ pub struct Known {
     shortened: Cache<(String, usize), SharedCode>,
     /// Checks that cannot be proved, and why.
     pub(crate) unprovable: Cache<Provable, Arc<str>>,
+    /// The routes of updates in place.
+    pub(crate) routes: Cache<RouteKey, Arc<[Drawn]>>,
 }
 
 /// All that determines whether a check of blocks of a stripe can be proved.
@@ -48,7 +54,8 @@ impl Known {
     /// Empty caches. Large plans are verified with `key`.
     pub fn new(key: ProofKey) -> Self {
         let (proofs, patterns) = (Proofs::new(key, TERMS_MAX), Patterns::new(TERMS_MAX));
-        Self { proofs, patterns, shortened: Cache::new(TERMS_MAX), unprovable: Cache::new(UNPROVABLE_MAX) }
+        let (shortened, unprovable) = (Cache::new(TERMS_MAX), Cache::new(UNPROVABLE_MAX));
+        Self { proofs, patterns, shortened, unprovable, routes: Cache::new(ROUTES_MAX) }
     }
 
     /// The code of a stripe in which only this many data blocks have bytes.
@@ -72,6 +79,11 @@ impl Known {
     /// How often a plan's shape was found verified, and how often not.
     pub fn proofs(&self) -> Counts {
         self.proofs.counts()
+    }
+
+    /// How often the routes of a stripe's updates were found, and how often not.
+    pub fn routes(&self) -> Counts {
+        self.routes.counts()
     }
 
     /// How often the lanes of a repair or a write were found, and how often not.

@@ -1,7 +1,12 @@
 //! The choices of requests: how lost blocks are rebuilt, and how new data gets to the nodes that store it.
 
 use weft_plan::{ChosenPath, Class, Network, Precedence};
-use weft_schemes::{AUTO, Kind, Paths, Select, check_name, simplest};
+use weft_schemes::{
+    AUTO, Kind, Named as _, Paths, Select, check_name,
+    path::{Selector, Tabu},
+    simplest,
+    update::{Pipeline, Star},
+};
 use weft_types::{AutoSize, Error, Layout, PAGE_LEN, Result, StripeLayout};
 
 /// The time of a slice besides its bytes, if it was not measured: a few system calls and wake-ups at both ends.
@@ -64,8 +69,63 @@ impl RepairOptions {
 
 /// The best slice length, in bytes, over links with these rates.
 fn best_slice(stripe: &StripeLayout, links: &[f64], network: &Network) -> u64 {
-    let overhead_s = if network.slice_overhead_s > 0.0 { network.slice_overhead_s } else { SLICE_OVERHEAD_S };
-    weft_schemes::slice_size(stripe.layout.block_len, links, overhead_s)
+    weft_schemes::slice_size(stripe.layout.block_len, links, slice_overhead_s(network))
+}
+
+/// The time of a slice besides its bytes, seconds.
+pub(crate) fn slice_overhead_s(network: &Network) -> f64 {
+    if network.slice_overhead_s > 0.0 { network.slice_overhead_s } else { SLICE_OVERHEAD_S }
+}
+
+/// How the deltas of updates in place travel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UpdateWay {
+    /// The scheme's name, or `auto`.
+    pub scheme: String,
+    /// How the order of a pipeline's racks is chosen.
+    pub path: Selector,
+    /// Bytes of a slice; `None`: chosen.
+    pub slice_len: Option<u64>,
+}
+
+impl UpdateWay {
+    /// How a user can name the choice of a path.
+    pub const PATHS: [&str; 4] = ["exact", "tabu", "random", "worst"];
+
+    /// From a request. Empty names and 0 bytes leave the choice open.
+    pub fn parse(scheme: &str, path: &str, seed: u64, slice_len: u64) -> Result<Self> {
+        let scheme = if scheme.is_empty() { AUTO } else { scheme };
+        check_name(Kind::Update, scheme)?;
+        let path = match path {
+            "" | "exact" => Selector::Exact,
+            "tabu" => Selector::Tabu(Tabu { seed, ..Tabu::default() }),
+            "random" => Selector::Random { seed },
+            "worst" => Selector::Worst,
+            other => {
+                let known = Self::PATHS.join(", ");
+                return Err(Error::invalid(format!("'{other}' does not order the racks of an update: use one of {known}")));
+            }
+        };
+        let pipeline = Pipeline { path: None };
+        if path != Selector::Exact && scheme != pipeline.name() {
+            return Err(Error::invalid(format!("the order of racks can only be chosen for the scheme {}", pipeline.name())));
+        }
+        if slice_len > 0 {
+            check_slice_len("the slice length", AutoSize::bytes(slice_len))?;
+        }
+        Ok(Self { scheme: scheme.to_owned(), path, slice_len: (slice_len > 0).then_some(slice_len) })
+    }
+
+    /// From the node with the change to all others at the same time.
+    pub fn straight() -> Self {
+        let scheme = Star { concurrent: true }.name().to_owned();
+        Self { scheme, path: Selector::Exact, slice_len: None }
+    }
+
+    /// Whether the scheme is chosen by prediction.
+    pub fn is_left_open(&self) -> bool {
+        self.scheme == AUTO
+    }
 }
 
 /// Which of a stripe's chosen nodes gets which block.
@@ -167,6 +227,25 @@ pub fn check_slice_len(name: &str, len: AutoSize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_way_of_updates_is_parsed_and_errors_reported() {
+        let parse = |scheme, path, slice_len| UpdateWay::parse(scheme, path, 7, slice_len).map_err(|error| error.message);
+        let open = parse("", "", 0).unwrap();
+        assert!(open.is_left_open() && (open.path, open.slice_len) == (Selector::Exact, None));
+        let named = parse("pipeline", "random", 8192).unwrap();
+        assert_eq!((named.path, named.slice_len), (Selector::Random { seed: 7 }, Some(8192)));
+        for (scheme, path, slice_len, says) in [
+            ("pigeon", "", 0, "no update scheme 'pigeon': use auto, star"),
+            ("pipeline", "best", 0, "'best' does not order the racks of an update: use one of exact, tabu, random, worst"),
+            ("tree", "worst", 0, "only be chosen for the scheme pipeline"),
+            ("", "", 1000, "is 1000"),
+            ("", "", 65 << 20, "at most 64MiB"),
+        ] {
+            let told = parse(scheme, path, slice_len).unwrap_err();
+            assert!(told.contains(says), "{told}");
+        }
+    }
 
     #[test]
     fn slices_are_whole_pages_or_left_open() {

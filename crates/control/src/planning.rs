@@ -2,6 +2,7 @@
 //! is verified before it is returned.
 
 mod check;
+mod update;
 
 use crate::{
     in_flight::Lines,
@@ -18,6 +19,8 @@ use weft_types::{
 };
 
 pub use check::{Checking, Depth, check};
+pub(crate) use update::{Drawn, RouteKey};
+pub use update::{UpdateRoute, Updating, Weighed, weigh_update};
 
 /// A verified plan and its job.
 #[derive(Debug, Clone)]

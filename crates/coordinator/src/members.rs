@@ -46,6 +46,8 @@ pub(crate) struct Session {
     pub(crate) host: String,
     /// Where its agent serves metrics; empty if it does not.
     pub(crate) metrics_address: String,
+    /// The protocol version that was agreed with its agent.
+    pub(crate) protocol: u16,
 }
 
 impl std::fmt::Debug for Session {

@@ -65,7 +65,7 @@ impl MembershipService {
         shared.stragglers().forget(record.id);
         shared.activity().forget(record.id);
         let (host, metrics_address) = (host(&caller.address), asked.metrics_address);
-        let session = Session { link_key, channel, record, host, metrics_address };
+        let session = Session { link_key, channel, record, host, metrics_address, protocol };
         shared.members.registered(session, &asked.disks, asked.coding_bytes_per_s);
         drop(recording);
         Ok(reply)

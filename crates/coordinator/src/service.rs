@@ -6,7 +6,7 @@ use crate::{
     departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
     show, space,
-    updates::open,
+    updates::{open, routes},
     validate,
 };
 use std::sync::Arc;
@@ -258,6 +258,13 @@ impl v1::weft_server::Weft for WeftService {
     ) -> Result<Response<v1::OpenForUpdatesReply>, Status> {
         let asked = request.into_inner();
         answer(open::open_for_updates(&self.shared, asked).await)
+    }
+
+    async fn explain_update(
+        &self,
+        request: Request<v1::ExplainUpdateRequest>,
+    ) -> Result<Response<v1::ExplainUpdateReply>, Status> {
+        answer(routes::explain(&self.shared, request.into_inner()).await)
     }
 
     async fn repair_object(

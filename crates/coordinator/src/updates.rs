@@ -7,6 +7,7 @@ mod calls;
 pub(crate) mod open;
 mod opening;
 pub(crate) mod pass;
+pub(crate) mod routes;
 pub(crate) mod settle;
 pub(crate) mod state;
 pub(crate) mod tell;

@@ -7,6 +7,9 @@ use weft_types::{Error, Result};
 /// version 3 (class and priority, and the stripe's updates); version 4 routes of updates in place.
 pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 3, newest: 4 };
 
+/// The version from which on agents pass the deltas of updates in place on.
+pub const ROUTES_SINCE: u16 = 4;
+
 /// A range of protocol versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolRange {

@@ -35,14 +35,14 @@ pub(super) fn show_made(plan: &Plan, job: &Job, considered: &[Considered], takes
 }
 
 /// The links for which a coordinator compares schemes.
-const MEASURED: &str =
+pub(super) const MEASURED: &str =
     "the links as last measured (a link without a measurement counts as the median of the others, or as 1 Gbit/s)";
 
 /// A plan and the alternatives, which were compared for `links`.
 fn text(plan: &Plan, considered: &[Considered], takes: &Takes, links: &str, nodes: &[api::Node]) -> Result<String> {
     let text = weft_plan::explain_with(plan, Some(takes), &|party| with_names(&party.to_string(), nodes))?;
     Ok(match is_told(considered) {
-        true => format!("{}\n\n{}", text.trim_end(), with_names(&considered_text(considered, links), nodes)),
+        true => format!("{}\n\n{}", text.trim_end(), with_names(&considered_text(considered, links, MOVES_LESS), nodes)),
         false => text,
     })
 }
@@ -81,7 +81,7 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
 }
 
 /// Whether there was a choice of schemes or of helpers.
-fn is_told(considered: &[Considered]) -> bool {
+pub(super) fn is_told(considered: &[Considered]) -> bool {
     considered.len() > 1 || considered.iter().any(|considered| !considered.paths.is_empty())
 }
 
@@ -99,19 +99,22 @@ fn path_text(path: &ChosenPath, is_first: bool) -> String {
     format!("{}\n    slowest link: {from} → {to}, {rate}/s on its own ({known})", names.join(" → "))
 }
 
-/// The schemes that were considered.
-fn considered_text(considered: &[Considered], links: &str) -> String {
+/// Why a plan was chosen that is not the fastest.
+const MOVES_LESS: &str = "and moves less";
+
+/// The schemes that were considered; `otherwise`: why one was chosen that is not the fastest.
+pub(super) fn considered_text(considered: &[Considered], links: &str, otherwise: &str) -> String {
     let mut text = format!("Schemes considered, for {links}:");
     let least = considered.iter().map(|it| it.seconds).fold(f64::INFINITY, f64::min);
     let chosen = match considered {
-        [chosen, _, ..] if chosen.seconds <= least * ALIKE => "   chosen: the fastest",
-        [_, _, ..] => "   chosen: about as fast as the fastest, and moves less",
-        _ => "",
+        [chosen, _, ..] if chosen.seconds <= least * ALIKE => "   chosen: the fastest".to_owned(),
+        [_, _, ..] => format!("   chosen: about as fast as the fastest, {otherwise}"),
+        _ => String::new(),
     };
     for (at, Considered { scheme, moved_bytes, read_bytes, seconds, paths }) in considered.iter().enumerate() {
         let (time, read, moved) = (human_time(*seconds), human_bytes(*read_bytes), human_bytes(*moved_bytes));
         let several = if paths.len() > 1 { format!("   over {} paths", paths.len()) } else { String::new() };
-        let chosen = if at == 0 { chosen } else { "" };
+        let chosen = if at == 0 { &chosen[..] } else { "" };
         text.push_str(&format!("\n  {scheme:<15}  takes {time:>8}   reads {read:>10}   moves {moved:>10}{several}{chosen}"));
     }
     for (at, path) in considered.first().iter().flat_map(|chosen| &chosen.paths).enumerate() {

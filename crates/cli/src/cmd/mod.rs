@@ -51,6 +51,7 @@ mod transfer;
 mod tree;
 mod write;
 mod write_plan;
+mod write_way;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use weft_cli::{

@@ -17,17 +17,23 @@ use weft_cli::{
     session::Session,
     target,
 };
-use weft_client::{ProgressFn, WriteLog, WriteOptions, Wrote};
-use weft_types::{ByteSize, Error, Result, counted, human_bytes};
+use weft_client::{ProgressFn, WriteLog, WriteOptions, Wrote, api};
+use weft_schemes::{AUTO, Kind, check_name};
+use weft_types::{AutoSize, ByteSize, Error, Result, counted, human_bytes};
 
 /// Overwrite bytes of an object in place
 ///
 /// The bytes of FILE replace those of the object from --offset on. The object keeps its size: bytes beyond its end are refused. The write is
 /// acknowledged when all bytes are durable on all blocks concerned. Only these bytes and the changes of parity blocks move, not whole stripes.
 ///
-/// Up to 1 MiB within one stripe is written atomically: all of it or nothing, also after crashes. A longer write is several such updates, and reads
-/// at the same time may see some of them. If the command fails or is interrupted, it says which bytes are written; running it again is safe
-/// unless others write the same bytes.
+/// Up to 1 MiB within one stripe, or what --atomic says, is written atomically: all of it or nothing, also after crashes. A longer write is
+/// several such updates, and reads at the same time may see some of them. If the command fails or is interrupted, it says which bytes are
+/// written; running it again is safe unless others write the same bytes.
+///
+/// The node of a changed block sends the change (new XOR old) to the nodes of all blocks that depend on it. Schemes: `star` and `tree` send whole
+/// changes, each node to one other after another. `concurrent-star` sends to all nodes at the same time. `pipeline` sends slices along a path
+/// of racks, and in each rack down a chain of its nodes. `chain` sends slices along a path of nodes. `auto` takes the scheme with the
+/// shortest predicted time; short updates go straight to all nodes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -35,6 +41,8 @@ EXAMPLE
   printf 'new header' | weft write - logs/today --offset 0
   weft write disk.part volumes/disk.img --offset 1GiB --explain
   weft write disk.part volumes/disk.img --offset 1GiB --json | jq .updates
+  weft write disk.part volumes/disk.img --offset 1GiB --atomic 16MiB --scheme pipeline
+  weft write disk.part volumes/disk.img --offset 1GiB --scheme pipeline --path random --seed 7 --slice-size 64KiB --explain
 
 EXIT CODES
   0 all bytes are durable   1 failed; the message says which bytes are written, and of which it is unknown   2 bytes beyond the end of the \
@@ -44,10 +52,25 @@ pub(super) struct Write {
     /// Where the first byte goes: its offset in the object
     #[arg(long, value_name = "SIZE")]
     offset: ByteSize,
-    /// How long each update of up to 1 MiB may take, with all repetitions
+    /// The most bytes that are written atomically, up to 16MiB; the nodes' journals must take them (setting `limits.update_journal`)
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    atomic: ByteSize,
+    /// Scheme by which changes travel from node to node, or `auto`
+    #[arg(long, value_name = "NAME", default_value = AUTO)]
+    scheme: String,
+    /// Order of the racks of a pipeline: `exact` (the fastest), `tabu`, `random` or `worst`
+    #[arg(long, value_name = "ORDER", default_value = "exact")]
+    path: String,
+    /// From which a random path and a tabu search are drawn
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Bytes that are sent at once, a multiple of 4 KiB; or auto: the size predicted to be fastest
+    #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
+    slice_size: AutoSize,
+    /// How long each update may take, with all repetitions
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::parse)]
     timeout: Duration,
-    /// Show which blocks and nodes take part and how many bytes move, and write nothing
+    /// Show which blocks and nodes take part, how many bytes move, and how changes travel, and write nothing
     #[arg(long)]
     explain: bool,
     /// File with the new bytes, or `-` for stdin
@@ -76,9 +99,10 @@ impl Write {
         let Some(size) = size else {
             return Err(Error::invalid("--explain needs to know how many bytes there are: pass a FILE"));
         };
+        let write_options = self.options(Some(size))?;
         let (plan, nodes) = Session::with(options, async |session| {
             let (bucket, key) = self.object.to_read(session)?;
-            match session.client.explain_write(&bucket, &key, self.offset.0, size).await {
+            match session.client.explain_write(&bucket, &key, self.offset.0, size, &write_options).await {
                 Ok(plan) => Ok((plan, session.nodes().await)),
                 Err(error) => Err(self.object.unread(session, error).await),
             }
@@ -103,13 +127,24 @@ impl Write {
         output.result(&Written { object, version, offset, bytes, updates, seconds }, text).map(|()| Exit::Ok)
     }
 
+    fn options(&self, size: Option<u64>) -> Result<WriteOptions> {
+        let slice_len = match self.slice_size {
+            AutoSize::Auto => 0,
+            AutoSize::Bytes(ByteSize(0)) => return Err(Error::invalid("--slice-size must be greater than zero")),
+            AutoSize::Bytes(size) => size.0,
+        };
+        check_name(Kind::Update, &self.scheme)?;
+        let way = api::UpdateWay { scheme: self.scheme.clone(), path: self.path.clone(), seed: self.seed, slice_len };
+        Ok(WriteOptions { deadline: self.timeout, update_bytes: self.atomic.0, way, size, ..WriteOptions::default() })
+    }
+
     async fn overwrite(&self, session: &Session, size: Option<u64>, progress: ProgressFn, log: WriteLog) -> Result<Wrote> {
         let (bucket, key) = self.object.to_read(session)?;
         let file = match size {
             None => tokio::fs::File::from_std(standard(std::io::stdin())?),
             Some(_) => tokio::fs::File::open(&self.file).await.map_err(|error| io_error(&self.file, "read", &error))?,
         };
-        let write_options = WriteOptions { deadline: self.timeout, size, progress, log };
+        let write_options = WriteOptions { progress, log, ..self.options(size)? };
         session.client.write_at(&bucket, &key, self.offset.0, file, &write_options).await
     }
 }

@@ -1,5 +1,6 @@
-//! `weft write --explain`: which blocks and nodes take part in a write, and how many bytes move.
+//! `weft write --explain`: which blocks and nodes take part in a write, how many bytes move, and how changes travel.
 
+use super::write_way::{self, Way};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write as _};
 use weft_cli::{exit::Exit, output::Output, table::table};
@@ -39,6 +40,8 @@ struct Stripe {
     between_nodes_bytes: u64,
     /// Those that take part.
     blocks: Vec<Block>,
+    /// How the changes of the longest update travel, by the block whose node leads it.
+    ways: Vec<Way>,
 }
 
 #[derive(Debug, Serialize)]
@@ -76,7 +79,8 @@ fn explain(plan: &WritePlan, nodes: &[api::Node]) -> Result<Explained> {
     let stripe = |planned: &PlannedStripe| {
         let placed = usize::try_from(planned.number).ok().and_then(|at| object.stripes.get(at));
         let placed = placed.ok_or_else(|| Error::fatal("the coordinator's answer lacks a stripe"))?;
-        Ok(Stripe::new(planned, placed, &code, nodes))
+        let ways = write_way::explain(planned, nodes)?;
+        Ok(Stripe { ways, ..Stripe::new(planned, placed, &code, nodes) })
     };
     let stripes = plan.stripes.iter().map(stripe).collect::<Result<Vec<_>>>()?;
     Ok(Explained {
@@ -126,7 +130,7 @@ impl Stripe {
         }
         blocks.sort_by_key(|block| (block.index, block.copy));
         let PlannedStripe { number, stripe, bytes: object_bytes, updates, .. } = *planned;
-        Self { number, stripe, object_bytes, updates, between_nodes_bytes, blocks }
+        Self { number, stripe, object_bytes, updates, between_nodes_bytes, blocks, ways: Vec::new() }
     }
 }
 
@@ -160,6 +164,7 @@ fn text(it: &Explained) -> String {
         };
         let heading = ["block", "role", "node", "bytes of the block", "state"];
         let _ = writeln!(text, "{}", table(heading, &[0], stripe.blocks.iter().map(row)));
+        text.push_str(&write_way::text(&stripe.ways));
     }
     if let Some(more) = it.stripes.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
         let _ = writeln!(text, "\n… and {}: --json shows all of them", counted(more as u64, "more stripe"));
@@ -189,10 +194,11 @@ mod tests {
         let block = |(at, (index, len)): (usize, &(u8, u64))| PlannedBlock {
             index: *index,
             bytes: Span::new(0, *len),
+            leads: at == 0,
             forwarded_bytes: if at == 0 { 0 } else { *len },
         };
         let blocks = blocks.iter().enumerate().map(block).collect();
-        PlannedStripe { number: 0, stripe: StripeId(1), bytes: Span::new(0, 1), updates: 1, blocks }
+        PlannedStripe { number: 0, stripe: StripeId(1), bytes: Span::new(0, 1), updates: 1, longest: 1, blocks, ways: Vec::new() }
     }
 
     fn shown(spec: &str, copies: u32, blocks: &[(u8, u64)]) -> (u64, Vec<(u32, u32, Role)>) {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use weft_types::{Error, Result};
 use weft_update::{NotRun, Told};
 
-/// How long an answer is waited for, and how long an update may fail in one term: then its blocks that do not answer must be left out.
+/// How long an answer is waited for, and how long an update may fail in one term: then its blocks that do not answer must be left out. What its
+/// bytes take comes on top.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What became of a request.
@@ -22,8 +23,8 @@ pub(crate) enum Heard {
     Refused(Error),
     /// The connection ended after the request was sent.
     Broken(Error),
-    /// No answer within [`ANSWER_TIMEOUT`].
-    Silent,
+    /// No answer for so long.
+    Silent(Duration),
 }
 
 /// What to do next.
@@ -53,6 +54,8 @@ pub(crate) struct Repeat {
 /// The course of an update until its outcome is known.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
+    /// What the update's bytes may take.
+    travels: Duration,
     /// A request under the current id may have had an effect.
     is_in_doubt: bool,
     /// The term of the last request, and when the first one in it was made.
@@ -62,6 +65,11 @@ pub(crate) struct Course {
 }
 
 impl Course {
+    /// Of an update whose bytes may take so long.
+    pub(crate) fn new(travels: Duration) -> Self {
+        Self { travels, ..Self::default() }
+    }
+
     /// A request is made, at a time since any fixed moment.
     pub(crate) fn requested(&mut self, term: u64, now: Duration) {
         match self.term {
@@ -102,10 +110,10 @@ impl Course {
                 self.is_in_doubt = true;
                 self.reopen(&error.to_string(), now)
             }
-            Heard::Silent => {
+            Heard::Silent(waited) => {
                 self.is_in_doubt = true;
                 let failed = self.term.map_or(0, |(term, _)| term);
-                let why = format!("no answer to an update within {} s", ANSWER_TIMEOUT.as_secs());
+                let why = format!("no answer to an update within {} s", waited.as_secs());
                 self.again(&why, Repeat { new_id: false, reopen: Some(failed), pause: false })
             }
         }
@@ -137,7 +145,7 @@ impl Course {
 
     fn reopen(&mut self, why: &str, now: Duration) -> Next {
         let failed = match self.term {
-            Some((term, since)) if now.saturating_sub(since) >= ANSWER_TIMEOUT => term,
+            Some((term, since)) if now.saturating_sub(since) >= ANSWER_TIMEOUT + self.travels => term,
             _ => 0,
         };
         self.again(why, Repeat { new_id: false, reopen: Some(failed), pause: true })
@@ -157,6 +165,7 @@ mod tests {
     const RETRY: Heard = Heard::Told(Told::NotRun(NotRun::Retry));
     const EXPIRED: Heard = Heard::Told(Told::Expired);
     const ABORTED: Heard = Heard::Told(Told::Aborted);
+    const SILENT: Heard = Heard::Silent(ANSWER_TIMEOUT);
 
     fn broken() -> Heard {
         Heard::Broken(Error::replan("the connection was closed"))
@@ -195,13 +204,13 @@ mod tests {
         assert_eq!(after(&[(not_sent(), 0)]), repeat(false, Some(0), true));
         assert_eq!(after(&[(Heard::Lost(1), 0)]), repeat(false, Some(4), true), "no update of it can end in this term");
         assert_eq!(after(&[(broken(), 0)]), repeat(false, Some(0), true));
-        assert_eq!(after(&[(Heard::Silent, 3)]), repeat(false, Some(4), false));
+        assert_eq!(after(&[(SILENT, 3)]), repeat(false, Some(4), false));
     }
 
     #[test]
     fn an_id_in_doubt_is_kept_until_an_answer_tells_its_outcome() {
-        for doubt in [broken(), Heard::Silent] {
-            for heard in [BUSY, RETRY, broken(), Heard::Silent, not_sent()] {
+        for doubt in [broken(), SILENT] {
+            for heard in [BUSY, RETRY, broken(), SILENT, not_sent()] {
                 let next = after(&[(doubt.clone(), 1), (heard.clone(), 2)]);
                 assert!(matches!(next, Next::Repeat(Repeat { new_id: false, .. })), "{heard:?} after {doubt:?}: {next:?}");
             }
@@ -218,6 +227,11 @@ mod tests {
             assert_eq!(after(&[(heard.clone(), 0), (heard.clone(), 2)]), repeat(false, Some(0), true), "{heard:?}");
             assert_eq!(after(&[(heard.clone(), 0), (heard.clone(), 3)]), repeat(false, Some(4), true), "{heard:?}");
         }
+        // Bytes take their time.
+        let mut course = Course::new(Duration::from_secs(8));
+        course.requested(4, Duration::ZERO);
+        assert_eq!(course.heard(broken(), Duration::from_secs(10)), repeat(false, Some(0), true));
+        assert_eq!(course.heard(broken(), Duration::from_secs(11)), repeat(false, Some(4), true));
         let mut course = Course::default();
         course.requested(4, Duration::ZERO);
         course.requested(5, Duration::from_secs(10));

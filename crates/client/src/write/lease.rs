@@ -1,6 +1,7 @@
 //! Leases: the right to update a stripe, and where its blocks are. Each stripe has a session of its own, which counts the ids of its updates.
 
-use crate::{client::Shared, fetch::StripePlace};
+use super::{Writer, patience::UnderWay};
+use crate::fetch::StripePlace;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,7 +13,8 @@ use std::{
 use tokio::{sync::Mutex, time::Instant};
 use weft_proto::{
     LinkToken, decode_sealed,
-    v1::{OpenForUpdatesReply, OpenForUpdatesRequest, UpdateSession},
+    updates::Route,
+    v1::{OpenForUpdatesReply, OpenForUpdatesRequest, UpdateRoute, UpdateSession},
 };
 use weft_types::{BlockId, Error, Result};
 use weft_update::{Session, UpdateId};
@@ -34,6 +36,10 @@ pub(crate) struct Lease {
     counter: Arc<AtomicU64>,
     /// By index, without copies.
     homes: BTreeMap<u8, Home>,
+    /// By the index of the data block whose node leads the updates: the way of their deltas, and for which lengths it is.
+    routes: BTreeMap<u8, (Route, u64)>,
+    /// The updates that are not answered.
+    pub(crate) under_way: UnderWay,
     /// When an update under this lease was committed last.
     heard: StdMutex<Instant>,
 }
@@ -60,14 +66,7 @@ impl Slot {
     }
 
     /// A lease for an update of the session, or for a new update; never `failed`. Its session may be another one if that one has ended.
-    /// `deadline`: how long updates may take.
-    pub(crate) async fn lease(
-        &self,
-        shared: &Shared,
-        session: Option<Session>,
-        failed: Option<&Failed>,
-        deadline: Duration,
-    ) -> Result<Arc<Lease>> {
+    pub(crate) async fn lease(&self, writer: &Writer, session: Option<Session>, failed: Option<&Failed>) -> Result<Arc<Lease>> {
         let mut slot = self.lease.lock().await;
         let now = Instant::now();
         let is_wanted = |lease: &Arc<Lease>| match session {
@@ -81,8 +80,8 @@ impl Slot {
         }
         let kept = session.or_else(|| slot.as_ref().filter(|lease| lease.takes_new(now)).map(|lease| lease.session));
         let failed_term = failed.map_or(0, |(_, term)| *term);
-        let reply = self.open(shared, kept, failed_term).await?;
-        let mut lease = Lease::new(&self.stripe, reply, now, deadline)?;
+        let reply = self.open(writer, kept, failed_term).await?;
+        let mut lease = Lease::new(&self.stripe, reply, now, writer.deadline)?;
         let gives_ids = lease.follow(slot.as_deref(), kept, now);
         let lease = Arc::new(lease);
         if gives_ids {
@@ -91,7 +90,7 @@ impl Slot {
         Ok(lease)
     }
 
-    async fn open(&self, shared: &Shared, session: Option<Session>, failed_term: u64) -> Result<OpenForUpdatesReply> {
+    async fn open(&self, writer: &Writer, session: Option<Session>, failed_term: u64) -> Result<OpenForUpdatesReply> {
         let request = OpenForUpdatesRequest {
             bucket: self.stripe.bucket.clone(),
             key: self.stripe.key.clone(),
@@ -99,9 +98,9 @@ impl Slot {
             number: self.stripe.number,
             session: session.map(|Session { number, ends_at_ms }| UpdateSession { number, ends_at_ms }),
             failed_term,
-            way: None,
+            way: Some(writer.way.clone()),
         };
-        shared.calls.ask(request, |mut client, request| async move { client.open_for_updates(request).await }).await
+        writer.shared.calls.ask(request, |mut client, request| async move { client.open_for_updates(request).await }).await
     }
 }
 
@@ -116,7 +115,7 @@ impl Lease {
         for token in &reply.tokens {
             tokens.insert(token.index, LinkToken::from_slice(&token.token)?);
         }
-        let mut homes = BTreeMap::new();
+        let (mut homes, mut routes) = (BTreeMap::new(), BTreeMap::new());
         for member in open.members {
             let block: BlockId = postcard::from_bytes(&member.block).map_err(|_| invalid("an invalid block"))?;
             if block.stripe != stripe.id {
@@ -125,6 +124,12 @@ impl Lease {
             if block.copy == 0 {
                 let token = tokens.get(&u32::from(block.index)).copied();
                 homes.insert(block.index, Home { block, name: member.name, address: member.address, token });
+            }
+        }
+        for UpdateRoute { index, route, from_bytes, .. } in &reply.routes {
+            // Updates need no route: one that is not understood is not taken.
+            if let (Ok(index), Ok(route)) = (u8::try_from(*index), postcard::from_bytes::<Route>(route)) {
+                routes.insert(index, (route, *from_bytes));
             }
         }
         let lasts = Duration::from_millis(reply.lasts_ms);
@@ -138,6 +143,8 @@ impl Lease {
             last_id: asked + (lasts - reserved),
             counter,
             homes,
+            routes,
+            under_way: UnderWay::default(),
             heard: StdMutex::new(asked),
         })
     }
@@ -178,6 +185,12 @@ impl Lease {
         self.homes.get(&index)
     }
 
+    /// The way of the deltas of an update of so many bytes that this block's node leads; `None`: straight to each node.
+    pub(crate) fn route(&self, lead: BlockId, bytes: u64) -> Option<Route> {
+        let (route, from_bytes) = self.routes.get(&lead.index)?;
+        (bytes >= *from_bytes && route.check(lead).is_ok()).then(|| route.clone())
+    }
+
     /// An update was committed.
     pub(crate) fn note_committed(&self) {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -197,8 +210,8 @@ mod tests {
         let now = Instant::now();
         let session = Session { number, ends_at_ms: 9 };
         let ends = now + Duration::from_secs(9);
-        let (counter, homes) = (Arc::default(), BTreeMap::new());
-        Lease { term: 1, session, ends, last_id: ends, counter, homes, heard: StdMutex::new(now) }
+        let (counter, homes, routes, under_way) = (Arc::default(), BTreeMap::new(), BTreeMap::new(), UnderWay::default());
+        Lease { term: 1, session, ends, last_id: ends, counter, homes, routes, under_way, heard: StdMutex::new(now) }
     }
 
     #[tokio::test]

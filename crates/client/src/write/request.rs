@@ -5,7 +5,7 @@ use super::{
     lease::{Home, Lease},
 };
 use crate::update_links::UpdateLinks;
-use std::{pin::pin, time::Duration};
+use std::pin::pin;
 use tokio::time::{Instant, timeout, timeout_at};
 use weft_proto::{
     LinkToken,
@@ -13,9 +13,6 @@ use weft_proto::{
 };
 use weft_types::{Error, Reaction};
 use weft_update::{Told, UpdateId};
-
-/// How long an answer may take as long as other updates of the stripe are committed.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Requests an update from the agent that leads it, until `until` at most.
 pub(crate) async fn request(
@@ -38,13 +35,13 @@ pub(crate) async fn request(
             return Heard::NotSent(error);
         }
     };
-    let sent = Instant::now();
-    let request = UpdateRequest { block: home.block, id, term: lease.term, token, parts, route: None };
+    let bytes = parts.iter().map(|part| part.bytes.len() as u64).sum();
+    let waiting = lease.under_way.send(bytes);
+    let route = lease.route(home.block, bytes);
+    let request = UpdateRequest { block: home.block, id, term: lease.term, token, parts, route };
     let mut answer = pin!(client.request(request));
     loop {
-        // On a slow link, updates wait for each other.
-        let patience = (lease.heard().max(sent) + ANSWER_TIMEOUT).min(sent + ANSWER_MAX).min(until);
-        match timeout_at(patience, &mut answer).await {
+        match timeout_at(waiting.until(lease.heard()).min(until), &mut answer).await {
             Ok(Ok(told)) => {
                 if told == Told::Committed {
                     lease.note_committed();
@@ -53,8 +50,8 @@ pub(crate) async fn request(
             }
             Ok(Err(error)) if error.reaction == Reaction::InvalidInput => return Heard::Refused(error),
             Ok(Err(error)) => return Heard::Broken(error),
-            Err(_) if lease.heard() + ANSWER_TIMEOUT > Instant::now() && Instant::now() < (sent + ANSWER_MAX).min(until) => {}
-            Err(_) => return Heard::Silent,
+            Err(_) if Instant::now() < waiting.until(lease.heard()).min(until) => {}
+            Err(_) => return Heard::Silent(waiting.waited()),
         }
     }
 }

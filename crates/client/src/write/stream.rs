@@ -8,10 +8,12 @@ use futures::{
     stream::{FuturesUnordered, StreamExt},
 };
 use tokio::io::{AsyncRead, AsyncReadExt};
-use weft_types::{Error, Result, Span, UPDATE_BYTES_USUAL};
+use weft_types::{Error, Result, Span};
 
 /// The most updates of one write under way.
 pub(super) const UPDATES_MAX: usize = 16;
+/// The most bytes of updates of one write under way.
+const UNDER_WAY_BYTES_MAX: u64 = 64 << 20;
 
 /// The rest of a write's bytes.
 struct Input<'a> {
@@ -20,6 +22,8 @@ struct Input<'a> {
     at: u64,
     ahead: BytesMut,
     has_ended: bool,
+    /// The most bytes of an update.
+    update_bytes: u64,
     /// The bytes that the reader must return.
     size: Option<u64>,
     read: u64,
@@ -38,7 +42,9 @@ pub(super) async fn write(
 ) -> Result<Wrote, (Error, Span)> {
     let asked = target.span(offset, options.size.unwrap_or(0)).map_err(|error| (error, Span::new(0, 0)))?;
     let meter = Meter::new(options.size, &options.progress);
-    let input = Input { reader, at: offset, ahead: BytesMut::new(), has_ended: false, size: options.size, read: 0 };
+    let (size, update_bytes) = (options.size, writer.update_bytes);
+    let input = Input { reader, at: offset, ahead: BytesMut::new(), has_ended: false, update_bytes, size, read: 0 };
+    let updates_max = usize::try_from(UNDER_WAY_BYTES_MAX / update_bytes).unwrap_or(UPDATES_MAX).clamp(1, UPDATES_MAX);
     let mut wrote =
         Wrote { object: format!("{}/{}", target.bucket, target.key), version: target.version, offset, bytes: 0, updates: 0 };
     let (mut reading, mut failed) = (Some(input.read(target)), None);
@@ -46,7 +52,7 @@ pub(super) async fn write(
     let mut writing: FuturesUnordered<BoxFuture<'_, Result<(u64, u64)>>> = FuturesUnordered::new();
     // After an error, the updates that are under way end, but no more begin.
     loop {
-        let may_read = failed.is_none() && reading.is_some() && writing.len() < UPDATES_MAX;
+        let may_read = failed.is_none() && reading.is_some() && writing.len() < updates_max;
         tokio::select! {
             biased;
             Some(done) = writing.next(), if !writing.is_empty() => match done {
@@ -91,7 +97,7 @@ async fn piece<'a>(reading: &mut Option<BoxFuture<'_, Read<'a>>>) -> Read<'a> {
 impl Writer {
     /// Writes a range of the object, several updates at a time.
     pub(super) async fn write_all(&self, span: Span, bytes: Bytes, log: &super::WriteLog) -> Result<()> {
-        if bytes.len() as u64 <= UPDATE_BYTES_USUAL {
+        if bytes.len() as u64 <= self.update_bytes {
             return self.write_span(span, bytes, log).await.map(drop);
         }
         let options = WriteOptions { size: Some(span.len()), log: log.clone(), ..WriteOptions::default() };
@@ -116,7 +122,7 @@ impl<'a> Input<'a> {
     async fn next(&mut self, target: &Target) -> Result<Option<(u64, Bytes)>> {
         let room = target.slot(self.at).map_or(0, |slot| slot.stripe.offset + slot.stripe.layout.data_len - self.at);
         // One byte more than an update can have shows whether the rest fits into one. At the end of the object, it shows that there is too much.
-        let wanted = room.clamp(1, UPDATE_BYTES_USUAL + 1) as usize;
+        let wanted = room.clamp(1, self.update_bytes + 1) as usize;
         self.read_to(wanted).await?;
         let span = Span::new(self.at, self.at + self.ahead.len() as u64);
         match () {
@@ -129,7 +135,7 @@ impl<'a> Input<'a> {
             }
             () => {}
         }
-        let (_, update) = target.first_update(span)?;
+        let (_, update) = target.first_update(span, self.update_bytes)?;
         self.at = update.end;
         Ok(Some((update.start, self.ahead.split_to(update.len() as usize).freeze())))
     }

@@ -6,7 +6,7 @@ use crate::{
     get::{is_same, stripes_of},
 };
 use weft_proto::v1::ObjectReply;
-use weft_types::{Error, Result, Span, UPDATE_BYTES_USUAL};
+use weft_types::{Error, Result, Span};
 
 /// An object, in one version.
 pub(crate) struct Target {
@@ -71,13 +71,13 @@ impl Target {
         (at < slot.stripe.offset + slot.stripe.layout.data_len).then_some(slot)
     }
 
-    /// The first update of a range of the object that is not empty, and its stripe.
-    pub(crate) fn first_update(&self, span: Span) -> Result<(&Slot, Span)> {
+    /// The first update of a range of the object that is not empty, of at most so many bytes, and its stripe.
+    pub(crate) fn first_update(&self, span: Span, bytes_max: u64) -> Result<(&Slot, Span)> {
         let slot = self.slot(span.start).ok_or_else(|| self.beyond(span))?;
         let stripe = &slot.stripe;
         let rest = Span::new(span.start, span.end.min(stripe.offset + stripe.layout.data_len));
         let data = Span::new(rest.start - stripe.offset, rest.end - stripe.offset);
-        let end = stripe.offset + next_end(&stripe.layout, data, UPDATE_BYTES_USUAL);
+        let end = stripe.offset + next_end(&stripe.layout, data, bytes_max);
         Ok((slot, Span::new(span.start, end)))
     }
 }

@@ -4,6 +4,7 @@ use super::{
     WriteLog, Writer,
     course::{Course, Heard, Next, Repeat},
     lease::{Failed, Home, Lease, Slot},
+    patience::travel_time,
     request,
     split::parts,
     target::Target,
@@ -43,7 +44,7 @@ impl Writer {
         let (mut left, mut updates, mut moves) = (span, 0, 0);
         while !left.is_empty() {
             let target = self.target();
-            let (slot, update) = target.first_update(left)?;
+            let (slot, update) = target.first_update(left, self.update_bytes)?;
             let new = bytes.slice((update.start - span.start) as usize..(update.end - span.start) as usize);
             match self.update(slot, update, &new, log).await {
                 Ok(()) => {
@@ -73,7 +74,7 @@ impl Writer {
     async fn update(&self, slot: &Slot, update: Span, bytes: &Bytes, log: &WriteLog) -> Result<(), Ended> {
         let offset = slot.stripe.offset;
         let data = Span::new(update.start - offset, update.end - offset);
-        let (until, course) = (Instant::now() + self.deadline, Course::default());
+        let (until, course) = (Instant::now() + self.deadline, Course::new(travel_time(update.len())));
         let mut running = Running { writer: self, slot, data, bytes, until, course, id: None, failed: None, attempt: 0 };
         loop {
             let lease = match running.lease().await {
@@ -98,9 +99,8 @@ impl Writer {
 impl Running<'_> {
     /// A lease under which the update may be requested now; `None`: ask again.
     async fn lease(&mut self) -> Result<Option<Arc<Lease>>, Ended> {
-        let Writer { shared, deadline, .. } = self.writer;
         let session = self.id.map(|id| id.session);
-        let leasing = self.slot.lease(shared, session, self.failed.as_ref(), *deadline);
+        let leasing = self.slot.lease(self.writer, session, self.failed.as_ref());
         let lease = match timeout_at(self.until, leasing).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(error)) if matches!(error.reaction, Reaction::Retry | Reaction::Replan) => {

@@ -600,6 +600,10 @@ impl Weft for Coordinator {
         answer(updates::open(&self.agents, &blocks.collect::<Vec<_>>(), request))
     }
 
+    async fn explain_update(&self, request: Request<v1::ExplainUpdateRequest>) -> Answer<v1::ExplainUpdateReply> {
+        answer(Ok(updates::explain(&self.agents, request.into_inner())))
+    }
+
     async fn cool_object(&self, _: Request<v1::ObjectName>) -> Answer<v1::CoolReply> {
         answer(Ok(v1::CoolReply::default()))
     }

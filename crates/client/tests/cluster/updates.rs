@@ -10,8 +10,11 @@ use std::{
 use weft_client::{PutOptions, WriteLog, WriteOptions};
 use weft_proto::{
     FrameStream, LinkToken, Peer, UpdatesHello, encode_sealed,
-    updates::{HeadMax, Packet, Part, accept},
-    v1::{OpenForUpdatesReply, OpenForUpdatesRequest, OpenMember, OpenStripe, UpdateSession, UpdateToken},
+    updates::{HeadMax, Hop, Packet, Part, Route, accept},
+    v1::{
+        ExplainUpdateReply, ExplainUpdateRequest, ExplainedUpdate, OpenForUpdatesReply, OpenForUpdatesRequest, OpenMember,
+        OpenStripe, UpdateRoute, UpdateSession, UpdateToken, UpdateWay,
+    },
 };
 use weft_types::{BlockId, Error, NodeId, Reaction, Result, Span, StripeLayout};
 use weft_update::{NotRun, Sealed, Told, UpdateId};
@@ -38,6 +41,11 @@ pub(crate) struct Updates {
     known: BTreeMap<UpdateId, (Vec<Part>, bool)>,
     faults: VecDeque<Fault>,
     opened: Vec<OpenForUpdatesRequest>,
+    explained: Vec<ExplainUpdateRequest>,
+    /// Updates of at least so many bytes have a route to these blocks.
+    routed: Option<(u64, Vec<u8>)>,
+    /// The lengths of the updates that came, and the blocks that their routes reach.
+    routes: Vec<(usize, Option<Vec<u8>>)>,
     /// The coordinator refuses to open stripes for this reason.
     refuses: Option<Error>,
     requests: usize,
@@ -82,8 +90,29 @@ pub(crate) fn open(agents: &Agents, homes: &[(NodeId, BlockId)], request: OpenFo
         session: Some(session),
         lasts_ms,
         tokens: homes.iter().map(token).collect(),
-        routes: Vec::new(),
+        routes: homes.iter().filter_map(|(_, block)| state.route(*block)).collect(),
     })
+}
+
+/// The coordinator's explanation.
+pub(crate) fn explain(agents: &Agents, request: ExplainUpdateRequest) -> ExplainUpdateReply {
+    let blocks = request.indexes.iter().map(|index| ExplainedUpdate { index: *index, ..ExplainedUpdate::default() }).collect();
+    agents.updates.lock().unwrap().explained.push(request);
+    ExplainUpdateReply { blocks }
+}
+
+impl Updates {
+    fn route(&self, block: BlockId) -> Option<UpdateRoute> {
+        let (from_bytes, reached) = self.routed.as_ref()?;
+        let mut from = block;
+        let hop = |index: &u8| {
+            let to = BlockId { index: *index, ..block };
+            Hop { from: std::mem::replace(&mut from, to), to }
+        };
+        let route = Route { hops: reached.iter().map(hop).collect(), in_turn: false, slice_len: 4096 };
+        let route = postcard::to_stdvec(&route).unwrap();
+        Some(UpdateRoute { index: block.index.into(), route, scheme: "chain".into(), from_bytes: *from_bytes })
+    }
 }
 
 /// An agent's end of a connection for updates.
@@ -91,7 +120,16 @@ pub(crate) async fn serve(agents: Arc<Agents>, node: NodeId, frames: FrameStream
     assert_eq!((hello.cluster, &hello.to), (CLUSTER, &agents.node(node).name));
     let Ok((mut reader, mut writer)) = accept(frames, &hello, &peer, HeadMax::Small).await else { return };
     while let Ok((packet, parts)) = reader.next().await {
-        let Packet::Request { number, block, id, term, token } = packet else { panic!("a client sends requests") };
+        let (number, block, id, term, token, route) = match packet {
+            Packet::Request { number, block, id, term, token } => (number, block, id, term, token, None),
+            Packet::Routed { number, block, id, term, token, route } => (number, block, id, term, token, Some(route)),
+            other => panic!("a client sends requests, not {other:?}"),
+        };
+        let reached = route.map(|route| {
+            route.check(block).unwrap();
+            route.reached().map(|block| block.index).collect()
+        });
+        agents.updates.lock().unwrap().routes.push((parts.iter().map(|part| part.bytes.len()).sum(), reached));
         let told = match agents.request(node, (block, id, term, token), parts) {
             Ok(Some(told)) => told,
             Ok(None) => continue,
@@ -115,7 +153,7 @@ impl Agents {
         state.requests += 1;
         assert_eq!(shown, token(block, term, id.session.number), "the token is for another block, term or session");
         assert_eq!((block.index, id.lead), (parts[0].stream, parts[0].stream), "another block leads it");
-        assert!(parts.iter().map(|part| part.bytes.len()).sum::<usize>() <= 1 << 20);
+        assert!(parts.iter().map(|part| part.bytes.len()).sum::<usize>() <= 16 << 20);
         let known = state.known.entry(id).or_insert_with(|| (parts.clone(), false));
         assert!(known.0 == parts, "an id was used for two updates");
         let is_run = known.1;
@@ -363,4 +401,62 @@ async fn a_writer_continues_when_its_object_is_converted_but_not_when_it_is_repl
         }
         assert!(stored(&world).await == data);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_updates_of_some_length_are_requested_with_a_route() {
+    let (world, mut data) = world(400_000, 64 << 10, 64 << 10).await;
+    world.agents.updates.lock().unwrap().routed = Some((8192, vec![4, 5]));
+    let way = UpdateWay { scheme: "pipeline".into(), path: "random".into(), seed: 3, slice_len: 4096 };
+    let options = WriteOptions { way: way.clone(), ..WriteOptions::default() };
+    let writer = world.client.writer("b", "k", &options).await.unwrap();
+    for (at, len) in [(0, 4096), (10, 8191), (70_000, 8192), (60_000, 20_000)] {
+        writer.write_at(at, vec![at as u8; len]).await.unwrap();
+        data[at as usize..][..len].fill(at as u8);
+    }
+    {
+        let state = world.agents.updates.lock().unwrap();
+        let routed = Some(vec![4, 5]);
+        assert_eq!(state.routes, [(4096, None), (8191, None), (8192, routed.clone()), (20_000, routed)]);
+        assert_eq!(state.opened.iter().map(|it| it.way.clone()).collect::<Vec<_>>(), [Some(way)], "one lease serves all");
+    }
+    // Through other blocks than its own, a route leads nowhere.
+    world.agents.updates.lock().unwrap().routed = Some((0, vec![0, 4]));
+    let writer = world.client.writer("b", "k", &options).await.unwrap();
+    writer.write_at(0, vec![7; 100]).await.unwrap();
+    data[..100].fill(7);
+    assert_eq!(world.agents.updates.lock().unwrap().routes.last(), Some(&(100, None)));
+    assert!(stored(&world).await == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_is_as_long_as_the_options_say() {
+    const MIB: usize = 1 << 20;
+    let (world, mut data) = world(10 * MIB, 2 << 20, 64 << 10).await;
+    let lengths = |world: &World| -> Vec<usize> {
+        let mut lengths: Vec<usize> = world.agents.updates.lock().unwrap().routes.drain(..).map(|(len, _)| len).collect();
+        lengths.sort_unstable();
+        lengths
+    };
+    for (update_bytes, expected) in [(1 << 20, vec![MIB; 4]), (16 << 20, vec![4 * MIB]), (3 << 20, vec![MIB, 3 * MIB])] {
+        let options = WriteOptions { update_bytes, ..WriteOptions::default() };
+        let new = random_bytes(4 * MIB, update_bytes);
+        let plan = world.client.explain_write("b", "k", 0, new.len() as u64, &options).await.unwrap();
+        let wrote = world.client.write_at("b", "k", 0, &new[..], &options).await.unwrap();
+        let found = lengths(&world);
+        assert_eq!((found.len() as u64, plan.updates()), (wrote.updates, wrote.updates));
+        assert_eq!(found, expected, "updates of {update_bytes}");
+        assert_eq!(plan.stripes[0].longest, *expected.last().unwrap() as u64);
+        let asked = world.agents.updates.lock().unwrap().explained.pop().unwrap();
+        assert_eq!((asked.bytes, asked.indexes.first()), (plan.stripes[0].longest, Some(&0)));
+        assert_eq!(plan.stripes[0].ways.iter().map(|way| way.index).collect::<Vec<_>>(), asked.indexes);
+        data[..4 * MIB].copy_from_slice(&new);
+    }
+    for wrong in [0, (16 << 20) + 1] {
+        let options = WriteOptions { update_bytes: wrong, ..WriteOptions::default() };
+        let error = world.client.write_at("b", "k", 0, &[1; 10][..], &options).await.unwrap_err();
+        assert_eq!(error.reaction, Reaction::InvalidInput);
+        assert!(error.message.contains("the range is 1 byte to 16 MiB"), "{error}");
+    }
+    assert!(stored(&world).await == data);
 }

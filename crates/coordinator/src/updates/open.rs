@@ -2,6 +2,7 @@
 
 use super::{
     opening::{Opened, open_blocks},
+    routes,
     settle::{self, Demand, found, settle_now},
     state::Phase,
     tell::{describe, node_of},
@@ -22,7 +23,7 @@ use weft_control::{
     rebuild::lost_blocks,
     updates::{handed_on, members},
 };
-use weft_meta::{OpenStripe, TermRecord, TermState};
+use weft_meta::{ObjectRecord, OpenStripe, TermRecord, TermState};
 use weft_proto::{UpdateRights, v1};
 use weft_types::{BlockId, Error, Reaction, Result, StripeId, StripeRecord, UploadId};
 use weft_update::{Sealed, Session};
@@ -32,23 +33,33 @@ const REBUILD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Opens a stripe for updates if it is not open, and gives the client what it needs to request them.
 pub(crate) async fn open_for_updates(shared: &Arc<Shared>, asked: v1::OpenForUpdatesRequest) -> Result<v1::OpenForUpdatesReply> {
-    let name = validate::object(&asked.bucket, &asked.key)?;
-    let place = |error: Error| error.object(&name);
-    let object = shared.meta.object_of(UploadId(asked.version)).await.map_err(|error| shared.meta_error(error).object(&name))?;
-    if object.name != name {
-        return Err(Error::not_found(format!("{name} has no version {}", asked.version)).object(&name));
-    }
-    let page =
-        shared.meta.stripes(object.version, asked.number, 1).await.map_err(|error| shared.meta_error(error).object(&name))?;
-    let stripe = page.items.into_iter().next().filter(|stripe| stripe.number == asked.number);
-    let id = stripe.map(|stripe| stripe.id).ok_or_else(|| {
-        let (number, stripes) = (asked.number, object.stripes);
-        place(Error::invalid(format!("there is no stripe {number}: the object has {stripes} stripes")))
-    })?;
+    let way = routes::way(asked.way.as_ref())?;
+    let (object, stripe) = named(shared, &asked.bucket, &asked.key, (asked.version, asked.number)).await?;
+    let (id, place) = (stripe.id, |error: Error| error.object(&object.name));
     let session = asked.session.map(|it| Session { number: it.number, ends_at_ms: it.ends_at_ms });
     let (sealed, stripe) = opened(shared, id, asked.failed_term).await.map_err(place)?;
     shared.updates.touch(id, shared.idle_at());
-    reply(shared, &stripe, &sealed, session).map_err(place)
+    let routes = routes::routes(shared, &object.code, (&stripe, &sealed.members), &way);
+    reply(shared, &stripe, &sealed, session).map(|reply| v1::OpenForUpdatesReply { routes, ..reply }).map_err(place)
+}
+
+/// A stripe of an object, by its version and by its number in the object.
+pub(super) async fn named(
+    shared: &Shared,
+    bucket: &str,
+    key: &str,
+    (version, number): (u64, u64),
+) -> Result<(ObjectRecord, StripeRecord)> {
+    let name = validate::object(bucket, key)?;
+    let object = shared.meta.object_of(UploadId(version)).await.map_err(|error| shared.meta_error(error).object(&name))?;
+    if object.name != name {
+        return Err(Error::not_found(format!("{name} has no version {version}")).object(&name));
+    }
+    let page = shared.meta.stripes(object.version, number, 1).await.map_err(|error| shared.meta_error(error).object(&name))?;
+    let stripe = page.items.into_iter().next().filter(|stripe| stripe.number == number);
+    let stripes = object.stripes;
+    let none = || Error::invalid(format!("there is no stripe {number}: the object has {stripes} stripes")).object(&name);
+    Ok((object, stripe.ok_or_else(none)?))
 }
 
 /// The record of an open stripe in which updates can end, as far as known.
@@ -73,7 +84,7 @@ async fn opened(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Result<
 }
 
 /// The term of a stripe that takes updates.
-async fn open_record(shared: &Shared, id: StripeId) -> Result<Option<TermRecord>> {
+pub(super) async fn open_record(shared: &Shared, id: StripeId) -> Result<Option<TermRecord>> {
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
     Ok(record.filter(TermRecord::takes_updates))
 }

@@ -2500,6 +2500,74 @@ pub struct UpdateRoute {
     #[prost(uint64, tag = "4")]
     pub from_bytes: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainUpdateRequest {
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub version: u64,
+    /// of the stripe in the object
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
+    /// as in OpenForUpdates
+    #[prost(message, optional, tag = "5")]
+    pub way: ::core::option::Option<UpdateWay>,
+    /// of an update
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+    /// of the data blocks whose nodes lead updates
+    #[prost(uint32, repeated, tag = "7")]
+    pub indexes: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainUpdateReply {
+    /// in the order of the request
+    #[prost(message, repeated, tag = "1")]
+    pub blocks: ::prost::alloc::vec::Vec<ExplainedUpdate>,
+}
+/// How the deltas of an update that a data block's node leads would travel.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainedUpdate {
+    /// of the data block
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// in the order in which each node sends
+    #[prost(message, repeated, tag = "2")]
+    pub hops: ::prost::alloc::vec::Vec<UpdateHop>,
+    /// a node sends over one link at a time, and only when it has received everything
+    #[prost(bool, tag = "3")]
+    pub in_turn: bool,
+    /// bytes that are sent at once
+    #[prost(uint64, tag = "4")]
+    pub slice_len: u64,
+    /// from this length on, updates have a route; absent: all go straight to each node
+    #[prost(uint64, optional, tag = "5")]
+    pub from_bytes: ::core::option::Option<u64>,
+    /// as JSON, with the plans that were considered: their times include what each further hop takes
+    #[prost(bytes = "vec", tag = "6")]
+    pub plan: ::prost::alloc::vec::Vec<u8>,
+    /// why the stripe has none, whatever is faster; empty: it can have them
+    #[prost(string, tag = "7")]
+    pub no_routes: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdateHop {
+    #[prost(message, optional, tag = "1")]
+    pub from: ::core::option::Option<UpdatedBlock>,
+    #[prost(message, optional, tag = "2")]
+    pub to: ::core::option::Option<UpdatedBlock>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdatedBlock {
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    #[prost(uint32, tag = "2")]
+    pub copy: u32,
+    #[prost(uint32, tag = "3")]
+    pub node: u32,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateSession {
     /// drawn by the coordinator
@@ -5263,6 +5331,31 @@ pub mod weft_client {
                 .insert(GrpcMethod::new("weft.v1.Weft", "OpenForUpdates"));
             self.inner.unary(req, path, codec).await
         }
+        /// How the deltas of updates in place would travel. It opens nothing.
+        pub async fn explain_update(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainUpdateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainUpdateReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/ExplainUpdate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("weft.v1.Weft", "ExplainUpdate"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn repair_object(
             &mut self,
             request: impl tonic::IntoRequest<super::RepairObjectRequest>,
@@ -5836,6 +5929,14 @@ pub mod weft_server {
             request: tonic::Request<super::OpenForUpdatesRequest>,
         ) -> std::result::Result<
             tonic::Response<super::OpenForUpdatesReply>,
+            tonic::Status,
+        >;
+        /// How the deltas of updates in place would travel. It opens nothing.
+        async fn explain_update(
+            &self,
+            request: tonic::Request<super::ExplainUpdateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainUpdateReply>,
             tonic::Status,
         >;
         /// Server streaming response type for the RepairObject method.
@@ -7112,6 +7213,51 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = OpenForUpdatesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/ExplainUpdate" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainUpdateSvc<T: Weft>(pub Arc<T>);
+                    impl<
+                        T: Weft,
+                    > tonic::server::UnaryService<super::ExplainUpdateRequest>
+                    for ExplainUpdateSvc<T> {
+                        type Response = super::ExplainUpdateReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainUpdateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::explain_update(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainUpdateSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -17,7 +17,7 @@ use crate::{Select, random};
 pub const QUICK_MAX: usize = 16;
 
 /// How the order of a path is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Selector {
     /// The fastest order: for certain with up to [`EXACT_MAX`] candidates, otherwise the better of two bounded searches.
     Exact,

@@ -10,7 +10,7 @@ use crate::random;
 use std::collections::VecDeque;
 
 /// The settings of a tabu search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tabu {
     /// Its steps.
     pub iterations: u32,

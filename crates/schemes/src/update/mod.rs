@@ -1,6 +1,6 @@
 //! Updates in place: each party with new data puts in its deltas (new XOR old), and every node with a dependent block
-//! patches it with the block's own coefficients. Agents do not run such plans yet: they send each delta
-//! straight to the nodes that need it, with the message that prepares it.
+//! patches it with the block's own coefficients. Agents do not run such plans as tasks: they take the way of the deltas
+//! from the plan, and the update protocol says when a block is patched.
 //!
 //! A scheme says over which tree of nodes the deltas of each writer travel. Everything else is the same for all of them
 //! (`lanes`): each node patches its blocks and passes on the sub-blocks that nodes after it need, and no others.
@@ -15,7 +15,7 @@ pub(crate) mod tree;
 
 pub use chain::Chain;
 pub use hops::{Hop, Routes};
-pub use overwrite::overwrite;
+pub use overwrite::{overwrite, overwrite_at};
 pub use pipeline::Pipeline;
 pub use star::Star;
 pub use tree::Tree;
