@@ -4,7 +4,7 @@
 //! object is read back and compared with what was written.
 
 use super::{
-    IdleMeter, Outcome, Sample, median,
+    DIRECT, IdleMeter, Outcome, Sample, median,
     put::{BUCKET, Compare, Data, make_bucket},
     repair::{Case, network},
     scrub::is_clean,
@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 use weft_cli::{seed::seed, session::Session};
 use weft_client::{GetOptions, PutOptions, WriteOptions, Writer, api};
-use weft_types::{ByteSize, Error, NodeId, Party, Result};
+use weft_types::{AutoSize, ByteSize, Error, NodeId, Party, Result};
 
 /// Bytes that a writer overwrites before it is measured: it gets its lease with them.
 const LITTLE: usize = 4096;
@@ -163,7 +163,7 @@ impl Subject {
                 block_len,
                 cell_len: block_len,
                 by_name: true,
-                scheme: super::DIRECT.to_owned(),
+                scheme: DIRECT.to_owned(),
                 ..PutOptions::default()
             };
             session.client.put_file(BUCKET, &key, data.path(), &options).await?;
@@ -337,10 +337,21 @@ fn choose(code: &str, homes: &[Home], count: usize) -> Result<Vec<u8>> {
     Ok(chosen)
 }
 
-/// The options of a case's writes.
+/// The options of a case's writes: one update, in the way of its scheme.
 fn options(case: &Case, seed: u64, update_len: u64) -> WriteOptions {
-    let _later = (case, seed, update_len);
-    WriteOptions { deadline: DEADLINE, ..WriteOptions::default() }
+    let scheme = match case.scheme.as_str() {
+        // One delta over one link is the same in all schemes.
+        DIRECT => "concurrent-star",
+        scheme => scheme,
+    };
+    // Star and tree send everything at once, and have no path to choose.
+    let (path, slice_len) = match (scheme, case.slice_len) {
+        ("pipeline", AutoSize::Bytes(size)) => (case.select.clone(), size.0),
+        ("pipeline", AutoSize::Auto) => (case.select.clone(), 0),
+        _ => (String::new(), 0),
+    };
+    let way = api::UpdateWay { scheme: scheme.to_owned(), path, seed, slice_len };
+    WriteOptions { deadline: DEADLINE, update_bytes: update_len, way, ..WriteOptions::default() }
 }
 
 /// Runs all cases in turn, `runs` times each; `says` comes before each. A case names its subject by its number.
