@@ -89,7 +89,6 @@ pub(crate) fn theory(case: &Case, racks: usize, update_len: u64) -> Option<f64> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::ByteSize;
 
     fn case(scheme: &str) -> Case {
         Case::parse(scheme, AutoSize::bytes(SLICE), 1 << 20).unwrap().remove(0)

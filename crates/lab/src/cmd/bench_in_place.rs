@@ -339,7 +339,7 @@ mod tests {
         let says = |args: &[&str], common: Common| planned(args, common).unwrap_err().message;
         assert!(says(&["--racks", "2"], of("rs(4,3)")).contains("--racks is 3"));
         assert!(says(&[], Common { nodes: Some(6), ..common() }).contains("too few"));
-        assert!(says(&[], Common { write_size: Some(ByteSize(32 << 20)), ..common() }).contains("16 MiB"));
+        assert!(says(&[], Common { write_size: Some(ByteSize(32 << 20)), ..common() }).contains("one update has up to"));
         assert!(says(&["--block-size", "24MiB"], common()).contains("whole updates"));
         assert!(says(&["--concurrent", "5"], common()).contains("4 data blocks"));
         assert!(says(&["--path", "best"], common()).contains("exact, tabu, random, worst"));

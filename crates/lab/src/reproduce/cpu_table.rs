@@ -238,7 +238,7 @@ mod tests {
         let report = run(Asked { runs: 10, iterations: 100, seed: 1 }, |_, _| {}).unwrap();
         assert_eq!(report.results.len(), 12 * 11);
         for row in &report.results {
-            assert!(row.best_s <= row.tabu_best_s && row.tabu_best_s <= row.tabu_mean_s, "{row:?}");
+            assert!(row.best_s <= row.tabu_best_s && row.tabu_best_s < row.tabu_mean_s + 1e-9, "{row:?}");
             assert_eq!(row.hits > 0.0, row.tabu_best_s == row.best_s, "{row:?}");
             assert!((row.best_s * (1.0 + row.gap) - row.tabu_mean_s).abs() < 1e-9 && row.gap < 0.5, "{row:?}");
             assert!(row.tabu_ms[0] > 0.0 && row.tabu_ms[1] <= row.tabu_ms[2] && row.exact_ms[0] > 0.0, "{row:?}");
