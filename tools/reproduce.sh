@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SECONDS_MAX=3600
-PAPERS=(ecpipe mist repairboost)
+PAPERS=(ecpipe mist repairboost cpu)
 cargo=${CARGO:-cargo}
 
 measured=("${PAPERS[@]}")

@@ -84,7 +84,13 @@ pub struct Throttle {
     /// Bytes sent to agents and clients. As many are received for repairs and scrubs; the data of puts does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_bytes_per_s: Option<ByteSize>,
+    /// Microseconds that are added to each sync of its disks, also of journals; at most 1000000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_us: Option<u32>,
 }
+
+/// With a longer delay, disks would count as failed.
+const SYNC_US_MAX: u32 = 1_000_000;
 
 impl Throttle {
     fn is_nothing(&self) -> bool {
@@ -97,6 +103,9 @@ impl Throttle {
             ("coding_bytes_per_s", self.coding_bytes_per_s),
             ("network_bytes_per_s", self.network_bytes_per_s),
         ];
+        if let Some(us) = self.sync_us.filter(|us| *us > SYNC_US_MAX) {
+            return Err(Error::invalid(format!("throttle.sync_us is {us}: use at most {SYNC_US_MAX}")));
+        }
         match said.into_iter().find_map(|(name, rate)| rate.filter(|rate| rate.0 < RATE_MIN.0).map(|rate| (name, rate))) {
             Some((name, rate)) => Err(Error::invalid(format!(
                 "throttle.{name} is {rate}: below {RATE_MIN} a second, peers would treat the node as dead"
@@ -299,6 +308,7 @@ mod tests {
             (|c| c.limits.update_journal = ByteSize(1 << 19), "limits.update_journal"),
             (|c| c.limits.update_journal = ByteSize((1 << 20) + 1), "whole pages"),
             (|c| c.throttle.coding_bytes_per_s = Some(ByteSize(1000)), "throttle.coding_bytes_per_s"),
+            (|c| c.throttle.sync_us = Some(1_000_001), "throttle.sync_us"),
         ];
         for (spoil, hint) in spoils {
             let mut config: AgentConfig = toml::from_str(TEXT).unwrap();

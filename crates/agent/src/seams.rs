@@ -1,12 +1,14 @@
 //! An agent's dependencies on the outside: network, clock, random numbers, disks, and the converter. A simulation
 //! replaces them.
 
+use crate::Throttle;
 use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 use weft_proto::{Converter, DiskMode, Net, TcpNet};
-use weft_store::{BlockStore, Journal, LocalStore, NewDisk, NewJournal};
+use weft_store::{BlockStore, Journal, LocalStore, NewDisk, NewJournal, RealFiles, SlowFiles};
 use weft_types::{Clock, ClusterId, Result, Seed, SystemClock};
 
 /// An agent's dependencies on the outside.
@@ -36,6 +38,17 @@ impl Seams {
             disk_mode: DiskMode::Pool,
             disks: Arc::new(LocalDisks),
             converter,
+        }
+    }
+}
+
+impl Seams {
+    /// With the delay of syncs that a throttle asks for.
+    #[must_use]
+    pub fn throttled(self, throttle: &Throttle) -> Self {
+        match throttle.sync_us {
+            Some(us) => Self { disks: Arc::new(SlowDisks { sync: Duration::from_micros(us.into()) }), ..self },
+            None => self,
         }
     }
 }
@@ -99,6 +112,24 @@ impl OpenDisk for LocalDisks {
 
     fn open_counting(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>, progress: &AtomicU64) -> Result<OpenedDisk> {
         let store = Arc::new(LocalStore::open_counting(dir, cluster, new, progress)?);
+        Ok(OpenedDisk { id: store.disk_id(), journal: Arc::clone(&store) as _, store })
+    }
+}
+
+/// Disks are local directories whose syncs take longer.
+#[derive(Debug, Clone, Copy)]
+struct SlowDisks {
+    sync: Duration,
+}
+
+impl OpenDisk for SlowDisks {
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
+        self.open_counting(dir, cluster, new, &AtomicU64::new(0))
+    }
+
+    fn open_counting(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>, progress: &AtomicU64) -> Result<OpenedDisk> {
+        let files = Arc::new(SlowFiles::new(RealFiles, self.sync));
+        let store = Arc::new(LocalStore::open_counting_on(files, dir, cluster, new, progress)?);
         Ok(OpenedDisk { id: store.disk_id(), journal: Arc::clone(&store) as _, store })
     }
 }

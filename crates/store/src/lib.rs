@@ -21,6 +21,7 @@ pub mod journal_conformance;
 mod local;
 mod sidecar;
 mod sim_files;
+mod slow_files;
 
 pub use block_store::{
     BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Image, Patch, QuarantinePlace, Quarantined, Receipt, verify,
@@ -34,3 +35,4 @@ pub use journal::{
 pub use local::{LocalStore, NewDisk, NoSteps, Recovered, Step, Steps};
 pub use sidecar::{SIDECAR_BYTES_MAX, SIDECAR_VERSION, Sidecar};
 pub use sim_files::{FileCall, FileOp, SimCounts, SimFiles};
+pub use slow_files::SlowFiles;

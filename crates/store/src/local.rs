@@ -82,12 +82,23 @@ impl LocalStore {
     /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing). `checked` grows with the blocks that have been
     /// checked, so that another thread sees a disk that hangs.
     pub fn open_counting(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, checked: &AtomicU64) -> Result<Self> {
-        Self::open_disk(Disk::open(Arc::new(RealFiles), dir, cluster, new, Arc::new(NoSteps))?, checked)
+        Self::open_counting_on(Arc::new(RealFiles), dir, cluster, new, checked)
     }
 
     /// Like [`open`](Self::open), or without `new` like [`open_existing`](Self::open_existing), on any file system.
     pub fn open_on(files: Arc<dyn Files>, dir: &Path, cluster: ClusterId, new: impl Into<Option<NewDisk>>) -> Result<Self> {
         Self::open_as(files, dir, cluster, new.into(), Arc::new(NoSteps))
+    }
+
+    /// Like [`open_counting`](Self::open_counting), on any file system.
+    pub fn open_counting_on(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        cluster: ClusterId,
+        new: Option<NewDisk>,
+        checked: &AtomicU64,
+    ) -> Result<Self> {
+        Self::open_disk(Disk::open(files, dir, cluster, new, Arc::new(NoSteps))?, checked)
     }
 
     fn open_as(

@@ -141,7 +141,7 @@ impl RunAgent {
         config.metrics = self.metrics.unwrap_or(config.metrics);
         config.validate()?;
         start_logging();
-        let seams = weft_agent::Seams::real(secret_seed()?, Arc::new(StripeConverter));
+        let seams = weft_agent::Seams::real(secret_seed()?, Arc::new(StripeConverter)).throttled(&config.throttle);
         run(async |mut signals| {
             let agent = Agent::start(config, seams).await?;
             let stopper = agent.stopper();
@@ -202,6 +202,7 @@ pub(super) fn sample_agent() -> AgentConfig {
             disk_bytes_per_s: Some(ByteSize(0)),
             coding_bytes_per_s: Some(ByteSize(0)),
             network_bytes_per_s: Some(ByteSize(0)),
+            sync_us: Some(0),
         },
     }
 }

@@ -145,6 +145,7 @@ fn unit(field: &Field) -> &'static str {
         ("ByteSize", "s") => "rate",
         ("ByteSize", _) => "size",
         ("u32" | "u64", "ms") => "ms",
+        ("u32" | "u64", "us") => "µs",
         ("u32" | "u64", "percent") => "percent",
         ("u32" | "u64", _) => "count",
         _ => panic!("setting {} has the unknown type {kind}: describe it here", field.name),

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod faults;
 pub(crate) mod healing;
+pub(crate) mod in_place;
 pub(crate) mod lost;
 pub(crate) mod node;
 pub(crate) mod objects;
@@ -12,6 +13,7 @@ pub(crate) mod reads;
 pub(crate) mod repair;
 pub(crate) mod scrub;
 pub(crate) mod update;
+pub(crate) mod update_bound;
 pub(crate) mod usage;
 pub(crate) mod writer;
 
@@ -57,6 +59,9 @@ pub(crate) struct Outcome {
     pub(crate) cpu_idle: f64,
     /// The median relative to that of a direct send in the same benchmark.
     pub(crate) ratio: Option<f64>,
+    /// The time of each run, in their order. Older results lack them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) times_s: Vec<f64>,
 }
 
 /// One run.
@@ -146,6 +151,7 @@ impl Outcome {
             bound_s,
             cpu_idle: idle / sorted.len().max(1) as f64,
             ratio: None,
+            times_s: samples.iter().map(|sample| sample.seconds).collect(),
         }
     }
 }

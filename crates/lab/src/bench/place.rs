@@ -33,6 +33,29 @@ pub(crate) fn in_testbed_with<T>(
     adjust: impl Fn(&mut CoordinatorConfig),
     work: impl AsyncFnOnce(&Session, Option<&mut Testbed>) -> Result<T>,
 ) -> Result<T> {
+    let adjust = |it: DaemonSettings<'_>| {
+        if let DaemonSettings::Coordinator(config) = it {
+            adjust(config);
+        }
+    };
+    in_testbed_as(options, settings, &Own { on_disk: false, adjust: &adjust }, work)
+}
+
+/// How a temporary testbed differs from a usual one.
+pub(crate) struct Own<'a> {
+    /// Its disks are below TMPDIR, and not in memory.
+    pub(crate) on_disk: bool,
+    /// Changes the settings of its processes.
+    pub(crate) adjust: &'a dyn Fn(DaemonSettings<'_>),
+}
+
+/// The same, with a temporary testbed of this kind.
+pub(crate) fn in_testbed_as<T>(
+    options: &target::Options,
+    settings: Settings,
+    own: &Own<'_>,
+    work: impl AsyncFnOnce(&Session, Option<&mut Testbed>) -> Result<T>,
+) -> Result<T> {
     if let Some(named) = &options.cluster {
         let mut testbed = Testbed::open(Path::new(named)).ok();
         if let Some(testbed) = &testbed {
@@ -41,16 +64,16 @@ pub(crate) fn in_testbed_with<T>(
         return Session::with(options, async |session| work(session, testbed.as_mut()).await);
     }
     Testbed::check_machine()?;
-    let scratch = Scratch { dir: scratch::make()? };
+    let scratch = Scratch { dir: if own.on_disk { scratch::make_on_disk() } else { scratch::make() }? };
     let _lock = LocalCluster::lock(&scratch.dir)?;
-    let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, |it| {
-        if let DaemonSettings::Coordinator(config) = it {
+    let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, |mut it| {
+        if let DaemonSettings::Coordinator(config) = &mut it {
             // Experiments must not wait long for a dead node to be noticed.
             (config.heartbeat_interval_ms, config.down_after_ms) = (500, 2500);
             // What they measure must be the only repair.
             (config.auto_repair, config.scrub_period_ms) = (false, 0);
-            adjust(config);
         }
+        (own.adjust)(it);
     })?;
     testbed.enter()?;
     interrupt::check()?;

@@ -14,11 +14,13 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::{
     fs::File,
-    io::Write as _,
-    os::fd::AsRawFd as _,
+    io::{self, Write as _},
+    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
     path::{Path, PathBuf},
+    pin::Pin,
+    task::{Context, Poll},
 };
-use tokio::time::Instant;
+use tokio::{io::AsyncWrite, time::Instant};
 use weft_cli::{seed::seed, session::Session};
 use weft_client::{
     PutOptions,
@@ -66,6 +68,11 @@ impl Data {
         Ok(Self { file, code: code.to_owned(), size: size.0, block_len, replicas: 1 })
     }
 
+    /// Changes a part of it.
+    pub(crate) fn overwrite(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|error| Error::fatal(format!("cannot change the data in memory: {error}")))
+    }
+
     /// With this many copies of each data block.
     pub(crate) fn copied(self, replicas: u32) -> Self {
         Self { replicas, ..self }
@@ -105,6 +112,45 @@ impl Data {
             },
             ..PutOptions::default()
         }
+    }
+}
+
+/// Compares what is read with data.
+pub(crate) struct Compare<'a> {
+    data: &'a Data,
+    offset: u64,
+    is_same: bool,
+}
+
+impl<'a> Compare<'a> {
+    pub(crate) fn new(data: &'a Data) -> Self {
+        Self { data, offset: 0, is_same: true }
+    }
+
+    /// Fails unless everything was read and is the same.
+    pub(crate) fn end(self) -> Result<()> {
+        match self.is_same && self.offset == self.data.size {
+            true => Ok(()),
+            false => Err(Error::corrupt("the object does not contain what was written")),
+        }
+    }
+}
+
+impl AsyncWrite for Compare<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut expected = vec![0; bytes.len()];
+        let is_read = self.data.file.read_exact_at(&mut expected, self.offset).is_ok();
+        self.is_same &= is_read && expected == bytes;
+        self.offset += bytes.len() as u64;
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -257,6 +303,27 @@ mod tests {
         let msr = len("msr(4,4,d=6)", 1 << 20);
         assert!(msr >= 1 << 18 && msr < (1 << 18) + 4096 * alpha && msr.is_multiple_of(4096 * alpha), "{msr}");
         assert!(block_len("rs(4,4)", ByteSize(0)).is_err() && block_len("rs(0,4)", ByteSize(1)).is_err());
+    }
+
+    #[tokio::test]
+    async fn data_that_was_changed_is_compared_as_it_is() {
+        use tokio::io::AsyncWriteExt as _;
+        let data = Data::make("rs(2,1)", ByteSize(10_000), 1).unwrap();
+        data.overwrite(5_000, b"changed").unwrap();
+        let mut bytes = std::fs::read(data.path()).unwrap();
+        assert_eq!(&bytes[5_000..5_007], b"changed");
+        let compared = async |bytes: &[u8]| {
+            let mut compare = Compare::new(&data);
+            compare.write_all(bytes).await.unwrap();
+            compare.end()
+        };
+        assert!(
+            compared(&bytes).await.is_ok() && compared(&bytes[1..]).await.is_err() && compared(&bytes[..9_999]).await.is_err()
+        );
+        bytes[9_999] ^= 1;
+        assert!(compared(&bytes).await.is_err());
+        bytes.push(0);
+        assert!(compared(&bytes).await.is_err());
     }
 
     #[test]

@@ -129,7 +129,7 @@ async fn one(session: &Session, work: &Work, disks: &[Vec<PathBuf>]) -> Result<S
 }
 
 /// Whether all was checked, and nothing is wrong.
-fn is_clean(it: &ScrubTally) -> bool {
+pub(super) fn is_clean(it: &ScrubTally) -> bool {
     it.wrong_blocks + it.inconsistent_stripes + it.lacking_blocks + it.away_blocks + it.not_checked_stripes == 0
 }
 

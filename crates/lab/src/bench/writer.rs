@@ -1,29 +1,25 @@
 //! A client on a node of a testbed: a thread in the node's namespace, whose sockets use the node's links.
 
 use crate::testbed::{Testbed, enter};
-use std::{
-    ops::Deref,
-    path::{Path, PathBuf},
-    thread::JoinHandle,
-    time::Duration,
-};
+use futures::{FutureExt as _, future::LocalBoxFuture};
+use std::{ops::Deref, path::Path, thread::JoinHandle, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 use weft_cli::{session::Session, target::Target};
-use weft_client::{PutOptions, api::ObjectReply};
+use weft_client::{Client, PutOptions, api::ObjectReply};
 use weft_types::{Error, Result};
 
 /// How often, and at which interval, to wait for writers to end: their clients report aborted puts to the coordinator.
 const END_POLLS: u32 = 500;
 const END_POLL: Duration = Duration::from_millis(20);
 
-/// A client on a node. When it can get no more orders, it aborts its puts and ends.
+/// A client on a node. When it can get no more orders, it aborts its work and ends.
 #[derive(Debug)]
 pub(crate) struct Writer {
     orders: Option<mpsc::UnboundedSender<Order>>,
     thread: JoinHandle<()>,
 }
 
-/// Writers that end together: dropping them aborts their puts.
+/// Writers that end together: dropping them aborts their work.
 #[derive(Debug, Default)]
 pub(crate) struct Writers(Vec<Writer>);
 
@@ -35,14 +31,8 @@ impl Deref for Writers {
     }
 }
 
-/// An object to put.
-struct Order {
-    bucket: String,
-    key: String,
-    path: PathBuf,
-    options: PutOptions,
-    done: oneshot::Sender<Result<ObjectReply>>,
-}
+/// Work for its client. It ends early if nothing waits for the result.
+type Order = Box<dyn FnOnce(Client) -> LocalBoxFuture<'static, ()> + Send>;
 
 impl Writer {
     /// Starts one on the node of that name and connects it.
@@ -70,9 +60,28 @@ impl Writer {
         path: &Path,
         options: &PutOptions,
     ) -> impl Future<Output = Result<ObjectReply>> + use<> {
-        let (done, came_of_it) = oneshot::channel();
-        let order =
-            Order { bucket: bucket.to_owned(), key: key.to_owned(), path: path.to_owned(), options: options.clone(), done };
+        let (bucket, key, path, options) = (bucket.to_owned(), key.to_owned(), path.to_owned(), options.clone());
+        self.order(move |client| async move { client.put_file(&bucket, &key, path, &options).await }.boxed_local())
+    }
+
+    /// Does something there with its client, after all earlier orders. The result is in the future.
+    pub(crate) fn order<T, W>(&self, work: W) -> impl Future<Output = Result<T>> + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce(Client) -> LocalBoxFuture<'static, Result<T>> + Send + 'static,
+    {
+        let (mut done, came_of_it) = oneshot::channel();
+        let order: Order = Box::new(move |client| {
+            async move {
+                let result = tokio::select! {
+                    result = work(client) => result,
+                    () = done.closed() => return,
+                };
+                // The sender of the order may have ended.
+                let _told = done.send(result);
+            }
+            .boxed_local()
+        });
         let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
         async move { if sent { came_of_it.await.map_err(|_| gone())? } else { Err(gone()) } }
     }
@@ -80,14 +89,19 @@ impl Writer {
 
 /// Writers on the first `count` nodes of a testbed.
 pub(crate) async fn on_nodes(testbed: Option<&Testbed>, count: u32) -> Result<Writers> {
-    let mut writers = Writers::default();
     if count == 0 {
-        return Ok(writers);
+        return Ok(Writers::default());
     }
     let testbed = testbed.ok_or_else(|| Error::invalid("--writers needs a testbed"))?;
     let cluster = testbed.cluster()?;
     let nodes = cluster.nodes().get(..count as usize);
     let nodes = nodes.ok_or_else(|| Error::invalid(format!("--writers {count} needs at least {count} nodes")))?;
+    on_named(testbed, nodes).await
+}
+
+/// Writers on these nodes of a testbed, in this order.
+pub(crate) async fn on_named(testbed: &Testbed, nodes: &[String]) -> Result<Writers> {
+    let mut writers = Writers::default();
     for node in nodes {
         writers.0.push(Writer::start(testbed, node).await?);
     }
@@ -109,7 +123,7 @@ impl Drop for Writers {
     }
 }
 
-/// Connects, then puts one order after another until there are no more.
+/// Connects, then follows one order after another until there are no more.
 fn serve(
     namespace: &str,
     target: Target,
@@ -126,21 +140,15 @@ fn serve(
     };
     let (runtime, session) = match open() {
         Ok(opened) => opened,
-        // No one waits for the result: the put is already aborted.
+        // If no one waits for the result, the work is already given up.
         Err(error) => return ready.send(Err(error)).map_err(|_| gone()),
     };
     if ready.send(Ok(())).is_err() {
         return Ok(());
     }
     runtime.block_on(async {
-        while let Some(Order { bucket, key, path, options, mut done }) = todo.recv().await {
-            let put = session.client.put_file(&bucket, &key, path, &options);
-            let came_of_it = tokio::select! {
-                came_of_it = put => came_of_it,
-                () = done.closed() => continue,
-            };
-            // The sender of the order may have ended.
-            let _told = done.send(came_of_it);
+        while let Some(order) = todo.recv().await {
+            order(session.client.clone()).await;
         }
         session.client.close().await;
     });

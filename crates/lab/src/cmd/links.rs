@@ -37,6 +37,18 @@ pub(super) struct Links {
 }
 
 impl Links {
+    /// Whether no option was given.
+    pub(super) fn is_usual(&self) -> bool {
+        let Self { link, racks, rack_link, outside_link, limits, slow, matrix } = self;
+        let rates = [link, rack_link, outside_link].into_iter().all(Option::is_none);
+        rates && racks.is_none() && limits.is_empty() && slow.is_empty() && matrix.is_none()
+    }
+
+    /// The number of racks, for commands in which it is not that of the testbed.
+    pub(super) fn take_racks(&mut self) -> Option<u32> {
+        self.racks.take()
+    }
+
     /// The settings of a new testbed with this many nodes.
     pub(super) fn settings(&self, nodes: u32, insecure: bool) -> Result<Settings> {
         self.onto(Self::usual(nodes, insecure)?)

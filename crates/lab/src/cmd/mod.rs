@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_healing;
+mod bench_in_place;
 mod bench_lost;
 mod bench_node;
 mod bench_objects;
@@ -11,6 +12,7 @@ mod bench_scrub;
 mod bench_update;
 mod links;
 mod reproduce;
+mod reproduce_cpu;
 mod testbed;
 
 use crate::version::Caller;

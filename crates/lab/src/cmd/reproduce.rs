@@ -1,9 +1,14 @@
 //! `weft reproduce`: runs experiments of papers on a testbed of this machine.
 
+use super::reproduce_cpu::Cpu;
 use crate::{
-    bench::{check::warnings, place::in_testbed_with},
+    bench::{
+        check::{too_busy, warnings},
+        in_place::journal_bytes,
+        place::{Own, in_testbed_as},
+    },
     reproduce::{
-        Figure, Paper, Report, SEED, Scale, cpu, ecpipe, mist,
+        Figure, Paper, Report, SEED, Scale, ecpipe, mist,
         page::write_page,
         repairboost::{self, Asked},
         report::{labelled, read, text, write},
@@ -16,6 +21,7 @@ use std::path::{Path, PathBuf};
 use weft_cli::{
     exit::Exit,
     interrupt::{self, Watch},
+    local::DaemonSettings,
     output::{Output, print},
     target,
 };
@@ -116,54 +122,27 @@ struct Repairboost {
     seed: u64,
 }
 
-/// Updates in place: figures 5 and 7 of "CPU: Cross-Rack-Aware Pipelining Update for Erasure-Coded Storage"
-///
-/// 5+7: the time of an update across regions, by scheme and by path. It is predicted from plans: nothing is sent, and it
-/// needs no root.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-EXAMPLE
-  weft reproduce cpu --figure 5+7
-  weft reproduce cpu --all --out figures
-
-EXIT CODES
-  0 done   1 failed   2 invalid settings")]
-struct Cpu {
-    /// What to predict
-    #[arg(long, value_name = "FIGURE", value_parser = [cpu::FIGURES], required_unless_present = "all")]
-    figure: Option<String>,
-    /// Predict all
-    #[arg(long, conflicts_with = "figure")]
-    all: bool,
-    /// Write the results (JSON) and a page of all figures in it (reproduce.md) to this directory
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Seed of all random choices
-    #[arg(long, default_value_t = SEED)]
-    seed: u64,
-}
-
 /// What is run, and how.
 #[derive(Debug, Args)]
-struct What {
+pub(super) struct What {
     /// Figures to measure
     #[arg(long, value_name = "FIGURE", value_delimiter = ',', required_unless_present = "all")]
-    figure: Vec<String>,
+    pub(super) figure: Vec<String>,
     /// Measure all figures
     #[arg(long, conflicts_with = "figure")]
-    all: bool,
+    pub(super) all: bool,
     /// Write tables (CSV, JSON), charts (SVG, PNG) and a page of all figures in it (reproduce.md) to this directory
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Measure nothing: write tables, charts and page again from the results in DIR (the JSON files); needs no root
     #[arg(long, requires = "out", conflicts_with_all = ["quick", "runs", "block_size"])]
-    redraw: bool,
+    pub(super) redraw: bool,
     /// Use small sizes and two runs: to check that it works, not to cite
     #[arg(long)]
-    quick: bool,
+    pub(super) quick: bool,
     /// Number of measured runs of each point [default: the figure's]
     #[arg(long, value_name = "N")]
-    runs: Option<usize>,
+    pub(super) runs: Option<usize>,
     /// Bytes of the largest block, or of the largest object for figures of writes [default: the figure's]
     #[arg(long, visible_alias = "size", value_name = "SIZE")]
     block_size: Option<ByteSize>,
@@ -172,7 +151,7 @@ struct What {
     link: Option<LinkRate>,
     /// Seed of the data and of all random choices
     #[arg(long, default_value_t = SEED)]
-    seed: u64,
+    pub(super) seed: u64,
 }
 
 impl Reproduce {
@@ -181,20 +160,8 @@ impl Reproduce {
             Command::Ecpipe(it) => it.what.run(&ecpipe::PAPER, options, output),
             Command::Mist(it) => it.what.run(&mist::PAPER, options, output),
             Command::Repairboost(it) => it.run(output),
-            Command::Cpu(it) => it.run(output),
+            Command::Cpu(it) => it.run(options, output),
         }
-    }
-}
-
-impl Cpu {
-    fn run(self, output: Output) -> Result<Exit> {
-        let report = cpu::run(cpu::Asked { seed: self.seed })?;
-        if let Some(out) = &self.out {
-            cpu::write(&report, out)?;
-            write_page(out)?;
-        }
-        output.result(&report, cpu::text)?;
-        Ok(Exit::Ok)
     }
 }
 
@@ -230,26 +197,17 @@ impl Repairboost {
 
 impl What {
     fn run(&self, paper: &'static Paper, options: &target::Options, output: Output) -> Result<Exit> {
-        // It creates its own testbeds, whatever WEFT_CLUSTER says.
-        let options = target::Options { cluster: None, ..options.clone() };
         let figures = self.figures(paper)?;
         for figure in &figures {
-            run::check(self.options(figure, output)?)?;
+            self.check(figure, output)?;
         }
         let _watch = Watch::begin()?;
         let mut reports = Vec::new();
         for figure in figures {
             interrupt::check()?;
-            let report = match (&self.out, self.redraw) {
-                (Some(out), true) => self.read(paper, figure, out)?,
-                _ => self.measure(paper, figure, &options, output)?,
-            };
-            if let Some(out) = &self.out {
-                write(paper, figure, &report, out)?;
-                write_page(out)?;
-            }
+            let (report, text) = self.figure(paper, figure, options, output)?;
             if !output.json {
-                print(&format!("{}\n", text(paper, figure, &report)))?;
+                print(&format!("{text}\n"))?;
             }
             reports.push(report);
         }
@@ -259,17 +217,43 @@ impl What {
         Ok(Exit::Ok)
     }
 
+    /// Measures one figure, or reads it, and writes what is to be written. Returns it also for a person.
+    pub(super) fn figure(
+        &self,
+        paper: &'static Paper,
+        figure: &'static Figure,
+        options: &target::Options,
+        output: Output,
+    ) -> Result<(Report, String)> {
+        let report = match (&self.out, self.redraw) {
+            (Some(out), true) => self.read(paper, figure, out)?,
+            _ => self.measure(paper, figure, options, output)?,
+        };
+        if let Some(out) = &self.out {
+            write(paper, figure, &report, out)?;
+            write_page(out)?;
+        }
+        let text = text(paper, figure, &report);
+        Ok((report, text))
+    }
+
+    /// Fails if a figure cannot be run with these options.
+    pub(super) fn check(&self, figure: &Figure, output: Output) -> Result<()> {
+        run::check(self.options(figure, output)?)
+    }
+
     fn figures(&self, paper: &'static Paper) -> Result<Vec<&'static Figure>> {
         if self.all {
             return Ok(paper.figures.iter().collect());
         }
-        let named = |name: &String| {
-            let all: Vec<&str> = paper.figures.iter().map(|figure| figure.name).collect();
-            let none =
-                || Error::invalid(format!("there is no figure '{name}' of {}; choose from: {}", paper.name, all.join(", ")));
-            paper.figure(name).ok_or_else(none)
-        };
-        self.figure.iter().map(named).collect()
+        self.figure.iter().map(|name| self.named(paper, name)).collect()
+    }
+
+    /// The figure of that name.
+    pub(super) fn named(&self, paper: &'static Paper, name: &str) -> Result<&'static Figure> {
+        let all: Vec<&str> = paper.figures.iter().map(|figure| figure.name).collect();
+        let none = || Error::invalid(format!("there is no figure '{name}' of {}; choose from: {}", paper.name, all.join(", ")));
+        paper.figure(name).ok_or_else(none)
     }
 
     fn options(&self, figure: &Figure, output: Output) -> Result<run::Options> {
@@ -282,10 +266,21 @@ impl What {
 
     fn measure(&self, paper: &Paper, figure: &Figure, options: &target::Options, output: Output) -> Result<Report> {
         let how = self.options(figure, output)?;
-        in_testbed_with(options, settings(figure, how.scale.link, options.insecure)?, run::adjust, async |session, testbed| {
+        // It creates its own testbeds, whatever WEFT_CLUSTER says.
+        let options = &target::Options { cluster: None, ..options.clone() };
+        let on_disk = run::is_of_updates(&(figure.setups)(how.scale)?);
+        let adjust = |it: DaemonSettings<'_>| match it {
+            DaemonSettings::Coordinator(config) => run::adjust(config),
+            DaemonSettings::Agent(_, config) if on_disk => config.limits.update_journal = journal_bytes(how.scale.block_len),
+            DaemonSettings::Agent(..) => {}
+        };
+        let (settings, own) = (settings(figure, how.scale.link, options.insecure)?, Own { on_disk, adjust: &adjust });
+        in_testbed_as(options, settings, &own, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::fatal("figures are measured on a testbed"))?;
             let mut report = run::run(paper, figure, how, session, testbed).await?;
-            report.warnings.extend(warnings(&labelled(&report.results)));
+            let outcomes = labelled(&report.results);
+            // An update takes more than its links.
+            report.warnings.extend(if on_disk { too_busy(&outcomes).into_iter().collect() } else { warnings(&outcomes) });
             Ok(report)
         })
     }

@@ -3,7 +3,7 @@
 //! The bound fills a chain link by link, at the links' rate. But a shaper that was idle passes [`BURST_BYTES`] at once: the first link
 //! of a path saves one burst, and each following link saves what the first slice would have waited for, at most a burst.
 
-use super::{Figure, Links, Point, Report, Setup, tables::scale};
+use super::{Figure, Links, Point, Report, Setup, Updating, tables::scale};
 use crate::{
     bench::{DIRECT, repair::Case},
     testbed::BURST_BYTES,
@@ -43,6 +43,9 @@ pub(super) fn faster(figure: &Figure, report: &Report) -> Result<Vec<Faster>> {
 
 /// The most that the shapers' bursts can save a repair, in seconds, on links of this rate.
 fn burst_s(setup: &Setup, case: &Case, bits_per_s: f64) -> Option<f64> {
+    if matches!(setup.links, Links::Updated(_)) {
+        return of_update(setup, bits_per_s);
+    }
     let k = weft_codes::parse(&setup.code).ok()?.k();
     let transfers = match case.scheme.as_str() {
         DIRECT | "conventional" => 1.0,
@@ -58,13 +61,21 @@ fn burst_s(setup: &Setup, case: &Case, bits_per_s: f64) -> Option<f64> {
             let slowest = matrix.rates.iter().flatten().map(|rate| rate.bits_per_s()).fold(f64::INFINITY, f64::min);
             (slowest, slowest)
         }
-        Links::Node(_) | Links::Written(_) => return None,
+        Links::Node(_) | Links::Written(_) | Links::Updated(_) => return None,
     };
     let slice_len = match case.slice_len {
         AutoSize::Bytes(size) => size.0 as f64,
         AutoSize::Auto => return None,
     };
     Some(8.0 * (BURST_BYTES / first + (transfers - 1.0) * slice_len.min(BURST_BYTES) / others))
+}
+
+/// The most that bursts can save an update: each transfer of the longest way, at the slowest link.
+fn of_update(setup: &Setup, bits_per_s: f64) -> Option<f64> {
+    let Links::Updated(Updating { places, .. }) = &setup.links else { return None };
+    let transfers = weft_codes::parse(&setup.code).ok()?.m() as f64;
+    let rates = places.iter().flat_map(|matrix| matrix.rates.iter().flatten()).map(|rate| rate.bits_per_s());
+    Some(8.0 * transfers * BURST_BYTES / rates.fold(if places.is_some() { f64::INFINITY } else { bits_per_s }, f64::min))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Figures 5 and 7 of "CPU: Cross-Rack-Aware Pipelining Update for Erasure-Coded Storage" (Wu, Du, Gong, Wu), §6.2 and
-//! §6.3: how long an update takes from each region, and how much depends on its path. Agents do not patch blocks yet, so
-//! the times are predicted from the plans and the rates of the paper's Table 2. Nothing is sent.
+//! §6.3: how long an update takes from each region, and how much depends on its path, predicted from the plans and the
+//! rates of the paper's Table 2. Nothing is sent. [`super::cpu_figures`] has the figures that are measured.
 
 use crate::{
     bench::{self, Machine},
@@ -31,7 +31,7 @@ const FILE: &str = "cpu-regions.json";
 /// The paper's Table 2.
 const TABLE_2: &str = include_str!("table-2.csv");
 /// The paper writes RS(12,9).
-const CODE: &str = "rs(9,3)";
+pub(super) const CODE: &str = "rs(9,3)";
 const BLOCK_LEN: u64 = 32 << 20;
 const SLICE_LEN: u64 = 64 << 10;
 /// Random paths whose mean is shown; searches of which the worst is shown.
@@ -61,6 +61,17 @@ pub(crate) struct Row {
     pub(crate) tabu_s: f64,
     /// The best path.
     pub(crate) best_s: f64,
+}
+
+/// Table 2 from each region: that region comes first.
+pub(super) fn regions() -> Result<Vec<(String, Matrix)>> {
+    let table = Matrix::parse(TABLE_2)?;
+    let from = |source: usize| {
+        let order: Vec<usize> = std::iter::once(source).chain((0..table.names.len()).filter(|at| *at != source)).collect();
+        let rates = order.iter().map(|from| order.iter().map(|to| table.rates[*from][*to]).collect()).collect();
+        (table.names[source].clone(), Matrix { names: order.iter().map(|at| table.names[*at].clone()).collect(), rates })
+    };
+    Ok((0..table.names.len()).map(from).collect())
 }
 
 /// Predicts all times.
@@ -116,7 +127,7 @@ fn seconds(matrix: &Matrix, source: usize, scheme: &dyn UpdateScheme, select: Se
 const HEADING: [&str; 8] =
     ["region", "star", "tree", "best tree", "worst path", "random path (mean)", "path by tabu search", "best path"];
 const ABOUT: &str = "Predicts the time of an update of one block of rs(9,3) with 32 MiB from each region, with one parity in each of the \
-    others and the rates of the paper's Table 2. **Nothing is measured**: agents do not patch blocks yet. Star and tree send whole \
+    others and the rates of the paper's Table 2. **Nothing is measured** for these numbers. Star and tree send whole \
     blocks, each node to one other after another; paths send slices of 64 KiB. The tree takes the regions in the order of the table; the \
     best tree is the one that ends the soonest. Random paths are 100; of 100 tabu searches, the worst is shown.";
 const DIFFERS: &str = "The paper's bandwidths changed during its measurements, and Table 2 is one of them. It does not say in which order \
@@ -163,14 +174,14 @@ pub(crate) fn text(report: &Report) -> String {
     format!("figures 5 and 7 of {NAME}, predicted: nothing is measured\n{command}\n\n{times}\n\n{claims}")
 }
 
-/// The section of the page.
+/// The part of the page.
 pub(super) fn section(report: &Report, to: &str) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let times: String = report.results.iter().map(|row| line(&cells(row))).collect();
     let claims: String = claims(report).iter().map(|claim| line(claim)).collect();
     let heading = line(&HEADING.map(str::to_owned));
     format!(
-        "\n## {NAME}: {TITLE}\n\n### Figures 5 and 7: Update across regions, predicted\n\n{ABOUT}\n\n```text\n{command}\n```\n\n{heading}| --- |{}\n\
+        "\n### Figures 5 and 7: Update across regions, predicted\n\n{ABOUT}\n\n```text\n{command}\n```\n\n{heading}| --- |{}\n\
          {times}\n| | paper | predicted |\n| --- | --: | --: |\n{claims}\n{DIFFERS} All numbers: [{FILE}]({to}{FILE}).\n",
         " --: |".repeat(HEADING.len() - 1),
         command = command(report),
@@ -197,6 +208,20 @@ pub(crate) fn read(dir: &Path) -> Result<Option<Report>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_region_comes_first_once() {
+        let all = regions().unwrap();
+        let first: Vec<&str> =
+            all.iter().map(|(region, matrix)| (matrix.names[0] == *region).then_some(region.as_str()).unwrap()).collect();
+        assert_eq!(first, ["California", "Ohio", "Oregon", "Canada"]);
+        let (_, from_canada) = &all[3];
+        assert_eq!(from_canada.names, ["Canada", "California", "Ohio", "Oregon"]);
+        assert_eq!(
+            [&from_canada.rates[0][1], &from_canada.rates[1][0], &from_canada.rates[2][3]].map(ToString::to_string),
+            ["69.5mbit", "47.15mbit", "72.1mbit"]
+        );
+    }
 
     /// The docs show what these plans are predicted to take.
     #[test]

@@ -2,17 +2,21 @@
 //!
 //! Each paper with measured figures has a file here ([`ecpipe`], [`mist`]) with its figures; [`run`] measures a figure, [`report`] compares our numbers with the
 //! paper's and writes the files, [`chart`] draws, and [`page`] writes the page of all figures.
-//! [`repairboost`] computes a table, and [`cpu`] predicts times.
+//! [`repairboost`] computes a table. Of the paper on updates, [`cpu_figures`] has the measured figures, which [`run_updates`] runs; [`cpu`] predicts
+//! times, and [`cpu_table`] computes a table.
 
 mod burst;
 pub(crate) mod chart;
 pub(crate) mod cpu;
+pub(crate) mod cpu_figures;
+pub(crate) mod cpu_table;
 pub(crate) mod ecpipe;
 pub(crate) mod mist;
 pub(crate) mod page;
 pub(crate) mod repairboost;
 pub(crate) mod report;
 pub(crate) mod run;
+mod run_updates;
 mod tables;
 
 use crate::{
@@ -25,7 +29,7 @@ use weft_types::{ByteSize, Result};
 /// The measured results of a figure, in the form of `weft bench`.
 pub(crate) type Report = bench::Report<Asked, Point>;
 
-/// All papers, in the order of the page.
+/// The papers whose figures are all in the docs, in the order of the page.
 pub(crate) const PAPERS: [&Paper; 2] = [&ecpipe::PAPER, &mist::PAPER];
 
 /// A paper with experiments.
@@ -204,6 +208,19 @@ pub(crate) enum Links {
     Node(Recovery),
     /// All equal, also the link of the outside writer; new data is written.
     Written(Writing),
+    /// Parts of blocks are updated in place, each as long as the setup's blocks.
+    Updated(Updating),
+}
+
+/// Updates in place, all at the same time.
+#[derive(Debug, Clone)]
+pub(crate) struct Updating {
+    /// Data blocks of each stripe that are updated, each by a client on its node.
+    pub(crate) blocks: usize,
+    pub(crate) stripes: usize,
+    /// Rates between places, to which the nodes are assigned in turn; the first is that of the data node. None: all links are equal, and each node is
+    /// in a rack of its own.
+    pub(crate) places: Option<Matrix>,
 }
 
 /// A write of new data, one object of one stripe per writer.

@@ -3,7 +3,7 @@
 use super::{
     Figure, PAPERS, Paper, Report,
     burst::{Faster, faster},
-    cpu, repairboost,
+    cpu, cpu_figures, cpu_table, repairboost,
     report::{Beside, beside, command, read, scale},
     tables::tables,
 };
@@ -26,23 +26,37 @@ pub(crate) fn write_page(dir: &Path) -> Result<()> {
 pub(super) fn page(dir: &Path, to: &str) -> Result<String> {
     let mut page = INTRODUCTION.to_owned();
     for paper in PAPERS {
-        let mut sections = String::new();
-        for figure in paper.figures {
-            if let Some(report) = read(paper, figure, dir)? {
-                sections.push_str(&section(paper, figure, &report, to)?);
-            }
-        }
-        if !sections.is_empty() {
-            page.push_str(&format!("\n## {}: {}\n{sections}", paper.name, paper.title));
-        }
+        let sections = sections(paper, dir, to)?;
+        page.push_str(&of_paper(paper, &sections));
     }
     if let Some(report) = repairboost::read(dir)? {
         page.push_str(&repairboost::section(&report, to));
     }
-    if let Some(report) = cpu::read(dir)? {
-        page.push_str(&cpu::section(&report, to));
+    let mut of_cpu = sections(&cpu_figures::PAPER, dir, to)?;
+    if let Some(report) = cpu_table::read(dir)? {
+        of_cpu.push_str(&cpu_table::section(&report, to));
     }
+    if let Some(report) = cpu::read(dir)? {
+        of_cpu.push_str(&cpu::section(&report, to));
+    }
+    page.push_str(&of_paper(&cpu_figures::PAPER, &of_cpu));
     Ok(page)
+}
+
+/// The figures of a paper that `dir` has.
+fn sections(paper: &Paper, dir: &Path, to: &str) -> Result<String> {
+    let mut sections = String::new();
+    for figure in paper.figures {
+        if let Some(report) = read(paper, figure, dir)? {
+            sections.push_str(&section(paper, figure, &report, to)?);
+        }
+    }
+    Ok(sections)
+}
+
+/// Sections with their paper's heading, if there are any.
+fn of_paper(paper: &Paper, sections: &str) -> String {
+    if sections.is_empty() { String::new() } else { format!("\n## {}: {}\n{sections}", paper.name, paper.title) }
 }
 
 pub(super) fn section(paper: &Paper, figure: &Figure, report: &Report, to: &str) -> Result<String> {

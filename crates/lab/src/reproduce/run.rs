@@ -1,6 +1,6 @@
 //! Measures a figure on one testbed, whose links are reshaped where the figure says so.
 
-use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Shows, Writing};
+use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Shows, Updating, Writing, run_updates};
 use crate::{
     bench::{
         IdleMeter, Machine, Outcome, Sample, median,
@@ -33,7 +33,7 @@ pub(crate) struct Options {
 }
 
 /// Reports progress.
-struct Steps {
+pub(super) struct Steps {
     what: String,
     quiet: bool,
     steps: usize,
@@ -68,6 +68,10 @@ pub(crate) async fn run(
     let setups = (figure.setups)(options.scale)?;
     let is = |links: fn(&Links) -> bool| setups.iter().any(|setup| links(&setup.links));
     let (of_nodes, of_puts) = (is(|links| matches!(links, Links::Node(_))), is(|links| matches!(links, Links::Written(_))));
+    let of_updates = is_of_updates(&setups);
+    if of_updates && is(|links| matches!(links, Links::Updated(Updating { places: None, .. }))) {
+        testbed.reshape(|it| it.link = Some(options.scale.link))?;
+    }
     if of_puts {
         testbed.reshape(|it| it.outside_link = it.link)?;
     }
@@ -86,11 +90,17 @@ pub(crate) async fn run(
     let mut results = match (of_nodes, of_puts) {
         (true, _) => of_node(&setups, options, session, testbed, &mut steps, &mut warnings).await?,
         (_, true) => of_put(&setups, options, session, testbed, &mut steps).await?,
+        _ if of_updates => run_updates::run(&setups, options, session, testbed, &mut steps).await?,
         _ => of_block(&setups, options, session, testbed, &mut steps).await?,
     };
     steps.end();
     figure.arrange(&mut results);
     Ok(Report { machine: Machine::this(), settings: asked, results, warnings })
+}
+
+/// Whether a figure measures updates in place: then its disks must not be in memory.
+pub(crate) fn is_of_updates(setups: &[Setup]) -> bool {
+    setups.iter().any(|setup| matches!(setup.links, Links::Updated(_)))
 }
 
 /// Measures repairs of one block.
@@ -286,7 +296,7 @@ async fn store(session: &Session, testbed: &mut Testbed, setup: &Setup, options:
 /// Shapes the links of the figure, and moves the requestor to its place.
 async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, links: &Links, quiet: bool) -> Result<()> {
     match links {
-        Links::Even | Links::Node(_) | Links::Written(_) => testbed.reshape(|it| it.limits.clear()),
+        Links::Even | Links::Node(_) | Links::Written(_) | Links::Updated(_) => testbed.reshape(|it| it.limits.clear()),
         Links::Edge(rate) => {
             let nodes = testbed.settings().nodes;
             let name = |number: u32| format!("node-{number:02}");
@@ -312,21 +322,22 @@ async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, 
 }
 
 /// The expected time of a run relative to others: bytes over its busiest link. Used for the remaining time only.
-fn weight(setup: &Setup, case: &Case) -> f64 {
+pub(super) fn weight(setup: &Setup, case: &Case) -> f64 {
     let (k, n) = weft_codes::parse(&setup.code).map_or((1, 1), |code| (code.k(), code.n()));
     let blocks = match case.scheme.as_str() {
         "conventional" => k as f64,
         "ppr" => ((k + 1) as f64).log2().ceil(),
         _ => 1.0,
     };
-    let blocks = match setup.links {
+    let blocks = match &setup.links {
         // The requestors share what one repair receives, the helpers what all send.
         Links::Node(Recovery { holders, requestors, lost }) => {
-            let (lost, helpers) = (lost as f64, f64::from(holders) - 1.0);
-            (blocks * lost / requestors as f64).max(k as f64 * lost / helpers)
+            let (lost, helpers) = (*lost as f64, f64::from(*holders) - 1.0);
+            (blocks * lost / *requestors as f64).max(k as f64 * lost / helpers)
         }
         // From the writer: all blocks, or only the data.
         Links::Written(_) => (if case.scheme == "direct" { n } else { k }) as f64,
+        Links::Updated(Updating { blocks, stripes, .. }) => run_updates::weight(&setup.code, case) * (blocks * stripes) as f64,
         _ => blocks,
     };
     blocks * setup.block_len as f64
@@ -342,7 +353,7 @@ impl Steps {
     }
 
     /// The next run begins, with this weight.
-    fn next(&mut self, x: Option<&str>, case: &Case, run: usize, runs: usize, weight: f64) {
+    pub(super) fn next(&mut self, x: Option<&str>, case: &Case, run: usize, runs: usize, weight: f64) {
         self.step += 1;
         let (what, step, steps) = (&self.what, self.step, self.steps);
         let place = x.map(|x| format!(" at {x}")).unwrap_or_default();

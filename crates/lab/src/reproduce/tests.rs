@@ -1,13 +1,13 @@
 use super::{
     super::{
-        PAPERS, ecpipe, mist,
+        PAPERS, cpu_figures, ecpipe, mist,
         page::{NAME, page, section, write_page},
     },
     *,
 };
 use crate::{
     bench::Machine,
-    reproduce::{Asked, Links, Recovery, Shows, Writing, run},
+    reproduce::{Asked, Links, Recovery, Shows, Updating, Writing, run},
 };
 use weft_schemes::Kind;
 use weft_types::ByteSize;
@@ -23,6 +23,7 @@ fn point(x: Option<&str>, scheme: &str, median_s: f64, bound_s: Option<f64>) -> 
         bound_s,
         cpu_idle: 0.5,
         ratio: None,
+        times_s: Vec::new(),
     };
     Point { x: x.map(ToOwned::to_owned), rate_mib_s: None, outcome }
 }
@@ -120,6 +121,7 @@ fn parsed(line: &str) -> Point {
         bound_s: number(7),
         cpu_idle: number(8).unwrap(),
         ratio: number(9),
+        times_s: Vec::new(),
     };
     Point { x: Some(cells[0].clone()).filter(|x| !x.is_empty()), rate_mib_s: number(10), outcome }
 }
@@ -135,6 +137,13 @@ fn the_docs_have_all_figures_measured_as_often_as_usual() {
             assert!(!quick && block_size.0 >= usual.0 && runs >= usual.1, "{} {}: {runs} runs", paper.name, figure.name);
         }
     }
+    // Of the paper on updates, those that were measured.
+    for figure in cpu_figures::PAPER.figures {
+        if let Some(report) = read(&cpu_figures::PAPER, figure, &dir).unwrap() {
+            let Asked { runs, quick, .. } = report.settings;
+            assert!(!quick && runs >= figure.usual(false).1, "{}: {runs} runs", figure.name);
+        }
+    }
 }
 
 /// `make bless` sets it: the files are written, and not compared.
@@ -146,11 +155,12 @@ fn the_docs_are_drawn_from_the_results_beside_them() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let figures = docs.join("figures");
     let mut fresh = vec![(docs.join(NAME), page(&figures, "figures/").unwrap().into_bytes())];
-    for paper in PAPERS {
+    for paper in PAPERS.into_iter().chain([&cpu_figures::PAPER]) {
         for figure in paper.figures {
-            let report = read(paper, figure, &figures).unwrap().unwrap();
-            let files = files(paper, figure, &report).unwrap();
-            fresh.extend(files.map(|(name, content)| (figures.join(name), content)));
+            if let Some(report) = read(paper, figure, &figures).unwrap() {
+                let files = files(paper, figure, &report).unwrap();
+                fresh.extend(files.map(|(name, content)| (figures.join(name), content)));
+            }
         }
     }
     for (path, content) in fresh {
@@ -257,7 +267,7 @@ fn charts_hold_every_series_and_are_the_same_each_time() {
 
 #[test]
 fn every_figure_can_be_run_and_every_claim_be_told() {
-    for figure in ecpipe::PAPER.figures.iter().chain(mist::PAPER.figures) {
+    for figure in ecpipe::PAPER.figures.iter().chain(mist::PAPER.figures).chain(cpu_figures::PAPER.figures) {
         let link = figure.link.parse().unwrap();
         for block_len in [figure.block_len, 64 << 10] {
             let setups = (figure.setups)(crate::reproduce::Scale { link, block_len, quick: false }).unwrap();
@@ -285,6 +295,11 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
                     let settings = run::settings(figure, link, false).unwrap();
                     assert!(settings.check().is_ok(), "{:?}", settings.slow);
                     assert!(setup.block_len * code.k() as u64 >= size && size > 0, "{}: {size}", setup.code);
+                } else if let Links::Updated(Updating { blocks, stripes, places }) = &setup.links {
+                    names.iter().for_each(|scheme| weft_schemes::check_name(Kind::Update, scheme).unwrap());
+                    let places = places.as_ref().map_or(figure.racks, |matrix| matrix.names.len() as u32);
+                    assert!(code.n() <= figure.nodes as usize && figure.racks == places, "figure {}", figure.name);
+                    assert!(*blocks <= code.k() && *stripes <= figure.nodes as usize);
                 } else {
                     names.iter().for_each(|scheme| weft_schemes::check_name(Kind::Repair, scheme).unwrap());
                     assert!(code.n() < figure.nodes as usize, "{} leaves no node for the requestor", setup.code);

@@ -222,6 +222,11 @@ impl Testbed {
         LocalCluster::open(&self.dir)
     }
 
+    /// Its directory, with its disks.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Its settings.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings

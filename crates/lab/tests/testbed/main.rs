@@ -5,6 +5,7 @@
 mod common;
 mod life;
 mod objects;
+mod updates;
 
 use common::weft_path;
 use serde_json::Value;
