@@ -37,6 +37,7 @@ mod opening;
 mod outcomes;
 mod piece;
 mod record;
+mod refuse;
 mod replay;
 mod shape;
 mod updater;

@@ -206,6 +206,8 @@ impl Open {
                 let is_new = self.flights.get((id, number)).is_none();
                 let new = pieces.into_iter().filter(|(stream, _)| *stream == me).collect();
                 if is_new && self.flights.insert((id, number), new, None, disk).is_err() {
+                    // Two disks that wait for each other's locks would both wait for ever.
+                    disk.outputs.extend(self.busy(from, &message));
                     return Ok(());
                 }
                 self.on(Event::Received { from, message }, disk, now_ms)
@@ -222,26 +224,6 @@ impl Open {
                 self.on(Event::Received { from, message }, disk, now_ms)
             }
             message => self.on(Event::Received { from, message }, disk, now_ms),
-        }
-    }
-
-    /// The journal takes no record with so many bytes: the leader must not wait for this block.
-    fn refuse_too_long(&mut self, from: Peer, message: Message, bytes: u64, disk: &mut Disk, now_ms: u64) -> Result<()> {
-        let Peer::Block(leader) = from else { return Ok(()) };
-        let bytes_max = disk.limits.update_bytes_max;
-        let too_long = |id: UpdateId| Output::TooLong { from: self.id, to: leader, id, bytes, bytes_max };
-        match &message {
-            Message::Prepare { record, .. } => {
-                disk.outputs.push(too_long(record.id));
-                self.on(Event::NoRoom(message), disk, now_ms)
-            }
-            Message::Lock { stamp, id, number, .. } => {
-                let busy = Message::Busy { id: *id, incarnation: stamp.incarnation, number: *number };
-                disk.outputs.push(too_long(*id));
-                disk.outputs.push(Output::Send { from: self.id, to: from, message: busy, pieces: Pieces::new() });
-                Ok(())
-            }
-            _ => Ok(()),
         }
     }
 

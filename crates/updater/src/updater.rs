@@ -198,8 +198,13 @@ impl Updater {
 
     /// A message to a block, and the bytes that came with it.
     pub fn receive(&mut self, block: BlockId, from: Peer, message: Message, pieces: Pieces, now_ms: u64) -> Result<()> {
-        if matches!(message, Message::Prepare { .. } | Message::Lock { .. }) {
-            self.make_room(block, now_ms)?;
+        if matches!(message, Message::Prepare { .. } | Message::Lock { .. })
+            && let Err(error) = self.make_room(block, now_ms)
+        {
+            if let Some(State::Open(open)) = self.blocks.get(&block).filter(|_| is_passing(&error)) {
+                self.disk.outputs.extend(open.busy(from, &message));
+            }
+            return Err(error);
         }
         self.with(block, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
     }

@@ -78,7 +78,8 @@ fn outcomes_are_handed_on_until_their_sessions_are_long_over_and_not_too_many() 
 
     let many =
         |session, ends_at_ms, count| (1..=count).map(move |counter| (id(session, ends_at_ms, counter), Outcome::Committed));
-    let sealed = Sealed { outcomes: many(1, 900, OUTCOMES_MAX as u64 - 96).chain(many(2, 800, 100)).collect(), ..Sealed::default() };
+    let sealed =
+        Sealed { outcomes: many(1, 900, OUTCOMES_MAX as u64 - 96).chain(many(2, 800, 100)).collect(), ..Sealed::default() };
     let (outcomes, floors) = handed_on(Some(&term(sealed)), 5);
     assert_eq!((outcomes.len(), floors), (OUTCOMES_MAX, [(id(2, 800, 1).session, 4)].into()), "of the session that ends first");
     assert!(!outcomes.contains_key(&id(2, 800, 4)) && outcomes.contains_key(&id(2, 800, 5)));

@@ -103,8 +103,10 @@ impl Participant {
     pub(crate) fn trim(&mut self, now_ms: u64) {
         let mut trimmed: Vec<(UpdateId, Outcome)> = Vec::new();
         for kept in self.records.values() {
-            // The leader asks for records above its watermark when it restarts, and the node of another stream for the numbers in use.
-            let is_asked = |part: &Part| part.stream == kept.record.lead().stream || part.stream == self.config.me.index;
+            // The leader asks for records above its watermark when it restarts, and the node of another stream for the numbers in use. A copy
+            // orders no stream, and does not learn the watermark of its block's.
+            let is_ordered_here = |stream: u8| stream == self.config.me.index && self.config.me.copy == 0;
+            let is_asked = |part: &Part| part.stream == kept.record.lead().stream || is_ordered_here(part.stream);
             let is_applied = || self.deltas(&kept.record).all(|(_, delta)| delta.number <= self.applied(delta.stream));
             let is_below =
                 kept.record.parts.iter().filter(|part| is_asked(part)).all(|part| part.number <= self.watermark(part.stream));

@@ -144,3 +144,19 @@ fn a_block_whose_journal_is_too_small_refuses_and_says_why() {
     host::request(&mut world, 4, Pieces::from([(0, host::piece(0, vec![2; 999]))]));
     assert_eq!(host::settle(&mut world), [(4, Told::Committed)]);
 }
+
+#[test]
+fn a_lock_for_which_there_is_no_room_is_refused_so_that_its_update_ends() {
+    let mut world = world(8 << 20);
+    let other = world.home(block(0, 1));
+    world.call(other, |updater, _| {
+        updater.disk.limits.inflight_bytes_max = 1991;
+        Ok(())
+    });
+    let both = Pieces::from([(0, host::piece(0, vec![1; 4])), (1, host::piece(0, vec![1; 996]))]);
+    host::request(&mut world, 1, both);
+    assert_eq!(host::settle(&mut world), [(1, Told::NotRun(NotRun::Busy))]);
+    let both = Pieces::from([(0, host::piece(0, vec![1; 4])), (1, host::piece(0, vec![1; 995]))]);
+    host::request(&mut world, 2, both);
+    assert_eq!(host::settle(&mut world), [(2, Told::Committed)], "what the first one has held is free");
+}
