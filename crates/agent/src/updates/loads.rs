@@ -73,7 +73,7 @@ pub(crate) struct Load {
     /// The block to which they have come.
     pub(crate) at: BlockId,
     pub(crate) head: LoadHead,
-    /// Who sends them; nobody does at the origin.
+    /// Who sends them; `None` at the origin.
     source: Option<Source>,
     pub(crate) progress: watch::Sender<Progress>,
     _room: OwnedSemaphorePermit,
