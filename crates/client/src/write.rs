@@ -28,7 +28,7 @@ use std::{
 use target::Target;
 use tokio::io::AsyncRead;
 use weft_proto::v1::{ExplainUpdateRequest, UpdateWay};
-use weft_types::{Error, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL, human_bytes};
+use weft_types::{ByteSize, Error, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL};
 
 /// How bytes of an object are overwritten.
 ///
@@ -228,7 +228,7 @@ fn check_update_bytes(bytes: u64) -> Result<()> {
     if (1..=UPDATE_BYTES_MAX).contains(&bytes) {
         return Ok(());
     }
-    let most = human_bytes(UPDATE_BYTES_MAX);
+    let most = ByteSize(UPDATE_BYTES_MAX);
     Err(Error::invalid(format!("an atomic update of {bytes} bytes cannot be requested: the range is 1 byte to {most}")))
 }
 
