@@ -153,7 +153,7 @@ pub struct Limits {
     /// If less than this percentage of a disk is free, its oldest unexpected blocks are deleted early, within the hourly limit.
     pub quarantine_free_percent: u32,
     /// Size of the journal of updates in place on each disk; the file is written at the first update on the disk, and keeps its size. 1 MiB to 64 GiB. Below
-    /// 86 MiB, updates of 1 MiB do not fit, and writes that need them fail.
+    /// 86 MiB, updates of 1 MiB do not fit, and writes that need them fail. Updates of 16 MiB need 1366 MiB.
     pub update_journal: ByteSize,
     /// A disk that does not answer for this long counts as failed, until it answers again: its blocks are rebuilt elsewhere. 2000
     /// or more.

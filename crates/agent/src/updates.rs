@@ -5,13 +5,16 @@
 //!  agents  ─► guests ─┼─► queue ────┤        │ outputs
 //!  coordinator calls ─┘             └────────┼─► clients' connections      ► peers ─► agents      ► asker ─► coordinator
 //! ```
+//! Deltas may travel from agent to agent: guests ─► [`loads`] ─► [`carry`] ─► peers, and from there into the queue, with the message to which they belong.
 //! The [`fence`] keeps tasks off the blocks that are open, and openings off the blocks that tasks read.
 
 mod asker;
+mod carry;
 pub(crate) mod fence;
 mod guests;
 mod homes;
 mod host;
+mod loads;
 pub(crate) mod meter;
 mod peers;
 mod queue;
@@ -28,17 +31,24 @@ use crate::corruption::Findings;
 use asker::Asker;
 use fence::Fence;
 use homes::Homes;
+use loads::Loads;
 use meter::Meter;
 use peers::Peers;
 use queue::{Answer, Queue};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
 };
 use time::Time;
-use tokio::sync::watch;
-use weft_proto::{LinkKey, LinkToken, Net, Security, UpdateRights};
-use weft_types::{BlockId, Clock, ClusterId, Error, Reaction, Result, Span, StripeId};
+use tokio::{sync::watch, task::JoinSet};
+use weft_proto::{
+    LinkKey, LinkToken, Net, Security, UpdateRights,
+    updates::{Packet, Route},
+};
+use weft_types::{BlockId, Clock, ClusterId, Error, Reaction, Result, Span, StripeId, UPDATE_BYTES_USUAL};
 use weft_update::{Message, NotRun, Peer, Told as Outcome, UpdateId};
 use weft_updater::Pieces;
 
@@ -53,6 +63,15 @@ pub(crate) struct Hub {
     pub(crate) time: Time,
     pub(crate) meter: Meter,
     peers: Peers,
+    /// Deltas that travel over routes.
+    loads: Loads,
+    /// Of the next load that begins here. The first one is drawn from the clock, so that a restart uses others.
+    attempts: AtomicU32,
+    /// Of the next connection of another agent.
+    connections: AtomicU64,
+    /// What sends loads. It ends with this.
+    tasks: Mutex<JoinSet<()>>,
+    me: Weak<Self>,
     findings: Arc<Findings>,
     /// Of the last registration: what clients' tokens are made with.
     key: RwLock<Option<LinkKey>>,
@@ -69,6 +88,7 @@ pub(crate) struct Request {
     pub(crate) id: UpdateId,
     pub(crate) token: LinkToken,
     pub(crate) pieces: Pieces,
+    pub(crate) route: Option<Route>,
 }
 
 impl Hub {
@@ -79,13 +99,18 @@ impl Hub {
         clock: Arc<dyn Clock>,
         findings: Arc<Findings>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             name: name.to_owned(),
             peers: Peers::new(net, security, name, cluster.clone()),
             cluster,
             fence: Fence::default(),
             homes: Homes::default(),
             asker: Asker::default(),
+            loads: Loads::default(),
+            attempts: AtomicU32::new(clock.now_ms() as u32),
+            connections: AtomicU64::new(1),
+            tasks: Mutex::default(),
+            me: me.clone(),
             time: Time::new(clock),
             meter: Meter::default(),
             findings,
@@ -106,10 +131,15 @@ impl Hub {
         if self.fence.disk_of(to).is_some() {
             return self.receive(from, to, message, pieces);
         }
+        self.dispatch(from, to, Packet::Message { from, to, message }, &pieces);
+    }
+
+    /// Sends a packet to the home of a block, for a block that is here. It is dropped if that cannot take it now.
+    fn dispatch(&self, from: BlockId, to: BlockId, packet: Packet, pieces: &Pieces) {
         match self.homes.of(to) {
             Some(home) if home.name == self.name => self.meter.dropped(),
             Some(home) => {
-                if !self.peers.send(home, from, to, message, pieces) {
+                if !self.peers.send(&home, packet, pieces) {
                     self.meter.dropped();
                 }
                 if let Some(name) = self.peers.take_unreachable() {
@@ -143,9 +173,32 @@ impl Hub {
         }
     }
 
+    /// Agent `name` says that the journal of a block does not take the bytes of an update.
+    pub(crate) fn too_long(&self, name: &str, from: BlockId, to: BlockId, id: UpdateId) {
+        let counts = from.stripe == to.stripe && self.homes.holds(name, from);
+        let queue = self.queue_of(to).filter(|_| counts);
+        if queue.is_none_or(|queue| queue.offer(0, |_| Command::TooLong { block: to, id }).is_err()) {
+            self.meter.dropped();
+        }
+    }
+
+    /// The journal of a block here does not take the bytes of an update that block `to` leads.
+    fn too_long_here(&self, from: BlockId, to: BlockId, id: UpdateId, bytes: u64) {
+        if self.fence.disk_of(to).is_some() {
+            self.too_long(&self.name, from, to, id);
+        } else if bytes > UPDATE_BYTES_USUAL {
+            self.dispatch(from, to, Packet::TooLong { from, to, id }, &Pieces::new());
+        }
+    }
+
+    /// A number for a connection of another agent.
+    fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Relaxed)
+    }
+
     /// A client's request. `answer` gets the answer, perhaps much later.
     pub(crate) fn request(&self, request: Request, answer: Answer) {
-        let Request { block, term, id, token, pieces } = request;
+        let Request { block, term, id, token, pieces, route } = request;
         let rights = UpdateRights { block, term, session: id.session.number, ends_at_ms: id.session.ends_at_ms };
         let key = self.key.read().unwrap_or_else(PoisonError::into_inner).clone();
         let is_valid = key.is_some_and(|key| key.verify_update(&rights, &token).is_ok());
@@ -153,7 +206,7 @@ impl Hub {
             return self.answer(answer, Some(Outcome::NotRun(NotRun::Retry)));
         };
         let bytes = bytes_of(&pieces);
-        let refused = queue.offer(bytes, |_room| Command::Request { block, term, id, pieces, answer, _room });
+        let refused = queue.offer(bytes, |_room| Command::Request { block, term, id, pieces, route, answer, _room });
         if let Err(refused) = refused
             && let Command::Request { answer, .. } = *refused
         {
@@ -233,6 +286,7 @@ impl Hub {
 
     /// From time to time, every thread sends again what was not answered.
     pub(crate) fn tick(&self) {
+        self.loads.tidy();
         for queue in self.queues() {
             // If the queue is full, the thread is not idle, and the next tick comes soon.
             let _full = queue.offer(0, |_| Command::Tick);

@@ -19,7 +19,7 @@ use std::sync::{
 use weft_types::{BlockId, Result};
 
 /// The largest payload of one record, in bytes.
-pub const RECORD_BYTES_MAX: usize = 4 << 20;
+pub const RECORD_BYTES_MAX: usize = 22 << 20;
 
 /// The place of a record in the order of all appends to a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

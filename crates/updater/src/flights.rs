@@ -7,11 +7,20 @@ use crate::{
 use std::{collections::BTreeMap, sync::Arc};
 use weft_store::Reservation;
 use weft_types::{Error, Result};
-use weft_update::UpdateId;
+use weft_update::{Message, UpdateId};
 
 /// An update that this node leads (its number there is 0), or that waits here for a lock of this block: then its number at its leader tells
 /// apart the requests of one id.
 pub(crate) type FlightKey = (UpdateId, u64);
+
+/// The update whose bytes go with a message of its leader.
+pub(crate) fn key_of(message: &Message) -> Option<FlightKey> {
+    match message {
+        Message::Prepare { record, .. } => Some((record.id, 0)),
+        Message::Lock { id, .. } => Some((*id, 0)),
+        _ => None,
+    }
+}
 
 /// The bytes of an update.
 #[derive(Debug, Default)]
@@ -22,7 +31,16 @@ pub(crate) struct Flight {
     pub(crate) deltas: Pieces,
     /// Room for its record here.
     pub(crate) room: Option<Reservation>,
+    /// Until then, what was sent last may still be on its way.
+    arrives_ms: u64,
 }
+
+/// Up to so many bytes are sent again with every reminder.
+const SMALL_BYTES: u64 = 64 << 10;
+/// How long larger ones have to arrive and to be answered, beside the time for their bytes.
+const ARRIVES_MS: u64 = 1000;
+/// The rate that is granted to them.
+const BYTES_PER_SECOND: u64 = 2 << 20;
 
 impl Flight {
     fn bytes(&self) -> u64 {
@@ -54,8 +72,22 @@ impl Flights {
             return Err(Error::retry("too many bytes of updates are under way"));
         }
         disk.inflight_bytes += bytes_of(&new);
-        self.0.insert(key, Flight { new, deltas: Pieces::new(), room });
+        self.0.insert(key, Flight { new, deltas: Pieces::new(), room, arrives_ms: 0 });
         Ok(())
+    }
+
+    /// So many bytes of an update are sent.
+    pub(crate) fn sent(&mut self, key: Option<FlightKey>, bytes: u64, now_ms: u64) {
+        if let Some(flight) = key.and_then(|key| self.0.get_mut(&key))
+            && bytes > SMALL_BYTES
+        {
+            flight.arrives_ms = now_ms + ARRIVES_MS + bytes * 1000 / BYTES_PER_SECOND;
+        }
+    }
+
+    /// Whether many bytes of an update were sent a short time ago.
+    pub(crate) fn may_be_arriving(&self, key: Option<FlightKey>, now_ms: u64) -> bool {
+        key.and_then(|key| self.0.get(&key)).is_some_and(|flight| now_ms < flight.arrives_ms)
     }
 
     /// A delta is known.

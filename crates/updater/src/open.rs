@@ -5,7 +5,7 @@ use crate::{
     content::{Content, at_block},
     disk::Disk,
     fault::{Rule, dropped},
-    flights::Flights,
+    flights::{Flights, key_of},
     piece::{Piece, Pieces, bytes_of},
     record::{Deltas, Stored},
     replay::{Held, Kept, Replayed},
@@ -182,8 +182,11 @@ impl Open {
         if self.is_ending() && from != Peer::Coordinator {
             return Ok(());
         }
-        if !pieces.iter().all(is_valid) || bytes_of(&pieces) > disk.limits.update_bytes_max {
+        if !pieces.iter().all(is_valid) {
             return Ok(());
+        }
+        if bytes_of(&pieces) > disk.limits.update_bytes_max {
+            return self.refuse_too_long(from, message, bytes_of(&pieces), disk, now_ms);
         }
         match message {
             Message::Prepare { stamp, record, crcs } => {
@@ -219,6 +222,26 @@ impl Open {
                 self.on(Event::Received { from, message }, disk, now_ms)
             }
             message => self.on(Event::Received { from, message }, disk, now_ms),
+        }
+    }
+
+    /// The journal takes no record with so many bytes: the leader must not wait for this block.
+    fn refuse_too_long(&mut self, from: Peer, message: Message, bytes: u64, disk: &mut Disk, now_ms: u64) -> Result<()> {
+        let Peer::Block(leader) = from else { return Ok(()) };
+        let bytes_max = disk.limits.update_bytes_max;
+        let too_long = |id: UpdateId| Output::TooLong { from: self.id, to: leader, id, bytes, bytes_max };
+        match &message {
+            Message::Prepare { record, .. } => {
+                disk.outputs.push(too_long(record.id));
+                self.on(Event::NoRoom(message), disk, now_ms)
+            }
+            Message::Lock { stamp, id, number, .. } => {
+                let busy = Message::Busy { id: *id, incarnation: stamp.incarnation, number: *number };
+                disk.outputs.push(too_long(*id));
+                disk.outputs.push(Output::Send { from: self.id, to: from, message: busy, pieces: Pieces::new() });
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -275,6 +298,17 @@ impl Open {
         self.carry_out(actions, disk, now_ms)
     }
 
+    /// Sends again what was not answered; large deltas only if they had time to arrive.
+    pub(crate) fn remind(&mut self, disk: &mut Disk, now_ms: u64) -> Result<()> {
+        self.is_stale = true;
+        let mut actions = self.machine.on(Event::Remind, now_ms);
+        actions.retain(|action| match action {
+            Action::Send { message, .. } => !self.flights.may_be_arriving(key_of(message), now_ms),
+            _ => true,
+        });
+        self.carry_out(actions, disk, now_ms)
+    }
+
     fn carry_out(&mut self, actions: Vec<Action>, disk: &mut Disk, now_ms: u64) -> Result<()> {
         self.run(VecDeque::new(), actions, disk, now_ms)
     }
@@ -289,7 +323,7 @@ impl Open {
     ) -> Result<()> {
         loop {
             for action in std::mem::take(&mut actions) {
-                self.act(action, &mut events, disk)?;
+                self.act(action, &mut events, disk, now_ms)?;
             }
             if events.is_empty() {
                 self.compute_deltas(&mut events, disk)?;
@@ -304,11 +338,12 @@ impl Open {
         Ok(())
     }
 
-    fn act(&mut self, action: Action, events: &mut VecDeque<Event>, disk: &mut Disk) -> Result<()> {
+    fn act(&mut self, action: Action, events: &mut VecDeque<Event>, disk: &mut Disk, now_ms: u64) -> Result<()> {
         match action {
             Action::Journal(entry) => self.append(entry, disk)?,
             Action::Send { to, message } => {
                 let pieces = self.pieces_for(to, &message);
+                self.flights.sent(key_of(&message), bytes_of(&pieces), now_ms);
                 disk.outputs.push(Output::Send { from: self.id, to, message, pieces });
             }
             Action::Tell { id, told } => disk.outputs.push(Output::Tell { block: self.id, id, told }),

@@ -33,6 +33,19 @@ pub enum Output {
         /// New bytes or deltas, by data block.
         pieces: Pieces,
     },
+    /// Tell the leader of an update that the journal here does not take its bytes. Its messages are answered as well.
+    TooLong {
+        /// The block.
+        from: BlockId,
+        /// The block that leads the update.
+        to: BlockId,
+        /// The update.
+        id: UpdateId,
+        /// Its bytes here, or as far as they have come.
+        bytes: u64,
+        /// The most that the journal takes.
+        bytes_max: u64,
+    },
     /// Answer a client.
     Tell {
         /// The block that leads the update.
@@ -149,6 +162,11 @@ impl Updater {
     /// The bytes of updates under way in memory.
     pub fn inflight_bytes(&self) -> u64 {
         self.disk.inflight_bytes
+    }
+
+    /// The most bytes of an update that the journal takes.
+    pub fn update_bytes_max(&self) -> u64 {
+        self.disk.limits.update_bytes_max
     }
 
     /// The blocks that are open or settled, and not lost.
@@ -293,7 +311,7 @@ impl Updater {
         let is_settled = |block: &BlockId| matches!(self.blocks.get(block), Some(State::Open(open)) if open.is_settled());
         let all = self.blocks().filter(|block| !is_settled(block)).collect();
         self.each(&all, |open, disk| {
-            open.on(Event::Remind, disk, now_ms)?;
+            open.remind(disk, now_ms)?;
             if now_ms.saturating_sub(open.forgot_ms) >= FORGET_MS {
                 open.forgot_ms = now_ms;
                 open.on(Event::Forget, disk, now_ms)?;

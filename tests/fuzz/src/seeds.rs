@@ -6,7 +6,7 @@ use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind, cut, to_json};
 use weft_proto::{
     Direction, FrameStream, Hello, LinkSender, LinkToken, crc32c, encode_task,
     frame::HEADER_LEN,
-    updates::{Packet, PartRef, packet_stream},
+    updates::{Hop, LoadHead, LoadId, LoadPart, Packet, PartRef, Route, packet_stream},
 };
 use weft_schemes::{Kind, Request, Run, by_name, plan};
 use weft_store::{Sidecar, conformance};
@@ -64,7 +64,7 @@ fn behind(first: u8, bytes: Vec<u8>) -> Vec<u8> {
     [vec![first], bytes].concat()
 }
 
-/// A request, and messages with bytes and with a report, in small frames or in large ones.
+/// Requests, messages with bytes and with a report, and what travels over a route, in small frames or in large ones.
 fn packets(in_small_frames: bool) -> Result<Vec<u8>> {
     let block = |index| BlockId { stripe: StripeId(7), index, copy: 0, generation: 1 };
     let id = UpdateId { session: Session { number: 300, ends_at_ms: 9 }, counter: 2, lead: 0 };
@@ -73,14 +73,31 @@ fn packets(in_small_frames: bool) -> Result<Vec<u8>> {
     let stamp = Stamp { stream: 0, incarnation: Incarnation::default(), term: 3, watermark: 4 };
     let report = Report { records: [(id, (Arc::clone(&record), Claim::Committed))].into(), ..Report::default() };
     let of = |message| Packet::Message { from: block(0), to: block(2), message };
+    let prepare = Message::Prepare { stamp, record, crcs: [(0, 77)].into() };
+    let hops = vec![Hop { from: block(0), to: block(2) }, Hop { from: block(2), to: block(3) }];
+    let route = Route { hops, in_turn: true, slice_len: 4096 };
+    let load = LoadId { from: block(0), id, attempt: 7 };
+    let ranges = [(0, 100, 14), (2, 0, 6)].map(|(stream, start, len)| LoadPart { stream, start, len });
+    let head = LoadHead { route: route.clone(), parts: ranges.to_vec() };
     let packets = [
         Packet::Request { number: 1, block: block(0), id, term: 3, token: LinkToken([9; 32]) },
-        of(Message::Prepare { stamp, record, crcs: [(0, 77)].into() }),
+        of(prepare.clone()),
         of(Message::Reported { term: 3, incarnation: Incarnation::default(), report }),
         Packet::Answer { number: 1, told: Some(Told::NotRun(NotRun::Busy)) },
+        Packet::Routed { number: 2, block: block(0), id, term: 3, token: LinkToken([9; 32]), route },
+        Packet::Slice { load, to: block(2), number: 0, head: Some(head) },
+        Packet::Slice { load, to: block(2), number: 1, head: None },
+    ];
+    let without_parts = [
+        Packet::Announced { load, from: block(0), to: block(2), message: prepare },
+        Packet::Arrived { load, at: block(3) },
+        Packet::Stuck { load, at: block(3) },
+        Packet::TooLong { from: block(2), to: block(0), id },
     ];
     let parts = [PartRef { stream: 0, start: 100, bytes: b"some new bytes" }, PartRef { stream: 2, start: 0, bytes: b"others" }];
-    let stream = block_on(packet_stream(&packets, &parts)).map_err(|error| weft_types::Error::fatal(error.to_string()))?;
+    let failed = |error: weft_proto::FrameError| weft_types::Error::fatal(error.to_string());
+    let mut stream = block_on(packet_stream(&packets, &parts)).map_err(failed)?;
+    stream.extend(block_on(packet_stream(&without_parts, &[])).map_err(failed)?);
     Ok(behind(1, if in_small_frames { cut_frames(&stream) } else { stream }))
 }
 

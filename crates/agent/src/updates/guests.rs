@@ -2,6 +2,7 @@
 
 use super::{
     Hub, Request,
+    loads::Source,
     queue::{Answer, Answered},
 };
 use std::{sync::Arc, time::Duration};
@@ -13,13 +14,13 @@ use weft_proto::{
     FrameError, FrameStream, Peer, UpdatesHello,
     updates::{HeadMax, Packet, Part, UpdateReader, UpdateWriter, accept},
 };
-use weft_types::Error;
+use weft_types::{Error, UPDATE_BYTES_MAX};
 use weft_updater::{Piece, Pieces};
 
 /// A connection without a packet for this long is closed. The ends that dial close theirs sooner, or dial again.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 /// The most bytes of requests of one client that are not answered. Further ones are not read.
-const CLIENT_BYTES_MAX: usize = 8 << 20;
+const CLIENT_BYTES_MAX: usize = 2 * UPDATE_BYTES_MAX as usize;
 /// What a request counts at least.
 const REQUEST_BYTES_MIN: usize = 4 << 10;
 
@@ -38,7 +39,12 @@ pub(crate) async fn attend(hub: &Hub, mut frames: FrameStream, hello: &UpdatesHe
     let head_max = if hello.from.is_some() { HeadMax::Large } else { HeadMax::Small };
     let (reader, writer) = accept(frames, hello, peer, head_max).await?;
     let ended = match &hello.from {
-        Some(name) => from_agent(hub, reader, name).await,
+        Some(name) => {
+            let source = Source { name: name.clone(), connection: hub.next_connection() };
+            let ended = from_agent(hub, reader, &source).await;
+            hub.disconnected(&source);
+            ended
+        }
         None => {
             let (to, answers) = mpsc::unbounded_channel();
             tokio::select! {
@@ -56,10 +62,21 @@ pub(crate) async fn attend(hub: &Hub, mut frames: FrameStream, hello: &UpdatesHe
     }
 }
 
-async fn from_agent(hub: &Hub, mut reader: UpdateReader, name: &str) -> Result<(), FrameError> {
+async fn from_agent(hub: &Hub, mut reader: UpdateReader, source: &Source) -> Result<(), FrameError> {
+    let name = &source.name;
     while let Ok(packet) = timeout(IDLE_MAX, reader.next()).await {
-        let (Packet::Message { from, to, message }, parts) = packet? else { return Err(unexpected("an agent sends messages")) };
-        hub.received(name, from, to, message, pieces(parts));
+        let (packet, parts) = packet?;
+        match packet {
+            Packet::Message { from, to, message } => hub.received(name, from, to, message, pieces(parts)),
+            Packet::Announced { load, from, to, message } => hub.announced(name, (load, from, to), message),
+            Packet::Slice { load, to, number, head } => hub.slice(source.clone(), (load, to), number, head, parts),
+            Packet::Arrived { load, at } => hub.load_arrived(name, load, at),
+            Packet::Stuck { load, at } => hub.load_stuck(name, load, at),
+            Packet::TooLong { from, to, id } => hub.too_long(name, from, to, id),
+            Packet::Request { .. } | Packet::Routed { .. } | Packet::Answer { .. } => {
+                return Err(unexpected("an agent sends messages"));
+            }
+        }
     }
     Ok(())
 }
@@ -68,15 +85,17 @@ async fn from_client(hub: &Hub, mut reader: UpdateReader, to: &mpsc::UnboundedSe
     let shares = Arc::new(Semaphore::new(CLIENT_BYTES_MAX));
     while let Ok(packet) = timeout(IDLE_MAX, reader.next()).await {
         let (packet, parts) = packet?;
-        let Packet::Request { number, block, id, term, token } = packet else {
-            return Err(unexpected("a client sends requests"));
+        let (number, block, id, term, token, route) = match packet {
+            Packet::Request { number, block, id, term, token } => (number, block, id, term, token, None),
+            Packet::Routed { number, block, id, term, token, route } => (number, block, id, term, token, Some(route)),
+            _ => return Err(unexpected("a client sends requests")),
         };
         let begin = Instant::now();
         let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
         let share = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
         let Ok(share) = Arc::clone(&shares).acquire_many_owned(share).await else { return Ok(()) };
         let answer = Answer { number, to: to.clone(), share, begin };
-        hub.request(Request { block, term, id, token, pieces: pieces(parts) }, answer);
+        hub.request(Request { block, term, id, token, pieces: pieces(parts), route }, answer);
     }
     Ok(())
 }

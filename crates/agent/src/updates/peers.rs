@@ -1,6 +1,9 @@
 //! Connections to other agents, one to each, that carry messages of the blocks here to blocks there.
 
-use super::homes::Home;
+use super::{
+    homes::Home,
+    loads::{Cut, Slice},
+};
 use std::{
     collections::BTreeMap,
     pin::pin,
@@ -11,15 +14,14 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
     time::{Instant, sleep, timeout},
 };
 use weft_proto::{
     FrameError, LogRate, Net, Security, UpdatesHello,
     updates::{HeadMax, Packet, PartRef, UpdateReader, UpdateWriter, dial},
 };
-use weft_types::{BlockId, ClusterId};
-use weft_update::Message;
+use weft_types::{ClusterId, UPDATE_BYTES_MAX};
 use weft_updater::Pieces;
 
 /// The connections to other agents.
@@ -43,19 +45,30 @@ struct Outgoing {
     address: String,
     packets: mpsc::Sender<Sending>,
     room: Arc<Semaphore>,
+    slices: Arc<Semaphore>,
     is_unreachable: Arc<AtomicBool>,
 }
 
 struct Sending {
     packet: Packet,
-    pieces: Pieces,
+    bytes: Slice,
+    /// Gets an answer when the packet was sent; is dropped if it never is.
+    sent: Option<oneshot::Sender<()>>,
     _room: OwnedSemaphorePermit,
+}
+
+/// The way of slices to one agent.
+pub(crate) struct Lane {
+    packets: mpsc::Sender<Sending>,
+    room: Arc<Semaphore>,
 }
 
 /// The most messages that wait for one connection.
 const PACKETS_MAX: usize = 1024;
 /// The most bytes of deltas that wait for one connection.
-const BYTES_MAX: usize = 16 << 20;
+const BYTES_MAX: usize = 2 * UPDATE_BYTES_MAX as usize;
+/// The most bytes of slices that wait for one connection; one slice at least. Messages wait behind them.
+const SLICES_BYTES_MAX: u32 = 1 << 20;
 /// A connection on which nothing is sent for this long is closed.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -67,17 +80,27 @@ impl Peers {
         Self { dialling: Arc::new(dialling), queues: Mutex::default() }
     }
 
-    /// Queues a message. Returns false if the queue is full.
-    pub(crate) fn send(&self, home: Home, from: BlockId, to: BlockId, message: Message, pieces: Pieces) -> bool {
-        let bytes = super::bytes_of(&pieces);
+    /// Queues a packet. Returns false if the queue is full.
+    pub(crate) fn send(&self, home: &Home, packet: Packet, pieces: &Pieces) -> bool {
+        let bytes = super::bytes_of(pieces);
+        self.with(home, |queue| {
+            let room = Arc::clone(&queue.room).try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+            let Ok(room) = room else { return false };
+            queue.packets.try_send(Sending { packet, bytes: Cut::all(pieces), sent: None, _room: room }).is_ok()
+        })
+    }
+
+    /// The way of slices to an agent.
+    pub(crate) fn lane(&self, home: &Home) -> Lane {
+        self.with(home, |queue| Lane { packets: queue.packets.clone(), room: Arc::clone(&queue.slices) })
+    }
+
+    fn with<T>(&self, home: &Home, what: impl FnOnce(&Outgoing) -> T) -> T {
         let mut queues = self.lock();
-        if queues.get(&home.name).is_none_or(|queue| queue.address != home.address || queue.packets.is_closed()) {
-            queues.insert(home.name.clone(), self.connect(&home));
+        if queues.get(&home.name).is_some_and(|queue| queue.address != home.address || queue.packets.is_closed()) {
+            queues.remove(&home.name);
         }
-        let Some(queue) = queues.get(&home.name) else { return false };
-        let room = Arc::clone(&queue.room).try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
-        let Ok(room) = room else { return false };
-        queue.packets.try_send(Sending { packet: Packet::Message { from, to, message }, pieces, _room: room }).is_ok()
+        what(queues.entry(home.name.clone()).or_insert_with(|| self.connect(home)))
     }
 
     /// The name of an agent that could not be reached since the last call.
@@ -92,12 +115,26 @@ impl Peers {
         let (dialling, home, unreachable) = (Arc::clone(&self.dialling), home.clone(), Arc::clone(&is_unreachable));
         let address = home.address.clone();
         tokio::spawn(async move { dialling.run(home, waiting, &unreachable).await });
-        Outgoing { address, packets, room: Arc::new(Semaphore::new(BYTES_MAX)), is_unreachable }
+        let (room, slices) = (Arc::new(Semaphore::new(BYTES_MAX)), Arc::new(Semaphore::new(SLICES_BYTES_MAX as usize)));
+        Outgoing { address, packets, room, slices, is_unreachable }
     }
 
     /// A poisoned lock is safe to use: each change is one call.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Outgoing>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    /// Queues a slice, and waits if there is no room for it. `None` if the connection is closed. What is returned gets an answer when the slice is
+    /// sent; an error if it never is.
+    pub(crate) async fn send(&self, packet: Packet, bytes: Slice) -> Option<oneshot::Receiver<()>> {
+        let len: usize = bytes.iter().map(|cut| cut.bytes().len()).sum();
+        let counted = u32::try_from(len).unwrap_or(u32::MAX).min(SLICES_BYTES_MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(counted).await.ok()?;
+        let (sent, done) = oneshot::channel();
+        self.packets.send(Sending { packet, bytes, sent: Some(sent), _room: room }).await.ok()?;
+        Some(done)
     }
 }
 
@@ -151,17 +188,16 @@ async fn carry(
     let mut closed = pin!(reader.next());
     let mut next = Some(first);
     loop {
-        while let Some(Sending { packet, pieces, _room }) = next {
-            let part = |(stream, piece): (&u8, &Arc<weft_updater::Piece>)| (*stream, Arc::clone(piece));
-            let pieces: Vec<_> = pieces.iter().map(part).collect();
-            let parts: Vec<PartRef<'_>> = pieces
-                .iter()
-                .map(|(stream, piece)| PartRef { stream: *stream, start: piece.start, bytes: &piece.bytes })
-                .collect();
+        while let Some(Sending { packet, bytes, sent, _room }) = next {
+            let parts: Vec<PartRef<'_>> = bytes.iter().map(Cut::as_part_ref).collect();
             match writer.feed(&packet, &parts).await {
                 // Nothing was sent.
                 Err(FrameError::Unexpected(error)) => tracing::error!(%error, "cannot send a message of an update"),
-                sent => sent?,
+                fed => {
+                    fed?;
+                    // What sends it may have given it up.
+                    let _gone = sent.map(|sent| sent.send(()));
+                }
             }
             next = waiting.try_recv().ok();
         }

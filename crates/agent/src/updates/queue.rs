@@ -6,7 +6,8 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::Instant,
 };
-use weft_types::{BlockId, Error, Result};
+use weft_proto::updates::Route;
+use weft_types::{BlockId, Error, Result, UPDATE_BYTES_MAX};
 use weft_update::{Message, Peer, Sealed, Told, UpdateId};
 use weft_updater::{Pieces, SettledBlock};
 
@@ -18,8 +19,15 @@ pub(crate) enum Command {
         term: u64,
         id: UpdateId,
         pieces: Pieces,
+        /// The way of its deltas.
+        route: Option<Route>,
         answer: Answer,
         _room: Room,
+    },
+    /// The journal of another block does not take the bytes of an update that this block leads.
+    TooLong {
+        block: BlockId,
+        id: UpdateId,
     },
     /// A message between blocks.
     Receive {
@@ -108,7 +116,7 @@ pub(crate) struct Queue {
 /// The most commands that wait.
 const COMMANDS_MAX: usize = 1024;
 /// The most bytes of deltas and new bytes that wait.
-const BYTES_MAX: usize = 32 << 20;
+const BYTES_MAX: usize = 4 * UPDATE_BYTES_MAX as usize;
 
 impl Queue {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Command>) {
@@ -126,6 +134,13 @@ impl Queue {
             return Err(Box::new(command));
         }
         self.commands.try_send(command).map_err(|error| Box::new(error.into_inner()))
+    }
+
+    /// Queues a command with this many bytes, and waits if the queue is full.
+    pub(crate) async fn put(&self, bytes: usize, command: impl FnOnce(Room) -> Command) -> Result<()> {
+        let permits = u32::try_from(bytes.min(BYTES_MAX)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(permits).await.map_err(|_| stopping())?;
+        self.send(command(Some(room))).await
     }
 
     /// Queues a command without bytes, and waits if the queue is full.

@@ -4,16 +4,21 @@ use super::{
     Hub,
     queue::{Answer, Command, Reply},
 };
-use std::{collections::BTreeMap, sync::Weak, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Weak,
+    thread,
+    time::Duration,
+};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
     time::Instant,
 };
-use weft_proto::DiskMode;
-use weft_types::{BlockId, Error, Reaction, Result};
+use weft_proto::{DiskMode, LogRate, updates::Route};
+use weft_types::{BlockId, Error, Reaction, Result, human_bytes};
 use weft_update::{Message, NotRun, Peer, Told, UpdateId};
-use weft_updater::{Output, SettledBlock, Updater};
+use weft_updater::{Output, Pieces, SettledBlock, Updater};
 
 /// The owner of a disk's updates.
 pub(crate) struct Worker {
@@ -29,11 +34,16 @@ pub(crate) struct Worker {
     closing: Vec<(BlockId, u64, Reply<()>)>,
     /// Logged once.
     has_failed: bool,
+    too_long: LogRate,
 }
 
 #[derive(Default)]
 struct Asked {
     answers: Vec<Answer>,
+    /// The way of its deltas, until they are sent over it.
+    route: Option<Route>,
+    /// The journal of another block does not take its bytes.
+    is_too_long: bool,
     /// Since when all of its clients have gone.
     gone_since: Option<Instant>,
 }
@@ -92,7 +102,7 @@ pub(crate) fn start(worker: Worker, commands: mpsc::Receiver<Command>, mode: Dis
 impl Worker {
     pub(crate) fn new(disk: usize, hub: Weak<Hub>, updater: Updater) -> Self {
         let (asked, sealing, settling, closing) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { disk, hub, updater, asked, sealing, settling, closing, has_failed: false }
+        Self { disk, hub, updater, asked, sealing, settling, closing, has_failed: false, too_long: LogRate::default() }
     }
 
     /// Hands on what follows from the start: lost blocks, and questions to others.
@@ -120,8 +130,12 @@ impl Worker {
 
     fn carry_out(&mut self, command: Command, hub: &Hub, now_ms: u64) {
         match command {
-            Command::Request { block, term, id, pieces, answer, .. } => {
-                self.asked.entry((block, id)).or_default().answers.push(answer);
+            Command::Request { block, term, id, pieces, route, answer, .. } => {
+                self.log_if_too_long(block, &pieces);
+                match self.asked.entry((block, id)) {
+                    Entry::Occupied(mut asked) => asked.get_mut().answers.push(answer),
+                    Entry::Vacant(new) => drop(new.insert(Asked { answers: vec![answer], route, ..Asked::default() })),
+                }
                 if let Err(error) = self.updater.request(block, term, id, pieces, now_ms) {
                     self.log(&error);
                     let told = self.told_of(&error);
@@ -131,6 +145,11 @@ impl Worker {
             Command::Receive { to, from, message, pieces, .. } => {
                 let received = self.updater.receive(to, from, message, pieces, now_ms);
                 self.passing(received, hub);
+            }
+            Command::TooLong { block, id } => {
+                if let Some(asked) = self.asked.get_mut(&(block, id)) {
+                    asked.is_too_long = true;
+                }
             }
             Command::Learn { block, sealed } => {
                 if self.updater.open_block_of(block).is_some_and(|open| open.term < sealed.term) {
@@ -246,14 +265,25 @@ impl Worker {
 
     /// Hands on what the updater wants to be done.
     fn hand_on(&mut self, hub: &Hub) {
+        let mut carried: BTreeMap<(BlockId, UpdateId), BTreeMap<BlockId, (Message, Pieces)>> = BTreeMap::new();
         for output in self.updater.take_outputs() {
             match output {
-                Output::Send { from, to: Peer::Block(to), message, pieces } => hub.post(from, to, message, pieces),
+                Output::Send { from, to: Peer::Block(to), message, pieces } => match self.carried_with(from, to, &message) {
+                    Some(key) => drop(carried.entry(key).or_default().insert(to, (message, pieces))),
+                    None => hub.post(from, to, message, pieces),
+                },
                 Output::Send { from, to: Peer::Coordinator, message, .. } => self.tell_coordinator(from, message, hub),
                 Output::Tell { block, id, told } => {
-                    for answer in self.asked.remove(&(block, id)).unwrap_or_default().answers {
-                        hub.answer(answer, Some(told));
-                    }
+                    let asked = self.asked.remove(&(block, id)).unwrap_or_default();
+                    // No participant holds it, and none ever will.
+                    let is_without_effect = matches!(told, Told::Aborted | Told::NotRun(_));
+                    let told = if asked.is_too_long && is_without_effect { Told::NotRun(NotRun::Invalid) } else { told };
+                    asked.answers.into_iter().for_each(|answer| hub.answer(answer, Some(told)));
+                    hub.loads.ended(block, id);
+                }
+                Output::TooLong { from, to, id, bytes, bytes_max } => {
+                    self.log_too_long(from, bytes, bytes_max);
+                    hub.too_long_here(from, to, id, bytes);
                 }
                 // Agents do not read open blocks.
                 Output::Served { .. } => {}
@@ -262,6 +292,37 @@ impl Worker {
                     self.fail_waiting(block, hub);
                 }
             }
+        }
+        // What the machine sends again goes straight.
+        for ((from, id), messages) in carried {
+            if let Some(route) = self.asked.get_mut(&(from, id)).and_then(|asked| asked.route.take()) {
+                hub.carry(from, id, route, messages);
+            }
+        }
+    }
+
+    /// The update whose deltas go to a block over the update's route, if these are such deltas.
+    fn carried_with(&self, from: BlockId, to: BlockId, message: &Message) -> Option<(BlockId, UpdateId)> {
+        let Message::Prepare { record, .. } = message else { return None };
+        let route = self.asked.get(&(from, record.id))?.route.as_ref()?;
+        route.reached().any(|block| block == to).then_some((from, record.id))
+    }
+
+    /// A request that this disk refuses, because its journal is too small.
+    fn log_if_too_long(&self, block: BlockId, pieces: &Pieces) {
+        let bytes = super::bytes_of(pieces) as u64;
+        if bytes > self.updater.update_bytes_max() {
+            self.log_too_long(block, bytes, self.updater.update_bytes_max());
+        }
+    }
+
+    fn log_too_long(&self, block: BlockId, bytes: u64, bytes_max: u64) {
+        if let Some(left_out) = self.too_long.admit() {
+            let (bytes, most) = (human_bytes(bytes), human_bytes(bytes_max));
+            tracing::warn!(
+                %block, disk = self.disk, %bytes, %most, left_out,
+                "an update is refused: the journal of the disk is too small for it; see the setting of its size"
+            );
         }
     }
 

@@ -8,5 +8,6 @@ mod hung;
 mod limits;
 mod probes;
 mod refusals;
+mod routes;
 mod tasks;
 mod updates;

@@ -1,5 +1,7 @@
-//! What a message of the update protocol must look like before a state machine may see it.
+//! What a packet must look like before anything may act on it.
 
+use super::{LoadHead, LoadId, Packet};
+use weft_types::BlockId;
 use weft_update::{Message, Part, Record};
 
 /// The most data blocks of a stripe, and so the most parts of an update.
@@ -7,6 +9,33 @@ const PARTS_MAX: usize = 255;
 
 /// Numbers are counted up from 1, so none of a stripe that exists is near this.
 const NUMBER_MAX: u64 = 1 << 62;
+
+/// What is wrong with a packet, beside the bytes of its parts.
+pub(crate) fn fault_of(packet: &Packet, has_parts: bool) -> Option<&'static str> {
+    let (is_right, fault) = match packet {
+        Packet::Message { message, .. } => (is_sound(message), "a record has invalid parts"),
+        Packet::Announced { load, from, to, message } => {
+            let is_prepare = matches!(message, Message::Prepare { .. }) && is_sound(message);
+            let is_its = load.from == *from && from.stripe == to.stripe;
+            (is_prepare && is_its && !has_parts, "what is announced is no message with deltas")
+        }
+        Packet::Routed { block, route, .. } => (route.check(*block).is_ok(), "its route is no route from the block"),
+        Packet::Slice { load, to, number, head } => {
+            let has_head = head.as_ref().map_or(*number > 0, |head| *number == 0 && is_head(load, *to, head));
+            (has_head && has_parts, "a slice has no parts, or an invalid head")
+        }
+        Packet::Arrived { load, at } | Packet::Stuck { load, at } => {
+            (load.from.stripe == at.stripe && !has_parts, "it speaks of two stripes, or has parts")
+        }
+        Packet::Request { .. } | Packet::Answer { .. } | Packet::TooLong { .. } => (true, ""),
+    };
+    (!is_right).then_some(fault)
+}
+
+/// Whether the head of a load has a route from its origin over this block, and parts that may travel.
+fn is_head(load: &LoadId, to: BlockId, head: &LoadHead) -> bool {
+    head.check(load.from).is_ok() && head.route.reached().any(|block| block == to)
+}
 
 /// Whether a message has what the protocol relies on: records with parts, in the order of their streams, and numbers that can be counted up.
 pub(crate) fn is_sound(message: &Message) -> bool {

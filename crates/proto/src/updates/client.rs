@@ -103,6 +103,9 @@ impl UpdateClient {
             );
         }
         let block = request.block;
+        if let Some(route) = &request.route {
+            route.check(block)?;
+        }
         let gone = || Error::retry(format!("{}: the connection is closed", self.shared.place)).block(block);
         let counted = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
         let _room = self.room.acquire_many(counted).await.map_err(|_| gone())?;

@@ -1,6 +1,6 @@
 //! The packets of updates, and how they are cut into frames.
 
-use super::{LoadHead, LoadId, Route, UPDATE_BYTES_MAX, check::is_sound};
+use super::{LoadHead, LoadId, Route, UPDATE_BYTES_MAX, check::fault_of};
 use crate::{
     frame::{FrameError, FrameStream, Header, Kind},
     net::BoxStream,
@@ -97,6 +97,17 @@ pub enum Packet {
         load: LoadId,
         /// The block.
         at: BlockId,
+    },
+    /// From agent to agent: the journal of a block does not take so many bytes of one update, so the block takes no part in it. To the leader,
+    /// before the message that refuses the update. Only of updates above [`UPDATE_BYTES_USUAL`](weft_types::UPDATE_BYTES_USUAL), which no peer
+    /// of an earlier protocol leads.
+    TooLong {
+        /// The block whose journal it is.
+        from: BlockId,
+        /// The block that leads the update.
+        to: BlockId,
+        /// The update.
+        id: UpdateId,
     },
 }
 
@@ -281,10 +292,8 @@ fn decode(mut bytes: &[u8], head_max: HeadMax) -> Result<(Packet, Vec<Part>), Fr
     if !behind.is_empty() || !are_valid(&parts) || parts.iter().map(|part| part.len).sum::<u64>() != rest.len() as u64 {
         return Err(invalid("its parts do not fit"));
     }
-    if let Packet::Message { message, .. } = &packet
-        && !is_sound(message)
-    {
-        return Err(invalid("a record has invalid parts"));
+    if let Some(fault) = fault_of(&packet, !parts.is_empty()) {
+        return Err(invalid(fault));
     }
     let take = |PartHead { stream, start, len }: PartHead| {
         let (bytes, others) = rest.split_at(len as usize);

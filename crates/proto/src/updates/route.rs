@@ -1,5 +1,6 @@
 //! The way of an update's deltas from node to node.
 
+use super::UPDATE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use weft_types::{BlockId, Error, Result};
@@ -32,7 +33,7 @@ pub struct LoadId {
     pub from: BlockId,
     /// The update.
     pub id: UpdateId,
-    /// Drawn at random each time that they are sent.
+    /// Tells apart the times that they are sent.
     pub attempt: u32,
 }
 
@@ -91,6 +92,64 @@ impl Route {
     pub fn reached(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.hops.iter().map(|hop| hop.to)
     }
+
+    /// The block whose node sends to this one.
+    pub fn before(&self, to: BlockId) -> Option<BlockId> {
+        self.hops.iter().find(|hop| hop.to == to).map(|hop| hop.from)
+    }
+
+    /// A block, and all that are reached through it.
+    pub fn behind(&self, at: BlockId) -> BTreeSet<BlockId> {
+        let mut behind = BTreeSet::from([at]);
+        for Hop { from, to } in &self.hops {
+            if behind.contains(from) {
+                behind.insert(*to);
+            }
+        }
+        behind
+    }
+}
+
+impl LoadHead {
+    /// Checks that the route begins at this origin, and that the parts may travel together.
+    pub fn check(&self, origin: BlockId) -> Result<()> {
+        self.route.check(origin)?;
+        let len = self.parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.len));
+        let is_valid = !self.parts.is_empty()
+            && self.parts.windows(2).all(|pair| pair[0].stream < pair[1].stream)
+            && self.parts.iter().all(|part| part.len > 0 && part.start.checked_add(part.len).is_some())
+            && len <= UPDATE_BYTES_MAX as u64;
+        if is_valid {
+            Ok(())
+        } else {
+            Err(Error::invalid("the deltas that travel are empty, out of order or too long").block(origin))
+        }
+    }
+
+    /// The bytes of all parts.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+
+    /// The number of slices.
+    pub fn slices(&self) -> usize {
+        self.bytes().div_ceil(u64::from(self.route.slice_len).max(1)) as usize
+    }
+
+    /// The ranges of one slice, counted from 0.
+    pub fn slice(&self, number: usize) -> Vec<LoadPart> {
+        let len = u64::from(self.route.slice_len);
+        let (begin, end) = (number as u64 * len, (number as u64 + 1) * len);
+        let (mut at, mut ranges) = (0, Vec::new());
+        for part in &self.parts {
+            let (from, to) = (begin.max(at), end.min(at + part.len));
+            if from < to {
+                ranges.push(LoadPart { stream: part.stream, start: part.start + (from - at), len: to - from });
+            }
+            at += part.len;
+        }
+        ranges
+    }
 }
 
 #[cfg(test)]
@@ -125,5 +184,32 @@ mod tests {
         let route = route(&[(0, 4), (4, 6), (4, 5)]);
         assert_eq!(route.onward(block(4)).map(|to| to.index).collect::<Vec<_>>(), [6, 5]);
         assert_eq!(route.reached().map(|to| to.index).collect::<Vec<_>>(), [4, 6, 5]);
+        assert_eq!((route.before(block(6)), route.before(block(0))), (Some(block(4)), None));
+        assert_eq!(route.behind(block(4)), BTreeSet::from([block(4), block(5), block(6)]));
+        assert_eq!(route.behind(block(5)), BTreeSet::from([block(5)]));
+    }
+
+    #[test]
+    fn slices_cut_the_parts_in_their_order() {
+        let range = |stream, start, len| LoadPart { stream, start, len };
+        let parts = vec![range(0, 100, 5000), range(2, 7, 3000), range(3, 0, 300)];
+        let head = LoadHead { route: Route { slice_len: 4096, ..route(&[(0, 4)]) }, parts };
+        assert!(head.check(block(0)).is_ok());
+        assert_eq!((head.bytes(), head.slices()), (8300, 3));
+        assert_eq!(head.slice(0), [range(0, 100, 4096)]);
+        assert_eq!(head.slice(1), [range(0, 4196, 904), range(2, 7, 3000), range(3, 0, 192)]);
+        assert_eq!(head.slice(2), [range(3, 192, 108)]);
+        assert_eq!(head.slice(3), []);
+        let wrong = [
+            vec![],
+            vec![range(0, 0, 0)],
+            vec![range(1, 0, 1), range(1, 5, 1)],
+            vec![range(0, u64::MAX, 1)],
+            vec![range(0, 0, UPDATE_BYTES_MAX as u64), range(1, 0, 1)],
+        ];
+        for parts in wrong {
+            assert!(LoadHead { parts, ..head.clone() }.check(block(0)).is_err());
+        }
+        assert!(head.check(block(4)).is_err(), "the route begins elsewhere");
     }
 }

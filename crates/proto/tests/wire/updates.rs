@@ -8,7 +8,8 @@ use weft_proto::{
     Accepted, FrameError, FrameStream, Incoming, LinkToken, MemoryNet, Net, Opening, PROTOCOL, Peer, Security, UpdatesHello,
     frame::{Header, Kind},
     updates::{
-        HeadMax, Packet, Part, PartRef, UPDATE_BYTES_MAX, UpdateClient, UpdateReader, UpdateRequest, UpdateWriter, accept, dial,
+        HeadMax, Hop, LoadHead, LoadId, LoadPart, Packet, Part, PartRef, Route, UPDATE_BYTES_MAX, UpdateClient, UpdateReader,
+        UpdateRequest, UpdateWriter, accept, dial,
     },
 };
 use weft_types::{BlockId, ClusterId, Error, Reaction, Result, Span, StripeId};
@@ -195,6 +196,105 @@ async fn records_without_parts_are_refused() {
         let error = reader.next().await.unwrap_err();
         assert!(error.to_string().contains("invalid parts"), "{error}");
     }
+}
+
+fn route(hops: &[(u8, u8)]) -> Route {
+    let hop = |(from, to): &(u8, u8)| Hop { from: block(*from), to: block(*to) };
+    Route { hops: hops.iter().map(hop).collect(), in_turn: false, slice_len: 4096 }
+}
+
+fn load() -> LoadId {
+    LoadId { from: block(0), id: id(1), attempt: 5 }
+}
+
+fn head() -> LoadHead {
+    LoadHead { route: route(&[(0, 2), (2, 3)]), parts: vec![LoadPart { stream: 0, start: 0, len: 5000 }] }
+}
+
+fn prepare() -> Message {
+    let stamp = Stamp { stream: 0, incarnation: Incarnation::default(), term: 3, watermark: 4 };
+    let range = Range { stream: 0, number: 5, incarnation: Incarnation::default(), span: Span::new(0, 9) };
+    Message::Prepare { stamp, record: record(vec![range]), crcs: BTreeMap::new() }
+}
+
+#[tokio::test]
+async fn what_travels_over_a_route_arrives_as_it_was_sent() {
+    let (mut reader, mut writer) = between_agents().await;
+    let sent = [
+        (Packet::Announced { load: load(), from: block(0), to: block(2), message: prepare() }, vec![]),
+        (Packet::Slice { load: load(), to: block(2), number: 0, head: Some(head()) }, vec![part(0, 4096)]),
+        (Packet::Slice { load: load(), to: block(2), number: 1, head: None }, vec![part(0, 904)]),
+        (Packet::Arrived { load: load(), at: block(2) }, vec![]),
+        (Packet::Stuck { load: load(), at: block(3) }, vec![]),
+        (Packet::TooLong { from: block(2), to: block(0), id: id(1) }, vec![]),
+    ];
+    for (packet, parts) in &sent {
+        let parts: Vec<PartRef<'_>> = parts.iter().map(Part::as_part_ref).collect();
+        writer.feed(packet, &parts).await.unwrap();
+    }
+    writer.flush().await.unwrap();
+    for expected in sent {
+        assert!(reader.next().await.unwrap() == expected, "another packet than {:?}", expected.0);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_travel_is_refused_before_anything_is_kept_of_it() {
+    let slice = |number, head| Packet::Slice { load: load(), to: block(2), number, head };
+    let other = BlockId { stripe: StripeId(8), ..block(2) };
+    let with_route = |route| LoadHead { route, ..head() };
+    let with_parts = |parts| LoadHead { parts, ..head() };
+    let range = |stream, start, len| LoadPart { stream, start, len };
+    let announced = |load, message| Packet::Announced { load, from: block(0), to: block(2), message };
+    let elsewhere = LoadId { from: block(1), ..load() };
+    let routed =
+        Packet::Routed { number: 1, block: block(1), id: id(1), term: 3, token: LinkToken([5; 32]), route: route(&[(0, 2)]) };
+    let table = [
+        ("the first slice without a head", slice(0, None), true),
+        ("a later slice with a head", slice(1, Some(head())), true),
+        ("a slice without parts", slice(0, Some(head())), false),
+        ("a route that is no tree", slice(0, Some(with_route(route(&[(0, 2), (0, 2)])))), true),
+        ("a route from elsewhere", Packet::Slice { load: elsewhere, to: block(2), number: 0, head: Some(head()) }, true),
+        ("a route to elsewhere", Packet::Slice { load: load(), to: block(4), number: 0, head: Some(head()) }, true),
+        ("no deltas", slice(0, Some(with_parts(vec![]))), true),
+        ("deltas out of order", slice(0, Some(with_parts(vec![range(1, 0, 5), range(0, 0, 5)]))), true),
+        ("deltas that are too long", slice(0, Some(with_parts(vec![range(0, 0, u64::MAX), range(1, 0, 5)]))), true),
+        ("a message that needs no deltas", announced(load(), Message::SealKnown { term: 3 }), false),
+        ("a message with bytes", announced(load(), prepare()), true),
+        ("a message of another load", announced(elsewhere, prepare()), false),
+        ("two stripes", Packet::Stuck { load: load(), at: other }, false),
+        ("an arrival with bytes", Packet::Arrived { load: load(), at: block(2) }, true),
+        ("a request with the route of another block", routed, true),
+    ];
+    for (case, packet, has_parts) in table {
+        let (mut reader, mut writer) = between_agents().await;
+        let some = part(0, 5);
+        let parts = if has_parts { vec![some.as_part_ref()] } else { vec![] };
+        writer.feed(&packet, &parts).await.unwrap();
+        writer.flush().await.unwrap();
+        let error = reader.next().await.expect_err(case);
+        assert!(error.to_string().contains("invalid packet of updates"), "{case}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_brings_its_route_if_it_begins_at_its_block() {
+    let (address, mut incoming) = listen(Security::Insecure).await;
+    let net = net();
+    let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
+    let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
+    let (client, (mut reader, mut writer)) = (client.unwrap(), accepted.unwrap());
+    let routed = |hops: &[(u8, u8)]| UpdateRequest { route: Some(route(hops)), ..request(1, vec![part(0, 10)]) };
+    let refused = client.request(routed(&[(1, 2)])).await.unwrap_err();
+    assert!(refused.reaction == Reaction::InvalidInput && refused.message.contains("not a tree"), "{refused}");
+    let answering = async {
+        let (packet, parts) = reader.next().await.unwrap();
+        let Packet::Routed { number, block: led, route: way, .. } = packet else { panic!("another packet") };
+        assert_eq!((led, way, parts), (block(0), route(&[(0, 2), (2, 3)]), vec![part(0, 10)]));
+        writer.feed(&Packet::Answer { number, told: Some(Told::Committed) }, &[]).await.unwrap();
+        writer.flush().await.unwrap();
+    };
+    assert_eq!(tokio::join!(client.request(routed(&[(0, 2), (2, 3)])), answering).0, Ok(Told::Committed));
 }
 
 #[tokio::test]

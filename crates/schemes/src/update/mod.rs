@@ -1,6 +1,6 @@
 //! Updates in place: each party with new data puts in its deltas (new XOR old), and every node with a dependent block
-//! patches it with the block's own coefficients. Agents do not run such plans as tasks: they take the way of the deltas
-//! from the plan, and the update protocol says when a block is patched.
+//! patches it with the block's own coefficients. Agents do not run such plans as tasks: a plan says over which route
+//! they send the deltas of a lease's updates.
 //!
 //! A scheme says over which tree of nodes the deltas of each writer travel. Everything else is the same for all of them
 //! (`lanes`): each node patches its blocks and passes on the sub-blocks that nodes after it need, and no others.

@@ -19,7 +19,7 @@ use super::sectors::{CONTENT, PAGE, SECTOR, Tag, contents};
 use weft_types::Result;
 
 /// More pages than any batch has.
-pub(super) const BATCH_PAGES_MAX: u32 = (32 << 20) / PAGE as u32;
+pub(super) const BATCH_PAGES_MAX: u32 = (72 << 20) / PAGE as u32;
 /// Higher than any number, place or position that is ever reached.
 const END: u64 = 1 << 60;
 

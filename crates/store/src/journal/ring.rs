@@ -32,8 +32,11 @@ const APPENDED_PERCENT: u64 = 95;
 const CALM_PERCENT: u64 = 80;
 /// The most that a batch copies to the head, as a part of the ring.
 const COPIED_PART: u64 = 64;
-/// The most bytes of records that a batch copies. As many may be pending; the heads of records and sectors take less than as many again.
-const COPIED_BYTES_MAX: u64 = 2 * RECORD_BYTES_MAX as u64;
+/// The most bytes of records that a batch copies; one record at least. As many may be pending; the heads of records and sectors take less than as
+/// many again.
+const COPIED_BYTES_MAX: u64 = RECORD_BYTES_MAX as u64;
+/// The bytes of records that are written as one batch: the largest record, or several of usual length.
+const BATCH_BYTES: usize = 8 << 20;
 const _: () = assert!(3 * COPIED_BYTES_MAX <= recovery::BATCH_PAGES_MAX as u64 * PAGE as u64);
 /// The released positions that a batch names at most, twice over, and as many for each of its records. They fit in the room that is counted
 /// for each record.
@@ -127,7 +130,8 @@ impl RingJournal {
 
     /// The bytes of records that are written as one batch.
     fn batch_bytes_max(&self) -> usize {
-        2 * self.record_bytes_max()
+        let record = self.record_bytes_max();
+        (2 * record).min(BATCH_BYTES.max(record))
     }
 
     /// The bytes of the ring that are not free, with those that are promised.

@@ -2,14 +2,14 @@
 
 use super::{
     host,
-    world::{Setup, World, block},
+    world::{Body, Envelope, Setup, World, block},
 };
 use crate::{
     Limits, Pieces,
     fault::{Rule, drop_rule},
 };
 use weft_types::Layout;
-use weft_update::{NotRun, Told};
+use weft_update::{Message, NotRun, Told};
 
 const PIECE: usize = 48 << 10;
 /// Together more than 124 pages in each of two units, and less than half of the ring, so that they are one batch.
@@ -79,4 +79,68 @@ fn an_update_that_the_ring_cannot_take_is_refused() {
     assert_eq!(host::settle(&mut world), [(2, Told::Committed)]);
     host::apply(&mut world);
     assert_eq!(host::stored(&world, block(0, 0))[..12 << 10], [1; 12 << 10]);
+}
+
+/// How many Prepares with bytes are under way; they are lost.
+fn lose_prepares(world: &mut World) -> usize {
+    let is_prepare = |envelope: &Envelope| matches!(&envelope.body, Body::Protocol { message: Message::Prepare { .. }, pieces, .. } if !pieces.is_empty());
+    world.net.extract_if(.., |envelope| is_prepare(envelope)).count()
+}
+
+#[test]
+fn large_deltas_are_sent_again_when_they_had_time_to_arrive_and_small_ones_at_once() {
+    for (len, patience) in [(80 << 10, 1000 + 39), (64 << 10, 0)] {
+        let mut world = world(8 << 20);
+        host::request(&mut world, 1, Pieces::from([(0, host::piece(0, vec![1; len]))]));
+        while lose_prepares(&mut world) == 0 {
+            world.deliver(0);
+        }
+        let (node, sent) = (world.home(block(0, 0)), world.now);
+        for _ in 0..2 {
+            let before = world.now;
+            while lose_prepares(&mut world) == 0 {
+                assert!(world.now <= sent + 4000, "{len} bytes are not sent again");
+                world.now += 13;
+                world.call(node, |updater, now| updater.tick(now));
+            }
+            let waited = world.now - before;
+            assert!((patience..patience + 14).contains(&waited), "{len} bytes are sent again after {waited} ms");
+        }
+        // An answer that comes at last.
+        world.now += patience;
+        world.call(node, |updater, now| updater.tick(now));
+        assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+    }
+}
+
+#[test]
+fn a_block_whose_journal_is_too_small_refuses_and_says_why() {
+    let mut world = world(8 << 20);
+    let (node, parity) = (world.home(block(0, 0)), world.home(block(0, 2)));
+    world.call(parity, |updater, _| {
+        updater.disk.limits.update_bytes_max = 1000;
+        Ok(())
+    });
+    host::request(&mut world, 1, Pieces::from([(0, host::piece(0, vec![1; 1001]))]));
+    assert_eq!(host::settle(&mut world), [(1, Told::Aborted)]);
+    let told = world.too_long.take();
+    assert!(told.is_some_and(|(from, to, bytes)| (from, to, bytes) == (block(0, 2), block(0, 0), 1001)), "{told:?}");
+    // New bytes for another data block.
+    world.call(node, |updater, _| {
+        updater.disk.limits.update_bytes_max = 1000;
+        Ok(())
+    });
+    let both = Pieces::from([(0, host::piece(0, vec![1; 4])), (1, host::piece(0, vec![1; 996]))]);
+    host::request(&mut world, 2, both.clone());
+    assert_eq!(host::settle(&mut world), [(2, Told::Committed)]);
+    let other = world.home(block(0, 1));
+    world.call(other, |updater, _| {
+        updater.disk.limits.update_bytes_max = 995;
+        Ok(())
+    });
+    host::request(&mut world, 3, both);
+    assert_eq!(host::settle(&mut world), [(3, Told::NotRun(NotRun::Busy))]);
+    assert_eq!(world.too_long, Some((block(0, 1), block(0, 0), 996)));
+    host::request(&mut world, 4, Pieces::from([(0, host::piece(0, vec![2; 999]))]));
+    assert_eq!(host::settle(&mut world), [(4, Told::Committed)]);
 }

@@ -134,6 +134,8 @@ pub(super) struct World {
     /// All stripes are to be settled and closed.
     pub(super) ends: bool,
     pub(super) wrong: Option<String>,
+    /// The last update that a journal did not take: where, who leads it, and its bytes there.
+    pub(super) too_long: Option<(BlockId, BlockId, u64)>,
     /// Fenced blocks that were told so.
     pub(super) told_fenced: BTreeSet<BlockId>,
     /// Whether everything that happens is printed.
@@ -187,6 +189,7 @@ impl World {
             opened: 0,
             ends: false,
             wrong: None,
+            too_long: None,
             told_fenced: BTreeSet::new(),
             traces: std::env::var_os("WEFT_UPDATE_TRACE").is_some(),
             ignores_damage: false,
@@ -355,6 +358,7 @@ impl World {
                 });
                 self.send(To::Client(client), Body::Content { number, result });
             }
+            Output::TooLong { from, to, bytes, .. } => self.too_long = Some((from, to, bytes)),
             Output::Lost { block, error } => self.fail(format!("block {block} is lost: {error}")),
         }
     }

@@ -5,10 +5,12 @@ mod client;
 mod coordinator;
 mod gate;
 pub(crate) mod updates;
+mod wires;
 
 pub(crate) use client::Client;
 pub(crate) use coordinator::Coordinator;
 pub(crate) use gate::{Gate, GatedDisks};
+pub(crate) use wires::Wires;
 
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -44,8 +46,12 @@ pub(crate) struct Options {
     pub(crate) agents: u32,
     /// With [`Options::simulated`], a network in memory.
     pub(crate) net: Arc<dyn Net>,
+    /// The connections that an agent dials, by its number, if they are special.
+    pub(crate) wires: BTreeMap<u32, Wires>,
     pub(crate) tls: bool,
     pub(crate) limits: Limits,
+    /// By agent number, if they are special.
+    pub(crate) limits_of: BTreeMap<u32, Limits>,
     /// By agent number.
     pub(crate) throttles: BTreeMap<u32, Throttle>,
     pub(crate) disk_mode: DiskMode,
@@ -70,8 +76,10 @@ impl Options {
         Self {
             agents,
             net: Arc::new(TcpNet::default()),
+            wires: BTreeMap::new(),
             tls: false,
             limits: Limits::default(),
+            limits_of: BTreeMap::new(),
             throttles: BTreeMap::new(),
             disk_mode: DiskMode::Pool,
             disks_per_agent: 1,
@@ -85,6 +93,12 @@ impl Options {
     /// Uses tokio's clock for everything that takes time. A test with a paused clock then measures only the waits.
     pub(crate) fn simulated(self) -> Self {
         Self { net: Arc::new(MemoryNet::default()), disk_mode: DiskMode::Inline, ..self }
+    }
+
+    /// The connections that each agent dials are counted, and can be cut.
+    pub(crate) fn wired(mut self) -> Self {
+        self.wires = (1..=self.agents).map(|number| (number, Wires::new(&self.net))).collect();
+        self
     }
 }
 
@@ -159,14 +173,15 @@ impl Cluster {
             disks: (0..self.options.disks_per_agent).map(|disk| self.agent_dir(number).join(format!("disk{disk}"))).collect(),
             certificates: self.authority.is_some().then(|| self.dir.path().to_path_buf()),
             insecure: self.authority.is_none(),
-            limits: self.options.limits.clone(),
+            limits: self.options.limits_of.get(&number).unwrap_or(&self.options.limits).clone(),
             throttle: self.options.throttles.get(&number).cloned().unwrap_or_default(),
             name,
         }
     }
 
     pub(crate) fn seams(&self, number: u32) -> Seams {
-        let net = Arc::clone(&self.options.net);
+        let wires = self.options.wires.get(&number).map(|wires| Arc::new(wires.clone()) as Arc<dyn Net>);
+        let net = wires.unwrap_or_else(|| Arc::clone(&self.options.net));
         let converter = Arc::clone(&self.options.converter);
         let mut seams = Seams { net, disk_mode: self.options.disk_mode, ..Seams::real(u64::from(number).into(), converter) };
         if let Some(disks) = self.options.disks.get(&number) {

@@ -7,10 +7,11 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::task::JoinHandle;
 use weft_gf::Combination;
 use weft_proto::{
     LinkToken, Peer, UpdateRights, crc32c, decode_message, encode_message, from_status,
-    updates::{Part, UpdateClient, UpdateRequest},
+    updates::{Part, Route, UpdateClient, UpdateRequest},
     v1::{self, CloseBlockRequest, OpenBlockRequest, SealBlockRequest, SettleBlockRequest},
 };
 use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result};
@@ -221,6 +222,14 @@ impl<'a> Updated<'a> {
     pub(crate) fn request(&self, id: UpdateId, parts: Vec<Part>) -> UpdateRequest {
         let block = self.stripe.block(id.lead, 1);
         UpdateRequest { block, id, term: self.term.term, token: self.token(block, id), parts, route: None }
+    }
+
+    /// Requests an update over a route. Its answer comes from the task.
+    pub(crate) async fn start_routed(&mut self, parts: &[Part], route: Route) -> (UpdateId, JoinHandle<Result<Told>>) {
+        let id = self.next_id(parts[0].stream);
+        let request = UpdateRequest { route: Some(route), ..self.request(id, parts.to_vec()) };
+        let client = self.client(node_of(request.block)).await;
+        (id, tokio::spawn(async move { client.request(request).await }))
     }
 
     /// A connection to a node.

@@ -1,0 +1,422 @@
+//! Deltas that travel over a route: what has come of them, and the messages that wait for them.
+//!
+//! ```text
+//!   leader ──announced: the message, without bytes──────────────► each block of the route
+//!      └──slices──► relay ──slices, as they come──► relay ──► …
+//! ```
+//! The origin and a relay do the same. The only difference is that all slices are at the origin from the start. A load that is given up costs time
+//! and nothing else: whatever did not arrive is sent again, straight, with the message.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
+};
+use weft_proto::updates::{LoadHead, LoadId, LoadPart, Part, PartRef};
+use weft_types::{BlockId, StripeId};
+use weft_update::{Message, UpdateId};
+use weft_updater::{Piece, Pieces};
+
+/// Bytes of a delta that are sent together.
+#[derive(Debug, Clone)]
+pub(crate) struct Cut {
+    pub(crate) stream: u8,
+    piece: Arc<Piece>,
+    /// In the piece.
+    from: usize,
+    len: usize,
+}
+
+/// What one packet carries of a load.
+pub(crate) type Slice = Arc<[Cut]>;
+
+/// The loads that travel through a node, and the messages that wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Loads(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// By load, and by the block here to which it has come, or from which it comes.
+    entries: BTreeMap<(LoadId, BlockId), Entry>,
+    /// What the loads take in memory.
+    room: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// It is dropped then.
+    until: Instant,
+    stage: Stage,
+    /// The message for this block, until the bytes are here.
+    message: Option<Message>,
+    /// At the origin: what was announced, until it is sent straight.
+    announced: BTreeMap<BlockId, (Message, Pieces)>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Only the message is here.
+    Awaited,
+    Here(Arc<Load>),
+    /// The bytes were handed over. They may still be passed on.
+    Over(Weak<Load>),
+}
+
+/// Deltas that travel, at one block.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) id: LoadId,
+    /// The block to which they have come.
+    pub(crate) at: BlockId,
+    pub(crate) head: LoadHead,
+    /// Who sends them; nobody does at the origin.
+    source: Option<Source>,
+    pub(crate) progress: watch::Sender<Progress>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// A connection of another agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    /// Tells apart the connections of one agent.
+    pub(crate) connection: u64,
+}
+
+/// How far a load has come.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) slices: Vec<Slice>,
+    /// The blocks behind this one that have all slices.
+    pub(crate) arrived: BTreeSet<BlockId>,
+    /// It is given up, or not needed any more.
+    pub(crate) is_over: bool,
+}
+
+/// What follows from a slice.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// It does not count.
+    Dropped,
+    /// The load cannot be completed here.
+    Stuck,
+    Kept {
+        load: Arc<Load>,
+        /// It was the first one.
+        is_first: bool,
+        /// It was the last one. With the message, if that is here.
+        is_last: bool,
+        message: Option<Message>,
+    },
+}
+
+/// What follows from a message whose bytes travel.
+#[derive(Debug)]
+pub(crate) enum Parked {
+    Waits,
+    /// All bytes are here.
+    Complete(Arc<Load>, Message),
+    Dropped,
+}
+
+/// The most loads and messages.
+const ENTRIES_MAX: usize = 4096;
+/// The most bytes of loads.
+const BYTES_MAX: usize = 96 << 20;
+/// What a load counts at least.
+const LOAD_BYTES_MIN: usize = 4 << 10;
+/// How long the next slice, or the message, may take; a slice may take longer by the time for its bytes.
+const STALL: Duration = Duration::from_secs(10);
+/// A slower link is no link.
+const BYTES_PER_SECOND_MIN: f64 = 256.0 * 1024.0;
+/// How long a message waits for its bytes, and the origin for the outcome of the update.
+const KEPT: Duration = Duration::from_secs(60);
+
+impl Default for State {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), room: Arc::new(Semaphore::new(BYTES_MAX)) }
+    }
+}
+
+impl Cut {
+    fn new(part: LoadPart, piece: &Arc<Piece>) -> Self {
+        let from = part.start.saturating_sub(piece.start) as usize;
+        Self { stream: part.stream, piece: Arc::clone(piece), from, len: part.len as usize }
+    }
+
+    /// All bytes of pieces.
+    pub(crate) fn all(pieces: &Pieces) -> Slice {
+        let whole = |(stream, piece): (&u8, &Arc<Piece>)| Self {
+            stream: *stream,
+            piece: Arc::clone(piece),
+            from: 0,
+            len: piece.bytes.len(),
+        };
+        pieces.iter().map(whole).collect()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.piece.bytes.get(self.from..self.from + self.len).unwrap_or_default()
+    }
+
+    /// For sending it.
+    pub(crate) fn as_part_ref(&self) -> PartRef<'_> {
+        PartRef { stream: self.stream, start: self.piece.start + self.from as u64, bytes: self.bytes() }
+    }
+}
+
+impl Load {
+    /// The number of slices.
+    pub(crate) fn slices(&self) -> usize {
+        self.head.slices()
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.progress.borrow().slices.len() == self.slices()
+    }
+
+    /// The parts that a message names by their CRCs, put together. `None` if they are not complete, or have other bytes than the message says.
+    pub(crate) fn pieces_of(&self, message: &Message) -> Option<Pieces> {
+        let Message::Prepare { crcs, .. } = message else { return None };
+        let slices = self.progress.borrow().slices.clone();
+        let mut pieces = Pieces::new();
+        for part in self.head.parts.iter().filter(|part| crcs.contains_key(&part.stream)) {
+            let of_part = || slices.iter().flat_map(|slice| slice.iter()).filter(|cut| cut.stream == part.stream);
+            let whole = of_part().next().filter(|cut| cut.piece.bytes.len() as u64 == part.len);
+            let piece = match whole {
+                Some(cut) => Arc::clone(&cut.piece),
+                None => {
+                    let bytes: Vec<&[u8]> = of_part().map(Cut::bytes).collect();
+                    Arc::new(Piece { start: part.start, bytes: bytes.concat() })
+                }
+            };
+            pieces.insert(part.stream, piece);
+        }
+        let is_equal = |(stream, crc): (&u8, &u32)| pieces.get(stream).is_some_and(|piece| piece.crc() == *crc);
+        crcs.iter().all(is_equal).then_some(pieces)
+    }
+
+    /// How long nothing may come of it.
+    fn patience(&self) -> Duration {
+        STALL + Duration::from_secs_f64(f64::from(self.head.route.slice_len) / BYTES_PER_SECOND_MIN)
+    }
+
+    fn give_up(&self) {
+        self.progress.send_modify(|progress| progress.is_over = true);
+    }
+}
+
+impl Loads {
+    /// The deltas of an update begin to travel, with what was announced to each block. `None` if there is no room for them.
+    pub(crate) fn begin(
+        &self,
+        id: LoadId,
+        head: LoadHead,
+        pieces: &Pieces,
+        announced: BTreeMap<BlockId, (Message, Pieces)>,
+    ) -> Option<Arc<Load>> {
+        let cut = |part: LoadPart| pieces.get(&part.stream).map(|piece| Cut::new(part, piece));
+        let slices = (0..head.slices()).map(|number| head.slice(number).into_iter().filter_map(cut).collect()).collect();
+        let mut state = self.lock();
+        let load = state.load(id, id.from, head, None, Progress { slices, ..Progress::default() })?;
+        let entry = Entry { until: Instant::now() + KEPT, stage: Stage::Here(Arc::clone(&load)), message: None, announced };
+        state.entries.insert((id, id.from), entry);
+        Some(load)
+    }
+
+    /// A message whose bytes travel. The first one counts.
+    pub(crate) fn park(&self, id: LoadId, to: BlockId, message: Message) -> Parked {
+        let mut state = self.lock();
+        if let Some(entry) = state.entries.get_mut(&(id, to)) {
+            return match &entry.stage {
+                Stage::Here(load) if load.is_complete() => {
+                    let load = Arc::clone(load);
+                    entry.stage = Stage::Over(Arc::downgrade(&load));
+                    Parked::Complete(load, message)
+                }
+                Stage::Here(_) if entry.message.is_none() => {
+                    entry.message = Some(message);
+                    Parked::Waits
+                }
+                _ => Parked::Dropped,
+            };
+        }
+        if state.entries.len() >= ENTRIES_MAX {
+            return Parked::Dropped;
+        }
+        let (until, announced) = (Instant::now() + KEPT, BTreeMap::new());
+        state.entries.insert((id, to), Entry { until, stage: Stage::Awaited, message: Some(message), announced });
+        Parked::Waits
+    }
+
+    /// A slice that another agent has sent. With the first one's head, its sender was checked.
+    pub(crate) fn take(
+        &self,
+        source: Source,
+        (id, to): (LoadId, BlockId),
+        number: u32,
+        head: Option<LoadHead>,
+        parts: Vec<Part>,
+    ) -> Taken {
+        let mut state = self.lock();
+        let is_first = head.is_some();
+        let load = match (state.entries.get(&(id, to)).map(|entry| &entry.stage), head) {
+            (Some(Stage::Here(load)), None) if load.source.as_ref() == Some(&source) => Arc::clone(load),
+            (None | Some(Stage::Awaited), Some(head)) => {
+                let is_full = state.entries.len() >= ENTRIES_MAX && !state.entries.contains_key(&(id, to));
+                let load = if is_full { None } else { state.load(id, to, head, Some(source), Progress::default()) };
+                let Some(load) = load else {
+                    state.entries.remove(&(id, to));
+                    return Taken::Stuck;
+                };
+                load
+            }
+            // Of a load that is over or was given up, or of another one that has the same name.
+            _ => return Taken::Dropped,
+        };
+        let known = load.progress.borrow().slices.len();
+        if (number as usize) < known {
+            return Taken::Dropped;
+        }
+        let ranges = load.head.slice(number as usize);
+        let is_range = |(range, part): (&LoadPart, &Part)| {
+            (range.stream, range.start, range.len) == (part.stream, part.start, part.bytes.len() as u64)
+        };
+        let is_next = number as usize == known && ranges.len() == parts.len() && !ranges.is_empty();
+        if !is_next || !ranges.iter().zip(&parts).all(is_range) {
+            state.entries.remove(&(id, to));
+            load.give_up();
+            return Taken::Stuck;
+        }
+        let cut = |Part { stream, start, bytes }| {
+            let len = bytes.len();
+            Cut { stream, piece: Arc::new(Piece { start, bytes }), from: 0, len }
+        };
+        let slice: Slice = parts.into_iter().map(cut).collect();
+        load.progress.send_modify(|progress| progress.slices.push(slice));
+        let is_last = load.is_complete();
+        // The message was sent before the bytes, or there is none for this block.
+        let waits = if is_last { STALL } else { load.patience() };
+        let new = || Entry { until: Instant::now(), stage: Stage::Awaited, message: None, announced: BTreeMap::new() };
+        let entry = state.entries.entry((id, to)).or_insert_with(new);
+        entry.until = Instant::now() + waits;
+        let message = if is_last { entry.message.take() } else { None };
+        entry.stage = if message.is_some() { Stage::Over(Arc::downgrade(&load)) } else { Stage::Here(Arc::clone(&load)) };
+        Taken::Kept { load, is_first, is_last, message }
+    }
+
+    /// All slices are at a block behind one that is here.
+    pub(crate) fn arrived(&self, id: LoadId, at: BlockId) {
+        for load in self.lock().of(id) {
+            if load.head.route.before(at) == Some(load.at) {
+                load.progress.send_modify(|progress| progress.arrived.extend([at]));
+            }
+        }
+    }
+
+    /// What was announced to a block and to those behind it, and did not arrive there; each once. `is_on_route` says of the route's blocks
+    /// whether the agent that tells it may do so.
+    pub(crate) fn stuck(
+        &self,
+        id: LoadId,
+        at: BlockId,
+        is_on_route: impl Fn(BlockId) -> bool,
+    ) -> BTreeMap<BlockId, (Message, Pieces)> {
+        let mut state = self.lock();
+        let Some(entry) = state.entries.get_mut(&(id, id.from)) else { return BTreeMap::new() };
+        let Stage::Here(load) = &entry.stage else { return BTreeMap::new() };
+        let route = &load.head.route;
+        if !route.reached().chain([id.from]).any(is_on_route) {
+            return BTreeMap::new();
+        }
+        let behind = route.behind(at);
+        let announced = std::mem::take(&mut entry.announced).into_iter();
+        let (missing, others) = announced.partition(|(block, _)| behind.contains(block));
+        entry.announced = others;
+        missing
+    }
+
+    /// An update that a block here leads has its outcome: its deltas need not travel any further.
+    pub(crate) fn ended(&self, from: BlockId, id: UpdateId) {
+        let mut state = self.lock();
+        let first = LoadId { from, id, attempt: 0 };
+        let own = state.entries.range((first, FIRST_BLOCK)..).map(|(key, _)| *key);
+        let own: Vec<_> = own.take_while(|(load, _)| (load.from, load.id) == (from, id)).collect();
+        for key in own.into_iter().filter(|(_, at)| *at == from) {
+            state.drop_entry(&key);
+        }
+    }
+
+    /// A connection has ended: what it was bringing does not come any more. Returns the loads, and the blocks that they did not reach.
+    pub(crate) fn broken(&self, source: &Source) -> Vec<(LoadId, BlockId)> {
+        let is_its = |entry: &Entry| match &entry.stage {
+            Stage::Here(load) => load.source.as_ref() == Some(source) && !load.is_complete(),
+            Stage::Awaited | Stage::Over(_) => false,
+        };
+        self.lock().drop_all(is_its)
+    }
+
+    /// From time to time: forgets what is over, and what does not go on.
+    pub(crate) fn tidy(&self) {
+        let now = Instant::now();
+        let is_over = |entry: &Entry| match &entry.stage {
+            Stage::Over(load) => load.strong_count() == 0,
+            Stage::Awaited | Stage::Here(_) => entry.until <= now,
+        };
+        self.lock().drop_all(is_over);
+    }
+
+    /// A poisoned lock is safe to use: an entry that was left half changed is dropped in time.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const FIRST_BLOCK: BlockId = BlockId { stripe: StripeId(0), index: 0, copy: 0, generation: 0 };
+
+impl State {
+    /// `None` if there is no room for it.
+    fn load(&self, id: LoadId, at: BlockId, head: LoadHead, source: Option<Source>, progress: Progress) -> Option<Arc<Load>> {
+        let bytes = u32::try_from(head.bytes()).ok()?.max(LOAD_BYTES_MIN as u32);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(bytes).ok()?;
+        Some(Arc::new(Load { id, at, head, source, progress: watch::Sender::new(progress), _room: room }))
+    }
+
+    /// The loads of this name at the blocks here.
+    fn of(&self, id: LoadId) -> Vec<Arc<Load>> {
+        let own = self.entries.range((id, FIRST_BLOCK)..).take_while(|((load, _), _)| *load == id);
+        let load = |(_, entry): (_, &Entry)| match &entry.stage {
+            Stage::Awaited => None,
+            Stage::Here(load) => Some(Arc::clone(load)),
+            Stage::Over(load) => load.upgrade(),
+        };
+        own.filter_map(load).collect()
+    }
+
+    fn drop_all(&mut self, is_dropped: impl Fn(&Entry) -> bool) -> Vec<(LoadId, BlockId)> {
+        let dropped: Vec<_> = self.entries.iter().filter(|(_, entry)| is_dropped(entry)).map(|(key, _)| *key).collect();
+        dropped.iter().for_each(|key| self.drop_entry(key));
+        dropped
+    }
+
+    fn drop_entry(&mut self, key: &(LoadId, BlockId)) {
+        if let Some(entry) = self.entries.remove(key) {
+            entry.give_up();
+        }
+    }
+}
+
+impl Entry {
+    fn give_up(&self) {
+        if let Stage::Here(load) = &self.stage {
+            load.give_up();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
