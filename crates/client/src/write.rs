@@ -196,7 +196,7 @@ impl Writer {
         self.write_all(span, bytes, &log).await.map_err(|error| target.place(with_log(error, &log, span)))
     }
 
-    /// Like [`Client::write_at`].
+    /// Like [`Client::write_at`], with this writer's deadline, length of updates, and way.
     pub async fn write_from(
         &self,
         offset: u64,

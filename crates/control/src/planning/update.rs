@@ -129,7 +129,7 @@ struct Stage<'a> {
 
 impl Updating<'_> {
     /// The routes for updates of each data block; none where going straight is best, or where only one node patches a block.
-    /// They may be made anew, which can take seconds: call it outside of async threads.
+    /// If they are not known yet, planning can take seconds: call it outside of async threads.
     pub fn routes(&self, code: &SharedCode) -> Result<Vec<UpdateRoute>> {
         let Some(stage) = Stage::of(self, code) else { return Ok(Vec::new()) };
         let key = stage.key();
@@ -156,7 +156,10 @@ impl Updating<'_> {
 pub fn weigh_update(code: &SharedCode, updating: &Updating<'_>, index: u8, bytes: u64) -> Result<Weighed> {
     let none = || Error::retry("some of the stripe's nodes are not known, or hold several of its blocks");
     let stage = Stage::of(updating, code).ok_or_else(none)?;
-    if !updating.members.iter().any(|block| (block.index, block.copy) == (index, 0)) || usize::from(index) >= stage.code.k() {
+    if usize::from(index) >= stage.code.k() {
+        return Err(Error::invalid(format!("{} has no data block {index}", stage.code.spec())));
+    }
+    if !updating.members.iter().any(|block| (block.index, block.copy) == (index, 0)) {
         return Err(Error::retry(format!("data block {index} is lost, and not rebuilt yet")));
     }
     let bytes = bytes.clamp(1, UPDATE_BYTES_MAX);
