@@ -28,7 +28,7 @@ use std::{
 use target::Target;
 use tokio::io::AsyncRead;
 use weft_proto::v1::{ExplainUpdateRequest, UpdateWay};
-use weft_types::{Error, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL, human_bytes};
+use weft_types::{ByteSize, Error, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL};
 
 /// How bytes of an object are overwritten.
 ///
@@ -196,7 +196,7 @@ impl Writer {
         self.write_all(span, bytes, &log).await.map_err(|error| target.place(with_log(error, &log, span)))
     }
 
-    /// Like [`Client::write_at`].
+    /// Like [`Client::write_at`], with this writer's deadline, length of updates, and way.
     pub async fn write_from(
         &self,
         offset: u64,
@@ -228,7 +228,7 @@ fn check_update_bytes(bytes: u64) -> Result<()> {
     if (1..=UPDATE_BYTES_MAX).contains(&bytes) {
         return Ok(());
     }
-    let most = human_bytes(UPDATE_BYTES_MAX);
+    let most = ByteSize(UPDATE_BYTES_MAX);
     Err(Error::invalid(format!("an atomic update of {bytes} bytes cannot be requested: the range is 1 byte to {most}")))
 }
 

@@ -159,13 +159,13 @@ mod tests {
         };
         let shown = text(&[way(1, Some(128 << 10), None), way(2, None, Some("node-03 is down")), way(3, None, None)]);
         let expected = "
-change of block 1 in an update of 1 MiB, by pipeline, in slices of 64KiB: takes 12.0 ms
+change of block 1 in an update of 1.0 MiB, by pipeline, in slices of 64KiB: takes 12.0 ms
   block 1 on n1 → block 4 on node-05 in rack r2
   block 4 on node-05 in rack r2 → block 0 copy 1 on far
-from 128 KiB on; shorter updates go straight to each node
+from 128.0 KiB on; shorter updates go straight to each node
 Schemes considered
 
-change of block 2 in an update of 1 MiB, by pipeline, each node to one after another: takes 12.0 ms
+change of block 2 in an update of 1.0 MiB, by pipeline, each node to one after another: takes 12.0 ms
   block 1 on n1 → block 4 on node-05 in rack r2
   block 4 on node-05 in rack r2 → block 0 copy 1 on far
 straight to each node, because node-03 is down

@@ -133,7 +133,7 @@ fn changes_travel_as_the_command_says() {
         reached.sort_unstable();
         assert_eq!(reached, [1, 4, 5, 6, 7], "by {scheme}");
         let text = cluster.weft([&asked[..], &["--explain"]].concat()).ok();
-        assert!(text.text().contains("change of block 1 in an update of 2 MiB") && text.text().contains(" → block 4 on "));
+        assert!(text.text().contains("change of block 1 in an update of 2.0 MiB") && text.text().contains(" → block 4 on "));
 
         assert_eq!(cluster.json(&asked)["updates"], 1, "one atomic update");
         content[MIB..3 * MIB].copy_from_slice(&new);
@@ -144,7 +144,7 @@ fn changes_travel_as_the_command_says() {
     for (wrong, says) in [
         (["--scheme", "pigeon"], "no update scheme 'pigeon'"),
         (["--path", "worst"], "only be chosen for the scheme pipeline"),
-        (["--atomic", "17MiB"], "the range is 1 byte to 16 MiB"),
+        (["--atomic", "17MiB"], "the range is 1 byte to 16MiB"),
         (["--slice-size", "1000"], "must be a multiple of 4KiB"),
     ] {
         cluster.weft([&asked[..], &wrong].concat()).refused(2, &[says]);

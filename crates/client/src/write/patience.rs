@@ -89,7 +89,8 @@ mod tests {
         assert!(small.until(now) < now + s(3.01), "a short update is not waited for any longer");
         let large = under_way.send(16 * MIB);
         assert_eq!(large.until(now), now + s(11.0));
-        assert_eq!(small.until(now), large.until(now), "it may wait behind the large one");
+        let late = under_way.send(4096);
+        assert_eq!(late.until(now), now + s(11.0), "it may wait behind the large one");
         assert_eq!(small.until(now + s(60.0)), now + ANSWER_MAX + travel_time(4096), "at most for all that was sent before");
         assert!(large.until(now + s(60.0)) >= now + s(18.0));
         drop(large);
@@ -100,7 +101,7 @@ mod tests {
             (s(2.0), now + s(5.0) + travel_time(4096)),
             "others are committed"
         );
-        drop(small);
+        drop((small, late));
         assert!(under_way.lock().is_empty());
     }
 }

@@ -456,7 +456,7 @@ async fn an_update_is_as_long_as_the_options_say() {
         let options = WriteOptions { update_bytes: wrong, ..WriteOptions::default() };
         let error = world.client.write_at("b", "k", 0, &[1; 10][..], &options).await.unwrap_err();
         assert_eq!(error.reaction, Reaction::InvalidInput);
-        assert!(error.message.contains("the range is 1 byte to 16 MiB"), "{error}");
+        assert!(error.message.contains("the range is 1 byte to 16MiB"), "{error}");
     }
     assert!(stored(&world).await == data);
 }

@@ -4,7 +4,7 @@
 //! The plans are for a stripe whose blocks consist of the bytes of one update: that shows how long it takes, wherever in
 //! the blocks these bytes are.
 
-use super::{Planned, proved, sub_blocks};
+use super::{Planned, sub_blocks, verified, wrong};
 use crate::{
     known::Known,
     options::{UpdateWay, slice_overhead_s},
@@ -14,14 +14,15 @@ use std::{
     sync::Arc,
 };
 use weft_codes::SharedCode;
-use weft_plan::{Network, Plan};
+use weft_plan::{Considered, Job, Network, Plan, Rule};
 use weft_schemes::{
     Kind, Named as _, Request, Run, Scheme, answering, by_name, choose_of,
     update::{Pipeline, Star, overwrite_at},
     update_slice_size,
 };
 use weft_types::{
-    BlockId, Error, FRAME_PAYLOAD_BYTES_MAX, Layout, NodeId, Party, Result, StripeRecord, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL,
+    BlockId, Error, FRAME_PAYLOAD_BYTES_MAX, Layout, NodeId, Party, Reaction, Result, StripeRecord, UPDATE_BYTES_MAX,
+    UPDATE_BYTES_USUAL,
 };
 
 /// How deltas travel without a route: the node with the change sends them to all nodes at the same time.
@@ -108,14 +109,15 @@ pub(crate) struct Drawn {
     from_bytes: u64,
 }
 
-/// A way that was planned for an update of a certain length.
+/// A way that was planned for an update of a certain length. Its plan is not proved yet.
 struct Made {
     scheme: &'static str,
-    planned: Planned,
+    plan: Plan,
+    job: Job,
+    considered: Considered,
     hops: Vec<(usize, usize)>,
     in_turn: bool,
     slice_len: u64,
-    seconds: f64,
 }
 
 /// A stripe's nodes and the code, as the plans need them.
@@ -127,7 +129,7 @@ struct Stage<'a> {
 
 impl Updating<'_> {
     /// The routes for updates of each data block; none where going straight is best, or where only one node patches a block.
-    /// They may be made anew, which can take seconds: call it outside of async threads.
+    /// If they are not known yet, planning can take seconds: call it outside of async threads.
     pub fn routes(&self, code: &SharedCode) -> Result<Vec<UpdateRoute>> {
         let Some(stage) = Stage::of(self, code) else { return Ok(Vec::new()) };
         let key = stage.key();
@@ -136,7 +138,11 @@ impl Updating<'_> {
             None => {
                 let data = self.members.iter().filter(|block| block.copy == 0 && usize::from(block.index) < stage.code.k());
                 let drawn = data.map(|block| stage.draw(block.index)).filter_map(Result::transpose);
-                let drawn: Arc<[Drawn]> = drawn.collect::<Result<_>>()?;
+                let drawn: Arc<[Drawn]> = match drawn.collect::<Result<Arc<[Drawn]>>>() {
+                    // It takes long to find out that such plans cannot be proved.
+                    Err(error) if error.reaction == Reaction::Unavailable => Arc::default(),
+                    drawn => drawn?,
+                };
                 let weight = drawn.iter().map(|drawn| drawn.hops.len() + 1).sum::<usize>() + key.rates.len();
                 self.known.routes.put(key, Arc::clone(&drawn), weight);
                 drawn
@@ -150,7 +156,10 @@ impl Updating<'_> {
 pub fn weigh_update(code: &SharedCode, updating: &Updating<'_>, index: u8, bytes: u64) -> Result<Weighed> {
     let none = || Error::retry("some of the stripe's nodes are not known, or hold several of its blocks");
     let stage = Stage::of(updating, code).ok_or_else(none)?;
-    if !updating.members.iter().any(|block| (block.index, block.copy) == (index, 0)) || usize::from(index) >= stage.code.k() {
+    if usize::from(index) >= stage.code.k() {
+        return Err(Error::invalid(format!("{} has no data block {index}", stage.code.spec())));
+    }
+    if !updating.members.iter().any(|block| (block.index, block.copy) == (index, 0)) {
         return Err(Error::retry(format!("data block {index} is lost, and not rebuilt yet")));
     }
     let bytes = bytes.clamp(1, UPDATE_BYTES_MAX);
@@ -171,13 +180,13 @@ pub fn weigh_update(code: &SharedCode, updating: &Updating<'_>, index: u8, bytes
         for scheme in answering(Kind::Update).filter(|it| ![chosen.scheme, STRAIGHT.name()].contains(&it.name())) {
             all.push(stage.fitted(index, scheme, bytes)?);
         }
-        all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        all.sort_by(|a, b| a.considered.seconds.total_cmp(&b.considered.seconds));
     }
-    let considered = |made: &Made| made.planned.considered.first().cloned().into_iter();
-    let considered = [&chosen].into_iter().chain(&all).flat_map(considered).collect();
-    let Made { planned, hops, in_turn, slice_len, .. } = chosen;
+    let considered = [&chosen].into_iter().chain(&all).map(|made| made.considered.clone()).collect();
+    let planned = Planned { considered, ..stage.proved(&chosen)? };
+    let Made { hops, in_turn, slice_len, .. } = chosen;
     let route = drawn.as_ref().map(|drawn| stage.named(drawn));
-    Ok(Weighed { planned: Planned { considered, ..planned }, hops: stage.blocks(&hops), in_turn, slice_len, route })
+    Ok(Weighed { planned, hops: stage.blocks(&hops), in_turn, slice_len, route })
 }
 
 impl<'a> Stage<'a> {
@@ -224,37 +233,40 @@ impl<'a> Stage<'a> {
         if way.scheme == STRAIGHT.name() || straight(UPDATE_BYTES_USUAL)?.hops.len() < 2 {
             return Ok(None);
         }
-        let drawn = |made: Made, from_bytes: u64| {
+        let drawn = |made: Made, from_bytes: u64| -> Result<Option<Drawn>> {
+            self.proved(&made)?;
             let Made { scheme, hops, in_turn, slice_len, .. } = made;
-            Drawn { index, scheme, hops, in_turn, slice_len, from_bytes }
+            Ok(Some(Drawn { index, scheme, hops, in_turn, slice_len, from_bytes }))
         };
         if !way.is_left_open() {
             let made = self.with_scheme(&way.scheme, |scheme| self.fitted(index, scheme, UPDATE_BYTES_USUAL))??;
-            return Ok(Some(drawn(made, 0)));
+            return drawn(made, 0);
         }
         for bytes in [UPDATE_BYTES_USUAL, UPDATE_BYTES_MAX] {
             let others = answering(Kind::Update).filter(|scheme| scheme.name() != STRAIGHT.name());
             let mut best: Option<(Scheme<'_>, Made)> = None;
             for scheme in others {
                 let made = self.fitted(index, scheme, bytes)?;
-                if best.as_ref().is_none_or(|(_, best)| made.seconds < best.seconds) {
+                if best.as_ref().is_none_or(|(_, best)| made.considered.seconds < best.considered.seconds) {
                     best = Some((scheme, made));
                 }
             }
             let Some((scheme, made)) = best else { return Ok(None) };
-            if made.seconds > WORTH * straight(bytes)?.seconds {
+            if made.considered.seconds > WORTH * straight(bytes)?.considered.seconds {
                 continue;
             }
             // Longer updates gain more: it is worth it from some length on.
             let (mut least, mut most) = (FROM_BYTES_MIN, bytes);
             while least < most {
                 let middle = least << ((most / least).ilog2() / 2);
-                match self.made(index, scheme, middle, made.slice_len)?.seconds <= WORTH * straight(middle)?.seconds {
+                match self.made(index, scheme, middle, made.slice_len)?.considered.seconds
+                    <= WORTH * straight(middle)?.considered.seconds
+                {
                     true => most = middle,
                     false => least = middle * 2,
                 }
             }
-            return Ok(Some(drawn(made, most)));
+            return drawn(made, most);
         }
         Ok(None)
     }
@@ -272,16 +284,15 @@ impl<'a> Stage<'a> {
             return self.made(index, scheme, bytes, slice_len);
         }
         let first = self.made(index, scheme, bytes, FIRST_SLICE)?;
-        let path = first.planned.considered.first().and_then(|considered| considered.paths.first());
-        let Some(path) = path else { return Ok(first) };
+        let Some(path) = first.considered.paths.first() else { return Ok(first) };
         let links: Vec<f64> = path.parties.windows(2).map(|pair| network.between(pair[0], pair[1])).collect();
         let again = self.made(index, scheme, bytes, update_slice_size(bytes, &links, slice_overhead_s(network)))?;
-        Ok(if again.seconds < first.seconds { again } else { first })
+        Ok(if again.considered.seconds < first.considered.seconds { again } else { first })
     }
 
-    /// The proved plan of a scheme for an update of so many bytes of a data block.
+    /// The plan of a scheme for an update of so many bytes of a data block.
     fn made(&self, index: u8, scheme: Scheme<'_>, bytes: u64, slice_len: u64) -> Result<Made> {
-        let Updating { network, known, run, .. } = *self.updating;
+        let Updating { network, run, .. } = *self.updating;
         let (code, alpha) = (&self.code, self.code.alpha() as u64);
         let len = bytes.max(1).next_multiple_of(alpha);
         let layout = Layout::new(len, len, alpha as u32)?;
@@ -291,17 +302,23 @@ impl<'a> Stage<'a> {
         let run = Run { slice_len: slice_positions, ..run }.of_sub_blocks(alpha as u32);
         let stripe = layout.full_stripe(code.k() as u32, (code.n() - code.k()) as u32);
         let request = Request { network, ..Request::new(code.as_ref(), stripe, &job, run) };
-        let (plan, mut considered) = choose_of(&request, [scheme])?;
+        let (plan, considered) = choose_of(&request, [scheme])?;
         let (hops, in_turn) = (self.hops(&plan)?, plan.shape.in_turn);
-        let mut seconds = 0.0;
-        for it in &mut considered {
-            it.seconds += HOP_S * f64::from(steps(&hops, in_turn).saturating_sub(1));
-            seconds = it.seconds;
-        }
+        let none = || Error::fatal("internal error: a plan was not weighed");
+        let mut considered = considered.into_iter().next().ok_or_else(none)?;
+        considered.seconds += HOP_S * f64::from(steps(&hops, in_turn).saturating_sub(1));
         // Nodes that send in turn send everything at once, but not in one frame.
         let slice_len = if in_turn && self.updating.way.slice_len.is_none() { FRAME_PAYLOAD_BYTES_MAX as u64 } else { slice_len };
-        let planned = Planned { considered, ..proved(plan, job, code, (network, known))? };
-        Ok(Made { scheme: scheme.name(), planned, hops, in_turn, slice_len, seconds })
+        Ok(Made { scheme: scheme.name(), plan, job, considered, hops, in_turn, slice_len })
+    }
+
+    /// Proves a plan.
+    fn proved(&self, made: &Made) -> Result<Planned> {
+        let Updating { network, known, .. } = *self.updating;
+        verified(made.plan.clone(), made.job.clone(), &self.code, (network, known)).map_err(|refusal| match refusal.rule {
+            Rule::Limits => Error::unavailable(format!("no update of {} can be proved: {refusal}", self.code.spec())),
+            _ => wrong(&refusal),
+        })
     }
 
     /// The hops of a plan, as places of members.

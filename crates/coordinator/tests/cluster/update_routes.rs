@@ -118,7 +118,7 @@ async fn an_explanation_opens_nothing_and_shows_what_a_lease_gives() {
         (by("pigeon"), vec![0], Reaction::InvalidInput),
         (by("auto"), vec![0; 300], Reaction::InvalidInput),
         (by("auto"), vec![300], Reaction::InvalidInput),
-        (by("auto"), vec![5], Reaction::Retry),
+        (by("auto"), vec![5], Reaction::InvalidInput),
     ] {
         assert_eq!(cluster.explain(way, 1, &indexes).await.unwrap_err().reaction, reaction);
     }
