@@ -87,9 +87,13 @@ impl FakeAgent {
         let mut member = world.bare_member().await;
         let (id, path) = (format!("disk-of-{name}"), format!("/{name}"));
         let disks = vec![v1::Disk { id, path, total_bytes: 1 << 40, free_bytes: 1 << 39, ..v1::Disk::default() }];
+        let (node, updates_ms) = {
+            let told = asked.told();
+            (told.node, told.updates_ms)
+        };
         let mut request = v1::RegisterRequest {
-            node: asked.0.lock().unwrap().node,
-            updates_ms: asked.0.lock().unwrap().updates_ms,
+            node,
+            updates_ms,
             protocol: Some(PROTOCOL.into()),
             name: name.into(),
             rack: name.into(),
