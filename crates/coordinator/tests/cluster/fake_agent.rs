@@ -96,13 +96,14 @@ impl FakeAgent {
         let mut member = world.bare_member().await;
         let (id, path) = (format!("disk-of-{name}"), format!("/{name}"));
         let disks = vec![v1::Disk { id, path, total_bytes: 1 << 40, free_bytes: 1 << 39, ..v1::Disk::default() }];
-        let (node, protocol) = {
-            let told = asked.0.lock().unwrap();
-            (told.node, told.protocol.map_or(PROTOCOL, |newest| ProtocolRange { newest, ..PROTOCOL }))
+        let (node, updates_ms, protocol) = {
+            let told = asked.told();
+            let protocol = told.protocol.map_or(PROTOCOL, |newest| ProtocolRange { newest, ..PROTOCOL });
+            (told.node, told.updates_ms, protocol)
         };
         let mut request = v1::RegisterRequest {
             node,
-            updates_ms: asked.0.lock().unwrap().updates_ms,
+            updates_ms,
             protocol: Some(protocol.into()),
             name: name.into(),
             rack: name.into(),

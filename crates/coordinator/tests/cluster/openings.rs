@@ -81,8 +81,8 @@ async fn a_settle_that_nothing_demands_waits_for_a_block_at_each_step() {
         sleep(Duration::from_millis(IDLE_MS + 45_000)).await;
         assert_eq!((cluster.state().await, cluster.states().await), (Some(TermState::Open), vec![BlockState::Ok; 6]), "{step:?}");
         cluster.agents[5].asked().updating.hangs_at = None;
-        let is_closed = async |_: &World| cluster.state().await == Some(TermState::Closed);
-        cluster.world.until("it is settled", is_closed).await;
+        sleep(Duration::from_secs(90)).await;
+        assert_eq!(cluster.state().await, Some(TermState::Closed), "{step:?}");
         assert_eq!((cluster.states().await, cluster.record().await.seq.counts()), (vec![BlockState::Ok; 6], &[1, 0, 0, 0][..]));
     }
 }
