@@ -362,6 +362,9 @@ pub(crate) async fn measure(
     (runs, seed): (usize, u64),
     says: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Outcome>> {
+    // Journals and blocks that were just stored must not be written back meanwhile.
+    let synced = tokio::task::spawn_blocking(rustix::fs::sync).await;
+    synced.map_err(|error| Error::fatal(format!("cannot sync the disks: {error}")))?;
     let mut open = Vec::new();
     for (of, case) in cases {
         let subject = subjects.get_mut(*of).ok_or_else(|| Error::fatal("a case has no subject"))?;

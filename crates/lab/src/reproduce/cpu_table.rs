@@ -95,7 +95,7 @@ fn row(asked: Asked, matrix: usize, rates: &[Vec<f64>], source: usize) -> Row {
     let best = best.into_iter().fold(f64::INFINITY, f64::min);
     let mean = found.iter().sum::<f64>() / found.len() as f64;
     Row {
-        kind: KINDS.get(matrix / MATRICES_OF_KIND).unwrap_or(&"").to_string(),
+        kind: KINDS.get(matrix / MATRICES_OF_KIND).copied().unwrap_or_default().to_owned(),
         matrix,
         location: source + 1,
         best_s: best * SHOWN_MBIT,
