@@ -148,7 +148,7 @@ fn a_hello_of_another_version_is_answered_with_both() {
         assert!(matches!(refused, FrameError::OtherVersion(_)), "{refused}");
         let told = theirs.read_hello_ack(1).await.unwrap_err().to_string();
         for text in [told, refused.to_string()] {
-            assert!(text.contains("versions 7 to 9") && text.contains("version 3"), "{text}");
+            assert!(text.contains("versions 7 to 9") && text.contains(&weft_proto::PROTOCOL.to_string()), "{text}");
         }
     });
 }
