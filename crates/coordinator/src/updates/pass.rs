@@ -21,8 +21,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const CONCURRENCY: usize = 8;
 /// Looks between two removals of old records.
 const LOOKS_PER_REMOVAL: u32 = 60;
-/// Attempts to settle a stripe that wait for all its blocks, if all nodes are up: about five minutes. The next one goes on without those that do not answer.
-const ATTEMPTS_WAITED: u32 = 10;
+/// Attempts to settle a stripe that wait for all its blocks, if all nodes are up: about a minute. The next one goes on without those that do not answer.
+const ATTEMPTS_WAITED: u32 = 6;
 /// Attempts to look again at a block.
 const KEPT_TIMES: u32 = 8;
 /// Records that are looked up together.

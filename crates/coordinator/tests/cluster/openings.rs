@@ -81,7 +81,7 @@ async fn a_settle_that_nothing_demands_waits_for_a_block_at_each_step() {
         sleep(Duration::from_millis(IDLE_MS + 45_000)).await;
         assert_eq!((cluster.state().await, cluster.states().await), (Some(TermState::Open), vec![BlockState::Ok; 6]), "{step:?}");
         cluster.agents[5].asked().updating.hangs_at = None;
-        sleep(Duration::from_secs(90)).await;
+        sleep(Duration::from_secs(40)).await;
         assert_eq!(cluster.state().await, Some(TermState::Closed), "{step:?}");
         assert_eq!((cluster.states().await, cluster.record().await.seq.counts()), (vec![BlockState::Ok; 6], &[1, 0, 0, 0][..]));
     }
@@ -92,7 +92,7 @@ async fn a_settle_that_nothing_demands_does_not_wait_for_ever() {
     let cluster = Cluster::new(6).await;
     cluster.open().await.unwrap();
     cluster.agents[5].asked().updating.hangs_at = Some(Step::Sealed);
-    sleep(Duration::from_secs(1200)).await;
+    sleep(Duration::from_secs(150)).await;
     assert_eq!(cluster.state().await.filter(|state| *state != TermState::Closed), None);
     assert_eq!(cluster.states().await[5], BlockState::Missing);
 }

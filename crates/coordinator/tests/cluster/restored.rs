@@ -1,7 +1,7 @@
 //! Metadata that were restored from an older copy, while stripes were opened, updated, settled and closed since.
 
 use crate::{
-    updates::{Cluster, opened},
+    updates::{Cluster, IDLE_MS, opened},
     updating::{Step, checksum},
 };
 use std::path::Path;
@@ -44,6 +44,8 @@ async fn a_copy_in_which_a_stripe_is_open_learns_that_it_was_settled() {
         assert_eq!(cluster.state().await, Some(TermState::Open));
         if reads {
             cluster.read().await.unwrap();
+        } else {
+            tokio::time::sleep(std::time::Duration::from_millis(IDLE_MS)).await;
         }
         cluster.check((2, 3)).await;
     }
