@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn invalid_settings_are_refused_and_valid_ones_named() {
         type Spoil = fn(&mut AgentConfig);
-        let spoils: [(Spoil, &str); 12] = [
+        let spoils: [(Spoil, &str); 13] = [
             (|c| c.name = "Node 7".into(), "node-07"),
             (|c| c.metrics = "on".into(), "or off"),
             (|c| c.disks.clear(), "disks = "),

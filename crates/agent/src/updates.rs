@@ -128,18 +128,40 @@ impl Hub {
     /// Delivers a message of a block here to another block: on the same node, or at its home. It is dropped if that cannot take it now; the
     /// protocol repeats it.
     pub(crate) fn post(&self, from: BlockId, to: BlockId, message: Message, pieces: Pieces) {
-        if self.fence.disk_of(to).is_some() {
-            return self.receive(from, to, message, pieces);
+        let id = match &message {
+            Message::Prepare { record, .. } => Some(record.id),
+            Message::Lock { id, .. } => Some(*id),
+            _ => None,
+        };
+        let has_bytes = !pieces.is_empty();
+        let is_taken = if self.fence.disk_of(to).is_some() {
+            self.receive(from, to, message, pieces)
+        } else {
+            self.dispatch(from, to, Packet::Message { from, to, message }, &pieces)
+        };
+        if let Some(id) = id.filter(|_| has_bytes && !is_taken) {
+            self.not_sent(from, id);
         }
-        self.dispatch(from, to, Packet::Message { from, to, message }, &pieces);
     }
 
-    /// Sends a packet to the home of a block, for a block that is here. It is dropped if that cannot take it now.
-    fn dispatch(&self, from: BlockId, to: BlockId, packet: Packet, pieces: &Pieces) {
+    /// Bytes of an update that block `from` leads are not on their way: they need no time to arrive before they are sent again.
+    fn not_sent(&self, from: BlockId, id: UpdateId) {
+        if let Some(queue) = self.queue_of(from) {
+            // If the queue is full, that time passes first.
+            let _full = queue.offer(0, |_| Command::NotSent { block: from, id });
+        }
+    }
+
+    /// Sends a packet to the home of a block, for a block that is here. It is dropped if that cannot take it now; then this returns false.
+    fn dispatch(&self, from: BlockId, to: BlockId, packet: Packet, pieces: &Pieces) -> bool {
         match self.homes.of(to) {
-            Some(home) if home.name == self.name => self.meter.dropped(),
+            Some(home) if home.name == self.name => {
+                self.meter.dropped();
+                false
+            }
             Some(home) => {
-                if !self.peers.send(&home, packet, pieces) {
+                let is_taken = self.peers.send(&home, packet, pieces);
+                if !is_taken {
                     self.meter.dropped();
                 }
                 if let Some(name) = self.peers.take_unreachable() {
@@ -148,10 +170,12 @@ impl Hub {
                     let open = self.fence.open_blocks();
                     self.asker.ask(open.into_iter().filter(|block| stripes.contains(&block.stripe)));
                 }
+                is_taken
             }
             None => {
                 self.meter.dropped();
                 self.asker.ask([from]);
+                false
             }
         }
     }
@@ -159,10 +183,15 @@ impl Hub {
     /// A message that agent `name` has sent.
     pub(crate) fn received(&self, name: &str, from: BlockId, to: BlockId, message: Message, pieces: Pieces) {
         let counts = from.stripe == to.stripe && self.homes.holds(name, from);
-        if counts && !is_of_seal(&message) { self.receive(from, to, message, pieces) } else { self.meter.dropped() }
+        if counts && !is_of_seal(&message) {
+            self.receive(from, to, message, pieces);
+        } else {
+            self.meter.dropped();
+        }
     }
 
-    fn receive(&self, from: BlockId, to: BlockId, message: Message, pieces: Pieces) {
+    /// Queues a message to a block here. Returns false if it is dropped.
+    fn receive(&self, from: BlockId, to: BlockId, message: Message, pieces: Pieces) -> bool {
         let from = Peer::Block(from);
         let bytes = bytes_of(&pieces);
         let taken = self
@@ -171,6 +200,7 @@ impl Hub {
         if !taken {
             self.meter.dropped();
         }
+        taken
     }
 
     /// Agent `name` says that the journal of a block does not take the bytes of an update.
@@ -286,7 +316,7 @@ impl Hub {
 
     /// From time to time, every thread sends again what was not answered.
     pub(crate) fn tick(&self) {
-        self.loads.tidy();
+        self.loads.tidy().into_iter().for_each(|(id, at)| self.tell_stuck(at, id, at));
         for queue in self.queues() {
             // If the queue is full, the thread is not idle, and the next tick comes soon.
             let _full = queue.offer(0, |_| Command::Tick);

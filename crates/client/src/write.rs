@@ -27,8 +27,8 @@ use std::{
 };
 use target::Target;
 use tokio::io::AsyncRead;
-use weft_proto::v1::{ExplainUpdateRequest, UpdateWay};
-use weft_types::{ByteSize, Error, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL};
+use weft_proto::v1::{ExplainUpdateRequest, ExplainedUpdate, UpdateWay};
+use weft_types::{ByteSize, Error, Reaction, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL};
 
 /// How bytes of an object are overwritten.
 ///
@@ -41,7 +41,7 @@ use weft_types::{ByteSize, Error, Result, Span, UPDATE_BYTES_MAX, UPDATE_BYTES_U
 pub struct WriteOptions {
     /// How long each update may take, with all repetitions; at most a day. After it, the write fails.
     pub deadline: Duration,
-    /// The most bytes of one update, which is atomic: 1 byte to 16 MiB. The nodes' journals must take it; all take 1 MiB.
+    /// The most bytes of one update, which is atomic: 1 byte to 16 MiB. The nodes' journals must take it; those of 86 MiB or more take 1 MiB.
     pub update_bytes: u64,
     /// How the changes of blocks travel from node to node. By default, the way that is predicted to be fastest is taken.
     pub way: UpdateWay,
@@ -146,6 +146,7 @@ impl Client {
     }
 
     /// What a write of `len` bytes at `offset` would do. Nothing is written. Of the options, it uses the length of updates, and their way.
+    /// A block whose way cannot be planned, because it is lost for example, has one without a plan that says why.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -168,15 +169,36 @@ impl Client {
         let span = target.span(offset, len)?;
         let mut plan = WritePlan::new(object, &target, span, options.update_bytes);
         let asked: Vec<ExplainUpdateRequest> = plan.asked(&options.way).collect();
-        let explain = |asked: ExplainUpdateRequest| {
-            self.shared().calls.ask(asked, |mut client, request| async move { client.explain_update(request).await })
-        };
-        let mut replies = streams::iter(asked).map(explain).buffered(EXPLAINED_AT_ONCE);
+        let mut replies = streams::iter(asked).map(|asked| self.ways(asked)).buffered(EXPLAINED_AT_ONCE);
         for stripe in &mut plan.stripes {
-            stripe.ways = replies.try_next().await.map_err(|error| target.place(error))?.unwrap_or_default().blocks;
+            stripe.ways = replies.try_next().await.map_err(|error| target.place(error))?.unwrap_or_default();
         }
         drop(replies);
         Ok(plan)
+    }
+
+    /// How the changes of these blocks of a stripe would travel. One that cannot be explained, because it is lost for example, says why.
+    async fn ways(&self, asked: ExplainUpdateRequest) -> Result<Vec<ExplainedUpdate>> {
+        let calls = &self.shared().calls;
+        let of_all = calls.ask(asked.clone(), |mut client, request| async move { client.explain_update(request).await }).await;
+        match of_all {
+            Ok(reply) => return Ok(reply.blocks),
+            Err(error) if !matches!(error.reaction, Reaction::Retry | Reaction::Unavailable) => return Err(error),
+            Err(_) => {}
+        }
+        let mut ways = Vec::new();
+        for index in &asked.indexes {
+            let one = ExplainUpdateRequest { indexes: vec![*index], ..asked.clone() };
+            let reply = calls.once(one, |mut client, request| async move { client.explain_update(request).await }).await;
+            match reply {
+                Ok(reply) => ways.extend(reply.blocks),
+                Err(error) => {
+                    let no_routes = error.message;
+                    ways.push(ExplainedUpdate { index: *index, no_routes, ..ExplainedUpdate::default() });
+                }
+            }
+        }
+        Ok(ways)
     }
 }
 

@@ -126,6 +126,11 @@ impl UpdateWay {
     pub fn is_left_open(&self) -> bool {
         self.scheme == AUTO
     }
+
+    /// Whether it is that of [`UpdateWay::straight`].
+    pub fn is_straight(&self) -> bool {
+        self.scheme == Star { concurrent: true }.name()
+    }
 }
 
 /// Which of a stripe's chosen nodes gets which block.

@@ -63,7 +63,7 @@ pub const UNITS_OF_TASK_MAX: usize = 64;
 
 /// The most new bytes of one update in place.
 pub const UPDATE_BYTES_MAX: u64 = 16 << 20;
-/// The most new bytes of one update, unless its client asks for more: every journal takes them.
+/// The most new bytes of one update, unless its client asks for more: journals of 86 MiB or more take them.
 pub const UPDATE_BYTES_USUAL: u64 = 1 << 20;
 
 /// The largest payload of one frame on the wire, bytes.

@@ -67,6 +67,8 @@ pub(crate) const RELEASE_FILL: f64 = 0.75;
 /// From this fill on, nothing is handled with which an update begins. Reservations end at 90 %; the rest is for entries without payload.
 pub(crate) const STOP_FILL: f64 = 0.93;
 
+/// The time between two ticks, about.
+const TICK_MS: u64 = 200;
 /// The most bytes that a record says about a page, in addition to its content.
 const PAGE_HEAD_BYTES: u64 = 16;
 
@@ -79,13 +81,41 @@ pub(crate) struct Disk {
     /// The last append that is not synced.
     pub(crate) unsynced: Option<Position>,
     pub(crate) inflight_bytes: u64,
+    /// The time of the last tick.
+    ticked_ms: u64,
+    /// How long the clock has stood still.
+    stood_ms: u64,
     /// Whether the journal's part of a block was released as a whole, and a crash might bring it back.
     pub(crate) has_released: bool,
 }
 
 impl Disk {
     pub(crate) fn new(store: Arc<dyn BlockStore>, journal: Arc<dyn Journal>, limits: Limits) -> Self {
-        Self { store, journal, limits, outputs: Vec::new(), unsynced: None, inflight_bytes: 0, has_released: false }
+        Self {
+            store,
+            journal,
+            limits,
+            outputs: Vec::new(),
+            unsynced: None,
+            inflight_bytes: 0,
+            ticked_ms: 0,
+            stood_ms: 0,
+            has_released: false,
+        }
+    }
+
+    /// A tick. If the clock has not moved since the last one, this counts as time.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        if now_ms > self.ticked_ms {
+            self.ticked_ms = now_ms;
+        } else {
+            self.stood_ms += TICK_MS;
+        }
+    }
+
+    /// A time that goes on while the clock stands still, as it does after a step back. Only for what is measured here.
+    pub(crate) fn passed_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_add(self.stood_ms)
     }
 
     /// Releases all that the journal contains of a block, or all that was left of it.

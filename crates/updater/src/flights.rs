@@ -33,6 +33,8 @@ pub(crate) struct Flight {
     pub(crate) room: Option<Reservation>,
     /// Until then, what was sent last may still be on its way.
     arrives_ms: u64,
+    /// What it takes of the bytes in memory.
+    counted: u64,
 }
 
 /// Up to so many bytes are sent again with every reminder.
@@ -71,17 +73,25 @@ impl Flights {
         if disk.inflight_bytes + bytes > disk.limits.inflight_bytes_max {
             return Err(Error::retry("too many bytes of updates are under way"));
         }
-        disk.inflight_bytes += bytes_of(&new);
-        self.0.insert(key, Flight { new, deltas: Pieces::new(), room, arrives_ms: 0 });
+        disk.inflight_bytes += bytes;
+        self.0.insert(key, Flight { new, deltas: Pieces::new(), room, arrives_ms: 0, counted: bytes });
         Ok(())
     }
 
-    /// So many bytes of an update are sent.
-    pub(crate) fn sent(&mut self, key: Option<FlightKey>, bytes: u64, now_ms: u64) {
-        if let Some(flight) = key.and_then(|key| self.0.get_mut(&key))
-            && bytes > SMALL_BYTES
-        {
-            flight.arrives_ms = now_ms + ARRIVES_MS + bytes * 1000 / BYTES_PER_SECOND;
+    /// A message is sent with so many bytes. Locks are asked for one after another, so only the last one counts; the deltas go to all at once.
+    pub(crate) fn sent(&mut self, message: &Message, bytes: u64, now_ms: u64) {
+        let Some(flight) = key_of(message).and_then(|key| self.0.get_mut(&key)) else { return };
+        if bytes > SMALL_BYTES {
+            flight.arrives_ms = now_ms.saturating_add(ARRIVES_MS + bytes * 1000 / BYTES_PER_SECOND);
+        } else if matches!(message, Message::Lock { .. }) {
+            flight.arrives_ms = 0;
+        }
+    }
+
+    /// What was sent last of an update is not on its way.
+    pub(crate) fn not_sent(&mut self, key: FlightKey) {
+        if let Some(flight) = self.0.get_mut(&key) {
+            flight.arrives_ms = 0;
         }
     }
 
@@ -93,9 +103,11 @@ impl Flights {
     /// A delta is known.
     pub(crate) fn add_delta(&mut self, key: FlightKey, stream: u8, delta: Arc<Piece>, disk: &mut Disk) {
         if let Some(flight) = self.0.get_mut(&key) {
-            let before = flight.bytes();
             flight.deltas.insert(stream, delta);
-            disk.inflight_bytes += flight.bytes() - before;
+            // As a rule, it is as long as the new bytes, and was counted with them.
+            let more = flight.bytes().saturating_sub(flight.counted);
+            flight.counted += more;
+            disk.inflight_bytes += more;
         }
     }
 
@@ -104,7 +116,7 @@ impl Flights {
         self.0.retain(|key, flight| {
             let is_kept = is_under_way(*key);
             if !is_kept {
-                disk.inflight_bytes = disk.inflight_bytes.saturating_sub(flight.bytes());
+                disk.inflight_bytes = disk.inflight_bytes.saturating_sub(flight.counted);
             }
             is_kept
         });

@@ -280,12 +280,18 @@ impl Open {
         self.carry_out(actions, disk, now_ms)
     }
 
+    /// Bytes of an update could not be sent.
+    pub(crate) fn not_sent(&mut self, id: UpdateId) {
+        self.flights.not_sent((id, 0));
+    }
+
     /// Sends again what was not answered; large deltas only if they had time to arrive.
     pub(crate) fn remind(&mut self, disk: &mut Disk, now_ms: u64) -> Result<()> {
         self.is_stale = true;
         let mut actions = self.machine.on(Event::Remind, now_ms);
+        let passed_ms = disk.passed_ms(now_ms);
         actions.retain(|action| match action {
-            Action::Send { message, .. } => !self.flights.may_be_arriving(key_of(message), now_ms),
+            Action::Send { message, .. } => !self.flights.may_be_arriving(key_of(message), passed_ms),
             _ => true,
         });
         self.carry_out(actions, disk, now_ms)
@@ -325,7 +331,7 @@ impl Open {
             Action::Journal(entry) => self.append(entry, disk)?,
             Action::Send { to, message } => {
                 let pieces = self.pieces_for(to, &message);
-                self.flights.sent(key_of(&message), bytes_of(&pieces), now_ms);
+                self.flights.sent(&message, bytes_of(&pieces), disk.passed_ms(now_ms));
                 disk.outputs.push(Output::Send { from: self.id, to, message, pieces });
             }
             Action::Tell { id, told } => disk.outputs.push(Output::Tell { block: self.id, id, told }),

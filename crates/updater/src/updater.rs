@@ -209,6 +209,13 @@ impl Updater {
         self.with(block, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
     }
 
+    /// Bytes of an update that a block here leads could not be sent: the next [`tick`](Self::tick) sends them again, however many they are.
+    pub fn not_sent(&mut self, block: BlockId, id: UpdateId) {
+        if let Some(State::Open(open)) = self.blocks.get_mut(&block) {
+            open.not_sent(id);
+        }
+    }
+
     /// An update that this node leads has taken too long, or its client has gone.
     pub fn give_up(&mut self, block: BlockId, id: UpdateId, now_ms: u64) -> Result<()> {
         self.with(block, |open, disk| open.on(Event::GiveUp(id), disk, now_ms)).map(drop)
@@ -309,8 +316,9 @@ impl Updater {
         self.each(&all, |open, disk| open.on(Event::Apply, disk, now_ms))
     }
 
-    /// From time to time: sends again what was not answered, asks, forgets, applies what has waited.
+    /// From time to time, some times a second: sends again what was not answered, asks, forgets, applies what has waited.
     pub fn tick(&mut self, now_ms: u64) -> Result<()> {
+        self.disk.tick(now_ms);
         self.retry(now_ms)?;
         let is_filling = self.disk.journal.fill() >= APPLY_FILL;
         let is_settled = |block: &BlockId| matches!(self.blocks.get(block), Some(State::Open(open)) if open.is_settled());

@@ -2,7 +2,7 @@
 
 use super::{
     Hub, bytes_of,
-    loads::{Cut, Load, Parked, Slice, Source, Taken},
+    loads::{Cut, Load, Parked, Progress, Slice, Source, Taken},
     queue::Command,
 };
 use std::{
@@ -10,18 +10,27 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::Duration,
 };
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::{oneshot, watch},
+    time::timeout,
+};
 use weft_proto::updates::{LoadHead, LoadId, LoadPart, Packet, Part, Route};
 use weft_types::BlockId;
 use weft_update::{Message, Peer, UpdateId};
 use weft_updater::Pieces;
 
+/// The most bytes of a slice: as much as waits for a connection. A client may have asked for more.
+const SLICE_LEN_MAX: u32 = 1 << 20;
 /// How long a block may take to say that all slices are there, after they were sent.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 impl Hub {
     /// Sends the deltas of an update over a route, and the messages, without them, straight to their blocks.
-    pub(crate) fn carry(&self, from: BlockId, id: UpdateId, route: Route, messages: BTreeMap<BlockId, (Message, Pieces)>) {
+    pub(crate) fn carry(&self, from: BlockId, id: UpdateId, mut route: Route, messages: BTreeMap<BlockId, (Message, Pieces)>) {
+        // Sent in turn, a slice is all that there is.
+        if !route.in_turn {
+            route.slice_len = route.slice_len.min(SLICE_LEN_MAX);
+        }
         let mut pieces = Pieces::new();
         messages.values().for_each(|(_, own)| pieces.extend(own.clone()));
         let part = |(stream, piece): (&u8, &Arc<weft_updater::Piece>)| LoadPart {
@@ -38,8 +47,8 @@ impl Hub {
         for (to, (message, _)) in messages {
             if self.fence.disk_of(to).is_some() {
                 self.announced(&self.name, (load, from, to), message);
-            } else {
-                self.dispatch(from, to, Packet::Announced { load, from, to, message }, &Pieces::new());
+            } else if !self.dispatch(from, to, Packet::Announced { load, from, to, message }, &Pieces::new()) {
+                self.not_sent(from, id);
             }
         }
         self.pass_on(&begun);
@@ -65,8 +74,19 @@ impl Hub {
         parts: Vec<Part>,
     ) {
         let is_before = |head: &LoadHead| head.route.before(to).is_some_and(|before| self.homes.holds(&source.name, before));
-        let counts = id.from.stripe == to.stripe && self.fence.disk_of(to).is_some() && head.as_ref().is_none_or(is_before);
-        match if counts { self.loads.take(source, (id, to), number, head, parts) } else { Taken::Dropped } {
+        let (is_of_stripe, is_here) = (id.from.stripe == to.stripe, self.fence.disk_of(to).is_some());
+        let counts = is_of_stripe && is_here && head.as_ref().is_none_or(is_before);
+        // The origin does not know the stripe's blocks as they are here. What comes from another agent than the one before is not its load.
+        let is_before_unknown = |head: &LoadHead| head.route.before(to).is_some_and(|before| !self.knows(before));
+        let is_astray = is_of_stripe && head.as_ref().is_some_and(|head| !is_here || is_before_unknown(head));
+        let taken = if counts {
+            self.loads.take(source, (id, to), number, head, parts)
+        } else if is_astray && self.knows(id.from) {
+            Taken::Stuck
+        } else {
+            Taken::Dropped
+        };
+        match taken {
             Taken::Dropped => self.meter.dropped(),
             Taken::Stuck => self.tell_stuck(to, id, to),
             Taken::Kept { load, is_first, is_last, message } => {
@@ -81,6 +101,11 @@ impl Hub {
                 }
             }
         }
+    }
+
+    /// Whether a message to a block can be delivered.
+    fn knows(&self, block: BlockId) -> bool {
+        self.fence.disk_of(block).is_some() || self.homes.of(block).is_some()
     }
 
     /// Agent `name` says that a load is at a block.
@@ -102,8 +127,8 @@ impl Hub {
         self.loads.broken(source).into_iter().for_each(|(id, at)| self.tell_stuck(at, id, at));
     }
 
-    /// Tells the origin that a load does not reach block `at`. Block `from` is here.
-    fn tell_stuck(&self, from: BlockId, id: LoadId, at: BlockId) {
+    /// Tells the origin that a load does not reach block `at`. Block `from` is here, or should be.
+    pub(crate) fn tell_stuck(&self, from: BlockId, id: LoadId, at: BlockId) {
         if self.fence.disk_of(id.from).is_some() {
             self.load_stuck(&self.name, id, at);
         } else {
@@ -205,14 +230,23 @@ async fn send(hub: &Weak<Hub>, load: &Load, to: BlockId) -> bool {
         let Some(sent) = sent else { return false };
         // One slice waits while another one is being sent.
         if let Some(before) = before.replace(sent)
-            && before.await.is_err()
+            && !is_sent(before, &mut progress).await
         {
             return false;
         }
     }
     match before {
-        Some(last) => last.await.is_ok(),
+        Some(last) => is_sent(last, &mut progress).await,
         None => false,
+    }
+}
+
+/// Waits until a slice is sent. Returns false if it never is, or if its load is given up.
+async fn is_sent(done: oneshot::Receiver<()>, progress: &mut watch::Receiver<Progress>) -> bool {
+    tokio::select! {
+        biased;
+        done = done => done.is_ok(),
+        _ = progress.wait_for(|it| it.is_over) => false,
     }
 }
 

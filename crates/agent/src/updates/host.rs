@@ -98,12 +98,18 @@ impl Host {
         }
     }
 
-    /// Fails if the journal of a disk is damaged.
+    /// Fails if the journal of a disk is damaged, or if that is not known yet.
     pub(crate) fn check(&self, number: usize) -> Result<()> {
-        match self.slot(number).try_lock().as_deref() {
-            Ok(Slot::Damaged { error, .. }) => Err(damaged(error)),
-            // While it is being opened, it is not known to be.
-            _ => Ok(()),
+        let slot = self.slot(number);
+        let Ok(slot) = slot.try_lock() else {
+            return match self.hub.queue(number) {
+                Some(_) => Ok(()),
+                None => Err(Error::retry("the journal of the disk is being opened or set aside")),
+            };
+        };
+        match &*slot {
+            Slot::Damaged { error, .. } => Err(damaged(error)),
+            Slot::Absent | Slot::Running => Ok(()),
         }
     }
 

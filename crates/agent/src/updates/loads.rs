@@ -62,7 +62,7 @@ enum Stage {
     /// Only the message is here.
     Awaited,
     Here(Arc<Load>),
-    /// The bytes were handed over. They may still be passed on.
+    /// The bytes were handed over, or no message came for them. They may still be passed on.
     Over(Weak<Load>),
 }
 
@@ -202,7 +202,8 @@ impl Load {
 
     /// How long nothing may come of it.
     fn patience(&self) -> Duration {
-        STALL + Duration::from_secs_f64(f64::from(self.head.route.slice_len) / BYTES_PER_SECOND_MIN)
+        let bytes = u32::try_from(self.head.bytes()).unwrap_or(u32::MAX).min(self.head.route.slice_len);
+        STALL + Duration::from_secs_f64(f64::from(bytes) / BYTES_PER_SECOND_MIN)
     }
 
     fn give_up(&self) {
@@ -235,7 +236,7 @@ impl Loads {
             return match &entry.stage {
                 Stage::Here(load) if load.is_complete() => {
                     let load = Arc::clone(load);
-                    entry.stage = Stage::Over(Arc::downgrade(&load));
+                    entry.set_over(&load);
                     Parked::Complete(load, message)
                 }
                 Stage::Here(_) if entry.message.is_none() => {
@@ -305,7 +306,11 @@ impl Loads {
         let entry = state.entries.entry((id, to)).or_insert_with(new);
         entry.until = Instant::now() + waits;
         let message = if is_last { entry.message.take() } else { None };
-        entry.stage = if message.is_some() { Stage::Over(Arc::downgrade(&load)) } else { Stage::Here(Arc::clone(&load)) };
+        if message.is_some() {
+            entry.set_over(&load);
+        } else {
+            entry.stage = Stage::Here(Arc::clone(&load));
+        }
         Taken::Kept { load, is_first, is_last, message }
     }
 
@@ -360,14 +365,31 @@ impl Loads {
         self.lock().drop_all(is_its)
     }
 
-    /// From time to time: forgets what is over, and what does not go on.
-    pub(crate) fn tidy(&self) {
+    /// From time to time: forgets what is over, and what does not go on. Returns the loads that have stalled, and the blocks that they did not reach.
+    pub(crate) fn tidy(&self) -> Vec<(LoadId, BlockId)> {
         let now = Instant::now();
+        let mut state = self.lock();
+        for entry in state.entries.values_mut().filter(|entry| entry.until <= now) {
+            // No message has come for it. The blocks behind this one may have theirs.
+            if let Stage::Here(load) = &entry.stage
+                && load.source.is_some()
+                && load.is_complete()
+            {
+                let load = Arc::clone(load);
+                entry.set_over(&load);
+            }
+        }
+        let is_stalled = |entry: &Entry| match &entry.stage {
+            Stage::Here(load) => entry.until <= now && load.source.is_some(),
+            Stage::Awaited | Stage::Over(_) => false,
+        };
+        let stalled = state.drop_all(is_stalled);
         let is_over = |entry: &Entry| match &entry.stage {
-            Stage::Over(load) => load.strong_count() == 0,
+            Stage::Over(load) => load.strong_count() == 0 || entry.until <= now,
             Stage::Awaited | Stage::Here(_) => entry.until <= now,
         };
-        self.lock().drop_all(is_over);
+        state.drop_all(is_over);
+        stalled
     }
 
     /// A poisoned lock is safe to use: an entry that was left half changed is dropped in time.
@@ -411,9 +433,21 @@ impl State {
 }
 
 impl Entry {
+    /// The load is not needed here any more. It is passed on as long as its origin keeps it.
+    fn set_over(&mut self, load: &Arc<Load>) {
+        self.stage = Stage::Over(Arc::downgrade(load));
+        self.until = Instant::now() + KEPT;
+    }
+
     fn give_up(&self) {
-        if let Stage::Here(load) = &self.stage {
-            load.give_up();
+        match &self.stage {
+            Stage::Awaited => {}
+            Stage::Here(load) => load.give_up(),
+            Stage::Over(load) => {
+                if let Some(load) = load.upgrade() {
+                    load.give_up();
+                }
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{
     loads::{Cut, Slice},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -139,24 +139,32 @@ impl Lane {
 }
 
 impl Dialling {
-    /// Connects when there is something to send, and again when the connection breaks. What was under way then is lost.
+    /// Connects when there is something to send, and again when the connection breaks. What was under way then is lost. When there is no connection,
+    /// slices are lost, too: their loads must not wait for it.
     async fn run(&self, home: Home, mut waiting: mpsc::Receiver<Sending>, is_unreachable: &AtomicBool) {
         let mut pause = PAUSE_MIN;
+        // Messages that waited when there was no connection.
+        let mut kept: VecDeque<Sending> = VecDeque::new();
         loop {
-            let first = match timeout(IDLE_MAX, waiting.recv()).await {
-                Ok(Some(first)) => first,
-                Ok(None) | Err(_) => return,
+            let first = match kept.pop_front() {
+                Some(first) => first,
+                None => match timeout(IDLE_MAX, waiting.recv()).await {
+                    Ok(Some(first)) => first,
+                    Ok(None) | Err(_) => return,
+                },
             };
             let begin = Instant::now();
             let ended = match self.dial(&home).await {
                 Ok((reader, writer)) => {
-                    let ended = carry(reader, writer, first, &mut waiting).await;
+                    let ended = carry(reader, writer, first, (&mut kept, &mut waiting)).await;
                     // One that breaks at once is no better than none.
                     pause = if begin.elapsed() >= PAUSE_MAX { PAUSE_MIN } else { pause };
                     ended.map_err(|error| error.to_string())
                 }
                 Err(error) => {
                     is_unreachable.store(true, Relaxed);
+                    drop(first);
+                    drop_slices(&mut kept, &mut waiting);
                     Err(error.to_string())
                 }
             };
@@ -178,12 +186,23 @@ impl Dialling {
     }
 }
 
-/// Sends until the connection breaks, or nothing was sent for long.
+/// Drops the slices that wait, and keeps the messages in their order, as many as may wait for a connection.
+fn drop_slices(kept: &mut VecDeque<Sending>, waiting: &mut mpsc::Receiver<Sending>) {
+    // Not those that come meanwhile.
+    for _ in 0..waiting.len() {
+        let Ok(next) = waiting.try_recv() else { return };
+        if next.sent.is_none() && kept.len() < PACKETS_MAX {
+            kept.push_back(next);
+        }
+    }
+}
+
+/// Sends until the connection breaks, or nothing was sent for long; first what was kept.
 async fn carry(
     mut reader: UpdateReader,
     mut writer: UpdateWriter,
     first: Sending,
-    waiting: &mut mpsc::Receiver<Sending>,
+    (kept, waiting): (&mut VecDeque<Sending>, &mut mpsc::Receiver<Sending>),
 ) -> Result<(), FrameError> {
     let mut closed = pin!(reader.next());
     let mut next = Some(first);
@@ -199,7 +218,7 @@ async fn carry(
                     let _gone = sent.map(|sent| sent.send(()));
                 }
             }
-            next = waiting.try_recv().ok();
+            next = kept.pop_front().or_else(|| waiting.try_recv().ok());
         }
         writer.flush().await?;
         next = tokio::select! {
@@ -212,5 +231,73 @@ async fn carry(
                 Ok(None) | Err(_) => return Ok(()),
             },
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use std::io;
+    use weft_proto::{BoxStream, Listen, updates::LoadId};
+    use weft_types::{BlockId, StripeId};
+    use weft_update::{Session, UpdateId};
+    use weft_updater::Piece;
+
+    struct Nowhere;
+
+    #[async_trait]
+    impl Net for Nowhere {
+        async fn connect(&self, _address: &str) -> io::Result<BoxStream> {
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+
+        async fn listen(&self, _address: &str) -> io::Result<Box<dyn Listen>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    fn packet(index: u8) -> Packet {
+        let from = BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 1 };
+        let id = UpdateId { session: Session { number: 9, ends_at_ms: 1000 }, counter: 1, lead: 0 };
+        Packet::Arrived { load: LoadId { from, id, attempt: 0 }, at: BlockId { index, ..from } }
+    }
+
+    fn bytes() -> Pieces {
+        Pieces::from([(0, Arc::new(Piece { start: 0, bytes: vec![1; 64 << 10] }))])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slices_do_not_wait_for_an_agent_that_cannot_be_reached() {
+        let (_known, cluster) = watch::channel(Some(ClusterId(7)));
+        let peers = Peers::new(Arc::new(Nowhere), Security::Insecure, "one", cluster);
+        let home = Home { name: "two".into(), address: "two:1".into() };
+        assert!(peers.send(&home, packet(1), &Pieces::new()));
+        let (lane, mut sent) = (peers.lane(&home), Vec::new());
+        for _ in 0..SLICES_BYTES_MAX >> 16 {
+            sent.push(lane.send(packet(2), Cut::all(&bytes())).await.unwrap());
+        }
+        let begin = Instant::now();
+        for sent in sent {
+            assert!(sent.await.is_err());
+        }
+        assert!(begin.elapsed() < PAUSE_MIN, "they wait for {:?}", begin.elapsed());
+        assert_eq!(lane.room.available_permits(), SLICES_BYTES_MAX as usize);
+    }
+
+    #[test]
+    fn messages_are_kept_in_their_order_when_slices_are_dropped() {
+        let (room, (packets, mut waiting)) = (Arc::new(Semaphore::new(10)), mpsc::channel(10));
+        for index in 0..4 {
+            let sent = (index % 2 == 1).then(|| oneshot::channel().0);
+            let held = Arc::clone(&room).try_acquire_owned().unwrap();
+            let sending = Sending { packet: packet(index), bytes: Cut::all(&bytes()), sent, _room: held };
+            assert!(packets.try_send(sending).is_ok());
+        }
+        let mut kept = VecDeque::new();
+        drop_slices(&mut kept, &mut waiting);
+        let kept: Vec<Packet> = kept.into_iter().map(|sending| sending.packet).collect();
+        assert_eq!(kept, [packet(0), packet(2)]);
+        assert_eq!(room.available_permits(), 10);
     }
 }

@@ -37,6 +37,11 @@ pub(crate) enum Command {
         pieces: Pieces,
         _room: Room,
     },
+    /// The bytes of an update that this block leads could not be sent.
+    NotSent {
+        block: BlockId,
+        id: UpdateId,
+    },
     /// What the coordinator says of a block's stripe after a restart; nothing waits for it.
     Learn {
         block: BlockId,
@@ -119,17 +124,22 @@ impl Answer {
 pub(crate) struct Queue {
     commands: mpsc::Sender<Command>,
     room: Arc<Semaphore>,
+    /// For commands that wait for it. In one row with the others, a large one would hold them up.
+    patient_room: Arc<Semaphore>,
 }
 
 /// The most commands that wait.
 const COMMANDS_MAX: usize = 1024;
 /// The most bytes of deltas and new bytes that wait.
 const BYTES_MAX: usize = 4 * UPDATE_BYTES_MAX as usize;
+/// The most bytes that wait beside them, of commands that may wait for room.
+const PATIENT_BYTES_MAX: usize = 2 * UPDATE_BYTES_MAX as usize;
 
 impl Queue {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        (Self { commands, room: Arc::new(Semaphore::new(BYTES_MAX)) }, receiver)
+        let (room, patient_room) = (Arc::new(Semaphore::new(BYTES_MAX)), Arc::new(Semaphore::new(PATIENT_BYTES_MAX)));
+        (Self { commands, room, patient_room }, receiver)
     }
 
     /// Queues a command with this many bytes. Returns it if the queue is full.
@@ -146,8 +156,8 @@ impl Queue {
 
     /// Queues a command with this many bytes, and waits if the queue is full.
     pub(crate) async fn put(&self, bytes: usize, command: impl FnOnce(Room) -> Command) -> Result<()> {
-        let permits = u32::try_from(bytes.min(BYTES_MAX)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(permits).await.map_err(|_| stopping())?;
+        let permits = u32::try_from(bytes.min(PATIENT_BYTES_MAX)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.patient_room).acquire_many_owned(permits).await.map_err(|_| stopping())?;
         self.send(command(Some(room))).await
     }
 
@@ -209,6 +219,29 @@ mod tests {
         let (queue, commands) = Queue::new();
         drop(commands);
         assert!(!is_queued(&queue, 0) && queue.ask(|reply| Command::Close { block: block(), term: 1, reply }).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_waits_for_room_does_not_hold_up_others() {
+        let (queue, mut commands) = Queue::new();
+        let put = |bytes| {
+            let queue = queue.clone();
+            let command = |_room| Command::Receive {
+                to: block(),
+                from: Peer::Coordinator,
+                message: Message::SealKnown { term: 1 },
+                pieces: Pieces::new(),
+                _room,
+            };
+            async move { timeout(Duration::from_secs(9), queue.put(bytes, command)).await }
+        };
+        assert!(matches!(put(PATIENT_BYTES_MAX - 1).await, Ok(Ok(()))));
+        let waiting = tokio::spawn(put(PATIENT_BYTES_MAX));
+        tokio::task::yield_now().await;
+        assert!(is_queued(&queue, BYTES_MAX), "it waits behind one that waits");
+        drop(commands.recv().await);
+        assert!(matches!(waiting.await, Ok(Ok(Ok(())))));
+        assert!(put(1).await.is_err(), "what waits for room is not bounded");
     }
 
     #[tokio::test]

@@ -151,6 +151,7 @@ impl Worker {
                     asked.is_too_long = true;
                 }
             }
+            Command::NotSent { block, id } => self.updater.not_sent(block, id),
             Command::Learn { block, sealed } => {
                 if self.updater.open_block_of(block).is_some_and(|open| open.term < sealed.term) {
                     let learned = self.updater.receive(block, Peer::Coordinator, Message::Sealed(sealed), [].into(), now_ms);
@@ -376,6 +377,7 @@ impl Worker {
     /// No outcome of the block's updates will be known here.
     fn fail_waiting(&mut self, block: BlockId, hub: &Hub) {
         let over: Vec<_> = self.asked.keys().copied().filter(|(of, _)| *of == block).collect();
+        over.iter().for_each(|(block, id)| hub.loads.ended(*block, *id));
         for answer in over.iter().filter_map(|key| self.asked.remove(key)).flat_map(|asked| asked.answers) {
             hub.answer(answer, None);
         }

@@ -99,8 +99,8 @@ fn path_text(path: &ChosenPath, is_first: bool) -> String {
     format!("{}\n    slowest link: {from} → {to}, {rate}/s on its own ({known})", names.join(" → "))
 }
 
-/// Why a plan was chosen that is not the fastest.
-const MOVES_LESS: &str = "and moves less";
+/// Why a repair was chosen that is not the fastest.
+const MOVES_LESS: &str = "about as fast as the fastest, and moves less";
 
 /// The schemes that were considered; `otherwise`: why one was chosen that is not the fastest.
 pub(super) fn considered_text(considered: &[Considered], links: &str, otherwise: &str) -> String {
@@ -108,7 +108,7 @@ pub(super) fn considered_text(considered: &[Considered], links: &str, otherwise:
     let least = considered.iter().map(|it| it.seconds).fold(f64::INFINITY, f64::min);
     let chosen = match considered {
         [chosen, _, ..] if chosen.seconds <= least * ALIKE => "   chosen: the fastest".to_owned(),
-        [_, _, ..] => format!("   chosen: about as fast as the fastest, {otherwise}"),
+        [_, _, ..] => format!("   chosen: {otherwise}"),
         _ => String::new(),
     };
     for (at, Considered { scheme, moved_bytes, read_bytes, seconds, paths }) in considered.iter().enumerate() {

@@ -32,8 +32,8 @@ use weft_types::{AutoSize, ByteSize, Error, Result, counted, human_bytes};
 ///
 /// The node of a changed block sends the change (new XOR old) to the nodes of all blocks that depend on it. Schemes: `star` and `tree` send whole
 /// changes, each node to one other after another. `concurrent-star` sends to all nodes at the same time. `pipeline` sends slices along a path
-/// of racks, and in each rack down a chain of its nodes. `chain` sends slices along a path of nodes. `auto` takes the scheme with the
-/// shortest predicted time; short updates go straight to all nodes.
+/// of racks, and in each rack down a chain of its nodes. `chain` sends slices along a path of nodes. `auto` takes what is
+/// predicted to be fastest for an update of 1 MiB, if that gains at least 5 % over sending straight to all nodes; short updates go straight.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -41,7 +41,7 @@ EXAMPLE
   printf 'new header' | weft write - logs/today --offset 0
   weft write disk.part volumes/disk.img --offset 1GiB --explain
   weft write disk.part volumes/disk.img --offset 1GiB --json | jq .updates
-  weft write disk.part volumes/disk.img --offset 1GiB --atomic 16MiB --scheme pipeline
+  weft write disk.part volumes/disk.img --offset 1GiB --atomic 2MiB --scheme pipeline
   weft write disk.part volumes/disk.img --offset 1GiB --scheme pipeline --path random --seed 7 --slice-size 64KiB --explain
 
 EXIT CODES
@@ -52,7 +52,7 @@ pub(super) struct Write {
     /// Where the first byte goes: its offset in the object
     #[arg(long, value_name = "SIZE")]
     offset: ByteSize,
-    /// The most bytes that are written atomically, up to 16MiB; the nodes' journals must take them (setting `limits.update_journal`)
+    /// The most bytes that are written atomically within a stripe, up to 16MiB; the nodes' journals must take them (setting `limits.update_journal`)
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     atomic: ByteSize,
     /// Scheme by which changes travel from node to node, or `auto`
@@ -61,7 +61,7 @@ pub(super) struct Write {
     /// Order of the racks of a pipeline: `exact` (the fastest), `tabu`, `random` or `worst`
     #[arg(long, value_name = "ORDER", default_value = "exact")]
     path: String,
-    /// From which a random path and a tabu search are drawn
+    /// Seed of random paths and of the tabu search
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Bytes that are sent at once, a multiple of 4 KiB; or auto: the size predicted to be fastest

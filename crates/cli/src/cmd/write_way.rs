@@ -11,7 +11,9 @@ use weft_types::{ByteSize, Error, NodeId, Result, counted, human_bytes};
 /// Blocks shown as text.
 const SHOWN_MAX: usize = 2;
 /// Why changes go straight although a longer way would be a little faster.
-const ONE_HOP: &str = "and needs one hop only";
+const ONE_HOP: &str = "about as fast as the fastest, and needs one hop only";
+/// Why changes take a way of several hops that is not the fastest for these bytes.
+const USUAL: &str = "for updates of 1 MiB";
 
 /// How the change of a block travels in the longest update that its node leads.
 #[derive(Debug, Serialize)]
@@ -20,9 +22,10 @@ pub(super) struct Way {
     block: u32,
     /// The update's bytes.
     bytes: u64,
-    scheme: String,
+    /// Absent: there is no plan, and `straight_because` says why.
+    scheme: Option<String>,
     /// The predicted time until all nodes have the change.
-    seconds: f64,
+    seconds: Option<f64>,
     /// Each node sends over one link at a time, and only when it has received everything.
     in_turn: bool,
     /// Bytes that are sent at once.
@@ -64,9 +67,13 @@ pub(super) fn explain(planned: &PlannedStripe, nodes: &[api::Node]) -> Result<Ve
 impl Way {
     fn new(way: &api::ExplainedUpdate, bytes: u64, nodes: &[api::Node]) -> Result<Self> {
         let json = std::str::from_utf8(&way.plan).map_err(|_| Error::fatal("the coordinator's plan is not text"))?;
-        let considered = weft_plan::from_json(json)?.considered;
-        let chosen = considered.first().ok_or_else(|| Error::fatal("the coordinator's plan lacks its predicted time"))?;
-        let (scheme, seconds) = (chosen.scheme.clone(), chosen.seconds);
+        // Without a plan, the answer says why.
+        let is_planned = !(json.is_empty() && !way.no_routes.is_empty());
+        let considered = if is_planned { weft_plan::from_json(json)?.considered } else { Vec::new() };
+        if is_planned && considered.is_empty() {
+            return Err(Error::fatal("the coordinator's plan lacks its predicted time"));
+        }
+        let (scheme, seconds) = considered.first().map(|chosen| (chosen.scheme.clone(), chosen.seconds)).unzip();
         let place = |block: Option<&api::UpdatedBlock>| {
             let block = block.copied().unwrap_or_default();
             let node = nodes.iter().find(|node| node.id == block.node);
@@ -79,7 +86,9 @@ impl Way {
             }
         };
         let hop = |hop: &api::UpdateHop| Hop { from: place(hop.from.as_ref()), to: place(hop.to.as_ref()) };
-        let text = if is_told(&considered) { considered_text(&considered, MEASURED, ONE_HOP) } else { String::new() };
+        let leads = |block: &api::UpdatedBlock| (block.index, block.copy) == (way.index, 0);
+        let otherwise = if way.hops.iter().all(|hop| hop.from.as_ref().is_some_and(leads)) { ONE_HOP } else { USUAL };
+        let text = if is_told(&considered) { considered_text(&considered, MEASURED, otherwise) } else { String::new() };
         Ok(Self {
             block: way.index,
             bytes,
@@ -100,9 +109,17 @@ impl Way {
 pub(super) fn text(ways: &[Way]) -> String {
     let mut text = String::new();
     for way in ways.iter().take(SHOWN_MAX) {
-        let (bytes, time, slice) = (human_bytes(way.bytes), human_time(way.seconds), ByteSize(way.slice_size));
-        let how = if way.in_turn { "each node to one after another".to_owned() } else { format!("in slices of {slice}") };
-        let (block, scheme) = (way.block, &way.scheme);
+        let (Some(scheme), Some(seconds)) = (&way.scheme, way.seconds) else {
+            let (block, why) = (way.block, way.straight_because.as_deref().unwrap_or("there is no plan"));
+            let _ = writeln!(text, "\nchange of block {block}: it is not known how it travels, because {why}");
+            continue;
+        };
+        let (bytes, time, slice) = (human_bytes(way.bytes), human_time(seconds), ByteSize(way.slice_size));
+        let how = match way.in_turn {
+            true => "each node sends to one other after another".to_owned(),
+            false => format!("in slices of {slice}"),
+        };
+        let block = way.block;
         let _ = writeln!(text, "\nchange of block {block} in an update of {bytes}, by {scheme}, {how}: takes {time}");
         for Hop { from, to } in &way.hops {
             let _ = writeln!(text, "  {} → {}", place_text(from), place_text(to));
@@ -110,7 +127,10 @@ pub(super) fn text(ways: &[Way]) -> String {
         let _ = match (&way.straight_because, way.from_bytes) {
             (Some(why), _) => writeln!(text, "straight to each node, because {why}"),
             (None, None | Some(0)) => Ok(()),
-            (None, Some(from)) => writeln!(text, "from {} on; shorter updates go straight to each node", human_bytes(from)),
+            (None, Some(from)) => {
+                let from = human_bytes(from);
+                writeln!(text, "this way is for updates of {from} or more; shorter ones go straight to each node")
+            }
         };
         text.push_str(&way.considered_text);
     }
@@ -144,8 +164,8 @@ mod tests {
         let way = |block: u32, from_bytes: Option<u64>, because: Option<&str>| Way {
             block,
             bytes: 1 << 20,
-            scheme: "pipeline".to_owned(),
-            seconds: 0.012,
+            scheme: Some("pipeline".to_owned()),
+            seconds: Some(0.012),
             in_turn: because.is_some(),
             slice_size: 64 << 10,
             from_bytes,
@@ -162,10 +182,10 @@ mod tests {
 change of block 1 in an update of 1.0 MiB, by pipeline, in slices of 64KiB: takes 12.0 ms
   block 1 on n1 → block 4 on node-05 in rack r2
   block 4 on node-05 in rack r2 → block 0 copy 1 on far
-from 128.0 KiB on; shorter updates go straight to each node
+this way is for updates of 128.0 KiB or more; shorter ones go straight to each node
 Schemes considered
 
-change of block 2 in an update of 1.0 MiB, by pipeline, each node to one after another: takes 12.0 ms
+change of block 2 in an update of 1.0 MiB, by pipeline, each node sends to one other after another: takes 12.0 ms
   block 1 on n1 → block 4 on node-05 in rack r2
   block 4 on node-05 in rack r2 → block 0 copy 1 on far
 straight to each node, because node-03 is down
@@ -174,5 +194,11 @@ Schemes considered
 … and the changes of 1 more block: --json shows all of them
 ";
         assert_eq!(shown, expected);
+        let lost = Way { scheme: None, seconds: None, ..way(2, None, Some("data block 2 is lost, and not rebuilt yet")) };
+        let shown = text(&[lost]);
+        assert_eq!(
+            shown,
+            "\nchange of block 2: it is not known how it travels, because data block 2 is lost, and not rebuilt yet\n"
+        );
     }
 }

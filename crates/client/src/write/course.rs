@@ -4,7 +4,7 @@
 //! when the old one certainly has none.
 
 use std::time::Duration;
-use weft_types::{Error, Result};
+use weft_types::{Error, Result, UPDATE_BYTES_USUAL};
 use weft_update::{NotRun, Told};
 
 /// How long an answer is waited for, and how long an update may fail in one term: then its blocks that do not answer must be left out. What its
@@ -54,6 +54,8 @@ pub(crate) struct Repeat {
 /// The course of an update until its outcome is known.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
+    /// The update's bytes.
+    bytes: u64,
     /// What the update's bytes may take.
     travels: Duration,
     /// A request under the current id may have had an effect.
@@ -65,9 +67,9 @@ pub(crate) struct Course {
 }
 
 impl Course {
-    /// Of an update whose bytes may take so long.
-    pub(crate) fn new(travels: Duration) -> Self {
-        Self { travels, ..Self::default() }
+    /// Of an update of so many bytes, which may take so long.
+    pub(crate) fn new(bytes: u64, travels: Duration) -> Self {
+        Self { bytes, travels, ..Self::default() }
     }
 
     /// A request is made, at a time since any fixed moment.
@@ -92,7 +94,7 @@ impl Course {
             Heard::Told(Told::Expired) => {
                 self.again("the id of the update has expired", Repeat { new_id: true, reopen: Some(0), pause: true })
             }
-            Heard::Told(Told::NotRun(NotRun::Invalid)) => Next::Fail(Error::fatal("the node refuses the update as invalid")),
+            Heard::Told(Told::NotRun(NotRun::Invalid)) => Next::Fail(Error::fatal(self.refused())),
             Heard::Told(Told::NotRun(NotRun::Busy)) => {
                 let repeat = Repeat { new_id: !self.is_in_doubt, reopen: None, pause: true };
                 self.again("the node is busy with other updates", repeat)
@@ -141,6 +143,18 @@ impl Course {
     /// Notes why the stripe could not be opened.
     pub(crate) fn not_opened(&mut self, why: Error) {
         self.last = Some(why);
+    }
+
+    /// What a node's refusal means. It does not say why, but only a long update is refused although it is valid.
+    fn refused(&self) -> String {
+        let refused = "the node refuses the update as invalid";
+        match self.bytes {
+            bytes if bytes > UPDATE_BYTES_USUAL => format!(
+                "{refused}: the journals of its nodes may be too small for an update of {bytes} bytes: write with a smaller --atomic, \
+                 or raise `limits.update_journal`"
+            ),
+            _ => refused.to_owned(),
+        }
     }
 
     fn reopen(&mut self, why: &str, now: Duration) -> Next {
@@ -208,6 +222,17 @@ mod tests {
     }
 
     #[test]
+    fn the_refusal_of_a_long_update_names_the_remedy() {
+        let invalid = Heard::Told(Told::NotRun(NotRun::Invalid));
+        let refused = |bytes| match Course::new(bytes, Duration::ZERO).heard(invalid.clone(), Duration::ZERO) {
+            Next::Fail(error) => error.message,
+            next => format!("{next:?}"),
+        };
+        assert!(refused(UPDATE_BYTES_USUAL + 1).ends_with("smaller --atomic, or raise `limits.update_journal`"));
+        assert!(refused(UPDATE_BYTES_USUAL).ends_with("as invalid"));
+    }
+
+    #[test]
     fn an_id_in_doubt_is_kept_until_an_answer_tells_its_outcome() {
         for doubt in [broken(), SILENT] {
             for heard in [BUSY, RETRY, broken(), SILENT, not_sent()] {
@@ -228,7 +253,7 @@ mod tests {
             assert_eq!(after(&[(heard.clone(), 0), (heard.clone(), 3)]), repeat(false, Some(4), true), "{heard:?}");
         }
         // Bytes take their time.
-        let mut course = Course::new(Duration::from_secs(8));
+        let mut course = Course::new(16 << 20, Duration::from_secs(8));
         course.requested(4, Duration::ZERO);
         assert_eq!(course.heard(broken(), Duration::from_secs(10)), repeat(false, Some(0), true));
         assert_eq!(course.heard(broken(), Duration::from_secs(11)), repeat(false, Some(4), true));

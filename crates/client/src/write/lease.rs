@@ -39,7 +39,7 @@ pub(crate) struct Lease {
     /// By the index of the data block whose node leads the updates: the way of their deltas, and for which lengths it is.
     routes: BTreeMap<u8, (Route, u64)>,
     /// The updates that are not answered.
-    pub(crate) under_way: UnderWay,
+    pub(crate) under_way: Arc<UnderWay>,
     /// When an update under this lease was committed last.
     heard: StdMutex<Instant>,
 }
@@ -144,17 +144,19 @@ impl Lease {
             counter,
             homes,
             routes,
-            under_way: UnderWay::default(),
+            under_way: Arc::default(),
             heard: StdMutex::new(asked),
         })
     }
 
-    /// Takes over what is known of its session: ids are counted once, and the end does not move. `current`: the stripe's lease until now; `asked`: the
-    /// session that the coordinator was asked to keep. Returns whether new updates may get ids: not of an earlier session, whose count is not known
+    /// Takes over what is known of its session: ids are counted once, updates under way stay counted, and the end does not move. `current`: the
+    /// stripe's lease until now; `asked`: the session that the coordinator was asked to keep. Returns whether new updates may get ids: not of an earlier session, whose count is not known
     /// any more.
     fn follow(&mut self, current: Option<&Self>, asked: Option<Session>, now: Instant) -> bool {
         if let Some(before) = current.filter(|before| before.session == self.session) {
             self.counter = before.counter.clone();
+            // Updates that were requested before travel on.
+            self.under_way = before.under_way.clone();
             (self.ends, self.last_id) = (self.ends.min(before.ends), self.last_id.min(before.last_id));
             return true;
         }
@@ -210,7 +212,7 @@ mod tests {
         let now = Instant::now();
         let session = Session { number, ends_at_ms: 9 };
         let ends = now + Duration::from_secs(9);
-        let (counter, homes, routes, under_way) = (Arc::default(), BTreeMap::new(), BTreeMap::new(), UnderWay::default());
+        let (counter, homes, routes, under_way) = (Arc::default(), BTreeMap::new(), BTreeMap::new(), Arc::default());
         Lease { term: 1, session, ends, last_id: ends, counter, homes, routes, under_way, heard: StdMutex::new(now) }
     }
 
@@ -222,10 +224,12 @@ mod tests {
         let mut again = lease(1);
         assert!(again.follow(Some(&first), Some(first.session), now), "the same session goes on");
         assert_eq!(again.new_id(0).counter, 3);
+        assert!(Arc::ptr_eq(&again.under_way, &first.under_way), "its updates that are under way are counted on");
 
         let mut second = lease(2);
         assert!(second.follow(Some(&again), Some(again.session), now), "a new session replaces one that has ended");
         assert_eq!(second.new_id(0).counter, 1);
+        assert!(!Arc::ptr_eq(&second.under_way, &again.under_way));
 
         // An update of the first session is requested again after that.
         let mut late = lease(1);

@@ -13,12 +13,17 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Bytes are waited for as long as they take over a link of this rate, bytes a second.
 const SLOWEST_BYTES_PER_S: u64 = 2 << 20;
 
-/// How long so many bytes may take.
+/// The bytes that an update of so many sends: to the node that leads it, and from there, in the worst case, the change to each parity block's node.
+pub(crate) fn sent_bytes(bytes: u64, parities: u32) -> u64 {
+    bytes.saturating_mul(1 + u64::from(parities))
+}
+
+/// How long so many sent bytes may take.
 pub(crate) fn travel_time(bytes: u64) -> Duration {
     Duration::from_micros(bytes.saturating_mul(1_000_000) / SLOWEST_BYTES_PER_S)
 }
 
-/// The updates of a stripe that are not answered: how many there are of each length.
+/// The updates of a stripe that are not answered: how many there are that send so many bytes.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay(Mutex<BTreeMap<u64, u32>>);
 
@@ -32,11 +37,11 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl UnderWay {
-    /// An update of so many bytes is sent. It may wait for all that were sent before.
+    /// An update that sends so many bytes is under way. It may wait for all that were sent before.
     pub(crate) fn send(&self, bytes: u64) -> Waiting<'_> {
         let mut lengths = self.lock();
         *lengths.entry(bytes).or_default() += 1;
-        let all = lengths.iter().map(|(bytes, count)| bytes * u64::from(*count)).sum();
+        let all = lengths.iter().map(|(bytes, count)| bytes.saturating_mul(u64::from(*count))).fold(0, u64::saturating_add);
         Waiting { under_way: self, bytes, sent: Instant::now(), most: ANSWER_MAX + travel_time(all) }
     }
 
@@ -80,6 +85,13 @@ mod tests {
 
     fn s(seconds: f64) -> Duration {
         Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn bytes_count_again_for_each_parity() {
+        assert_eq!(travel_time(sent_bytes(16 * MIB, 3)), s(32.0));
+        assert_eq!(travel_time(sent_bytes(MIB, 0)), s(0.5));
+        assert_eq!(sent_bytes(u64::MAX, 2), u64::MAX);
     }
 
     #[tokio::test(start_paused = true)]

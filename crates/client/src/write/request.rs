@@ -14,12 +14,12 @@ use weft_proto::{
 use weft_types::{Error, Reaction};
 use weft_update::{Told, UpdateId};
 
-/// Requests an update from the agent that leads it, until `until` at most.
+/// Requests an update from the agent that leads it, until `until` at most. With its id comes how many bytes it sends in all.
 pub(crate) async fn request(
     links: &UpdateLinks,
     (lease, home): (&Lease, &Home),
     token: LinkToken,
-    id: UpdateId,
+    (id, sent): (UpdateId, u64),
     parts: Vec<Part>,
     until: Instant,
 ) -> Heard {
@@ -36,7 +36,7 @@ pub(crate) async fn request(
         }
     };
     let bytes = parts.iter().map(|part| part.bytes.len() as u64).sum();
-    let waiting = lease.under_way.send(bytes);
+    let waiting = lease.under_way.send(sent);
     let route = lease.route(home.block, bytes);
     let request = UpdateRequest { block: home.block, id, term: lease.term, token, parts, route };
     let mut answer = pin!(client.request(request));

@@ -13,7 +13,7 @@ use weft_types::{Error, Result, Span};
 /// The most updates of one write under way.
 pub(super) const UPDATES_MAX: usize = 16;
 /// The most bytes of updates of one write under way.
-const UNDER_WAY_BYTES_MAX: u64 = 64 << 20;
+const UNDER_WAY_BYTES_MAX: u64 = 32 << 20;
 
 /// The rest of a write's bytes.
 struct Input<'a> {

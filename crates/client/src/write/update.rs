@@ -4,7 +4,7 @@ use super::{
     WriteLog, Writer,
     course::{Course, Heard, Next, Repeat},
     lease::{Failed, Home, Lease, Slot},
-    patience::travel_time,
+    patience::{sent_bytes, travel_time},
     request,
     split::parts,
     target::Target,
@@ -74,7 +74,8 @@ impl Writer {
     async fn update(&self, slot: &Slot, update: Span, bytes: &Bytes, log: &WriteLog) -> Result<(), Ended> {
         let offset = slot.stripe.offset;
         let data = Span::new(update.start - offset, update.end - offset);
-        let (until, course) = (Instant::now() + self.deadline, Course::new(travel_time(update.len())));
+        let travels = travel_time(sent_bytes(update.len(), slot.stripe.layout.m));
+        let (until, course) = (Instant::now() + self.deadline, Course::new(update.len(), travels));
         let mut running = Running { writer: self, slot, data, bytes, until, course, id: None, failed: None, attempt: 0 };
         loop {
             let lease = match running.lease().await {
@@ -135,7 +136,8 @@ impl Running<'_> {
         let heard = match lead(lease, &parts) {
             Ok((home, token)) => {
                 let id = *self.id.get_or_insert_with(|| lease.new_id(home.block.index));
-                request::request(&self.writer.shared.updates, (lease, home), token, id, parts, self.until).await
+                let sent = sent_bytes(self.data.len(), self.slot.stripe.layout.m);
+                request::request(&self.writer.shared.updates, (lease, home), token, (id, sent), parts, self.until).await
             }
             Err(not_sent) => not_sent,
         };

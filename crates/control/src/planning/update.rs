@@ -93,7 +93,7 @@ pub(crate) struct RouteKey {
     /// The members' indexes, copies and nodes.
     members: Vec<(u8, u8, NodeId)>,
     way: UpdateWay,
-    /// The rates between their nodes, their racks and the racks' lines.
+    /// The rates between their nodes, their racks and the racks' lines, roughly.
     rates: Vec<u64>,
     racks: Vec<Option<String>>,
 }
@@ -128,27 +128,32 @@ struct Stage<'a> {
 }
 
 impl Updating<'_> {
-    /// The routes for updates of each data block; none where going straight is best, or where only one node patches a block.
+    /// The routes for updates of each data block; none where going straight is best, where only one node patches a block, or where planning
+    /// fails: updates need no routes. `failed` gets the block and the error of each failure, once for each network.
     /// If they are not known yet, planning can take seconds: call it outside of async threads.
-    pub fn routes(&self, code: &SharedCode) -> Result<Vec<UpdateRoute>> {
-        let Some(stage) = Stage::of(self, code) else { return Ok(Vec::new()) };
+    pub fn routes(&self, code: &SharedCode, mut failed: impl FnMut(u8, &Error)) -> Vec<UpdateRoute> {
+        let Some(stage) = Stage::of(self, code) else { return Vec::new() };
         let key = stage.key();
         let drawn = match self.known.routes.get(&key, |_| true) {
             Some(drawn) => drawn,
             None => {
                 let data = self.members.iter().filter(|block| block.copy == 0 && usize::from(block.index) < stage.code.k());
-                let drawn = data.map(|block| stage.draw(block.index)).filter_map(Result::transpose);
-                let drawn: Arc<[Drawn]> = match drawn.collect::<Result<Arc<[Drawn]>>>() {
-                    // It takes long to find out that such plans cannot be proved.
-                    Err(error) if error.reaction == Reaction::Unavailable => Arc::default(),
-                    drawn => drawn?,
-                };
+                let mut drawn: Vec<Drawn> = Vec::new();
+                for block in data {
+                    match stage.draw(block.index) {
+                        Ok(route) => drawn.extend(route),
+                        // Plans of this code are too large to be proved, and it takes long to find that out.
+                        Err(error) if error.reaction == Reaction::Unavailable => break,
+                        Err(error) => failed(block.index, &error),
+                    }
+                }
+                let drawn: Arc<[Drawn]> = drawn.into();
                 let weight = drawn.iter().map(|drawn| drawn.hops.len() + 1).sum::<usize>() + key.rates.len();
                 self.known.routes.put(key, Arc::clone(&drawn), weight);
                 drawn
             }
         };
-        Ok(drawn.iter().map(|drawn| stage.named(drawn)).collect())
+        drawn.iter().map(|drawn| stage.named(drawn)).collect()
     }
 }
 
@@ -221,7 +226,7 @@ impl<'a> Stage<'a> {
             dimension: self.code.dimension(),
             members: self.holders.iter().map(|(party, block)| (block.index, block.copy, node(party))).collect(),
             way: way.clone(),
-            rates: rates.into_iter().map(f64::to_bits).collect(),
+            rates: rates.into_iter().map(rough).collect(),
             racks,
         }
     }
@@ -341,6 +346,15 @@ impl<'a> Stage<'a> {
         let Drawn { index, scheme, ref hops, in_turn, slice_len, from_bytes } = *drawn;
         UpdateRoute { index, scheme: scheme.to_owned(), hops: self.blocks(hops), in_turn, slice_len, from_bytes }
     }
+}
+
+/// A rate with two significant digits, as bits. Measured rates always change a little, and the routes stay as good.
+fn rough(rate: f64) -> u64 {
+    if !rate.is_normal() {
+        return rate.to_bits();
+    }
+    let unit = 10f64.powi(rate.abs().log10().floor() as i32 - 1);
+    ((rate / unit).round() * unit).to_bits()
 }
 
 /// How many transfers follow one another until the last node has the first byte.

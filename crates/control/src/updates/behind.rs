@@ -1,7 +1,8 @@
 //! Metadata that were restored from an older copy: what the blocks of a stripe say of updates that these metadata do not know.
 //!
 //! Terms rise with each opening and each seal, and a block is closed only once the metadata have recorded what it contains. So a block with a higher
-//! term than is recorded, or one that is closed with it, proves that newer metadata existed.
+//! term than is recorded proves that newer metadata existed. A block that is closed with the last seal of an open stripe may have lost its journal
+//! after it had settled: then the seal goes on without it if the others suffice.
 
 use super::{SettledBlock, can_rebuild};
 use std::{
@@ -68,12 +69,13 @@ pub enum Found {
     Settled(BTreeMap<u8, Vec<u32>>),
 }
 
-/// Whether a block has a term that the metadata do not know.
+/// Whether a block has a term that the metadata do not know. One that is closed with the last seal of an open stripe may have lost its journal
+/// after it had settled.
 pub fn is_behind(stripe: &StripeRecord, recorded: Recorded<'_>, told: &Inspected) -> bool {
     let open = recorded.term.filter(|_| recorded.is_open);
     let of_stripe = stripe.seq.term();
     match told {
-        Inspected::Closed(content) => content.seq.term() > of_stripe,
+        Inspected::Closed(content) => content.seq.term() > open.map_or(0, |open| open.sealed.term).max(of_stripe),
         Inspected::Open(block) if block.is_fenced => false,
         Inspected::Open(block) => match open {
             Some(open) => block.known > open.sealed.term.max(of_stripe) || block.term > open.term.max(of_stripe),
@@ -85,26 +87,26 @@ pub fn is_behind(stripe: &StripeRecord, recorded: Recorded<'_>, told: &Inspected
 /// What must be recorded of a stripe whose blocks have terms that the metadata do not know; `None` if they have not. Fails if the blocks that
 /// have answered do not tell what the whole stripe contains.
 pub fn behind(code: &SharedCode, stripe: &StripeRecord, recorded: Recorded<'_>, told: &Answers) -> Result<Option<Newer>> {
-    if !told.values().any(|told| is_behind(stripe, recorded, told)) {
-        return Ok(None);
-    }
     let open: BTreeMap<BlockId, &OpenBlock> = told.iter().filter_map(|(block, told)| Some((*block, told.open()?))).collect();
     let of_record = recorded.term.map_or(0, |term| term.term);
     let highest = open.values().map(|open| open.term).chain([of_record, stripe.seq.term()]).max().unwrap_or(0);
     let closed = told.values().filter_map(Inspected::closed).map(|content| content.seq.term()).max().unwrap_or(0);
     let known = open.values().map(|open| open.known).max().unwrap_or(0);
+    let was_closed = || closed > stripe.seq.term() && closed >= known && !may_go_on(code, stripe, &open, told, closed);
+    if !told.values().any(|told| is_behind(stripe, recorded, told)) && !was_closed() {
+        return Ok(None);
+    }
     // The first block is closed when all have settled in its term. Open blocks are updated or sealed, unless all of them have settled, too.
     let is_settled = closed >= known || open.values().all(|open| open.known < known || open.settled.is_some());
     if is_settled {
-        return settled(code, stripe, closed.max(known), highest, told).map(Some);
+        return settled(code, stripe, recorded, (closed.max(known), highest), told).map(Some);
     }
     let of_known = |open: &&OpenBlock| open.known == known;
     let members: BTreeSet<BlockId> =
         open.values().copied().filter(of_known).flat_map(|open| open.members.iter().copied()).collect();
     let is_open: Vec<BlockId> = open.keys().copied().filter(|block| members.contains(block)).collect();
-    let vector = |seq: &Seq| (0..=u8::MAX).zip(seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
     let term = |members: Vec<BlockId>, seq: &Seq, unaware| {
-        let sealed = Sealed { term: known, members, vector: vector(seq), ..Sealed::default() };
+        let sealed = sealed(recorded, known, members, seq);
         StripeTerm { term: highest, sealed: Arc::new(sealed), unaware }
     };
     if can_rebuild(code, stripe, &is_open, &BTreeSet::new()) {
@@ -130,8 +132,31 @@ pub fn behind(code: &SharedCode, stripe: &StripeRecord, recorded: Recorded<'_>, 
     }
 }
 
+/// Whether the stripe can be settled without the blocks that are closed with this term: they may have lost their journals after they had settled.
+/// Not if all others have settled with the same content, or are too few to rebuild the stripe.
+fn may_go_on(code: &SharedCode, stripe: &StripeRecord, open: &BTreeMap<BlockId, &OpenBlock>, told: &Answers, term: u64) -> bool {
+    let closed = told.values().filter_map(Inspected::closed).find(|content| content.seq.term() == term);
+    let is_same = |open: &&OpenBlock| open.settled.as_ref().map(|settled| &settled.seq) == closed.map(|closed| &closed.seq);
+    let blocks: Vec<BlockId> = open.keys().copied().collect();
+    !open.values().all(is_same) && can_rebuild(code, stripe, &blocks, &BTreeSet::new())
+}
+
+/// What a seal must have decided. The outcomes and floors that are recorded stay known: a client may repeat its request.
+fn sealed(recorded: Recorded<'_>, term: u64, members: Vec<BlockId>, seq: &Seq) -> Sealed {
+    let vector = (0..=u8::MAX).zip(seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
+    let (outcomes, floors) =
+        recorded.term.map(|record| (record.sealed.outcomes.clone(), record.sealed.floors.clone())).unwrap_or_default();
+    Sealed { term, members, outcomes, vector, floors }
+}
+
 /// All blocks with the same term and counts contain the same updates: a block gets them when it has applied all that the seal has decided.
-fn settled(code: &SharedCode, stripe: &StripeRecord, term: u64, highest: u64, told: &Answers) -> Result<Newer> {
+fn settled(
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    recorded: Recorded<'_>,
+    (term, highest): (u64, u64),
+    told: &Answers,
+) -> Result<Newer> {
     let of_term = |content: &&SettledBlock| content.seq.term() == term;
     let contents = told.iter().filter_map(|(block, told)| Some((*block, told.content().filter(of_term)?)));
     let (mut members, mut checksums, mut seq): (Vec<BlockId>, BTreeMap<u8, Vec<u32>>, Option<&Seq>) = Default::default();
@@ -151,9 +176,8 @@ fn settled(code: &SharedCode, stripe: &StripeRecord, term: u64, highest: u64, to
     let Some(seq) = seq.filter(|_| can_rebuild(code, stripe, &members, &BTreeSet::new())) else {
         return Err(too_few(stripe, members.len(), term));
     };
-    let vector = (0..=u8::MAX).zip(seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
     let unaware = members.iter().copied().collect();
-    let sealed = Sealed { term, members, vector, ..Sealed::default() };
+    let sealed = sealed(recorded, term, members, seq);
     let term = StripeTerm { term: highest.max(term), sealed: Arc::new(sealed), unaware };
     Ok(Newer { term, found: Found::Settled(checksums) })
 }
@@ -190,6 +214,7 @@ mod tests {
     use super::*;
     use crate::fixtures::stripe;
     use weft_types::Reaction;
+    use weft_update::Session;
 
     fn block(index: u8) -> BlockId {
         BlockId { stripe: stripe().id, index, copy: 0, generation: 1 }
@@ -251,6 +276,42 @@ mod tests {
         }
         let fenced = OpenBlock { term: 9, known: 9, members: all(), is_fenced: true, settled: None };
         assert_eq!(judge(None, false, &[(block(0), Inspected::Open(fenced))].into()), Ok(None), "it counts no more");
+    }
+
+    #[test]
+    fn a_block_that_lost_its_journal_after_it_settled_proves_nothing() {
+        for (case, recorded, others) in [
+            ("the next seal has begun", record(5, 4), open(5, 4)),
+            ("the seal has not reached them", record(5, 4), open(4, 4)),
+            ("the next seal is recorded", record(5, 5), open(5, 5)),
+            ("another one has more updates", record(4, 4), settled_open(3, 4, 8)),
+        ] {
+            for lost in 1..3 {
+                let told = told(|index| Some(if index < lost { closed(index, 4, 7) } else { others.clone() }));
+                assert_eq!(judge(Some(&recorded), true, &told), Ok(None), "{case}, {lost} blocks");
+            }
+        }
+        // A copy from between the seal and its end: then all were settled and closed.
+        let all_closed = told(|index| Some(closed(index, 4, 7)));
+        let one_left = told(|index| Some(if index == 5 { settled_open(5, 4, 7) } else { closed(index, 4, 7) }));
+        let one_older = told(|index| Some(if index == 5 { closed(5, 0, 0) } else { closed(index, 4, 7) }));
+        let few_open = told(|index| Some(if index < 2 { open(5, 4) } else { closed(index, 4, 7) }));
+        for (told, count) in [(all_closed, 6), (one_left, 6), (one_older, 5), (few_open, 4)] {
+            let newer = judge(Some(&record(5, 4)), true, &told).unwrap().unwrap();
+            assert!(matches!(newer.found, Found::Settled(_)), "{newer:?}");
+            assert_eq!((newer.term.term, newer.term.sealed.term, newer.term.sealed.members.len()), (5, 4, count));
+        }
+    }
+
+    #[test]
+    fn recorded_outcomes_stay_known() {
+        let session = Session { number: 3, ends_at_ms: 9 };
+        let sealed = Sealed { floors: [(session, 2)].into(), ..(*record(1, 1).sealed).clone() };
+        let recorded = StripeTerm { sealed: Arc::new(sealed), ..record(1, 1) };
+        for told in [told(|index| Some(closed(index, 4, 7))), told(|_| Some(open(3, 3)))] {
+            let newer = judge(Some(&recorded), true, &told).unwrap().unwrap();
+            assert_eq!(newer.term.sealed.floors, recorded.sealed.floors);
+        }
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use crate::Time;
 
+/// A told time that is ahead of the machine's clock by more than this is wrong: all sessions would last that much longer.
+const AHEAD_MAX_MS: u64 = 24 * 60 * 60 * 1000;
+
 /// A clock that follows the machine's, and goes on by itself when that steps back.
 #[derive(Debug, Default)]
 pub struct Clock {
@@ -20,9 +23,12 @@ impl Clock {
     }
 
     /// An agent has judged sessions by a time that an earlier coordinator has told. Sessions that begin now must not end before that.
+    /// Nothing happens if it is more than a day ahead of the machine's clock.
     pub fn heard(&mut self, told_ms: u64, wall_ms: u64, now: Time) {
         let now_ms = self.now_ms(wall_ms, now);
-        self.floor = Some((now_ms.max(told_ms), now));
+        if told_ms <= wall_ms.saturating_add(AHEAD_MAX_MS) {
+            self.floor = Some((now_ms.max(told_ms), now));
+        }
     }
 }
 
@@ -44,5 +50,10 @@ mod tests {
         let mut next = Clock::default();
         next.heard(991_000, 100_000, at(0));
         assert_eq!(next.now_ms(101_000, at(1)), 992_000, "an agent knows a later time");
+        let day = AHEAD_MAX_MS;
+        for (told_ms, expected) in [(u64::MAX, 993_000), (102_001 + day, 993_000), (102_000 + day, 86_502_000)] {
+            next.heard(told_ms, 102_000, at(2));
+            assert_eq!(next.now_ms(102_000, at(2)), expected, "told {told_ms}");
+        }
     }
 }

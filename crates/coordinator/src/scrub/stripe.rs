@@ -15,7 +15,7 @@ use weft_control::{
 };
 use weft_meta::MetaError;
 use weft_plan::Class;
-use weft_types::{BlockId, BlockState, Error, Home, Owner, Reaction, Result, StripeId, StripeRecord};
+use weft_types::{BlockId, BlockState, Error, Home, Owner, Reaction, Result, Seq, StripeId, StripeRecord};
 
 /// Attempts to open a plan at agents that are busy: a scrub has time.
 const OPEN_ATTEMPTS: u32 = 4;
@@ -32,14 +32,16 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: StripeId) -> Outcome {
         let action = check.on(event, &shared.members.view());
         event = match action {
             Action::Look(blocks) => {
-                let look =
-                    |(block, home)| async move { (block, settled(shared, home, block, look(shared, home, block).await).await) };
+                let seq = &check.stripe().seq;
+                let look = |(block, home)| async move {
+                    (block, settled(shared, home, (block, seq), look(shared, home, block).await).await)
+                };
                 Event::Seen(join_all(blocks.into_iter().map(look)).await)
             }
             Action::Read(block, home) => {
                 let units = check.stripe().layout.checksum_units(block.index.into());
                 let read = read(shared, home, block, units).await;
-                Event::Seen(vec![(block, settled(shared, home, block, read).await)])
+                Event::Seen(vec![(block, settled(shared, home, (block, &check.stripe().seq), read).await)])
             }
             Action::Sum { left_out, full } => Event::Summed(sum(shared, &code, check.stripe(), &left_out, full).await),
             Action::End(outcome) => return outcome,
@@ -71,7 +73,7 @@ pub(crate) async fn look_again(shared: &Shared, block: BlockId) -> Result<Verdic
     let placed = stripe.find(block.index, block.copy).filter(|placed| placed.generation == block.generation);
     let Some(home) = placed.map(|placed| placed.home) else { return Ok(Verdict::Obsolete) };
     let read = read(shared, home, block, stripe.layout.checksum_units(block.index.into())).await;
-    match settled(shared, home, block, read).await {
+    match settled(shared, home, (block, &stripe.seq), read).await {
         Verdict::Unknown(why) => Err(Error::retry(why)),
         verdict => Ok(verdict),
     }
@@ -92,15 +94,19 @@ fn disk_id(shared: &Shared, home: Home) -> Result<String> {
     disk.ok_or_else(|| Error::retry(format!("{} no longer has its disk", view.name(home.node))))
 }
 
-/// Records what is wrong. What cannot be recorded, or is in doubt, cannot be said now.
-async fn settled(shared: &Shared, home: Home, block: BlockId, said: Result<Verdict>) -> Verdict {
+/// Records what is wrong with a block of a stripe that contained these updates. What cannot be recorded, or is in doubt, cannot be said now.
+async fn settled(shared: &Shared, home: Home, (block, seq): (BlockId, &Seq), said: Result<Verdict>) -> Verdict {
     let verdict = match said {
         Ok(verdict) => verdict,
         Err(error) => return Verdict::Unknown(format!("{}: {}", shared.members.name(home.node), error.message)),
     };
     let is_bad_now = async || {
         let now = blocks::stripes_of(shared, &[block]).await?;
-        Ok::<_, Error>(now.get(&block.stripe).is_some_and(|stripe| is_there_and_bad(stripe, home, block)))
+        let now = now.get(&block.stripe);
+        if now.is_some_and(|stripe| stripe.seq != *seq) {
+            return Err(Error::retry("its stripe was updated meanwhile"));
+        }
+        Ok::<_, Error>(now.is_some_and(|stripe| is_there_and_bad(stripe, home, block)))
     };
     let (finding, why) = match &verdict {
         Verdict::Wrong(finding, why) => (finding, why),
@@ -115,7 +121,7 @@ async fn settled(shared: &Shared, home: Home, block: BlockId, said: Result<Verdi
         if matches!(finding, Finding::Lost(_)) {
             require_believable(shared, home, block).await?;
         }
-        membership::mark(shared, home.node, block, finding, why).await?;
+        membership::mark_planned(shared, home.node, block, finding, why, seq).await?;
         is_bad_now().await
     };
     match recorded.await {

@@ -5,7 +5,7 @@ use super::{
     calls::{self, Answer, ask},
     settle::{Demand, found, settle_now},
     state::Phase,
-    tell::{encode_block, inspected as decode, node_of, recorded},
+    tell::{encode_block, homes_of, inspected as decode, node_of, recorded},
 };
 use crate::{compute::compute, shared::Shared};
 use std::{
@@ -15,7 +15,7 @@ use std::{
 };
 use tonic::{Code, Response, transport::Channel};
 use weft_codes::SharedCode;
-use weft_control::updates::{Answers, Found, Inspected, Newer, behind, is_behind, members};
+use weft_control::updates::{Answers, Found, Inspected, Newer, behind, can_rebuild, is_behind, members};
 use weft_meta::{AdoptStripe, Adopted, TermRecord, TermState};
 use weft_proto::{
     rpc,
@@ -64,8 +64,7 @@ pub(super) async fn ready(
         return Err(Error { reaction: Reaction::Retry, party, ..error });
     }
     let chosen = if absent.is_empty() { all } else { compute(|| members(code, stripe, &view, &(&unclosed | &absent)))? };
-    let homes = chosen.iter().filter_map(|block| Some(stripe.find(block.index, block.copy)?.home)).collect();
-    shared.updates.opens(stripe.id, homes, shared.started.now());
+    shared.updates.opens(stripe.id, homes_of(stripe, &chosen), shared.started.now());
     Ok(chosen)
 }
 
@@ -83,23 +82,32 @@ pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> R
     }
     let good = stripe.all().filter(|(_, placed)| placed.state == BlockState::Ok);
     let good: Vec<BlockId> = good.map(|(index, placed)| stripe.id_of(index, placed)).collect();
-    let (mut told, mut silent) = (Answers::new(), None);
+    let (mut told, mut silent, mut untold) = (Answers::new(), None, Vec::new());
     for (block, answer) in inspected(shared, &stripe, &good, false).await {
         match answer {
             Answer::Given(Some(answer)) => drop(told.insert(block, answer)),
-            Answer::Given(None) => {}
-            Answer::Silent(error) | Answer::Busy(error) => silent = Some(error),
-            Answer::Refused(error) => tracing::debug!(%block, %error, "an agent does not tell of a block"),
+            Answer::Given(None) => untold.push(block),
+            Answer::Silent(error) | Answer::Busy(error) => {
+                untold.push(block);
+                silent = Some(error);
+            }
+            Answer::Refused(error) => {
+                tracing::debug!(%block, %error, "an agent does not tell of a block");
+                if !matches!(error.reaction, Reaction::NotFound | Reaction::Corrupt) {
+                    untold.push(block);
+                }
+            }
         }
     }
-    let recorded = recorded(record.as_ref());
-    if !told.values().any(|told| is_behind(&stripe, recorded, told)) {
+    let newer = compute(|| behind(&code, &stripe, recorded(record.as_ref()), &told));
+    if matches!(newer, Ok(None)) {
         return Ok(false);
     }
     if let Some(error) = silent.filter(|error| demand == Demand::None && may_answer(shared, error)) {
         return Err(Error::retry(format!("a block does not answer: {error}")));
     }
-    let Some(Newer { term, found }) = compute(|| behind(&code, &stripe, recorded, &told))? else { return Ok(false) };
+    let Some(Newer { term, found }) = newer? else { return Ok(false) };
+    require_few_untold(shared, (&stripe, &code), untold)?;
     let (state, phase) = match found {
         Found::Opening => (Adopted::Opening, Phase::Open),
         Found::Open => (Adopted::Open, Phase::Open),
@@ -107,12 +115,28 @@ pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> R
     };
     tracing::warn!(stripe = %id, term = term.term, members = term.sealed.members.len(), ?phase,
         "these metadata are older than what the blocks of a stripe contain: recorded what these say");
-    let garbage_not_before_ms = shared.garbage_not_before_ms();
+    let (garbage_not_before_ms, homes) = (shared.garbage_not_before_ms(), homes_of(&stripe, &term.sealed.members));
     let adopt = AdoptStripe { stripe: id, before: record.map(|record| record.term), term, state, garbage_not_before_ms };
     // From here on nothing plans for it without settling it.
+    shared.updates.opens(id, homes, shared.started.now());
     shared.updates.set(id, phase, shared.started.now());
     shared.meta.adopt_stripe(shared.epoch, adopt).await.map_err(|error| shared.meta_error(error))?;
     Ok(true)
+}
+
+/// Fails if the blocks that do not tell what they contain, and may do so later, can rebuild the stripe without the others: they may contain
+/// later updates than these.
+fn require_few_untold(shared: &Shared, (stripe, code): (&StripeRecord, &SharedCode), mut untold: Vec<BlockId>) -> Result<()> {
+    let view = shared.members.view();
+    untold.retain(|block| node_of(stripe, block).and_then(|node| view.node(node)).is_some_and(|node| !node.lost));
+    if !compute(|| can_rebuild(code, stripe, &untold, &BTreeSet::new())) {
+        return Ok(());
+    }
+    let (number, have, all) = (stripe.number, untold.len(), stripe.all().count());
+    Err(Error::retry(format!(
+        "stripe {number} was updated in place after this copy of the metadata was made, but {have} of its {all} blocks do not tell what \
+         they contain, and may contain later updates than the others: the stripe waits for their nodes"
+    )))
 }
 
 /// Whether a block that did not answer may do so later.

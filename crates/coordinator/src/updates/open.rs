@@ -30,13 +30,14 @@ const REBUILD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Opens a stripe for updates if it is not open, and gives the client what it needs to request them.
 pub(crate) async fn open_for_updates(shared: &Arc<Shared>, asked: v1::OpenForUpdatesRequest) -> Result<v1::OpenForUpdatesReply> {
-    let way = routes::way(asked.way.as_ref())?;
+    let way = asked.way.as_ref().map(|way| routes::way(Some(way))).transpose()?;
     let (object, stripe) = named(shared, &asked.bucket, &asked.key, (asked.version, asked.number)).await?;
     let (id, place) = (stripe.id, |error: Error| error.object(&object.name));
     let session = asked.session.map(|it| Session { number: it.number, ends_at_ms: it.ends_at_ms });
     let (sealed, stripe) = opened(shared, id, asked.failed_term).await.map_err(place)?;
     shared.updates.touch(id, shared.idle_at());
-    let routes = routes::routes(shared, &object.code, (&stripe, &sealed.members), &way);
+    let code = shared.code(&object.code).map_err(place)?;
+    let routes = routes::routes(shared, &code, (&stripe, &sealed.members), way.as_ref());
     reply(shared, &stripe, &sealed, session).map(|reply| v1::OpenForUpdatesReply { routes, ..reply }).map_err(place)
 }
 

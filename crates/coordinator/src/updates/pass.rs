@@ -4,7 +4,7 @@
 use super::{
     settle::{Demand, in_turn},
     state::Phase,
-    tell::node_of,
+    tell::{homes_of, node_of},
 };
 use crate::{scrub, shared::Shared};
 use futures::stream::{self, StreamExt as _};
@@ -34,6 +34,14 @@ pub(crate) async fn resume(shared: &Shared) -> Result<()> {
     while let Some(after) = walk.next() {
         let page = shared.meta.stripe_terms(after, RECORDS_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
         walk.came(&page.items, page.more);
+        let left: Vec<&TermRecord> = page.items.iter().filter(|record| record.state != TermState::Closed).collect();
+        let stripes = left.iter().map(|record| record.stripe).collect();
+        let stripes = shared.meta.find_stripes(stripes).await.map_err(|error| shared.meta_error(error))?;
+        for stripe in stripes {
+            let record = left.iter().find(|record| record.stripe == stripe.id);
+            let homes = record.map(|record| homes_of(&stripe, &record.term.sealed.members)).unwrap_or_default();
+            shared.updates.opens(stripe.id, homes, shared.started.now());
+        }
         for record in page.items {
             let now = shared.started.now();
             match record.state {

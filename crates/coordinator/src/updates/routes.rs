@@ -19,7 +19,7 @@ use weft_proto::{
     updates::{Hop, Route},
     v1,
 };
-use weft_types::{BlockId, Error, Result, StripeRecord};
+use weft_types::{BlockId, Error, Reaction, Result, StripeRecord};
 
 /// What a client chose; without a choice, everything is left open.
 pub(super) fn way(asked: Option<&v1::UpdateWay>) -> Result<UpdateWay> {
@@ -27,27 +27,27 @@ pub(super) fn way(asked: Option<&v1::UpdateWay>) -> Result<UpdateWay> {
     UpdateWay::parse(&asked.scheme, &asked.path, asked.seed, asked.slice_len)
 }
 
-/// The routes for updates of an open stripe with these members. There may be none, and then deltas go straight to each node.
+/// The routes for updates of an open stripe with these members. There may be none, and then deltas go straight to each node. A client that says
+/// nothing about the way knows no routes.
 pub(super) fn routes(
     shared: &Shared,
-    code: &str,
+    code: &SharedCode,
     (stripe, members): (&StripeRecord, &[BlockId]),
-    way: &UpdateWay,
+    way: Option<&UpdateWay>,
 ) -> Vec<v1::UpdateRoute> {
-    if unable(shared, stripe, members).is_some() {
+    let Some(way) = way.filter(|way| !way.is_straight() && unable(shared, stripe, members).is_none()) else {
         return Vec::new();
-    }
-    let made = shared.code(code).and_then(|code| {
-        with(shared, (stripe, members), way, |updating| {
-            let routes = updating.routes(&code)?;
-            routes.into_iter().map(encoded).collect()
-        })
-    });
-    made.unwrap_or_else(|error: Error| {
-        // Updates need no routes.
-        tracing::error!(stripe = %stripe.id, %error, "cannot plan how updates of a stripe travel: they go straight to each node");
-        Vec::new()
-    })
+    };
+    // Updates need no routes.
+    let failed = |index: u8, error: &Error| {
+        tracing::warn!(stripe = %stripe.id, index, %error, "cannot plan how updates of a block travel: they go straight to each node");
+    };
+    let routes = with(shared, (stripe, members), way, |updating| updating.routes(code, failed));
+    let encoded = |route: UpdateRoute| {
+        let index = route.index;
+        encoded(route).inspect_err(|error| failed(index, error)).ok()
+    };
+    routes.into_iter().filter_map(encoded).collect()
 }
 
 /// Makes plans with what is known of the network.
@@ -57,9 +57,9 @@ fn with<T>(
     way: &UpdateWay,
     make: impl FnOnce(&Updating<'_>) -> T,
 ) -> T {
-    let (network, layout) = (&shared.network(), &stripe.layout.layout);
+    let layout = &stripe.layout.layout;
     let run = shared.run(Class::Foreground.into(), layout, layout.cell_len);
-    compute(|| make(&Updating { stripe, members, way, network, known: &shared.known, run }))
+    compute(|| make(&Updating { stripe, members, way, network: &shared.network(), known: &shared.known, run }))
 }
 
 /// Why these blocks' nodes cannot pass on what others send them: one of them runs an earlier version, or none is known.
@@ -119,7 +119,14 @@ fn weighed(code: &SharedCode, updating: &Updating<'_>, index: u32, bytes: u64, n
     let block = u8::try_from(index).map_err(|_| Error::invalid(format!("there is no data block {index}")))?;
     let straight = UpdateWay::straight();
     let updating = if no_routes.is_empty() { *updating } else { Updating { way: &straight, ..*updating } };
-    let Weighed { planned, hops, in_turn, slice_len, route } = weigh_update(code, &updating, block, bytes)?;
+    let weighed = match weigh_update(code, &updating, block, bytes) {
+        // It has no node for now, or another one's is not known. The other blocks may have theirs.
+        Err(error) if error.reaction == Reaction::Retry => {
+            return Ok(v1::ExplainedUpdate { index, no_routes: error.message, ..v1::ExplainedUpdate::default() });
+        }
+        weighed => weighed?,
+    };
+    let Weighed { planned, hops, in_turn, slice_len, route } = weighed;
     let at = |block: BlockId| v1::UpdatedBlock {
         index: block.index.into(),
         copy: block.copy.into(),

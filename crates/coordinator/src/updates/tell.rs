@@ -4,7 +4,7 @@ use crate::shared::Shared;
 use weft_control::updates::{Inspected, OpenBlock, Recorded, SettledBlock, is_behind};
 use weft_meta::{TermRecord, TermState};
 use weft_proto::{encode_sealed, rpc, v1};
-use weft_types::{BlockId, Error, NodeId, Result, Seq, StripeRecord};
+use weft_types::{BlockId, Error, Home, NodeId, Result, Seq, StripeRecord};
 use weft_update::Sealed;
 
 /// The most blocks of one question, and the most bytes of records in its answer.
@@ -15,6 +15,11 @@ const ANSWER_BYTES_MAX: usize = 12 << 20;
 pub(super) fn node_of(stripe: &StripeRecord, block: &BlockId) -> Option<NodeId> {
     let placed = stripe.find(block.index, block.copy);
     placed.filter(|placed| placed.generation == block.generation).map(|placed| placed.home.node)
+}
+
+/// The disks of these blocks of a stripe.
+pub(super) fn homes_of(stripe: &StripeRecord, blocks: &[BlockId]) -> Vec<Home> {
+    blocks.iter().filter_map(|block| Some(stripe.find(block.index, block.copy)?.home)).collect()
 }
 
 pub(super) fn encode_block(block: &BlockId) -> Result<Vec<u8>> {

@@ -9,12 +9,14 @@ use super::{
     repair::{Case, network},
     scrub::is_clean,
     update_bound::{RANDOM, bound_s, concerned},
+    update_home::{Home, Used, choose},
+    update_way::{STRAIGHT, Way},
     writer::{Writers, on_named},
 };
 use crate::testbed::{Settings, Testbed};
 use futures::FutureExt as _;
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 use tokio::time::Instant;
 use weft_cli::{seed::seed, session::Session};
 use weft_client::{GetOptions, PutOptions, WriteOptions, Writer, api};
@@ -29,6 +31,8 @@ const JOURNAL_MIN: u64 = 32 << 20;
 const JOURNALS_WITHIN: Duration = Duration::from_secs(300);
 /// How long an update may take, with all repetitions.
 const DEADLINE: Duration = Duration::from_secs(120);
+/// How often a stripe is stored until it leaves the nodes of other stripes' clients alone.
+const PLACES_MAX: usize = 8;
 
 /// The updates of a run, all at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +53,8 @@ pub(crate) struct Subject {
     stripes: Vec<Stripe>,
     targets: Vec<Target>,
     writers: Writers,
+    /// How the updates of each case travel, by its label.
+    ways: BTreeMap<String, Vec<Way>>,
     /// Updates so far.
     count: u64,
 }
@@ -59,14 +65,6 @@ struct Stripe {
     /// What it must contain.
     data: Data,
     homes: Vec<Home>,
-}
-
-/// Where a block is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Home {
-    node: NodeId,
-    name: String,
-    rack: String,
 }
 
 /// A block that is updated.
@@ -141,7 +139,8 @@ impl Subject {
         work.check()?;
         make_bucket(session).await?;
         let run = seed()?;
-        let mut subject = Self { work, stripes: Vec::new(), targets: Vec::new(), writers: Writers::default(), count: 0 };
+        let (stripes, targets, ways) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut subject = Self { work, stripes, targets, writers: Writers::default(), ways, count: 0 };
         let stored = subject.store_all(session, testbed, run).await;
         match stored {
             Ok(()) => Ok(subject),
@@ -153,10 +152,9 @@ impl Subject {
     }
 
     async fn store_all(&mut self, session: &Session, testbed: &Testbed, run: u64) -> Result<()> {
-        let Work { code, block_len, blocks, stripes, seed, .. } = self.work.clone();
+        let Work { code, block_len, stripes, seed, .. } = self.work.clone();
         let k = weft_codes::parse(&code).map_err(Error::invalid)?.k();
         for number in 0..stripes {
-            let key = format!("update-{run:016x}/{number}");
             let data = Data::make(&code, ByteSize(block_len * k as u64), seed.wrapping_add(number as u64))?;
             let options = PutOptions {
                 code: code.clone(),
@@ -166,22 +164,61 @@ impl Subject {
                 scheme: DIRECT.to_owned(),
                 ..PutOptions::default()
             };
-            session.client.put_file(BUCKET, &key, data.path(), &options).await?;
-            self.stripes.push(Stripe { key, data, homes: Vec::new() });
-            let homes = self.homes(session, number).await?;
-            let chosen = choose(&code, &homes, blocks)?;
+            let name = format!("update-{run:016x}/{number}");
+            let (key, homes, chosen) = self.place(session, &name, &data.path(), &options).await?;
+            self.stripes.push(Stripe { key, data, homes });
             self.targets.extend(chosen.into_iter().map(|block| Target { stripe: number, block }));
-            self.stripes[number].homes = homes;
         }
         let nodes: Vec<String> = self.targets.iter().map(|target| self.home(*target).name.clone()).collect();
         self.writers = on_named(testbed, &nodes).await?;
         Ok(())
     }
 
-    async fn homes(&self, session: &Session, number: usize) -> Result<Vec<Home>> {
+    /// Stores a stripe, and chooses its blocks to update. It is stored again if it needs nodes that stripes before it use.
+    async fn place(
+        &self,
+        session: &Session,
+        name: &str,
+        path: &Path,
+        options: &PutOptions,
+    ) -> Result<(String, Vec<Home>, Vec<u8>)> {
+        let used = self.used()?;
+        let most = if self.stripes.is_empty() { 1 } else { PLACES_MAX };
+        let mut attempt = 1;
+        loop {
+            let key = format!("{name}-{attempt}");
+            session.client.put_file(BUCKET, &key, path, options).await?;
+            let homes = self.homes(session, &key).await;
+            let chosen = homes.and_then(|homes| Ok((choose(&self.work.code, &homes, self.work.blocks, &used)?, homes)));
+            match chosen {
+                Ok((chosen, homes)) => return Ok((key, homes, chosen)),
+                Err(error) => {
+                    session.client.remove(BUCKET, &key).await?;
+                    if attempt == most {
+                        return Err(error);
+                    }
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    /// The nodes that the updates of all stripes so far use.
+    fn used(&self) -> Result<Used> {
+        let mut used = Used::default();
+        for target in &self.targets {
+            used.clients.insert(self.home(*target).node);
+            let homes = &self.stripes[target.stripe].homes;
+            let parities = concerned(&self.work.code, target.block)?;
+            used.parities.extend(parities.iter().filter_map(|index| homes.get(usize::from(*index))).map(|home| home.node));
+        }
+        Ok(used)
+    }
+
+    async fn homes(&self, session: &Session, key: &str) -> Result<Vec<Home>> {
         let nodes: BTreeMap<u32, api::Node> =
             session.client.status().await?.nodes.into_iter().map(|node| (node.id, node)).collect();
-        let stat = session.client.stat(BUCKET, &self.stripes[number].key).await?;
+        let stat = session.client.stat(BUCKET, key).await?;
         let mut blocks = stat.stripes.into_iter().next().map(|stripe| stripe.blocks).unwrap_or_default();
         blocks.sort_by_key(|block| block.index);
         let n = weft_codes::parse(&self.work.code).map_err(Error::invalid)?.n();
@@ -211,6 +248,11 @@ impl Subject {
         self.targets.iter().map(|target| self.home(*target).name.clone()).collect()
     }
 
+    /// How the updates of a case of this label travel; several ways of a block if its path is drawn for each run.
+    pub(crate) fn ways(&self, label: &str) -> Vec<Way> {
+        self.ways.get(label).cloned().unwrap_or_default()
+    }
+
     /// The least time that the links allow for a run, if only one update is under way.
     pub(crate) fn bound_s(&self, settings: &Settings, case: &Case, seed: u64) -> Result<Option<f64>> {
         let [target] = self.targets[..] else { return Ok(None) };
@@ -232,7 +274,34 @@ impl Subject {
             open.push(opened);
         }
         self.write(&open, LITTLE).await?;
+        self.look(case, &options).await?;
         Ok(open)
+    }
+
+    /// Asks how the updates of a case travel, and fails if they do not take its scheme.
+    async fn look(&mut self, case: &Case, options: &WriteOptions) -> Result<()> {
+        let Work { block_len, update_len, .. } = self.work;
+        for at in 0..self.targets.len() {
+            let target = self.targets[at];
+            let (key, options) = (self.stripes[target.stripe].key.clone(), options.clone());
+            let (scheme, offset) = (options.way.scheme.clone(), u64::from(target.block) * block_len);
+            let explain = self.writers[at].order(move |client| {
+                async move { client.explain_write(BUCKET, &key, offset, update_len, &options).await }.boxed_local()
+            });
+            let plan = explain.await?;
+            let mut ways = plan.stripes.iter().flat_map(|stripe| &stripe.ways);
+            let explained = ways.find(|way| way.index == u32::from(target.block));
+            let explained = explained.ok_or_else(|| Error::fatal("the coordinator does not say how an update travels"))?;
+            let homes = &self.stripes[target.stripe].homes;
+            let node = |index: u32| homes.get(index as usize).map(|home| home.name.clone()).unwrap_or_default();
+            let way = Way::of(explained, (target.stripe, self.home(target).name.as_str()), node)?;
+            way.check(&scheme, concerned(&self.work.code, target.block)?.len(), update_len, &explained.no_routes)?;
+            let known = self.ways.entry(case.label.clone()).or_default();
+            if !known.contains(&way) {
+                known.push(way);
+            }
+        }
+        Ok(())
     }
 
     /// Overwrites so many bytes of every target at the same time; returns the time from the first byte to the last acknowledgement.
@@ -277,7 +346,7 @@ impl Subject {
 
     /// Reads all objects, and compares them with what was written; then checks the parities. All blocks must still be where they were.
     pub(crate) async fn compare(&self, session: &Session) -> Result<()> {
-        for (number, stripe) in self.stripes.iter().enumerate() {
+        for stripe in &self.stripes {
             let mut compare = Compare::new(&stripe.data);
             session.client.get(BUCKET, &stripe.key, &mut compare, &GetOptions::default()).await?;
             compare.end()?;
@@ -290,7 +359,7 @@ impl Subject {
                     job.state, job.last_error
                 )));
             }
-            if self.homes(session, number).await? != stripe.homes {
+            if self.homes(session, &stripe.key).await? != stripe.homes {
                 return Err(Error::unavailable("a block was rebuilt elsewhere meanwhile: its node did not answer in time"));
             }
         }
@@ -306,42 +375,11 @@ impl Subject {
     }
 }
 
-/// The data blocks to update: the first whose racks have no parity that changes with them, each of which must be in a rack of its own.
-fn choose(code: &str, homes: &[Home], count: usize) -> Result<Vec<u8>> {
-    let k = weft_codes::parse(code).map_err(Error::invalid)?.k() as u8;
-    let mut chosen: Vec<u8> = Vec::new();
-    for block in 0..k {
-        let mut racks: Vec<&str> = concerned(code, block)?
-            .iter()
-            .filter_map(|index| homes.get(usize::from(*index)))
-            .map(|home| home.rack.as_str())
-            .collect();
-        racks.extend(homes.get(usize::from(block)).map(|home| home.rack.as_str()));
-        let blocks = racks.len();
-        racks.sort_unstable();
-        racks.dedup();
-        if racks.len() == blocks {
-            chosen.push(block);
-        }
-    }
-    if chosen.len() < count {
-        let racks: Vec<String> =
-            homes.iter().enumerate().map(|(index, home)| format!("block {index} in {}", home.rack)).collect();
-        return Err(Error::invalid(format!(
-            "{} of the {count} data blocks to update have their parities in racks of their own: {}; use as many racks as nodes",
-            chosen.len(),
-            racks.join(", ")
-        )));
-    }
-    chosen.truncate(count);
-    Ok(chosen)
-}
-
 /// The options of a case's writes: one update, in the way of its scheme.
 fn options(case: &Case, seed: u64, update_len: u64) -> WriteOptions {
     let scheme = match case.scheme.as_str() {
         // One delta over one link is the same in all schemes.
-        DIRECT => "concurrent-star",
+        DIRECT => STRAIGHT,
         scheme => scheme,
     };
     // Star and tree send everything at once, and have no path to choose.
@@ -375,7 +413,10 @@ pub(crate) async fn measure(
     }
     let (mut samples, mut bounds) = (vec![Vec::new(); cases.len()], vec![Vec::new(); cases.len()]);
     for run in 0..runs {
-        for (at, (of, case)) in cases.iter().enumerate() {
+        // Each run begins with another case, so none always follows the same one.
+        for step in 0..cases.len() {
+            let at = (run + step) % cases.len();
+            let (of, case) = &cases[at];
             says(run, at);
             let (subject, seed) = (&mut subjects[*of], seed.wrapping_add(run as u64));
             if case.select == RANDOM {
@@ -392,31 +433,6 @@ pub(crate) async fn measure(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn blocks_are_chosen_whose_parities_are_in_racks_of_their_own() {
-        let homes = |racks: &[&str]| -> Vec<Home> {
-            let home = |(at, rack): (usize, &&str)| Home {
-                node: NodeId(at as u32),
-                name: format!("node-{at}"),
-                rack: (*rack).to_owned(),
-            };
-            racks.iter().enumerate().map(home).collect()
-        };
-        let apart = homes(&["a", "b", "c", "d", "e", "f", "g"]);
-        assert_eq!(choose("rs(4,3)", &apart, 4).unwrap(), [0, 1, 2, 3]);
-        // The nodes of rs(9,3) in four regions in turn.
-        let regions: Vec<&str> = ["A", "B", "C", "D"].into_iter().cycle().take(12).collect();
-        assert_eq!(choose("rs(9,3)", &homes(&regions), 1).unwrap(), [0]);
-        assert_eq!(choose("rs(9,3)", &homes(&regions), 3).unwrap(), [0, 4, 8]);
-        let error = choose("rs(4,3)", &homes(&["a", "b", "c", "d", "e", "e", "g"]), 1).unwrap_err();
-        assert!(error.message.contains("block 4 in e, block 5 in e"), "{error}");
-        assert_eq!(
-            choose("lrc(4,2,2)", &homes(&["a", "b", "c", "d", "e", "a", "g", "h"]), 3).unwrap(),
-            [0, 1, 2],
-            "each group has its own parity"
-        );
-    }
 
     #[test]
     fn a_journal_takes_many_updates() {

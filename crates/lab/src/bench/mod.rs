@@ -14,6 +14,8 @@ pub(crate) mod repair;
 pub(crate) mod scrub;
 pub(crate) mod update;
 pub(crate) mod update_bound;
+mod update_home;
+pub(crate) mod update_way;
 pub(crate) mod usage;
 pub(crate) mod writer;
 

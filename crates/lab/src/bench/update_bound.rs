@@ -81,7 +81,11 @@ pub(crate) fn theory(case: &Case, racks: usize, update_len: u64) -> Option<f64> 
         // Whether at once or one after another: all deltas go over the one link of the data node.
         "star" | "concurrent-star" => Some(racks),
         "tree" => Some((racks + 1.0).log2().ceil()),
-        "pipeline" => Some(1.0 + (racks - 1.0) / update_len.div_ceil(slice_of(case)).max(1) as f64),
+        "pipeline" => match case.slice_len {
+            AutoSize::Bytes(slice) => Some(1.0 + (racks - 1.0) / update_len.div_ceil(slice.0.max(1)).max(1) as f64),
+            // The slices are chosen by the rates of the links.
+            AutoSize::Auto => None,
+        },
         _ => None,
     }
 }
@@ -102,6 +106,7 @@ mod tests {
         assert_eq!([1, 3].map(|racks| of("pipeline", racks)), [1.0, 1.0 + 2.0 / 256.0]);
         assert_eq!((of("pipeline@block", 3), of("direct", 3)), (1.0 + 2.0 / 16.0, 1.0));
         assert_eq!(theory(&case("auto"), 3, 1 << 20), None);
+        assert_eq!(theory(&case("pipeline@auto"), 3, 1 << 20), None);
     }
 
     /// On equal links, the plans' times are what theory says.

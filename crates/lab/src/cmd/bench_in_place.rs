@@ -9,20 +9,24 @@ use crate::{
         place::{Own, in_testbed_as},
         repair::{self, Case},
         update_bound::{concerned, theory},
+        update_way::Way,
     },
     testbed::{Matrix, Settings, scratch::file_system},
 };
 use clap::Args;
 use serde::Serialize;
 use weft_cli::{exit::Exit, local::DaemonSettings, output::Output, target};
+use weft_control::options::check_slice_len;
 use weft_schemes::{AUTO, Kind, check_name};
-use weft_types::{AutoSize, ByteSize, Error, Result, UPDATE_BYTES_MAX, human_bytes};
+use weft_types::{AutoSize, ByteSize, Error, Result, UPDATE_BYTES_MAX, counted, human_bytes};
 
 const RACKS: u32 = 3;
 const WRITE_SIZE: ByteSize = ByteSize(16 << 20);
 const SYNC_MS_MAX: f64 = 1000.0;
 /// How the racks of a pipeline are ordered.
-const PATHS: [&str; 4] = ["exact", "tabu", "random", "worst"];
+const PATHS: [&str; 4] = [EXACT, "tabu", "random", "worst"];
+const EXACT: &str = "exact";
+const PIPELINE: &str = "pipeline";
 
 /// How updates are measured by schemes.
 #[derive(Debug, Args)]
@@ -115,6 +119,8 @@ struct Row {
     outcome: Outcome,
     /// What theory says, in times of one delta over one link; None: it says nothing of this.
     theory: Option<f64>,
+    /// How the changes travel, from the node of each client.
+    ways: Vec<Way>,
 }
 
 impl Schemes {
@@ -161,6 +167,7 @@ impl Schemes {
             let seed = planned.work.seed;
             let mut results = in_place::measure(testbed, &mut subjects, &cases, (self.runs, seed), &mut told).await?;
             let clients = subjects[0].client_nodes();
+            let ways: Vec<Vec<Way>> = cases.iter().map(|(of, case)| subjects[*of].ways(&case.label)).collect();
             for subject in subjects {
                 subject.compare(session).await?;
                 subject.remove(session).await?;
@@ -168,7 +175,8 @@ impl Schemes {
             bench::compare(&mut results, DIRECT);
             let asked = self.asked(&planned, clients, testbed, probed)?;
             let warnings = too_busy(&results).into_iter().collect();
-            let report = Report { machine: Machine::this(), settings: asked, warnings, results: self.rows(&planned, results) };
+            let results = self.rows(&planned, results, ways);
+            let report = Report { machine: Machine::this(), settings: asked, warnings, results };
             output.result_with(&report, &report.warnings, |it| text(it, self.runs))
         })?;
         Ok(Exit::Ok)
@@ -215,7 +223,8 @@ impl Schemes {
         if self.runs == 0 || self.sync_ms.is_some_and(|ms| !(0.0..=SYNC_MS_MAX).contains(&ms)) {
             return Err(Error::invalid(format!("--runs must be at least 1, and --sync-ms 0 to {SYNC_MS_MAX}")));
         }
-        let mut cases = Vec::new();
+        check_slice_len("--slice-size", self.slice_size)?;
+        let mut cases: Vec<Case> = Vec::new();
         for text in &self.schemes {
             for mut case in Case::parse(text, self.slice_size, update_len)? {
                 case.select.clone_from(&self.path);
@@ -228,8 +237,14 @@ impl Schemes {
                     DIRECT => {}
                     scheme => check_name(Kind::Update, scheme)?,
                 }
+                if case.scheme == PIPELINE {
+                    check_slice_len(&format!("the slice size of {}", case.label), case.slice_len)?;
+                }
                 cases.push(case);
             }
+        }
+        if self.path != EXACT && !cases.iter().any(|case| case.scheme == PIPELINE) {
+            return Err(Error::invalid(format!("--path orders the racks of a pipeline: add {PIPELINE} to --schemes")));
         }
         Ok(cases)
     }
@@ -256,10 +271,11 @@ impl Schemes {
         })
     }
 
-    fn rows(&self, planned: &Planned, results: Vec<Outcome>) -> Vec<Row> {
+    fn rows(&self, planned: &Planned, results: Vec<Outcome>, ways: Vec<Vec<Way>>) -> Vec<Row> {
         let is_one = planned.work.blocks * planned.work.stripes == 1 && !planned.settings.is_uneven();
         let of = |case: &Case| theory(case, planned.racks as usize, planned.work.update_len).filter(|_| is_one);
-        planned.cases.iter().zip(results).map(|(case, outcome)| Row { theory: of(case), outcome }).collect()
+        let all = planned.cases.iter().zip(results).zip(ways);
+        all.map(|((case, outcome), ways)| Row { theory: of(case), outcome, ways }).collect()
     }
 }
 
@@ -272,9 +288,11 @@ fn text(it: &Report<Asked, Row>, runs: usize) -> String {
     let Asked { code, block_size, write_size, racks, concurrent, stripes, journal, file_system, sync_ms, testbed, .. } =
         &it.settings;
     let links = testbed.link.map_or_else(String::new, |link| format!(", links of {link}"));
-    let many = match (concurrent, stripes) {
-        (1, 1) => String::new(),
-        _ => format!(" of {concurrent} data blocks of {stripes} stripes at once"),
+    let blocks = counted(*concurrent as u64, "data block");
+    let what = match (concurrent, stripes) {
+        (1, 1) => format!("an update of {write_size}"),
+        (_, 1) => format!("updates of {write_size}, of {blocks} of a stripe at once"),
+        _ => format!("updates of {write_size}, of {blocks} in each of {stripes} stripes at once"),
     };
     let syncs = if *sync_ms > 0.0 { format!(", {sync_ms} ms more for each sync") } else { String::new() };
     let outcomes: Vec<Outcome> = it.results.iter().map(|row| row.outcome.clone()).collect();
@@ -287,7 +305,7 @@ fn text(it: &Report<Asked, Row>, runs: usize) -> String {
     });
     let times: Vec<String> = times.collect();
     format!(
-        "an update of {write_size}{many} in blocks of {block_size} of {code}, {racks} parity racks{links}; {runs} runs each\n\
+        "{what}, in blocks of {block_size} of {code}, {racks} parity racks{links}; {runs} runs each\n\
          disks on {file_system}, journals of {journal}{syncs}; each client is on the node of the block that changes\n{table}\n\
          all runs, seconds:\n{}\n{}",
         times.join("\n"),
@@ -343,6 +361,12 @@ mod tests {
         assert!(says(&["--block-size", "24MiB"], common()).contains("whole updates"));
         assert!(says(&["--concurrent", "5"], common()).contains("4 data blocks"));
         assert!(says(&["--path", "best"], common()).contains("exact, tabu, random, worst"));
+        assert!(says(&["--slice-size", "1000"], common()).contains("multiple"));
+        assert!(says(&["--slice-size", "65MiB"], common()).contains("at most 64MiB"));
+        assert!(says(&["--schemes", "pipeline@1000"], common()).contains("pipeline@1000"));
+        let line = Line::try_parse_from(["update", "--schemes", "star", "--path", "worst"]).unwrap();
+        let mut without = line.schemes;
+        assert!(without.planned(common(), false).unwrap_err().message.contains("add pipeline"));
         assert!(says(&["--sync-ms=-1"], common()).contains("--sync-ms 0 to"));
         assert!(says(&["--sync-ms", "2000"], common()).contains("--sync-ms"));
         assert!(says(&["--limit", "node-01:*=10mbit"], common()).contains("no measure"));
@@ -363,7 +387,7 @@ mod tests {
         let mut results: Vec<Outcome> = it.cases.iter().map(outcome).collect();
         bench::compare(&mut results, DIRECT);
         let line = Line::try_parse_from(["update", "--schemes", "direct"]).unwrap();
-        let rows = line.schemes.rows(&it, results);
+        let rows = line.schemes.rows(&it, results, vec![Vec::new(); it.cases.len()]);
         let theory: Vec<Option<f64>> = rows.iter().map(|row| row.theory).collect();
         assert_eq!(theory, [Some(1.0), Some(3.0), Some(2.0), Some(1.0 + 2.0 / 16.0), None]);
         let json = serde_json::to_value(&rows).unwrap();
@@ -388,9 +412,14 @@ mod tests {
         };
         let report = Report { machine: Machine::this(), settings: asked, warnings: Vec::new(), results: rows };
         let text = text(&report, 2);
-        for part in
-            ["of 1 data blocks of 2 stripes", "3 ms more", "disks on ext4", "  star: 2.000 1.000", "3.000 x", "links of 200mbit"]
-        {
+        for part in [
+            "updates of 16MiB, of 1 data block in each of 2 stripes at once",
+            "3 ms more",
+            "disks on ext4",
+            "  star: 2.000 1.000",
+            "3.000 x",
+            "links of 200mbit",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

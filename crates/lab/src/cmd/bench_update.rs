@@ -20,10 +20,10 @@ const SIZE_MAX: u64 = 1 << 30;
 /// More nodes than the code has blocks.
 const MORE_NODES: u32 = 1;
 
-/// Overwrite parts of an object in place: small ones, one at a time and many at once; or with --schemes, one over shaped links
+/// Measure writes in place; with --schemes, by each scheme over shaped links
 ///
-/// Starts a temporary cluster and removes it afterwards; needs no root. Writes random slots of one object through the library: at each depth, so many
-/// writes are under way at a time. In the end the object is read and compared with what was written.
+/// Starts a temporary cluster and removes it afterwards; needs no root. Overwrites random slots of one object through the library: at each depth, so
+/// many writes are under way at a time. In the end the object is read and compared with what was written.
 ///
 /// The last line is the bound: an update waits for one sync at the node of each block concerned, in parallel. So as many threads sync 4 KiB each on
 /// the cluster's disk, and the next round begins when all have ended. Several updates share a sync, so many at once can exceed the bound.
@@ -39,7 +39,7 @@ EXAMPLE
   weft bench update --cluster weft-cluster
   sudo weft bench update --schemes direct,star,tree,pipeline --racks 3 --runs 5 --json
   sudo weft bench update --schemes star,tree,pipeline,auto --matrix regions.csv --code 'rs(9,3)' --write-size 4MiB --block-size 16MiB
-  sudo weft bench update --schemes star,tree,pipeline --concurrent 3 --write-size 4MiB --sync-latency 3ms
+  sudo weft bench update --schemes star,tree,pipeline --concurrent 3 --write-size 4MiB --sync-ms 3
 
 EXIT CODES
   0 measured   1 failed   2 invalid settings   3 no such cluster   4 too few nodes are up; or with --schemes, no root, no `ip`, no `tc`   \

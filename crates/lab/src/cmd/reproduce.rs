@@ -239,7 +239,9 @@ impl What {
 
     /// Fails if a figure cannot be run with these options.
     pub(super) fn check(&self, figure: &Figure, output: Output) -> Result<()> {
-        run::check(self.options(figure, output)?)
+        let options = self.options(figure, output)?;
+        run::check(options)?;
+        run::check_updates(figure, options)
     }
 
     fn figures(&self, paper: &'static Paper) -> Result<Vec<&'static Figure>> {

@@ -171,7 +171,7 @@ const RACKS: Figure = Figure {
     name: "9",
     title: "Update time and the number of parity racks",
     about: "Updates part of a block of rs(4,R), whose parities are in R racks, over equal links. The paper updates chunks of 64 MB.",
-    differs: "",
+    differs: "With one parity rack, all four schemes are the same single hop, so their times differ by chance only.",
     x: "parity racks",
     value: Value::Seconds,
     mark: Mark::Lines,

@@ -284,8 +284,21 @@ pub(crate) struct Asked {
     /// The rate of the links, if it was not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<LinkRate>,
+    /// The disks of updates in place. Other figures do not depend on theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disks: Option<Disks>,
     /// The testbed at the start.
     pub(crate) testbed: Settings,
+}
+
+/// The disks of the nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Disks {
+    pub(crate) file_system: String,
+    /// The size of each journal of updates.
+    pub(crate) journal: ByteSize,
+    /// What each sync takes longer.
+    pub(crate) sync_ms: f64,
 }
 
 /// The default seed of the data and of all random choices.

@@ -1,7 +1,7 @@
 //! Our numbers beside the paper's, for a person and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`. [`page`](super::page) is a page of
 //! all figures that have files.
 
-use super::{Asked, At, Claim, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
+use super::{Asked, At, Claim, Disks, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
 use crate::bench::{self, Outcome};
 use std::{fs, io::ErrorKind, path::Path};
 use weft_cli::{
@@ -82,10 +82,15 @@ pub(super) fn scale(paper: &Paper, report: &Report) -> String {
     let asked = &report.settings;
     let nodes = asked.testbed.nodes;
     let links = asked.testbed.link.map(|link| format!(", links of {link} (the paper: {})", paper.links)).unwrap_or_default();
+    let disks = asked.disks.as_ref().map(|Disks { file_system, journal, sync_ms }| {
+        let syncs = if *sync_ms > 0.0 { format!("syncs {sync_ms} ms longer") } else { "no added time for syncs".to_owned() };
+        format!("; disks on {file_system}, journals of {journal}, {syncs}")
+    });
+    let disks = disks.unwrap_or_default();
     let (runs, block) = (asked.runs, asked.block_size);
     let runs = if runs == 1 { "1 run".to_owned() } else { format!("medians of {runs} runs") };
     let quick = if asked.quick { "; quick: too small and too few runs to cite" } else { "" };
-    format!("{nodes} nodes{links}, {} of {block} at most, {runs}{quick}", paper.sizes)
+    format!("{nodes} nodes{links}, {} of {block} at most, {runs}{disks}{quick}", paper.sizes)
 }
 
 fn base_label(figure: &Figure) -> String {

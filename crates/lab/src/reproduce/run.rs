@@ -1,21 +1,23 @@
 //! Measures a figure on one testbed, whose links are reshaped where the figure says so.
 
-use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Shows, Updating, Writing, run_updates};
+use super::{Asked, Disks, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Shows, Updating, Writing, run_updates};
 use crate::{
     bench::{
-        IdleMeter, Machine, Outcome, Sample, median,
+        IdleMeter, Machine, Outcome, Sample,
+        in_place::journal_bytes,
+        median,
         node::{Layout, LostNode},
         put::{self, Data},
         repair::{Case, Subject, measure, probe},
         writer::{self, Writers},
     },
-    testbed::{Limit, LinkRate, Settings, Testbed},
+    testbed::{Limit, LinkRate, Settings, Testbed, scratch::file_system},
 };
 use std::{collections::BTreeMap, io::IsTerminal as _};
 use tokio::time::Instant;
 use weft_cli::session::Session;
 use weft_coordinator::CoordinatorConfig;
-use weft_types::{ByteSize, Error, Result};
+use weft_types::{ByteSize, Error, Result, UPDATE_BYTES_MAX};
 
 const MIB: f64 = 1048576.0;
 /// The percentages of puts that are shown for distributions.
@@ -75,6 +77,13 @@ pub(crate) async fn run(
     if of_puts {
         testbed.reshape(|it| it.outside_link = it.link)?;
     }
+    let disks = match of_updates {
+        true => {
+            let journal = journal_bytes(options.scale.block_len);
+            Some(Disks { file_system: file_system(testbed.dir())?, journal, sync_ms: 0.0 })
+        }
+        false => None,
+    };
     let asked = Asked {
         paper: paper.name.to_owned(),
         figure: figure.name.to_owned(),
@@ -83,6 +92,7 @@ pub(crate) async fn run(
         quick: options.scale.quick,
         seed: options.seed,
         link: Some(options.scale.link).filter(|link| link.to_string() != figure.link),
+        disks,
         testbed: testbed.settings().clone(),
     };
     let mut steps = Steps::begin(format!("figure {}", figure.name), &setups, options);
@@ -380,9 +390,25 @@ impl Steps {
     }
 }
 
+/// Sizes are multiples of it.
+const MULTIPLE: u64 = 8 << 10;
+
+/// Whether the updates of a figure are short enough: then [`check`] has passed.
+pub(crate) fn check_updates(figure: &Figure, options: Options) -> Result<()> {
+    let setups = (figure.setups)(options.scale)?;
+    let updates = setups.iter().filter(|setup| matches!(setup.links, Links::Updated(_)));
+    match updates.map(|setup| setup.block_len).max() {
+        Some(longest) if longest > UPDATE_BYTES_MAX => {
+            let [size, least, most] = [longest, MULTIPLE, UPDATE_BYTES_MAX].map(ByteSize);
+            let name = figure.name;
+            Err(Error::invalid(format!("updates of {size} are too long for figure {name}: the range is {least} to {most}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether a figure can be run with these settings.
 pub(crate) fn check(options: Options) -> Result<()> {
-    const MULTIPLE: u64 = 8 << 10;
     let size = ByteSize(options.scale.block_len);
     if size.0 == 0 || !size.0.is_multiple_of(MULTIPLE) {
         return Err(Error::invalid(format!("the size {size} is not a multiple of {}", ByteSize(MULTIPLE))));

@@ -49,6 +49,7 @@ fn report() -> (&'static Figure, Report) {
         quick: false,
         seed: 1,
         link: None,
+        disks: None,
         testbed: run::settings(figure, "200mbit".parse().unwrap(), false).unwrap(),
     };
     (figure, Report { machine: Machine::this(), settings, results, warnings: vec!["mind".to_owned()] })

@@ -31,7 +31,7 @@ pub(super) fn plain_world() -> (World, Vec<Vec<u8>>) {
     (world, data)
 }
 
-fn id(counter: u64) -> UpdateId {
+pub(super) fn id(counter: u64) -> UpdateId {
     UpdateId { session: Session { number: 1, ends_at_ms: u64::MAX }, counter, lead: 0 }
 }
 

@@ -113,6 +113,45 @@ fn large_deltas_are_sent_again_when_they_had_time_to_arrive_and_small_ones_at_on
     }
 }
 
+/// A large update whose deltas were sent and lost.
+fn lost_large() -> (World, usize) {
+    let mut world = world(8 << 20);
+    host::request(&mut world, 1, Pieces::from([(0, host::piece(0, vec![1; 80 << 10]))]));
+    while lose_prepares(&mut world) == 0 {
+        world.deliver(0);
+    }
+    let node = world.home(block(0, 0));
+    world.call(node, |updater, now| updater.tick(now));
+    assert_eq!(lose_prepares(&mut world), 0);
+    (world, node)
+}
+
+#[test]
+fn large_deltas_that_could_not_be_sent_are_sent_at_the_next_tick() {
+    let (mut world, node) = lost_large();
+    world.call(node, |updater, now| {
+        updater.not_sent(block(0, 0), host::id(2));
+        updater.tick(now)
+    });
+    assert_eq!(lose_prepares(&mut world), 0, "those of another update count");
+    world.call(node, |updater, now| {
+        updater.not_sent(block(0, 0), host::id(1));
+        updater.tick(now)
+    });
+    assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+}
+
+#[test]
+fn a_clock_that_stands_still_does_not_hold_up_large_deltas() {
+    let (mut world, node) = lost_large();
+    let ticks = (1..100).find(|_| {
+        world.call(node, |updater, now| updater.tick(now));
+        lose_prepares(&mut world) > 0
+    });
+    // 1.04 s.
+    assert!(ticks.is_some_and(|ticks| (5..=6).contains(&ticks)), "{ticks:?}");
+}
+
 #[test]
 fn a_block_whose_journal_is_too_small_refuses_and_says_why() {
     let mut world = world(8 << 20);

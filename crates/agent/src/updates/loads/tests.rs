@@ -151,6 +151,31 @@ async fn the_end_of_a_connection_ends_what_it_was_bringing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_load_that_stalls_is_stuck_and_a_complete_one_without_a_message_is_passed_on() {
+    let loads = Loads::default();
+    let mut passed_on = None;
+    for number in 0..SLICES as u32 {
+        let Taken::Kept { load, .. } = take(&loads, source(1), 1, number) else { panic!("{number}") };
+        passed_on = Some(load);
+    }
+    assert!(matches!(take(&loads, source(1), 2, 0), Taken::Kept { .. }));
+    let begun = loads.begin(load(3), head(LEN), &pieces(), BTreeMap::new()).unwrap();
+    assert_eq!(loads.tidy(), []);
+    advance(STALL + Duration::from_secs(1)).await;
+    assert_eq!(loads.tidy(), [(load(2), block(4))]);
+    assert_eq!(loads.tidy(), []);
+    let passed_on = passed_on.unwrap();
+    assert!(!passed_on.progress.borrow().is_over, "the blocks behind this one do not get it");
+    assert!(matches!(loads.park(load(1), block(4), message(&[0])), Parked::Dropped), "it comes too late");
+    // Those to whom it is passed on do not take it.
+    advance(KEPT).await;
+    assert_eq!(loads.tidy(), []);
+    assert!(passed_on.progress.borrow().is_over && begun.progress.borrow().is_over && is_empty(&loads));
+    drop((passed_on, begun));
+    assert_eq!(room(&loads), BYTES_MAX);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_stuck_is_sent_straight_once_with_all_that_is_behind_it() {
     let loads = Loads::default();
     let announced = || [4, 5, 6].map(|index| (block(index), (message(&[0]), pieces()))).into();

@@ -51,7 +51,7 @@ fn routes(
     known: &Known,
 ) -> Vec<UpdateRoute> {
     let run = Run::new(PlanId(1), 1, Class::Foreground, 4096);
-    Updating { stripe, members, way, network, known, run }.routes(code).unwrap()
+    Updating { stripe, members, way, network, known, run }.routes(code, |index, error| panic!("block {index}: {error}"))
 }
 
 fn code(spec: &str) -> SharedCode {
@@ -233,6 +233,34 @@ fn stripes_on_the_same_nodes_are_planned_once_for_a_network() {
     network.racks.insert(Party::Node(NodeId(7)), "far".into());
     assert_eq!((drawn(5, &auto, &network), known.routes().hits), (4, 2), "another rack");
     assert_eq!((drawn(5, &way("tree"), &network), known.routes().hits), (4, 2), "another way");
+    network.pair_bytes_per_s.insert((Party::Node(NodeId(1)), Party::Node(NodeId(7))), 1.02e6);
+    assert_eq!((drawn(5, &auto, &network), known.routes().hits), (4, 3), "the rate was measured again");
+}
+
+#[test]
+fn what_cannot_be_planned_has_no_route_and_is_not_planned_again() {
+    let (code, known, network, mut failures) = (code("rs(4,3)"), known(), network(), Vec::new());
+    let (stripe, way) = (stripe(&code, 5, 0), UpdateWay { scheme: "pigeon".to_owned(), ..way("auto") });
+    let (members, run) = (members(&stripe), Run::new(PlanId(1), 1, Class::Foreground, 4096));
+    for _ in 0..2 {
+        let updating = Updating { stripe: &stripe, members: &members, way: &way, network: &network, known: &known, run };
+        assert_eq!(updating.routes(&code, |index, error| failures.push((index, error.reaction))), []);
+    }
+    assert_eq!(failures, (0..4).map(|index| (index, Reaction::InvalidInput)).collect::<Vec<_>>());
+}
+
+#[test]
+fn rates_that_differ_a_little_are_the_same() {
+    for (a, b, is_same) in [
+        (104e6, 99.7e6, true),
+        (104e6, 106e6, false),
+        (125e6, 125e3, false),
+        (1.2e-4, 1.21e-4, true),
+        (0.0, 0.0, true),
+        (f64::INFINITY, 1e300, false),
+    ] {
+        assert_eq!(rough(a) == rough(b), is_same, "{a} and {b}");
+    }
 }
 
 proptest! {
