@@ -103,7 +103,8 @@ fn updates_need_no_call_to_the_coordinator_once_their_stripe_is_open() {
 
 #[test]
 fn changes_travel_as_the_command_says() {
-    let cluster = Setup::nodes(8).with(&JOURNAL).up();
+    // The smaller journal does not take updates of 2 MiB.
+    let cluster = Setup::nodes(8).with(&[("WEFT_AGENT_LIMITS__UPDATE_JOURNAL", "256MiB")]).up();
     let mut content = bytes(16 * MIB, 7);
     cluster.put("data", &content, &["--code", "rs(4,4)", "--block-size", "4MiB", "--cell-size", "1MiB"]).ok();
     let homes = cluster.blocks("data");

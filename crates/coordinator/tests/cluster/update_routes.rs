@@ -110,7 +110,8 @@ async fn an_explanation_opens_nothing_and_shows_what_a_lease_gives() {
     assert!(short[0].hops.iter().all(|hop| ends(hop)[0].index == 1), "{short:?}");
 
     // The same while it is open.
-    assert_eq!(cluster.explain(by("pipeline"), 1 << 20, &[2, 0]).await.unwrap(), explained);
+    let again = cluster.explain(by("pipeline"), 1 << 20, &[2, 0]).await.unwrap();
+    assert!(again.iter().zip(&explained).all(|(again, before)| again.hops == before.hops), "{again:?}");
     for (way, indexes, reaction) in [
         (by("pigeon"), vec![0], Reaction::InvalidInput),
         (by("auto"), vec![0; 300], Reaction::InvalidInput),
