@@ -69,14 +69,16 @@ fn an_interrupted_write_says_what_is_written() {
     };
     wait_for("the first update", || is_there(&new));
     send_signal(write.child().id(), "INT");
-    write.end().refused(130, &["interrupted: bytes 0-1048575 are written"]);
+    let ended = write.end().code(130);
+    // On a slow machine, it has shown its progress before.
+    assert_eq!(ended.stderr.lines().last(), Some("weft: interrupted: bytes 0-1048575 are written"), "{}", ended.stderr);
     content[..MIB].copy_from_slice(&new[..MIB]);
     cluster.expect("data", &content, &[]);
 }
 
 /// The calls of clients that the coordinator has answered.
 fn calls(cluster: &Cluster, labels: &[&str]) -> f64 {
-    let labels = [&["service=\"weft.v1.Weft\""], labels].concat();
+    let labels = [&["service=\"Weft\""], labels].concat();
     coordinator(cluster).sum("weft_rpc_seconds_count", &labels).unwrap_or(0.0)
 }
 
@@ -96,7 +98,7 @@ fn updates_need_no_call_to_the_coordinator_once_their_stripe_is_open() {
     // All are in one stripe. While it is being opened, the coordinator is asked again.
     assert!((1.0..5.0).contains(&(after_opened - before_opened)), "{before_opened} and then {after_opened} leases");
     // The command, and the questions where metrics are, make some calls of their own.
-    assert!(after - before < 20.0, "{} calls for {UPDATES} updates", after - before);
+    assert!((1.0..20.0).contains(&(after - before)), "{} calls for {UPDATES} updates", after - before);
     content[..new.len()].copy_from_slice(&new);
     cluster.expect("data", &content, &[]);
 }

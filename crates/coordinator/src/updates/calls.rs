@@ -55,6 +55,9 @@ where
 {
     let until = Instant::now() + within;
     let place = |error: Error| error.party(Party::Node(node)).block(block);
+    // What it said last, if it was busy: then it is not silent because the time is over before it answers again.
+    let mut said = None;
+    let silent = |error: Error, said: Option<Error>| said.map_or(Answer::Silent(error), Answer::Busy);
     loop {
         let Some(session) = shared.members.session(node) else {
             return Answer::Silent(place(Error::retry(format!("{} is down", shared.members.name(node)))));
@@ -63,19 +66,23 @@ where
         let status = match tokio::time::timeout(left, call(rpc::agent_client(session.channel), left)).await {
             Ok(Ok(answer)) => return Answer::Given(answer.into_inner()),
             Ok(Err(status)) => status,
-            Err(_) => return Answer::Silent(place(Error::retry("no answer in time"))),
+            Err(_) => return silent(place(Error::retry("no answer in time")), said),
         };
         // An agent of a version without this call can do nothing that must be undone.
         let is_from_agent = !status.details().is_empty() || status.code() == Code::Unimplemented;
         let error = place(from_status(&status));
-        let may_help = !is_from_agent || error.reaction == Reaction::Retry;
+        let is_busy = is_from_agent && error.reaction == Reaction::Retry;
+        let may_help = !is_from_agent || is_busy;
+        if is_busy {
+            said = Some(error.clone());
+        }
         if may_help && Instant::now() + PAUSE < until {
             tokio::time::sleep(PAUSE).await;
             continue;
         }
         return match is_from_agent {
-            false => Answer::Silent(error),
-            true if error.reaction == Reaction::Retry => Answer::Busy(error),
+            false => silent(error, said),
+            true if is_busy => Answer::Busy(error),
             true => Answer::Refused(error),
         };
     }

@@ -39,13 +39,16 @@ pub(super) async fn ready(
     let unclosed = record.map(|record| record.term.unaware.clone()).unwrap_or_default();
     let view = shared.members.view();
     let all = compute(|| members(code, stripe, &view, &unclosed))?;
-    let (mut absent, mut not_ready, mut is_old) = (BTreeSet::new(), None, false);
+    let (mut absent, mut not_ready, mut is_old, mut is_silent) = (BTreeSet::new(), None, false, false);
     for (block, answer) in inspected(shared, stripe, &all, true).await {
         match answer {
             Answer::Given(told) => is_old |= told.is_some_and(|told| is_behind(stripe, recorded(record), &told)),
-            Answer::Silent(error) => drop(absent.insert(block).then(|| without(block, &error))),
+            Answer::Silent(error) => {
+                is_silent = true;
+                drop(absent.insert(block).then(|| left_out(block, &error)));
+            }
             Answer::Refused(error) => match error.reaction {
-                Reaction::NotFound | Reaction::Corrupt => drop(absent.insert(block).then(|| without(block, &error))),
+                Reaction::NotFound | Reaction::Corrupt => drop(absent.insert(block).then(|| left_out(block, &error))),
                 // Another coordinator leads.
                 Reaction::InvalidInput => return Err(error),
                 _ => not_ready = Some(error),
@@ -63,12 +66,17 @@ pub(super) async fn ready(
         let party = error.party.filter(|_| error.cause != Some(Cause::NoSpace));
         return Err(Error { reaction: Reaction::Retry, party, ..error });
     }
-    let chosen = if absent.is_empty() { all } else { compute(|| members(code, stripe, &view, &(&unclosed | &absent)))? };
+    let without = || compute(|| members(code, stripe, &view, &(&unclosed | &absent)));
+    let chosen = match absent.is_empty() {
+        true => all,
+        // Their nodes are up: they may only be slow.
+        false => without().map_err(|error| if is_silent { Error { reaction: Reaction::Retry, ..error } } else { error })?,
+    };
     shared.updates.opens(stripe.id, homes_of(stripe, &chosen), shared.started.now());
     Ok(chosen)
 }
 
-fn without(block: BlockId, error: &Error) {
+fn left_out(block: BlockId, error: &Error) {
     tracing::warn!(%block, %error, "a stripe is opened for updates without a block");
 }
 
