@@ -68,7 +68,7 @@ impl Way {
     fn new(way: &api::ExplainedUpdate, bytes: u64, nodes: &[api::Node]) -> Result<Self> {
         let json = std::str::from_utf8(&way.plan).map_err(|_| Error::fatal("the coordinator's plan is not text"))?;
         // Without a plan, the answer says why.
-        let is_planned = !(json.is_empty() && !way.no_routes.is_empty());
+        let is_planned = !json.is_empty() || way.no_routes.is_empty();
         let considered = if is_planned { weft_plan::from_json(json)?.considered } else { Vec::new() };
         if is_planned && considered.is_empty() {
             return Err(Error::fatal("the coordinator's plan lacks its predicted time"));

@@ -45,10 +45,14 @@ pub(super) async fn ready(
             Answer::Given(told) => is_old |= told.is_some_and(|told| is_behind(stripe, recorded(record), &told)),
             Answer::Silent(error) => {
                 is_silent = true;
-                drop(absent.insert(block).then(|| left_out(block, &error)));
+                left_out(block, &error);
+                absent.insert(block);
             }
             Answer::Refused(error) => match error.reaction {
-                Reaction::NotFound | Reaction::Corrupt => drop(absent.insert(block).then(|| left_out(block, &error))),
+                Reaction::NotFound | Reaction::Corrupt => {
+                    left_out(block, &error);
+                    absent.insert(block);
+                }
                 // Another coordinator leads.
                 Reaction::InvalidInput => return Err(error),
                 _ => not_ready = Some(error),
