@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test of the workspace: builds all test programs, then runs several of them in parallel.
 #
-# A program's output is shown if it fails; a program that takes more than WEFT_TEST_SECONDS (900) has failed. The last
+# A program's output is shown if it fails; a program that takes more than WEFT_TEST_SECONDS (1500) has failed. The last
 # lines list what was skipped and why, the times, and the number of passed tests. WEFT_TEST_JOBS (processors + 1)
 # programs run at a time; arguments are passed to each of them:
 #
@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs_max=${WEFT_TEST_JOBS:-$(($(nproc) + 1))}
-seconds_max=${WEFT_TEST_SECONDS:-900}
+seconds_max=${WEFT_TEST_SECONDS:-1500}
 [[ $jobs_max =~ ^[1-9][0-9]*$ ]] || { echo "weft: WEFT_TEST_JOBS is $jobs_max: it must be a number from 1" >&2; exit 2; }
 cargo=${CARGO:-cargo}
 scratch=$(mktemp -d)

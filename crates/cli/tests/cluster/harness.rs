@@ -17,7 +17,7 @@ use std::{
 use tempfile::TempDir;
 
 /// A command that takes longer fails the test.
-const COMMAND_MAX: Duration = Duration::from_secs(90);
+const COMMAND_MAX: Duration = Duration::from_secs(180);
 /// A wait that takes longer fails the test.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
