@@ -43,7 +43,7 @@ impl MembershipService {
             PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
         let new = self.checked(&caller.peer, &asked)?;
         self.require_newest_metadata(&asked).await?;
-        shared.updates_heard(asked.updates_ms);
+        shared.updates_heard(&asked.name, asked.updates_ms);
         let recording = shared.members.recording.lock().await;
         let record =
             shared.meta.register_node(shared.epoch, new, shared.now_ms()).await.map_err(|error| shared.meta_error(error))?;

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// A command that takes longer fails the test.
 const COMMAND_MAX: Duration = Duration::from_secs(180);
 /// A wait that takes longer fails the test.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// A killed process ends within this time.
 const KILL_MAX: Duration = Duration::from_secs(5);

@@ -23,12 +23,14 @@ impl Clock {
     }
 
     /// An agent has judged sessions by a time that an earlier coordinator has told. Sessions that begin now must not end before that.
-    /// Nothing happens if it is more than a day ahead of the machine's clock.
-    pub fn heard(&mut self, told_ms: u64, wall_ms: u64, now: Time) {
+    /// Nothing happens if it is more than a day ahead of the machine's clock; then it answers `false`.
+    pub fn heard(&mut self, told_ms: u64, wall_ms: u64, now: Time) -> bool {
         let now_ms = self.now_ms(wall_ms, now);
-        if told_ms <= wall_ms.saturating_add(AHEAD_MAX_MS) {
+        let is_taken = told_ms <= wall_ms.saturating_add(AHEAD_MAX_MS);
+        if is_taken {
             self.floor = Some((now_ms.max(told_ms), now));
         }
+        is_taken
     }
 }
 
@@ -45,14 +47,14 @@ mod tests {
         assert_eq!(clock.now_ms(603_000, at(2)), 903_000);
         assert_eq!(clock.now_ms(604_000, at(3)), 904_000, "it stands still");
         assert_eq!(clock.now_ms(990_000, at(4)), 990_000);
-        clock.heard(10, 991_000, at(5));
+        assert!(clock.heard(10, 991_000, at(5)));
         assert_eq!(clock.now_ms(991_000, at(5)), 991_000);
         let mut next = Clock::default();
-        next.heard(991_000, 100_000, at(0));
+        assert!(next.heard(991_000, 100_000, at(0)));
         assert_eq!(next.now_ms(101_000, at(1)), 992_000, "an agent knows a later time");
         let day = AHEAD_MAX_MS;
         for (told_ms, expected) in [(u64::MAX, 993_000), (102_001 + day, 993_000), (102_000 + day, 86_502_000)] {
-            next.heard(told_ms, 102_000, at(2));
+            assert_eq!(next.heard(told_ms, 102_000, at(2)), expected > 993_000, "told {told_ms}");
             assert_eq!(next.now_ms(102_000, at(2)), expected, "told {told_ms}");
         }
     }

@@ -43,8 +43,16 @@ impl Shared {
     }
 
     /// An agent that registers has judged sessions by this time of an earlier coordinator.
-    pub(crate) fn updates_heard(&self, told_ms: u64) {
-        self.updates.clock().heard(told_ms, self.now_ms(), self.started.now());
+    pub(crate) fn updates_heard(&self, agent: &str, told_ms: u64) {
+        let now_ms = self.now_ms();
+        if !self.updates.clock().heard(told_ms, now_ms, self.started.now()) {
+            let ahead_hours = told_ms.saturating_sub(now_ms) / 3_600_000;
+            tracing::error!(
+                agent,
+                ahead_hours,
+                "ignored a time of sessions that is far ahead of this machine's clock: see docs/operations.md"
+            );
+        }
     }
 
     /// When a stripe is settled that no client asks for from now on.

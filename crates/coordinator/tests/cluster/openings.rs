@@ -105,7 +105,10 @@ async fn a_recorded_seal_is_not_opened_again() {
     cluster.agents[1].asked().updating.hangs_at = Some(Step::Sealed);
     let (mut bare, asked) = (cluster.world.bare_client().await, cluster.asked());
     let opening = tokio::spawn(async move { bare.open_for_updates(asked).await });
-    cluster.world.until("the seal is told", async |_| cluster.agents[1].asked().updating.count(Step::Sealed) > 0).await;
+    cluster
+        .world
+        .until("the agent hears the outcome of the seal", async |_| cluster.agents[1].asked().updating.count(Step::Sealed) > 0)
+        .await;
     let record = cluster.term().await.unwrap();
     assert_eq!((record.state, record.term.sealed.term, record.term.unaware.len()), (TermState::Opening, 2, 5));
     cluster.world.restart_coordinator().await;

@@ -2,13 +2,14 @@
 //! §6.3: how long an update takes from each region, and how much depends on its path, predicted from the plans and the
 //! rates of the paper's Table 2. Nothing is sent. [`super::cpu_figures`] has the figures that are measured.
 
+use super::report::{read_json, write_json};
 use crate::{
     bench::{self, Machine},
     testbed::Matrix,
 };
 use serde::{Deserialize, Serialize};
-use std::{fs, io::ErrorKind, path::Path};
-use weft_cli::{files::io_error, table::columns};
+use std::path::Path;
+use weft_cli::table::columns;
 use weft_plan::{Class, Network, predict, verify};
 use weft_schemes::{
     Request, Run, Scheme, Select, code_view,
@@ -190,19 +191,12 @@ pub(super) fn section(report: &Report, to: &str) -> String {
 
 /// Writes the results into `dir`.
 pub(crate) fn write(report: &Report, dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
-    let (path, json) = (dir.join(FILE), serde_json::to_string_pretty(report).map_err(Error::fatal)?);
-    fs::write(&path, format!("{json}\n")).map_err(|error| io_error(&path, "write", &error))
+    write_json(report, dir, FILE)
 }
 
 /// The results, if `dir` has them.
 pub(crate) fn read(dir: &Path) -> Result<Option<Report>> {
-    let path = dir.join(FILE);
-    match fs::read_to_string(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error(&path, "read", &error)),
-        Ok(text) => serde_json::from_str(&text).map_err(|error| Error::invalid(format!("{}: {error}", path.display()))),
-    }
+    read_json(dir, FILE)
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 //! and how long it takes, beside the exact search. The paper's rates between its eleven nodes are not published, so here they are drawn, once. Nothing
 //! is sent.
 
-use super::cpu::NAME;
+use super::{
+    cpu::NAME,
+    report::{read_json, write_json},
+};
 use crate::bench::{self, Machine, median, percentile};
 use serde::{Deserialize, Serialize};
-use std::{fs, io::ErrorKind, path::Path};
+use std::path::Path;
 use tokio::time::Instant;
-use weft_cli::{files::io_error, interrupt, table::columns};
+use weft_cli::{interrupt, table::columns};
 use weft_schemes::path::{Selector, Tabu, Weights, onward};
 use weft_types::{Error, Result};
 
@@ -215,19 +218,12 @@ pub(super) fn section(report: &Report, to: &str) -> String {
 
 /// Writes the results into `dir`.
 pub(crate) fn write(report: &Report, dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
-    let (path, json) = (dir.join(FILE), serde_json::to_string_pretty(report).map_err(Error::fatal)?);
-    fs::write(&path, format!("{json}\n")).map_err(|error| io_error(&path, "write", &error))
+    write_json(report, dir, FILE)
 }
 
 /// The results, if `dir` has them.
 pub(crate) fn read(dir: &Path) -> Result<Option<Report>> {
-    let path = dir.join(FILE);
-    match fs::read_to_string(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error(&path, "read", &error)),
-        Ok(text) => serde_json::from_str(&text).map_err(|error| Error::invalid(format!("{}: {error}", path.display()))),
-    }
+    read_json(dir, FILE)
 }
 
 #[cfg(test)]

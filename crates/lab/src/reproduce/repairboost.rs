@@ -2,11 +2,12 @@
 //! node's repair loads the links if each stripe's helpers and destination are chosen on their own. Nothing is sent: the
 //! loads follow from the plans.
 
+use super::report::{read_json, write_json};
 use crate::bench::{self, Machine};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
 use serde::{Deserialize, Serialize};
-use std::{fs, io::ErrorKind, path::Path, sync::Mutex, thread};
-use weft_cli::{files::io_error, interrupt, table::columns};
+use std::{path::Path, sync::Mutex, thread};
+use weft_cli::{interrupt, table::columns};
 use weft_control::schedule::{
     Assignment, Candidates, Load, Parts, Repair, Speeds, algorithm_1, balance, baseline, imbalance, loads, lower_bound, parts,
 };
@@ -287,25 +288,19 @@ pub(super) fn section(report: &Report, to: &str) -> String {
 
 /// Writes the results into `dir`.
 pub(crate) fn write(report: &Report, dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
-    let (path, json) = (path(dir), serde_json::to_string_pretty(report).map_err(Error::fatal)?);
-    fs::write(&path, format!("{json}\n")).map_err(|error| io_error(&path, "write", &error))
+    write_json(report, dir, &file())
 }
 
 /// The results, if `dir` has them.
 pub(crate) fn read(dir: &Path) -> Result<Option<Report>> {
-    let path = path(dir);
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|error| io_error(&path, "read", &error))?,
-    };
-    let report: Report = serde_json::from_str(&text).map_err(|error| Error::invalid(format!("{}: {error}", path.display())))?;
+    let Some(report) = read_json::<Report>(dir, &file())? else { return Ok(None) };
     let is_whole = report.results.chunks(SELECTS.len()).all(|row| row.iter().map(|cell| cell.select).eq(SELECTS));
-    if is_whole { Ok(Some(report)) } else { Err(Error::invalid(format!("{}: rows are not complete", path.display()))) }
+    let incomplete = || Error::invalid(format!("{}: rows are not complete", dir.join(file()).display()));
+    if is_whole { Ok(Some(report)) } else { Err(incomplete()) }
 }
 
-fn path(dir: &Path) -> std::path::PathBuf {
-    dir.join(format!("{NAME}-{TABLE_1}.json"))
+fn file() -> String {
+    format!("{NAME}-{TABLE_1}.json")
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::{Asked, At, Claim, Disks, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
 use crate::bench::{self, Outcome};
+use serde::{Serialize, de::DeserializeOwned};
 use std::{fs, io::ErrorKind, path::Path};
 use weft_cli::{
     files::io_error,
@@ -175,11 +176,10 @@ pub(crate) fn write(paper: &Paper, figure: &Figure, report: &Report, dir: &Path)
 
 /// The files of a figure: names and contents.
 fn files(paper: &Paper, figure: &Figure, report: &Report) -> Result<[(String, Vec<u8>); 4]> {
-    let json = serde_json::to_string_pretty(report).map_err(Error::fatal)?;
     let chart = chart::Chart::of(paper, figure, report);
     let contents = [
         ("csv", csv(&report.results).into_bytes()),
-        ("json", format!("{json}\n").into_bytes()),
+        ("json", json(report)?.into_bytes()),
         ("svg", chart.svg()?.into_bytes()),
         ("png", chart.png()?),
     ];
@@ -188,12 +188,28 @@ fn files(paper: &Paper, figure: &Figure, report: &Report) -> Result<[(String, Ve
 
 /// The results of a figure, if `dir` has them.
 pub(crate) fn read(paper: &Paper, figure: &Figure, dir: &Path) -> Result<Option<Report>> {
-    let path = dir.join(format!("{}.json", figure.stem(paper)));
+    read_json(dir, &format!("{}.json", figure.stem(paper)))
+}
+
+/// Writes results that have no chart.
+pub(super) fn write_json(report: &impl Serialize, dir: &Path, file: &str) -> Result<()> {
+    fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
+    let path = dir.join(file);
+    fs::write(&path, json(report)?).map_err(|error| io_error(&path, "write", &error))
+}
+
+/// The results in this file, if `dir` has it.
+pub(super) fn read_json<R: DeserializeOwned>(dir: &Path, file: &str) -> Result<Option<R>> {
+    let path = dir.join(file);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|error| io_error(&path, "read", &error))?,
     };
     serde_json::from_str(&text).map(Some).map_err(|error| Error::invalid(format!("{}: {error}", path.display())))
+}
+
+fn json(report: &impl Serialize) -> Result<String> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(report).map_err(Error::fatal)?))
 }
 
 /// One line per point; unknown values are empty.

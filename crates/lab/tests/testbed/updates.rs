@@ -1,8 +1,8 @@
 //! Updates in place by schemes, over shaped links.
 
-use super::{alone, json, skipped, weft};
+use super::{alone, common::weft_path, json, skipped, weft};
 use serde_json::Value;
-use std::process::Output;
+use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
@@ -22,16 +22,18 @@ fn bench(args: &[&str]) -> Option<Value> {
         "1",
         "--schemes",
     ];
-    ended(&weft(&[&usual[..], args].concat()))
+    on_disk(&[&usual[..], args].concat())
 }
 
-fn ended(output: &Output) -> Option<Value> {
+/// What a command prints whose disks are beside the compiled tests: the tests' own directory may be in memory.
+fn on_disk(args: &[&str]) -> Option<Value> {
+    let output = Command::new(weft_path()).args(args).env("TMPDIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("is in memory: set TMPDIR") {
         eprintln!("skipped: {said}");
         return None;
     }
-    Some(json(output))
+    Some(json(&output))
 }
 
 fn of(result: &Value, what: &str) -> f64 {
@@ -123,7 +125,7 @@ fn figures_and_the_table_of_updates_are_written() {
         "3",
         "--out",
     ];
-    let Some(reports) = ended(&weft(&[&args[..], &[out.to_str().unwrap()]].concat())) else { return };
+    let Some(reports) = on_disk(&[&args[..], &[out.to_str().unwrap()]].concat()) else { return };
     let results = reports[0]["results"].as_array().unwrap();
     for racks in ["1", "2", "3", "4"] {
         let here: Vec<&Value> = results.iter().filter(|it| it["x"] == racks).collect();

@@ -443,7 +443,8 @@ pub(crate) fn arrived(event: &Event, block: BlockId) -> Vec<Span> {
 
 /// Waits, up to a limit, until a condition holds.
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..1000 {
+    // A minute and more: on a busy machine, a disk that counts as failed after eight seconds does so after twelve.
+    for _ in 0..6000 {
         if is_so().await {
             return;
         }
