@@ -2,7 +2,7 @@
 # Runs every test of the workspace: builds all test programs, then runs several of them in parallel.
 #
 # A program's output is shown if it fails; a program that takes more than WEFT_TEST_SECONDS (1500) has failed. The last
-# lines list what was skipped and why, the times, and the number of passed tests. WEFT_TEST_JOBS (processors + 1)
+# lines list what was skipped and why, the times, and the number of passed tests. WEFT_TEST_JOBS (twice the processors)
 # programs run at a time; arguments are passed to each of them:
 #
 #   tools/test.sh a_seed_gives_one_trace
@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-jobs_max=${WEFT_TEST_JOBS:-$(($(nproc) + 1))}
+jobs_max=${WEFT_TEST_JOBS:-$(($(nproc) * 2))}
 seconds_max=${WEFT_TEST_SECONDS:-1500}
 [[ $jobs_max =~ ^[1-9][0-9]*$ ]] || { echo "weft: WEFT_TEST_JOBS is $jobs_max: it must be a number from 1" >&2; exit 2; }
 cargo=${CARGO:-cargo}
@@ -30,9 +30,9 @@ programs() {
 # Long programs start first, so that none runs alone at the end.
 weight() {
     case $1 in
-        */cli\ cluster) echo 9 ;;
+        */coordinator\ cluster) echo 9 ;;
         */lab\ testbed) echo 8 ;;
-        */coordinator\ cluster) echo 7 ;;
+        */cli\ cluster) echo 7 ;;
         */tests\ simulation) echo 6 ;;
         */client\ cluster) echo 5 ;;
         */codes\ weft_codes) echo 4 ;;

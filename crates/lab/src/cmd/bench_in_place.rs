@@ -193,7 +193,9 @@ impl Schemes {
             )));
         }
         let (k, n) = weft_codes::parse(&code).map(|code| (code.k(), code.n() as u32)).map_err(Error::invalid)?;
-        let nodes = common.nodes.unwrap_or(n);
+        // Then no stripe needs a node of another one.
+        let usual = n.saturating_mul(u32::try_from(self.stripes).unwrap_or(u32::MAX));
+        let nodes = common.nodes.unwrap_or(usual);
         if nodes < n {
             return Err(Error::invalid(format!("--nodes {nodes} is too few for {code}, which has {n} blocks")));
         }

@@ -61,7 +61,7 @@ pub(super) struct BenchUpdate {
     /// Code [default: rs(4,2); with --schemes: rs(4,R) for R racks]
     #[arg(long)]
     code: Option<String>,
-    /// Number of agents [default: the code's blocks and one more; with --schemes: the code's blocks]
+    /// Number of agents [default: the code's blocks and one more; with --schemes: the code's blocks, for each stripe]
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
     /// Seed of the data, and with --schemes of all random choices
