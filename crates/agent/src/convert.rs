@@ -170,7 +170,7 @@ async fn spool_room(node: &Node, asked: &ConvertStripeRequest, limits: &Conversi
     let disks = node.disks()?;
     disks.look(node.seams.disk_mode, LOOK_PATIENCE).await;
     // One that hangs now is not used.
-    let disks = disks.report(LOOK_PATIENCE);
+    let disks = disks.report_own(LOOK_PATIENCE);
     let stripe_bytes = asked.end.saturating_sub(asked.start);
     let is_spooled = stripe_bytes > limits.stripe_memory_bytes_max as u64;
     node.spools.take(&disks, if is_spooled { stripe_bytes } else { 0 }, KeptFree::of(asked))

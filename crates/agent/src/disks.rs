@@ -1,6 +1,7 @@
 //! The disks of a node. All calls block; async code makes them through [`DiskMode::run`](weft_proto::DiskMode).
 
 mod opening;
+mod ownership;
 mod quarantine;
 mod watch;
 
@@ -18,7 +19,7 @@ use crate::{
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -35,11 +36,24 @@ struct Disk {
     path: PathBuf,
     /// The open disk, or why it cannot be used. Unset while it is being opened: it may hang.
     open: OnceLock<Result<Open>>,
+    standing: Mutex<Standing>,
     /// Grows while it is being opened, unless it hangs.
     progress: AtomicU64,
     line: Arc<Line>,
     served: Served,
     watch: Watch,
+}
+
+/// Whether a disk is this node's. Only then it serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    Ours,
+    /// It was used before, and this node does not know it: another node may have it. The coordinator knows.
+    Unknown,
+    /// The coordinator has agreed, and its journal is being opened.
+    Joining,
+    /// Another node had it, and the coordinator has not agreed, for this reason.
+    Aside(String),
 }
 
 /// What updates in place need of a disk.
@@ -107,9 +121,9 @@ impl Disks {
         })
     }
 
-    /// The disks' ids, by path.
+    /// The disks' ids, by path, of those that are this node's.
     pub(crate) fn ids(&self) -> BTreeMap<String, String> {
-        let known = self.0.iter().filter(|disk| !disk.id().is_empty());
+        let known = self.0.iter().filter(|disk| !disk.id().is_empty() && *disk.standing() == Standing::Ours);
         known.map(|disk| (disk.path.display().to_string(), disk.id().to_owned())).collect()
     }
 
@@ -175,7 +189,7 @@ impl Disks {
 
     /// The disks that can be used, by number: their paths, blocks and journals.
     pub(crate) fn journalled(&self) -> impl Iterator<Item = (usize, JournalledDisk)> {
-        let open = |disk: &Disk| disk.open.get().and_then(|open| open.as_ref().ok()).map(|open| open.journalled(&disk.path));
+        let open = |disk: &Disk| disk.opened().ok().map(|open| open.journalled(&disk.path));
         self.0.iter().enumerate().filter_map(move |(number, disk)| Some((number, open(disk)?)))
     }
 
@@ -292,7 +306,13 @@ impl Disk {
     fn new(path: PathBuf, known_id: String) -> Self {
         let (line, served, watch) = (Line::new(None), Served::default(), Watch::default());
         watch.begins();
-        Self { known_id, path, open: OnceLock::new(), progress: AtomicU64::new(0), line, served, watch }
+        let standing = Mutex::new(if known_id.is_empty() { Standing::Unknown } else { Standing::Ours });
+        Self { known_id, path, open: OnceLock::new(), standing, progress: AtomicU64::new(0), line, served, watch }
+    }
+
+    /// A poisoned lock is safe to use: each change is one assignment.
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Empty for a disk that has never been opened.
@@ -300,7 +320,18 @@ impl Disk {
         self.open.get().and_then(|open| open.as_ref().ok()).map_or(&self.known_id, |open| &open.id)
     }
 
+    /// The disk, if it serves.
     fn opened(&self) -> Result<&Open> {
+        let open = self.any_opened()?;
+        match &*self.standing() {
+            Standing::Ours => Ok(open),
+            Standing::Unknown | Standing::Joining => Err(self.named(Error::replan("it is still being taken in"))),
+            Standing::Aside(why) => Err(self.named(Error::replan(format!("it is kept aside: {why}")))),
+        }
+    }
+
+    /// Also one that is not this node's.
+    fn any_opened(&self) -> Result<&Open> {
         match self.open.get() {
             Some(open) => open.as_ref().map_err(Clone::clone),
             None => Err(self.named(Error::replan("it is still being opened, or hangs"))),
@@ -340,6 +371,10 @@ impl Disk {
     }
 
     fn look_for(&self, id: BlockId) -> Look {
+        // What is on it is another node's.
+        if matches!(*self.standing(), Standing::Aside(_)) {
+            return Look::Absent;
+        }
         if let Err(error) = self.require_answers() {
             return Look::Unknown(error);
         }
@@ -359,10 +394,11 @@ impl Disk {
     }
 
     fn report(&self) -> v1::Disk {
-        let capacity = self.store().and_then(|store| store.capacity());
-        let failed = self.store().map_or(true, |store| store.failed().is_some()) || capacity.is_err();
+        let store = || self.any_opened().map(|open| &open.store);
+        let capacity = store().and_then(|store| store.capacity());
+        let failed = store().map_or(true, |store| store.failed().is_some()) || capacity.is_err();
         let Capacity { total_bytes, free_bytes, file_system } = capacity.unwrap_or_default();
-        let quarantined = self.store().map_or_else(|_| Quarantined::default(), |store| store.quarantined());
+        let quarantined = store().map_or_else(|_| Quarantined::default(), |store| store.quarantined());
         v1::Disk {
             id: self.id().to_owned(),
             path: self.path.display().to_string(),

@@ -91,6 +91,7 @@ async fn register(
         if let Ok(disks) = node.disks() {
             // Before it can take a task. An older coordinator has no limit.
             node.limit.apply(registration.epoch, &reply.limit.unwrap_or_default(), &node.throttles, &disks);
+            node.sort_disks(&disks, &reply.aside).await?;
             tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
             begin_updates(node, &registration, &client);
             node.set_registration(registration);
@@ -142,6 +143,7 @@ async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequ
         coding_bytes_per_s: node.coding_bytes_per_s,
         metrics_address: addresses.metrics.clone(),
         updates_ms: node.updates.hub.time.highest_ms(),
+        keeps_aside: true,
     })
 }
 

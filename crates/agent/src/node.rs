@@ -5,7 +5,7 @@ use crate::{
     admission::{Admission, capacity},
     convert,
     corruption::Findings,
-    disks::{Disks, Found},
+    disks::{Disks, Found, JournalledDisk},
     limit::Limit,
     meter::Meter,
     partial::Partials,
@@ -30,7 +30,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 use weft_engine::{Buffers, classes::Capacity};
-use weft_proto::{LinkKey, LogCauses, Pool, PoolLimits, Security};
+use weft_proto::{LinkKey, LogCauses, Pool, PoolLimits, Security, v1};
 use weft_store::NewDisk;
 use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
@@ -213,16 +213,24 @@ impl Node {
     /// Opens the journal of updates of a disk, as often as it takes. The blocks that are open for updates must be known before a task can read
     /// them, so the disk does not join before.
     async fn open_journal(&self, number: usize, path: &Path, found: Found) -> Found {
+        match self.start_journal(number, || found.journalled(path)).await {
+            true => found,
+            false => Found::unused(),
+        }
+    }
+
+    /// Opens the journal of updates of a disk for as long as there is one. Returns false if the agent stops.
+    async fn start_journal(&self, number: usize, disk: impl Fn() -> Option<JournalledDisk>) -> bool {
         let mut complaint = String::new();
-        while let Some(disk) = found.journalled(path) {
+        while let Some(disk) = disk() {
             let start = self.updates.start_disk(number, disk, self.draw(|random| random.random()));
             let started = tokio::select! {
                 biased;
-                () = self.stopped() => return Found::unused(),
+                () = self.stopped() => return false,
                 started = start => started,
             };
             match started {
-                Ok(()) => break,
+                Ok(()) => return true,
                 Err(error) if error.message != complaint => {
                     tracing::error!(%error, "cannot open a journal of updates: the disk is not used until it can be opened");
                     complaint = error.message;
@@ -231,11 +239,51 @@ impl Node {
             }
             tokio::select! {
                 biased;
-                () = self.stopped() => return Found::unused(),
+                () = self.stopped() => return false,
                 () = sleep(LATE_PAUSE) => {}
             }
         }
-        found
+        true
+    }
+
+    /// Keeps disks aside that the coordinator names, and takes in those that this node did not know and that are its own by the coordinator's
+    /// word. Those that take too long join later.
+    pub(crate) async fn sort_disks(self: &Arc<Self>, disks: &Arc<Disks>, aside: &[v1::AsideDisk]) -> Result<()> {
+        let aside = aside.iter().map(|disk| (disk.id.clone(), disk.why.clone())).collect();
+        let (joining, leaving) = disks.sort(&aside);
+        if !leaving.is_empty() {
+            // After a restart they wait for the coordinator's word.
+            let paths: Vec<String> = leaving.iter().map(|number| disks.path(*number).display().to_string()).collect();
+            let state = Arc::clone(&self.state);
+            let forget = move || state.update(|memory| memory.disks.retain(|path, _| !paths.contains(path)));
+            self.seams.disk_mode.run(forget).await?;
+        }
+        let until = Instant::now() + OPENING_PATIENCE;
+        let join = |number| tokio::spawn(Arc::clone(self).join_own(Arc::clone(disks), number));
+        let joining: Vec<_> = joining.into_iter().map(|number| (number, join(number))).collect();
+        for (number, joining) in joining {
+            if timeout_at(until, joining).await.is_err() {
+                tracing::warn!(disk = %disks.path(number).display(), "a disk takes long to join: the other disks serve without it");
+            }
+        }
+        Ok(())
+    }
+
+    /// A disk that this node did not know joins.
+    async fn join_own(self: Arc<Self>, disks: Arc<Disks>, number: usize) {
+        if !self.start_journal(number, || disks.joining(number)).await || disks.joining(number).is_none() {
+            return;
+        }
+        let (path, id, state) = (disks.path(number).display().to_string(), disks.id(number).to_owned(), Arc::clone(&self.state));
+        // Before it is used: without its id, an empty mount point could later be taken for a new disk.
+        let remember = move || state.update(|memory| drop(memory.disks.insert(path, id)));
+        match self.seams.disk_mode.run(remember).await {
+            Ok(()) => {
+                disks.joined(number);
+                tracing::info!(disk = %disks.path(number).display(), "took a disk in that was used before");
+            }
+            Err(error) => tracing::error!(%error, "a disk that was used before cannot join"),
+        }
     }
 
     fn has_opened(&self, disks: &Disks, number: usize, found: Result<Result<Found>, JoinError>) -> Result<()> {

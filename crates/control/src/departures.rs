@@ -90,6 +90,7 @@ mod tests {
             draining: false,
             kept: false,
             retired: false,
+            moved_to: None,
         };
         MemberStatus {
             record: NodeRecord { name: "far".into(), state, disks: vec![disk], ..fixtures::member(3, "", None).record },

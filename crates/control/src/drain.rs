@@ -215,6 +215,7 @@ mod tests {
             draining: false,
             kept: false,
             retired: false,
+            moved_to: None,
         };
         status.record.disks = vec![disk(6), disk(60)];
         let drain = Drain { node: &status, disk: Some(&status.record.disks[1]), reserve_bytes: 0, by_rack: true };

@@ -22,6 +22,7 @@
 //! | [`options`], [`planning`] | the choices of requests; from a stripe to a verified plan |
 //! | [`leveling`] | which blocks move from fuller disks to emptier ones |
 //! | [`limit`] | the rate of repairs at each line, by the operator's limit; which nodes must hear of it |
+//! | [`moved`] | whether a node may take over a disk that another one had, and how its blocks follow |
 //! | [`links`], [`in_flight`] | the capacity of links; what running plans still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault when nodes blame each other |
 //! | [`findings`], [`orphans`] | what is recorded of blocks that their nodes report as bad; when a node's blocks are compared |
@@ -56,6 +57,7 @@ pub mod leveling;
 pub mod limit;
 pub mod links;
 pub mod members;
+pub mod moved;
 pub mod node_repair;
 pub mod options;
 pub mod orphans;

@@ -225,6 +225,31 @@ impl Members {
         }
     }
 
+    /// The disks of a node have changed in the metadata, or whether its blocks must be checked.
+    pub fn refresh(&mut self, now: &NodeRecord) {
+        if let Some(member) = self.nodes.get_mut(&now.id) {
+            member.record.disks.clone_from(&now.disks);
+            member.record.came_back = now.came_back;
+            member.disks.retain(|number, _| now.disks.iter().any(|disk| disk.number == *number));
+        }
+    }
+
+    /// The node that has the disk with this id in the metadata.
+    pub fn owner_of(&self, disk: &str) -> Option<NodeId> {
+        let has = |member: &&Member| member.record.disks.iter().any(|known| *known.id == *disk);
+        self.nodes.values().find(has).map(|member| member.record.id)
+    }
+
+    /// Where a disk is now, if it was moved to another node.
+    pub fn moved_to(&self, home: Home) -> Option<Home> {
+        self.nodes.get(&home.node)?.record.disks.iter().find(|disk| disk.number == home.disk)?.moved_to
+    }
+
+    /// Whether the metadata has the disk.
+    pub fn has_disk(&self, home: Home) -> bool {
+        self.nodes.get(&home.node).is_some_and(|member| member.record.disks.iter().any(|disk| disk.number == home.disk))
+    }
+
     /// The time of day, milliseconds since 1970.
     fn ms(&self, at: Time) -> u64 {
         let (start, ms) = self.time_of_day;

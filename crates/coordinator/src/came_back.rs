@@ -45,6 +45,16 @@ impl Checks {
         }
     }
 
+    /// Blocks have come to a node that are to be checked.
+    pub(crate) fn begin_again(&self, node: NodeId) {
+        self.lock().remove(&node);
+    }
+
+    /// Whether the check of a node is over.
+    fn is_over(&self, node: NodeId) -> bool {
+        self.lock().get(&node).is_some_and(Check::is_over)
+    }
+
     /// Changes the check of a node, which may begin with that.
     fn with<T>(&self, node: NodeId, change: impl FnOnce(&mut Check) -> T) -> T {
         change(self.lock().entry(node).or_default())
@@ -126,8 +136,12 @@ fn warn(shared: &Shared, node: NodeId, why: impl Display) {
     }
 }
 
-/// Records that a node has been checked.
+/// Records that a node has been checked, unless more blocks have come to it.
 async fn record(shared: &Shared, node: NodeId) -> Result<()> {
+    let _recording = shared.members.recording.lock().await;
+    if !shared.came_back.is_over(node) {
+        return Ok(());
+    }
     shared.meta.set_checked(shared.epoch, node).await.map_err(|error| shared.meta_error(error))?;
     shared.members.checked(node);
     let check = shared.came_back.lock().remove(&node).unwrap_or_default();

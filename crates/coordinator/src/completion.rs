@@ -131,7 +131,13 @@ mod tests {
         meta.create_bucket(epoch, "b", None, 1).await.unwrap();
         let mut homes = Vec::new();
         for number in 1..=3 {
-            let disk = weft_meta::NewDisk { id: format!("d{number}"), path: "/d".into(), total_bytes: 1 << 20, failed: false };
+            let disk = weft_meta::NewDisk {
+                id: format!("d{number}"),
+                path: "/d".into(),
+                total_bytes: 1 << 20,
+                failed: false,
+                taken_from: None,
+            };
             let (name, rack, zone) = (format!("n{number}"), "r".to_owned(), "z".to_owned());
             let (data_address, control_address) = (format!("{number}"), format!("{number}"));
             let node = NewNode { id: None, name, rack, zone, data_address, control_address, disks: vec![disk] };

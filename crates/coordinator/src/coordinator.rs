@@ -18,6 +18,7 @@ use crate::{
     membership::{self, MembershipService},
     meter::Meter,
     metrics::Source,
+    moved::{self, Moves},
     orphans,
     puts::under_way::Puts,
     read::under_way::Reads,
@@ -131,6 +132,7 @@ impl Coordinator {
             disk_health: DiskHealth::default(),
             limit: Limit::new(cluster.repair_limit),
             came_back: Checks::default(),
+            moved: Moves::default(),
             scrub: Scrub::default(),
             claims: Claims::default(),
             updates: Updates::default(),
@@ -158,6 +160,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), healer::crowded::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), auto_drain::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), moved::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), pass::run(Arc::clone(&shared))));

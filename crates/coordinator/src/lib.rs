@@ -58,6 +58,7 @@ mod members;
 mod membership;
 mod meter;
 mod metrics;
+mod moved;
 mod objects;
 mod options;
 mod orphans;

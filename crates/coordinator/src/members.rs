@@ -84,6 +84,27 @@ impl Members {
         state.sessions.remove(&node);
     }
 
+    /// The disks of a node have changed in the metadata, or whether its blocks must be checked.
+    pub(crate) fn refresh(&self, record: &NodeRecord) {
+        self.lock().known.refresh(record);
+    }
+
+    /// The node that has the disk with this id in the metadata.
+    pub(crate) fn owner_of(&self, disk: &str) -> Option<NodeId> {
+        self.lock().known.owner_of(disk)
+    }
+
+    /// Where a disk is now, if it was moved to another node.
+    pub(crate) fn moved_to(&self, home: Home) -> Option<Home> {
+        self.lock().known.moved_to(home)
+    }
+
+    /// Whether a disk was moved to another node, or is not known any more.
+    pub(crate) fn is_moved_or_gone(&self, home: Home) -> bool {
+        let state = self.lock();
+        !state.known.has_disk(home) || state.known.moved_to(home).is_some()
+    }
+
     /// A disk was removed from the metadata.
     pub(crate) fn forget_disk(&self, home: Home) {
         self.lock().known.forget_disk(home);

@@ -3,6 +3,7 @@
 use crate::{
     limit,
     members::{self, Session},
+    moved::{self, Aside},
     shared::Shared,
     updates::tell,
     validate,
@@ -41,10 +42,12 @@ impl MembershipService {
         let theirs: ProtocolRange = asked.protocol.unwrap_or_default().into();
         let protocol =
             PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
-        let new = self.checked(&caller.peer, &asked)?;
+        let mut new = self.checked(&caller.peer, &asked)?;
         self.require_newest_metadata(&asked).await?;
         shared.updates_heard(&asked.name, asked.updates_ms);
         let recording = shared.members.recording.lock().await;
+        let aside = if asked.keeps_aside { moved::sort(shared, &mut new) } else { Vec::new() };
+        let disks = new.disks.clone();
         let record =
             shared.meta.register_node(shared.epoch, new, shared.now_ms()).await.map_err(|error| shared.meta_error(error))?;
         let link_key = members::draw_link_key(&mut shared.rng());
@@ -61,13 +64,20 @@ impl MembershipService {
             protocol: protocol.into(),
             limit: Some(limit::of_registration(shared, record.id)),
             now_ms: shared.updates_now_ms(),
+            aside: aside.iter().map(Aside::told).collect(),
         };
-        tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
+        let node = record.id;
+        tracing::info!(node = %record.name, id = %node, rack = %record.rack, disks = disks.len(), "a node registered");
+        for it in &reply.aside {
+            tracing::warn!(node = %record.name, why = %it.why, "a node keeps a disk aside that another one had");
+        }
         shared.stragglers().forget(record.id);
         shared.activity().forget(record.id);
         let (host, metrics_address) = (host(&caller.address), asked.metrics_address);
         let session = Session { link_key, channel, record, host, metrics_address, protocol };
         shared.members.registered(session, &asked.disks, asked.coding_bytes_per_s);
+        shared.moved.registered(node, aside);
+        moved::taken(shared, node, &disks).await?;
         drop(recording);
         Ok(reply)
     }
@@ -129,6 +139,7 @@ impl MembershipService {
             path: disk.path.clone(),
             total_bytes: disk.total_bytes,
             failed: disk.failed,
+            taken_from: None,
         };
         Ok(NewNode {
             id: (asked.node != 0).then_some(NodeId(asked.node)),
@@ -163,6 +174,9 @@ impl MembershipService {
             let Ok(block) = postcard::from_bytes::<BlockId>(&corrupt.block) else { continue };
             let bytes = Span::new(corrupt.first_byte, corrupt.first_byte.saturating_add(corrupt.len_bytes));
             mark(shared, node, block, &Finding::Corrupt(vec![bytes]), &corrupt.message).await?;
+        }
+        if shared.moved.is_called(node) {
+            return Err(Error::not_found(format!("{name} keeps a disk aside that it can serve now: register again")));
         }
         let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
         Ok(v1::HeartbeatReply {

@@ -73,6 +73,12 @@ impl Rebuilder<'_> {
         let (mut machine, mut scheme) = (rebuild::Rebuild::new(request), String::new());
         let mut event = Event::Begin;
         loop {
+            if matches!(event, Event::Ran(_))
+                && self.may_have_moved(machine.request())
+                && let Some(now) = self.look_up(stripe).await
+            {
+                machine.refresh(&now);
+            }
             let view = shared.members.view();
             let mut answer = None;
             for action in self.with_world(&view, |world| machine.on(event, world)) {
@@ -225,16 +231,33 @@ impl Rebuilder<'_> {
             return std::future::pending().await;
         }
         let lacks = || request.needed.moves() && self.shared.health.lock().tally.lacks(stripe.id);
-        while !request.is_needless(&self.shared.members.view()) && !lacks() {
+        while !request.is_needless(&self.shared.members.view()) && !lacks() && !self.has_moved(request).await {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
         let why = match request.needed.moves() {
             true if lacks() || request.gives_way(&self.shared.members.view()) => "the stripe lacks a block, which comes first",
             true => "its node or disk is no longer being drained",
-            false => "its blocks came back with their nodes",
+            false => "its blocks came back with their nodes or disks",
         };
         tracing::info!(%object, stripe = %stripe.id, why, "drops a rebuild");
         why
+    }
+
+    /// Whether the disk of a lost block was moved to another node.
+    fn may_have_moved(self, request: &Request) -> bool {
+        let (members, stripe) = (&self.shared.members, &request.stripe);
+        let mut homes = request.lost.iter().filter_map(|lost| Some(stripe.find(lost.index, lost.copy)?.home));
+        // When nothing is left of it where it was, it is forgotten there.
+        request.needed == Needed::WhileLost && homes.any(|home| members.is_moved_or_gone(home))
+    }
+
+    /// Whether all lost blocks have come back with their disk, at another node.
+    async fn has_moved(self, request: &Request) -> bool {
+        if !self.may_have_moved(request) {
+            return false;
+        }
+        let now = self.look_up(request.stripe.id).await;
+        now.is_some_and(|now| request.came_back_elsewhere(&now, &self.shared.members.view()))
     }
 
     /// Extends the leases of the blocks that are being written; those of a put live as long as the put. The plan does not wait for it, and

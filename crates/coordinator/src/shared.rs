@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) limit: crate::limit::state::Limit,
     /// How far the checks of nodes that came back are.
     pub(crate) came_back: crate::came_back::Checks,
+    /// What is known of disks that were moved to other nodes.
+    pub(crate) moved: crate::moved::Moves,
     /// How far the scrub is.
     pub(crate) scrub: crate::scrub::state::Scrub,
     /// Which stripes are being rebuilt.

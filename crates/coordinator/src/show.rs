@@ -1,6 +1,6 @@
 //! Answers: records as messages.
 
-use crate::{compute::compute, pages::Stripes, shared::Shared};
+use crate::{compute::compute, moved, pages::Stripes, shared::Shared};
 use std::collections::BTreeMap;
 use weft_codes::SharedCode;
 use weft_control::{
@@ -200,6 +200,7 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
             draining: disk.draining,
             trouble: trouble.to_owned(),
             trouble_why,
+            moved_to: disk.moved_to.map(|home| shared.members.name(home.node)).unwrap_or_default(),
             ..v1::Disk::default()
         }
     };
@@ -222,6 +223,7 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
         metrics_address: shared.members.metrics_address(record.id),
         garbage_blocks: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.blocks).sum(),
         garbage_bytes: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.bytes).sum(),
+        aside: moved::aside(shared).into_iter().filter(|aside| aside.node == record.id.0).collect(),
     }
 }
 
@@ -281,10 +283,24 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus], blocks: &BTreeMap<DiskNu
             None | Some(0) => disk.path.to_string(),
             Some(left) => format!("{} ({left} of its blocks were not rebuilt)", disk.path),
         };
-        let failed: Vec<String> = status.record.disks.iter().filter(|disk| disk.failed).map(text).collect();
+        let (moved, failed): (Vec<_>, Vec<_>) =
+            status.record.disks.iter().filter(|disk| disk.failed).partition(|disk| disk.moved_to.is_some());
+        let failed: Vec<String> = failed.into_iter().map(text).collect();
         if !failed.is_empty() {
             warnings.push(format!("disks of {name} failed: {}", failed.join(", ")));
         }
+        for disk in moved {
+            let left = blocks.get(&disk.number).copied().unwrap_or(0);
+            if let Some(to) = disk.moved_to.filter(|_| left > 0) {
+                let (path, to) = (&disk.path, shared.members.name(to.node));
+                warnings.push(format!(
+                    "{path} of {name} is in {to} now, and {left} of its blocks have not followed: they count as lost"
+                ));
+            }
+        }
+    }
+    for it in moved::aside(shared) {
+        warnings.push(format!("{} keeps the disk {} aside: {}", it.name, it.path, it.why));
     }
     warnings
 }

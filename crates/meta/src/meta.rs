@@ -35,6 +35,9 @@ pub trait Meta: UpdateMeta + Send + Sync {
     /// Registers a node that is new or restarted. A node's number and name are bound to each other until the node is
     /// removed; its number is never used again. Disks that it had and no longer lists are marked failed.
     /// It is then up; if it was not before, since `now_ms`.
+    ///
+    /// A disk with `taken_from` gets a new number at this node. A conflict if that is not where it is, or if the other node is up and has it.
+    /// Its blocks follow with [`Self::follow_disk`].
     async fn register_node(&self, epoch: Epoch, node: NewNode, now_ms: u64) -> Result<NodeRecord>;
     /// Changes the state of a node, since `since_ms`. A node that is in this state already keeps the time since when,
     /// and one that is up does not become lost.
@@ -62,6 +65,20 @@ pub trait Meta: UpdateMeta + Send + Sync {
     async fn remove_node(&self, epoch: Epoch, node: NodeId, now_ms: u64, garbage_max: u32) -> Result<Departure>;
     /// Removes a failed disk in the same way. If its agent lists it again later, it is a new disk.
     async fn forget_disk(&self, epoch: Epoch, home: Home, garbage_max: u32) -> Result<Departure>;
+    /// Moves blocks to where their disk is now, with their generations, states and corrupt bytes: those behind `after` in the order of
+    /// [`Self::blocks_on`], at most `limit`. Records of garbage go first. A block stays where it is, lost, if it is missing, if its stripe is
+    /// open for updates, or if the new node has, or is about to get, another block of its stripe; it may follow later.
+    ///
+    /// The last step of a walk marks the new node's blocks as to be checked if it moved a block or `unchecked` says that an earlier step
+    /// did, and forgets the place of before if nothing is left there; otherwise that is a failed disk from then on.
+    async fn follow_disk(
+        &self,
+        epoch: Epoch,
+        from: Home,
+        after: Option<BlockId>,
+        limit: u32,
+        unchecked: bool,
+    ) -> Result<FollowedBlocks>;
 
     /// Creates a policy. If it is the new default, the old default is no longer one.
     async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()>;

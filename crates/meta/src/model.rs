@@ -121,6 +121,23 @@ pub struct NewDisk {
     pub total_bytes: u64,
     /// Whether it failed.
     pub failed: bool,
+    /// Where it was before, if it was another node's and is taken over with its blocks.
+    pub taken_from: Option<Home>,
+}
+
+/// A step of the move of blocks that follow their disk to another node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FollowedBlocks {
+    /// The stripes whose blocks have followed.
+    pub moved: Vec<StripeId>,
+    /// How many blocks cannot follow now.
+    pub stayed: u64,
+    /// The last block that was looked at. `None` while records of garbage follow, which come first.
+    pub last: Option<BlockId>,
+    /// Whether there is more to look at, behind that block.
+    pub more: bool,
+    /// Whether nothing is left where the disk was, so that this was forgotten.
+    pub complete: bool,
 }
 
 /// A storage policy: how objects are coded and placed.

@@ -446,4 +446,7 @@ pub struct DiskRecord {
     pub kept: bool,
     /// Whether it is drained for good: it is forgotten when nothing is left of it and its agent no longer lists it.
     pub retired: bool,
+    /// If it was moved to another node: where it is now. What is left here are the blocks that have not followed it. Its id ends with its
+    /// number then, because the disk has the id.
+    pub moved_to: Option<Home>,
 }

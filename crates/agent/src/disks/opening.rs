@@ -1,6 +1,6 @@
 //! Opens disks. One that hangs must hold up neither the start nor the other disks, so it is opened in the background, and joins when it answers.
 
-use super::{Disk, Disks, JournalledDisk, Open};
+use super::{Disk, Disks, JournalledDisk, Open, Standing};
 use crate::{
     OpenDisk,
     removal::{Counted, Quota},
@@ -14,6 +14,8 @@ use weft_types::{ClusterId, Error, Reaction, Result};
 /// What the opening of a disk has found.
 pub(crate) struct Found {
     open: Result<Open>,
+    /// Whether it was used before, and this node does not know it.
+    is_strange: bool,
     /// The highest stripe number of its blocks; 0 if it has none, or cannot be used.
     pub(crate) highest_stripe: u64,
 }
@@ -22,22 +24,22 @@ impl Found {
     /// A disk that cannot be used.
     pub(crate) fn failed(error: Error) -> Self {
         tracing::error!(%error, "cannot use a disk");
-        Self { open: Err(error), highest_stripe: 0 }
+        Self { open: Err(error), is_strange: false, highest_stripe: 0 }
     }
 
     /// The agent stops before the disk is used.
     pub(crate) fn unused() -> Self {
-        Self { open: Err(Error::retry("the agent is stopping")), highest_stripe: 0 }
+        Self { open: Err(Error::retry("the agent is stopping")), is_strange: false, highest_stripe: 0 }
     }
 
-    /// What updates in place need of it, if it can be used.
+    /// What updates in place need of it, if it can be used. The journal of a disk that may be another node's stays closed.
     pub(crate) fn journalled(&self, path: &Path) -> Option<JournalledDisk> {
-        self.open.as_ref().ok().map(|open| open.journalled(path))
+        self.open.as_ref().ok().filter(|_| !self.is_strange).map(|open| open.journalled(path))
     }
 
-    /// The disk's id, if it can be used.
+    /// The disk's id, if it can be used and is this node's.
     pub(crate) fn id(&self) -> Option<&str> {
-        self.open.as_ref().ok().map(|open| &*open.id)
+        self.open.as_ref().ok().filter(|_| !self.is_strange).map(|open| &*open.id)
     }
 }
 
@@ -82,24 +84,33 @@ impl Disks {
             Err(error) => return Ok(Found::failed(disk.named(error))),
         };
         let id = format!("{:032x}", opened.id);
+        let is_strange = id != disk.known_id && new.is_none_or(|new| new.disk_id != opened.id);
         let quota = |counted| Quota::new(counted, known.clone(), &id, now_ms, Instant::now());
         let (freed, unexpected) = (quota(Counted::Freed), quota(Counted::Unexpected));
         let highest_stripe = opened.store.list()?.last().map_or(0, |last| last.stripe.0);
-        Ok(Found { open: Ok(Open { id, store: opened.store, journal: opened.journal, freed, unexpected }), highest_stripe })
+        let open = Ok(Open { id, store: opened.store, journal: opened.journal, freed, unexpected });
+        Ok(Found { open, is_strange, highest_stripe })
     }
 
     /// The disk serves from now on.
     pub(crate) fn join(&self, number: usize, found: Found) {
         // It is opened once.
-        let _first = self.0[number].open.set(found.open);
+        self.0[number].opened_as(found);
         self.0[number].watch.answered(None);
     }
 
     /// Likewise for a disk that was opened late: its figures are known when it counts as one that answers. May block.
     pub(crate) fn join_late(&self, number: usize, found: Found) {
         let disk = &self.0[number];
-        let _first = disk.open.set(found.open);
+        disk.opened_as(found);
         disk.watch.answered(Some(disk.figures()));
+    }
+}
+
+impl Disk {
+    fn opened_as(&self, found: Found) {
+        *self.standing() = if found.is_strange { Standing::Unknown } else { Standing::Ours };
+        let _first = self.open.set(found.open);
     }
 }
 
@@ -118,6 +129,7 @@ impl Disks {
         for number in 0..paths.len() {
             let new = NewDisk { disk_id: rand::Rng::random(random), created_ms: now_ms };
             disks.join(number, disks.open_one(number, new, known, cluster, opener)?);
+            *disks.0[number].standing() = Standing::Ours;
         }
         Ok(disks)
     }

@@ -280,3 +280,47 @@ async fn a_disk_that_is_being_opened_fails_only_when_its_opening_stands_still() 
     assert_eq!((told(), disks.settled()), ((false, 0), 2));
     assert_eq!(disks.open_block(missing).err().unwrap().reaction, Reaction::NotFound);
 }
+
+#[tokio::test]
+async fn a_disk_that_another_node_had_serves_only_when_the_coordinator_agrees() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["own", "moved"].map(|name| dir.path().join(name));
+    let before = open(&paths, &BTreeMap::new());
+    let (own, moved) = (put(&before, 0, 1), put(&before, 1, 2));
+    let (id, mut known) = (before.0[1].id().to_owned(), before.ids());
+    drop(before);
+    // The disk was in another node, so this one does not know it.
+    known.remove(&paths[1].display().to_string());
+    let known = Memory { disks: known, ..Memory::default() };
+    let disks = Disks::new(&paths, &known);
+    for number in [0, 1] {
+        let new = weft_store::NewDisk { disk_id: 1, created_ms: 0 };
+        let found = disks.open_one(number, new, &known, CLUSTER, &LocalDisks).ok().unwrap();
+        assert_eq!((found.id().is_some(), found.journalled(&paths[number]).is_some()), (number == 0, number == 0));
+        disks.join(number, found);
+    }
+    let look = |block| disks.open_block(block).map(|(number, _)| number).map_err(|error| error.reaction);
+    assert_eq!((look(own), look(moved)), (Ok(0), Err(Reaction::Replan)), "it is not known whose it is");
+    assert_eq!((disks.ids(), disks.journalled().count()), (known.disks.clone(), 1));
+    disks.look(weft_proto::DiskMode::Inline, Duration::from_secs(9)).await;
+    let told = disks.report(Duration::from_secs(60));
+    assert!(told.len() == 2 && told[1].id == id && !told[1].failed && told[1].total_bytes > 0, "{told:?}");
+
+    let why = || BTreeMap::from([(id.clone(), "its node is up".to_owned())]);
+    assert_eq!(disks.sort(&why()), (vec![], vec![1]));
+    assert_eq!(disks.sort(&why()), (vec![], vec![]), "nothing new");
+    assert_eq!(look(moved), Err(Reaction::NotFound), "its blocks are not this node's");
+    assert_eq!((disks.list(None, None, 9).unwrap().0, disks.report_own(Duration::from_secs(60)).len()), (vec![own], 1));
+    let refused = disks.by_id(&id).err().unwrap();
+    assert!(refused.message.contains("no usable disk"), "{refused}");
+
+    assert_eq!(disks.sort(&BTreeMap::new()), (vec![1], vec![]));
+    assert!(disks.joining(1).is_some() && look(moved) == Err(Reaction::Replan), "its journal is not open yet");
+    // It is kept aside again before it could join.
+    disks.sort(&why());
+    disks.joined(1);
+    assert!(disks.joining(1).is_none() && look(moved) == Err(Reaction::NotFound));
+    disks.sort(&BTreeMap::new());
+    disks.joined(1);
+    assert_eq!((look(moved), disks.ids().len(), disks.sort(&BTreeMap::new())), (Ok(1), 2, (vec![], vec![])));
+}

@@ -3,7 +3,7 @@
 //! Each disk is asked for its figures in the background, once at a time. One that does not answer is *silent* after some seconds: no block is
 //! looked for on it, so blocks on the other disks are served. After `disk_timeout_ms` it counts as failed, until it answers again.
 
-use super::{Disk, Disks};
+use super::{Disk, Disks, Standing};
 use futures::future::join_all;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
@@ -56,6 +56,12 @@ impl Disks {
     /// has not answered for `timeout` counts as failed.
     pub(crate) fn report(&self, timeout: Duration) -> Vec<v1::Disk> {
         self.0.iter().filter(|disk| !disk.id().is_empty()).map(|disk| disk.known(timeout)).collect()
+    }
+
+    /// The same without disks that are not this node's.
+    pub(crate) fn report_own(&self, timeout: Duration) -> Vec<v1::Disk> {
+        let own = self.0.iter().filter(|disk| !disk.id().is_empty() && *disk.standing() == Standing::Ours);
+        own.map(|disk| disk.known(timeout)).collect()
     }
 
     /// The number of fsyncs on all disks since they were opened, as of their last answers.

@@ -56,6 +56,8 @@ struct Report {
     failed_disks: Vec<FailedDisk>,
     /// Disks that work, and are slow or failing.
     ailing_disks: Vec<AilingDisk>,
+    /// Disks that another node had and that wait to be taken in. They do not change the level.
+    aside_disks: Vec<AsideDisk>,
     space: Space,
     garbage_blocks: u64,
     garbage_bytes: u64,
@@ -131,6 +133,8 @@ struct FailedDisk {
     path: String,
     /// Blocks that the disk held and that were not rebuilt elsewhere.
     blocks: u64,
+    /// The node to which it was moved; null: it was not.
+    moved_to: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,6 +148,34 @@ struct AilingDisk {
     /// As far as known.
     blocks: u64,
     draining: bool,
+}
+
+/// A disk that another node had, in a node that does not use it yet.
+#[derive(Debug, Serialize)]
+pub(super) struct AsideDisk {
+    pub(super) node: String,
+    pub(super) id: String,
+    pub(super) path: String,
+    /// The node that had it.
+    pub(super) owner: String,
+    /// That it has, as far as known.
+    pub(super) blocks: u64,
+    /// Why it waits, and what to do.
+    pub(super) why: String,
+}
+
+impl From<api::AsideDisk> for AsideDisk {
+    fn from(it: api::AsideDisk) -> Self {
+        Self { node: it.name, id: it.id, path: it.path, owner: it.owner, blocks: it.blocks, why: it.why }
+    }
+}
+
+impl AsideDisk {
+    /// A line for a person.
+    pub(super) fn line(&self) -> String {
+        let Self { node, owner, blocks, why, .. } = self;
+        format!("{node} keeps a disk aside, with {} of {owner}: {why}", counted(*blocks, "block"))
+    }
 }
 
 /// The space of usable disks.
@@ -177,7 +209,13 @@ impl Report {
             since_ms: it.since_ms,
             why: it.why,
         };
-        let failed = |it: api::FailedDisk| FailedDisk { node: it.name, id: it.id, path: it.path, blocks: it.blocks };
+        let failed = |it: api::FailedDisk| FailedDisk {
+            node: it.name,
+            id: it.id,
+            path: it.path,
+            blocks: it.blocks,
+            moved_to: Some(it.moved_to).filter(|node| !node.is_empty()),
+        };
         let ailing = |it: api::AilingDisk| AilingDisk {
             node: it.name,
             id: it.id,
@@ -217,6 +255,7 @@ impl Report {
             suspect_nodes: it.suspect_nodes.into_iter().map(suspect).collect(),
             failed_disks: it.failed_disks.into_iter().map(failed).collect(),
             ailing_disks: it.ailing_disks.into_iter().map(ailing).collect(),
+            aside_disks: it.aside_disks.into_iter().map(AsideDisk::from).collect(),
             space: Space {
                 total_bytes: it.total_bytes,
                 used_bytes: it.total_bytes.saturating_sub(it.free_bytes),
@@ -329,6 +368,10 @@ fn damage_text(it: &Report) -> String {
     };
     text += &first_lines(&it.down_nodes, "node", down);
     let failed = |disk: &FailedDisk| {
+        if let Some(to) = &disk.moved_to {
+            let (path, node, blocks) = (&disk.path, &disk.node, counted(disk.blocks, "block"));
+            return format!("disk {path} of {node} was moved to {to}; {blocks} did not follow");
+        }
         let left = match disk.blocks {
             0 => "nothing is left to rebuild".to_owned(),
             1 => "1 block was not rebuilt".to_owned(),
@@ -337,6 +380,7 @@ fn damage_text(it: &Report) -> String {
         format!("disk {} of {} failed or is gone; {left}", disk.path, disk.node)
     };
     text += &first_lines(&it.failed_disks, "disk", failed);
+    text += &first_lines(&it.aside_disks, "disk", AsideDisk::line);
     text += &first_lines(&it.suspect_nodes, "suspect node", suspect_line);
     text
 }
@@ -396,5 +440,23 @@ mod tests {
         assert!(told.contains(&format!("\nnode-04 is suspect since {since}, {more}: a plan failed there\n")), "{told}");
         assert_eq!(json["suspect_nodes"][0]["why"], "it does not answer: refused");
         assert_eq!((report.exit(), json["reasons"].as_array().map(Vec::len)), (Exit::Ok, Some(0)));
+    }
+
+    #[test]
+    fn a_disk_that_waits_or_that_was_moved_is_told_with_its_nodes() {
+        let (name, owner, why) = ("node-02".into(), "node-01".into(), "node-01 is up and lists it".into());
+        let aside = api::AsideDisk { name, owner, why, blocks: 7, ..api::AsideDisk::default() };
+        let moved = api::FailedDisk {
+            name: "node-01".into(),
+            path: "/a".into(),
+            blocks: 1,
+            moved_to: "node-02".into(),
+            ..api::FailedDisk::default()
+        };
+        let (aside_disks, failed_disks) = (vec![aside], vec![moved]);
+        let health = api::HealthReply { level: "healthy".into(), aside_disks, failed_disks, ..api::HealthReply::default() };
+        let told = text(&Report::new(health, &[]));
+        assert!(told.contains("\nnode-02 keeps a disk aside, with 7 blocks of node-01: node-01 is up and lists it\n"), "{told}");
+        assert!(told.contains("\ndisk /a of node-01 was moved to node-02; 1 block did not follow\n"), "{told}");
     }
 }

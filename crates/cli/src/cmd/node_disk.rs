@@ -29,7 +29,8 @@ enum Command {
 ///
 /// A disk is `draining` if its blocks move elsewhere, `failed` if its node cannot use it, and `gone` if the node's agent no longer lists it. Disks of
 /// a node that is down are `unknown`. A disk is `slow` if it serves much more slowly than the others, and `failing` if many of its blocks were
-/// found corrupt or unreadable. It is `hung` if it does not answer its agent; then it soon counts as failed. The lines below the table say why.
+/// found corrupt or unreadable. It is `hung` if it does not answer its agent; then it soon counts as failed. It is `aside` if another node had it, and
+/// may still have it, and `moved` where it was before it was moved to another node, until nothing is left there. The lines below the table say why.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -70,13 +71,13 @@ struct Disk {
     node: String,
     id: String,
     path: String,
-    /// ok, draining (the disk or its node), slow, failing, hung, failed, gone, unknown.
+    /// ok, draining (the disk or its node), slow, failing, hung, failed, gone, moved, aside, unknown.
     state: &'static str,
     total_bytes: u64,
     free_bytes: u64,
     /// Blocks of stripes.
     blocks: u64,
-    /// Why it is slow, failing or hung, also while it is drained or counts as failed.
+    /// Why it is slow, failing or hung, also while it is drained or counts as failed; where it was moved; or why it is kept aside.
     why: Option<String>,
 }
 
@@ -121,11 +122,12 @@ async fn find(session: &Session, name: &str, disk: &str) -> Result<(NodeId, Stri
 }
 
 fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
-    node.disks.iter().map(|disk| Disk {
+    let own = node.disks.iter().map(|disk| Disk {
         node: node.name.clone(),
         id: disk.id.clone(),
         path: disk.path.clone(),
         state: match (node.state == "up", disk.gone, disk.failed) {
+            _ if !disk.moved_to.is_empty() => "moved",
             (true, true, _) => "gone",
             (_, _, true) => "failed",
             (false, _, false) => "unknown",
@@ -140,8 +142,23 @@ fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
         total_bytes: disk.total_bytes,
         free_bytes: disk.free_bytes,
         blocks: disk.blocks,
-        why: (!disk.trouble.is_empty()).then(|| format!("{}: {}", disk.trouble, disk.trouble_why)),
-    })
+        why: match (disk.moved_to.as_str(), disk.trouble.as_str()) {
+            ("", "") => None,
+            ("", trouble) => Some(format!("{trouble}: {}", disk.trouble_why)),
+            (node, _) => Some(format!("in {node} now; what is left here has not followed")),
+        },
+    });
+    let aside = node.aside.iter().map(|disk| Disk {
+        node: node.name.clone(),
+        id: disk.id.clone(),
+        path: disk.path.clone(),
+        state: "aside",
+        total_bytes: 0,
+        free_bytes: 0,
+        blocks: 0,
+        why: Some(format!("kept aside: {}", disk.why)),
+    });
+    own.chain(aside)
 }
 
 /// The id of the disk that a user names by its id or directory. Of several disks that had the same directory, only one can be there.
@@ -208,6 +225,13 @@ mod tests {
         let ailing: Vec<Disk> = disks_of(&api::Node { state: "up".into(), disks: of_disks, ..api::Node::default() }).collect();
         assert_eq!(ailing.iter().map(|disk| disk.state).collect::<Vec<_>>(), ["slow", "draining"]);
         assert!(text(&ailing).ends_with(" is failing: it crawls"), "{}", text(&ailing));
+        let moved = api::Disk { moved_to: "node-9".into(), failed: true, gone: true, ..api::Disk::default() };
+        let aside =
+            vec![api::AsideDisk { path: "/b".into(), why: "/b is the disk 1 of node-8".into(), ..api::AsideDisk::default() }];
+        let node_9 = api::Node { name: "far".into(), state: "up".into(), disks: vec![moved], aside, ..api::Node::default() };
+        let both: Vec<Disk> = disks_of(&node_9).collect();
+        assert_eq!(both.iter().map(|disk| disk.state).collect::<Vec<_>>(), ["moved", "aside"]);
+        assert!(text(&both).ends_with("\n/b of far is kept aside: /b is the disk 1 of node-8"), "{}", text(&both));
         for (said, found) in [("1a", "1a"), ("2b", "2b"), ("/srv/c", "3c"), ("/srv/c/", "3c")] {
             assert_eq!(chosen(&disks, "far", said), Ok(found));
         }

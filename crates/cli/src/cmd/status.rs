@@ -1,5 +1,6 @@
 //! The nodes of a cluster and how much they store: the output of `weft cluster status` and `weft node ls`.
 
+use super::health::AsideDisk;
 use serde::Serialize;
 use weft_cli::{table::table, utc::utc};
 use weft_client::api;
@@ -52,6 +53,8 @@ pub(super) struct Node {
     /// Bytes of those blocks whose length is known.
     garbage_bytes: u64,
     disks: Vec<Disk>,
+    /// Disks that another node had and that wait to be taken in.
+    aside: Vec<AsideDisk>,
 }
 
 /// A disk at one moment.
@@ -70,6 +73,8 @@ struct Disk {
     gone: bool,
     /// Whether its blocks move elsewhere.
     draining: bool,
+    /// The node to which it was moved; empty: it was not.
+    moved_to: String,
 }
 
 impl From<api::StatusReply> for Report {
@@ -104,6 +109,7 @@ impl From<api::Node> for Node {
             blocks: it.blocks,
             gone: it.gone,
             draining: it.draining,
+            moved_to: it.moved_to,
         };
         Self {
             id: NodeId(it.id).to_string(),
@@ -124,6 +130,7 @@ impl From<api::Node> for Node {
             garbage_blocks: it.garbage_blocks,
             garbage_bytes: it.garbage_bytes,
             disks: it.disks.into_iter().map(disk).collect(),
+            aside: it.aside.into_iter().map(AsideDisk::from).collect(),
         }
     }
 }
@@ -194,7 +201,9 @@ pub(super) fn nodes_text(nodes: &[Node]) -> String {
         ]
     };
     let columns = ["node", "name", "rack", "disks", "free", "blocks", "garbage", "quarantined", "state", "since"];
-    table(columns, &[3, 4, 5, 6, 7], nodes.iter().map(row))
+    let mut text = table(columns, &[3, 4, 5, 6, 7], nodes.iter().map(row));
+    nodes.iter().flat_map(|node| &node.aside).for_each(|disk| text += &format!("\n{}", disk.line()));
+    text
 }
 
 /// Blocks that are out of service but still on the node's disks.
@@ -219,6 +228,9 @@ mod tests {
         };
         assert!(states("up", false, 11_001).contains(" up, suspect for 12 s "));
         assert!(states("up", true, 1).contains(" up, draining, suspect for 1 s "));
+        let aside = vec![api::AsideDisk { name: "node-03".into(), why: "it is up".into(), ..api::AsideDisk::default() }];
+        let waiting = nodes_text(&[Node::from(api::Node { aside, ..api::Node::default() })]);
+        assert!(waiting.contains("\nnode-03 keeps a disk aside, with 0 blocks of : it is up"), "{waiting}");
         assert!(!states("up", false, 0).contains("suspect") && !states("down", false, 9_000).contains("suspect"));
     }
 }

@@ -19,6 +19,7 @@ pages! {
     nodes_are_added: "grow.md",
     a_node_is_taken_out_of_service: "shrink.md",
     a_disk_is_replaced: "replace-a-disk.md",
+    a_disk_is_moved: "move-a-disk.md",
     a_node_that_is_gone_is_replaced: "replace-a-node.md",
     a_rack_is_replaced: "replace-a-rack.md",
     weft_is_upgraded: "upgrade-weft.md",

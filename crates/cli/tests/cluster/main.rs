@@ -21,6 +21,7 @@ mod losses;
 mod many;
 mod memory;
 mod metrics;
+mod moved;
 mod puts;
 mod repairs;
 mod scrub;

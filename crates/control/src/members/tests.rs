@@ -20,6 +20,7 @@ fn record(id: u32, state: NodeState) -> NodeRecord {
         draining: false,
         kept: false,
         retired: false,
+        moved_to: None,
     };
     NodeRecord { state, disks: vec![disk], ..member(id, "", None).record }
 }

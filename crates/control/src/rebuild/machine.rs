@@ -14,7 +14,7 @@ use crate::{
     view::View,
 };
 use std::collections::{BTreeSet, VecDeque};
-use weft_types::{BlockId, Error, Home, NodeId, Reaction, Result};
+use weft_types::{BlockId, Error, Home, NodeId, Reaction, Result, StripeRecord};
 
 /// How many homes are tried for a block while other rebuilds bring blocks of the stripe there.
 pub(super) const HOMES_MAX: usize = 4;
@@ -57,6 +57,11 @@ impl Rebuild {
     /// The request, with the stripe as it was last looked up.
     pub fn request(&self) -> &Request {
         &self.request
+    }
+
+    /// The stripe's current record is known.
+    pub fn refresh(&mut self, now: &StripeRecord) {
+        self.request.refresh(now);
     }
 
     /// The blocks that are being written.

@@ -253,17 +253,28 @@ impl Request {
         Error::corrupt(message).block(block).object(&self.object)
     }
 
-    /// Updates the states of the stripe's blocks from the metadata. Blocks that were replaced since keep their old
-    /// state.
+    /// Whether all of its blocks are there again according to the current record: their disk was moved to another node.
+    pub fn came_back_elsewhere(&self, now: &StripeRecord, view: &View) -> bool {
+        let is_there = |lost: &Lost| {
+            let (known, now_placed) = (self.stripe.find(lost.index, lost.copy), now.find(lost.index, lost.copy));
+            known.zip(now_placed).is_some_and(|(known, placed)| {
+                placed.generation == known.generation && placed.home != known.home && !is_lost(now, view, lost.index, placed)
+            })
+        };
+        self.needed == Needed::WhileLost && self.lost.iter().all(is_there)
+    }
+
+    /// Updates the states and homes of the stripe's blocks from the metadata. Blocks that were replaced since keep their old
+    /// ones.
     pub(super) fn refresh(&mut self, now: &StripeRecord) {
         let stripe = &mut self.stripe;
         for (index, known) in stripe.all_mut() {
-            // A dropped copy is no longer read.
-            known.state = match now.find(index, known.copy) {
-                Some(now) if now.generation != known.generation => continue,
-                Some(now) => now.state,
-                None => BlockState::Missing,
-            };
+            match now.find(index, known.copy) {
+                Some(now) if now.generation != known.generation => {}
+                Some(now) => (known.state, known.home) = (now.state, now.home),
+                // A dropped copy is no longer read.
+                None => known.state = BlockState::Missing,
+            }
         }
         let generation = |stripe: &StripeRecord, (index, copy)| stripe.find(index, copy).map(|placed| placed.generation);
         let corrupt = now.corrupt.iter().filter(|(block, _)| generation(now, **block) == generation(stripe, **block));

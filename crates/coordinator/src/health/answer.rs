@@ -1,7 +1,7 @@
 //! The answer to `weft status`.
 
 use crate::{
-    disk_health, drain, healer, jobs, scrub,
+    disk_health, drain, healer, jobs, moved, scrub,
     shared::Shared,
     space::{Fits, fits},
 };
@@ -74,6 +74,7 @@ pub(crate) async fn summary(shared: &Shared) -> Result<Summary> {
         suspect_nodes: statuses.iter().filter_map(suspect_node).collect(),
         failed_disks: failed,
         ailing_disks: ailing,
+        aside_disks: moved::aside(shared),
         quarantined_blocks: quarantined().map(|of| of.blocks).sum(),
         quarantined_bytes: quarantined().map(|of| of.bytes).sum(),
         insecure: shared.security.is_insecure(),
@@ -130,12 +131,16 @@ async fn failed_disks(shared: &Shared, statuses: &[MemberStatus]) -> Result<Vec<
             let home = Home { node: status.record.id, disk: disk.number };
             let left = shared.meta.blocks_on(home, None, 1).await.map_err(|error| shared.meta_error(error))?;
             let counted = status.disks.get(&disk.number).map_or(0, |disk| disk.blocks);
+            if disk.moved_to.is_some() && left.items.is_empty() {
+                continue;
+            }
             failed.push(v1::FailedDisk {
                 node: status.record.id.0,
                 name: status.record.name.to_string(),
                 id: disk.id.to_string(),
                 path: disk.path.to_string(),
                 blocks: if left.items.is_empty() { 0 } else { counted.max(1) },
+                moved_to: disk.moved_to.map(|home| shared.members.name(home.node)).unwrap_or_default(),
             });
         }
     }

@@ -105,6 +105,7 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
         draining: false,
         kept: false,
         retired: false,
+        moved_to: None,
     };
     let record = NodeRecord { disks: vec![disk(1, true), disk(2, false)], ..node(1) };
     let status = MemberStatus {

@@ -21,6 +21,7 @@ mod leases;
 mod limits;
 mod links;
 mod lying_disks;
+mod moved;
 mod objects;
 mod openings;
 mod orphans;

@@ -59,6 +59,8 @@ pub(crate) struct World {
     pub(crate) disk_call_ms: BTreeMap<u32, u64>,
     /// Disks that agents that are started from now on do not list.
     pub(crate) unlisted: Vec<PathBuf>,
+    /// Disks that agents of these nodes that are started from now on list besides their own.
+    pub(crate) added: Vec<(u32, PathBuf)>,
     /// The limits of agents that are started from now on.
     pub(crate) limits: Limits,
     pub(crate) client: Client,
@@ -129,6 +131,7 @@ impl World {
             disk_bytes: Arc::default(),
             disk_call_ms: BTreeMap::new(),
             unlisted: Vec::new(),
+            added: Vec::new(),
             limits: Limits::default(),
             client,
         };
@@ -176,6 +179,7 @@ impl World {
 
     pub(crate) fn agent_config(&self, node: u32) -> AgentConfig {
         let dir = self.node_dir(node);
+        let added = self.added.iter().filter(|(of, _)| *of == node).map(|(_, disk)| disk.clone());
         let address = || "127.0.0.1:0".to_owned();
         AgentConfig {
             name: format!("node-{node:02}"),
@@ -189,7 +193,7 @@ impl World {
             control_advertise: None,
             metrics: weft_proto::metrics::OFF.into(),
             state_dir: dir.join("state"),
-            disks: self.disk_dirs(node).into_iter().filter(|disk| !self.unlisted.contains(disk)).collect(),
+            disks: self.disk_dirs(node).into_iter().chain(added).filter(|disk| !self.unlisted.contains(disk)).collect(),
             certificates: None,
             insecure: true,
             limits: self.limits.clone(),

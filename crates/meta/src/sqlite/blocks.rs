@@ -27,8 +27,8 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
         return Err(no_block(&stripe, new.index, new.copy));
     }
     departures::require_disk(tx, new.home)?;
-    require_alone(&stripe, new.index, new.copy, new.home)?;
-    require_alone_on_the_way(tx, new)?;
+    let of = BlockId { stripe: new.stripe, index: new.index, copy: new.copy, generation: 0 };
+    require_alone_at(tx, &stripe, of, new.home)?;
     // All copies of a block share one generation count, which outlives each of them.
     let of_index = |(index, placed)| (index == new.index).then_some(placed);
     let generation = stripe.all().filter_map(of_index).map(|placed| placed.generation_high_water).max().unwrap_or(0) + 1;
@@ -264,15 +264,16 @@ fn require_alone(stripe: &StripeRecord, index: u8, copy: u8, home: Home) -> Resu
     }
 }
 
-/// Ensures that allocations, of any task, do not send two blocks of a stripe to one node.
-fn require_alone_on_the_way(tx: &Transaction<'_>, new: &NewRepair) -> Result<()> {
+/// Ensures that a node has, and is about to get, no other block of a stripe.
+pub(super) fn require_alone_at(tx: &Transaction<'_>, stripe: &StripeRecord, block: BlockId, home: Home) -> Result<()> {
+    require_alone(stripe, block.index, block.copy, home)?;
+    // Allocations of any task.
     let sql = "SELECT idx FROM allocations WHERE stripe = ?1 AND node = ?2 AND (idx, copy) <> (?3, ?4) LIMIT 1";
-    let key = (new.stripe.0, new.home.node.0, new.index, new.copy);
-    let other = tx.query_row(sql, key, |row| row.get::<_, u8>(0)).optional()?;
-    match other {
+    let key = (stripe.id.0, home.node.0, block.index, block.copy);
+    match tx.prepare_cached(sql)?.query_row(key, |row| row.get::<_, u8>(0)).optional()? {
         Some(other) => Err(MetaError::Conflict(format!(
             "block {} of stripe {} cannot go to {}, because block {other} of it is on its way there: choose another node",
-            new.index, new.stripe, new.home.node
+            block.index, stripe.id, home.node
         ))),
         None => Ok(()),
     }

@@ -1,6 +1,6 @@
 //! Nodes and disks that are gone for good: what still holds them, and their removal.
 
-use super::{jobs, nodes};
+use super::{jobs, moved, nodes};
 use crate::{Departure, MetaError, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use weft_types::{DiskNumber, Held, Home, NodeId};
@@ -34,6 +34,7 @@ pub(super) fn remove_node(tx: &Transaction<'_>, node: NodeId, now_ms: u64, garba
     if let Some(job) = active.find(|job| job.work.names(node)) {
         return Err(MetaError::Conflict(format!("{node} takes part in job {}, which has just begun: it is not removed", job.id)));
     }
+    moved::require_none_to_follow(tx, node, None)?;
     let departure = leave(tx, Place { node, disk: None }, garbage_max)?;
     if departure.complete {
         tx.execute("INSERT INTO removed_nodes VALUES (?1, ?2, ?3)", (node.0, &name, now_ms))?;
@@ -50,6 +51,7 @@ pub(super) fn forget_disk(tx: &Transaction<'_>, home: Home, garbage_max: u32) ->
     if !failed.ok_or_else(|| MetaError::NotFound(format!("{node} has no disk {}", disk.0)))? {
         return Err(MetaError::Conflict(format!("disk {} of {node} has come back: it is not forgotten", disk.0)));
     }
+    moved::require_none_to_follow(tx, node, Some(disk))?;
     let departure = leave(tx, Place { node, disk: Some(disk) }, garbage_max)?;
     if departure.complete {
         tx.execute("DELETE FROM disks WHERE number = ?1", [disk.0])?;
@@ -88,10 +90,12 @@ pub(super) fn require_not_removed(tx: &Transaction<'_>, node: NodeId) -> Result<
 
 /// Fails if a disk or its node was removed since it was chosen, or is to be pulled: an operator may have been told that nothing is left on it.
 pub(super) fn require_disk(tx: &Transaction<'_>, home: Home) -> Result<()> {
-    let mut find = tx.prepare_cached("SELECT draining FROM disks WHERE number = ?1 AND node = ?2")?;
+    let mut find = tx.prepare_cached("SELECT draining, moved_to FROM disks WHERE number = ?1 AND node = ?2")?;
     let node = home.node;
-    let what = match find.query_row((home.disk.0, node.0), |row| row.get::<_, u32>(0)).optional()? {
-        Some(nodes::RETIRED) => format!("a disk of {node} is being replaced since it was chosen for a block"),
+    let found = find.query_row((home.disk.0, node.0), |row| Ok((row.get::<_, u32>(0)?, row.get::<_, Option<u32>>(1)?)));
+    let what = match found.optional()? {
+        Some((_, Some(_))) => format!("a disk of {node} was moved to another node since it was chosen for a block"),
+        Some((nodes::RETIRED, _)) => format!("a disk of {node} is being replaced since it was chosen for a block"),
         Some(_) => return Ok(()),
         None => format!("{node} or its disk was removed from the cluster after it was chosen for a block"),
     };

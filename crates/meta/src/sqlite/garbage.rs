@@ -1,12 +1,14 @@
 //! Blocks that are no longer needed, until their nodes have removed them.
 
-use super::rows;
+use super::{moved, rows};
 use crate::{GarbageBlock, GarbageTotal, Page, Result};
 use rusqlite::Transaction;
 use weft_types::{BlockId, DiskNumber, GarbageReason, Home, NodeId};
 
 pub(super) fn add(tx: &Transaction<'_>, garbage: &GarbageBlock) -> Result<()> {
     let GarbageBlock { block, home, reason, bytes, not_before_ms } = *garbage;
+    // What is on a disk goes where the disk goes.
+    let home = moved::place_of(tx, home)?.unwrap_or(home);
     let sql = "INSERT OR IGNORE INTO garbage (node, stripe, idx, copy, generation, disk, not_before_ms, reason, bytes)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     tx.prepare_cached(sql)?.execute((

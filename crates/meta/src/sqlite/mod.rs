@@ -14,6 +14,7 @@ mod group;
 mod jobs;
 mod listing;
 mod mode;
+mod moved;
 mod nodes;
 mod objects;
 mod policies;
@@ -205,6 +206,17 @@ impl Meta for SqliteMeta {
 
     async fn forget_disk(&self, epoch: Epoch, home: Home, garbage_max: u32) -> Result<Departure> {
         self.write(epoch, move |tx| departures::forget_disk(tx, home, garbage_max)).await
+    }
+
+    async fn follow_disk(
+        &self,
+        epoch: Epoch,
+        from: Home,
+        after: Option<BlockId>,
+        limit: u32,
+        unchecked: bool,
+    ) -> Result<FollowedBlocks> {
+        self.write(epoch, move |tx| moved::follow(tx, from, after, limit, unchecked)).await
     }
 
     async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()> {

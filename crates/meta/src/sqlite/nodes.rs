@@ -2,7 +2,7 @@
 
 use super::{
     cluster::{Numbered, next_number},
-    departures, rows,
+    departures, moved, rows,
 };
 use crate::{MetaError, NewDisk, NewNode, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
@@ -141,35 +141,41 @@ pub(super) fn blocks_on(tx: &Transaction<'_>, home: Home, after: Option<BlockId>
     Ok(rows::page(blocks.collect::<Result<_, _>>()?, limit))
 }
 
+pub(super) fn insert_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<DiskNumber> {
+    let number = next_number(tx, Numbered::Disk)?;
+    let sql = "INSERT INTO disks (number, id, node, path, total_bytes, failed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    tx.execute(sql, (number, &disk.id, node.0, &disk.path, disk.total_bytes, disk.failed))?;
+    Ok(DiskNumber(u32::try_from(number).map_err(|_| MetaError::Storage("no disk numbers are left".into()))?))
+}
+
 fn register_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<()> {
     let sql = "SELECT number, node, name FROM disks JOIN nodes ON nodes.id = node WHERE disks.id = ?1";
     let known = tx.query_row(sql, [&disk.id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
     let known: Option<(u32, u32, String)> = known;
     match known {
-        Some((_, owner, name)) if owner != node.0 => Err(MetaError::Refused(format!(
-            "{} is the disk {id} of {name} ({}), and a disk cannot move to another node with its blocks: put it back. If it is to stay here, \
-             take it out of `disks`, have its blocks rebuilt with `weft node disk replace {name} {id}`, and add it again when that has \
-             forgotten it. If the machine was replaced as a whole, start its agent with the name {name} and all its disks",
-            disk.path,
-            NodeId(owner),
-            id = disk.id
-        ))),
+        Some((number, owner, name)) if owner != node.0 => match disk.taken_from {
+            Some(from) if from == (Home { node: NodeId(owner), disk: DiskNumber(number) }) => moved::take(tx, node, disk, from),
+            Some(_) => Err(MetaError::Conflict(format!("{} is the disk {} of {name} by now", disk.path, disk.id))),
+            None => Err(MetaError::Refused(format!(
+                "{} is the disk {id} of {name} ({}), and this agent is too old to take it over with its blocks: install the newest weft \
+                 here, or put the disk back",
+                disk.path,
+                NodeId(owner),
+                id = disk.id
+            ))),
+        },
         Some((number, ..)) => {
             let sql = "UPDATE disks SET path = ?2, total_bytes = ?3, failed = ?4 WHERE number = ?1";
             tx.execute(sql, (number, &disk.path, disk.total_bytes, disk.failed))?;
             Ok(())
         }
-        None => {
-            let number = next_number(tx, Numbered::Disk)?;
-            let sql = "INSERT INTO disks (number, id, node, path, total_bytes, failed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            tx.execute(sql, (number, &disk.id, node.0, &disk.path, disk.total_bytes, disk.failed))?;
-            Ok(())
-        }
+        None => insert_disk(tx, node, disk).map(drop),
     }
 }
 
 fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
-    let sql = "SELECT number, id, path, total_bytes, failed, draining FROM disks WHERE node = ?1 ORDER BY number";
+    let sql = "SELECT own.number, own.id, own.path, own.total_bytes, own.failed, own.draining, now.node, now.number
+               FROM disks own LEFT JOIN disks now ON now.number = own.moved_to WHERE own.node = ?1 ORDER BY own.number";
     let mut statement = tx.prepare_cached(sql)?;
     let disks = statement.query_map([node.0], |row| {
         let draining: u32 = row.get(5)?;
@@ -182,9 +188,14 @@ fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
             draining: draining == DRAINING || draining == RETIRED,
             kept: draining == KEPT,
             retired: draining == RETIRED,
+            moved_to: home(row.get(6)?, row.get(7)?),
         })
     })?;
     Ok(disks.collect::<Result<_, _>>()?)
+}
+
+fn home(node: Option<u32>, disk: Option<u32>) -> Option<Home> {
+    Some(Home { node: NodeId(node?), disk: DiskNumber(disk?) })
 }
 
 fn id_of(tx: &Transaction<'_>, name: &str) -> Result<Option<NodeId>> {

@@ -48,7 +48,13 @@ pub(crate) fn node_of(number: u32) -> NewNode {
         zone: "z".into(),
         data_address: format!("127.0.0.1:{}", 1000 + number),
         control_address: format!("127.0.0.1:{}", 2000 + number),
-        disks: vec![NewDisk { id: format!("disk-{number}"), path: "/d".into(), total_bytes: 1 << 40, failed: false }],
+        disks: vec![NewDisk {
+            id: format!("disk-{number}"),
+            path: "/d".into(),
+            total_bytes: 1 << 40,
+            failed: false,
+            taken_from: None,
+        }],
     }
 }
 

@@ -10,6 +10,7 @@ mod garbage;
 mod jobs;
 mod listing;
 mod model;
+mod moved;
 mod records;
 mod removals;
 mod updates;

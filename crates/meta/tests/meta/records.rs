@@ -211,12 +211,11 @@ async fn a_node_keeps_its_name_and_its_disks() {
     let stranger = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
     assert!(stranger.contains("never registered"), "{stranger}");
     let stolen = wrong(NewNode { id: None, name: "thief".into(), ..node_of(3) }).await;
-    let helps =
-        stolen.contains("`weft node disk replace node-3 disk-3`") && stolen.contains("start its agent with the name node-3");
+    let helps = stolen.contains("install the newest weft here, or put the disk back");
     assert!(stolen.contains("/d is the disk disk-3 of node-3 (n3)") && helps, "{stolen}");
     assert_eq!(meta.nodes().await.unwrap().len(), 7, "the failed registration left a partial record");
 
-    let fresh_disk = NewDisk { id: "disk-x".into(), path: "/x".into(), total_bytes: 5, failed: false };
+    let fresh_disk = NewDisk { id: "disk-x".into(), path: "/x".into(), total_bytes: 5, failed: false, taken_from: None };
     let node = register(NewNode { id: Some(NodeId(2)), disks: vec![fresh_disk], ..node_of(2) }).await.unwrap();
     let failed: Vec<bool> = node.disks.iter().map(|disk| disk.failed).collect();
     assert_eq!(failed, [true, false], "the disk that is not listed is failed");

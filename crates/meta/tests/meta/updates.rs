@@ -3,7 +3,9 @@
 use crate::{
     commit_at,
     common::{Model, dump, garbage_of, mark_corrupt, open, prepare},
-    leftovers_at, new_put,
+    leftovers_at,
+    moved::{follow, taking},
+    new_put,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use weft_meta::*;
@@ -503,11 +505,30 @@ async fn terms_are_listed_in_pages_and_a_database_of_schema_18_has_none() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP TABLE stripe_terms; ALTER TABLE objects DROP COLUMN updates; ALTER TABLE uploads DROP COLUMN updates;
-        UPDATE schema_version SET version = 18";
+        DROP INDEX disks_moved; ALTER TABLE disks DROP COLUMN moved_to; UPDATE schema_version SET version = 18";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     let meta = open(&path);
     assert_eq!(meta.stripe_terms(None, 10).await.unwrap().items, []);
     assert_eq!(meta.stripe(stripe).await.unwrap(), before);
     // What a conversion of that time has read has not been updated.
     meta.commit_put(epoch, converting, commit_at(2 << 20, 9)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_block_follows_its_disk_to_another_node_only_when_its_stripe_is_not_open() {
+    let world = World::new(1).await;
+    let all: Vec<BlockId> = (0..4).map(|index| world.block(index)).collect();
+    world.open_with(&all).await;
+    world.meta.set_node_state(world.epoch, NodeId(1), NodeState::Down, 1).await.unwrap();
+    world.meta.register_node(world.epoch, taking(7, 1, home(1)), 9).await.unwrap();
+    assert_eq!((follow(&world.meta, world.epoch, 1).await.stayed, world.record().await.blocks[&0].home), (1, home(1)));
+    // Its journal, with all of its updates, has come with the disk.
+    let sealed = world.seal(&all, 1).await;
+    world.settle(&sealed, 1).await;
+    let before = world.record().await;
+    assert!(follow(&world.meta, world.epoch, 1).await.complete);
+    let mut expected = before;
+    expected.find_mut(0, 0).unwrap().home = Home { node: NodeId(7), disk: DiskNumber(8) };
+    assert_eq!(world.record().await, expected);
+    assert_eq!(world.term().await.state, TermState::Settled);
 }

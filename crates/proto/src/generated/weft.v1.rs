@@ -95,6 +95,33 @@ pub struct Disk {
     /// it has been asked for so long and does not answer; 0: it answers; only in HeartbeatRequest
     #[prost(uint64, tag = "16")]
     pub silent_ms: u64,
+    /// the node to which it was moved; what is left here has not followed it; empty: none; only in StatusReply
+    #[prost(string, tag = "17")]
+    pub moved_to: ::prost::alloc::string::String,
+}
+/// A disk that an agent reports, and that the coordinator has not taken in: another node had it, and may still have it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AsideDisk {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// and what to do
+    #[prost(string, tag = "2")]
+    pub why: ::prost::alloc::string::String,
+    /// this and the rest: only in StatusReply and HealthReply
+    #[prost(uint32, tag = "3")]
+    pub node: u32,
+    /// of the node whose agent reports it
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+    /// there
+    #[prost(string, tag = "5")]
+    pub path: ::prost::alloc::string::String,
+    /// the name of the node that had it
+    #[prost(string, tag = "6")]
+    pub owner: ::prost::alloc::string::String,
+    /// that it has, as far as known
+    #[prost(uint64, tag = "7")]
+    pub blocks: u64,
 }
 /// How a disk has served lately: older operations count less and less.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -150,8 +177,11 @@ pub struct RegisterRequest {
     /// the highest of a coordinator's times by which it has judged sessions of updates; 0: none
     #[prost(uint64, tag = "15")]
     pub updates_ms: u64,
+    /// it serves no disk that the answer names in `aside`; if not, it is refused with a disk of another node
+    #[prost(bool, tag = "16")]
+    pub keeps_aside: bool,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterReply {
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
@@ -174,6 +204,9 @@ pub struct RegisterReply {
     /// the coordinator's time, since 1970
     #[prost(uint64, tag = "9")]
     pub now_ms: u64,
+    /// disks that it must not serve
+    #[prost(message, repeated, tag = "10")]
+    pub aside: ::prost::alloc::vec::Vec<AsideDisk>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatRequest {
@@ -1613,6 +1646,9 @@ pub struct HealthReply {
     /// that are up, and that plans avoid for a while; no reason for the level
     #[prost(message, repeated, tag = "33")]
     pub suspect_nodes: ::prost::alloc::vec::Vec<SuspectNode>,
+    /// that wait to be taken in; no reason for the level
+    #[prost(message, repeated, tag = "34")]
+    pub aside_disks: ::prost::alloc::vec::Vec<AsideDisk>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SuspectNode {
@@ -1839,6 +1875,9 @@ pub struct FailedDisk {
     /// of stripes, that it held and that were not rebuilt
     #[prost(uint64, tag = "5")]
     pub blocks: u64,
+    /// the node to which it was moved: the blocks have not followed; empty: none
+    #[prost(string, tag = "6")]
+    pub moved_to: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Node {
@@ -1888,6 +1927,9 @@ pub struct Node {
     /// for so long, plans still avoid it, because it failed in one; 0: they do not
     #[prost(uint64, tag = "18")]
     pub suspect_ms: u64,
+    /// of its disks
+    #[prost(message, repeated, tag = "19")]
+    pub aside: ::prost::alloc::vec::Vec<AsideDisk>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {

@@ -121,3 +121,23 @@ fn whether_a_stripe_can_be_read_is_computed_once_for_each_set_of_lost_blocks() {
     lost.nodes.get_mut(&NodeId(8)).unwrap().up = true;
     assert!(request.gives_way(&lost) && looks() > after);
 }
+
+#[test]
+fn a_rebuild_ends_when_the_disk_of_its_block_is_in_another_node() {
+    let mut played = Played::new(Request { needed: Needed::WhileLost, ..request(&[0]) }, view(9, &[1]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    let (mut now, view) = (played.machine.request().stripe.clone(), played.view.clone());
+    assert!(!played.machine.request().came_back_elsewhere(&now, &view), "it is still lost");
+    now.find_mut(0, 0).unwrap().home = crate::fixtures::home(8);
+    assert!(played.machine.request().came_back_elsewhere(&now, &view) && !played.machine.request().is_needless(&view));
+    let replaced = |placed: &mut weft_types::PlacedBlock| placed.generation = 2;
+    let mut other = now.clone();
+    other.find_mut(0, 0).map(replaced).unwrap();
+    assert!(!played.machine.request().came_back_elsewhere(&other, &view), "another block");
+    assert!(matches!(played.asked.take(), Some(Action::Run(_))));
+    played.machine.refresh(&now);
+    played.on(Event::Ran(Err(Error::unavailable("its blocks came back"))));
+    assert_eq!(played.well(), "release");
+    let rebuilt = played.ended.take().unwrap().unwrap();
+    assert_eq!((rebuilt.blocks.len(), rebuilt.left.len(), played.allocated.len()), (0, 0, 0));
+}
