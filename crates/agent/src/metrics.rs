@@ -5,7 +5,7 @@ use crate::{
     line::Line,
     meter::{CLASSES, Outcome},
     node::Node,
-    updates::meter::Answer,
+    updates::meter::{Answer, ReadEnd},
 };
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -89,6 +89,11 @@ pub const FAMILIES: &[Family] = &[
         "weft_agent_update_messages_dropped",
         &[],
         "Messages between agents about updates that were not delivered or not accepted. They are sent again.",
+    ),
+    Family::counter(
+        "weft_agent_open_reads",
+        &["outcome"],
+        "Reads of data blocks here that are open for updates in place: `served`, `unchanged` (the reader had the last version), `closed` (the block is not open any more, or cannot be read), `undecided` (an update's outcome was not known in time, or the term not confirmed), or `refused` (too many, or invalid). What is not served is read from the settled stripe.",
     ),
     Family::gauge(
         "weft_agent_update_journal_fill",
@@ -195,6 +200,9 @@ fn of_updates(all: &mut Figures, node: &Node, disks: &[(PathBuf, Option<Shown>)]
     }
     all.add("weft_agent_update_seconds", [], hub.meter.times().clone());
     all.add("weft_agent_update_messages_dropped", [], hub.meter.dropped_messages());
+    for end in ReadEnd::ALL {
+        all.add("weft_agent_open_reads", [end.name()], hub.meter.reads(end));
+    }
     for (number, fill) in hub.fills() {
         if let Some((path, _)) = disks.get(number) {
             all.add("weft_agent_update_journal_fill", [&path.display().to_string()], Value::Real(fill));

@@ -18,6 +18,7 @@ mod loads;
 pub(crate) mod meter;
 mod peers;
 mod queue;
+mod reads;
 mod time;
 mod worker;
 
@@ -34,7 +35,7 @@ use homes::Homes;
 use loads::Loads;
 use meter::Meter;
 use peers::Peers;
-use queue::{Answer, Queue};
+use queue::{Answer, Queue, Reading};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -46,7 +47,7 @@ use time::Time;
 use tokio::{sync::watch, task::JoinSet};
 use weft_proto::{
     LinkKey, LinkToken, Net, Security, UpdateRights,
-    updates::{Packet, Route},
+    updates::{OPEN_READ_BYTES_MAX, OpenRead, Packet, ReadRefusal, Route},
 };
 use weft_types::{BlockId, Clock, ClusterId, Error, Reaction, Result, Span, StripeId, UPDATE_BYTES_USUAL};
 use weft_update::{Message, NotRun, Peer, Told as Outcome, UpdateId};
@@ -241,6 +242,24 @@ impl Hub {
             && let Command::Request { answer, .. } = *refused
         {
             self.answer(answer, Some(Outcome::NotRun(NotRun::Busy)));
+        }
+    }
+
+    /// A client's read of an open block. `answer` gets the answer, perhaps later.
+    pub(crate) fn read(&self, read: OpenRead, answer: Answer) {
+        let key = self.key.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_valid = key.is_some_and(|key| key.verify_read(&read.rights(), &read.token).is_ok());
+        let is_short = (1..=OPEN_READ_BYTES_MAX).contains(&read.range.len());
+        let block = read.block;
+        let reading = Box::new(Reading { block, read, answer });
+        if !is_valid || !is_short || reading.read.ends_at_ms <= self.time.now_ms() {
+            return reads::refuse(*reading, ReadRefusal::Invalid, self);
+        }
+        let Some(queue) = self.queue_of(block) else { return reads::refuse(*reading, ReadRefusal::Closed, self) };
+        if let Err(refused) = queue.offer(0, |_| Command::Read(reading))
+            && let Command::Read(reading) = *refused
+        {
+            reads::refuse(*reading, ReadRefusal::Busy, self);
         }
     }
 

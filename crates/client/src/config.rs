@@ -28,6 +28,9 @@ pub struct ClientConfig {
     pub disk_mode: DiskMode,
     /// The directory for data from a pipe that does not fit into memory.
     pub spool_dir: PathBuf,
+    /// Whether short ranges of stripes that are open for updates are read at the nodes of their data blocks, so that the stripes stay open. Otherwise,
+    /// they are settled first.
+    pub reads_open_stripes: bool,
     /// Resource limits and timeouts.
     pub limits: Limits,
     /// The delegation of an agent that works on the coordinator's behalf: see [`StripeConverter`](crate::StripeConverter).
@@ -70,6 +73,7 @@ impl ClientConfig {
             seed: u64::from(std::process::id()),
             disk_mode: DiskMode::Pool,
             spool_dir: std::env::temp_dir(),
+            reads_open_stripes: true,
             limits: Limits::default(),
             delegation: None,
             node_link: None,

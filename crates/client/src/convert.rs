@@ -34,8 +34,19 @@ impl Converter for StripeConverter {
         let Conversion { asked, cluster, coordinators, security, net, node_link, seed, disk_mode, spool_dir, limits, progress } =
             conversion;
         let (limits, delegation, node_link) = (client_limits(&limits), Some(asked.delegation), Some(node_link));
-        let config =
-            ClientConfig { coordinators, security, cluster, net, seed, disk_mode, spool_dir, limits, delegation, node_link };
+        let config = ClientConfig {
+            coordinators,
+            security,
+            cluster,
+            net,
+            seed,
+            disk_mode,
+            spool_dir,
+            reads_open_stripes: false,
+            limits,
+            delegation,
+            node_link,
+        };
         let client = Client::connect(config).await?;
         let converted = convert(client.shared(), &asked, &ProgressFn::new(move |it| progress(it.done_bytes))).await;
         client.close().await;

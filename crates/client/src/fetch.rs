@@ -6,6 +6,7 @@
 
 use crate::{
     client::Shared,
+    open_read::{self, AtNodes},
     pages::Pages,
     place::Place,
     ports::{OpenTask, Work},
@@ -90,6 +91,19 @@ impl StripePlace {
             explain,
             slice_len: crate::repair::slice_len(self.slice_len),
             slice_auto: self.slice_len == Some(AutoSize::Auto),
+            at_nodes: false,
+        }
+    }
+
+    /// The wanted parts of a piece of a block, each at its offset in the object.
+    fn split(&self, index: u32, offset: u64, piece: &Bytes, wanted: Span, writes: &mut Vec<(u64, Bytes)>) {
+        let part = wanted.intersect(Span::new(offset, offset + piece.len() as u64));
+        let (mut from, cell_len) = (part.start, self.layout.layout.cell_len);
+        while from < part.end {
+            let to = ((from / cell_len + 1) * cell_len).min(part.end);
+            let bytes = piece.slice((from - offset) as usize..(to - offset) as usize);
+            writes.push((self.offset + self.layout.offset_of(index, from), bytes));
+            from = to;
         }
     }
 
@@ -113,10 +127,26 @@ pub(crate) async fn fetch(
         let before = len_of(&missing);
         let begun = match begun.take() {
             Some(begun) => Ok(begun),
-            None => Begun::ask(shared, stripe.request(&missing, &failed, false)).await,
+            None => {
+                let at_nodes = failed.is_none() && shared.config.reads_open_stripes && open_read::is_short(&missing);
+                Begun::ask(shared, ReadStripeRequest { at_nodes, ..stripe.request(&missing, &failed, false) }).await
+            }
+        };
+        let begun = match begun {
+            Ok(Begun::AtNodes(at_nodes)) => {
+                match at_nodes.read(shared, &stripe, &missing).await {
+                    Ok(arrived) => return put(arrived, &stripe, &place, meter).await.map_err(|error| stripe.place(error)),
+                    // The stripe is settled for the next attempt.
+                    Err(error) => tracing::debug!(%error, "an open stripe is not read at its nodes"),
+                }
+                failed.at_nodes = true;
+                continue;
+            }
+            Ok(Begun::Plan(begun)) => Ok(begun),
+            Err(error) => Err(error),
         };
         let outcome = match begun {
-            Ok(begun) => attempt(begun, &stripe, &missing, place.clone(), meter, met).await,
+            Ok(begun) => attempt(*begun, &stripe, &missing, place.clone(), meter, met).await,
             Err(error) => Err(error),
         };
         match outcome {
@@ -126,7 +156,7 @@ pub(crate) async fn fetch(
                     return Err(stripe.place(Error::fatal("the coordinator's plan delivers less than was requested")));
                 }
                 note(met, &tried.errors);
-                failed = Failed { plan: Some(tried.plan), errors: tried.errors, unchecked: tried.unchecked };
+                failed = Failed { plan: Some(tried.plan), errors: tried.errors, unchecked: tried.unchecked, ..failed };
             }
             // Retry with another plan: a node may be back by then.
             Err(error) if shared.may_try_again(&error) => failed = Failed { plan: None, errors: vec![error], ..failed },
@@ -147,6 +177,18 @@ pub(crate) async fn fetch(
     Ok(())
 }
 
+/// Puts what was read at the nodes where it belongs.
+async fn put(arrived: Vec<open_read::Arrived>, stripe: &StripePlace, place: &Place, meter: &Meter) -> Result<()> {
+    let mut writes = Vec::new();
+    for (index, offset, bytes) in &arrived {
+        stripe.split(*index, *offset, bytes, Span::new(0, u64::MAX), &mut writes);
+    }
+    let written: u64 = writes.iter().map(|(_, piece)| piece.len() as u64).sum();
+    place.write(writes).await?;
+    meter.add(written);
+    Ok(())
+}
+
 /// Why a plan failed, so the next one avoids the cause.
 #[derive(Default)]
 pub(crate) struct Failed {
@@ -154,6 +196,14 @@ pub(crate) struct Failed {
     errors: Vec<Error>,
     /// As in [`Tried`].
     unchecked: bool,
+    /// The stripe could not be read at its nodes.
+    at_nodes: bool,
+}
+
+impl Failed {
+    fn is_none(&self) -> bool {
+        self.plan.is_none() && self.errors.is_empty() && !self.at_nodes
+    }
 }
 
 /// The result of one plan.
@@ -166,14 +216,14 @@ struct Tried {
 }
 
 async fn attempt(
-    begun: Begun,
+    begun: BegunPlan,
     stripe: &Arc<StripePlace>,
     missing: &BTreeMap<u32, Vec<Span>>,
     place: Arc<Place>,
     meter: &Meter,
     met: &Mutex<Met>,
 ) -> Result<Tried> {
-    let Begun { open, reply, mut reading } = begun;
+    let BegunPlan { open, reply, mut reading } = begun;
     {
         let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
         met.plans += 1;
@@ -192,8 +242,15 @@ async fn attempt(
     Ok(tried)
 }
 
+/// How the coordinator lets a client read.
+pub(crate) enum Begun {
+    Plan(Box<BegunPlan>),
+    /// The stripe is open for updates.
+    AtNodes(AtNodes),
+}
+
 /// A plan that runs for a read, and waits for this client. Dropping it ends it.
-pub(crate) struct Begun {
+pub(crate) struct BegunPlan {
     open: OpenTask,
     reply: ReadStripeReply,
     reading: Reading,
@@ -202,9 +259,12 @@ pub(crate) struct Begun {
 impl Begun {
     /// What the coordinator answered.
     pub(crate) fn new(shared: &Arc<Shared>, mut reply: ReadStripeReply) -> Result<Self> {
+        if let Some(at_nodes) = reply.at_nodes.take() {
+            return AtNodes::new(at_nodes).map(Self::AtNodes);
+        }
         let open = OpenTask::new(reply.task.take())?;
         let reading = Reading { shared: shared.clone(), plan: open.task.plan, errors: Vec::new(), has_ended: false };
-        Ok(Self { open, reply, reading })
+        Ok(Self::Plan(Box::new(BegunPlan { open, reply, reading })))
     }
 
     async fn ask(shared: &Arc<Shared>, request: ReadStripeRequest) -> Result<Self> {
@@ -325,7 +385,7 @@ impl Arrivals {
         let mut writes = Vec::new();
         for (offset, piece) in &pieces {
             for wanted in &arriving.wanted {
-                self.split(index, *offset, piece.bytes(), *wanted, &mut writes);
+                self.stripe.split(index, *offset, piece.bytes(), *wanted, &mut writes);
             }
         }
         let written: u64 = writes.iter().map(|(_, piece)| piece.len() as u64).sum();
@@ -339,20 +399,6 @@ impl Arrivals {
             sums.add_rows(*offset, piece);
         }
         Ok(())
-    }
-
-    /// The wanted parts of a piece of a block, each at its offset in the object.
-    fn split(&self, index: u32, offset: u64, piece: &Bytes, wanted: Span, writes: &mut Vec<(u64, Bytes)>) {
-        let layout = &self.stripe.layout;
-        let part = wanted.intersect(Span::new(offset, offset + piece.len() as u64));
-        let mut from = part.start;
-        while from < part.end {
-            let cell_end = (from / layout.layout.cell_len + 1) * layout.layout.cell_len;
-            let to = cell_end.min(part.end);
-            let bytes = piece.slice((from - offset) as usize..(to - offset) as usize);
-            writes.push((self.stripe.offset + layout.offset_of(index, from), bytes));
-            from = to;
-        }
     }
 
     fn failed_here(&self) -> Option<Error> {

@@ -5,6 +5,7 @@ use crate::{
     background::Owned,
     client::Shared,
     fetch::{self, Begun, Failed, Met, StripePlace, Window},
+    open_read,
     paths::cannot_write,
     place::{Place, TemporaryFile},
     progress::{Meter, ProgressFn},
@@ -22,7 +23,7 @@ use std::{
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use weft_proto::{
     DiskMode,
-    v1::{BeginRead, ObjectReply, ReadStripeReply},
+    v1::{BeginRead, ObjectReply, ReadStripeReply, ReadStripeRequest},
 };
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, Span, StripeId, StripeLayout};
 
@@ -134,7 +135,9 @@ impl Client {
         let get = Get::of(self.shared(), self.shared().stat(bucket, key).await?, 0, options)?;
         let mut plans = Vec::new();
         for (stripe, data) in get.stripes() {
-            let request = stripe.request(&stripe.ranges(data), &Failed::default(), true);
+            let ranges = stripe.ranges(data);
+            let at_nodes = self.shared().config.reads_open_stripes && open_read::is_short(&ranges);
+            let request = ReadStripeRequest { at_nodes, ..stripe.request(&ranges, &Failed::default(), true) };
             let asked = self.shared().calls.ask(request, |mut client, request| async move { client.read_stripe(request).await });
             plans.push(asked.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))?);
         }
@@ -238,6 +241,7 @@ impl Get {
             scheme: options.scheme.clone(),
             slice_len: crate::repair::slice_len(options.slice_len),
             slice_auto: options.slice_len == Some(AutoSize::Auto),
+            at_nodes: shared.config.reads_open_stripes,
             ..ByteRange::begin(options.range.as_ref(), shared.config.limits.window_bytes_max)
         };
         let (object, begun) = shared.stat_and_read(bucket, key, Some(begin)).await?;

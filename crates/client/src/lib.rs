@@ -34,6 +34,7 @@ mod lease;
 mod links;
 mod nodes;
 mod objects;
+mod open_read;
 mod pages;
 mod paths;
 mod place;

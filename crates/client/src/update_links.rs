@@ -1,4 +1,4 @@
-//! Connections to the agents that lead updates.
+//! Connections to the agents of blocks that are open for updates.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use weft_proto::{Net, Security, updates::UpdateClient};
 use weft_types::{ClusterId, Result};
 
-/// One connection to each agent, for all writes of a client. By address and name of the agent.
+/// One connection to each agent, for all writes of a client and its reads of open stripes. By address and name of the agent.
 pub(crate) struct UpdateLinks {
     net: Arc<dyn Net>,
     security: Security,

@@ -38,6 +38,26 @@ impl PlanKind {
     }
 }
 
+/// How a stripe that is open for updates is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenRead {
+    /// At the nodes of its data blocks.
+    Nodes,
+    /// It is settled first.
+    Settled,
+}
+
+impl OpenRead {
+    pub(crate) const ALL: [Self; 2] = [Self::Nodes, Self::Settled];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Nodes => "nodes",
+            Self::Settled => "settled",
+        }
+    }
+}
+
 /// The counts, since the coordinator started.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -48,6 +68,7 @@ pub(crate) struct Meter {
     starved: AtomicU64,
     busy_waits: AtomicU64,
     busy_waited_us: AtomicU64,
+    open_reads: [AtomicU64; OpenRead::ALL.len()],
     repairs: Mutex<BTreeMap<String, Repairs>>,
 }
 
@@ -70,6 +91,7 @@ impl Default for Meter {
             starved: AtomicU64::default(),
             busy_waits: AtomicU64::default(),
             busy_waited_us: AtomicU64::default(),
+            open_reads: Default::default(),
             repairs: Mutex::default(),
         }
     }
@@ -97,6 +119,16 @@ impl Meter {
     pub(crate) fn waits_for_agents(&self, pause: Duration) {
         self.busy_waits.fetch_add(1, Relaxed);
         self.busy_waited_us.fetch_add(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// A client asks for bytes of a stripe that is open for updates.
+    pub(crate) fn open_read(&self, how: OpenRead) {
+        self.open_reads[how as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How often clients asked for bytes of open stripes.
+    pub(crate) fn open_reads(&self, how: OpenRead) -> u64 {
+        self.open_reads[how as usize].load(Relaxed)
     }
 
     /// A block was rebuilt by a scheme.

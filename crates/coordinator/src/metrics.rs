@@ -9,7 +9,7 @@ pub use families::FAMILIES;
 use crate::{
     health::{self, Summary},
     jobs, limit,
-    meter::PlanKind,
+    meter::{OpenRead, PlanKind},
     shared::Shared,
 };
 use async_trait::async_trait;
@@ -159,6 +159,9 @@ fn of_updates(all: &mut Figures, shared: &Shared) {
     all.add("weft_stripes_opened", [], opened);
     all.add("weft_stripes_sealed", [], sealed);
     all.add("weft_stripes_settled", [], settled);
+    for how in OpenRead::ALL {
+        all.add("weft_open_stripe_reads", [how.name()], shared.meter.open_reads(how));
+    }
 }
 
 fn of_jobs(all: &mut Figures, shared: &Shared) {

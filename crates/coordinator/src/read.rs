@@ -6,12 +6,12 @@ use crate::{
     compute::compute,
     delegations::Delegation,
     membership,
-    meter::PlanKind,
+    meter::{OpenRead, PlanKind},
     options,
     shared::Shared,
     show, sign,
     supervise::{self, IsSpare},
-    updates::settle,
+    updates::{at_nodes, settle},
     validate,
 };
 use std::{
@@ -39,16 +39,29 @@ const RANGES_MAX: usize = 4096;
 /// The most checksum units whose pages an answer contains: 1 MiB of checksums.
 const UNITS_MAX: usize = 1024;
 
-/// Plans a read and, unless it is only explained, opens and starts it.
+/// An object and one of its stripes.
+type Found = (ObjectRecord, StripeRecord);
+
+/// Plans a read and, unless it is only explained, opens and starts it. A client that can read an open stripe at its nodes gets no plan for it.
 pub(crate) async fn read_stripe(
     shared: &Arc<Shared>,
     asked: v1::ReadStripeRequest,
     delegation: Option<&Delegation>,
 ) -> Result<v1::ReadStripeReply> {
-    let (object, mut found) = if asked.explain { find(shared, &asked).await } else { find_settled(shared, &asked).await }?;
+    let (mut object, mut found) = find(shared, &asked).await?;
+    let ranges = ranges(&found, &asked.ranges).map_err(|error| error.object(&object.name))?;
+    // What a conversion reads must be in the metadata.
+    let may_stay_open = asked.at_nodes && asked.errors.is_empty() && delegation.is_none();
+    let at_nodes = if may_stay_open { at_nodes::at_nodes(shared, &found, &ranges).await? } else { None };
+    if !asked.explain {
+        if at_nodes.is_some() {
+            shared.meter.open_read(OpenRead::Nodes);
+            return Ok(v1::ReadStripeReply { at_nodes, ..v1::ReadStripeReply::default() });
+        }
+        (object, found) = settled(shared, &asked, (object, found)).await?;
+    }
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
-    let ranges = ranges(&found, &asked.ranges).map_err(place)?;
     let options = options::of_read(shared, &asked).map_err(place)?;
     if !asked.errors.is_empty() {
         let blamed = shared.reads.verdict(PlanId(asked.failed_plan), found.id, delegation, shared.config.failure_grace_ms).await;
@@ -76,7 +89,8 @@ pub(crate) async fn read_stripe(
     if asked.explain {
         let view = shared.members.view();
         let ask = read.ask(&view, &mut *shared.rng());
-        return plan(shared, &ask, &view).and_then(|planned| reply(&planned, None)).map_err(place);
+        let reply = plan(shared, &ask, &view).and_then(|planned| reply(&planned, None));
+        return reply.map(|reply| v1::ReadStripeReply { at_nodes, ..reply }).map_err(place);
     }
     until_started(shared, &asked, read, delegation).await.map_err(place)
 }
@@ -88,9 +102,16 @@ pub(crate) async fn begin_with(
     asked: v1::BeginRead,
     (stripe, ranges): (StripeRecord, Vec<Range>),
 ) -> Result<v1::BegunRead> {
+    let number = stripe.number;
+    if asked.at_nodes
+        && let Some(at_nodes) = at_nodes::at_nodes(shared, &stripe, &ranges).await?
+    {
+        shared.meter.open_read(OpenRead::Nodes);
+        let reply = v1::ReadStripeReply { at_nodes: Some(at_nodes), ..v1::ReadStripeReply::default() };
+        return Ok(v1::BegunRead { number, reply: Some(reply) });
+    }
     // It must be looked up again, once it is settled.
     settle::require(shared, stripe.id)?;
-    let number = stripe.number;
     let asked = v1::ReadStripeRequest {
         bucket: object.bucket.clone(),
         key: object.key.clone(),
@@ -149,15 +170,22 @@ pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, delegation: 
 }
 
 /// The stripe as it can be read: what is open for updates is settled first.
-async fn find_settled(shared: &Arc<Shared>, asked: &v1::ReadStripeRequest) -> Result<(ObjectRecord, StripeRecord)> {
-    let (object, stripe) = find(shared, asked).await?;
+async fn find_settled(shared: &Arc<Shared>, asked: &v1::ReadStripeRequest) -> Result<Found> {
+    let found = find(shared, asked).await?;
+    settled(shared, asked, found).await
+}
+
+async fn settled(shared: &Arc<Shared>, asked: &v1::ReadStripeRequest, (object, stripe): Found) -> Result<Found> {
     match settle::if_open(shared, stripe.id).await.map_err(|error| error.object(&object.name))? {
-        true => find(shared, asked).await,
+        true => {
+            shared.meter.open_read(OpenRead::Settled);
+            find(shared, asked).await
+        }
         false => Ok((object, stripe)),
     }
 }
 
-async fn find(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<(ObjectRecord, StripeRecord)> {
+async fn find(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<Found> {
     let name = validate::object(&asked.bucket, &asked.key)?;
     let found = match asked.version {
         0 => shared.meta.object(&name).await,
@@ -271,6 +299,7 @@ fn reply(read: &PlannedRead, task: Option<v1::ClientTask>) -> Result<v1::ReadStr
         plan,
         delivers: read.delivers.iter().map(range).collect(),
         pages: Vec::new(),
+        at_nodes: None,
     })
 }
 

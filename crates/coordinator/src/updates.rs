@@ -1,8 +1,9 @@
 //! Updates in place: which stripes are open for them, and how they are settled before anything else reads or changes them.
 //!
-//! Every part that plans something for a stripe calls [`settle::if_open`] first. The agents are the fence: they refuse tasks for open blocks, and
+//! Every part that plans something for a stripe calls [`settle::if_open`] first; short reads of clients need no plan ([`at_nodes`]). The agents are the fence: they refuse tasks for open blocks, and
 //! then [`settle::if_refused`] settles the stripe, and the caller plans again. [`weft_control::updates`] makes the decisions.
 
+pub(crate) mod at_nodes;
 mod calls;
 mod crowd;
 mod inspect;

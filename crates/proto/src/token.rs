@@ -1,4 +1,4 @@
-//! The right to use one link of one plan, or to request updates that one block's node leads: a MAC that the coordinator computes and the
+//! The right to use one link of one plan, to request updates that one block's node leads, or to read the block there: a MAC that the coordinator computes and the
 //! accepting agent verifies.
 
 use hmac::{Hmac, Mac};
@@ -52,6 +52,17 @@ pub struct UpdateRights {
     /// The client's session.
     pub session: u64,
     /// When the session ends, in the coordinator's time. No update of it begins later.
+    pub ends_at_ms: u64,
+}
+
+/// The right to read a data block of a stripe that is open for updates, at its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRights {
+    /// The data block.
+    pub block: BlockId,
+    /// The term of its stripe. It is read in no other one.
+    pub term: u64,
+    /// When the right ends, in the coordinator's time.
     pub ends_at_ms: u64,
 }
 
@@ -115,6 +126,18 @@ impl LinkKey {
         self.update_mac(rights).verify_slice(&token.0).map_err(refused)
     }
 
+    /// The token for reads of an open block.
+    pub fn issue_read(&self, rights: &ReadRights) -> LinkToken {
+        LinkToken(self.read_mac(rights).finalize().into_bytes().into())
+    }
+
+    /// Checks `token` for `rights`, in constant time. Whether the right has ended is checked by the caller.
+    pub fn verify_read(&self, rights: &ReadRights, token: &LinkToken) -> Result<()> {
+        let ReadRights { block, term, .. } = rights;
+        let refused = |_| Error::retry(format!("the token for reads of block {block} in term {term} is not valid"));
+        self.read_mac(rights).verify_slice(&token.0).map_err(refused)
+    }
+
     fn keyed(&self) -> Hmac<Sha256> {
         // The key fits in one block of SHA-256; `new` takes keys of exactly the block's length.
         let mut block = [0u8; 64];
@@ -136,14 +159,27 @@ impl LinkKey {
 
     fn update_mac(&self, rights: &UpdateRights) -> Hmac<Sha256> {
         let UpdateRights { block, term, session, ends_at_ms } = rights;
+        let mut mac = self.block_mac(b"weft update token 1", *block, *term);
+        mac.update(&session.to_le_bytes());
+        mac.update(&ends_at_ms.to_le_bytes());
+        mac
+    }
+
+    fn read_mac(&self, rights: &ReadRights) -> Hmac<Sha256> {
+        let ReadRights { block, term, ends_at_ms } = rights;
+        let mut mac = self.block_mac(b"weft read token 1", *block, *term);
+        mac.update(&ends_at_ms.to_le_bytes());
+        mac
+    }
+
+    /// Of a right at a block in a term. No purpose is the beginning of another one.
+    fn block_mac(&self, purpose: &[u8], block: BlockId, term: u64) -> Hmac<Sha256> {
         let mut mac = self.keyed();
-        mac.update(b"weft update token 1");
+        mac.update(purpose);
         mac.update(&block.stripe.0.to_le_bytes());
         mac.update(&[block.index, block.copy]);
         mac.update(&block.generation.to_le_bytes());
         mac.update(&term.to_le_bytes());
-        mac.update(&session.to_le_bytes());
-        mac.update(&ends_at_ms.to_le_bytes());
         mac
     }
 }
@@ -199,6 +235,25 @@ mod tests {
             assert!(key.verify_update(&other, &token).is_err(), "{other:?}");
         }
         assert!(LinkKey::new([8; 32]).verify_update(&rights, &token).is_err(), "another registration's key");
+    }
+
+    #[test]
+    fn a_read_token_is_valid_only_for_its_own_block_and_term_and_for_no_updates() {
+        let key = LinkKey::new([7; 32]);
+        let block = BlockId { stripe: StripeId(9), index: 2, copy: 0, generation: 3 };
+        let rights = ReadRights { block, term: 4, ends_at_ms: 6 };
+        let token = key.issue_read(&rights);
+        assert_eq!(key.verify_read(&rights, &token), Ok(()));
+        let others = [
+            ReadRights { block: BlockId { generation: 2, ..block }, ..rights },
+            ReadRights { term: 5, ..rights },
+            ReadRights { ends_at_ms: 7, ..rights },
+        ];
+        for other in others {
+            assert!(key.verify_read(&other, &token).is_err(), "{other:?}");
+        }
+        let update = UpdateRights { block, term: 4, session: 5, ends_at_ms: 6 };
+        assert!(key.verify_update(&update, &token).is_err() && key.verify_read(&rights, &key.issue_update(&update)).is_err());
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod locks;
 mod memory;
 mod mutation;
 mod participant;
+mod rounds;
 mod rule;
 pub mod seal;
 mod types;
@@ -28,9 +29,10 @@ pub use block::{Action, Block, Config, Event, NotRun, Request, Told, Write};
 pub use leader::Leader;
 pub use memory::{OUTCOMES_KEPT_MS, OUTCOMES_MAX};
 pub use participant::{NotServed, Participant, ReadAt};
+pub use rounds::{Rounds, RoundsEnd};
 pub use rule::decide;
 pub use seal::{Seal, StripeTerm};
 pub use types::{
     Batch, Claim, Crcs, Delta, Dependence, Entry, Incarnation, Known, Message, Outcome, Part, Peer, Record, Report, Sealed,
-    Session, Stamp, UpdateId, Vector,
+    Session, Stamp, UpdateId, Vector, Version,
 };

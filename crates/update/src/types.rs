@@ -135,6 +135,19 @@ pub type Crcs = BTreeMap<u8, u32>;
 /// A number for each stream: the updates up to it. A stream that is not named has 0.
 pub type Vector = BTreeMap<u8, u64>;
 
+/// The last version of a range of a data block at its own node. Two reads of the range that have found equal versions have found the same updates
+/// in it, and none was added or removed between them: numbers are not given again, what is committed stays, and what is trimmed was known before.
+/// Unequal versions say nothing: a record may have been trimmed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Version {
+    /// The block's term.
+    pub term: u64,
+    /// Updates up to this number may be trimmed; all of them are decided.
+    pub trimmed: u64,
+    /// The numbers of the updates in the range that are committed and not trimmed, ascending.
+    pub numbers: Vec<u64>,
+}
+
 /// What a block says about a record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Claim {

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::sync::Arc;
 use weft_types::{BlockId, Error, Result, Span, crc32c, crc32c_contribution};
-use weft_update::{Delta, NotServed, ReadAt, Vector};
+use weft_update::{Delta, NotServed, ReadAt, Vector, Version};
 
 /// Bytes that a block contains at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,27 @@ pub struct Content {
     pub bytes: Vec<u8>,
     /// Their CRC32C. It follows from the checksums of the pages and the deltas, so it also detects a change of the bytes in memory.
     pub crc: u32,
+}
+
+/// A read of a data block at its own node, at its last version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Read {
+    /// The bytes.
+    pub range: Span,
+    /// The version of them that the reader has: if it is still the last one, they are not read.
+    pub since: Option<Version>,
+    /// No seal can have gone on without the node since the read began, or the reader checks that later. Otherwise the node has its term confirmed
+    /// first.
+    pub has_lease: bool,
+}
+
+/// What a read has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// The version of the range.
+    pub version: Version,
+    /// What it contains; `None`: the reader has this version.
+    pub content: Option<Content>,
 }
 
 /// Why a block does not serve a version.
@@ -55,6 +76,13 @@ impl Open {
             });
         }
         Ok(Content { bytes, crc })
+    }
+
+    /// What a read that may be served finds.
+    pub(crate) fn served(&self, read: &Read, at: ReadAt, disk: &Disk) -> Result<Served> {
+        let is_known = read.since.as_ref() == Some(&at.version);
+        let content = if is_known { None } else { Some(self.content(read.range, &at, disk)?) };
+        Ok(Served { version: at.version, content })
     }
 
     /// The bytes of a range, with exactly the updates up to a vector.

@@ -27,6 +27,9 @@ pub(crate) enum Rule {
     OutcomesAtOpening,
     /// A block is opened only under a term above the one that it contains.
     TermAbove,
+    /// A read of several blocks ends when two rounds have found the same.
+    #[cfg(test)]
+    TwoRounds,
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ mod updater;
 #[cfg(test)]
 mod tests;
 
-pub use content::{Content, Refusal};
+pub use content::{Content, Read, Refusal, Served};
 pub use disk::Limits;
 pub use opening::{OpenBlock, SettledBlock};
 pub use piece::{Piece, Pieces};

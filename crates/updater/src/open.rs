@@ -2,7 +2,7 @@
 
 use crate::{
     backlog::{Backlog, is_passing},
-    content::{Content, at_block},
+    content::{Content, Read, at_block},
     disk::Disk,
     fault::{Rule, dropped},
     flights::{Flights, key_of},
@@ -47,8 +47,8 @@ pub(crate) struct Open {
     flights: Flights,
     due: Vec<Due>,
     arrived: Option<Arrived>,
-    /// The ranges of reads that wait.
-    reads: BTreeMap<u64, Span>,
+    /// The reads that wait.
+    reads: BTreeMap<u64, Read>,
     pub(crate) backlog: Backlog,
     /// Entries that are appended and not durable.
     pub(crate) unsynced: u64,
@@ -256,10 +256,15 @@ impl Open {
         done
     }
 
-    /// A read of this block at its own node, at the last version.
-    pub(crate) fn read(&mut self, read: u64, range: Span, has_lease: bool, disk: &mut Disk, now_ms: u64) -> Result<()> {
-        self.reads.insert(read, range);
-        self.on(Event::Read { read, span: self.shape.positions(range), has_lease }, disk, now_ms)
+    /// A read of this block at its own node, at the last version. Returns false if its range is not one of a data block that this is.
+    pub(crate) fn read(&mut self, read: u64, asked: Read, disk: &mut Disk, now_ms: u64) -> Result<bool> {
+        let Read { range, has_lease, .. } = asked;
+        if !self.shape.is_part(self.id.index, range) {
+            return Ok(false);
+        }
+        self.reads.insert(read, asked);
+        self.on(Event::Read { read, span: self.shape.positions(range), has_lease }, disk, now_ms)?;
+        Ok(true)
     }
 
     /// Nobody waits for a read any more.
@@ -340,9 +345,9 @@ impl Open {
             }
             Action::Write(batch) => self.write_batch(batch, events, disk)?,
             Action::Serve { read, result } => {
-                let Some(range) = self.reads.remove(&read) else { return Ok(()) };
-                let result = match result.map(|at| self.content(range, &at, disk)) {
-                    Ok(Ok(content)) => Ok(content),
+                let Some(asked) = self.reads.remove(&read) else { return Ok(()) };
+                let result = match result.map(|at| self.served(&asked, at, disk)) {
+                    Ok(Ok(served)) => Ok(served),
                     Ok(Err(error)) if is_passing(&error) => Err(NotServed::Busy),
                     Ok(Err(error)) => return Err(error),
                     Err(why) => Err(why),

@@ -2,7 +2,7 @@
 
 use crate::{
     backlog::is_passing,
-    content::{Content, Refusal, at_block},
+    content::{Content, Read, Refusal, Served, at_block},
     disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, RELEASE_FILL, STOP_FILL},
     fault::{Rule, dropped},
     open::Open,
@@ -61,8 +61,8 @@ pub enum Output {
         block: BlockId,
         /// The read's number.
         read: u64,
-        /// What the range contains, or why it is not served.
-        result: Result<Content, NotServed>,
+        /// What was found, or why nothing is served.
+        result: Result<Served, NotServed>,
     },
     /// Report a block as lost: its pages or its part of the journal are damaged. It takes part in nothing any more.
     Lost {
@@ -221,14 +221,20 @@ impl Updater {
         self.with(block, |open, disk| open.on(Event::GiveUp(id), disk, now_ms)).map(drop)
     }
 
-    /// A read of a data block at its own node, at its last version; `read` is a number that was not used since the start.
-    /// `has_lease`: whether the node's lease at the coordinator lasts. [`Output::Served`] answers, perhaps later, or never if the confirmation of
-    /// the term does not arrive.
-    pub fn read(&mut self, block: BlockId, read: u64, range: Span, has_lease: bool, now_ms: u64) -> Result<()> {
-        if range.is_empty() || range.len() > self.disk.limits.read_bytes_max {
-            return Err(Error::invalid(format!("a read of {} bytes is empty or too long", range.len())).block(block));
+    /// A read of a data block at its own node; `read` is a number that was not used since the start. [`Output::Served`] answers, perhaps later, or
+    /// never if the confirmation of the term does not arrive: [`abandon`](Self::abandon) it then. Fails with [`Reaction::InvalidInput`] if the
+    /// range is empty, too long, or not in the block, or if this is no data block.
+    pub fn read(&mut self, block: BlockId, read: u64, asked: Read, now_ms: u64) -> Result<()> {
+        let range = asked.range;
+        if range.len() > self.disk.limits.read_bytes_max {
+            return Err(Error::invalid(format!("a read of {} bytes is too long", range.len())).block(block));
         }
-        self.with(block, |open, disk| open.read(read, range, has_lease, disk, now_ms)).map(drop)
+        match self.with(block, |open, disk| open.read(read, asked, disk, now_ms))? {
+            Some(false) => {
+                Err(Error::invalid(format!("bytes {}..{} are no part of a data block", range.start, range.end)).block(block))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Nobody waits for a read any more.

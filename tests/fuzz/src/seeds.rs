@@ -6,12 +6,14 @@ use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind, cut, to_json};
 use weft_proto::{
     Direction, FrameStream, Hello, LinkSender, LinkToken, crc32c, encode_task,
     frame::HEADER_LEN,
-    updates::{Hop, LoadHead, LoadId, LoadPart, Packet, PartRef, Route, packet_stream},
+    updates::{Found, Hop, LoadHead, LoadId, LoadPart, OpenRead, Packet, PartRef, ReadRefusal, Route, packet_stream},
 };
 use weft_schemes::{Kind, Request, Run, by_name, plan};
 use weft_store::{Sidecar, conformance};
 use weft_types::{BlockId, ClusterId, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, Span, StripeId, StripeLayout};
-use weft_update::{Claim, Incarnation, Message, NotRun, Part as UpdatePart, Record, Report, Session, Stamp, Told, UpdateId};
+use weft_update::{
+    Claim, Incarnation, Message, NotRun, Part as UpdatePart, Record, Report, Session, Stamp, Told, UpdateId, Version,
+};
 
 const STALL: Duration = Duration::from_secs(10);
 const CODE: &str = "rs(3,2)";
@@ -64,7 +66,7 @@ fn behind(first: u8, bytes: Vec<u8>) -> Vec<u8> {
     [vec![first], bytes].concat()
 }
 
-/// Requests, messages with bytes and with a report, and what travels over a route, in small frames or in large ones.
+/// Requests, reads, messages with bytes and with a report, and what travels over a route, in small frames or in large ones.
 fn packets(in_small_frames: bool) -> Result<Vec<u8>> {
     let block = |index| BlockId { stripe: StripeId(7), index, copy: 0, generation: 1 };
     let id = UpdateId { session: Session { number: 300, ends_at_ms: 9 }, counter: 2, lead: 0 };
@@ -79,7 +81,12 @@ fn packets(in_small_frames: bool) -> Result<Vec<u8>> {
     let load = LoadId { from: block(0), id, attempt: 7 };
     let ranges = [(0, 100, 14), (2, 0, 6)].map(|(stream, start, len)| LoadPart { stream, start, len });
     let head = LoadHead { route: route.clone(), parts: ranges.to_vec() };
+    let version = Version { term: 3, trimmed: 5, numbers: vec![7, 300] };
+    let (term, token, range) = (3, LinkToken([9; 32]), Span::new(100, 114));
+    let (since, must_confirm) = (Some(version.clone()), true);
+    let read = OpenRead { block: block(0), term, ends_at_ms: 9, token, range, since, must_confirm };
     let packets = [
+        Packet::Content { number: 3, found: Found::Served { version, crc: 77 } },
         Packet::Request { number: 1, block: block(0), id, term: 3, token: LinkToken([9; 32]) },
         of(prepare.clone()),
         of(Message::Reported { term: 3, incarnation: Incarnation::default(), report }),
@@ -89,6 +96,8 @@ fn packets(in_small_frames: bool) -> Result<Vec<u8>> {
         Packet::Slice { load, to: block(2), number: 1, head: None },
     ];
     let without_parts = [
+        Packet::Read { number: 3, read },
+        Packet::Content { number: 4, found: Found::Refused(ReadRefusal::Undecided) },
         Packet::Announced { load, from: block(0), to: block(2), message: prepare },
         Packet::Arrived { load, at: block(3) },
         Packet::Stuck { load, at: block(3) },

@@ -1,10 +1,12 @@
-//! Writes in place by two clients under faults, once for each seed.
+//! Writes in place by two clients under faults, once for each seed, while a third one reads.
 //!
 //! The writers share an object, but no bytes. Each repeats a write that failed until it is acknowledged, and from time to time reads what it has
-//! written. Meanwhile something happens that the seed chooses ([`Trouble`]). Reads settle stripes that are open for updates, and later writes open
-//! them again, so all of that is met at any moment.
+//! written. Meanwhile something happens that the seed chooses ([`Trouble`]). The reads of one writer settle stripes that are open for updates, and later
+//! writes open them again, so all of that is met at any moment. The others read open stripes at their nodes.
 //!
-//! **What must hold.** Acknowledged writes can be read at once, byte for byte. In the end the object has exactly the bytes that were written, also
+//! **What must hold.** Acknowledged writes can be read at once, byte for byte. Whatever the reader sees of a stripe is what it contained at one moment
+//! during the read: each writer's bytes up to one of its writes, none before those that were acknowledged when the read began, and none before those
+//! that an earlier read has seen. In the end the object has exactly the bytes that were written, also
 //! when as many blocks are lost as the code tolerates; a scrub finds nothing wrong; every stripe is at full strength; the disks hold exactly what
 //! the metadata names.
 
@@ -197,10 +199,18 @@ impl Story {
 
         self.note(format_args!("{:?}", self.case));
         let first = Writing::new(self, 0, self.client.clone());
-        let other = connect(ClientConfig { seed: self.config.seed ^ 7, ..self.config.clone() }).await;
+        let seed = self.config.seed ^ 7;
+        let other = connect(ClientConfig { seed, reads_open_stripes: false, ..self.config.clone() }).await;
         let second = Writing::new(self, 1, other);
+        let logs = [Rc::clone(&first.log), Rc::clone(&second.log)];
+        let third = connect(ClientConfig { seed: seed ^ 1, ..self.config.clone() }).await;
+        let reader = Reading::new(self, third, logs);
         self.begin_trouble().await?;
-        tokio::try_join!(first.work(), second.work())?;
+        let (_, _, at_nodes) = tokio::try_join!(first.work(), second.work(), reader.work())?;
+        self.note(format_args!("{at_nodes} reads at the nodes of open stripes"));
+        if at_nodes == 0 {
+            return Err(Failure("no open stripe was read at its nodes".into()));
+        }
         self.note("all writes are done");
         self.hand.idle().await;
         (1..=AGENTS).for_each(|number| self.hand.after(Duration::ZERO, Deed::Start(agent_name(number))));
@@ -369,13 +379,26 @@ struct Writing {
     client: Client,
     rng: StdRng,
     bytes: Rc<RefCell<Vec<u8>>>,
+    log: Rc<RefCell<Log>>,
     trace: Trace,
+}
+
+/// The writes of a writer, in order.
+struct Log {
+    /// Before its first write, all of the object.
+    first: Vec<u8>,
+    /// Offsets and bytes.
+    begun: Vec<(usize, Vec<u8>)>,
+    acknowledged: usize,
+    is_over: bool,
 }
 
 impl Writing {
     fn new(story: &mut Story, number: usize, client: Client) -> Self {
         let rng = StdRng::from_rng(&mut story.rng);
-        Self { number, client, rng, bytes: Rc::clone(&story.bytes), trace: story.trace.clone() }
+        let log = Log { first: story.bytes.borrow().clone(), begun: Vec::new(), acknowledged: 0, is_over: false };
+        let (bytes, log) = (Rc::clone(&story.bytes), Rc::new(RefCell::new(log)));
+        Self { number, client, rng, bytes, log, trace: story.trace.clone() }
     }
 
     async fn work(mut self) -> Result<(), Failure> {
@@ -388,6 +411,7 @@ impl Writing {
             let len = self.rng.random_range(1..=longest);
             let start = unit * UNIT_BYTES + self.rng.random_range(0..=UNIT_BYTES - len);
             let new = some_bytes(&mut self.rng, len);
+            self.log.borrow_mut().begun.push((start, new.clone()));
             for attempt in 0.. {
                 let written = match self.number {
                     0 => writer.write_at(start as u64, new.clone()).await,
@@ -408,11 +432,13 @@ impl Writing {
                 }
             }
             self.bytes.borrow_mut()[start..start + len].copy_from_slice(&new);
+            self.log.borrow_mut().acknowledged += 1;
             if self.rng.random_bool(0.2) {
                 self.read_back(unit).await?;
             }
             tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..200))).await;
         }
+        self.log.borrow_mut().is_over = true;
         self.client.close().await;
         Ok(())
     }
@@ -427,6 +453,83 @@ impl Writing {
 
     fn note(&self, what: impl std::fmt::Display) {
         self.trace.event("client", format_args!("writer {}: {what}", self.number));
+    }
+}
+
+/// Reads what both writers write.
+struct Reading {
+    client: Client,
+    rng: StdRng,
+    logs: [Rc<RefCell<Log>>; 2],
+    /// Data of stripes end at multiples of these, also of stripes that are converted.
+    ends: [usize; 2],
+    /// Of each writer, the writes that were seen.
+    seen: [usize; 2],
+}
+
+impl Reading {
+    fn new(story: &mut Story, client: Client, logs: [Rc<RefCell<Log>>; 2]) -> Self {
+        let k = if story.case.replicas > 1 { 2 } else { 4 };
+        let ends = [k, 3].map(|k| k * BLOCK_LEN as usize);
+        Self { client, rng: StdRng::from_rng(&mut story.rng), logs, ends, seen: [0; 2] }
+    }
+
+    /// Reads until all writes are done. Returns how many reads needed no plan.
+    async fn work(mut self) -> Result<u64, Failure> {
+        let mut at_nodes = 0;
+        while !self.logs.iter().all(|log| log.borrow().is_over) {
+            let unit = self.rng.random_range(0..UNITS - 2);
+            let start = unit * UNIT_BYTES + self.rng.random_range(0..UNIT_BYTES);
+            let end = start + self.rng.random_range(1..=2 * UNIT_BYTES);
+            // A read of two stripes is two reads.
+            let place = start..self.ends.iter().map(|len| (start / len + 1) * len).fold(end, usize::min);
+            let floor = [0, 1].map(|writer| self.logs[writer].borrow().acknowledged.max(self.seen[writer]));
+            let (mut bytes, range) = (Vec::new(), Some((place.start as u64..place.end as u64).into()));
+            let got = self.client.get(BUCKET, KEY, &mut bytes, &GetOptions { range, ..GetOptions::default() }).await;
+            // A plan that fails in part is continued by another one, later.
+            if let Ok(got) = got
+                && got.plans <= 1
+            {
+                at_nodes += u64::from(got.plans == 0);
+                (0..2).try_for_each(|writer| self.check(writer, floor[writer], place.start, &bytes))?;
+            }
+            tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..100))).await;
+        }
+        self.client.close().await;
+        Ok(at_nodes)
+    }
+
+    /// Of so many writes, those that are seen in all stripes. The last one may not be complete if it is one of two stripes.
+    fn certain(&self, log: &Log, writes: usize) -> usize {
+        let is_cut =
+            |(offset, new): &(usize, Vec<u8>)| self.ends.iter().any(|len| offset / len != (offset + new.len() - 1) / len);
+        writes - usize::from(writes.checked_sub(1).is_some_and(|last| is_cut(&log.begun[last])))
+    }
+
+    /// A writer's bytes are those after one of its writes, and not of one before `floor`.
+    fn check(&mut self, writer: usize, floor: usize, start: usize, found: &[u8]) -> Result<(), Failure> {
+        let log = Rc::clone(&self.logs[writer]);
+        let log = log.borrow();
+        let mut bytes = log.first.clone();
+        let is_same = |bytes: &[u8]| {
+            let is_its = |at: &usize| (at / UNIT_BYTES) % 2 == writer;
+            (start..start + found.len()).filter(is_its).all(|at| bytes[at] == found[at - start])
+        };
+        for (at, (offset, new)) in log.begun.iter().enumerate() {
+            if at >= floor && is_same(&bytes) {
+                self.seen[writer] = self.certain(&log, at);
+                return Ok(());
+            }
+            bytes[*offset..*offset + new.len()].copy_from_slice(new);
+        }
+        if is_same(&bytes) {
+            self.seen[writer] = self.certain(&log, log.begun.len());
+            return Ok(());
+        }
+        let (begun, end) = (log.begun.len(), start + found.len());
+        Err(Failure(format!(
+            "bytes {start}..{end}: writer {writer} had {floor} writes acknowledged and {begun} begun, and a read shows another state"
+        )))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Connections for updates that others have dialled: agents send messages, clients send requests and receive answers.
+//! Connections for updates that others have dialled: agents send messages, clients send requests and reads, and receive answers.
 
 use super::{
     Hub, Request,
@@ -12,14 +12,14 @@ use tokio::{
 };
 use weft_proto::{
     FrameError, FrameStream, Peer, UpdatesHello,
-    updates::{HeadMax, Packet, Part, UpdateReader, UpdateWriter, accept},
+    updates::{HeadMax, OPEN_READ_BYTES_MAX, Packet, Part, PartRef, UpdateReader, UpdateWriter, accept},
 };
 use weft_types::{Error, UPDATE_BYTES_MAX};
 use weft_updater::{Piece, Pieces};
 
 /// A connection without a packet for this long is closed. The ends that dial close theirs sooner, or dial again.
 const IDLE_MAX: Duration = Duration::from_secs(600);
-/// The most bytes of requests of one client that are not answered. Further ones are not read.
+/// The most bytes of requests and reads of one client that are not answered. Further ones wait in the connection.
 const CLIENT_BYTES_MAX: usize = 2 * UPDATE_BYTES_MAX as usize;
 /// What a request counts at least.
 const REQUEST_BYTES_MIN: usize = 4 << 10;
@@ -73,7 +73,11 @@ async fn from_agent(hub: &Hub, mut reader: UpdateReader, source: &Source) -> Res
             Packet::Arrived { load, at } => hub.load_arrived(name, load, at),
             Packet::Stuck { load, at } => hub.load_stuck(name, load, at),
             Packet::TooLong { from, to, id } => hub.too_long(name, from, to, id),
-            Packet::Request { .. } | Packet::Routed { .. } | Packet::Answer { .. } => {
+            Packet::Request { .. }
+            | Packet::Routed { .. }
+            | Packet::Answer { .. }
+            | Packet::Read { .. }
+            | Packet::Content { .. } => {
                 return Err(unexpected("an agent sends messages"));
             }
         }
@@ -85,17 +89,20 @@ async fn from_client(hub: &Hub, mut reader: UpdateReader, to: &mpsc::UnboundedSe
     let shares = Arc::new(Semaphore::new(CLIENT_BYTES_MAX));
     while let Ok(packet) = timeout(IDLE_MAX, reader.next()).await {
         let (packet, parts) = packet?;
-        let (number, block, id, term, token, route) = match packet {
-            Packet::Request { number, block, id, term, token } => (number, block, id, term, token, None),
-            Packet::Routed { number, block, id, term, token, route } => (number, block, id, term, token, Some(route)),
-            _ => return Err(unexpected("a client sends requests")),
-        };
-        let begin = Instant::now();
-        let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
+        let (begin, bytes) = (Instant::now(), bytes_of(&packet, &parts));
         let share = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
         let Ok(share) = Arc::clone(&shares).acquire_many_owned(share).await else { return Ok(()) };
-        let answer = Answer { number, to: to.clone(), share, begin };
-        hub.request(Request { block, term, id, token, pieces: pieces(parts), route }, answer);
+        let answer = |number| Answer { number, to: to.clone(), share, begin };
+        match packet {
+            Packet::Request { number, block, id, term, token } => {
+                hub.request(Request { block, term, id, token, pieces: pieces(parts), route: None }, answer(number));
+            }
+            Packet::Routed { number, block, id, term, token, route } => {
+                hub.request(Request { block, term, id, token, pieces: pieces(parts), route: Some(route) }, answer(number));
+            }
+            Packet::Read { number, read } => hub.read(read, answer(number)),
+            _ => return Err(unexpected("a client sends requests and reads")),
+        }
     }
     Ok(())
 }
@@ -104,13 +111,20 @@ async fn from_client(hub: &Hub, mut reader: UpdateReader, to: &mpsc::UnboundedSe
 async fn answer_all(mut writer: UpdateWriter, mut answers: mpsc::UnboundedReceiver<Answered>) -> Result<(), FrameError> {
     while let Some(first) = answers.recv().await {
         let mut next = Some(first);
-        while let Some(Answered { number, told, .. }) = next {
-            writer.feed(&Packet::Answer { number, told }, &[]).await?;
+        while let Some(Answered { packet, part, .. }) = next {
+            let parts: Vec<PartRef<'_>> = part.iter().map(Part::as_part_ref).collect();
+            writer.feed(&packet, &parts).await?;
             next = answers.try_recv().ok();
         }
         writer.flush().await?;
     }
     Ok(())
+}
+
+/// The bytes of blocks that a packet carries, or that its answer will carry.
+fn bytes_of(packet: &Packet, parts: &[Part]) -> usize {
+    let asked = if let Packet::Read { read, .. } = packet { read.range.len().min(OPEN_READ_BYTES_MAX) } else { 0 };
+    asked as usize + parts.iter().map(|part| part.bytes.len()).sum::<usize>()
 }
 
 fn pieces(parts: Vec<Part>) -> Pieces {

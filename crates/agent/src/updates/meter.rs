@@ -7,7 +7,7 @@ use std::{
     },
     time::Duration,
 };
-use weft_proto::metrics::Histogram;
+use weft_proto::{metrics::Histogram, updates::ReadRefusal};
 use weft_update::Told;
 
 /// The counts of a node.
@@ -16,6 +16,18 @@ pub(crate) struct Meter {
     answers: [AtomicU64; Answer::ALL.len()],
     times: OnceLock<Histogram>,
     dropped: AtomicU64,
+    reads: [AtomicU64; ReadEnd::ALL.len()],
+}
+
+/// What came of a read of an open block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadEnd {
+    Served,
+    Unchanged,
+    Closed,
+    Undecided,
+    /// The agent has too much to do, or the read is not valid.
+    Refused,
 }
 
 /// What a client was told.
@@ -56,7 +68,39 @@ impl Answer {
     }
 }
 
+impl ReadEnd {
+    pub(crate) const ALL: [Self; 5] = [Self::Served, Self::Unchanged, Self::Closed, Self::Undecided, Self::Refused];
+
+    pub(crate) fn of(refusal: ReadRefusal) -> Self {
+        match refusal {
+            ReadRefusal::Closed | ReadRefusal::Unreadable => Self::Closed,
+            ReadRefusal::Undecided => Self::Undecided,
+            ReadRefusal::Busy | ReadRefusal::Invalid => Self::Refused,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::Unchanged => "unchanged",
+            Self::Closed => "closed",
+            Self::Undecided => "undecided",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 impl Meter {
+    /// Counts a read of an open block.
+    pub(crate) fn read(&self, end: ReadEnd) {
+        self.reads[end as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How many reads of open blocks ended like this.
+    pub(crate) fn reads(&self, end: ReadEnd) -> u64 {
+        self.reads[end as usize].load(Relaxed)
+    }
+
     /// Counts an answer to a client, and the time since its request arrived.
     pub(crate) fn told(&self, told: Option<Told>, time: Duration) {
         let answer = Answer::of(told);

@@ -6,7 +6,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::Instant,
 };
-use weft_proto::updates::Route;
+use weft_proto::updates::{Found, OpenRead, Packet, Part, Route};
 use weft_types::{BlockId, Error, Result, UPDATE_BYTES_MAX};
 use weft_update::{Message, Peer, Sealed, Told, UpdateId};
 use weft_updater::{OpenBlock, Pieces, SettledBlock};
@@ -24,6 +24,8 @@ pub(crate) enum Command {
         answer: Answer,
         _room: Room,
     },
+    /// A client's read.
+    Read(Box<Reading>),
     /// The journal of another block does not take the bytes of an update that this block leads.
     TooLong {
         block: BlockId,
@@ -81,6 +83,13 @@ pub(crate) enum Command {
     Tick,
 }
 
+/// A client's read of an open block.
+pub(crate) struct Reading {
+    pub(crate) block: BlockId,
+    pub(crate) read: OpenRead,
+    pub(crate) answer: Answer,
+}
+
 /// An open block, and what it contains if it is settled.
 pub(crate) type Inspected = (OpenBlock, Option<SettledBlock>);
 
@@ -101,16 +110,28 @@ pub(crate) struct Answer {
 
 /// An answer on its way to the connection.
 pub(crate) struct Answered {
-    pub(crate) number: u64,
-    pub(crate) told: Option<Told>,
+    pub(crate) packet: Packet,
+    /// The bytes that were read.
+    pub(crate) part: Option<Part>,
     _share: OwnedSemaphorePermit,
 }
 
 impl Answer {
     pub(crate) fn send(self, told: Option<Told>) {
-        let Self { number, to, share, .. } = self;
+        let packet = Packet::Answer { number: self.number, told };
+        self.put(packet, None);
+    }
+
+    /// What a read has found, and the bytes.
+    pub(crate) fn found(self, found: Found, part: Option<Part>) {
+        let packet = Packet::Content { number: self.number, found };
+        self.put(packet, part);
+    }
+
+    fn put(self, packet: Packet, part: Option<Part>) {
+        let Self { to, share, .. } = self;
         // The connection may have ended.
-        let _gone = to.send(Answered { number, told, _share: share });
+        let _gone = to.send(Answered { packet, part, _share: share });
     }
 
     /// Whether the client has gone.
@@ -252,7 +273,8 @@ mod tests {
         assert!(!answer.is_gone());
         answer.send(Some(Told::Aborted));
         assert_eq!(shares.available_permits(), 3, "answers that wait count");
-        let Answered { number, told, .. } = answers.recv().await.unwrap();
-        assert_eq!((number, told, shares.available_permits()), (3, Some(Told::Aborted), 10));
+        let Answered { packet, part, .. } = answers.recv().await.unwrap();
+        let answer = Packet::Answer { number: 3, told: Some(Told::Aborted) };
+        assert_eq!((packet, part, shares.available_permits()), (answer, None, 10));
     }
 }

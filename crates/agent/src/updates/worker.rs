@@ -3,6 +3,7 @@
 use super::{
     Hub,
     queue::{Answer, Command, Inspected, Reply},
+    reads::Reads,
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -28,6 +29,7 @@ pub(crate) struct Worker {
     updater: Updater,
     /// The clients that wait for an update.
     asked: BTreeMap<(BlockId, UpdateId), Asked>,
+    reads: Reads,
     sealing: Vec<Sealing>,
     settling: Vec<(BlockId, u64, Reply<SettledBlock>)>,
     /// Their blocks are closed when the next sync has returned.
@@ -102,7 +104,8 @@ pub(crate) fn start(worker: Worker, commands: mpsc::Receiver<Command>, mode: Dis
 impl Worker {
     pub(crate) fn new(disk: usize, hub: Weak<Hub>, updater: Updater) -> Self {
         let (asked, sealing, settling, closing) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { disk, hub, updater, asked, sealing, settling, closing, has_failed: false, too_long: LogRate::default() }
+        let (reads, too_long) = (Reads::default(), LogRate::default());
+        Self { disk, hub, updater, asked, reads, sealing, settling, closing, has_failed: false, too_long }
     }
 
     /// Hands on what follows from the start: lost blocks, and questions to others.
@@ -125,6 +128,9 @@ impl Worker {
         self.sync(&hub, now_ms);
         self.settle(&hub, now_ms);
         self.close(&hub);
+        if self.reads.try_again(&mut self.updater, &hub, now_ms) {
+            self.hand_on(&hub);
+        }
         hub.filled(self.disk, self.updater.fill());
     }
 
@@ -146,6 +152,7 @@ impl Worker {
                 let received = self.updater.receive(to, from, message, pieces, now_ms);
                 self.passing(received, hub);
             }
+            Command::Read(reading) => self.reads.begin(*reading, &mut self.updater, hub, now_ms),
             Command::TooLong { block, id } => {
                 if let Some(asked) = self.asked.get_mut(&(block, id)) {
                     asked.is_too_long = true;
@@ -295,8 +302,7 @@ impl Worker {
                     self.log_too_long(from, bytes, bytes_max);
                     hub.too_long_here(from, to, id, bytes);
                 }
-                // Agents do not read open blocks.
-                Output::Served { .. } => {}
+                Output::Served { read, result, .. } => self.reads.served(read, result, &self.updater, hub),
                 Output::Lost { block, error } => {
                     hub.lost(block, &error);
                     self.fail_waiting(block, hub);
@@ -351,6 +357,7 @@ impl Worker {
 
     /// From time to time: updates without a client are given up, and calls whose caller has gone are forgotten.
     fn tidy(&mut self, hub: &Hub, now_ms: u64) {
+        self.reads.tidy(&mut self.updater, hub, now_ms);
         self.sealing.retain(|it| !it.reply.is_closed());
         self.settling.retain(|(_, _, reply)| !reply.is_closed());
         let now = Instant::now();
@@ -378,6 +385,7 @@ impl Worker {
     fn fail_waiting(&mut self, block: BlockId, hub: &Hub) {
         let over: Vec<_> = self.asked.keys().copied().filter(|(of, _)| *of == block).collect();
         over.iter().for_each(|(block, id)| hub.loads.ended(*block, *id));
+        self.reads.ended(block, hub);
         for answer in over.iter().filter_map(|key| self.asked.remove(key)).flat_map(|asked| asked.answers) {
             hub.answer(answer, None);
         }

@@ -6,6 +6,7 @@ mod conversions;
 mod failures;
 mod hung;
 mod limits;
+mod open_reads;
 mod probes;
 mod refusals;
 mod routes;

@@ -80,6 +80,26 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
     print(&texts.join("\n")).map(|()| Exit::Ok)
 }
 
+/// Shows how stripes are read. One that is open for updates has no plan, unless it is settled first: that one is shown with `--json` only.
+pub(super) fn show_read(stripes: Vec<api::ReadStripeReply>, nodes: &[api::Node], output: Output) -> Result<Exit> {
+    let (mut plans, mut open, all) = (Vec::new(), Vec::new(), stripes.len());
+    for (stripe, at) in stripes.into_iter().zip(1..) {
+        if let Some(at_nodes) = &stripe.at_nodes {
+            let names: Vec<&str> = at_nodes.blocks.iter().map(|at| at.name.as_str()).collect();
+            let which = if all > 1 { format!("stripe {at} of {all} is ") } else { String::new() };
+            open.push(format!("{which}open for updates: read at its data nodes ({})", names.join(", ")));
+        }
+        if stripe.at_nodes.is_none() || output.json {
+            plans.push(stripe.plan);
+        }
+    }
+    if output.json {
+        return show_saved(&plans, &open, nodes, output);
+    }
+    open.iter().try_for_each(|line| print(line))?;
+    if plans.is_empty() && !open.is_empty() { Ok(Exit::Ok) } else { show_saved(&plans, &[], nodes, output) }
+}
+
 /// Whether there was a choice of schemes or of helpers.
 pub(super) fn is_told(considered: &[Considered]) -> bool {
     considered.len() > 1 || considered.iter().any(|considered| !considered.paths.is_empty())

@@ -247,15 +247,14 @@ impl Get {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let is_pipe = self.file == Path::new("-");
         if self.explain {
-            let (plans, nodes) = Session::with(options, async |session| {
+            let (stripes, nodes) = Session::with(options, async |session| {
                 let (bucket, key, get_options) = self.asked(session, ProgressFn::default())?;
                 match session.client.explain_get(&bucket, &key, &get_options).await {
-                    Ok(plans) => Ok((plans, session.nodes().await)),
+                    Ok(stripes) => Ok((stripes, session.nodes().await)),
                     Err(error) => Err(self.object.unread(session, error).await),
                 }
             })?;
-            let plans: Vec<Vec<u8>> = plans.into_iter().map(|reply| reply.plan).collect();
-            return explain::show_saved(&plans, &[], &nodes, output);
+            return explain::show_read(stripes, &nodes, output);
         }
         let destination = if is_pipe { None } else { Some(Destination::of(&self.file)?) };
         let progress = Progress::new("fetching", 0, output.json);

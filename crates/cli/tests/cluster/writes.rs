@@ -61,7 +61,7 @@ fn an_interrupted_write_says_what_is_written() {
     let mut write = cluster.start(["write", "-", "data", "--offset", "0"], Stdio::piped());
     let new = bytes(MIB + MIB / 2, 4);
     write.child().stdin.as_mut().expect("a pipe").write_all(&new).expect("the write reads on");
-    // Its first MiB is complete, and the next is not. Reads settle the stripe meanwhile.
+    // Its first MiB is complete, and the next is not.
     let is_there = |content: &[u8]| {
         let out = cluster.file("out");
         cluster.weft(["get", "data", path(&out)]).ok();
@@ -155,4 +155,41 @@ fn changes_travel_as_the_command_says() {
     let scrub = cluster.json(&["scrub"]);
     assert_eq!(scrub["state"], "done", "{scrub}");
     cluster.expect("data", &content, &[]);
+}
+
+#[test]
+fn reads_leave_a_stripe_open_that_is_written() {
+    let cluster = Setup::nodes(6).with(&JOURNAL).up();
+    let mut content = bytes(4 * MIB, 9);
+    cluster.put("data", &content, &["--code", "rs(4,2)", "--block-size", "1MiB", "--cell-size", "64KiB"]).ok();
+    let count = |name: &str, labels: &[&str]| coordinator(&cluster).sum(name, labels).unwrap_or(0.0);
+    let out = cluster.file("out");
+    let read = |range: std::ops::Range<usize>, content: &[u8]| {
+        let text = format!("{}-{}", range.start, range.end - 1);
+        cluster.weft(["get", "data", path(&out), "--range", &text]).ok();
+        assert!(std::fs::read(&out).expect("it is there") == content[range], "other bytes {text}");
+    };
+    for round in 0..10 {
+        let (offset, new) = (round * 300_000, bytes(5000, 10 + round as u64));
+        let file = cluster.write("new", &new);
+        cluster.weft(["write", path(&file), "data", "--offset", &offset.to_string()]).ok();
+        content[offset..offset + new.len()].copy_from_slice(&new);
+        // In one block, in several, and all of the object.
+        read(offset + 10..offset + 20, &content);
+        read(offset..offset + 200_000, &content);
+        cluster.expect("data", &content, &[]);
+    }
+    assert_eq!((count("weft_stripes_opened_total", &[]), count("weft_stripes_settled_total", &[])), (1.0, 0.0));
+    assert_eq!(count("weft_open_stripe_reads_total", &["outcome=\"nodes\""]), 30.0);
+    let explained = cluster.weft(["get", "data", "-", "--explain"]).ok();
+    assert!(explained.text().contains("open for updates: read at its data nodes"), "{}", explained.text());
+    let plan = cluster.weft(["get", "data", "-", "--explain", "--json"]).ok();
+    assert!(plan.stderr.contains("open for updates") && plan.json().is_object(), "the plan if it is settled: {}", plan.text());
+    assert_eq!(count("weft_stripes_settled_total", &[]), 0.0);
+
+    // A node that is needed is gone: the stripe is settled, and read without it.
+    let victim = cluster.blocks("data").iter().find(|block| block.index == 0).expect("a block").node.clone();
+    cluster.kill(&victim);
+    cluster.expect("data", &content, &[]);
+    assert_eq!(count("weft_stripes_settled_total", &[]), 1.0);
 }

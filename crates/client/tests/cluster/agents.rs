@@ -2,6 +2,7 @@
 
 use crate::{
     CLUSTER,
+    open_reads::OpenReads,
     updates::{self, Updates},
 };
 use async_trait::async_trait;
@@ -42,6 +43,7 @@ pub(crate) struct Agents {
     pub(crate) blocks: Mutex<BTreeMap<(NodeId, BlockId), Vec<u8>>>,
     pub(crate) faults: Mutex<Faults>,
     pub(crate) updates: Mutex<Updates>,
+    pub(crate) open_reads: Mutex<OpenReads>,
     /// Connections whose Hello was accepted, by plan and link, until the task takes them.
     greeted: Mutex<BTreeMap<(u64, u32), FrameStream>>,
     arrived: Notify,
@@ -63,6 +65,7 @@ impl Agents {
             blocks: Mutex::default(),
             faults: Mutex::default(),
             updates: Mutex::default(),
+            open_reads: Mutex::default(),
             greeted: Mutex::default(),
             arrived: Notify::new(),
         });

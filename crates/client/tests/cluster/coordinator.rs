@@ -1,6 +1,6 @@
 //! A coordinator that makes plans with the real schemes and remembers its calls.
 
-use crate::{CLUSTER, agents::Agents, updates};
+use crate::{CLUSTER, agents::Agents, open_reads, updates};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -260,8 +260,12 @@ impl Coordinator {
                 .map(|(index, range)| BlockRange { index, start: range.start, end: range.end })
                 .collect(),
             scheme: asked.scheme.clone(),
+            at_nodes: asked.at_nodes,
             ..ReadStripeRequest::default()
         };
+        if let Some(reply) = self.at_nodes(&request) {
+            return Some(BegunRead { number, reply: Some(reply) });
+        }
         let (plan, reply) = self.plan_read(&request).ok()?;
         Some(BegunRead { number, reply: Some(ReadStripeReply { task: Some(self.start(&plan)), ..reply }) })
     }
@@ -278,6 +282,16 @@ impl Coordinator {
     /// The calls since this was last called.
     pub(crate) fn calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.state.lock().unwrap().calls)
+    }
+
+    /// If the stripe is open for updates.
+    fn at_nodes(&self, request: &ReadStripeRequest) -> Option<ReadStripeReply> {
+        let state = self.state.lock().unwrap();
+        let stripe = state.objects.get(&(request.bucket.clone(), request.key.clone()))?.stripes.get(&request.number)?;
+        let home = |range: &BlockRange| (stripe.homes[range.index as usize], stripe.block(range.index as usize));
+        let homes: Vec<(NodeId, BlockId)> = request.ranges.iter().map(home).collect();
+        let at_nodes = open_reads::at_nodes(&self.agents, &homes, request.at_nodes)?;
+        Some(ReadStripeReply { at_nodes: Some(at_nodes), ..ReadStripeReply::default() })
     }
 
     fn plan_read(&self, request: &ReadStripeRequest) -> Result<(Plan, ReadStripeReply)> {
@@ -331,6 +345,7 @@ impl Coordinator {
             plan: plan.shape.code.clone().into_bytes(),
             pages: if state.tells_no_pages { Vec::new() } else { self.pages(stripe, &delivers) },
             delivers,
+            at_nodes: None,
         };
         Ok((plan, reply))
     }
@@ -483,6 +498,9 @@ impl Weft for Coordinator {
     async fn read_stripe(&self, request: Request<ReadStripeRequest>) -> Answer<ReadStripeReply> {
         let request = request.into_inner();
         self.state.lock().unwrap().calls.push("ReadStripe");
+        if let Some(reply) = self.at_nodes(&request) {
+            return answer(Ok(reply));
+        }
         answer(self.plan_read(&request).map(|(plan, reply)| {
             let task = (!request.explain).then(|| self.start(&plan));
             ReadStripeReply { task, ..reply }

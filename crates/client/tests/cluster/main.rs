@@ -4,6 +4,7 @@
 mod agents;
 mod coordinator;
 mod gets;
+mod open_reads;
 mod puts;
 mod updates;
 

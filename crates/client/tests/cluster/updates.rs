@@ -1,6 +1,6 @@
 //! Writes in place, against agents that answer as told: busy, aborted, or not at all.
 
-use crate::{CLUSTER, World, agents::Agents, random_bytes};
+use crate::{CLUSTER, World, agents::Agents, open_reads, random_bytes};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -123,6 +123,13 @@ pub(crate) async fn serve(agents: Arc<Agents>, node: NodeId, frames: FrameStream
         let (number, block, id, term, token, route) = match packet {
             Packet::Request { number, block, id, term, token } => (number, block, id, term, token, None),
             Packet::Routed { number, block, id, term, token, route } => (number, block, id, term, token, Some(route)),
+            Packet::Read { number, read } => {
+                let Some((found, part)) = open_reads::serve(&agents, node, read) else { return };
+                let parts: Vec<_> = part.iter().map(Part::as_part_ref).collect();
+                writer.feed(&Packet::Content { number, found }, &parts).await.unwrap();
+                writer.flush().await.unwrap();
+                continue;
+            }
             other => panic!("a client sends requests, not {other:?}"),
         };
         let reached = route.map(|route| {

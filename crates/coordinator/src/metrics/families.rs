@@ -129,7 +129,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::gauge("weft_scrub_not_checked_stripes", &["pass"], "Stripes that could not be checked yet, and are tried again."),
     // Updates in place.
-    Family::gauge("weft_open_stripes", &[], "Stripes that are open for updates in place. They are settled before they are read."),
+    Family::gauge("weft_open_stripes", &[], "Stripes that are open for updates in place."),
     Family::counter("weft_stripes_opened", &[], "Times that a stripe was opened for updates."),
     Family::counter(
         "weft_stripes_sealed",
@@ -137,6 +137,11 @@ pub const FAMILIES: &[Family] = &[
         "Seals of open stripes: before they are settled, and when a block does not answer.",
     ),
     Family::counter("weft_stripes_settled", &[], "Times that a stripe was settled."),
+    Family::counter(
+        "weft_open_stripe_reads",
+        &["outcome"],
+        "Questions of clients for bytes of open stripes: `nodes` (they are read at the nodes of their data blocks, and stay open), or `settled` (they are settled first). A client that cannot read at the nodes asks again, and both count.",
+    ),
     // Jobs.
     Family::gauge("weft_job_running", &["job", "kind"], "Whether a job that has not ended runs (1) or is paused (0)."),
     Family::gauge("weft_job_size_blocks", &["job", "kind"], "The whole work of that job."),

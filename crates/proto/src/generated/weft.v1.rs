@@ -2054,6 +2054,9 @@ pub struct BeginRead {
     /// set: the range is the last bytes of the object, not start and end
     #[prost(uint64, optional, tag = "7")]
     pub last: ::core::option::Option<u64>,
+    /// as in ReadStripeRequest. Without it, no read of a stripe that is open for updates begins
+    #[prost(bool, tag = "8")]
+    pub at_nodes: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListObjectsRequest {
@@ -2476,6 +2479,9 @@ pub struct ReadStripeRequest {
     /// the plan that the errors belong to; 0: none
     #[prost(uint64, tag = "11")]
     pub failed_plan: u64,
+    /// the client can read a stripe that is open for updates at the nodes of its data blocks; otherwise it is settled
+    #[prost(bool, tag = "12")]
+    pub at_nodes: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockRange {
@@ -2505,6 +2511,36 @@ pub struct ReadStripeReply {
     /// of units read in part, as reported by the nodes: needed to check those parts
     #[prost(message, repeated, tag = "6")]
     pub pages: ::prost::alloc::vec::Vec<UnitPages>,
+    /// the stripe is open for updates: its data blocks are read at their nodes, without a plan. With explain, beside the plan
+    #[prost(message, optional, tag = "7")]
+    pub at_nodes: ::core::option::Option<ReadAtNodes>,
+}
+/// How a stripe that is open for updates is read without being settled.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReadAtNodes {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// of the right to read, in the coordinator's time
+    #[prost(uint64, tag = "2")]
+    pub ends_at_ms: u64,
+    /// those of which ranges were requested
+    #[prost(message, repeated, tag = "3")]
+    pub blocks: ::prost::alloc::vec::Vec<ReadAtNode>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadAtNode {
+    /// postcard
+    #[prost(bytes = "vec", tag = "1")]
+    pub block: ::prost::alloc::vec::Vec<u8>,
+    /// of its agent
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// of the agent's data connections
+    #[prost(string, tag = "3")]
+    pub address: ::prost::alloc::string::String,
+    /// the right to read the block in this term; empty with explain
+    #[prost(bytes = "vec", tag = "4")]
+    pub token: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndReadRequest {

@@ -1,6 +1,6 @@
 //! What a packet must look like before anything may act on it.
 
-use super::{LoadHead, LoadId, Packet};
+use super::{Found, LoadHead, LoadId, Packet};
 use weft_types::BlockId;
 use weft_update::{Message, Part, Record};
 
@@ -26,6 +26,10 @@ pub(crate) fn fault_of(packet: &Packet, has_parts: bool) -> Option<&'static str>
         }
         Packet::Arrived { load, at } | Packet::Stuck { load, at } => {
             (load.from.stripe == at.stripe && !has_parts, "it speaks of two stripes, or has parts")
+        }
+        Packet::Read { .. } => (!has_parts, "a read has parts"),
+        Packet::Content { found, .. } => {
+            (matches!(found, Found::Served { .. }) == has_parts, "a read's answer and its parts do not fit")
         }
         Packet::Request { .. } | Packet::Answer { .. } | Packet::TooLong { .. } => (true, ""),
     };

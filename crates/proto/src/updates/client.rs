@@ -1,6 +1,9 @@
-//! A client's connection to an agent whose blocks lead updates.
+//! A client's connection to an agent whose blocks are open for updates.
 
-use super::{HeadMax, Packet, Part, PartRef, Route, UPDATE_BYTES_MAX, UpdateReader, UpdateWriter, session};
+use super::{
+    Found, HeadMax, OPEN_READ_BYTES_MAX, OpenRead, Packet, Part, PartRef, Route, UPDATE_BYTES_MAX, UpdateReader, UpdateWriter,
+    session,
+};
 use crate::{
     frame::{FrameError, UpdatesHello},
     net::Net,
@@ -15,7 +18,7 @@ use tokio::{
     sync::{Semaphore, mpsc, oneshot},
     task::JoinSet,
 };
-use weft_types::{BlockId, ClusterId, Error, Result};
+use weft_types::{BlockId, ClusterId, Error, Result, crc32c};
 use weft_update::{Told, UpdateId};
 
 /// A connection to one agent, for many requests at a time. After an error all its requests fail, and it stays broken: dial again.
@@ -45,11 +48,21 @@ pub struct UpdateRequest {
     pub route: Option<Route>,
 }
 
-/// A request on its way to the writer.
+/// A packet on its way to the writer.
 struct Sending {
     number: u64,
-    request: UpdateRequest,
+    packet: Packet,
+    parts: Vec<Part>,
 }
+
+/// What waits for an answer.
+enum Waiting {
+    Update(oneshot::Sender<Result<Told>>),
+    Read(oneshot::Sender<Result<(Found, Option<Part>)>>),
+}
+
+/// A packet with its answer's number, and its bytes.
+type Numbered = (Packet, Vec<Part>);
 
 struct Shared {
     /// For messages: agent and address.
@@ -60,13 +73,13 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next_number: u64,
-    waiting: BTreeMap<u64, oneshot::Sender<Result<Told>>>,
+    waiting: BTreeMap<u64, Waiting>,
     broken: Option<Error>,
 }
 
 /// The most bytes of requests that wait for their answer.
 const INFLIGHT_BYTES_MAX: usize = 2 * UPDATE_BYTES_MAX;
-/// What a request counts at least: its head, and what both ends keep for it.
+/// What a request or a read counts at least: its head, and what both ends keep for it.
 const REQUEST_BYTES_MIN: usize = 4 << 10;
 /// The most requests that wait to be sent. Those that are sent are bounded by their bytes.
 const QUEUED_MAX: usize = 64;
@@ -106,12 +119,52 @@ impl UpdateClient {
         if let Some(route) = &request.route {
             route.check(block)?;
         }
+        let packet = |number| {
+            let UpdateRequest { block, id, term, token, parts, route } = request;
+            let packet = match route {
+                Some(route) => Packet::Routed { number, block, id, term, token, route },
+                None => Packet::Request { number, block, id, term, token },
+            };
+            (packet, parts)
+        };
+        self.ask(block, bytes, Waiting::Update, packet).await
+    }
+
+    /// Reads a range of an open data block at its agent, and waits for the answer: bound the time. What is returned with [`Found::Served`] are the
+    /// bytes of the range; they are checked.
+    pub async fn read(&self, read: OpenRead) -> Result<(Found, Vec<u8>)> {
+        let (block, range) = (read.block, read.range);
+        let len = range.len();
+        if len == 0 || len > OPEN_READ_BYTES_MAX {
+            return Err(Error::invalid(format!("a read of {len} bytes: 1 to {OPEN_READ_BYTES_MAX} are allowed")).block(block));
+        }
+        let packet = |number| (Packet::Read { number, read }, Vec::new());
+        let (found, part) = self.ask(block, len as usize, Waiting::Read, packet).await?;
+        let wrong = |what: &str| Error::retry(format!("{}: {what}", self.shared.place)).block(block);
+        let Found::Served { crc, .. } = found else { return Ok((found, Vec::new())) };
+        let is_asked = |part: &Part| part.stream == block.index && part.start == range.start && part.bytes.len() as u64 == len;
+        let part = part.filter(is_asked).ok_or_else(|| wrong("it sent another range than was asked for"))?;
+        match crc32c(&part.bytes) == crc {
+            true => Ok((found, part.bytes)),
+            false => Err(wrong("the bytes of a read do not have the checksum that it names")),
+        }
+    }
+
+    /// Sends a packet and waits for its answer.
+    async fn ask<T>(
+        &self,
+        block: BlockId,
+        bytes: usize,
+        waiting: impl FnOnce(oneshot::Sender<Result<T>>) -> Waiting,
+        packet: impl FnOnce(u64) -> Numbered,
+    ) -> Result<T> {
         let gone = || Error::retry(format!("{}: the connection is closed", self.shared.place)).block(block);
         let counted = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
         let _room = self.room.acquire_many(counted).await.map_err(|_| gone())?;
         let (answer, answered) = oneshot::channel();
-        let waits = self.shared.wait(answer).map_err(|error| error.block(block))?;
-        self.queue.send(Sending { number: waits.number, request }).await.map_err(|_| gone())?;
+        let waits = self.shared.wait(waiting(answer)).map_err(|error| error.block(block))?;
+        let (packet, parts) = packet(waits.number);
+        self.queue.send(Sending { number: waits.number, packet, parts }).await.map_err(|_| gone())?;
         answered.await.unwrap_or_else(|_| Err(gone())).map_err(|error| error.block(block))
     }
 
@@ -133,8 +186,18 @@ impl Drop for Waits<'_> {
     }
 }
 
+impl Waiting {
+    fn fail(self, error: Error) {
+        // What waited may have been given up.
+        let _given_up = match self {
+            Self::Update(waiting) => waiting.send(Err(error)).is_ok(),
+            Self::Read(waiting) => waiting.send(Err(error)).is_ok(),
+        };
+    }
+}
+
 impl Shared {
-    fn wait(&self, answer: oneshot::Sender<Result<Told>>) -> Result<Waits<'_>> {
+    fn wait(&self, answer: Waiting) -> Result<Waits<'_>> {
         let mut state = self.lock();
         if let Some(error) = &state.broken {
             return Err(error.clone());
@@ -150,7 +213,14 @@ impl Shared {
             match reader.next().await {
                 Ok((Packet::Answer { number, told }, parts)) if parts.is_empty() => {
                     let unknown = || Error::retry(format!("{}: it cannot tell the outcome: ask the coordinator", self.place));
-                    self.answer(number, told.ok_or_else(unknown));
+                    if let Some(Waiting::Update(waiting)) = self.take(number) {
+                        let _given_up = waiting.send(told.ok_or_else(unknown));
+                    }
+                }
+                Ok((Packet::Content { number, found }, parts)) if parts.len() <= 1 => {
+                    if let Some(Waiting::Read(waiting)) = self.take(number) {
+                        let _given_up = waiting.send(Ok((found, parts.into_iter().next())));
+                    }
                 }
                 Ok(_) => return FrameError::Unexpected("received a packet that is no answer".into()),
                 Err(error) => return error,
@@ -161,16 +231,15 @@ impl Shared {
     async fn send(&self, mut writer: UpdateWriter, mut requests: mpsc::Receiver<Sending>) -> Result<(), FrameError> {
         while let Some(first) = requests.recv().await {
             let mut next = Some(first);
-            while let Some(Sending { number, request }) = next {
-                let UpdateRequest { block, id, term, token, parts, route } = request;
-                let packet = match route {
-                    Some(route) => Packet::Routed { number, block, id, term, token, route },
-                    None => Packet::Request { number, block, id, term, token },
-                };
+            while let Some(Sending { number, packet, parts }) = next {
                 let parts: Vec<PartRef<'_>> = parts.iter().map(Part::as_part_ref).collect();
                 match writer.feed(&packet, &parts).await {
                     // Nothing was sent.
-                    Err(FrameError::Unexpected(why)) => self.answer(number, Err(Error::invalid(why))),
+                    Err(FrameError::Unexpected(why)) => {
+                        if let Some(waiting) = self.take(number) {
+                            waiting.fail(Error::invalid(why));
+                        }
+                    }
                     sent => sent?,
                 }
                 next = requests.try_recv().ok();
@@ -180,10 +249,8 @@ impl Shared {
         Ok(())
     }
 
-    fn answer(&self, number: u64, answer: Result<Told>) {
-        if let Some(waiting) = self.lock().waiting.remove(&number) {
-            let _given_up = waiting.send(answer);
-        }
+    fn take(&self, number: u64) -> Option<Waiting> {
+        self.lock().waiting.remove(&number)
     }
 
     fn fail(&self, error: &FrameError) {
@@ -191,7 +258,7 @@ impl Shared {
         let mut state = self.lock();
         let error = state.broken.get_or_insert(error).clone();
         for (_, waiting) in std::mem::take(&mut state.waiting) {
-            let _given_up = waiting.send(Err(error.clone()));
+            waiting.fail(error.clone());
         }
     }
 

@@ -1,6 +1,6 @@
 //! The packets of updates, and how they are cut into frames.
 
-use super::{LoadHead, LoadId, Route, UPDATE_BYTES_MAX, check::fault_of};
+use super::{Found, LoadHead, LoadId, OpenRead, Route, UPDATE_BYTES_MAX, check::fault_of};
 use crate::{
     frame::{FrameError, FrameStream, Header, Kind},
     net::BoxStream,
@@ -108,6 +108,20 @@ pub enum Packet {
         to: BlockId,
         /// The update.
         id: UpdateId,
+    },
+    /// From client to agent: a read of a data block at its own node. Peers of protocol 5 and later, as what follows.
+    Read {
+        /// As in `Request`.
+        number: u64,
+        /// What is read.
+        read: OpenRead,
+    },
+    /// From agent to client: the answer to a read, with the bytes as its one part if they are served.
+    Content {
+        /// The read's number.
+        number: u64,
+        /// What was found.
+        found: Found,
     },
 }
 

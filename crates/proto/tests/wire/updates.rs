@@ -8,12 +8,12 @@ use weft_proto::{
     Accepted, FrameError, FrameStream, Incoming, LinkToken, MemoryNet, Net, Opening, PROTOCOL, Peer, Security, UpdatesHello,
     frame::{Header, Kind},
     updates::{
-        HeadMax, Hop, LoadHead, LoadId, LoadPart, Packet, Part, PartRef, Route, UPDATE_BYTES_MAX, UpdateClient, UpdateReader,
-        UpdateRequest, UpdateWriter, accept, dial,
+        Found, HeadMax, Hop, LoadHead, LoadId, LoadPart, OPEN_READ_BYTES_MAX, OpenRead, Packet, Part, PartRef, ReadRefusal,
+        Route, UPDATE_BYTES_MAX, UpdateClient, UpdateReader, UpdateRequest, UpdateWriter, accept, dial, pieces_of,
     },
 };
 use weft_types::{BlockId, ClusterId, Error, Reaction, Result, Span, StripeId};
-use weft_update::{Incarnation, Message, NotRun, Part as Range, Record, Report, Session, Stamp, Told, UpdateId};
+use weft_update::{Incarnation, Message, NotRun, Part as Range, Record, Report, Session, Stamp, Told, UpdateId, Version};
 
 const CLUSTER: ClusterId = ClusterId(1);
 
@@ -385,6 +385,71 @@ async fn many_requests_are_under_way_on_one_connection() {
         let twice = client.request(request(0, vec![part(1, 4), part(1, 4)])).await.unwrap_err();
         assert_eq!((twice.reaction, twice.block), (Reaction::InvalidInput, Some(block(0))));
     }
+}
+
+fn read(start: u64, len: u64) -> OpenRead {
+    let (term, token, range) = (3, LinkToken([5; 32]), Span::new(start, start + len));
+    OpenRead { block: block(0), term, ends_at_ms: 99, token, range, since: None, must_confirm: true }
+}
+
+#[tokio::test]
+async fn a_read_returns_the_bytes_that_were_asked_for_or_the_reason() {
+    let (address, mut incoming) = listen(Security::Insecure).await;
+    let net = net();
+    let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
+    let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
+    let (client, (mut reader, mut writer)) = (client.unwrap(), accepted.unwrap());
+    let version = || Version { term: 3, trimmed: 1, numbers: vec![2] };
+    let served = |bytes: &[u8]| Found::Served { version: version(), crc: weft_proto::crc32c(bytes) };
+    let bytes = part(0, 50).bytes;
+    let of = |start, bytes: &[u8]| vec![Part { stream: 0, start, bytes: bytes.to_vec() }];
+    let answers = vec![
+        (served(&bytes), of(100, &bytes)),
+        (Found::Unchanged, vec![]),
+        (Found::Refused(ReadRefusal::Busy), vec![]),
+        (served(&bytes[1..]), of(100, &bytes)),
+        (served(&bytes), of(101, &bytes)),
+        (served(&bytes[..9]), of(100, &bytes[..9])),
+    ];
+    let answering = tokio::spawn(async move {
+        for (found, parts) in answers {
+            let Ok((Packet::Read { number, read: asked }, none)) = reader.next().await else { panic!("no read") };
+            assert_eq!((asked, none), (read(100, 50), vec![]));
+            let parts: Vec<PartRef<'_>> = parts.iter().map(Part::as_part_ref).collect();
+            writer.feed(&Packet::Content { number, found }, &parts).await.unwrap();
+            writer.flush().await.unwrap();
+        }
+        (reader, writer)
+    });
+    let mut got = Vec::new();
+    for _ in 0..6 {
+        got.push(client.read(read(100, 50)).await);
+    }
+    assert_eq!(got[0], Ok((served(&bytes), bytes.clone())));
+    assert_eq!(got[1], Ok((Found::Unchanged, vec![])));
+    assert_eq!(got[2], Ok((Found::Refused(ReadRefusal::Busy), vec![])));
+    for (wrong, says) in [(3, "checksum"), (4, "another range"), (5, "another range")] {
+        let error = got[wrong].clone().unwrap_err();
+        assert!(error.reaction == Reaction::Retry && error.message.contains(says), "{error}");
+    }
+    for len in [0, OPEN_READ_BYTES_MAX + 1] {
+        assert_eq!(client.read(read(0, len)).await.unwrap_err().reaction, Reaction::InvalidInput);
+    }
+    // An answer without the bytes that it names ends the connection.
+    let (_reader, mut writer) = answering.await.unwrap();
+    writer.feed(&Packet::Content { number: 6, found: served(&bytes) }, &[]).await.unwrap();
+    writer.flush().await.unwrap();
+    let error = timeout(Duration::from_secs(5), client.read(read(0, 1))).await.unwrap().unwrap_err();
+    assert!(error.message.contains("do not fit") && client.is_broken(), "{error}");
+}
+
+#[test]
+fn long_ranges_are_read_in_pieces() {
+    let pieces = |start, end| pieces_of(Span::new(start, end)).collect::<Vec<_>>();
+    assert_eq!(pieces(5, 6), [Span::new(5, 6)]);
+    assert_eq!(pieces(5, 5), []);
+    let (first, last) = (5 + OPEN_READ_BYTES_MAX, 6 + OPEN_READ_BYTES_MAX);
+    assert_eq!(pieces(5, last), [Span::new(5, first), Span::new(first, last)]);
 }
 
 #[tokio::test]

@@ -306,6 +306,25 @@ fn reads_show_what_is_acknowledged_and_nothing_undecided() {
 }
 
 #[test]
+fn a_read_tells_the_version_of_its_range() {
+    let mut node = Node::new(0);
+    let read = |node: &mut Node, read, start| {
+        let span = Span::new(start, start + 5);
+        match &node.sync(Event::Read { read, span, has_lease: true })[..] {
+            [Action::Serve { result: Ok(read), .. }] => read.version.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let before = read(&mut node, 1, 0);
+    node.sync(request(1, &[write(0, 0, 10)]));
+    assert_eq!(read(&mut node, 2, 0), before, "it is not committed");
+    held_by_parities(&mut node, 1);
+    let after = read(&mut node, 3, 0);
+    assert_eq!((&after.numbers[..], after.term, after.trimmed), (&[1][..], before.term, before.trimmed));
+    assert_eq!(read(&mut node, 4, 10), before, "nothing was updated in this range");
+}
+
+#[test]
 fn a_read_asks_again_and_ends_with_its_term() {
     let mut node = Node::new(0);
     let asks = [2, 3].map(|to| (to, Message::Confirm { incarnation: FIRST, read: 1 }));

@@ -4,7 +4,7 @@ use super::Participant;
 use crate::{
     block::Action,
     mutation::{Rule, dropped},
-    types::{Claim, Delta, Vector},
+    types::{Claim, Delta, Vector, Version},
 };
 use weft_types::Span;
 
@@ -15,6 +15,8 @@ pub struct ReadAt {
     pub added: Vec<Delta>,
     /// Applied, and later than the vector that was asked for.
     pub removed: Vec<Delta>,
+    /// Of a read of the last version: which one that is, in the range.
+    pub version: Version,
 }
 
 /// Why a read is not served now.
@@ -63,18 +65,24 @@ impl Participant {
         if !self.is_open() {
             return Err(NotServed::Unknown);
         }
-        let mut read = ReadAt::default();
+        let trimmed = self.trimmed.get(&self.config.me.index).copied().unwrap_or(0);
+        let mut read = ReadAt { version: Version { term: self.term, trimmed, numbers: Vec::new() }, ..ReadAt::default() };
         for kept in self.records.values() {
-            let deltas = self.deltas(&kept.record).filter(|(at, _)| !at.intersect(span).is_empty());
-            for (_, delta) in deltas.filter(|(_, delta)| delta.number > self.applied(delta.stream)) {
+            for (_, delta) in self.deltas(&kept.record).filter(|(at, _)| !at.intersect(span).is_empty()) {
+                let is_applied = delta.number <= self.applied(delta.stream);
                 match kept.claim {
+                    Claim::Refused => continue,
+                    Claim::Held(_) if is_applied => {}
+                    Claim::Committed if is_applied => {}
                     Claim::Committed => read.added.push(delta),
                     Claim::Held(_) if dropped(Rule::KnownBeforeUse) => read.added.push(delta),
                     Claim::Held(_) if !is_pending(delta.id) => return Err(NotServed::Unknown),
-                    Claim::Held(_) | Claim::Refused => {}
+                    Claim::Held(_) => continue,
                 }
+                read.version.numbers.push(delta.number);
             }
         }
+        read.version.numbers.sort_unstable();
         Ok(read)
     }
 

@@ -5,13 +5,16 @@ use super::{
     random::Random,
     world::{Body, To, World, block},
 };
-use crate::{Piece, Pieces};
+use crate::{
+    Piece, Pieces, Read, Served,
+    fault::{Rule, dropped},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 use weft_types::{Span, crc32c};
-use weft_update::{Session, Told, UpdateId};
+use weft_update::{Rounds, RoundsEnd, Session, Told, UpdateId, Version};
 
 /// A part of a data block that is always written as a whole: a register of the checker.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +42,16 @@ struct Current {
 
 enum Doing {
     Write { id: UpdateId, value: u32, segments: Vec<usize>, new: Pieces },
-    Read { number: u64, index: u8, segments: Vec<usize> },
+    Read { number: u64, rounds: Rounds, parts: Vec<ReadPart> },
+}
+
+/// What a reader wants of one block, and what it has.
+struct ReadPart {
+    index: u8,
+    segments: Vec<usize>,
+    bytes: Vec<u8>,
+    /// In this round.
+    found: Option<Version>,
 }
 
 /// A client: it writes or reads, one thing at a time.
@@ -64,6 +76,8 @@ pub(super) struct Clients {
     pub(super) committed: usize,
     pub(super) aborted: usize,
     pub(super) served: usize,
+    /// Of these, reads of several blocks.
+    pub(super) served_together: usize,
     pub(super) unknown: usize,
 }
 
@@ -98,6 +112,7 @@ impl Clients {
             committed: 0,
             aborted: 0,
             served: 0,
+            served_together: 0,
             unknown: 0,
         };
         for stripe in 0..it.stripes.len() {
@@ -198,7 +213,7 @@ impl Clients {
         }
         self.clients[client].left -= 1;
         let is_writer = self.clients[client].is_writer;
-        let count = if is_writer && world.random.percent(35) { 2 } else { 1 };
+        let count = if world.random.percent(if is_writer { 35 } else { 60 }) { 2 } else { 1 };
         while data.len() > count {
             data.swap_remove(world.random.up_to(data.len() as u64) as usize);
         }
@@ -210,7 +225,7 @@ impl Clients {
             segments.extend(of_block.into_iter().skip(first).take(len));
         }
         segments.sort_unstable();
-        let what = if is_writer { self.write(stripe, client, segments) } else { self.read(stripe, client, segments) };
+        let what = if is_writer { self.write(stripe, client, segments) } else { self.read(stripe, client, &segments) };
         if let Doing::Write { id, .. } = &what {
             world.writers.insert(*id, client);
         }
@@ -254,10 +269,17 @@ impl Clients {
         Doing::Write { id, value, segments: kept, new }
     }
 
-    fn read(&mut self, stripe: u64, client: usize, segments: Vec<usize>) -> Doing {
+    fn read(&mut self, stripe: u64, client: usize, segments: &[usize]) -> Doing {
         self.clients[client].counter += 1;
-        let index = self.stripes[stripe as usize].segments[segments[0]].index;
-        Doing::Read { number: self.clients[client].counter, index, segments }
+        let mut parts: Vec<ReadPart> = Vec::new();
+        for segment in segments {
+            let index = self.stripes[stripe as usize].segments[*segment].index;
+            match parts.last_mut().filter(|part| part.index == index) {
+                Some(part) => part.segments.push(*segment),
+                None => parts.push(ReadPart { index, segments: vec![*segment], bytes: Vec::new(), found: None }),
+            }
+        }
+        Doing::Read { number: self.clients[client].counter, rounds: Rounds::new(parts.len()), parts }
     }
 
     fn send(&mut self, world: &mut World, client: usize) {
@@ -267,10 +289,13 @@ impl Clients {
                 let Some(leader) = new.keys().next() else { return };
                 world.send(To::Block(block(*stripe, *leader)), Body::Request { id: *id, new: new.clone() });
             }
-            Doing::Read { number, index, segments } => {
-                let range = range_of(&self.stripes[*stripe as usize].segments, segments);
-                let body = Body::Read { client, number: *number, range };
-                world.send(To::Block(block(*stripe, *index)), body);
+            Doing::Read { number, rounds, parts } => {
+                for (part, wanted) in parts.iter().enumerate().filter(|(_, part)| part.found.is_none()) {
+                    let range = range_of(&self.stripes[*stripe as usize].segments, &wanted.segments);
+                    let asked = Read { range, since: rounds.since(part).cloned(), has_lease: !rounds.must_confirm() };
+                    let body = Body::Read { client, number: *number, part, asked };
+                    world.send(To::Block(block(*stripe, wanted.index)), body);
+                }
             }
         }
     }
@@ -309,7 +334,7 @@ impl Clients {
         for (client, body) in std::mem::take(&mut world.answers) {
             match body {
                 Body::Told { id, told } => self.told(world, client, id, told),
-                Body::Content { number, result: Ok(bytes) } => self.content_arrived(world, client, number, &bytes),
+                Body::Content { number, part, result: Ok(served) } => self.served(world, client, (number, part), served),
                 _ => {}
             }
         }
@@ -343,24 +368,51 @@ impl Clients {
         }
     }
 
-    fn content_arrived(&mut self, world: &mut World, client: usize, number: u64, bytes: &[u8]) {
-        let Some(Current { stripe, begin, what: Doing::Read { number: its, segments, .. }, .. }) = &self.clients[client].current
+    /// A part of a round of a read.
+    fn served(&mut self, world: &mut World, client: usize, (number, part): (u64, usize), served: Served) {
+        let Some(Current { sent, what: Doing::Read { number: its, rounds, parts }, .. }) = &mut self.clients[client].current
         else {
             return;
         };
-        if *its != number {
+        if *its != number || parts[part].found.is_some() {
             return;
         }
-        let from = range_of(&self.stripes[*stripe as usize].segments, segments).start;
-        match self.values(*stripe, segments, from, bytes) {
-            Err(what) => world.fail(format!("a read: {what}")),
-            Ok(values) => {
-                let operation = Operation { begin: *begin, end: Some(world.now), what: What::Read(values) };
-                self.stripes[*stripe as usize].history.push(operation);
-                self.served += 1;
+        match served.content {
+            Some(content) => parts[part].bytes = content.bytes,
+            None if rounds.since(part) == Some(&served.version) => {}
+            None => return world.fail("a read got no bytes of a version that the reader does not have".into()),
+        }
+        parts[part].found = Some(served.version);
+        if parts.iter().any(|part| part.found.is_none()) {
+            return;
+        }
+        let versions = parts.iter_mut().filter_map(|part| part.found.take()).collect();
+        match rounds.ended(versions) {
+            RoundsEnd::Again if !dropped(Rule::TwoRounds) => {
+                (*its, *sent, self.clients[client].counter) = (number + 1, world.now, number + 1);
+                self.send(world, client);
+            }
+            RoundsEnd::Vain => self.clients[client].current = None,
+            RoundsEnd::Again | RoundsEnd::Done => self.has_read(world, client),
+        }
+    }
+
+    /// A read is done.
+    fn has_read(&mut self, world: &mut World, client: usize) {
+        let Some(Current { stripe, begin, what: Doing::Read { parts, .. }, .. }) = self.clients[client].current.take() else {
+            return;
+        };
+        let mut all = Vec::new();
+        for ReadPart { segments, bytes, .. } in &parts {
+            let from = range_of(&self.stripes[stripe as usize].segments, segments).start;
+            match self.values(stripe, segments, from, bytes) {
+                Err(what) => return world.fail(format!("a read: {what}")),
+                Ok(values) => all.extend(values),
             }
         }
-        self.clients[client].current = None;
+        self.served_together += usize::from(parts.len() > 1);
+        self.stripes[stripe as usize].history.push(Operation { begin, end: Some(world.now), what: What::Read(all) });
+        self.served += 1;
     }
 }
 

@@ -4,10 +4,10 @@ use super::{
     code, rs,
     world::{Body, LIMITS, To, World, block},
 };
-use crate::{Piece, Pieces, Refusal};
+use crate::{Output, Piece, Pieces, Read, Refusal, Served};
 use std::{path::Path, sync::Arc};
 use weft_store::BlockStore as _;
-use weft_types::{BlockId, PAGE_LEN, Span};
+use weft_types::{BlockId, PAGE_LEN, Reaction, Span};
 use weft_update::{NotRun, NotServed, Session, Told, UpdateId, Vector};
 
 /// A stripe that is open, whose messages all arrive.
@@ -135,6 +135,45 @@ fn a_block_serves_the_versions_that_it_has() {
     apply(&mut world);
     assert_eq!(read(&world, 4, 3).unwrap(), expected(3)[4][95..115]);
     assert_eq!(read(&world, 4, 0), stale, "its delta is trimmed");
+}
+
+#[test]
+fn a_data_block_serves_its_last_version_and_only_what_the_reader_does_not_have() {
+    let (mut world, data) = world();
+    let node = world.home(block(0, 0));
+    let read = |world: &mut World, index: u8, asked: Read| {
+        let updater = &mut world.nodes[node].disk.as_mut().unwrap().updater;
+        let asked = updater.read(block(0, index), 1, asked, 0);
+        let outputs = updater.take_outputs();
+        let served = |output| if let Output::Served { result, .. } = output { Some(result) } else { None };
+        asked.map(|()| outputs.into_iter().find_map(served).expect("it is served at once").expect("it is served"))
+    };
+    let of = |start, end, since| Read { range: Span::new(start, end), since, has_lease: true };
+    let bytes = |served: &Served| served.content.as_ref().map(|content| content.bytes.clone());
+
+    let first = read(&mut world, 0, of(95, 115, None)).unwrap();
+    assert_eq!(bytes(&first).unwrap(), data[0][95..115]);
+    let again = read(&mut world, 0, of(95, 115, Some(first.version.clone()))).unwrap();
+    assert_eq!(again, Served { version: first.version.clone(), content: None });
+    // An update elsewhere in the block changes nothing here.
+    request(&mut world, 1, Pieces::from([(0, piece(2000, vec![1; 10]))]));
+    settle(&mut world);
+    assert_eq!(read(&mut world, 0, of(95, 115, Some(first.version.clone()))).unwrap(), again);
+    request(&mut world, 2, Pieces::from([(0, piece(100, vec![2; 10]))]));
+    settle(&mut world);
+    let second = read(&mut world, 0, of(95, 115, Some(first.version.clone()))).unwrap();
+    assert_ne!(second.version, first.version);
+    assert_eq!(bytes(&second).unwrap()[5..15], [2; 10], "it is not in the pages yet");
+    apply(&mut world);
+    let third = read(&mut world, 0, of(95, 115, Some(second.version.clone()))).unwrap();
+    assert_eq!(third.content.is_some(), third.version != second.version, "a trimmed record may count as a change");
+
+    let len = world.shape.block_len(0);
+    for (start, end) in [(5, 5), (9, 5), (len - 1, len + 1), (u64::MAX - 1, u64::MAX), (0, LIMITS.read_bytes_max + 1)] {
+        let refused = read(&mut world, 0, of(start, end, None)).unwrap_err();
+        assert_eq!(refused.reaction, Reaction::InvalidInput, "{start}..{end}: {refused}");
+    }
+    assert!(read(&mut world, 0, of(0, 1, None)).is_ok(), "a wrong range does not lose the block");
 }
 
 #[test]

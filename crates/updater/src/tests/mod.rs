@@ -49,7 +49,7 @@ fn crash(setup: &Setup) {
     let wanted = number("WEFT_UPDATE_CRASHES").map_or(CRASHES, |crashes| crashes as usize);
     let first = number("WEFT_UPDATE_SEED");
     let (mut crashes, mut committed, mut aborted, mut served, mut unknown, mut sealed, mut versions) = (0, 0, 0, 0, 0, 0, 0);
-    let (mut opened, mut settled) = (0, 0);
+    let (mut opened, mut settled, mut together) = (0, 0, 0);
     let mut fill: f64 = 0.0;
     let mut failed = Vec::new();
     for seed in first.unwrap_or(0).. {
@@ -65,6 +65,7 @@ fn crash(setup: &Setup) {
         committed += ended.committed;
         aborted += ended.aborted;
         served += ended.served;
+        together += ended.served_together;
         unknown += ended.unknown;
         sealed += ended.sealed;
         versions += ended.versions;
@@ -73,7 +74,7 @@ fn crash(setup: &Setup) {
         fill = fill.max(ended.fill_max);
         if first.is_some() || crashes >= wanted || failed.len() >= FAILED_MAX {
             println!(
-                "{}: {} runs, {crashes} crashes, {opened} openings, {sealed} seals, {settled} stripes settled, {committed} updates committed, {aborted} aborted, {unknown} without an answer, {served} reads, {versions} versions compared, journals up to {:.0} % full",
+                "{}: {} runs, {crashes} crashes, {opened} openings, {sealed} seals, {settled} stripes settled, {committed} updates committed, {aborted} aborted, {unknown} without an answer, {served} reads, {together} of several blocks, {versions} versions compared, journals up to {:.0} % full",
                 setup.code,
                 seed + 1,
                 100.0 * fill
@@ -113,6 +114,7 @@ fn every_rule_is_needed() {
         Rule::Coefficients,
         Rule::OutcomesAtOpening,
         Rule::TermAbove,
+        Rule::TwoRounds,
     ];
     let mut needless = Vec::new();
     for rule in rules {

@@ -1,7 +1,7 @@
 //! The world of the crash test: real updaters on simulated file systems, and a network that loses, repeats, delays and reorders messages.
 
 use super::{code, coordinator::Row, random::Random};
-use crate::{Limits, Output, Pieces, SettledBlock, Updater, backlog::is_passing};
+use crate::{Limits, Output, Pieces, Read, Served, SettledBlock, Updater, backlog::is_passing};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -12,7 +12,7 @@ use std::{
 };
 use weft_codes::{SharedCode, generator_hash};
 use weft_store::{BlockStore as _, Fault, FaultStore, LocalStore, NewDisk, NewJournal, RING_BYTES_MIN, RingJournal, SimFiles};
-use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Result, Seq, Span, StripeId, StripeLayout};
+use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Result, Seq, StripeId, StripeLayout};
 use weft_update::{Message, NotServed, Peer, Sealed, Told, UpdateId};
 
 /// What is run.
@@ -82,9 +82,9 @@ pub(super) enum To {
 pub(super) enum Body {
     Protocol { from: Peer, message: Message, pieces: Pieces },
     Request { id: UpdateId, new: Pieces },
-    Read { client: usize, number: u64, range: Span },
+    Read { client: usize, number: u64, part: usize, asked: Read },
     Told { id: UpdateId, told: Told },
-    Content { number: u64, result: Result<Vec<u8>, NotServed> },
+    Content { number: u64, part: usize, result: Result<Served, NotServed> },
     Open(Arc<Sealed>),
     Opened { from: BlockId, term: u64 },
     Settle(u64),
@@ -119,8 +119,8 @@ pub(super) struct World {
     late: Vec<(u64, Envelope)>,
     /// Answers to clients.
     pub(super) answers: Vec<(usize, Body)>,
-    /// Reads under way, by node, block and number: client, its number, and since when.
-    pub(super) reads: BTreeMap<(usize, BlockId, u64), (usize, u64, u64)>,
+    /// Reads under way, by node, block and number: client, its number and part, and since when.
+    pub(super) reads: BTreeMap<(usize, BlockId, u64), (usize, (u64, usize), u64)>,
     /// Who waits for the outcome of an update.
     pub(super) writers: BTreeMap<UpdateId, usize>,
     /// Percent of messages that are lost, repeated, and whose payload is damaged.
@@ -349,14 +349,13 @@ impl World {
                 }
             }
             Output::Served { block, read, result } => {
-                let Some((client, number, _)) = self.reads.remove(&(node, block, read)) else { return };
-                let result = result.map(|content| {
-                    if weft_types::crc32c(&content.bytes) != content.crc {
-                        self.wrong.get_or_insert(format!("block {block} serves bytes with a wrong checksum"));
-                    }
-                    content.bytes
-                });
-                self.send(To::Client(client), Body::Content { number, result });
+                let Some((client, (number, part), _)) = self.reads.remove(&(node, block, read)) else { return };
+                if let Ok(Served { content: Some(content), .. }) = &result
+                    && weft_types::crc32c(&content.bytes) != content.crc
+                {
+                    self.wrong.get_or_insert(format!("block {block} serves bytes with a wrong checksum"));
+                }
+                self.send(To::Client(client), Body::Content { number, part, result });
             }
             Output::TooLong { from, to, bytes, .. } => self.too_long = Some((from, to, bytes)),
             Output::Lost { block, error } => self.fail(format!("block {block} is lost: {error}")),
@@ -365,8 +364,8 @@ impl World {
 
     /// Nobody waits any more for reads that have not been answered for long.
     pub(super) fn abandon_reads(&mut self, patience: u64) {
-        let is_old = |(_, (_, _, since)): &(&(usize, BlockId, u64), &(usize, u64, u64))| since + patience <= self.now;
-        let old: Vec<_> = self.reads.iter().filter(is_old).map(|(key, _)| *key).collect();
+        let is_old = |since: &u64| since + patience <= self.now;
+        let old: Vec<_> = self.reads.iter().filter(|(_, (_, _, since))| is_old(since)).map(|(key, _)| *key).collect();
         for (node, block, read) in old {
             self.reads.remove(&(node, block, read));
             self.call(node, |updater, now| updater.abandon(block, read, now));
@@ -433,14 +432,16 @@ impl World {
                 self.call(node, |updater, now| updater.receive(block, from, message, pieces, now));
             }
             Body::Request { id, new } => self.call(node, |updater, now| updater.request(block, term, id, new, now)),
-            Body::Read { client, number, range } => {
+            Body::Read { client, number, part, mut asked } => {
                 let home = &mut self.nodes[node];
                 home.reads += 1;
-                let (read, has_lease) = (home.reads, home.has_lease);
+                // Some clients trust the node's lease where it has one.
+                asked.has_lease |= home.has_lease && client % 2 == 0;
+                let read = home.reads;
                 if home.disk.is_some() {
-                    self.reads.insert((node, block, read), (client, number, self.now));
+                    self.reads.insert((node, block, read), (client, (number, part), self.now));
                 }
-                self.call(node, |updater, now| updater.read(block, read, range, has_lease, now));
+                self.call(node, |updater, now| updater.read(block, read, asked, now));
             }
             Body::Open(sealed) => {
                 let term = sealed.term;
