@@ -77,11 +77,12 @@ pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result
     }
     // Of a disk whose journal is damaged, it is not known which blocks are open.
     node.updates.check(disk).map_err(place)?;
+    let update_bytes_max = node.updates.hub.update_bytes_max(disk);
     match within(block, node.updates.hub.ask(block, |reply| Command::Inspect { block, reply })).await {
         Ok((open, content)) => {
             let members = open.members.iter().map(wire::encode).collect();
             let open = OpenTerm { term: open.obeyed, known: open.term, members, fenced: open.is_fenced };
-            Ok(InspectBlockReply { open: Some(open), content: content.map(told) })
+            Ok(InspectBlockReply { open: Some(open), content: content.map(told), update_bytes_max })
         }
         Err(error) if error.reaction == Reaction::NotFound => {
             let look = move || {
@@ -94,7 +95,7 @@ pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result
                 }
             };
             let content = node.seams.disk_mode.run(look).await?;
-            Ok(InspectBlockReply { open: None, content: Some(told(content)) })
+            Ok(InspectBlockReply { open: None, content: Some(told(content)), update_bytes_max })
         }
         Err(error) => Err(error),
     }

@@ -80,6 +80,8 @@ pub(crate) struct Hub {
     queues: RwLock<BTreeMap<usize, Queue>>,
     /// How full the journals are, by the number of the disk: 0 to 1.
     fills: Mutex<BTreeMap<usize, f64>>,
+    /// The most bytes of an update that the journals take, by the number of the disk.
+    update_bytes_max: Mutex<BTreeMap<usize, u64>>,
 }
 
 /// A client's request.
@@ -118,6 +120,7 @@ impl Hub {
             key: RwLock::default(),
             queues: RwLock::default(),
             fills: Mutex::default(),
+            update_bytes_max: Mutex::default(),
         })
     }
 
@@ -141,15 +144,15 @@ impl Hub {
             self.dispatch(from, to, Packet::Message { from, to, message }, &pieces)
         };
         if let Some(id) = id.filter(|_| has_bytes && !is_taken) {
-            self.not_sent(from, id);
+            self.not_sent(from, id, to);
         }
     }
 
-    /// Bytes of an update that block `from` leads are not on their way: they need no time to arrive before they are sent again.
-    fn not_sent(&self, from: BlockId, id: UpdateId) {
+    /// Bytes of an update that block `from` leads are not on their way to block `to`: they need no time to arrive before they are sent again.
+    fn not_sent(&self, from: BlockId, id: UpdateId, to: BlockId) {
         if let Some(queue) = self.queue_of(from) {
             // If the queue is full, that time passes first.
-            let _full = queue.offer(0, |_| Command::NotSent { block: from, id });
+            let _full = queue.offer(0, |_| Command::NotSent { block: from, id, to });
         }
     }
 
@@ -318,6 +321,16 @@ impl Hub {
     fn lost(&self, block: BlockId, error: &Error) {
         // It is damaged as a whole, but only its first page is known to be.
         self.findings.add(block, Span::new(0, 1), error);
+    }
+
+    /// The journal of a disk is open, and takes updates of so many bytes.
+    fn takes(&self, disk: usize, bytes_max: u64) {
+        self.update_bytes_max.lock().unwrap_or_else(PoisonError::into_inner).insert(disk, bytes_max);
+    }
+
+    /// The most bytes of an update that the journal of a disk takes; 0: that is not known.
+    pub(crate) fn update_bytes_max(&self, disk: usize) -> u64 {
+        self.update_bytes_max.lock().unwrap_or_else(PoisonError::into_inner).get(&disk).copied().unwrap_or(0)
     }
 
     fn filled(&self, disk: usize, fill: f64) {

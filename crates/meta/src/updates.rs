@@ -4,7 +4,7 @@ use crate::{Page, Result};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use weft_types::{BlockId, BlockState, Epoch, Seq, Span, StripeId, StripeRecord};
-use weft_update::{Outcome, Session, StripeTerm, UpdateId};
+use weft_update::StripeTerm;
 
 /// A stripe that is open for updates, or was a while ago.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,10 +68,8 @@ pub struct OpenStripe {
     pub before: Option<StripeTerm>,
     /// The blocks that take part, all of which are good. All others are fenced: see [`UpdateMeta::open_stripe`].
     pub members: Vec<BlockId>,
-    /// The outcomes of earlier updates that the members must know.
-    pub outcomes: BTreeMap<UpdateId, Outcome>,
-    /// For each session, the counter up to which outcomes are forgotten.
-    pub floors: BTreeMap<Session, u64>,
+    /// The time of sessions: what the last term tells of those that have ended for long is forgotten.
+    pub now_ms: u64,
     /// When nodes may remove fenced blocks, milliseconds since 1970.
     pub garbage_not_before_ms: u64,
 }

@@ -2,6 +2,7 @@
 
 mod frames;
 mod index;
+mod pending;
 mod recovery;
 mod ring;
 mod ring_file;
@@ -87,8 +88,13 @@ pub trait Journal: Send + Sync {
     fn release(&self, positions: &[Position]);
 
     /// Returns once all releases before this call are durable, and whether any was not. Needless for most of them; but without it, releases
-    /// wait for the next append, and the room that they free does, too.
+    /// wait for the next append, and the room that they free does, too. Fails with [`Reaction::Retry`](weft_types::Reaction) if the journal is so
+    /// full that saying so could fill it.
     fn sync_releases(&self) -> Result<bool>;
+
+    /// Makes releases durable if that frees room. Saying that a record is released takes room, too, and frees none while older records stay. Returns
+    /// whether anything was written.
+    fn free_room(&self) -> Result<bool>;
 
     /// The most bytes of a record's payload here.
     fn record_bytes_max(&self) -> usize;

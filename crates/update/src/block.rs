@@ -327,7 +327,8 @@ impl Block {
         match event {
             Event::Received { from: Peer::Coordinator, message } => self.told_by_coordinator(message, now_ms),
             Event::Received { from: Peer::Block(from), message } => self.received(from, message, now_ms),
-            Event::NoRoom(message) => self.prepare(message, false),
+            Event::NoRoom(message) if message.is_possible(participant.term) => self.prepare(message, false),
+            Event::NoRoom(_) => {}
             Event::Delta { id, number, crc } => {
                 if let Some((leader, participant)) = self.leader_unless_fenced() {
                     leader.delta(id, number, crc, participant);
@@ -398,7 +399,7 @@ impl Block {
     fn received(&mut self, from: BlockId, message: Message, now_ms: u64) {
         // A node speaks of no other stream than that of its own data block.
         let leads = |stamp: &Stamp| block_of(&self.participant.members, stamp.stream) == Some(from);
-        if message.stamp().is_some_and(|stamp| !leads(stamp)) {
+        if message.stamp().is_some_and(|stamp| !leads(stamp)) || !message.is_possible(self.participant.term) {
             return;
         }
         match message {

@@ -10,6 +10,7 @@
 //! [`Block`] is one block at its node; it consists of a [`Participant`] and, for a data block, of a [`Leader`]. [`Seal`] is the coordinator's side.
 
 mod block;
+mod bounds;
 #[cfg(test)]
 mod fixtures;
 mod leader;

@@ -67,6 +67,10 @@ pub(crate) enum Rule {
     WaitForLease,
     /// A seal waits for all but the absent nodes.
     SealHearsAll,
+    /// A seal hears of the numbers that were given to updates of which no record tells.
+    SealHearsNumbers,
+    /// Blocks that are opened again know how earlier updates ended.
+    OutcomesAtOpening,
 }
 
 #[cfg(test)]

@@ -9,17 +9,17 @@
 //! - Nothing is recorded while an absent node may still serve reads under its lease, or while the others cannot rebuild what it held.
 
 use crate::{
-    memory::OUTCOMES_KEPT_MS,
+    memory::{OUTCOMES_KEPT_MS, OUTCOMES_MAX},
     mutation::{Rule, dropped},
     rule::decide,
-    types::{Message, Outcome, Peer, Report, Sealed, Session, UpdateId, Vector},
+    types::{Message, Outcome, Peer, Report, Sealed, Session, UpdateId},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use weft_types::BlockId;
+use weft_types::{BlockId, Seq};
 
 /// A stripe's term, as the metadata keep it. The outcomes and floors of its seal stay in it, for the next opening of the stripe and for
 /// clients whose leader is fenced.
@@ -39,15 +39,25 @@ impl StripeTerm {
         Self { term: 0, sealed: Arc::new(Sealed { members, ..Sealed::default() }), unaware: BTreeSet::new() }
     }
 
-    /// For a stripe that is opened for updates. Its term is above those of `before`, its row if it has one, and above `term_in_blocks`, the
-    /// one that its settled blocks contain. `vector`: their counts. What `before` tells of requests is kept until their sessions have ended
-    /// for so long that no request of them is accepted.
-    pub fn open(before: Option<&Self>, members: Vec<BlockId>, term_in_blocks: u64, vector: Vector, now_ms: u64) -> Self {
-        let term = before.map_or(0, |before| before.term).max(term_in_blocks) + 1;
+    /// For a stripe that is opened for updates. Its term is above those of `before`, its row if it has one, and above that of `seq`, what its settled
+    /// blocks contain. The blocks must know the outcomes and floors of earlier updates as long as a client may repeat a request: until their
+    /// sessions have ended for so long that no request of them is accepted. If there are very many, the oldest outcomes of the sessions that end
+    /// first count as expired.
+    pub fn open(before: Option<&Self>, members: Vec<BlockId>, seq: &Seq, now_ms: u64) -> Self {
+        let term = before.map_or(0, |before| before.term).max(seq.term()) + 1;
         let mut sealed = before.map(|before| (*before.sealed).clone()).unwrap_or_default();
-        let is_over = |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms;
-        sealed.outcomes.retain(|id, _| !is_over(&id.session));
+        let is_over =
+            |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms || dropped(Rule::OutcomesAtOpening);
         sealed.floors.retain(|session, _| !is_over(session));
+        sealed.outcomes.retain(|id, _| !is_over(&id.session));
+        let mut ids: Vec<UpdateId> = sealed.outcomes.keys().copied().collect();
+        ids.sort_unstable_by_key(|id| (id.session.ends_at_ms, id.session.number, id.counter));
+        for id in &ids[..ids.len().saturating_sub(OUTCOMES_MAX)] {
+            sealed.outcomes.remove(id);
+            let floor = sealed.floors.entry(id.session).or_default();
+            *floor = id.counter.max(*floor);
+        }
+        let vector = (0..=u8::MAX).zip(seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
         (sealed.term, sealed.members, sealed.vector) = (term, members, vector);
         Self { term, sealed: Arc::new(sealed), unaware: BTreeSet::new() }
     }
@@ -211,7 +221,10 @@ impl Seal {
 
     fn received(&mut self, from: BlockId, message: Message) {
         match message {
-            Message::SealReported { term, report } if term == self.stripe.term && self.saving.is_none() => {
+            // Of a report that cannot be right, nothing counts: its block stays away.
+            Message::SealReported { term, report }
+                if term == self.stripe.term && self.saving.is_none() && report.is_possible(term) =>
+            {
                 let is_member = self.stripe.sealed.members.contains(&from);
                 if let Some(round) = self.round.as_mut().filter(|round| is_member && !round.absent.contains(&from)) {
                     round.reports.entry(from).or_insert(report);

@@ -67,6 +67,9 @@ pub(crate) const RELEASE_FILL: f64 = 0.75;
 /// From this fill on, nothing is handled with which an update begins. Reservations end at 90 %; the rest is for entries without payload.
 pub(crate) const STOP_FILL: f64 = 0.93;
 
+/// From this fill on, a Prepare is not even refused.
+pub(crate) const REFUSE_FILL: f64 = 0.94;
+
 /// The time between two ticks, about.
 const TICK_MS: u64 = 200;
 /// The most bytes that a record says about a page, in addition to its content.

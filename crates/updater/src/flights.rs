@@ -6,8 +6,8 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 use weft_store::Reservation;
-use weft_types::{Error, Result};
-use weft_update::{Message, UpdateId};
+use weft_types::{BlockId, Error, Result};
+use weft_update::{Message, Peer, UpdateId};
 
 /// An update that this node leads (its number there is 0), or that waits here for a lock of this block: then its number at its leader tells
 /// apart the requests of one id.
@@ -31,8 +31,8 @@ pub(crate) struct Flight {
     pub(crate) deltas: Pieces,
     /// Room for its record here.
     pub(crate) room: Option<Reservation>,
-    /// Until then, what was sent last may still be on its way.
-    arrives_ms: u64,
+    /// By receiver: when many bytes were sent last to it, and how many.
+    sent: BTreeMap<BlockId, (u64, u64)>,
     /// What it takes of the bytes in memory.
     counted: u64,
 }
@@ -41,12 +41,19 @@ pub(crate) struct Flight {
 const SMALL_BYTES: u64 = 64 << 10;
 /// How long larger ones have to arrive and to be answered, beside the time for their bytes.
 const ARRIVES_MS: u64 = 1000;
-/// The rate that is granted to them.
+/// The rate that is granted to all that is sent at the same time: one link may carry it, to one receiver after another.
 const BYTES_PER_SECOND: u64 = 2 << 20;
 
 impl Flight {
     fn bytes(&self) -> u64 {
         bytes_of(&self.new) + bytes_of(&self.deltas)
+    }
+
+    /// Until when what was sent to a block may still be on its way.
+    fn arrives_ms(&self, to: BlockId) -> u64 {
+        let Some((sent_ms, _)) = self.sent.get(&to) else { return 0 };
+        let bytes: u64 = self.sent.values().filter(|(at_ms, _)| at_ms == sent_ms).map(|(_, bytes)| bytes).sum();
+        sent_ms.saturating_add(ARRIVES_MS + bytes * 1000 / BYTES_PER_SECOND)
     }
 }
 
@@ -74,30 +81,31 @@ impl Flights {
             return Err(Error::retry("too many bytes of updates are under way"));
         }
         disk.inflight_bytes += bytes;
-        self.0.insert(key, Flight { new, deltas: Pieces::new(), room, arrives_ms: 0, counted: bytes });
+        self.0.insert(key, Flight { new, deltas: Pieces::new(), room, sent: BTreeMap::new(), counted: bytes });
         Ok(())
     }
 
-    /// A message is sent with so many bytes. Locks are asked for one after another, so only the last one counts; the deltas go to all at once.
-    pub(crate) fn sent(&mut self, message: &Message, bytes: u64, now_ms: u64) {
-        let Some(flight) = key_of(message).and_then(|key| self.0.get_mut(&key)) else { return };
+    /// A message is sent with so many bytes.
+    pub(crate) fn sent(&mut self, to: Peer, message: &Message, bytes: u64, now_ms: u64) {
+        let (Some(flight), Peer::Block(to)) = (key_of(message).and_then(|key| self.0.get_mut(&key)), to) else { return };
         if bytes > SMALL_BYTES {
-            flight.arrives_ms = now_ms.saturating_add(ARRIVES_MS + bytes * 1000 / BYTES_PER_SECOND);
-        } else if matches!(message, Message::Lock { .. }) {
-            flight.arrives_ms = 0;
+            flight.sent.insert(to, (now_ms, bytes));
+        } else {
+            flight.sent.remove(&to);
         }
     }
 
-    /// What was sent last of an update is not on its way.
-    pub(crate) fn not_sent(&mut self, key: FlightKey) {
+    /// What was sent last of an update to a block is not on its way.
+    pub(crate) fn not_sent(&mut self, key: FlightKey, to: BlockId) {
         if let Some(flight) = self.0.get_mut(&key) {
-            flight.arrives_ms = 0;
+            flight.sent.remove(&to);
         }
     }
 
-    /// Whether many bytes of an update were sent a short time ago.
-    pub(crate) fn may_be_arriving(&self, key: Option<FlightKey>, now_ms: u64) -> bool {
-        key.and_then(|key| self.0.get(&key)).is_some_and(|flight| now_ms < flight.arrives_ms)
+    /// Whether many bytes of an update were sent to a block a short time ago.
+    pub(crate) fn may_be_arriving(&self, key: Option<FlightKey>, to: Peer, now_ms: u64) -> bool {
+        let (Some(flight), Peer::Block(to)) = (key.and_then(|key| self.0.get(&key)), to) else { return false };
+        now_ms < flight.arrives_ms(to)
     }
 
     /// A delta is known.

@@ -285,9 +285,9 @@ impl Open {
         self.carry_out(actions, disk, now_ms)
     }
 
-    /// Bytes of an update could not be sent.
-    pub(crate) fn not_sent(&mut self, id: UpdateId) {
-        self.flights.not_sent((id, 0));
+    /// Bytes of an update could not be sent to a block.
+    pub(crate) fn not_sent(&mut self, id: UpdateId, to: BlockId) {
+        self.flights.not_sent((id, 0), to);
     }
 
     /// Sends again what was not answered; large deltas only if they had time to arrive.
@@ -296,7 +296,7 @@ impl Open {
         let mut actions = self.machine.on(Event::Remind, now_ms);
         let passed_ms = disk.passed_ms(now_ms);
         actions.retain(|action| match action {
-            Action::Send { message, .. } => !self.flights.may_be_arriving(key_of(message), passed_ms),
+            Action::Send { to, message } => !self.flights.may_be_arriving(key_of(message), *to, passed_ms),
             _ => true,
         });
         self.carry_out(actions, disk, now_ms)
@@ -336,7 +336,7 @@ impl Open {
             Action::Journal(entry) => self.append(entry, disk)?,
             Action::Send { to, message } => {
                 let pieces = self.pieces_for(to, &message);
-                self.flights.sent(&message, bytes_of(&pieces), disk.passed_ms(now_ms));
+                self.flights.sent(to, &message, bytes_of(&pieces), disk.passed_ms(now_ms));
                 disk.outputs.push(Output::Send { from: self.id, to, message, pieces });
             }
             Action::Tell { id, told } => disk.outputs.push(Output::Tell { block: self.id, id, told }),

@@ -31,6 +31,18 @@ impl Open {
         }
     }
 
+    /// The journal is full: the leader of an update that begins must not wait for this block.
+    pub(crate) fn refuse(&mut self, from: Peer, message: Message, disk: &mut Disk, now_ms: u64) -> Result<()> {
+        match message {
+            _ if self.is_ending() => Ok(()),
+            Message::Prepare { .. } => self.on(Event::NoRoom(message), disk, now_ms),
+            _ => {
+                disk.outputs.extend(self.busy(from, &message));
+                Ok(())
+            }
+        }
+    }
+
     /// The answer to a request for a lock for which there is no room.
     pub(crate) fn busy(&self, to: Peer, message: &Message) -> Option<Output> {
         let Message::Lock { stamp, id, number, .. } = message else { return None };

@@ -3,7 +3,7 @@
 use crate::{
     backlog::is_passing,
     content::{Content, Read, Refusal, Served, at_block},
-    disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, RELEASE_FILL, STOP_FILL},
+    disk::{APPLY_FILL, DELAY_FILL, Disk, Limits, REFUSE_FILL, RELEASE_FILL, STOP_FILL},
     fault::{Rule, dropped},
     open::Open,
     piece::{Piece, Pieces, bytes_of},
@@ -201,18 +201,21 @@ impl Updater {
         if matches!(message, Message::Prepare { .. } | Message::Lock { .. })
             && let Err(error) = self.make_room(block, now_ms)
         {
-            if let Some(State::Open(open)) = self.blocks.get(&block).filter(|_| is_passing(&error)) {
-                self.disk.outputs.extend(open.busy(from, &message));
+            // A refusal is journalled, and what ends updates needs the rest of the room. Without an answer, the leader asks again.
+            let is_refused = is_passing(&error) && self.disk.journal.fill() < REFUSE_FILL;
+            if is_passing(&error) && (is_refused || matches!(message, Message::Lock { .. })) {
+                self.with(block, |open, disk| open.refuse(from, message, disk, now_ms))?;
             }
             return Err(error);
         }
         self.with(block, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
     }
 
-    /// Bytes of an update that a block here leads could not be sent: the next [`tick`](Self::tick) sends them again, however many they are.
-    pub fn not_sent(&mut self, block: BlockId, id: UpdateId) {
+    /// Bytes of an update that a block here leads could not be sent to block `to`: the next [`tick`](Self::tick) sends them again, however many
+    /// they are.
+    pub fn not_sent(&mut self, block: BlockId, id: UpdateId, to: BlockId) {
         if let Some(State::Open(open)) = self.blocks.get_mut(&block) {
-            open.not_sent(id);
+            open.not_sent(id, to);
         }
     }
 
@@ -295,14 +298,22 @@ impl Updater {
         })
     }
 
-    /// Makes releases durable: always those of blocks that were closed or removed, and others when the journal is filling. Returns whether
-    /// there were any.
+    /// Makes releases durable: always those of blocks that were closed or removed, and others when the journal is filling, if that frees room. Returns
+    /// whether there were any. In a full journal, the former wait; [`is_unsynced`](Self::is_unsynced) says so.
     pub(crate) fn sync_releases(&mut self) -> Result<bool> {
         let has_closed = std::mem::take(&mut self.disk.has_released);
-        if !has_closed && self.disk.journal.fill() < RELEASE_FILL {
-            return Ok(false);
+        let synced = match has_closed {
+            true => self.disk.journal.sync_releases(),
+            false if self.disk.journal.fill() < RELEASE_FILL => return Ok(false),
+            false => self.disk.journal.free_room(),
+        };
+        match synced {
+            Err(error) if is_passing(&error) => {
+                self.disk.has_released = has_closed;
+                Ok(false)
+            }
+            synced => synced.map_err(|error| self.fail(error)),
         }
-        self.disk.journal.sync_releases().map_err(|error| self.fail(error))
     }
 
     fn has_waiting(&self) -> bool {

@@ -48,7 +48,7 @@ impl Hub {
             if self.fence.disk_of(to).is_some() {
                 self.announced(&self.name, (load, from, to), message);
             } else if !self.dispatch(from, to, Packet::Announced { load, from, to, message }, &Pieces::new()) {
-                self.not_sent(from, id);
+                self.not_sent(from, id, to);
             }
         }
         self.pass_on(&begun);

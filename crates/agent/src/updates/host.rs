@@ -199,6 +199,7 @@ fn open(
     let (queue, commands) = Queue::new();
     hub.queues.write().unwrap_or_else(PoisonError::into_inner).insert(number, queue);
     hub.filled(number, updater.fill());
+    hub.takes(number, updater.update_bytes_max());
     let mut worker = Worker::new(number, Arc::downgrade(hub), updater);
     // Before the thread, so that what it says is in order.
     worker.begin(hub);

@@ -39,10 +39,11 @@ pub(crate) enum Command {
         pieces: Pieces,
         _room: Room,
     },
-    /// The bytes of an update that this block leads could not be sent.
+    /// The bytes of an update that this block leads could not be sent to another block.
     NotSent {
         block: BlockId,
         id: UpdateId,
+        to: BlockId,
     },
     /// What the coordinator says of a block's stripe after a restart; nothing waits for it.
     Learn {

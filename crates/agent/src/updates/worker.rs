@@ -158,7 +158,7 @@ impl Worker {
                     asked.is_too_long = true;
                 }
             }
-            Command::NotSent { block, id } => self.updater.not_sent(block, id),
+            Command::NotSent { block, id, to } => self.updater.not_sent(block, id, to),
             Command::Learn { block, sealed } => {
                 if self.updater.open_block_of(block).is_some_and(|open| open.term < sealed.term) {
                     let learned = self.updater.receive(block, Peer::Coordinator, Message::Sealed(sealed), [].into(), now_ms);
@@ -264,8 +264,11 @@ impl Worker {
         self.hand_on(hub);
     }
 
-    /// The blocks whose end is durable are closed.
+    /// The blocks whose end is durable are closed. In a journal that is full, they wait.
     fn close(&mut self, hub: &Hub) {
+        if self.updater.is_unsynced() && !self.has_failed {
+            return;
+        }
         for (block, term, reply) in std::mem::take(&mut self.closing) {
             if self.has_failed {
                 let error = Error::fatal(format!("the end of the updates of term {term} may not be durable")).block(block);

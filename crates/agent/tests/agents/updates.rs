@@ -362,8 +362,11 @@ async fn an_agent_tells_what_it_knows_of_a_block() {
     let content = plain.content.unwrap();
     assert_eq!((plain.open, content.seq.unwrap().term, content.checksums), (None, 0, updated.stripe.units(2)));
     assert!(!journal_of(&cluster, 3).exists());
-    updated.inspect(block, true).await.unwrap();
+    assert_eq!(plain.update_bytes_max, 0);
+    let ready = updated.inspect(block, true).await.unwrap();
     assert!(journal_of(&cluster, 3).exists(), "its journal is not ready");
+    // A journal of 8 MiB.
+    assert_eq!(ready.update_bytes_max, 96 << 10);
     updated.open().await;
     updated.commit(vec![part(0, 0, PAGE, 1)]).await;
     let open = updated.inspect(block, true).await.unwrap();

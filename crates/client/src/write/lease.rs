@@ -16,7 +16,7 @@ use weft_proto::{
     updates::Route,
     v1::{OpenForUpdatesReply, OpenForUpdatesRequest, UpdateRoute, UpdateSession},
 };
-use weft_types::{BlockId, Error, Result};
+use weft_types::{BlockId, ByteSize, Error, Result, human_bytes};
 use weft_update::{Session, UpdateId};
 
 /// A stripe, and its current lease.
@@ -38,6 +38,8 @@ pub(crate) struct Lease {
     homes: BTreeMap<u8, Home>,
     /// By the index of the data block whose node leads the updates: the way of their deltas, and for which lengths it is.
     routes: BTreeMap<u8, (Route, u64)>,
+    /// The most bytes of an update that its nodes take, and why not more; 0: no bound is known.
+    update_bytes_max: (u64, String),
     /// The updates that are not answered.
     pub(crate) under_way: Arc<UnderWay>,
     /// When an update under this lease was committed last.
@@ -144,6 +146,7 @@ impl Lease {
             counter,
             homes,
             routes,
+            update_bytes_max: (reply.update_bytes_max, reply.update_bytes_why),
             under_way: Arc::default(),
             heard: StdMutex::new(asked),
         })
@@ -193,6 +196,18 @@ impl Lease {
         (bytes >= *from_bytes && route.check(lead).is_ok()).then(|| route.clone())
     }
 
+    /// Fails if its nodes do not take an update of so many bytes.
+    pub(crate) fn check_len(&self, bytes: u64) -> Result<()> {
+        match &self.update_bytes_max {
+            (most, why) if (1..bytes).contains(most) => Err(Error::invalid(format!(
+                "{} cannot be written atomically here: {why}; write with --atomic {} or less",
+                human_bytes(bytes),
+                ByteSize(*most)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// An update was committed.
     pub(crate) fn note_committed(&self) {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -213,7 +228,8 @@ mod tests {
         let session = Session { number, ends_at_ms: 9 };
         let ends = now + Duration::from_secs(9);
         let (counter, homes, routes, under_way) = (Arc::default(), BTreeMap::new(), BTreeMap::new(), Arc::default());
-        Lease { term: 1, session, ends, last_id: ends, counter, homes, routes, under_way, heard: StdMutex::new(now) }
+        let (update_bytes_max, heard) = ((0, String::new()), StdMutex::new(now));
+        Lease { term: 1, session, ends, last_id: ends, counter, homes, routes, update_bytes_max, under_way, heard }
     }
 
     #[tokio::test]

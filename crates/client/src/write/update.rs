@@ -83,6 +83,9 @@ impl Writer {
                 Ok(None) => continue,
                 Err(ended) => return Err(ended),
             };
+            if !running.course.is_in_doubt() {
+                lease.check_len(update.len()).map_err(Ended::Failed)?;
+            }
             log.begun(update);
             let next = running.request(&lease).await;
             if !running.course.is_in_doubt() && next != Next::Done {

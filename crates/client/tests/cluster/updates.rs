@@ -46,6 +46,8 @@ pub(crate) struct Updates {
     routed: Option<(u64, Vec<u8>)>,
     /// The lengths of the updates that came, and the blocks that their routes reach.
     routes: Vec<(usize, Option<Vec<u8>>)>,
+    /// The most bytes of an update that the nodes take, as the coordinator says; 0: it does not.
+    update_bytes_max: u64,
     /// The coordinator refuses to open stripes for this reason.
     refuses: Option<Error>,
     requests: usize,
@@ -91,6 +93,8 @@ pub(crate) fn open(agents: &Agents, homes: &[(NodeId, BlockId)], request: OpenFo
         lasts_ms,
         tokens: homes.iter().map(token).collect(),
         routes: homes.iter().filter_map(|(_, block)| state.route(*block)).collect(),
+        update_bytes_max: state.update_bytes_max,
+        update_bytes_why: "agent n5 is of an earlier version".into(),
     })
 }
 
@@ -433,6 +437,25 @@ async fn only_updates_of_some_length_are_requested_with_a_route() {
     writer.write_at(0, vec![7; 100]).await.unwrap();
     data[..100].fill(7);
     assert_eq!(world.agents.updates.lock().unwrap().routes.last(), Some(&(100, None)));
+    assert!(stored(&world).await == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_that_the_nodes_do_not_take_is_not_requested() {
+    const MIB: usize = 1 << 20;
+    let (world, mut data) = world(10 * MIB, 2 << 20, 64 << 10).await;
+    world.agents.updates.lock().unwrap().update_bytes_max = 1 << 20;
+    let options = WriteOptions { update_bytes: 2 << 20, ..WriteOptions::default() };
+    let new = random_bytes(2 * MIB, 1);
+    let error = world.client.write_at("b", "k", 0, &new[..], &options).await.unwrap_err();
+    assert_eq!(error.reaction, Reaction::InvalidInput);
+    let says = "cannot be written atomically here: agent n5 is of an earlier version; write with --atomic 1MiB or less";
+    assert!(error.message.contains(says), "{error}");
+    assert_eq!(world.agents.updates.lock().unwrap().requests, 0);
+    assert!(stored(&world).await == data);
+    let wrote = world.client.write_at("b", "k", 0, &new[..], &WriteOptions::default()).await.unwrap();
+    assert_eq!(wrote.updates, 2);
+    data[..2 * MIB].copy_from_slice(&new);
     assert!(stored(&world).await == data);
 }
 

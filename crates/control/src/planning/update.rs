@@ -130,30 +130,31 @@ struct Stage<'a> {
 impl Updating<'_> {
     /// The routes for updates of each data block; none where going straight is best, where only one node patches a block, or where planning
     /// fails: updates need no routes. `failed` gets the block and the error of each failure, once for each network.
-    /// If they are not known yet, planning can take seconds: call it outside of async threads.
-    pub fn routes(&self, code: &SharedCode, mut failed: impl FnMut(u8, &Error)) -> Vec<UpdateRoute> {
+    /// Planning can take seconds: call it outside of async threads. It ends early when `is_late`; then the blocks whose turn has not come have none.
+    pub fn routes(&self, code: &SharedCode, is_late: impl Fn() -> bool, mut failed: impl FnMut(u8, &Error)) -> Vec<UpdateRoute> {
         let Some(stage) = Stage::of(self, code) else { return Vec::new() };
-        let key = stage.key();
-        let drawn = match self.known.routes.get(&key, |_| true) {
-            Some(drawn) => drawn,
-            None => {
-                let data = self.members.iter().filter(|block| block.copy == 0 && usize::from(block.index) < stage.code.k());
-                let mut drawn: Vec<Drawn> = Vec::new();
-                for block in data {
-                    match stage.draw(block.index) {
-                        Ok(route) => drawn.extend(route),
-                        // Plans of this code are too large to be proved, and it takes long to find that out.
-                        Err(error) if error.reaction == Reaction::Unavailable => break,
-                        Err(error) => failed(block.index, &error),
-                    }
-                }
-                let drawn: Arc<[Drawn]> = drawn.into();
-                let weight = drawn.iter().map(|drawn| drawn.hops.len() + 1).sum::<usize>() + key.rates.len();
-                self.known.routes.put(key, Arc::clone(&drawn), weight);
-                drawn
+        let data = self.members.iter().filter(|block| block.copy == 0 && usize::from(block.index) < stage.code.k());
+        let mut drawn: Vec<Drawn> = Vec::new();
+        for block in data.take_while(|_| !is_late()) {
+            match stage.draw(block.index) {
+                Ok(route) => drawn.extend(route),
+                // Plans of this code are too large to be proved, and it takes long to find that out.
+                Err(error) if error.reaction == Reaction::Unavailable => break,
+                Err(error) => failed(block.index, &error),
             }
-        };
+        }
+        let (drawn, key): (Arc<[Drawn]>, _) = (drawn.into(), stage.key());
+        let weight = drawn.iter().map(|drawn| drawn.hops.len() + 1).sum::<usize>() + key.rates.len();
+        self.known.routes.put(key, Arc::clone(&drawn), weight);
         drawn.iter().map(|drawn| stage.named(drawn)).collect()
+    }
+
+    /// The routes, if they were planned for this network.
+    pub fn known_routes(&self, code: &SharedCode) -> Option<Vec<UpdateRoute>> {
+        // Without homes that are known, there are none.
+        let Some(stage) = Stage::of(self, code) else { return Some(Vec::new()) };
+        let drawn = self.known.routes.get(&stage.key(), |_| true)?;
+        Some(drawn.iter().map(|drawn| stage.named(drawn)).collect())
     }
 }
 

@@ -1,5 +1,4 @@
-//! Updates in place: which blocks of a stripe take part, when a seal is complete, what the settled stripe contains, and what is handed on when it
-//! is opened again.
+//! Updates in place: which blocks of a stripe take part, when a seal is complete, and what the settled stripe contains.
 
 mod behind;
 mod clock;
@@ -20,7 +19,6 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
 use weft_types::{BlockId, BlockState, Error, Result, StripeRecord};
-use weft_update::{OUTCOMES_KEPT_MS, OUTCOMES_MAX, Outcome, Session, StripeTerm, UpdateId};
 
 /// The blocks of a stripe that take part in its updates: all that are good, and closed. Fails if they are too few: there must be one more than
 /// the code needs, and all others must be rebuilt from them.
@@ -55,24 +53,6 @@ pub fn can_rebuild(code: &SharedCode, stripe: &StripeRecord, members: &[BlockId]
 
 fn indexes(members: &[BlockId], absent: &BTreeSet<BlockId>) -> BTreeSet<u8> {
     members.iter().filter(|block| !absent.contains(block)).map(|block| block.index).collect()
-}
-
-/// The outcomes and floors of earlier updates that the blocks must know when their stripe is opened again: a client may repeat its request. If
-/// there are very many, the oldest of the sessions that end first count as expired.
-pub fn handed_on(before: Option<&StripeTerm>, now_ms: u64) -> (BTreeMap<UpdateId, Outcome>, BTreeMap<Session, u64>) {
-    let Some(before) = before else { return Default::default() };
-    let is_over = |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms;
-    let floors = before.sealed.floors.iter().filter(|(session, _)| !is_over(session));
-    let mut floors: BTreeMap<Session, u64> = floors.map(|(session, counter)| (*session, *counter)).collect();
-    let outcomes = before.sealed.outcomes.iter().filter(|(id, _)| !is_over(&id.session));
-    let mut outcomes: Vec<(UpdateId, Outcome)> = outcomes.map(|(id, outcome)| (*id, *outcome)).collect();
-    outcomes.sort_unstable_by_key(|(id, _)| (id.session.ends_at_ms, id.session.number, id.counter));
-    let dropped = outcomes.len().saturating_sub(OUTCOMES_MAX);
-    for (id, _) in outcomes.drain(..dropped) {
-        let floor = floors.entry(id.session).or_default();
-        *floor = id.counter.max(*floor);
-    }
-    (outcomes.into_iter().collect(), floors)
 }
 
 #[cfg(test)]

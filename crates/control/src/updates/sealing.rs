@@ -57,14 +57,17 @@ impl Sealing {
         let mut actions = Vec::new();
         for (from, message) in answers {
             let events = match message {
-                Some(message @ Message::SealReported { term, .. }) if term == self.0.stripe().term => {
-                    vec![Event::Received { from, message }]
-                }
+                Some(message) if self.counts(&message) => vec![Event::Received { from, message }],
                 _ => vec![Event::Absent(from), Event::LeaseEnded(from)],
             };
             events.into_iter().for_each(|event| actions.extend(self.0.on(event, can_rebuild)));
         }
         self.step(actions)
+    }
+
+    /// Whether an answer to [`Step::Ask`] is the report that was asked for, and can be right.
+    pub fn counts(&self, answer: &Message) -> bool {
+        matches!(answer, Message::SealReported { term, report } if *term == self.0.stripe().term && report.is_possible(*term))
     }
 
     fn step(&self, actions: Vec<Action>) -> Step {

@@ -2,7 +2,7 @@ use super::*;
 use crate::fixtures::{home, stripe, view};
 use std::sync::Arc;
 use weft_types::{PlacedBlock, Seq};
-use weft_update::{Claim, Incarnation, Message, Part, Record, Report, Sealed};
+use weft_update::{Claim, Incarnation, Message, Outcome, Part, Record, Report, Sealed, Session, StripeTerm, UpdateId};
 
 fn code() -> SharedCode {
     weft_codes::parse("rs(4,2)").unwrap()
@@ -61,30 +61,6 @@ fn id(session: u64, ends_at_ms: u64, counter: u64) -> UpdateId {
     UpdateId { session: Session { number: session, ends_at_ms }, counter, lead: 0 }
 }
 
-#[test]
-fn outcomes_are_handed_on_until_their_sessions_are_long_over_and_not_too_many() {
-    let (old, young) = (id(1, 1_000, 1), id(2, 900_000, 1));
-    let sealed = Sealed {
-        outcomes: [(old, Outcome::Committed), (young, Outcome::Aborted)].into(),
-        floors: [(old.session, 3), (young.session, 4)].into(),
-        ..Sealed::default()
-    };
-    let term = |sealed: Sealed| StripeTerm { term: 1, sealed: Arc::new(sealed), unaware: BTreeSet::new() };
-    let before = term(sealed);
-    assert_eq!(handed_on(None, 5), Default::default());
-    assert_eq!(handed_on(Some(&before), 600_999), (before.sealed.outcomes.clone(), before.sealed.floors.clone()));
-    let kept = ([(young, Outcome::Aborted)].into(), [(young.session, 4)].into());
-    assert_eq!(handed_on(Some(&before), 601_000), kept);
-
-    let many =
-        |session, ends_at_ms, count| (1..=count).map(move |counter| (id(session, ends_at_ms, counter), Outcome::Committed));
-    let sealed =
-        Sealed { outcomes: many(1, 900, OUTCOMES_MAX as u64 - 96).chain(many(2, 800, 100)).collect(), ..Sealed::default() };
-    let (outcomes, floors) = handed_on(Some(&term(sealed)), 5);
-    assert_eq!((outcomes.len(), floors), (OUTCOMES_MAX, [(id(2, 800, 1).session, 4)].into()), "of the session that ends first");
-    assert!(!outcomes.contains_key(&id(2, 800, 4)) && outcomes.contains_key(&id(2, 800, 5)));
-}
-
 /// A record of block 0 that the blocks of rs(4,2) must hold.
 fn record() -> Arc<Record> {
     let incarnation = Incarnation { generation: 1, opened: 0, starts: 1 };
@@ -126,6 +102,19 @@ fn seal(absent: &[u8], silent: &[u8]) -> Step {
         }
         step => step,
     }
+}
+
+#[test]
+fn a_block_that_reports_numbers_that_no_update_can_have_stays_away_from_a_seal() {
+    let can = |absent: &BTreeSet<BlockId>| can_rebuild(&code(), &stripe(), &blocks(0..6), absent);
+    let (mut sealing, _) = Sealing::begin(opened(), &BTreeSet::new(), &can);
+    let Step::Ask(asked) = sealing.saved(&can) else { panic!("it asks nobody") };
+    let answer = |(to, _): (BlockId, Message)| {
+        let number = if to == block(1) { 1 << 62 } else { 3 };
+        (to, Some(Message::SealReported { term: 2, report: Report { numbers: [(1, number)].into(), ..Report::default() } }))
+    };
+    let Step::Save { term, .. } = sealing.answered(asked.into_iter().map(answer).collect(), &can) else { panic!("it waits") };
+    assert_eq!((&term.sealed.members, &term.sealed.vector), (&blocks([0, 2, 3, 4, 5]), &[(1, 3)].into()));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::{
 use tonic::{Code, Response, transport::Channel};
 use weft_codes::SharedCode;
 use weft_control::updates::{Answers, Found, Inspected, Newer, behind, can_rebuild, is_behind, members};
-use weft_meta::{AdoptStripe, Adopted, TermRecord, TermState};
+use weft_meta::{AdoptStripe, Adopted, TermRecord};
 use weft_proto::{
     rpc,
     v1::{self, agent_client::AgentClient},
@@ -89,7 +89,7 @@ fn left_out(block: BlockId, error: &Error) {
 pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> Result<bool> {
     let Some((stripe, code)) = found(shared, id).await? else { return Ok(false) };
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
-    if record.as_ref().is_some_and(|record| record.state == TermState::Settled) || !stripe.ended || stripe.incomplete {
+    if !stripe.ended || stripe.incomplete {
         return Ok(false);
     }
     let good = stripe.all().filter(|(_, placed)| placed.state == BlockState::Ok);
@@ -183,5 +183,10 @@ async fn inspect(shared: &Shared, stripe: &StripeRecord, block: BlockId, ready: 
         }
     };
     let within = if ready { READY_WITHIN } else { TOLD_WITHIN };
-    ask(shared, (node, block), within, call).await.and_then(|reply| Ok(decode(reply)))
+    ask(shared, (node, block), within, call).await.and_then(|reply| {
+        if let Some(placed) = stripe.find(block.index, block.copy) {
+            shared.updates.takes(placed.home, reply.update_bytes_max);
+        }
+        Ok(decode(reply))
+    })
 }

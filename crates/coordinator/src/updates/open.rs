@@ -19,10 +19,12 @@ use std::{
     time::Duration,
 };
 use tokio::sync::oneshot;
-use weft_control::{rebuild::lost_blocks, updates::handed_on};
+use weft_control::rebuild::lost_blocks;
 use weft_meta::{ObjectRecord, OpenStripe, TermRecord, TermState};
-use weft_proto::{UpdateRights, v1};
-use weft_types::{BlockId, Error, Reaction, Result, StripeId, StripeRecord, UploadId};
+use weft_proto::{ROUTES_SINCE, UpdateRights, v1};
+use weft_types::{
+    BlockId, Error, Reaction, Result, StripeId, StripeRecord, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL, UploadId, human_bytes,
+};
 use weft_update::{Sealed, Session};
 
 /// How long a client waits for the rebuild of a stripe's blocks before it asks again.
@@ -37,7 +39,7 @@ pub(crate) async fn open_for_updates(shared: &Arc<Shared>, asked: v1::OpenForUpd
     let (sealed, stripe) = opened(shared, id, asked.failed_term).await.map_err(place)?;
     shared.updates.touch(id, shared.idle_at());
     let code = shared.code(&object.code).map_err(place)?;
-    let routes = routes::routes(shared, &code, (&stripe, &sealed.members), way.as_ref());
+    let routes = routes::routes(shared, &code, (&stripe, &sealed.members), way.as_ref()).await;
     reply(shared, &stripe, &sealed, session).map(|reply| v1::OpenForUpdatesReply { routes, ..reply }).map_err(place)
 }
 
@@ -163,6 +165,8 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
                 shared.updates.opens.fetch_add(1, Relaxed);
                 tracing::info!(stripe = %id, term = record.term.term, "opened a stripe for updates");
             }
+            // No block is left out for that.
+            Opened::Busy(_, _, error) => return Err(error),
             Opened::None(error) => {
                 settle_now(shared, id, Demand::Request).await?;
                 return Err(error);
@@ -181,9 +185,8 @@ async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<TermRecord> {
     let (stripe, code) = found(shared, id).await?.ok_or_else(|| Error::not_found(format!("stripe {id} no longer exists")))?;
     let members = ready(shared, (&stripe, &code), record.as_ref()).await?;
     let before = record.map(|record| record.term);
-    let (outcomes, floors) = handed_on(before.as_ref(), shared.updates_now_ms());
-    let garbage_not_before_ms = shared.garbage_not_before_ms();
-    let open = OpenStripe { stripe: id, before, members, outcomes, floors, garbage_not_before_ms };
+    let (now_ms, garbage_not_before_ms) = (shared.updates_now_ms(), shared.garbage_not_before_ms());
+    let open = OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms };
     // From here on nothing plans for it without settling it.
     shared.updates.set(id, Phase::Open, shared.idle_at());
     match shared.meta.open_stripe(shared.epoch, open).await {
@@ -201,6 +204,7 @@ fn reply(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed, asked: Option<
     let now_ms = shared.updates_now_ms();
     let session = shared.updates.sessions().lease(asked, now_ms, || shared.rng().random())?;
     let Session { number, ends_at_ms } = session;
+    let (update_bytes_max, update_bytes_why) = update_limit(shared, stripe, &sealed.members);
     // Only the node of the coded block of a data block leads its updates.
     let leads = sealed.members.iter().filter(|block| block.copy == 0 && u32::from(block.index) < stripe.layout.k);
     let token = |block: &BlockId| {
@@ -214,5 +218,24 @@ fn reply(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed, asked: Option<
         lasts_ms: ends_at_ms.saturating_sub(now_ms),
         tokens: leads.filter_map(token).collect(),
         routes: Vec::new(),
+        update_bytes_max,
+        update_bytes_why,
     })
+}
+
+/// The most bytes of an update that all of these blocks' nodes take, and why not more; 0: no bound is known. A node that is down does not count.
+fn update_limit(shared: &Shared, stripe: &StripeRecord, members: &[BlockId]) -> (u64, String) {
+    let of_agent = |block: &BlockId| {
+        let session = shared.members.session(node_of(stripe, block)?)?;
+        let is_earlier = session.protocol < ROUTES_SINCE;
+        is_earlier.then(|| (UPDATE_BYTES_USUAL, format!("agent {} is of an earlier version", session.record.name)))
+    };
+    let of_journal = |block: &BlockId| {
+        let home = stripe.find(block.index, block.copy)?.home;
+        let bytes = shared.updates.update_bytes_max(home).filter(|bytes| *bytes < UPDATE_BYTES_MAX)?;
+        let (most, agent) = (human_bytes(bytes), shared.members.name(home.node));
+        Some((bytes, format!("a journal of agent {agent} takes {most} at most, by the `limits.update_journal` of its creation")))
+    };
+    let limits = members.iter().flat_map(|block| [of_agent(block), of_journal(block)]).flatten();
+    limits.min_by_key(|(bytes, _)| *bytes).unwrap_or_default()
 }

@@ -23,11 +23,13 @@ pub(super) enum Opened {
     All,
     /// These are not.
     Without(BTreeSet<BlockId>),
+    /// These are not. Some of them are busy, one of them for this reason, and have been so for this long.
+    Busy(BTreeSet<BlockId>, Duration, Error),
     /// None is, or will be: all agents have refused, the first for this reason.
     None(Error),
 }
 
-/// Asks the agents of all blocks of a stripe that is being opened to open them. Fails if one of them is busy: no block is left out for that.
+/// Asks the agents of all blocks of a stripe that is being opened to open them.
 pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) -> Result<Opened> {
     let open = &describe(shared, stripe, sealed)?;
     let calls = sealed.members.iter().copied().map(|block| async move { (block, open_block(shared, stripe, block, open).await) });
@@ -45,7 +47,10 @@ pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, sealed: 
         absent.insert(block);
     }
     match (busy, refused.len() == sealed.members.len(), refused.into_iter().next()) {
-        (Some(error), ..) => Err(error),
+        (Some(error), ..) => {
+            let busy_for = shared.updates.busy_for(stripe.id, shared.started.now());
+            Ok(Opened::Busy(absent, busy_for, error))
+        }
         (None, true, Some(error)) => Ok(Opened::None(error)),
         _ if absent.is_empty() => Ok(Opened::All),
         _ => Ok(Opened::Without(absent)),

@@ -5,8 +5,12 @@ use super::{
     open::{named, open_record},
     tell::node_of,
 };
-use crate::{compute::compute, shared::Shared};
-use std::collections::BTreeSet;
+use crate::{
+    compute::{compute, compute_within},
+    shared::Shared,
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::time::Instant;
 use weft_codes::SharedCode;
 use weft_control::{
     options::UpdateWay,
@@ -19,7 +23,7 @@ use weft_proto::{
     updates::{Hop, Route},
     v1,
 };
-use weft_types::{BlockId, Error, Reaction, Result, StripeRecord};
+use weft_types::{BlockId, Error, Reaction, Result, StripeId, StripeRecord};
 
 /// What a client chose; without a choice, everything is left open.
 pub(super) fn way(asked: Option<&v1::UpdateWay>) -> Result<UpdateWay> {
@@ -27,10 +31,17 @@ pub(super) fn way(asked: Option<&v1::UpdateWay>) -> Result<UpdateWay> {
     UpdateWay::parse(&asked.scheme, &asked.path, asked.seed, asked.slice_len)
 }
 
+/// How long a lease waits for its routes. Without them, deltas go straight to each node, and the next lease has them.
+const ROUTES_WITHIN: Duration = Duration::from_millis(50);
+/// The same if the client has named a scheme.
+const NAMED_WITHIN: Duration = Duration::from_secs(1);
+/// How long routes of one stripe are planned. The updates of data blocks whose turn has not come by then go straight.
+const PLANNED_WITHIN: Duration = Duration::from_secs(5);
+
 /// The routes for updates of an open stripe with these members. There may be none, and then deltas go straight to each node. A client that says
 /// nothing about the way knows no routes.
-pub(super) fn routes(
-    shared: &Shared,
+pub(super) async fn routes(
+    shared: &Arc<Shared>,
     code: &SharedCode,
     (stripe, members): (&StripeRecord, &[BlockId]),
     way: Option<&UpdateWay>,
@@ -38,16 +49,49 @@ pub(super) fn routes(
     let Some(way) = way.filter(|way| !way.is_straight() && unable(shared, stripe, members).is_none()) else {
         return Vec::new();
     };
+    let id = stripe.id;
     // Updates need no routes.
-    let failed = |index: u8, error: &Error| {
-        tracing::warn!(stripe = %stripe.id, index, %error, "cannot plan how updates of a block travel: they go straight to each node");
+    let failed = move |index: u8, error: &Error| {
+        tracing::warn!(stripe = %id, index, %error, "cannot plan how updates of a block travel: they go straight to each node");
     };
-    let routes = with(shared, (stripe, members), way, |updating| updating.routes(code, failed));
+    let routes = match with(shared, (stripe, members), way, |updating| updating.known_routes(code)) {
+        Some(routes) => routes,
+        None => {
+            let Some(planning) = Planning::begin(shared, id) else { return Vec::new() };
+            let (code, stripe, members, way) = (code.clone(), stripe.clone(), members.to_vec(), way.clone());
+            let within = if way.is_left_open() { ROUTES_WITHIN } else { NAMED_WITHIN };
+            let plan = move || {
+                let until = Instant::now() + PLANNED_WITHIN;
+                let is_late = || Instant::now() >= until;
+                with(&planning.shared, (&stripe, &members), &way, |updating| updating.routes(&code, is_late, failed))
+            };
+            compute_within(within, plan).await.unwrap_or_default()
+        }
+    };
     let encoded = |route: UpdateRoute| {
         let index = route.index;
         encoded(route).inspect_err(|error| failed(index, error)).ok()
     };
     routes.into_iter().filter_map(encoded).collect()
+}
+
+/// A stripe whose routes are being planned, so that others do not plan them, too. There are few at a time: each takes a processor.
+struct Planning {
+    shared: Arc<Shared>,
+    stripe: StripeId,
+}
+
+impl Planning {
+    /// `None`: this stripe's are being planned, or those of several others.
+    fn begin(shared: &Arc<Shared>, stripe: StripeId) -> Option<Self> {
+        shared.updates.begin_planning(stripe).then(|| Self { shared: Arc::clone(shared), stripe })
+    }
+}
+
+impl Drop for Planning {
+    fn drop(&mut self) {
+        self.shared.updates.end_planning(self.stripe);
+    }
 }
 
 /// Makes plans with what is known of the network.

@@ -31,6 +31,9 @@ use weft_update::{Message, StripeTerm};
 const SEAL_WITHIN: Duration = Duration::from_secs(2);
 /// The same for one that applies its updates, which takes as long as its disk does.
 const SETTLE_WITHIN: Duration = Duration::from_secs(20);
+/// How long those that demand a settle wait for a block that is being opened and busy all the time: a task may use it, or its disk hang. Then the stripe
+/// goes on without it.
+const BUSY_WITHIN: Duration = Duration::from_secs(60);
 /// How long a reader waits for blocks to be closed. What is left is closed in the background.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// Seals of one attempt: each further one leaves out blocks that failed after the one before.
@@ -89,10 +92,8 @@ pub(crate) fn require(shared: &Shared, stripe: StripeId) -> Result<()> {
 
 /// Settles and closes a stripe of which an agent has refused a block, because it is open.
 pub(crate) async fn if_refused(shared: &Arc<Shared>, stripe: StripeId) -> Result<()> {
-    if !shared.updates.has(stripe) {
-        // It was settled meanwhile, or these metadata do not know that it is open.
-        shared.updates.doubt(stripe, shared.started.now());
-    }
+    // It was settled meanwhile, or is not closed yet, or these metadata do not know that it is open.
+    shared.updates.doubt(stripe, shared.started.now());
     in_turn(shared, stripe, Demand::Request).await
 }
 
@@ -139,8 +140,9 @@ async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -
     if record.state == TermState::Opening && term.unaware.is_empty() {
         absent = match open_blocks(shared, &stripe, &term.sealed).await? {
             Opened::All => BTreeSet::new(),
-            Opened::Without(absent) if !catch_up(shared, id, demand).await? => absent,
-            Opened::Without(_) => return Ok(()),
+            Opened::Busy(_, busy_for, error) if demand == Demand::None || busy_for < BUSY_WITHIN => return Err(error),
+            Opened::Without(absent) | Opened::Busy(absent, ..) if !catch_up(shared, id, demand).await? => absent,
+            Opened::Without(_) | Opened::Busy(..) => return Ok(()),
             Opened::None(error) => {
                 if catch_up(shared, id, demand).await? {
                     return Ok(());
@@ -227,7 +229,11 @@ async fn seal(
                     return Ok(None);
                 }
                 let answers = answers.into_iter().map(|(block, answer)| match answer.given() {
-                    Ok(message) => (block, Some(message)),
+                    Ok(message) if sealing.counts(&message) => (block, Some(message)),
+                    Ok(_) => {
+                        tracing::error!(%block, "a block reports to a seal what cannot be: it is left out");
+                        (block, None)
+                    }
                     Err(error) => {
                         tracing::warn!(%block, %error, "a block stays away from a seal");
                         away.push(error);

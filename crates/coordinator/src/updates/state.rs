@@ -3,11 +3,12 @@
 use super::crowd::{Crowd, SETTLED_EARLY};
 use crate::claims::Claims;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 use weft_control::{
     Time,
@@ -18,6 +19,9 @@ use weft_types::{BlockId, Home, StripeId};
 
 /// While so many stripes are known to be open, none is added because an agent says that it is. The agent asks again.
 const DOUBTFUL_UP_TO: usize = 100_000;
+
+/// The most stripes whose routes are planned at the same time.
+const PLANNING_MAX: usize = 2;
 
 /// The most blocks that are kept to be looked at.
 const KEPT_MAX: usize = 4096;
@@ -35,6 +39,10 @@ pub(crate) struct Updates {
     retries: Mutex<Retries<StripeId>>,
     /// Blocks in which something was found while their stripes were open, and how often they were looked at since.
     kept: Mutex<BTreeMap<BlockId, u32>>,
+    /// Stripes whose routes are being planned.
+    planning: Mutex<BTreeSet<StripeId>>,
+    /// The most bytes of an update that the journals of these disks take, as their agents have told when a stripe was opened.
+    update_bytes_max: Mutex<BTreeMap<Home, u64>>,
     pub(super) opens: AtomicU64,
     pub(super) seals: AtomicU64,
     pub(super) settles: AtomicU64,
@@ -45,6 +53,8 @@ struct Entry {
     phase: Phase,
     /// When it is settled, or its blocks are closed, without a request.
     due_at: Time,
+    /// Since when its opening waits for blocks that are busy.
+    busy_since: Option<Time>,
 }
 
 /// What is left to do about a stripe.
@@ -70,14 +80,24 @@ impl Updates {
     }
 
     pub(super) fn set(&self, stripe: StripeId, phase: Phase, due_at: Time) {
-        self.lock().insert(stripe, Entry { phase, due_at });
+        self.lock().insert(stripe, Entry { phase, due_at, busy_since: None });
     }
 
-    /// An agent says that a block of the stripe is open. Nothing happens if that is known, or if there are very many.
+    /// Blocks of a stripe that is being opened are busy. Returns for how long this has been so, as far as known.
+    pub(super) fn busy_for(&self, stripe: StripeId, now: Time) -> Duration {
+        self.lock().get_mut(&stripe).map_or(Duration::ZERO, |entry| now.since(*entry.busy_since.get_or_insert(now)))
+    }
+
+    /// An agent says that a block of the stripe is open. Nothing happens if the stripe must be settled anyway, or if there are very many. Blocks that
+    /// are not closed are no reason: the stripe may have been opened again after this copy of the metadata was made.
     pub(crate) fn doubt(&self, stripe: StripeId, now: Time) {
         let mut stripes = self.lock();
-        if stripes.len() < DOUBTFUL_UP_TO {
-            stripes.entry(stripe).or_insert(Entry { phase: Phase::Doubtful, due_at: now });
+        let has_room = stripes.len() < DOUBTFUL_UP_TO;
+        let doubtful = Entry { phase: Phase::Doubtful, due_at: now, busy_since: None };
+        match stripes.get_mut(&stripe) {
+            Some(entry) if entry.phase == Phase::Unclosed => *entry = doubtful,
+            None if has_room => drop(stripes.insert(stripe, doubtful)),
+            _ => {}
         }
     }
 
@@ -154,6 +174,29 @@ impl Updates {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(block, times);
     }
 
+    /// The journal of a disk takes updates of so many bytes; 0: its agent does not know that.
+    pub(super) fn takes(&self, home: Home, bytes: u64) {
+        if bytes > 0 {
+            self.update_bytes_max.lock().unwrap_or_else(PoisonError::into_inner).insert(home, bytes);
+        }
+    }
+
+    /// The most bytes of an update that the journal of a disk takes, as far as known.
+    pub(super) fn update_bytes_max(&self, home: Home) -> Option<u64> {
+        self.update_bytes_max.lock().unwrap_or_else(PoisonError::into_inner).get(&home).copied()
+    }
+
+    /// Whether the routes of a stripe may be planned now.
+    pub(super) fn begin_planning(&self, stripe: StripeId) -> bool {
+        let mut planning = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
+        planning.len() < PLANNING_MAX && planning.insert(stripe)
+    }
+
+    /// They are planned.
+    pub(super) fn end_planning(&self, stripe: StripeId) {
+        self.planning.lock().unwrap_or_else(PoisonError::into_inner).remove(&stripe);
+    }
+
     /// The number of open stripes.
     pub(crate) fn open_stripes(&self) -> u64 {
         self.lock().values().filter(|entry| entry.phase == Phase::Open).count() as u64
@@ -185,11 +228,19 @@ impl Updates {
 #[cfg(test)]
 mod tests {
     use super::{super::crowd::CROWDED_FROM, *};
-    use std::time::Duration;
     use weft_types::{DiskNumber, NodeId};
 
     fn home(node: u32) -> Home {
         Home { node: NodeId(node), disk: DiskNumber(node) }
+    }
+
+    #[test]
+    fn few_stripes_are_planned_at_a_time_and_each_once() {
+        let updates = Updates::default();
+        let begin = |number| updates.begin_planning(StripeId(number));
+        assert!(begin(1) && !begin(1) && begin(2) && !begin(3));
+        updates.end_planning(StripeId(1));
+        assert!(begin(3) && !begin(1));
     }
 
     #[test]

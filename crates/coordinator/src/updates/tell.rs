@@ -49,7 +49,12 @@ pub(crate) async fn find_open(shared: &Shared, blocks: &[Vec<u8>], are_open: boo
     for block in blocks {
         let block: BlockId = postcard::from_bytes(block).map_err(|_| Error::invalid("the id of a block is damaged"))?;
         let record = shared.meta.stripe_term(block.stripe).await.map_err(|error| shared.meta_error(error))?;
-        if are_open && record.as_ref().is_none_or(|record| record.state == TermState::Closed) {
+        let is_known = |record: &TermRecord| match record.state {
+            TermState::Opening | TermState::Open => true,
+            TermState::Settled => record.term.unaware.contains(&block),
+            TermState::Closed => false,
+        };
+        if are_open && !record.as_ref().is_some_and(is_known) {
             shared.updates.doubt(block.stripe, shared.started.now());
         }
         let Some(record) = record.filter(|record| record.state.is_open()) else { continue };

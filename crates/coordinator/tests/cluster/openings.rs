@@ -58,6 +58,22 @@ async fn an_opening_waits_for_journals_that_are_being_created_but_not_for_ever()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_block_that_is_busy_for_very_long_is_left_out_when_a_reader_waits() {
+    let cluster = Cluster::new(6).await;
+    cluster.agents[4].asked().updating.busy = true;
+    cluster.open().await.unwrap_err();
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(cluster.read().await.unwrap_err().reaction, Reaction::Retry);
+    assert_eq!((cluster.state().await, cluster.states().await), (Some(TermState::Opening), vec![BlockState::Ok; 6]));
+    sleep(Duration::from_secs(40)).await;
+    cluster.read().await.unwrap();
+    let mut states = vec![BlockState::Ok; 6];
+    states[4] = BlockState::Missing;
+    assert_eq!((cluster.state().await, cluster.states().await), (Some(TermState::Closed), states));
+    assert_eq!(cluster.open().await.unwrap().members, cluster.blocks([0, 1, 2, 3, 5]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stripe_with_too_few_blocks_that_can_be_opened_stays_as_it_was() {
     let cluster = Cluster::new(6).await;
     let before = cluster.record().await;

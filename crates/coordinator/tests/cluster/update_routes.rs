@@ -82,6 +82,23 @@ async fn there_are_no_routes_without_a_choice_or_with_agents_that_pass_nothing_o
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_says_how_long_an_update_may_be() {
+    let limit = async |cluster: &Cluster| {
+        let (_, reply) = cluster.open_with(cluster.asked()).await.unwrap();
+        (reply.update_bytes_max, reply.update_bytes_why)
+    };
+    assert_eq!(limit(&Cluster::new(6).await).await, (0, String::new()));
+    let earlier = Cluster::of(6, 2, Some((5, 3))).await;
+    assert_eq!(limit(&earlier).await, (1 << 20, "agent n5 is of an earlier version".into()));
+    let cluster = Cluster::new(6).await;
+    cluster.agents[2].asked().updating.update_bytes_max = 3 << 20;
+    cluster.agents[4].asked().updating.update_bytes_max = 96 << 10;
+    cluster.agents[5].asked().updating.update_bytes_max = 16 << 20;
+    let why = "a journal of agent n5 takes 96.0 KiB at most, by the `limits.update_journal` of its creation";
+    assert_eq!(limit(&cluster).await, (96 << 10, why.into()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_explanation_opens_nothing_and_shows_what_a_lease_gives() {
     let cluster = Cluster::of(7, 3, None).await;
     let explained = cluster.explain(by("pipeline"), 1 << 20, &[2, 0]).await.unwrap();

@@ -34,6 +34,8 @@ pub(crate) struct Updating {
     pub(crate) creates: bool,
     /// Its disk does not have the blocks.
     pub(crate) lost: bool,
+    /// The most bytes of an update that its journal takes; 0: it does not tell.
+    pub(crate) update_bytes_max: u64,
     /// It is of a version that does not tell of its blocks.
     pub(crate) is_old: bool,
     /// The calls that it received.
@@ -143,7 +145,7 @@ impl Updating {
         let is_settled = it.term.is_none_or(|term| it.seq.term() == term);
         let seq = v1::Seq { term: it.seq.term(), counts: it.seq.counts().to_vec() };
         let content = v1::SettleBlockReply { seq: Some(seq), checksums: vec![checksum(id.index, it.updates)] };
-        Ok(v1::InspectBlockReply { open, content: is_settled.then_some(content) })
+        Ok(v1::InspectBlockReply { open, content: is_settled.then_some(content), update_bytes_max: self.update_bytes_max })
     }
 
     pub(crate) fn seal(&mut self, request: &v1::SealBlockRequest) -> Result<v1::SealBlockReply> {

@@ -3,10 +3,7 @@
 use super::{blocks, rows};
 use crate::{AdoptStripe, Adopted, MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 use weft_types::{BlockId, BlockState, GarbageReason, Owner, PlacedBlock, Seq, StripeId, StripeRecord};
 use weft_update::{Sealed, StripeTerm};
 
@@ -54,7 +51,7 @@ fn put(tx: &Transaction<'_>, record: &TermRecord) -> Result<()> {
 }
 
 pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord> {
-    let OpenStripe { stripe: id, before, members, outcomes, floors, garbage_not_before_ms } = open;
+    let OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms } = open;
     let conflict = |why: &str| Err(MetaError::Conflict(format!("stripe {id} cannot be opened for updates: {why}")));
     let mut stripe = complete(tx, id)?;
     let found = find(tx, id)?;
@@ -71,10 +68,7 @@ pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord
     }
     let members: BTreeSet<BlockId> = members.into_iter().collect();
     take(tx, &mut stripe, &members, garbage_not_before_ms)?;
-    let number = term.map_or(0, |term| term.term).max(stripe.seq.term()) + 1;
-    let vector = (0..=u8::MAX).zip(stripe.seq.counts().iter().copied()).filter(|(_, count)| *count > 0).collect();
-    let sealed = Sealed { term: number, members: members.into_iter().collect(), outcomes, vector, floors };
-    let term = StripeTerm { term: number, sealed: Arc::new(sealed), unaware: BTreeSet::new() };
+    let term = StripeTerm::open(term.as_ref(), members.into_iter().collect(), &stripe.seq, now_ms);
     let record = TermRecord { stripe: id, state: TermState::Opening, term, settled_ms: 0 };
     put(tx, &record)?;
     Ok(record)

@@ -62,14 +62,7 @@ impl World {
     }
 
     fn ask(&self, members: &[BlockId]) -> OpenStripe {
-        OpenStripe {
-            stripe: self.stripe,
-            before: None,
-            members: members.to_vec(),
-            outcomes: BTreeMap::new(),
-            floors: BTreeMap::new(),
-            garbage_not_before_ms: LATER_MS,
-        }
+        OpenStripe { stripe: self.stripe, before: None, members: members.to_vec(), now_ms: 5, garbage_not_before_ms: LATER_MS }
     }
 
     /// Opens the stripe with these of its blocks, and marks it open.
@@ -144,7 +137,12 @@ async fn a_stripe_is_opened_sealed_settled_closed_and_opened_again() {
     world.meta.mark_open(world.epoch, world.stripe, 1).await.unwrap();
     assert_eq!(world.term().await, TermRecord { state: TermState::Open, ..opening });
 
-    let term = world.seal(&all, 3).await;
+    let id = UpdateId { session: Session { number: 1, ends_at_ms: 60 }, counter: 2, lead: 0 };
+    let sealed = world.seal(&all, 3).await;
+    let (outcomes, floors) = ([(id, Outcome::Committed)].into(), [(id.session, 1)].into());
+    let told = Sealed { outcomes, floors, ..(*sealed.sealed).clone() };
+    let term = StripeTerm { sealed: told.into(), ..sealed.clone() };
+    world.save(&sealed, term.clone()).await.unwrap();
     let before = world.record().await;
     let settled = world.settle(&term, 3).await;
     assert_eq!(settled.seq, Seq::new(2, vec![3, 0]));
@@ -166,10 +164,8 @@ async fn a_stripe_is_opened_sealed_settled_closed_and_opened_again() {
     assert_eq!(world.term().await.state, TermState::Closed);
 
     // What clients may ask again is handed on.
-    let id = UpdateId { session: Session { number: 1, ends_at_ms: 60 }, counter: 2, lead: 0 };
     let before = Some(world.term().await.term);
-    let (outcomes, floors) = ([(id, Outcome::Committed)].into(), [(id.session, 1)].into());
-    let again = world.meta.open_stripe(world.epoch, OpenStripe { before, outcomes, floors, ..ask }).await.unwrap();
+    let again = world.meta.open_stripe(world.epoch, OpenStripe { before, ..ask }).await.unwrap();
     let sealed = &again.term.sealed;
     assert_eq!((again.term.term, sealed.term, &sealed.vector), (3, 3, &[(0, 3)].into()));
     assert_eq!((sealed.outcomes.len(), sealed.floors.len(), again.term.unaware.len()), (1, 1, 0));

@@ -388,6 +388,9 @@ pub struct InspectBlockReply {
     /// by its sidecar; if nothing changes it: it is settled, or not open
     #[prost(message, optional, tag = "2")]
     pub content: ::core::option::Option<SettleBlockReply>,
+    /// the most bytes of an update that the journal of its disk takes; 0: that is not known
+    #[prost(uint64, tag = "3")]
+    pub update_bytes_max: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenTerm {
@@ -2601,6 +2604,12 @@ pub struct OpenForUpdatesReply {
     /// of data blocks; for updates that none applies to, the deltas go straight to each node
     #[prost(message, repeated, tag = "5")]
     pub routes: ::prost::alloc::vec::Vec<UpdateRoute>,
+    /// the most bytes of an update that all nodes of the stripe take; 0: no bound is known
+    #[prost(uint64, tag = "6")]
+    pub update_bytes_max: u64,
+    /// why not more, for a person
+    #[prost(string, tag = "7")]
+    pub update_bytes_why: ::prost::alloc::string::String,
 }
 /// The way of the deltas of updates that a data block's node leads.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

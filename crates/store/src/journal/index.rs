@@ -134,6 +134,14 @@ impl Index {
         found
     }
 
+    /// Whether no record of the oldest batch is live: it is free once their releases are named.
+    pub(super) fn is_oldest_free(&self) -> bool {
+        let is_live = |batch: &Batch, position: &u64| {
+            self.get(*position).is_some_and(|live| live.place.is_some_and(|place| place.batch == batch.at))
+        };
+        self.batches.front().is_some_and(|batch| !batch.records.iter().any(|position| is_live(batch, position)))
+    }
+
     fn leave(&mut self, place: Option<Place>) {
         let Some(place) = place else { return };
         if let Ok(number) = self.batches.binary_search_by_key(&place.batch, |batch| batch.at)

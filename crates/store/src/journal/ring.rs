@@ -9,6 +9,7 @@
 
 use super::frames::{self, BatchHead, FRAME_EXTRA_MAX, Head, RecordHead};
 use super::index::{Index, Live, ring_bytes};
+use super::pending::Pending;
 use super::recovery;
 use super::ring_file::{NewJournal, RingFile};
 use super::sectors::{CONTENT, PAGE, SECTOR, pages_of};
@@ -28,6 +29,8 @@ use weft_types::{BlockId, Error, Result};
 const RESERVED_PERCENT: u64 = 90;
 /// Above this fill, nothing is appended but what has a reservation.
 const APPENDED_PERCENT: u64 = 95;
+/// Above this fill, no batch is written only to name releases, unless that frees room.
+const NAMED_PERCENT: u64 = 98;
 /// Up to this fill, copies to the head are small, so that no batch takes much longer for them.
 const CALM_PERCENT: u64 = 80;
 /// The most that a batch copies to the head, as a part of the ring.
@@ -85,15 +88,6 @@ struct State {
     counts: JournalCounts,
 }
 
-/// Records that are not durable.
-#[derive(Debug, Default)]
-struct Pending {
-    /// Their frames.
-    stream: Vec<u8>,
-    /// The position of each, and where its frame begins.
-    records: Vec<(u64, u32)>,
-}
-
 impl RingJournal {
     /// Opens the ring at `path`, or creates it. Fails with [`Reaction::Corrupt`](weft_types::Reaction) if it is damaged.
     pub(crate) fn open(
@@ -146,6 +140,12 @@ impl RingJournal {
     /// Whether so many further bytes leave the ring at most this full.
     fn fits(&self, state: &State, bytes: u64, percent: u64) -> bool {
         self.used(state).saturating_add(bytes) <= self.ring.ring_bytes / 100 * percent
+    }
+
+    /// Whether a batch that names releases frees more room than it takes: the tail moves, or it names as many as there can be.
+    fn frees_room(&self, state: &State) -> bool {
+        let is_many = state.released.len() >= RELEASED_MAX;
+        is_many || state.index.is_oldest_free() || state.should_copy(self.ring.ring_bytes)
     }
 
     /// Waits while another thread writes; otherwise writes a batch.
@@ -439,9 +439,23 @@ impl Journal for RingJournal {
         let mut state = self.lock();
         let (wanted, has_any) = (state.releases, state.named < state.releases);
         while state.named < wanted {
+            let fits = self.fits(&state, batch_bytes(&Pending::default(), 0), NAMED_PERCENT);
+            if !state.is_writing && state.pending.records.is_empty() && !fits && !self.frees_room(&state) {
+                return Err(Error::retry("the journal is full: releases wait until older records go"));
+            }
             state = self.next_batch(state)?;
         }
         Ok(has_any)
+    }
+
+    fn free_room(&self) -> Result<bool> {
+        let mut state = self.lock();
+        let (wanted, mut is_written) = (state.releases, false);
+        while state.named < wanted && (state.is_writing || self.frees_room(&state)) {
+            state = self.next_batch(state)?;
+            is_written = true;
+        }
+        Ok(is_written)
     }
 
     /// Small rings take smaller ones, so that a few copied ones do not fill them.
@@ -474,14 +488,5 @@ impl Journal for RingJournal {
 
     fn counts(&self) -> JournalCounts {
         self.lock().counts
-    }
-}
-
-impl Pending {
-    fn payload(&self, position: u64) -> Option<Vec<u8>> {
-        let number = self.records.binary_search_by_key(&position, |(position, _)| *position).ok()?;
-        let (_, start) = self.records.get(number)?;
-        let frame = frames::read(self.stream.get(*start as usize..)?).ok()??;
-        Some(frame.payload.to_vec())
     }
 }

@@ -275,6 +275,46 @@ fn releases_that_were_synced_are_not_undone() {
     assert_eq!(found(&files).unwrap().iter().map(|record| record.0).collect::<Vec<_>>(), positions[690..]);
 }
 
+/// A ring that is full of small records, the most of which stay live.
+fn crowded(files: &SimFiles) -> (RingJournal, Vec<Position>) {
+    let journal = open(files).unwrap();
+    let mut positions = Vec::new();
+    // Many to a batch.
+    while let Ok(position) = journal.append(journal_conformance::block(1), &[1; 400], None) {
+        positions.push(position);
+        if positions.len() % 30 == 0 {
+            journal.sync(position).unwrap();
+        }
+    }
+    journal.sync(positions[positions.len() - 1]).unwrap();
+    assert!(journal.fill() > 0.9 && positions.len() > 1000, "{} records, {}", positions.len(), journal.fill());
+    (journal, positions)
+}
+
+#[test]
+fn releases_alone_do_not_fill_the_ring() {
+    let (journal, positions) = crowded(&SimFiles::new(1));
+    let before = journal.counts().syncs;
+    for released in &positions[500..700] {
+        journal.release(&[*released]);
+        journal.free_room().unwrap();
+    }
+    assert_eq!((journal.failed(), journal.counts().syncs - before), (None, 1), "one batch names many");
+    // Those that must be durable wait before the ring is full.
+    let waits = positions[700..760].iter().find_map(|released| {
+        journal.release(&[*released]);
+        journal.sync_releases().err()
+    });
+    assert_eq!(waits.map(|error| error.reaction), Some(Reaction::Retry));
+    assert!(journal.failed().is_none() && journal.fill() < 0.99, "{}", journal.fill());
+    // Until older ones go.
+    journal.release(&positions[..200]);
+    assert!(journal.sync_releases().unwrap());
+    assert!(journal.fill() < 0.95, "{}", journal.fill());
+    let last = journal.append(journal_conformance::block(1), &[1; 400], None).unwrap();
+    journal.sync(last).unwrap();
+}
+
 /// A bug in one thread must not let the others wait for ever.
 #[test]
 fn a_panic_in_a_write_fails_the_journal_for_all() {

@@ -1,7 +1,10 @@
 //! A participant in a seal, and at the beginning of a term.
 
 use super::{Kept, Participant};
-use crate::types::{Claim, Entry, Known, Message, Outcome, Peer, Sealed, Session, UpdateId};
+use crate::{
+    mutation::{Rule, dropped},
+    types::{Claim, Entry, Known, Message, Outcome, Peer, Sealed, Session, UpdateId},
+};
 
 impl Participant {
     /// The entries with which the journal of a block begins that is opened for updates.
@@ -28,7 +31,7 @@ impl Participant {
             self.append(Entry::Term(term));
         }
         let mut report = self.report();
-        if given > 0 {
+        if given > 0 && !dropped(Rule::SealHearsNumbers) {
             let highest = report.numbers.entry(self.config.me.index).or_default();
             *highest = given.max(*highest);
         }

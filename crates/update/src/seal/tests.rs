@@ -139,13 +139,42 @@ fn an_outcome_that_was_recorded_stands_and_is_kept_for_the_next_opening() {
     assert_eq!(seal.stripe().sealed.vector, [(0, 5)].into());
     let mut stripe = seal.stripe().clone();
     Arc::make_mut(&mut stripe.sealed).floors.insert(Session { number: 9, ends_at_ms: 5 }, 1);
-    let open = |term, now_ms| StripeTerm::open(Some(&stripe), vec![block(1)], term, [(0, 5)].into(), now_ms);
+    let open = |term, now_ms| StripeTerm::open(Some(&stripe), vec![block(1)], &Seq::new(term, vec![5, 0]), now_ms);
     let again = open(1, 0);
     assert_eq!((again.term, again.sealed.term, again.unaware.len()), (3, 3, 0));
     assert_eq!((&again.sealed.members, again.sealed.outcomes.get(&record.id)), (&vec![block(1)], Some(&Outcome::Aborted)));
     assert_eq!(open(9, 4 + OUTCOMES_KEPT_MS).sealed.floors.len(), 1);
     let later = open(9, 5 + OUTCOMES_KEPT_MS);
     assert_eq!((later.term, later.sealed.floors.len(), later.sealed.outcomes.len()), (10, 0, 1), "one session has ended");
+}
+
+#[test]
+fn outcomes_are_handed_on_until_their_sessions_are_long_over_and_not_too_many() {
+    let id = |number, ends_at_ms, counter| UpdateId { session: Session { number, ends_at_ms }, counter, lead: 0 };
+    let open = |sealed: Sealed, now_ms| {
+        let before = StripeTerm { term: 1, sealed: Arc::new(sealed), unaware: BTreeSet::new() };
+        (*StripeTerm::open(Some(&before), vec![block(1)], &Seq::new(1, vec![0, 7]), now_ms).sealed).clone()
+    };
+    let none = StripeTerm::open(None, vec![block(1)], &Seq::default(), 5);
+    assert_eq!((none.term, &*none.sealed), (1, &Sealed { term: 1, members: vec![block(1)], ..Sealed::default() }));
+    let (old, young) = (id(1, 1_000, 1), id(2, 900_000, 1));
+    let sealed = Sealed {
+        outcomes: [(old, Outcome::Committed), (young, Outcome::Aborted)].into(),
+        floors: [(old.session, 3), (young.session, 4)].into(),
+        ..Sealed::default()
+    };
+    let kept = Sealed { term: 2, members: vec![block(1)], vector: [(1, 7)].into(), ..sealed.clone() };
+    assert_eq!(open(sealed.clone(), 600_999), kept);
+    let later = Sealed { outcomes: [(young, Outcome::Aborted)].into(), floors: [(young.session, 4)].into(), ..kept };
+    assert_eq!(open(sealed, 601_000), later);
+
+    let many =
+        |session, ends_at_ms, count| (1..=count).map(move |counter| (id(session, ends_at_ms, counter), Outcome::Committed));
+    let sealed =
+        Sealed { outcomes: many(1, 900, OUTCOMES_MAX as u64 - 96).chain(many(2, 800, 100)).collect(), ..Sealed::default() };
+    let Sealed { outcomes, floors, .. } = open(sealed, 5);
+    assert_eq!((outcomes.len(), floors), (OUTCOMES_MAX, [(id(2, 800, 1).session, 4)].into()), "of the session that ends first");
+    assert!(!outcomes.contains_key(&id(2, 800, 4)) && outcomes.contains_key(&id(2, 800, 5)));
 }
 
 #[test]

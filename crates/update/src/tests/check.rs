@@ -59,6 +59,10 @@ fn settle_from(explorer: &mut Explorer<'_>, world: &World) -> Verdict<()> {
     let mut world = *world;
     world.left = super::explore::Budget::default();
     run(explorer, &mut world)?;
+    if explorer.can_reopen(&world) {
+        explorer.reopen(&mut world)?;
+        run(explorer, &mut world)?;
+    }
     for update in 0..setup.updates.len() {
         for at in (0..setup.nodes()).filter(|at| setup.orders(*at, setup.leader_of(update) as u8)) {
             world = explorer.take(&world, at, Step::Request(update as u8))?;
@@ -86,6 +90,7 @@ fn run(explorer: &mut Explorer<'_>, world: &mut World) -> Verdict<()> {
     let nodes = explorer.setup.nodes();
     for _ in 0..PASSES_MAX {
         let before = *world;
+        explorer.open_all(world)?;
         for at in 0..=nodes {
             for message in explorer.messages_to(world, at) {
                 *world = explorer.take(world, at, Step::Deliver(message))?;

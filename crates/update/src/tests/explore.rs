@@ -34,6 +34,8 @@ pub(super) struct Budget {
     pub(super) reads: u8,
     pub(super) forgets: u8,
     pub(super) joins: u8,
+    /// Sealed stripes that are settled and opened again.
+    pub(super) reopenings: u8,
     /// Requests for updates whose client was told an end already.
     pub(super) repeats: u8,
 }
@@ -247,7 +249,9 @@ impl<'a> Explorer<'a> {
     /// Takes a step. While no crash is left, entries are durable at once: a crash is all that could tell, and answers may arrive late anyway.
     pub(super) fn take(&mut self, world: &World, at: usize, step: Step) -> Verdict<World> {
         let mut next = *world;
-        if step == Step::Remind && at < self.setup.nodes() {
+        if step == Step::Reopen {
+            self.reopen(&mut next)?;
+        } else if step == Step::Remind && at < self.setup.nodes() {
             self.ask(&mut next, at)?;
         } else {
             self.take_one(&mut next, at, step)?;
@@ -263,17 +267,69 @@ impl<'a> Explorer<'a> {
     }
 
     fn sync_all(&mut self, world: &mut World) -> Verdict<()> {
-        for at in 0..self.setup.nodes() {
-            loop {
-                let node = self.node(world, at);
-                let step = match (node.unsynced(), node.is_writing()) {
-                    (1.., _) => Step::Flush,
-                    (0, Some(false)) => Step::WritePages,
-                    (0, Some(true)) => Step::WriteSidecar,
-                    (0, None) if node.is_delta_due(self.setup) => Step::Delta,
-                    (0, None) => break,
-                };
-                self.take_one(world, at, step)?;
+        (0..self.setup.nodes()).try_for_each(|at| self.sync_one(world, at))
+    }
+
+    fn sync_one(&mut self, world: &mut World, at: usize) -> Verdict<()> {
+        loop {
+            let node = self.node(world, at);
+            let step = match (node.unsynced(), node.is_writing()) {
+                (1.., _) => Step::Flush,
+                (0, Some(false)) => Step::WritePages,
+                (0, Some(true)) => Step::WriteSidecar,
+                (0, None) if node.is_delta_due(self.setup) => Step::Delta,
+                (0, None) => return Ok(()),
+            };
+            self.take_one(world, at, step)?;
+        }
+    }
+
+    fn members(&self, world: &World) -> Vec<usize> {
+        (0..self.setup.nodes()).filter(|at| self.is_member(world, *at)).collect()
+    }
+
+    /// Whether all blocks of the stripe are open, so that clients get leases.
+    pub(super) fn are_all_open(&self, world: &World) -> bool {
+        self.members(world).into_iter().all(|at| !self.node(world, at).is_closed())
+    }
+
+    /// Whether a seal is recorded and known to all blocks. The coordinator never continues with updates then: it settles the stripe.
+    pub(super) fn can_reopen(&self, world: &World) -> bool {
+        let stripe = self.seal(world).stripe();
+        let is_ready = |at: usize| {
+            let node = self.node(world, at);
+            !node.is_closed() && node.block.participant().known_term() == stripe.term && node.opened_in() < stripe.term
+        };
+        self.setup.budget.reopenings > 0 && !stripe.is_open() && self.members(world).into_iter().all(is_ready)
+    }
+
+    /// Settles and closes all blocks, and begins to open them again. What blocks say to a settled one is lost, so it does no harm that they settle at the
+    /// same time. Each opens when the coordinator's message arrives.
+    pub(super) fn reopen(&mut self, world: &mut World) -> Verdict<()> {
+        let vector = self.seal(world).stripe().sealed.vector.clone();
+        for at in self.members(world) {
+            for _ in 0..4 {
+                self.sync_one(world, at)?;
+                self.take_one(world, at, Step::Apply)?;
+            }
+            let block = &self.node(world, at).block;
+            let decided = block.participant().decided();
+            let count = |of: &Vector, stream: u8| of.get(&stream).copied().unwrap_or(0);
+            if !block.is_idle() || (0..self.setup.k).any(|stream| count(decided, stream) != count(&vector, stream)) {
+                return Err(format!("node {at} does not settle what was sealed: {decided:?} and not {vector:?}"));
+            }
+            self.take_one(world, at, Step::Close)?;
+        }
+        self.take_one(world, self.setup.nodes(), Step::Reopen)
+    }
+
+    /// The coordinator asks the blocks again that are not open.
+    pub(super) fn open_all(&mut self, world: &mut World) -> Verdict<()> {
+        for at in self.members(world) {
+            if self.node(world, at).is_closed() {
+                let message = Message::Sealed(self.seal(world).stripe().sealed.clone());
+                let message = self.messages.number(Envelope { from: Peer::Coordinator, to: self.setup.peer(at), message });
+                self.take_one(world, at, Step::Deliver(message))?;
             }
         }
         Ok(())
@@ -300,6 +356,7 @@ impl<'a> Explorer<'a> {
             Step::GiveUp(_) => world.left.give_ups -= 1,
             Step::Absent(_) => world.left.absences -= 1,
             Step::Join => world.left.joins -= 1,
+            Step::Reopen => world.left.reopenings = world.left.reopenings.saturating_sub(1),
             Step::CoordinatorRestarts => world.left.coordinator_restarts -= 1,
             Step::Forget => world.left.forgets -= 1,
             Step::Read => {
@@ -381,6 +438,10 @@ impl<'a> Explorer<'a> {
 
     fn steps_of(&self, world: &World, at: usize, steps: &mut Vec<(usize, Step)>) {
         let (node, left, setup) = (self.node(world, at), &world.left, self.setup);
+        if node.is_closed() {
+            return;
+        }
+        let has_lease = self.are_all_open(world);
         let mut push = |is_possible: bool, step: Step| steps.extend(is_possible.then_some((at, step)));
         push(node.unsynced() > 0, Step::Flush);
         if left.crashes > 0 && setup.crashing >> at & 1 == 1 {
@@ -395,7 +456,7 @@ impl<'a> Explorer<'a> {
         self.rebuilds(world, at).into_iter().for_each(|step| push(true, step));
         for update in (0..setup.updates.len()).filter(|update| setup.orders(at, setup.leader_of(*update) as u8)) {
             let is_told = world.told >> (4 * update) & 7 != 0;
-            push(!is_told || left.repeats > 0, Step::Request(update as u8));
+            push(has_lease && (!is_told || left.repeats > 0), Step::Request(update as u8));
             let is_pending = node.block.leader().is_some_and(|leader| leader.is_pending(setup.id(update as u8)));
             push(left.give_ups > 0 && is_pending, Step::GiveUp(update as u8));
         }
@@ -445,10 +506,12 @@ impl<'a> Explorer<'a> {
         for absent in setup.absent.iter().filter(|absent| **absent & members == **absent) {
             let is_left = |block: &&BlockId| (0..at).all(|node| setup.block(node) != **block || absent >> node & 1 == 0);
             let can_rebuild = setup.can_rebuild(seal.stripe().sealed.members.iter().filter(is_left));
-            steps.extend((world.left.seals > 0 && can_rebuild).then_some((at, Step::Seal(*absent))));
+            let is_open = self.are_all_open(world);
+            steps.extend((world.left.seals > 0 && can_rebuild && is_open).then_some((at, Step::Seal(*absent))));
         }
         steps.extend((seal.is_under_way() && world.left.coordinator_restarts > 0).then_some((at, Step::CoordinatorRestarts)));
         steps.extend((seal.is_under_way() && world.left.joins > 0).then_some((at, Step::Join)));
+        steps.extend((world.left.reopenings > 0 && self.can_reopen(world)).then_some((at, Step::Reopen)));
         if seal.is_under_way() && world.left.absences > 0 {
             steps.extend((0..at).map(|node| (at, Step::Absent(node as u8))));
         }

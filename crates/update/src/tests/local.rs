@@ -2,11 +2,12 @@
 
 use super::Setup;
 use crate::{
-    Action, Batch, Block, Entry, Event, Message, NotServed, Outcome, Peer, ReadAt, Request, Seal, Told, Vector, seal,
+    Action, Batch, Block, Entry, Event, Message, NotServed, Outcome, Peer, ReadAt, Request, Seal, Sealed, StripeTerm, Told,
+    Vector, seal,
     types::{Claim, Delta, UpdateId},
 };
 use std::collections::BTreeSet;
-use weft_types::BlockId;
+use weft_types::{BlockId, Seq};
 
 /// A page's content: the deltas that were added to it an odd number of times, one bit for each update and stream.
 /// Deltas that are not what was sent have bits of their own.
@@ -45,6 +46,10 @@ pub(super) enum Step {
     Forget,
     /// A block that joins is rebuilt from others.
     Rebuild(Rebuilt),
+    /// A settled block is closed.
+    Close,
+    /// A stripe whose blocks are closed is opened again.
+    Reopen,
     /// The seal under way admits the block that joins.
     Join,
     /// The coordinator begins a seal without the blocks of this set of nodes.
@@ -93,6 +98,10 @@ pub(super) struct Node {
     pub(super) has_lease: bool,
     /// The reads since the start.
     reads: u64,
+    /// The term of the lease of clients: that in which the block was opened.
+    opened_in: u64,
+    /// It is closed, and contains the updates of this term.
+    closed_in: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -119,6 +128,33 @@ impl Node {
             writing: None,
             has_lease: true,
             reads: 0,
+            opened_in: 0,
+            closed_in: None,
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed_in.is_some()
+    }
+
+    pub(super) fn opened_in(&self) -> u64 {
+        self.opened_in
+    }
+
+    /// It forgets everything but its pages and what its sidecar says of them.
+    fn close(&mut self, setup: &Setup, at: usize) {
+        self.closed_in = Some(self.block.participant().known_term());
+        self.block = Block::new(setup.config(at), 0, setup.blocks()).0;
+        (self.journal, self.reads) = (Vec::new(), 0);
+        self.deltas.clear();
+    }
+
+    /// It is opened in a higher term than it contains, durably, before anything else happens.
+    fn reopen(&mut self, setup: &Setup, at: usize, sealed: &Sealed) {
+        if self.closed_in.is_some_and(|term| term < sealed.term) {
+            let (block, entries) = Block::open(setup.config(at), sealed, 0);
+            (self.block, self.opened_in, self.closed_in) = (block, sealed.term, None);
+            self.journal = entries.into_iter().map(|entry| (entry, Vec::new())).collect();
         }
     }
 
@@ -140,6 +176,13 @@ impl Node {
     }
 
     fn step(&mut self, setup: &Setup, at: usize, step: Step, message: Option<&Envelope>) -> Effects {
+        if self.is_closed() {
+            // What others say is lost.
+            if let Some(Envelope { message: Message::Sealed(sealed), .. }) = message {
+                self.reopen(setup, at, sealed);
+            }
+            return Effects::default();
+        }
         let event = match step {
             Step::Deliver(_) | Step::DeliverDamaged(_) => {
                 let Envelope { from, message, .. } = message.expect("a message").clone();
@@ -187,6 +230,10 @@ impl Node {
                 Event::Read { read: self.reads, span: setup.all(), has_lease: self.has_lease }
             }
             Step::Forget => Event::Forget,
+            Step::Close => {
+                self.close(setup, at);
+                return Effects::default();
+            }
             Step::Rebuild(_) if !self.block.participant().is_joining() => return Effects::default(),
             Step::Rebuild(rebuilt) => {
                 self.pages = rebuilt.pages[..self.pages.len()].to_vec();
@@ -194,6 +241,7 @@ impl Node {
                 Event::Rebuilt(streams.map(|stream| (stream, rebuilt.numbers[usize::from(stream)].into())).collect())
             }
             Step::Join
+            | Step::Reopen
             | Step::Seal(_)
             | Step::LeaseEnded(_)
             | Step::Absent(_)
@@ -217,7 +265,9 @@ impl Node {
     }
 
     fn request(&self, setup: &Setup, update: u8) -> Request {
-        Request { id: setup.id(update), term: self.block.participant().term, writes: setup.updates[update as usize].clone() }
+        // Where stripes are opened again, no update begins after a seal: then the next lease is of another term.
+        let term = if setup.budget.reopenings > 0 { self.opened_in } else { self.block.participant().term };
+        Request { id: setup.id(update), term, writes: setup.updates[update as usize].clone() }
     }
 
     fn crash(&mut self, setup: &Setup, at: usize, kept: usize) -> Effects {
@@ -361,6 +411,20 @@ fn step_coordinator(
             let told = [Some(&*seal), old.as_deref()].into_iter().flatten().flat_map(|seal| told_by(seal, setup)).collect();
             return Effects { told, ..Effects::default() };
         }
+        Step::Reopen => {
+            let before = seal.stripe();
+            let Sealed { term, members, vector, .. } = &*before.sealed;
+            let counts = (0..setup.k).map(|stream| vector.get(&stream).copied().unwrap_or(0)).collect();
+            let next = StripeTerm::open(Some(before), members.clone(), &Seq::new(*term, counts), 0);
+            let to = |block: &BlockId| Envelope {
+                from: Peer::Coordinator,
+                to: Peer::Block(*block),
+                message: Message::Sealed(next.sealed.clone()),
+            };
+            let sent = next.sealed.members.iter().map(to).collect();
+            *seal = Seal::new(next);
+            return Effects { sent, ..Effects::default() };
+        }
         Step::CoordinatorRestarts => {
             let next = Seal::new(seal.stripe().clone());
             let before = std::mem::replace(seal, next);
@@ -440,6 +504,9 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn of(node: &Node, setup: &Setup, at: usize) -> Self {
+        if node.is_closed() {
+            return Self { is_idle: true, ..Self::default() };
+        }
         let participant = node.block.participant();
         let mut facts = Self {
             is_fenced: participant.is_fenced(),

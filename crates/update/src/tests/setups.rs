@@ -45,6 +45,12 @@ impl Setup {
         self
     }
 
+    /// Stripes that were sealed are settled and opened again, this often; and an update is requested again.
+    fn reopens(mut self, count: u8) -> Self {
+        (self.budget.reopenings, self.budget.repeats) = (count, 1);
+        self
+    }
+
     fn reads(mut self, count: u8) -> Self {
         self.budget.reads = count;
         self
@@ -176,6 +182,9 @@ pub(super) fn small() -> Vec<(&'static str, Setup, usize)> {
             one().parities(1).applies().joins(1).crashes(1, 4).seals(1, &[2]),
             20,
         ),
+        ("an update, a seal, an opening", one().parities(1).seals(1, &[0]).reopens(1), 10),
+        ("overlapping updates, a give-up, a seal, an opening", overlapping().gives_up().seals(1, &[0, 2]).reopens(1), 100),
+        ("an update of two blocks, a give-up, a seal, an opening", of_two_blocks().gives_up().seals(1, &[0]).reopens(1), 200),
     ]
 }
 
@@ -229,6 +238,9 @@ pub(super) fn large() -> Vec<(&'static str, Setup, usize)> {
             one().parities(1).copy_of(0).joins(0).crashes(1, ANY).seals(1, &[1]),
             200,
         ),
+        ("an update, a crash, a seal, an opening", one().gives_up().crashes(1, ANY).seals(1, &each).reopens(1), 200),
+        ("an update, two seals, two openings", one().gives_up().seals(2, &[0, 4]).reopens(2), 200),
+        ("an update of each block, a seal, an opening", of_each_block().gives_up().seals(1, &[0, 4]).reopens(1), 200),
         (
             "a read, a copy, a seal that admits the data block",
             one().parities(1).copy_of(0).joins(0).reads(1).seals(1, &[1, 3]),
@@ -274,6 +286,8 @@ pub(super) fn mutations() -> Vec<(Rule, Setup, usize)> {
         (Rule::ConfirmLife, one().parities(1).reads(2).crashes(1, 1).seals(1, &[1]), 1000),
         (Rule::WaitForLease, one().reads(1).seals(1, &[1]), 1),
         (Rule::SealHearsAll, seal(), 1),
+        (Rule::SealHearsNumbers, of_two_blocks().gives_up().seals(1, &[0]).reopens(1), 10),
+        (Rule::OutcomesAtOpening, one().parities(1).seals(1, &[0]).reopens(1), 1),
     ]
 }
 

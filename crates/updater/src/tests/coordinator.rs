@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 use weft_types::{BlockId, Seq};
-use weft_update::{Peer, Seal, Sealed, StripeTerm, Vector, seal};
+use weft_update::{Peer, Seal, Sealed, StripeTerm, seal};
 
 /// Where a stripe is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,8 +110,7 @@ impl World {
         if !code::can_decode(&*self.code, &members.iter().map(|block| block.index).collect::<Vec<_>>()) {
             return;
         }
-        let vector: Vector = (0..).zip(row.seq.counts().iter().copied()).collect();
-        let term = StripeTerm::open(Some(row.seal.stripe()), members.clone(), row.seq.term(), vector, self.now);
+        let term = StripeTerm::open(Some(row.seal.stripe()), members.clone(), &row.seq, self.now);
         let row = &mut self.rows[stripe as usize];
         (row.opening, row.seal, row.members) = (term.sealed.clone(), Seal::new(term), members);
         row.enter(Phase::Opening);

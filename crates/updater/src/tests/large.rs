@@ -2,13 +2,13 @@
 
 use super::{
     host,
-    world::{Body, Envelope, Setup, World, block},
+    world::{Body, Envelope, Setup, To, World, block},
 };
 use crate::{
     Limits, Pieces,
     fault::{Rule, drop_rule},
 };
-use weft_types::Layout;
+use weft_types::{BlockId, Layout};
 use weft_update::{Message, NotRun, Told};
 
 const PIECE: usize = 48 << 10;
@@ -16,8 +16,12 @@ const PIECE: usize = 48 << 10;
 const UPDATES: u64 = 25;
 
 fn world(ring_bytes: u64) -> World {
+    world_of("rs(2,1)", ring_bytes)
+}
+
+fn world_of(code: &'static str, ring_bytes: u64) -> World {
     let layout = Layout { block_len: 2 << 20, cell_len: 64 << 10, alpha: 1 };
-    let setup = Setup { code: "rs(2,1)", layout, missing: 0, stripes: 1, limits: Limits::default(), ring_bytes };
+    let setup = Setup { code, layout, missing: 0, stripes: 1, limits: Limits::default(), ring_bytes };
     let mut world = World::new(&setup, 1);
     world.faults = (0, 0, 0);
     let data = (0..2).map(|_| vec![3; 2 << 20]).collect();
@@ -81,24 +85,32 @@ fn an_update_that_the_ring_cannot_take_is_refused() {
     assert_eq!(host::stored(&world, block(0, 0))[..12 << 10], [1; 12 << 10]);
 }
 
-/// How many Prepares with bytes are under way; they are lost.
-fn lose_prepares(world: &mut World) -> usize {
+/// The blocks to which Prepares with bytes are under way, each once; they are lost.
+fn lose_prepares(world: &mut World) -> Vec<BlockId> {
     let is_prepare = |envelope: &Envelope| matches!(&envelope.body, Body::Protocol { message: Message::Prepare { .. }, pieces, .. } if !pieces.is_empty());
-    world.net.extract_if(.., |envelope| is_prepare(envelope)).count()
+    let mut to: Vec<BlockId> = world
+        .net
+        .extract_if(.., |envelope| is_prepare(envelope))
+        .filter_map(|envelope| if let To::Block(to) = envelope.to { Some(to) } else { None })
+        .collect();
+    to.sort_unstable();
+    to.dedup();
+    to
 }
 
 #[test]
 fn large_deltas_are_sent_again_when_they_had_time_to_arrive_and_small_ones_at_once() {
-    for (len, patience) in [(80 << 10, 1000 + 39), (64 << 10, 0)] {
-        let mut world = world(8 << 20);
+    // At 2 MiB/s, all copies together: a node may send to one parity after another.
+    for (code, len, patience) in [("rs(2,1)", 80 << 10, 1000 + 39), ("rs(2,3)", 80 << 10, 1000 + 117), ("rs(2,3)", 64 << 10, 0)] {
+        let mut world = world_of(code, 8 << 20);
         host::request(&mut world, 1, Pieces::from([(0, host::piece(0, vec![1; len]))]));
-        while lose_prepares(&mut world) == 0 {
+        while lose_prepares(&mut world).is_empty() {
             world.deliver(0);
         }
         let (node, sent) = (world.home(block(0, 0)), world.now);
         for _ in 0..2 {
             let before = world.now;
-            while lose_prepares(&mut world) == 0 {
+            while lose_prepares(&mut world).is_empty() {
                 assert!(world.now <= sent + 4000, "{len} bytes are not sent again");
                 world.now += 13;
                 world.call(node, |updater, now| updater.tick(now));
@@ -117,12 +129,12 @@ fn large_deltas_are_sent_again_when_they_had_time_to_arrive_and_small_ones_at_on
 fn lost_large() -> (World, usize) {
     let mut world = world(8 << 20);
     host::request(&mut world, 1, Pieces::from([(0, host::piece(0, vec![1; 80 << 10]))]));
-    while lose_prepares(&mut world) == 0 {
+    while lose_prepares(&mut world).is_empty() {
         world.deliver(0);
     }
     let node = world.home(block(0, 0));
     world.call(node, |updater, now| updater.tick(now));
-    assert_eq!(lose_prepares(&mut world), 0);
+    assert_eq!(lose_prepares(&mut world), []);
     (world, node)
 }
 
@@ -130,15 +142,30 @@ fn lost_large() -> (World, usize) {
 fn large_deltas_that_could_not_be_sent_are_sent_at_the_next_tick() {
     let (mut world, node) = lost_large();
     world.call(node, |updater, now| {
-        updater.not_sent(block(0, 0), host::id(2));
+        updater.not_sent(block(0, 0), host::id(2), block(0, 2));
         updater.tick(now)
     });
-    assert_eq!(lose_prepares(&mut world), 0, "those of another update count");
+    assert_eq!(lose_prepares(&mut world), [], "those of another update count");
     world.call(node, |updater, now| {
-        updater.not_sent(block(0, 0), host::id(1));
+        updater.not_sent(block(0, 0), host::id(1), block(0, 2));
         updater.tick(now)
     });
     assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+}
+
+#[test]
+fn large_deltas_are_sent_again_only_to_those_to_whom_they_could_not_be_sent() {
+    let mut world = world_of("rs(2,3)", 8 << 20);
+    host::request(&mut world, 1, Pieces::from([(0, host::piece(0, vec![1; 80 << 10]))]));
+    while lose_prepares(&mut world).is_empty() {
+        world.deliver(0);
+    }
+    let node = world.home(block(0, 0));
+    world.call(node, |updater, now| {
+        updater.not_sent(block(0, 0), host::id(1), block(0, 3));
+        updater.tick(now)
+    });
+    assert_eq!(lose_prepares(&mut world), [block(0, 3)]);
 }
 
 #[test]
@@ -146,7 +173,7 @@ fn a_clock_that_stands_still_does_not_hold_up_large_deltas() {
     let (mut world, node) = lost_large();
     let ticks = (1..100).find(|_| {
         world.call(node, |updater, now| updater.tick(now));
-        lose_prepares(&mut world) > 0
+        !lose_prepares(&mut world).is_empty()
     });
     // 1.04 s.
     assert!(ticks.is_some_and(|ticks| (5..=6).contains(&ticks)), "{ticks:?}");

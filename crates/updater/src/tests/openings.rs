@@ -185,15 +185,28 @@ fn a_request_of_an_earlier_term_gets_its_outcome() {
     }
 }
 
-/// Fills the journal with records of a block that does not exist.
+/// Fills the journal of block 0 with records of a block that does not exist.
 fn fill(world: &World, until: f64) -> Vec<Position> {
-    let journal = &world.nodes[world.home(block(0, 0))].disk.as_ref().unwrap().journal;
+    fill_of(world, block(0, 0), until)
+}
+
+fn fill_of(world: &World, of: BlockId, until: f64) -> Vec<Position> {
+    let journal = &world.nodes[world.home(of)].disk.as_ref().unwrap().journal;
     let mut filling = Vec::new();
     while journal.fill() < until {
         filling.push(journal.append(block(9, 9), &[0; 3000], None).unwrap());
     }
     journal.sync(filling[filling.len() - 1]).unwrap();
     filling
+}
+
+#[test]
+fn an_update_that_a_full_journal_of_another_block_does_not_take_ends() {
+    let mut world = world();
+    world.open_all();
+    fill_of(&world, block(0, 5), 0.931);
+    host::request(&mut world, 1, Pieces::from([(0, host::piece(10, vec![1; 4000]))]));
+    assert_eq!(host::settle(&mut world), [(1, Told::Aborted)]);
 }
 
 #[test]

@@ -51,7 +51,9 @@ fn routes(
     known: &Known,
 ) -> Vec<UpdateRoute> {
     let run = Run::new(PlanId(1), 1, Class::Foreground, 4096);
-    Updating { stripe, members, way, network, known, run }.routes(code, |index, error| panic!("block {index}: {error}"))
+    let updating = Updating { stripe, members, way, network, known, run };
+    let failed = |index: u8, error: &Error| panic!("block {index}: {error}");
+    updating.known_routes(code).unwrap_or_else(|| updating.routes(code, || false, failed))
 }
 
 fn code(spec: &str) -> SharedCode {
@@ -244,9 +246,24 @@ fn what_cannot_be_planned_has_no_route_and_is_not_planned_again() {
     let (members, run) = (members(&stripe), Run::new(PlanId(1), 1, Class::Foreground, 4096));
     for _ in 0..2 {
         let updating = Updating { stripe: &stripe, members: &members, way: &way, network: &network, known: &known, run };
-        assert_eq!(updating.routes(&code, |index, error| failures.push((index, error.reaction))), []);
+        let failed = |index: u8, error: &Error| failures.push((index, error.reaction));
+        assert_eq!(updating.known_routes(&code).unwrap_or_else(|| updating.routes(&code, || false, failed)), []);
     }
     assert_eq!(failures, (0..4).map(|index| (index, Reaction::InvalidInput)).collect::<Vec<_>>());
+}
+
+#[test]
+fn planning_ends_early_when_it_takes_too_long() {
+    let (code, known, network, way) = (code("rs(4,3)"), known(), network(), way("auto"));
+    let stripe = stripe(&code, 5, 0);
+    let (members, run) = (members(&stripe), Run::new(PlanId(1), 1, Class::Foreground, 4096));
+    let updating = Updating { stripe: &stripe, members: &members, way: &way, network: &network, known: &known, run };
+    assert_eq!(updating.known_routes(&code), None);
+    let asked = std::cell::Cell::new(0);
+    let is_late = || asked.replace(asked.get() + 1) == 2;
+    let routes = updating.routes(&code, is_late, |index, error| panic!("block {index}: {error}"));
+    assert_eq!(routes.iter().map(|route| route.index).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(updating.known_routes(&code), Some(routes), "the others go straight from now on");
 }
 
 #[test]
