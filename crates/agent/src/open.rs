@@ -174,8 +174,13 @@ fn open_blocks(
         }
         let (disk, reader) = disks.open_block(block.id)?;
         let meta = reader.meta();
-        if meta.len() != block.len || meta.stripe.layout != task.layout {
-            return Err(Error::invalid("the block's length or layout differs from the task's").block(block.id));
+        if meta.stripe.layout != task.layout {
+            return Err(Error::invalid("the block's layout differs from the task's").block(block.id));
+        }
+        // It grew after the metadata were copied that the coordinator has, or is an earlier version.
+        if meta.len() != block.len {
+            let (has, wanted) = (meta.len(), block.len);
+            return Err(Error::corrupt(format!("the block has {has} bytes, and not {wanted} as recorded")).block(block.id));
         }
         require_recorded(reader.as_ref(), block.id, recorded)?;
         *demand.blocks.entry(disk).or_default() += 1;

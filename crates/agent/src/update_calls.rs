@@ -16,7 +16,7 @@ use weft_proto::{
         SealBlockReply, SealBlockRequest, Seq, SettleBlockReply, SettleBlockRequest,
     },
 };
-use weft_types::{BlockId, Error, Reaction, Result};
+use weft_types::{BlockId, BlockMeta, Error, Reaction, Result};
 use weft_update::Message;
 use weft_updater::SettledBlock;
 
@@ -44,8 +44,8 @@ pub(crate) async fn open(node: &Node, request: OpenBlockRequest) -> Result<OpenB
         node.updates.queue(&disks, disk, node.draw(|random| random.random())).await.map_err(|error| error.block(block))?;
     // Its first messages must find their way.
     hub.homes.learn(&told);
-    let sealed = told.sealed.clone();
-    let opened = queue.ask(|reply| Command::Open { opening, sealed, reply }).await;
+    let (sealed, data_len) = (told.sealed.clone(), request.data_len);
+    let opened = queue.ask(|reply| Command::Open { opening, sealed, data_len, reply }).await;
     match &opened {
         // Another block of the stripe may have been closed meanwhile: then they were forgotten.
         Ok(()) => hub.learn(&told),
@@ -82,7 +82,9 @@ pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result
         Ok((open, content)) => {
             let members = open.members.iter().map(wire::encode).collect();
             let open = OpenTerm { term: open.obeyed, known: open.term, members, fenced: open.is_fenced };
-            Ok(InspectBlockReply { open: Some(open), content: content.map(told), update_bytes_max })
+            let look = move || disks.open_block(block).map(|(_, reader)| reader.meta().stripe.data_len);
+            let data_len = node.seams.disk_mode.run(look).await?;
+            Ok(InspectBlockReply { open: Some(open), content: content.map(told), update_bytes_max, data_len })
         }
         Err(error) if error.reaction == Reaction::NotFound => {
             let look = move || {
@@ -91,11 +93,14 @@ pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result
                     true => {
                         Err(Error::corrupt("its last update was interrupted, and the journal does not contain it").block(block))
                     }
-                    false => Ok(SettledBlock { seq: reader.meta().seq.clone(), units: reader.units().to_vec() }),
+                    false => {
+                        let BlockMeta { seq, stripe, .. } = reader.meta().clone();
+                        Ok((SettledBlock { seq, units: reader.units().to_vec() }, stripe.data_len))
+                    }
                 }
             };
-            let content = node.seams.disk_mode.run(look).await?;
-            Ok(InspectBlockReply { open: None, content: Some(told(content)), update_bytes_max })
+            let (content, data_len) = node.seams.disk_mode.run(look).await?;
+            Ok(InspectBlockReply { open: None, content: Some(told(content)), update_bytes_max, data_len })
         }
         Err(error) => Err(error),
     }

@@ -350,6 +350,9 @@ impl Arrivals {
             .chain(reply.delivers.iter().map(|range| range.index))
             .chain(reply.rebuilt.iter().copied())
             .collect();
+        // The last stripe may have grown since it was looked up: what is recorded is about longer blocks.
+        let data_len = if reply.data_len == 0 { stripe.layout.data_len } else { reply.data_len };
+        let layout = StripeLayout { data_len, ..stripe.layout };
         let mut blocks = BTreeMap::new();
         for index in indices.into_iter().filter(|index| *index < stripe.layout.n()) {
             let rebuilt = reply.rebuilt.contains(&index);
@@ -359,11 +362,11 @@ impl Arrivals {
             };
             // A block that was lost while it was updated in place has no recorded checksums until it is rebuilt: see StripeRecord::checksums_of.
             let is_unknown = rebuilt && recorded.is_empty();
-            if !is_unknown && recorded.len() as u64 != stripe.layout.checksum_units(index) {
+            if !is_unknown && recorded.len() as u64 != layout.checksum_units(index) {
                 return Err(Error::fatal("the coordinator sent no checksums for a block of a read").block(stripe.block(index)));
             }
             let sender = senders.get(&index).copied().filter(|_| !rebuilt);
-            let len = stripe.layout.block_len(index);
+            let len = layout.block_len(index);
             let told = reply.pages.iter().filter(|pages| pages.index == index && !rebuilt);
             let mut wrong_pages = BTreeSet::new();
             let told = told.map(|pages| (pages.unit, pages.checksums.as_slice()));

@@ -381,8 +381,8 @@ impl Get {
 
 /// Whether two versions of an object have the same bytes.
 pub(crate) fn is_same(one: &ObjectReply, other: &ObjectReply) -> bool {
-    // 0: unknown.
-    one.written != 0 && one.written == other.written
+    // 0: unknown. It may have been extended since.
+    one.written != 0 && one.written == other.written && one.size == other.size
 }
 
 async fn joined(fetched: &mut Owned<Result<()>>) -> Result<()> {

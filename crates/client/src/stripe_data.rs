@@ -73,6 +73,22 @@ impl StripeData {
         }
     }
 
+    /// A range of the data.
+    pub(crate) async fn bytes(&self, range: Span) -> Result<Bytes> {
+        match &self.bytes {
+            Origin::Memory(bytes) => Ok(bytes.slice(range.start as usize..range.end as usize)),
+            Origin::File { file, start, mode } => {
+                let (file, start) = (file.clone(), *start + range.start);
+                let read = move || {
+                    let mut bytes = vec![0; range.len() as usize];
+                    file.read_exact_at(&mut bytes, start).map_err(cannot_read)?;
+                    Ok(bytes.into())
+                };
+                mode.run(read).await
+            }
+        }
+    }
+
     /// The sub-blocks of data block `index` at the positions of `slice`, one after another; zeros beyond the block's end. Bytes that are
     /// not contiguous in memory are assembled in one of `buffers`.
     pub(crate) async fn rows(

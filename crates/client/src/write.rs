@@ -4,6 +4,7 @@
 //! under a lease of the coordinator ([`lease`]), until its outcome is known ([`update`], [`course`]). The longer it is, the longer its answer is
 //! waited for ([`patience`]).
 
+mod append;
 mod course;
 mod explain;
 mod lease;
@@ -45,7 +46,7 @@ pub struct WriteOptions {
     pub update_bytes: u64,
     /// How the changes of blocks travel from node to node. By default, the way that is predicted to be fastest is taken.
     pub way: UpdateWay,
-    /// The number of bytes to write; it is an error if the reader ends earlier. If the size is known, a write beyond the end of the object
+    /// The number of bytes to write; it is an error if the reader ends earlier. If the size is known, a write that does not fit
     /// changes nothing. None: everything that the reader returns.
     pub size: Option<u64>,
     /// Receives progress.
@@ -96,6 +97,8 @@ pub struct Writer {
     deadline: Duration,
     update_bytes: u64,
     way: UpdateWay,
+    /// It writes an append, which begins from the start if the object has another version by now.
+    is_append: bool,
 }
 
 /// The most calls for an explanation at once.
@@ -103,7 +106,7 @@ const EXPLAINED_AT_ONCE: usize = 8;
 
 impl Client {
     /// Overwrites bytes of an object from `offset` on with those of `reader`. The write is acknowledged when all of it is durable on all blocks
-    /// concerned. It cannot extend the object.
+    /// concerned. Bytes beyond the end are appended, as by [`append`](Self::append), after the others; a write must begin at the end or before.
     ///
     /// Up to [`WriteOptions::update_bytes`] within one stripe are one update: it is written atomically, and survives crashes as a whole or not at all. A longer write is several
     /// updates; reads at the same time may see some of them. If the write fails or is dropped, [`WriteOptions::log`] tells which bytes are written.
@@ -124,7 +127,12 @@ impl Client {
         options: &WriteOptions,
     ) -> Result<Wrote> {
         let writer = self.writer(bucket, key, options).await?;
-        writer.write_from(offset, &mut reader, options).await
+        let end = writer.size();
+        match options.size {
+            Some(size) if offset.saturating_add(size) <= end => writer.write_from(offset, &mut reader, options).await,
+            _ if offset > end || end == 0 => writer.write_from(offset, &mut reader, options).await,
+            _ => self.write_over_end(&writer, offset, &mut reader, options).await,
+        }
     }
 
     /// A writer for many writes to one object. Of the options, it uses the deadline, the length of updates, and their way.
@@ -142,7 +150,7 @@ impl Client {
         check_update_bytes(update_bytes)?;
         let target = Target::new(self.shared().stat(bucket, key).await?)?;
         let (shared, target) = (self.shared().clone(), Arc::new(Mutex::new(Arc::new(target))));
-        Ok(Writer { shared, target, deadline: deadline.min(DEADLINE_MAX), update_bytes, way: way.clone() })
+        Ok(Writer { shared, target, deadline: deadline.min(DEADLINE_MAX), update_bytes, way: way.clone(), is_append: false })
     }
 
     /// What a write of `len` bytes at `offset` would do. Nothing is written. Of the options, it uses the length of updates, and their way.
@@ -165,7 +173,14 @@ impl Client {
     ) -> Result<WritePlan> {
         check_update_bytes(options.update_bytes)?;
         let object = self.shared().stat(bucket, key).await?;
-        let target = Target::new(object.clone())?;
+        let end = offset.saturating_add(len);
+        let target = match end > object.size && offset <= object.size {
+            true => {
+                self.look_for_room((bucket, key), Some(object.size), end - object.size).await?;
+                Target::longer(object.clone(), 0, (0, end))?
+            }
+            false => Target::new(object.clone())?,
+        };
         let span = target.span(offset, len)?;
         let mut plan = WritePlan::new(object, &target, span, options.update_bytes);
         let asked: Vec<ExplainUpdateRequest> = plan.asked(&options.way).collect();
@@ -209,16 +224,16 @@ impl Writer {
     }
 
     /// Overwrites bytes of the object from `offset` on. Returns when they are durable on all blocks concerned. Up to [`WriteOptions::update_bytes`] within one
-    /// stripe are written atomically. Writes at the same time to the same bytes take effect in any order.
+    /// stripe are written atomically. Writes at the same time to the same bytes take effect in any order. It does not append.
     pub async fn write_at(&self, offset: u64, bytes: impl Into<Bytes>) -> Result<()> {
         let bytes = bytes.into();
         let target = self.target();
         let span = target.span(offset, bytes.len() as u64)?;
         let log = WriteLog::default();
-        self.write_all(span, bytes, &log).await.map_err(|error| target.place(with_log(error, &log, span)))
+        self.write_all(span, bytes, &log).await.map(drop).map_err(|error| target.place(with_log(error, &log, span)))
     }
 
-    /// Like [`Client::write_at`], with this writer's deadline, length of updates, and way.
+    /// Like [`Client::write_at`], with this writer's deadline, length of updates, and way. It does not append.
     pub async fn write_from(
         &self,
         offset: u64,

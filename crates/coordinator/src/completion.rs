@@ -115,16 +115,27 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
 mod tests {
     use super::*;
     use weft_meta::{EndStripe, Leftovers, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord, SqliteMeta};
-    use weft_types::{Ack, BlockState, ClusterId, DiskNumber, FailureDomain, Home, Layout, ObjectName, PutKey, StripeLayout};
+    use weft_types::{
+        Ack, BlockState, ClusterId, DiskNumber, FailureDomain, Home, Layout, ObjectName, PutKey, StripeLayout, UpdatesInPlace,
+    };
 
     #[tokio::test]
     async fn a_stripe_whose_blocks_have_arrived_in_time_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
         let (code, ack, failure_domain) = ("xor(2)".to_owned(), Ack { missing_max: 1 }, FailureDomain::Node);
-        let (block_len, cell_len, replicas, is_default) = (4096, 4096, 1, true);
-        let policy =
-            PolicyRecord { name: "p".into(), code: code.clone(), block_len, cell_len, failure_domain, ack, replicas, is_default };
+        let (block_len, cell_len, replicas, updates, is_default) = (4096, 4096, 1, UpdatesInPlace::Allowed, true);
+        let policy = PolicyRecord {
+            name: "p".into(),
+            code: code.clone(),
+            block_len,
+            cell_len,
+            failure_domain,
+            ack,
+            replicas,
+            updates,
+            is_default,
+        };
         let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1, auto_repair: true };
         let meta = SqliteMeta::open(&dir.path().join("metadata.sqlite"), MetaMode::Inline, &new).unwrap();
         let epoch = meta.become_leader().await.unwrap();

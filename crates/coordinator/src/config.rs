@@ -12,6 +12,9 @@ use weft_proto::{Peer, Security, certs::CertificateFiles, metrics, security::HAN
 use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, DrainFailingDisks, Error, RebuildReserve, Result};
 
+/// What `write_min` may be. No code has more parities.
+const WRITE_MIN: std::ops::RangeInclusive<u32> = 1..=255;
+
 /// The heartbeat intervals that agents accept.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 
@@ -131,6 +134,9 @@ pub struct CoordinatorConfig {
     pub drain_failing_disks: DrainFailingDisks,
     /// A stripe that was opened for updates in place is settled, so that it can be read without delay, when no client has asked for it for this long.
     pub updates_idle_ms: u64,
+    /// Bytes of a stripe are changed in place only while k and this many more of its blocks are good, or all of them if its code has fewer: 1 or more. The
+    /// others are given up for it and rebuilt, also those of nodes that come back, so with k alone, the next failure would lose the stripe.
+    pub write_min: u32,
     /// Limits of repairs and scrubs on every node. An agent applies the lower of these and its own limits.
     pub limits: ClassLimits,
 }
@@ -177,6 +183,7 @@ impl Default for CoordinatorConfig {
             slow_disk_ms: 600_000,
             drain_failing_disks: DrainFailingDisks::default(),
             updates_idle_ms: 60_000,
+            write_min: 1,
             limits: ClassLimits::default(),
         }
     }
@@ -211,6 +218,13 @@ impl CoordinatorConfig {
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(Error::invalid(format!("{name} must be greater than zero")));
+        }
+        if !WRITE_MIN.contains(&self.write_min) {
+            let (first, last, asked) = (WRITE_MIN.start(), WRITE_MIN.end(), self.write_min);
+            return Err(Error::invalid(format!(
+                "write_min is {asked}: use {first} to {last} blocks above k. With 0, a write in place could give up all blocks that are not needed, and the \
+                 next failure would lose data"
+            )));
         }
         if !HEARTBEAT_INTERVALS_MS.contains(&self.heartbeat_interval_ms) {
             let (first, last, asked) = (HEARTBEAT_INTERVALS_MS.start(), HEARTBEAT_INTERVALS_MS.end(), self.heartbeat_interval_ms);

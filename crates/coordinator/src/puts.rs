@@ -257,7 +257,8 @@ fn committed(shared: &Shared, object: &ObjectRecord) {
 /// The object of a put that was committed before; it may have been converted since.
 async fn committed_already(shared: &Shared, asked: &v1::CommitPutRequest, error: MetaError) -> Result<v1::ObjectReply> {
     let object = shared.meta.object_written_by(UploadId(asked.upload)).await.map_err(|error| shared.meta_error(error))?;
-    match object.filter(|object| object.size == asked.size) {
+    // It may have been extended since.
+    match object.filter(|object| object.size >= asked.size) {
         Some(object) => told(shared, object).await,
         None => Err(shared.meta_error(error)),
     }

@@ -300,6 +300,7 @@ fn reply(read: &PlannedRead, task: Option<v1::ClientTask>) -> Result<v1::ReadStr
         delivers: read.delivers.iter().map(range).collect(),
         pages: Vec::new(),
         at_nodes: None,
+        data_len: read.stripe.layout.data_len,
     })
 }
 

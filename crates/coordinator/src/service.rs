@@ -6,7 +6,7 @@ use crate::{
     departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
     show, space,
-    updates::{open, routes},
+    updates::{append, open, routes},
     validate,
 };
 use std::sync::Arc;
@@ -265,6 +265,19 @@ impl v1::weft_server::Weft for WeftService {
         request: Request<v1::ExplainUpdateRequest>,
     ) -> Result<Response<v1::ExplainUpdateReply>, Status> {
         answer(routes::explain(&self.shared, request.into_inner()).await)
+    }
+
+    async fn begin_append(&self, request: Request<v1::BeginAppendRequest>) -> Result<Response<v1::BeginAppendReply>, Status> {
+        let (shared, asked) = (Arc::clone(&self.shared), request.into_inner());
+        answer(to_the_end(async move { append::begin(&shared, asked).await }).await)
+    }
+
+    async fn end_append(&self, request: Request<v1::EndAppendRequest>) -> Result<Response<v1::ObjectReply>, Status> {
+        answer(append::end(&self.shared, request.into_inner()).await)
+    }
+
+    async fn give_up_append(&self, request: Request<v1::GiveUpAppendRequest>) -> Result<Response<v1::Empty>, Status> {
+        answer(append::give_up(&self.shared, request.into_inner()).await)
     }
 
     async fn repair_object(

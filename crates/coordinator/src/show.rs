@@ -32,6 +32,7 @@ pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
             0 => "all".into(),
             missing => m.checked_sub(missing).map_or_else(|| format!("tolerate={missing}"), |more| format!("k+{more}")),
         },
+        updates: policy.updates.name().into(),
         name: policy.name,
         code: policy.code,
         block_len: policy.block_len,

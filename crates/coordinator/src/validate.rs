@@ -6,7 +6,8 @@ use weft_codes::SharedCode;
 use weft_meta::PolicyRecord;
 use weft_proto::v1;
 use weft_types::{
-    Ack, ByteSize, CELL_BYTES_USUAL, Error, FailureDomain, Layout, ObjectName, PAGE_LEN, REPLICAS_MAX, Result, usual_cell_len,
+    Ack, ByteSize, CELL_BYTES_USUAL, Error, FailureDomain, Layout, ObjectName, PAGE_LEN, REPLICAS_MAX, Result, UpdatesInPlace,
+    usual_cell_len,
 };
 
 /// The most bytes in the name of a bucket, a policy or a node.
@@ -137,6 +138,7 @@ pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {
         failure_domain: failure_domain(&asked.failure_domain)?,
         ack: ack(&asked.ack, &code)?,
         replicas: replicas(asked.replicas)?,
+        updates: updates_in_place(&asked.updates)?,
         is_default: asked.is_default,
     })
 }
@@ -153,8 +155,14 @@ pub(crate) fn default_policy() -> PolicyRecord {
         failure_domain: FailureDomain::Rack,
         ack: Ack { missing_max: 0 },
         replicas: 1,
+        updates: UpdatesInPlace::Allowed,
         is_default: true,
     }
+}
+
+fn updates_in_place(text: &str) -> Result<UpdatesInPlace> {
+    let known = UpdatesInPlace::ALL.into_iter().find(|known| known.name() == text || text.is_empty());
+    known.ok_or_else(|| Error::invalid(format!("'{text}' says nothing about updates in place: use allowed or refused")))
 }
 
 pub(crate) fn failure_domain(text: &str) -> Result<FailureDomain> {

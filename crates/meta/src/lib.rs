@@ -14,6 +14,7 @@
 //! - **Unique numbers.** Numbers of nodes, disks, stripes, uploads and jobs only grow, and so does a block's
 //!   generation.
 
+mod appends;
 mod error;
 mod jobs;
 mod meta;
@@ -22,6 +23,7 @@ mod packed;
 mod sqlite;
 mod updates;
 
+pub use appends::{AppendMeta, BeginAppend, BegunAppend, EndAppend};
 pub use error::{MetaError, Result};
 pub use jobs::ENDED_JOBS_MAX;
 pub use meta::Meta;

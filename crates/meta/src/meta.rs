@@ -12,7 +12,7 @@ use weft_types::{
 ///
 /// A method that takes an [`Epoch`] makes a change, and only while that epoch is current.
 #[async_trait]
-pub trait Meta: UpdateMeta + Send + Sync {
+pub trait Meta: UpdateMeta + AppendMeta + Send + Sync {
     /// The cluster: its id, its leader's epoch, its high-water marks.
     async fn cluster(&self) -> Result<ClusterRecord>;
     /// Begins a new epoch, with the caller as leader.

@@ -2,7 +2,7 @@
 
 use weft_types::{
     Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, GarbageReason, Home, Layout, NodeId, ObjectName, PutKey,
-    RepairLimit, StripeId, StripeLayout, UploadId,
+    RepairLimit, StripeId, StripeLayout, UpdatesInPlace, UploadId,
 };
 
 /// One page of a list.
@@ -157,6 +157,8 @@ pub struct PolicyRecord {
     pub ack: Ack,
     /// Copies of each data block, including the coded one: 1 to [`REPLICAS_MAX`](weft_types::REPLICAS_MAX).
     pub replicas: u8,
+    /// Whether bytes of objects may be changed in place, and appended.
+    pub updates: UpdatesInPlace,
     /// Whether buckets without a named policy get this one.
     pub is_default: bool,
 }

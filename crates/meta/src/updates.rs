@@ -17,6 +17,8 @@ pub struct TermRecord {
     pub term: StripeTerm,
     /// When it was settled, milliseconds since 1970; 0 while it is open.
     pub settled_ms: u64,
+    /// Of a stripe that is being opened: how many bytes of the object it holds once it is open, if it grows.
+    pub grows_to: Option<u64>,
 }
 
 impl TermRecord {
@@ -72,6 +74,8 @@ pub struct OpenStripe {
     pub now_ms: u64,
     /// When nodes may remove fenced blocks, milliseconds since 1970.
     pub garbage_not_before_ms: u64,
+    /// How many bytes of the object the stripe holds once it is open, if it grows. The new ones are zeros.
+    pub grows_to: Option<u64>,
 }
 
 /// The end of a stripe's updates.
@@ -98,6 +102,8 @@ pub struct AdoptStripe {
     pub term: StripeTerm,
     /// What is recorded of its blocks.
     pub state: Adopted,
+    /// How many bytes of the object the blocks hold. The stripe does not get shorter.
+    pub data_len: u64,
     /// When nodes may remove fenced blocks, milliseconds since 1970.
     pub garbage_not_before_ms: u64,
 }
@@ -154,12 +160,14 @@ pub trait UpdateMeta: Send + Sync {
     /// All other blocks are fenced: they become garbage, and count as missing in a new generation that no node has, so a node that returns cannot bring
     /// old contents back. Allocations of repairs are given up.
     async fn open_stripe(&self, epoch: Epoch, open: OpenStripe) -> Result<TermRecord>;
-    /// All members have opened their blocks in this term. A conflict unless the stripe is being opened in it, or is open in it.
+    /// All members have opened their blocks in this term. A conflict unless the stripe is being opened in it, or is open in it. If it grows, it is longer
+    /// from now on.
     async fn mark_open(&self, epoch: Epoch, stripe: StripeId, term: u64) -> Result<()>;
     /// No block was opened in this term, and none will be: the stripe is closed as it was, except that fenced blocks stay fenced. A conflict unless
     /// it is being opened in it.
     async fn cancel_opening(&self, epoch: Epoch, stripe: StripeId, term: u64, now_ms: u64) -> Result<()>;
-    /// Saves what a seal has decided. A conflict unless the stripe is open with the term `before`. Blocks that are no longer members are fenced.
+    /// Saves what a seal has decided. A conflict unless the stripe is open with the term `before`. Blocks that are no longer members are fenced. A stripe
+    /// that was being opened, and grows, is longer from now on.
     async fn save_term(
         &self,
         epoch: Epoch,

@@ -62,7 +62,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 67] = [
+const CALLS: [(&str, &str, Callers, usize); 70] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Membership", "FindOpenStripes", Callers::Agents, BLOCKS),
@@ -109,6 +109,9 @@ const CALLS: [(&str, &str, Callers, usize); 67] = [
     ("weft.v1.Weft", "EndRead", Callers::Delegates, ERRORS),
     ("weft.v1.Weft", "OpenForUpdates", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ExplainUpdate", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "BeginAppend", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "EndAppend", Callers::Clients, SMALL),
+    ("weft.v1.Weft", "GiveUpAppend", Callers::Clients, SMALL),
     ("weft.v1.Weft", "RepairObject", Callers::Clients, SMALL),
     ("weft.v1.Weft", "CoolObject", Callers::Clients, SMALL),
     ("weft.v1.Weft", "ListLinks", Callers::Clients, SMALL),

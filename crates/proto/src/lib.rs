@@ -56,7 +56,7 @@ pub use status::{from_status, to_status};
 pub use task::{decode_task, encode_task};
 pub use token::{LinkKey, LinkRights, LinkToken, ReadRights, UpdateRights};
 pub use update_codec::{decode_message, decode_sealed, encode_message, encode_sealed};
-pub use version::{OPEN_READS_SINCE, PROTOCOL, ProtocolRange, ROUTES_SINCE};
+pub use version::{GROWTH_SINCE, OPEN_READS_SINCE, PROTOCOL, ProtocolRange, ROUTES_SINCE};
 pub use weft_types::{crc32c, crc32c_continued, crc32c_joined};
 
 /// The control plane's messages and services, generated from `proto/weft.proto` by `make bless`. The repository

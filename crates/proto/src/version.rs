@@ -4,7 +4,8 @@ use crate::v1;
 use weft_types::{Error, Result};
 
 /// The versions that this build speaks. Version 2 introduced tasks of version 2 (temporaries); version 3 those of
-/// version 3 (class and priority, and the stripe's updates); version 4 routes of updates in place; version 5 reads of open blocks.
+/// version 3 (class and priority, and the stripe's updates); version 4 routes of updates in place; version 5 reads of open blocks, and
+/// blocks that grow.
 pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 3, newest: 5 };
 
 /// The version from which on agents pass the deltas of updates in place on.
@@ -12,6 +13,8 @@ pub const ROUTES_SINCE: u16 = 4;
 
 /// The version from which on agents serve reads of data blocks that are open for updates.
 pub const OPEN_READS_SINCE: u16 = 5;
+/// The version from which on agents let blocks grow when they open them for updates.
+pub const GROWTH_SINCE: u16 = 5;
 
 /// A range of protocol versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -217,6 +217,14 @@ impl StripeLayout {
         if self.layout.alpha == 1 { longest } else { longest.div_ceil(cell) * cell }
     }
 
+    /// The most bytes of the object that fit into the data blocks that are not empty: all of each if there are k of them, and otherwise what is left of
+    /// the last cell with a byte of the object.
+    pub fn room_end(&self) -> u64 {
+        let blocks = u64::from(self.data_blocks());
+        let each = if self.data_blocks() < self.k { self.layout.cell_len } else { self.layout.block_len };
+        blocks.saturating_mul(each)
+    }
+
     /// The number of data blocks that are not empty; these come first.
     pub fn data_blocks(&self) -> u32 {
         let cells = self.data_len.div_ceil(self.layout.cell_len);
@@ -322,6 +330,17 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_stripe_has_room_in_the_data_blocks_that_have_bytes() {
+        for data_len in 1..=96u64 {
+            let stripe = StripeLayout { layout: Layout::new(32, 8, 1).unwrap(), k: 3, m: 2, data_len };
+            let longer = |data_len| StripeLayout { data_len, ..stripe };
+            let end = stripe.room_end();
+            assert!(end >= data_len && longer(end).data_blocks() == stripe.data_blocks(), "{data_len}: {end}");
+            assert!(end == 96 || longer(end + 1).data_blocks() > stripe.data_blocks(), "{data_len}: {end} is too few");
         }
     }
 

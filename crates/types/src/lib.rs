@@ -37,7 +37,7 @@ pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, S
 pub use rebuild_reserve::RebuildReserve;
 pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, Held, HelperSelect, Home, LONG_AWAY_MS,
-    NodeRecord, NodeState, ObjectName, Owner, PlacedBlock, Prefer, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
+    NodeRecord, NodeState, ObjectName, Owner, PlacedBlock, Prefer, PutKey, REPLICAS_MAX, StripeRecord, UpdatesInPlace, UploadId,
 };
 pub use repair_limit::RepairLimit;
 pub use rows::Rows;
@@ -65,6 +65,9 @@ pub const UNITS_OF_TASK_MAX: usize = 64;
 pub const UPDATE_BYTES_MAX: u64 = 16 << 20;
 /// The most new bytes of one update, unless its client asks for more: journals of 86 MiB or more take them.
 pub const UPDATE_BYTES_USUAL: u64 = 1 << 20;
+
+/// The most bytes that are appended to a stripe at once: its blocks are opened longer, with zeros, before they are written.
+pub const APPENDED_AT_ONCE_MAX: u64 = 4 << 20;
 
 /// The largest payload of one frame on the wire, bytes.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;

@@ -103,6 +103,29 @@ pub enum FailureDomain {
     Rack,
 }
 
+/// Whether bytes of the objects of a policy may be changed in place, and appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum UpdatesInPlace {
+    /// They may.
+    #[default]
+    Allowed,
+    /// An object is only replaced as a whole.
+    Refused,
+}
+
+impl UpdatesInPlace {
+    /// All of them, the default first.
+    pub const ALL: [Self; 2] = [Self::Allowed, Self::Refused];
+
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// When a put is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ack {

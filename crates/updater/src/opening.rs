@@ -16,8 +16,8 @@ use crate::{
     updater::{State, Updater, lost, not_open},
 };
 use std::collections::BTreeMap;
-use weft_store::{BlockReader, Patch};
-use weft_types::{BlockId, Error, Reaction, Result, Seq};
+use weft_store::{BlockReader, Image, Patch};
+use weft_types::{BlockId, Error, PAGE_LEN, Reaction, Result, Seq};
 use weft_update::{Event, Sealed};
 
 /// A block that is open for updates, or settled and not closed.
@@ -56,6 +56,13 @@ impl Updater {
     /// - [`Reaction::Corrupt`] if its sidecar has other counts: it is stale, and must be rebuilt;
     /// - [`Reaction::NotFound`] if the disk does not have it, and [`Reaction::Retry`] if the journal is full or too many blocks are open.
     pub fn open_block(&mut self, block: BlockId, sealed: &Sealed, now_ms: u64) -> Result<()> {
+        self.open_longer_block(block, sealed, 0, now_ms)
+    }
+
+    /// Like [`open_block`](Self::open_block), in a stripe that holds `data_len` bytes of the object (0: as many as the block's sidecar says). A block that is
+    /// shorter grows by zeros first: durably, and as a whole. Grown or not, it has the same content, so it stays grown if it is not opened then.
+    /// One that is longer is refused with [`Reaction::Corrupt`]: it is none of this stripe. Fails with [`Reaction::Unavailable`] if the disk has no room.
+    pub fn open_longer_block(&mut self, block: BlockId, sealed: &Sealed, data_len: u64, now_ms: u64) -> Result<()> {
         self.check()?;
         let refuse = |what: String| Err(Error::invalid(what).block(block));
         if sealed.term == 0 || !sealed.members.contains(&block) {
@@ -87,12 +94,17 @@ impl Updater {
             }
             None => {}
         }
-        let reader = self.disk.store.open(block)?;
+        let mut reader = self.disk.store.open(block)?;
         check_plain(&*reader, sealed)?;
-        let shape =
-            self.shape(reader.meta()).map_err(|error| Error { reaction: Reaction::InvalidInput, ..error }.block(block))?;
+        let unfit = |error: Error| Error { reaction: Reaction::InvalidInput, ..error }.block(block);
+        let mut shape = self.shape(reader.meta()).map_err(unfit)?;
         let check = |stream: u8| shape.dependence.of(block.index, stream);
         check_counts(reader.meta().seq.counts(), sealed, shape.dependence.k, check).map_err(|error| error.block(block))?;
+        if data_len != 0 && data_len != reader.meta().stripe.data_len {
+            self.grow(&*reader, data_len).map_err(|error| error.block(block))?;
+            reader = self.disk.store.open(block)?;
+            shape = self.shape(reader.meta()).map_err(unfit)?;
+        }
         let without = Sealed { outcomes: BTreeMap::new(), floors: BTreeMap::new(), ..sealed.clone() };
         let sealed = if dropped(Rule::OutcomesAtOpening) { &without } else { sealed };
         let open = Open::first(block, sealed, shape, reader, &mut self.disk, now_ms).map_err(|error| error.block(block))?;
@@ -108,6 +120,24 @@ impl Updater {
             self.disk.release(&before.positions());
         }
         Ok(())
+    }
+
+    /// Lets a block grow by zeros, as it is in a stripe that holds `data_len` bytes of the object.
+    fn grow(&self, block: &dyn BlockReader, data_len: u64) -> Result<()> {
+        let before = block.meta();
+        let mut after = before.clone();
+        after.stripe.data_len = data_len;
+        if data_len < before.stripe.data_len || data_len > before.stripe.room_end() {
+            let has = before.stripe.data_len;
+            return Err(Error::corrupt(format!("its stripe holds {data_len} bytes, but it is a block of one with {has}")));
+        }
+        let (id, seq, start) = (before.id, before.seq.clone(), before.len() / PAGE_LEN * PAGE_LEN);
+        let mut image = vec![0; after.len().saturating_sub(start) as usize];
+        let old = (before.len() - start) as usize;
+        block.read_at(start, image.get_mut(..old).unwrap_or_default())?;
+        let images = [Image { offset: start, bytes: &image }];
+        let images = if after.len() > before.len() { &images[..] } else { &[] };
+        self.disk.store.patch(&Patch { id, images, seq, data_len }).map(drop)
     }
 
     /// Ends the updates of a block whose term a seal has raised to `term`: once this is called, none begins. Returns what it contains when

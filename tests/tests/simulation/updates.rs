@@ -1,8 +1,8 @@
 //! Writes in place by two clients under faults, once for each seed, while a third one reads.
 //!
 //! The writers share an object, but no bytes. Each repeats a write that failed until it is acknowledged, and from time to time reads what it has
-//! written. Meanwhile something happens that the seed chooses ([`Trouble`]). The reads of one writer settle stripes that are open for updates, and later
-//! writes open them again, so all of that is met at any moment. The others read open stripes at their nodes.
+//! written. One appends, too. Meanwhile something happens that the seed chooses ([`Trouble`]). The reads of one writer settle stripes that are open for updates,
+//! and later writes open them again, so all of that is met at any moment. The others read open stripes at their nodes.
 //!
 //! **What must hold.** Acknowledged writes can be read at once, byte for byte. Whatever the reader sees of a stripe is what it contained at one moment
 //! during the read: each writer's bytes up to one of its writes, none before those that were acknowledged when the read began, and none before those
@@ -293,6 +293,10 @@ impl Story {
     /// Reads all of the object.
     async fn compare(&mut self, when: &str) -> Result<(), Failure> {
         let expected = self.bytes.borrow().clone();
+        let size = size(&self.client).await?;
+        if size != expected.len() as u64 {
+            return Err(Failure(format!("{when}: the object has {size} bytes and not {}", expected.len())));
+        }
         let found = read(&self.client, 0, expected.len()).await?;
         same(&found, &expected, 0).map_err(|failure| Failure(format!("{when}: {failure}")))
     }
@@ -436,11 +440,43 @@ impl Writing {
             if self.rng.random_bool(0.2) {
                 self.read_back(unit).await?;
             }
+            if self.number == 1 && self.rng.random_bool(0.4) {
+                self.append(&options).await?;
+            }
             tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..200))).await;
         }
         self.log.borrow_mut().is_over = true;
         self.client.close().await;
         Ok(())
+    }
+
+    /// Appends bytes, unless the last stripe is full. The other writer does not.
+    async fn append(&mut self, options: &WriteOptions) -> Result<(), Failure> {
+        let longest = [10, 3_000, 20_000].into_iter().choose(&mut self.rng).unwrap_or(1);
+        let len = self.rng.random_range(1..=longest);
+        let (new, before) = (some_bytes(&mut self.rng, len), self.bytes.borrow().len());
+        for attempt in 0.. {
+            let options = WriteOptions { size: Some(len as u64), log: WriteLog::default(), ..options.clone() };
+            let error = match self.client.append(BUCKET, KEY, &new[..], &options).await {
+                Ok(wrote) if wrote.offset == before as u64 => break,
+                Ok(wrote) => return Err(Failure(format!("{len} bytes were appended at {} and not at {before}", wrote.offset))),
+                Err(error) => error,
+            };
+            self.note(format_args!("{len} bytes are not appended at {before}: {error}"));
+            match error.reaction {
+                Reaction::InvalidInput if error.message.contains("can be appended") => return Ok(()),
+                Reaction::Retry | Reaction::Replan | Reaction::Unavailable | Reaction::NotFound if attempt < ATTEMPTS => {}
+                _ => return Err(Failure(format!("{len} bytes at {before} cannot be appended: {error}"))),
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            // Its answer may have been lost.
+            if size(&self.client).await? > before as u64 {
+                break;
+            }
+        }
+        self.bytes.borrow_mut().extend_from_slice(&new);
+        let found = read(&self.client, before, len).await?;
+        same(&found, &new, before)
     }
 
     /// What was acknowledged can be read. No other writer changes it.
@@ -531,6 +567,19 @@ impl Reading {
             "bytes {start}..{end}: writer {writer} had {floor} writes acknowledged and {begun} begun, and a read shows another state"
         )))
     }
+}
+
+/// The size of the object.
+async fn size(client: &Client) -> Result<u64, Failure> {
+    let mut why = String::new();
+    for _ in 0..ATTEMPTS {
+        match client.stat(BUCKET, KEY).await {
+            Ok(object) => return Ok(object.size),
+            Err(error) => why = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Err(Failure(format!("the object's size is not known: {why}")))
 }
 
 /// Bytes of the object. A read fails while too much is out of reach.

@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Open {
         opening: Opening,
         sealed: Sealed,
+        /// Bytes of the object in the stripe; 0: as the block's sidecar says.
+        data_len: u64,
         reply: Reply<()>,
     },
     /// Pass a message of a seal to a block, and return its answer.

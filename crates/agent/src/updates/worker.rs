@@ -174,9 +174,9 @@ impl Worker {
                     self.closing.push((block, open.term, oneshot::channel().0));
                 }
             }
-            Command::Open { opening, sealed, reply } => {
+            Command::Open { opening, sealed, data_len, reply } => {
                 let block = opening.block();
-                let opened = self.updater.open_block(block, &sealed, now_ms);
+                let opened = self.updater.open_longer_block(block, &sealed, data_len, now_ms);
                 if self.is_hosted(block) {
                     hub.fence.opened(block, self.disk);
                 }

@@ -40,6 +40,7 @@ EXAMPLE
   weft policy create wide --code 'rs(12,4)' --block-size 32MiB --failure-domain rack
   weft policy create quick --code 'rs(12,4)' --ack k+2
   weft policy create hot --code 'rs(6,3)' --replicas 2
+  weft policy create archive --code 'rs(12,4)' --updates refused
 
 EXIT CODES
   0 done   2 an invalid code, size or name   3 no cluster   4 no coordinator")]
@@ -67,6 +68,9 @@ struct Create {
     /// copy needs one more node; `weft policy cool` drops them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     replicas: u32,
+    /// Whether `weft write` may change bytes of objects in place and append to them; if not, an object is only replaced as a whole
+    #[arg(long, value_parser = ["allowed", "refused"], default_value = "allowed")]
+    updates: String,
     /// Make it the default: new buckets use it unless they name another policy
     #[arg(long)]
     default: bool,
@@ -135,6 +139,8 @@ struct Report {
     ack: String,
     /// Copies of each data block, including the coded one.
     replicas: u32,
+    /// Whether bytes of objects may be changed in place: allowed or refused.
+    updates: String,
     default: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
@@ -150,6 +156,7 @@ impl From<api::Policy> for Report {
             failure_domain: it.failure_domain,
             ack: it.ack,
             replicas: it.replicas.max(1),
+            updates: if it.updates.is_empty() { "allowed".to_owned() } else { it.updates },
             default: it.is_default,
             warnings: it.warnings,
         }
@@ -178,9 +185,14 @@ impl Policy {
                     let row = |it: &Report| {
                         let name = if it.default { format!("{} (default)", it.name) } else { it.name.clone() };
                         let [block, cell] = [it.block_size, it.cell_size].map(|size| ByteSize(size).to_string());
-                        [name, it.code.clone(), block, cell, it.failure_domain.clone(), it.ack.clone(), it.replicas.to_string()]
+                        let (domain, ack, updates) = (it.failure_domain.clone(), it.ack.clone(), it.updates.clone());
+                        [name, it.code.clone(), block, cell, domain, ack, it.replicas.to_string(), updates]
                     };
-                    table(["policy", "code", "block", "cell", "domain", "ack", "replicas"], &[2, 3, 6], policies.iter().map(row))
+                    table(
+                        ["policy", "code", "block", "cell", "domain", "ack", "replicas", "updates"],
+                        &[2, 3, 6],
+                        policies.iter().map(row),
+                    )
                 })?;
             }
             Command::Show(Show { name }) => {
@@ -254,6 +266,7 @@ impl Create {
             ack: self.ack,
             is_default: self.default,
             replicas: self.replicas,
+            updates: self.updates,
             warnings: Vec::new(),
         })
     }
@@ -263,7 +276,8 @@ fn shown(it: &Report) -> String {
     let default = if it.default { " (the default)" } else { "" };
     let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
     format!(
-        "{}{default}\ncode            {}\nblock size      {block}\ncell size       {cell}\nfailure domain  {}\nack             {}\nreplicas        {}",
-        it.name, it.code, it.failure_domain, it.ack, it.replicas
+        "{}{default}\ncode            {}\nblock size      {block}\ncell size       {cell}\nfailure domain  {}\nack             {}\nreplicas        {}\n\
+         updates         {}",
+        it.name, it.code, it.failure_domain, it.ack, it.replicas, it.updates
     )
 }

@@ -1,4 +1,4 @@
-//! `weft write`: overwrites bytes of an object in place.
+//! `weft write`: overwrites bytes of an object in place, and appends.
 
 use super::{names::ObjectName, transfer::told, write_plan};
 use clap::Args;
@@ -21,10 +21,14 @@ use weft_client::{ProgressFn, WriteLog, WriteOptions, Wrote, api};
 use weft_schemes::{AUTO, Kind, check_name};
 use weft_types::{AutoSize, ByteSize, Error, Result, counted, human_bytes};
 
-/// Overwrite bytes of an object in place
+/// Overwrite bytes of an object in place, or append to it
 ///
-/// The bytes of FILE replace those of the object from --offset on. The object keeps its size: bytes beyond its end are refused. The write is
+/// The bytes of FILE replace those of the object from --offset on, which is its end or before. The write is
 /// acknowledged when all bytes are durable on all blocks concerned. Only these bytes and the changes of parity blocks move, not whole stripes.
+///
+/// Bytes beyond the end are appended, as with --append: readers see all of them or none. They must fit into the object's last stripe: into all of its blocks
+/// if each data block has bytes of the object, and otherwise into the cell with the last byte. If they do not fit, nothing is written, and the message says
+/// how many do. Of several commands that append at the same time, one waits for the other, up to --timeout.
 ///
 /// Up to 1 MiB within one stripe, or what --atomic says, is written atomically: all of it or nothing, also after crashes. A longer write is
 /// several such updates, and reads at the same time may see some of them. If the command fails or is interrupted, it says which bytes are
@@ -38,6 +42,8 @@ use weft_types::{AutoSize, ByteSize, Error, Result, counted, human_bytes};
 #[command(after_help = "\
 EXAMPLE
   weft write sector volumes/disk.img --offset 64KiB
+  date | weft write - logs/today --append
+  weft write lines logs/today --append --explain
   printf 'new header' | weft write - logs/today --offset 0
   weft write disk.part volumes/disk.img --offset 1GiB --explain
   weft write disk.part volumes/disk.img --offset 1GiB --json | jq .updates
@@ -45,13 +51,16 @@ EXAMPLE
   weft write disk.part volumes/disk.img --offset 1GiB --scheme pipeline --path random --seed 7 --slice-size 64KiB --explain
 
 EXIT CODES
-  0 all bytes are durable   1 failed; the message says which bytes are written, and of which it is unknown   2 bytes beyond the end of the \
-object   3 no FILE, no such object, or no cluster   4 no coordinator, or too many blocks are lost   130 interrupted; the message \
+  0 all bytes are durable   1 failed; the message says which bytes are written, and of which it is unknown   2 an offset beyond the end of the \
+object, more bytes than can be appended, or a policy that refuses updates   3 no FILE, no such object, or no cluster   4 no coordinator, or too many blocks are lost   130 interrupted; the message \
 says which bytes are written")]
 pub(super) struct Write {
     /// Where the first byte goes: its offset in the object
-    #[arg(long, value_name = "SIZE")]
-    offset: ByteSize,
+    #[arg(long, value_name = "SIZE", required_unless_present = "append", conflicts_with = "append")]
+    offset: Option<ByteSize>,
+    /// Append the bytes to the object
+    #[arg(long)]
+    append: bool,
     /// The most bytes that are written atomically within a stripe, up to 16MiB; the nodes' journals must take them (setting `limits.update_journal`)
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     atomic: ByteSize,
@@ -67,7 +76,7 @@ pub(super) struct Write {
     /// Bytes that are sent at once, a multiple of 4 KiB; or auto: the size predicted to be fastest
     #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
     slice_size: AutoSize,
-    /// How long each update may take, with all repetitions
+    /// How long each update may take, with all repetitions; and how long to wait for another command that appends
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::parse)]
     timeout: Duration,
     /// Show which blocks and nodes take part, how many bytes move, and how changes travel, and write nothing
@@ -102,7 +111,14 @@ impl Write {
         let write_options = self.options(Some(size))?;
         let (plan, nodes) = Session::with(options, async |session| {
             let (bucket, key) = self.object.to_read(session)?;
-            match session.client.explain_write(&bucket, &key, self.offset.0, size, &write_options).await {
+            let offset = match self.offset {
+                Some(offset) => offset.0,
+                None => match session.client.stat(&bucket, &key).await {
+                    Ok(object) => object.size,
+                    Err(error) => return Err(self.object.unread(session, error).await),
+                },
+            };
+            match session.client.explain_write(&bucket, &key, offset, size, &write_options).await {
                 Ok(plan) => Ok((plan, session.nodes().await)),
                 Err(error) => Err(self.object.unread(session, error).await),
             }
@@ -145,7 +161,10 @@ impl Write {
             Some(_) => tokio::fs::File::open(&self.file).await.map_err(|error| io_error(&self.file, "read", &error))?,
         };
         let write_options = WriteOptions { progress, log, ..self.options(size)? };
-        session.client.write_at(&bucket, &key, self.offset.0, file, &write_options).await
+        match self.offset {
+            Some(offset) => session.client.write_at(&bucket, &key, offset.0, file, &write_options).await,
+            None => session.client.append(&bucket, &key, file, &write_options).await,
+        }
     }
 }
 

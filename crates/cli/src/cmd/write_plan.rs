@@ -20,6 +20,8 @@ struct Explained {
     cell_size: u64,
     offset: u64,
     bytes: u64,
+    /// Of these, those by which the object grows.
+    appended_bytes: u64,
     /// Each is atomic.
     updates: u64,
     /// What the client sends.
@@ -91,6 +93,7 @@ fn explain(plan: &WritePlan, nodes: &[api::Node]) -> Result<Explained> {
         cell_size: object.cell_len,
         offset: plan.bytes.start,
         bytes: plan.bytes.len(),
+        appended_bytes: plan.bytes.end.saturating_sub(object.size),
         updates: plan.updates(),
         client_bytes: plan.bytes.len(),
         between_nodes_bytes: stripes.iter().map(|stripe| stripe.between_nodes_bytes).sum(),
@@ -144,7 +147,11 @@ fn depends(code: &SharedCode, index: u32, data: u32) -> bool {
 fn text(it: &Explained) -> String {
     let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
     let mut text = String::new();
-    let _ = writeln!(text, "{}  {} at offset {}", it.object, human_bytes(it.bytes), it.offset);
+    let appended = match it.appended_bytes {
+        0 => String::new(),
+        bytes => format!(", of which {} are appended", human_bytes(bytes)),
+    };
+    let _ = writeln!(text, "{}  {} at offset {}{appended}", it.object, human_bytes(it.bytes), it.offset);
     let _ = writeln!(text, "{} in blocks of {block}, cells of {cell}", it.code);
     let (updates, stripes) = (counted(it.updates, "atomic update"), counted(it.stripes.len() as u64, "stripe"));
     let [client, between] = [it.client_bytes, it.between_nodes_bytes].map(human_bytes);

@@ -1,5 +1,6 @@
 //! Clusters of real processes, sockets and disks: what commands do with them, and everything that can go wrong.
 
+mod appends;
 mod certificates;
 mod codes;
 mod commands;

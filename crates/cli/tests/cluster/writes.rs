@@ -31,7 +31,7 @@ fn bytes_are_overwritten_in_place_also_while_nodes_die() {
 
     // The end of the object, and beyond.
     let end = content.len() - new.len();
-    cluster.weft(write("4MiB")).refused(2, &["beyond the end", "0-5242879"]);
+    cluster.weft(write("6MiB")).refused(2, &["beyond the end", "0-5242879", "must not leave a gap"]);
     cluster.weft(["write", path(&file), "data", "--offset", &end.to_string()]).ok();
     content[end..].copy_from_slice(&new);
 

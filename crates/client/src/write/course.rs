@@ -97,7 +97,7 @@ impl Course {
             Heard::Told(Told::NotRun(NotRun::Invalid)) => Next::Fail(Error::fatal(self.refused())),
             Heard::Told(Told::NotRun(NotRun::Busy)) => {
                 let repeat = Repeat { new_id: !self.is_in_doubt, reopen: None, pause: true };
-                self.again("the node is busy with other updates", repeat)
+                self.again("the node is busy with other updates, or its journal or disk is full", repeat)
             }
             Heard::Told(Told::NotRun(NotRun::Retry)) => self.reopen("the node cannot accept the update now", now),
             Heard::Lost(index) => {
@@ -282,5 +282,21 @@ mod tests {
         assert!(course.too_long(Duration::from_secs(60)).message.contains("within 60 s: no stripe"));
         course.heard(not_sent(), Duration::ZERO);
         assert!(course.too_long(Duration::from_secs(60)).message.ends_with("connection refused"));
+    }
+
+    #[test]
+    fn what_cannot_be_journalled_is_refused_or_waits_and_says_why() {
+        let invalid = Heard::Told(Told::NotRun(NotRun::Invalid));
+        let mut long = Course::new(2 << 20, Duration::ZERO);
+        long.requested(1, Duration::ZERO);
+        let Next::Fail(error) = long.heard(invalid.clone(), Duration::ZERO) else { panic!("it is repeated") };
+        assert!(error.message.contains("--atomic") && error.message.contains("limits.update_journal"), "{error}");
+        assert!(!long.is_in_doubt(), "nothing of it was run");
+        let mut short = Course::new(4096, Duration::ZERO);
+        let Next::Fail(error) = short.heard(invalid, Duration::ZERO) else { panic!("it is repeated") };
+        assert!(!error.message.contains("limits.update_journal"), "any journal takes it: {error}");
+        let mut full = Course::default();
+        full.heard(BUSY, Duration::ZERO);
+        assert!(full.too_long(Duration::from_secs(60)).message.ends_with("or its journal or disk is full"));
     }
 }

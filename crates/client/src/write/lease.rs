@@ -22,6 +22,8 @@ use weft_update::{Session, UpdateId};
 /// A stripe, and its current lease.
 pub(crate) struct Slot {
     pub(crate) stripe: Arc<StripePlace>,
+    /// The number of the append that writes to it; 0: none does.
+    append: u64,
     lease: Mutex<Option<Arc<Lease>>>,
 }
 
@@ -64,7 +66,12 @@ const SESSION_MARGIN: Duration = Duration::from_secs(1);
 
 impl Slot {
     pub(crate) fn new(stripe: Arc<StripePlace>) -> Self {
-        Self { stripe, lease: Mutex::default() }
+        Self::of_append(stripe, 0)
+    }
+
+    /// For an append, which reaches the end of the stripe.
+    pub(crate) fn of_append(stripe: Arc<StripePlace>, append: u64) -> Self {
+        Self { stripe, append, lease: Mutex::default() }
     }
 
     /// A lease for an update of the session, or for a new update; never `failed`. Its session may be another one if that one has ended.
@@ -101,6 +108,8 @@ impl Slot {
             session: session.map(|Session { number, ends_at_ms }| UpdateSession { number, ends_at_ms }),
             failed_term,
             way: Some(writer.way.clone()),
+            append: self.append,
+            reaches: if self.append == 0 { 0 } else { self.stripe.layout.data_len },
         };
         writer.shared.calls.ask(request, |mut client, request| async move { client.open_for_updates(request).await }).await
     }

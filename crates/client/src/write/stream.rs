@@ -95,15 +95,15 @@ async fn piece<'a>(reading: &mut Option<BoxFuture<'_, Read<'a>>>) -> Read<'a> {
 }
 
 impl Writer {
-    /// Writes a range of the object, several updates at a time.
-    pub(super) async fn write_all(&self, span: Span, bytes: Bytes, log: &super::WriteLog) -> Result<()> {
+    /// Writes a range of the object, several updates at a time. Returns the number of updates.
+    pub(super) async fn write_all(&self, span: Span, bytes: Bytes, log: &super::WriteLog) -> Result<u64> {
         if bytes.len() as u64 <= self.update_bytes {
-            return self.write_span(span, bytes, log).await.map(drop);
+            return self.write_span(span, bytes, log).await;
         }
         let options = WriteOptions { size: Some(span.len()), log: log.clone(), ..WriteOptions::default() };
         let target = self.target();
         let written = write(self, &target, span.start, &mut &bytes[..], &options).await;
-        written.map(drop).map_err(|(error, _)| error)
+        written.map(|wrote| wrote.updates).map_err(|(error, _)| error)
     }
 }
 
@@ -129,7 +129,7 @@ impl<'a> Input<'a> {
             () if span.is_empty() => return Ok(None),
             () if room == 0 => {
                 return Err(Error::invalid(format!(
-                    "the data goes on beyond the end of the object, {} bytes, which a write in place cannot extend",
+                    "the data goes on beyond the end of the object, {} bytes, and this write does not append",
                     target.size
                 )));
             }
@@ -170,6 +170,7 @@ mod tests {
     fn writes_can_be_spawned() {
         fn sendable<T: Send + 'static>(_: impl FnOnce(Client, Writer) -> T) {}
         sendable(|client, _| async move { client.write_at("b", "k", 0, tokio::io::empty(), &WriteOptions::default()).await });
+        sendable(|client, _| async move { client.append("b", "k", tokio::io::empty(), &WriteOptions::default()).await });
         sendable(|_, writer| async move { writer.write_at(0, vec![1; 2]).await });
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     GetOptions,
     get::{is_same, stripes_of},
 };
+use std::sync::Arc;
 use weft_proto::v1::ObjectReply;
 use weft_types::{Error, Result, Span};
 
@@ -26,6 +27,20 @@ impl Target {
         let object = ObjectReply { stripes: Vec::new(), ..object };
         let (bucket, key) = (object.bucket.clone(), object.key.clone());
         Ok(Self { bucket, key, version: object.version, size: object.size, object, slots })
+    }
+
+    /// The object as it is up to `end`, where bytes are appended in its last stripe. `first` is the number of the first stripe that is known.
+    pub(crate) fn longer(object: ObjectReply, first: u64, (append, end): (u64, u64)) -> Result<Self> {
+        let mut places = stripes_of(&object, first, &GetOptions::default())?;
+        if let Some(last) = places.last_mut().and_then(Arc::get_mut) {
+            last.layout.data_len = end.saturating_sub(last.offset);
+        }
+        let last = places.len().saturating_sub(1);
+        let number = |at: usize| if at == last { append } else { 0 };
+        let slots = places.into_iter().enumerate().map(|(at, place)| Slot::of_append(place, number(at))).collect();
+        let object = ObjectReply { stripes: Vec::new(), ..object };
+        let (bucket, key) = (object.bucket.clone(), object.key.clone());
+        Ok(Self { bucket, key, version: object.version, size: end, object, slots })
     }
 
     /// The object's current version, if its bytes are those of this one.
@@ -59,9 +74,11 @@ impl Target {
             _ => format!("bytes {}-{}", span.start, span.end - 1),
         };
         let size = self.size;
-        Error::invalid(format!(
-            "{asked} are beyond the end: the object's {size} bytes are 0-{last}, and a write in place cannot extend it"
-        ))
+        let why = match span.start > size {
+            true => "a write must not leave a gap",
+            false => "this write does not append",
+        };
+        Error::invalid(format!("{asked} are beyond the end: the object's {size} bytes are 0-{last}, and {why}"))
     }
 
     /// The stripe with the byte `at` of the object.

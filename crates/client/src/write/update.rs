@@ -51,6 +51,7 @@ impl Writer {
                     log.done(update);
                     (left.start, updates) = (update.end, updates + 1);
                 }
+                Err(Ended::Moved(error)) if self.is_append => return Err(error),
                 Err(Ended::Moved(error)) => {
                     moves += 1;
                     if moves > self.shared.config.limits.attempts_max {

@@ -346,6 +346,7 @@ impl Coordinator {
             pages: if state.tells_no_pages { Vec::new() } else { self.pages(stripe, &delivers) },
             delivers,
             at_nodes: None,
+            data_len: 0,
         };
         Ok((plan, reply))
     }
@@ -620,6 +621,18 @@ impl Weft for Coordinator {
 
     async fn explain_update(&self, request: Request<v1::ExplainUpdateRequest>) -> Answer<v1::ExplainUpdateReply> {
         answer(Ok(updates::explain(&self.agents, request.into_inner())))
+    }
+
+    async fn begin_append(&self, _: Request<v1::BeginAppendRequest>) -> Answer<v1::BeginAppendReply> {
+        answer(Err(Error::invalid("this one appends nothing")))
+    }
+
+    async fn end_append(&self, _: Request<v1::EndAppendRequest>) -> Answer<v1::ObjectReply> {
+        answer(Err(Error::invalid("this one appends nothing")))
+    }
+
+    async fn give_up_append(&self, _: Request<v1::GiveUpAppendRequest>) -> Answer<v1::Empty> {
+        answer(Ok(v1::Empty {}))
     }
 
     async fn cool_object(&self, _: Request<v1::ObjectName>) -> Answer<v1::CoolReply> {

@@ -348,15 +348,21 @@ async fn an_id_is_not_requested_after_its_session() {
 async fn bytes_beyond_the_end_are_refused_before_anything_is_written() {
     let (world, data) = world(100_000, 64 << 10, 4096).await;
     let options = || WriteOptions { size: Some(100), ..WriteOptions::default() };
-    for offset in [99_901, 100_000, u64::MAX - 10] {
+    // What can be appended, the coordinator says before.
+    for (offset, says) in
+        [(99_901, "appends nothing"), (100_000, "appends nothing"), (100_001, "0-99999, and a write must not leave a gap")]
+    {
         let error = world.client.write_at("b", "k", offset, &[9; 100][..], &options()).await.unwrap_err();
-        assert_eq!(error.reaction, Reaction::InvalidInput);
-        assert!(error.message.contains("0-99999") && error.message.contains("cannot extend it"), "{error}");
+        assert!(error.reaction == Reaction::InvalidInput && error.message.contains(says), "{error}");
     }
+    assert!(world.client.append("b", "k", &[9; 100][..], &options()).await.unwrap_err().message.contains("appends nothing"));
+    let writer = world.client.writer("b", "k", &WriteOptions::default()).await.unwrap();
+    let error = writer.write_at(99_901, vec![9; 100]).await.unwrap_err();
+    assert!(error.message.contains("this write does not append"), "{error}");
     assert_eq!(world.agents.updates.lock().unwrap().requests, 0);
     // A pipe is longer than the object: what fits is written.
     let error = world.client.write_at("b", "k", 99_950, &[9; 100][..], &WriteOptions::default()).await.unwrap_err();
-    assert!(error.message.contains("goes on beyond") && error.message.contains("bytes 99950-99999 are written"), "{error}");
+    assert!(error.message.contains("appends nothing") && error.message.contains("bytes 99950-99999 are written"), "{error}");
     let error = world.client.write_at("b", "k", 0, &[9; 50][..], &options()).await.unwrap_err();
     assert!(error.message.contains("the data ends after 50 bytes"), "{error}");
     assert!(stored(&world).await[..99_950] == data[..99_950]);

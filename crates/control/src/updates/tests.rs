@@ -22,8 +22,9 @@ fn set(indexes: impl IntoIterator<Item = u8>) -> BTreeSet<BlockId> {
 
 #[test]
 fn good_and_closed_blocks_take_part_if_they_are_one_more_than_the_code_needs() {
-    let of =
-        |stripe: &StripeRecord, down: &[u32], unclosed: &[u8]| members(&code(), stripe, &view(6, down), &set(unclosed.to_vec()));
+    let of = |stripe: &StripeRecord, down: &[u32], unclosed: &[u8]| {
+        members(&code(), stripe, &view(6, down), (&set(unclosed.to_vec()), 1))
+    };
     assert_eq!(of(&stripe(), &[], &[]).unwrap(), blocks(0..6));
     assert_eq!(of(&stripe(), &[2], &[]).unwrap(), blocks([0, 2, 3, 4, 5]));
     assert_eq!(of(&stripe(), &[], &[5]).unwrap(), blocks(0..5));

@@ -38,11 +38,12 @@ pub(super) async fn ready(
 ) -> Result<Vec<BlockId>> {
     let unclosed = record.map(|record| record.term.unaware.clone()).unwrap_or_default();
     let view = shared.members.view();
-    let all = compute(|| members(code, stripe, &view, &unclosed))?;
+    let write_min = shared.config.write_min;
+    let all = compute(|| members(code, stripe, &view, (&unclosed, write_min)))?;
     let (mut absent, mut not_ready, mut is_old, mut is_silent) = (BTreeSet::new(), None, false, false);
     for (block, answer) in inspected(shared, stripe, &all, true).await {
         match answer {
-            Answer::Given(told) => is_old |= told.is_some_and(|told| is_behind(stripe, recorded(record), &told)),
+            Answer::Given((told, _)) => is_old |= told.is_some_and(|told| is_behind(stripe, recorded(record), &told)),
             Answer::Silent(error) => {
                 is_silent = true;
                 left_out(block, &error);
@@ -70,7 +71,7 @@ pub(super) async fn ready(
         let party = error.party.filter(|_| error.cause != Some(Cause::NoSpace));
         return Err(Error { reaction: Reaction::Retry, party, ..error });
     }
-    let without = || compute(|| members(code, stripe, &view, &(&unclosed | &absent)));
+    let without = || compute(|| members(code, stripe, &view, (&(&unclosed | &absent), write_min)));
     let chosen = match absent.is_empty() {
         true => all,
         // Their nodes are up: they may only be slow.
@@ -87,7 +88,7 @@ fn left_out(block: BlockId, error: &Error) {
 /// If blocks of a stripe have terms that these metadata do not know, records what newer metadata must have said, and returns true. Then it is to
 /// be settled or closed. Its turn must have come.
 pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> Result<bool> {
-    let Some((stripe, code)) = found(shared, id).await? else { return Ok(false) };
+    let Some((mut stripe, code)) = found(shared, id).await? else { return Ok(false) };
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
     if !stripe.ended || stripe.incomplete {
         return Ok(false);
@@ -97,8 +98,12 @@ pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> R
     let (mut told, mut silent, mut untold) = (Answers::new(), None, Vec::new());
     for (block, answer) in inspected(shared, &stripe, &good, false).await {
         match answer {
-            Answer::Given(Some(answer)) => drop(told.insert(block, answer)),
-            Answer::Given(None) => untold.push(block),
+            Answer::Given((Some(answer), data_len)) => {
+                // It may have grown since this copy was made.
+                stripe.layout.data_len = stripe.layout.data_len.max(data_len.min(stripe.layout.room_end()));
+                told.insert(block, answer);
+            }
+            Answer::Given((None, _)) => untold.push(block),
             Answer::Silent(error) | Answer::Busy(error) => {
                 untold.push(block);
                 silent = Some(error);
@@ -128,7 +133,8 @@ pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> R
     tracing::warn!(stripe = %id, term = term.term, members = term.sealed.members.len(), ?phase,
         "these metadata are older than what the blocks of a stripe contain: recorded what these say");
     let (garbage_not_before_ms, homes) = (shared.garbage_not_before_ms(), homes_of(&stripe, &term.sealed.members));
-    let adopt = AdoptStripe { stripe: id, before: record.map(|record| record.term), term, state, garbage_not_before_ms };
+    let (before, data_len) = (record.map(|record| record.term), stripe.layout.data_len);
+    let adopt = AdoptStripe { stripe: id, before, term, state, data_len, garbage_not_before_ms };
     // From here on nothing plans for it without settling it.
     shared.updates.opens(id, homes, shared.started.now());
     shared.updates.set(id, phase, shared.started.now());
@@ -158,17 +164,16 @@ pub(super) fn may_answer(shared: &Shared, error: &Error) -> bool {
     error.reaction == Reaction::Retry && node.is_some_and(|node| !node.lost)
 }
 
-/// What agents say of blocks; `None` if they are of a version that does not tell.
-async fn inspected(
-    shared: &Shared,
-    stripe: &StripeRecord,
-    blocks: &[BlockId],
-    ready: bool,
-) -> BTreeMap<BlockId, Answer<Option<Inspected>>> {
+/// What an agent says of a block: `None` if it is of a version that does not tell; and how many bytes of the object the stripe holds by the block's
+/// sidecar, 0 if it does not tell.
+type Said = (Option<Inspected>, u64);
+
+/// What agents say of blocks.
+async fn inspected(shared: &Shared, stripe: &StripeRecord, blocks: &[BlockId], ready: bool) -> BTreeMap<BlockId, Answer<Said>> {
     calls::all(blocks.iter().map(|block| async { (*block, inspect(shared, stripe, *block, ready).await) })).await
 }
 
-async fn inspect(shared: &Shared, stripe: &StripeRecord, block: BlockId, ready: bool) -> Answer<Option<Inspected>> {
+async fn inspect(shared: &Shared, stripe: &StripeRecord, block: BlockId, ready: bool) -> Answer<Said> {
     let (Some(node), Ok(encoded)) = (node_of(stripe, &block), encode_block(&block)) else {
         return Answer::Silent(Error::retry("it is not part of its stripe").block(block));
     };
@@ -187,6 +192,7 @@ async fn inspect(shared: &Shared, stripe: &StripeRecord, block: BlockId, ready: 
         if let Some(placed) = stripe.find(block.index, block.copy) {
             shared.updates.takes(placed.home, reply.update_bytes_max);
         }
-        Ok(decode(reply))
+        let data_len = reply.data_len;
+        Ok((decode(reply), data_len))
     })
 }

@@ -1,6 +1,7 @@
 //! Opens stripes for clients, and gives them sessions and tokens.
 
 use super::{
+    append,
     inspect::ready,
     opening::{Opened, open_blocks},
     routes,
@@ -36,7 +37,12 @@ pub(crate) async fn open_for_updates(shared: &Arc<Shared>, asked: v1::OpenForUpd
     let (object, stripe) = named(shared, &asked.bucket, &asked.key, (asked.version, asked.number)).await?;
     let (id, place) = (stripe.id, |error: Error| error.object(&object.name));
     let session = asked.session.map(|it| Session { number: it.number, ends_at_ms: it.ends_at_ms });
-    let (sealed, stripe) = opened(shared, id, asked.failed_term).await.map_err(place)?;
+    append::require_allowed(shared, &object.name).await?;
+    append::require_begun(shared, &object, &stripe, asked.append).await?;
+    let reaches = if asked.append == 0 { 0 } else { asked.reaches };
+    let (sealed, stripe) = opened(shared, id, (asked.failed_term, reaches)).await.map_err(place)?;
+    // Another append begins before it fences this one: if it has not begun now, it fences this term.
+    append::require_begun(shared, &object, &stripe, asked.append).await?;
     shared.updates.touch(id, shared.idle_at());
     let code = shared.code(&object.code).map_err(place)?;
     let routes = routes::routes(shared, &code, (&stripe, &sealed.members), way.as_ref()).await;
@@ -62,12 +68,15 @@ pub(super) async fn named(
     Ok((object, stripe.ok_or_else(none)?))
 }
 
-/// The record of an open stripe in which updates can end, as far as known.
-async fn opened(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Result<(Arc<Sealed>, StripeRecord)> {
+/// The record of an open stripe in which updates can end, as far as known. It holds at least `reaches` bytes of the object.
+async fn opened(shared: &Arc<Shared>, id: StripeId, (failed_term, reaches): (u64, u64)) -> Result<(Arc<Sealed>, StripeRecord)> {
     let is_failed = |record: &TermRecord| failed_term != 0 && failed_term == record.term.sealed.term;
     let open = open_record(shared, id).await?;
     if let Some(record) = open.filter(|record| !is_failed(record)) {
-        return Ok((Arc::clone(&record.term.sealed), stripe(shared, id).await?));
+        let stripe = stripe(shared, id).await?;
+        if stripe.layout.data_len >= reaches {
+            return Ok((Arc::clone(&record.term.sealed), stripe));
+        }
     }
     shared.until_nodes_are_back().await;
     let (shared, failed) = (Arc::clone(shared), failed_term);
@@ -78,7 +87,7 @@ async fn opened(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Result<
             return Err(Error::retry("the stripe's lost blocks are being rebuilt: try again"));
         };
         let _turn = shared.updates.turns.claim(id).await;
-        open_in_turn(&shared, id).await
+        open_in_turn(&shared, id, reaches).await
     });
     work.await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not opened for updates: {error}"))))
 }
@@ -134,13 +143,18 @@ async fn rebuild(shared: &Arc<Shared>, id: StripeId) -> Result<()> {
     of.rebuild(shared, (stripe, lost), &Shares::default(), |request| request, |_| {}).await.map(drop)
 }
 
-/// Opens a stripe whose turn it is.
-async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>, StripeRecord)> {
+/// Opens a stripe whose turn it is. One that holds fewer bytes than `reaches` is settled, and grows when it is opened again.
+async fn open_in_turn(shared: &Arc<Shared>, id: StripeId, reaches: u64) -> Result<(Arc<Sealed>, StripeRecord)> {
     loop {
         let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
         let record = match record {
             Some(record) if record.takes_updates() => {
-                return Ok((Arc::clone(&record.term.sealed), stripe(shared, id).await?));
+                let stripe = stripe(shared, id).await?;
+                if stripe.layout.data_len >= reaches {
+                    return Ok((Arc::clone(&record.term.sealed), stripe));
+                }
+                settle_now(shared, id, Demand::Request).await?;
+                continue;
             }
             Some(record) if record.state == TermState::Opening && !record.term.is_open() && record.term.unaware.is_empty() => {
                 record
@@ -154,11 +168,11 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
                 if before.as_ref().is_some_and(|before| before.state == TermState::Settled) {
                     settle_now(shared, id, Demand::Request).await?;
                 }
-                begin(shared, id).await?
+                begin(shared, id, reaches).await?
             }
         };
         let stripe = stripe(shared, id).await?;
-        match open_blocks(shared, &stripe, &record.term.sealed).await? {
+        match open_blocks(shared, &stripe, &record).await? {
             Opened::All => {
                 let marked = shared.meta.mark_open(shared.epoch, id, record.term.term).await;
                 marked.map_err(|error| shared.meta_error(error))?;
@@ -179,14 +193,15 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId) -> Result<(Arc<Sealed>
     }
 }
 
-/// Records that a stripe is being opened.
-async fn begin(shared: &Arc<Shared>, id: StripeId) -> Result<TermRecord> {
+/// Records that a stripe is being opened, and that it grows if it holds fewer bytes than `reaches`.
+async fn begin(shared: &Arc<Shared>, id: StripeId, reaches: u64) -> Result<TermRecord> {
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
     let (stripe, code) = found(shared, id).await?.ok_or_else(|| Error::not_found(format!("stripe {id} no longer exists")))?;
     let members = ready(shared, (&stripe, &code), record.as_ref()).await?;
+    let grows_to = append::growth(shared, &stripe, &members, reaches)?;
     let before = record.map(|record| record.term);
     let (now_ms, garbage_not_before_ms) = (shared.updates_now_ms(), shared.garbage_not_before_ms());
-    let open = OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms };
+    let open = OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms, grows_to };
     // From here on nothing plans for it without settling it.
     shared.updates.set(id, Phase::Open, shared.idle_at());
     match shared.meta.open_stripe(shared.epoch, open).await {

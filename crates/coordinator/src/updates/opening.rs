@@ -7,12 +7,12 @@ use super::{
 use crate::shared::Shared;
 use std::{collections::BTreeSet, time::Duration};
 use tonic::transport::Channel;
+use weft_meta::TermRecord;
 use weft_proto::{
     rpc,
     v1::{self, agent_client::AgentClient},
 };
 use weft_types::{BlockId, Error, Result, StripeRecord};
-use weft_update::Sealed;
 
 /// An agent that does not answer for this long has not opened its block. It waits itself for tasks that use it.
 const OPEN_WITHIN: Duration = Duration::from_secs(3);
@@ -29,10 +29,12 @@ pub(super) enum Opened {
     None(Error),
 }
 
-/// Asks the agents of all blocks of a stripe that is being opened to open them.
-pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed) -> Result<Opened> {
-    let open = &describe(shared, stripe, sealed)?;
-    let calls = sealed.members.iter().copied().map(|block| async move { (block, open_block(shared, stripe, block, open).await) });
+/// Asks the agents of all blocks of a stripe that is being opened to open them, and to let them grow if it does.
+pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, record: &TermRecord) -> Result<Opened> {
+    let sealed = &record.term.sealed;
+    let (open, data_len) = (&describe(shared, stripe, sealed)?, record.grows_to.unwrap_or(stripe.layout.data_len));
+    let call = |block| async move { (block, open_block(shared, stripe, block, (open, data_len)).await) };
+    let calls = sealed.members.iter().copied().map(call);
     let (mut absent, mut refused, mut busy) = (BTreeSet::new(), Vec::new(), None);
     for (block, answer) in calls::all(calls).await {
         match answer {
@@ -57,7 +59,12 @@ pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, sealed: 
     }
 }
 
-async fn open_block(shared: &Shared, stripe: &StripeRecord, block: BlockId, open: &v1::OpenStripe) -> Answer<v1::OpenBlockReply> {
+async fn open_block(
+    shared: &Shared,
+    stripe: &StripeRecord,
+    block: BlockId,
+    (open, data_len): (&v1::OpenStripe, u64),
+) -> Answer<v1::OpenBlockReply> {
     let Some(node) = node_of(stripe, &block) else {
         return Answer::Silent(Error::retry("it is not part of its stripe").block(block));
     };
@@ -65,7 +72,7 @@ async fn open_block(shared: &Shared, stripe: &StripeRecord, block: BlockId, open
         Ok(encoded) => encoded,
         Err(error) => return Answer::Busy(error),
     };
-    let request = v1::OpenBlockRequest { epoch: shared.epoch.0, block: encoded, stripe: Some(open.clone()) };
+    let request = v1::OpenBlockRequest { epoch: shared.epoch.0, block: encoded, stripe: Some(open.clone()), data_len };
     let call = |mut agent: AgentClient<Channel>, left| {
         let request = rpc::with_deadline(request.clone(), left);
         async move { agent.open_block(request).await }

@@ -2,6 +2,7 @@
 //! leases. [`weft_control::planning`] makes them.
 
 use super::{
+    append,
     open::{named, open_record},
     tell::node_of,
 };
@@ -144,11 +145,13 @@ pub(crate) async fn explain(shared: &Shared, asked: v1::ExplainUpdateRequest) ->
         )));
     }
     let (object, stripe) = named(shared, &asked.bucket, &asked.key, (asked.version, asked.number)).await?;
+    append::require_allowed(shared, &object.name).await?;
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code).map_err(place)?;
     let members = match open_record(shared, stripe.id).await.map_err(place)? {
         Some(record) => record.term.sealed.members.clone(),
-        None => compute(|| members(&code, &stripe, &shared.members.view(), &BTreeSet::new())).map_err(place)?,
+        None => compute(|| members(&code, &stripe, &shared.members.view(), (&BTreeSet::new(), shared.config.write_min)))
+            .map_err(place)?,
     };
     let of = (&stripe, &members[..]);
     let no_routes = unable(shared, &stripe, &members).unwrap_or_default();

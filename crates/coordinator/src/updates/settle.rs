@@ -134,11 +134,11 @@ pub(super) async fn settle_now(shared: &Arc<Shared>, id: StripeId, demand: Deman
 
 async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -> Result<()> {
     let id = record.stripe;
-    let Some((stripe, code)) = found(shared, id).await? else { return Ok(()) };
-    let (mut term, mut absent) = (record.term, BTreeSet::new());
+    let Some((mut stripe, code)) = found(shared, id).await? else { return Ok(()) };
+    let mut absent = BTreeSet::new();
     // All blocks of a seal that is recorded have answered it, so they are open.
-    if record.state == TermState::Opening && term.unaware.is_empty() {
-        absent = match open_blocks(shared, &stripe, &term.sealed).await? {
+    if record.state == TermState::Opening && record.term.unaware.is_empty() {
+        absent = match open_blocks(shared, &stripe, &record).await? {
             Opened::All => BTreeSet::new(),
             Opened::Busy(_, busy_for, error) if demand == Demand::None || busy_for < BUSY_WITHIN => return Err(error),
             Opened::Without(absent) | Opened::Busy(absent, ..) if !catch_up(shared, id, demand).await? => absent,
@@ -147,13 +147,16 @@ async fn settle_open(shared: &Arc<Shared>, record: TermRecord, demand: Demand) -
                 if catch_up(shared, id, demand).await? {
                     return Ok(());
                 }
-                let cancelled = shared.meta.cancel_opening(shared.epoch, id, term.term, shared.updates_now_ms()).await;
+                let cancelled = shared.meta.cancel_opening(shared.epoch, id, record.term.term, shared.updates_now_ms()).await;
                 cancelled.map_err(|error| shared.meta_error(error))?;
                 tracing::warn!(stripe = %id, %error, "a stripe was not opened for updates");
                 return Ok(());
             }
         };
     }
+    // With the first seal, it has grown.
+    stripe.layout.data_len = record.grows_to.unwrap_or(stripe.layout.data_len);
+    let mut term = record.term;
     for _ in 0..SEALS_MAX {
         let Some(sealed) = seal(shared, &code, &stripe, (term, &absent), demand).await? else { return Ok(()) };
         term = sealed;

@@ -1,6 +1,7 @@
 //! A whole cluster in one process: clients' requests to the coordinator, and their effects on the nodes.
 
 mod ailing_disks;
+mod appends;
 mod at_nodes;
 mod balance;
 mod commits;

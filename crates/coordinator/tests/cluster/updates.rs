@@ -6,6 +6,7 @@ use crate::{
     world::World,
 };
 use std::time::Duration;
+use weft_coordinator::CoordinatorConfig;
 use weft_meta::{
     CommitPut, EndStripe, Meta, MetaMode, NewCluster, NewStripe, NewUpload, SqliteMeta, TermRecord, TermState, UpdateMeta,
 };
@@ -40,7 +41,22 @@ impl Cluster {
 
     /// A stripe of rs(4,m), on some agents, one of which may speak an earlier protocol.
     pub(crate) async fn of(nodes: u32, m: u32, earlier: Option<(u32, u16)>) -> Self {
-        let world = World::with(0, 1, |config| config.updates_idle_ms = IDLE_MS).await;
+        Self::with_len(nodes, m, earlier, 4 * BLOCK_LEN, |_| {}).await
+    }
+
+    /// The same, of so many bytes.
+    pub(crate) async fn with_len(
+        nodes: u32,
+        m: u32,
+        earlier: Option<(u32, u16)>,
+        data_len: u64,
+        change: impl FnOnce(&mut CoordinatorConfig),
+    ) -> Self {
+        let world = World::with(0, 1, move |config| {
+            config.updates_idle_ms = IDLE_MS;
+            change(config);
+        })
+        .await;
         let mut agents = Vec::new();
         for node in 1..=nodes {
             let name = format!("n{node}");
@@ -66,18 +82,20 @@ impl Cluster {
             key: PutKey(7),
         };
         let disks = meta.nodes().await.unwrap();
-        let homes: Vec<Home> = disks[..n].iter().map(|node| Home { node: node.id, disk: node.disks[0].number }).collect();
-        let layout = StripeLayout { layout, k: 4, m, data_len: 4 * BLOCK_LEN };
+        let layout = StripeLayout { layout, k: 4, m, data_len };
+        let stored = layout.blocks().count();
+        let homes: Vec<Home> = disks[..stored].iter().map(|node| Home { node: node.id, disk: node.disks[0].number }).collect();
+        let sums = |index: u8| if layout.block_len(index.into()) > 0 { vec![checksum(index, 0)] } else { Vec::new() };
         let stripe = NewStripe { number: 0, layout, homes: homes.clone() };
         let (upload, stripes) = meta.begin_put(epoch, upload, vec![stripe]).await.unwrap();
         let end = EndStripe {
             upload: upload.id,
             stripe: stripes[0].id,
             blocks: homes.iter().map(|home| (1, *home, BlockState::Ok)).collect(),
-            checksums: (0..n as u8).map(|index| vec![checksum(index, 0)]).collect(),
+            checksums: (0..n as u8).map(sums).collect(),
             garbage_not_before_ms: 1,
         };
-        let commit = CommitPut { size: 4 * BLOCK_LEN, now_ms: 1, ..CommitPut::default() };
+        let commit = CommitPut { size: data_len, now_ms: 1, ..CommitPut::default() };
         meta.end_stripe(epoch, end, Some(commit)).await.unwrap();
         Self { world, agents, meta, version: upload.id, stripe: stripes[0].id }
     }

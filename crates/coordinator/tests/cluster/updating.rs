@@ -52,6 +52,8 @@ pub(crate) struct Block {
     pub(crate) seq: Seq,
     /// The updates of data block 0.
     pub(crate) updates: u64,
+    /// The bytes of the object in the stripe, as it was told; 0: nothing.
+    pub(crate) data_len: u64,
     sealed: Sealed,
 }
 
@@ -124,7 +126,7 @@ impl Updating {
         if it.seq.counts().first().copied().unwrap_or(0) != sealed.vector.get(&0).copied().unwrap_or(0) {
             return Err(Error::corrupt("it is stale"));
         }
-        (it.term, it.sealed) = (Some(sealed.term), sealed);
+        (it.term, it.sealed, it.data_len) = (Some(sealed.term), sealed, request.data_len.max(it.data_len));
         Ok(v1::OpenBlockReply {})
     }
 
@@ -145,7 +147,8 @@ impl Updating {
         let is_settled = it.term.is_none_or(|term| it.seq.term() == term);
         let seq = v1::Seq { term: it.seq.term(), counts: it.seq.counts().to_vec() };
         let content = v1::SettleBlockReply { seq: Some(seq), checksums: vec![checksum(id.index, it.updates)] };
-        Ok(v1::InspectBlockReply { open, content: is_settled.then_some(content), update_bytes_max: self.update_bytes_max })
+        let content = is_settled.then_some(content);
+        Ok(v1::InspectBlockReply { open, content, update_bytes_max: self.update_bytes_max, data_len: it.data_len })
     }
 
     pub(crate) fn seal(&mut self, request: &v1::SealBlockRequest) -> Result<v1::SealBlockReply> {

@@ -25,6 +25,10 @@ BEGIN
     INSERT INTO totals VALUES (new.bucket, new.code, 1, new.stripes, new.size) ON CONFLICT (bucket, code) DO UPDATE
     SET objects = objects + 1, stripes = stripes + excluded.stripes, bytes = bytes + excluded.bytes;
 END;
+CREATE TEMP TRIGGER object_extended AFTER UPDATE OF size ON main.objects
+BEGIN
+    UPDATE totals SET bytes = bytes + new.size - old.size WHERE bucket = new.bucket AND code = new.code;
+END;
 CREATE TEMP TRIGGER object_dropped AFTER DELETE ON main.objects
 BEGIN
     UPDATE totals SET objects = objects - 1, stripes = stripes - old.stripes, bytes = bytes - old.size

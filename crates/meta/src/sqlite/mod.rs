@@ -3,6 +3,7 @@
 //! The database uses WAL with `synchronous=FULL`: a transaction is durable when it returns. One connection makes all changes, so they have
 //! one order; those that wait at the same time are committed together ([`group`]). A second reads the last committed state, without waiting.
 
+mod appends;
 mod backup;
 mod blocks;
 mod cluster;

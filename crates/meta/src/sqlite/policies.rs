@@ -2,9 +2,9 @@
 
 use crate::{BucketRecord, MetaError, PolicyRecord, Result};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use weft_types::{Ack, FailureDomain, counted};
+use weft_types::{Ack, FailureDomain, UpdatesInPlace, counted};
 
-const POLICY: &str = "name, code, block_len, cell_len, failure_domain, ack_missing_max, is_default, replicas";
+const POLICY: &str = "name, code, block_len, cell_len, failure_domain, ack_missing_max, is_default, replicas, updates";
 const BUCKET: &str = "name, policy, created_ms, (SELECT count(*) FROM objects WHERE bucket = name)";
 
 pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> {
@@ -16,7 +16,7 @@ pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> 
         tx.execute("UPDATE policies SET is_default = 0", [])?;
     }
     tx.execute(
-        &format!("INSERT INTO policies ({POLICY}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"),
+        &format!("INSERT INTO policies ({POLICY}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"),
         (
             &policy.name,
             &policy.code,
@@ -26,6 +26,7 @@ pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> 
             policy.ack.missing_max,
             policy.is_default,
             policy.replicas,
+            policy.updates.name(),
         ),
     )?;
     Ok(())
@@ -128,6 +129,18 @@ pub(super) fn domain_of(text: &str) -> FailureDomain {
     if text == "node" { FailureDomain::Node } else { FailureDomain::Rack }
 }
 
+/// The schema admits no other text.
+fn updates_of(text: &str) -> UpdatesInPlace {
+    UpdatesInPlace::ALL.into_iter().find(|updates| updates.name() == text).unwrap_or_default()
+}
+
+/// The policy of a bucket, if it refuses updates in place.
+pub(super) fn updates_refused_by(tx: &Transaction<'_>, bucket: &str) -> Result<Option<String>> {
+    let sql = "SELECT policies.name FROM buckets JOIN policies ON policies.name = buckets.policy
+               WHERE buckets.name = ?1 AND policies.updates = 'refused'";
+    Ok(tx.prepare_cached(sql)?.query_row([bucket], |row| row.get(0)).optional()?)
+}
+
 fn find(tx: &Transaction<'_>, name: &str) -> Result<Option<PolicyRecord>> {
     let sql = format!("SELECT {POLICY} FROM policies WHERE name = ?1");
     Ok(tx.prepare_cached(&sql)?.query_row([name], policy_row).optional()?)
@@ -148,6 +161,7 @@ fn policy_row(row: &Row<'_>) -> rusqlite::Result<PolicyRecord> {
         ack: Ack { missing_max: row.get(5)? },
         is_default: row.get(6)?,
         replicas: row.get(7)?,
+        updates: updates_of(&row.get::<_, String>(8)?),
     })
 }
 

@@ -4,10 +4,13 @@ use super::{blocks, rows};
 use crate::{AdoptStripe, Adopted, MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_types::{BlockId, BlockState, GarbageReason, Owner, PlacedBlock, Seq, StripeId, StripeRecord};
+use weft_types::{
+    BlockId, BlockState, CHECKSUM_UNIT_LEN, GarbageReason, Owner, PlacedBlock, Seq, StripeId, StripeRecord, crc32c_joined,
+    crc32c_zeros,
+};
 use weft_update::{Sealed, StripeTerm};
 
-const TERM: &str = "stripe, state, record, settled_ms";
+const TERM: &str = "stripe, state, record, settled_ms, grows_to";
 
 /// Whether only the update protocol may change a stripe.
 pub(super) fn is_open(tx: &Transaction<'_>, stripe: StripeId) -> Result<bool> {
@@ -44,14 +47,15 @@ pub(super) fn list(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) ->
 }
 
 fn put(tx: &Transaction<'_>, record: &TermRecord) -> Result<()> {
-    let TermRecord { stripe, state, term, settled_ms } = record;
-    let sql = format!("INSERT OR REPLACE INTO stripe_terms ({TERM}) VALUES (?1, ?2, ?3, ?4)");
-    tx.prepare_cached(&sql)?.execute((stripe.0, state.name(), packed::pack_term(term)?, settled_ms))?;
+    let TermRecord { stripe, state, term, settled_ms, grows_to } = record;
+    let sql = format!("INSERT OR REPLACE INTO stripe_terms ({TERM}) VALUES (?1, ?2, ?3, ?4, ?5)");
+    let row = (stripe.0, state.name(), packed::pack_term(term)?, settled_ms, grows_to.unwrap_or(0));
+    tx.prepare_cached(&sql)?.execute(row)?;
     Ok(())
 }
 
 pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord> {
-    let OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms } = open;
+    let OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms, grows_to } = open;
     let conflict = |why: &str| Err(MetaError::Conflict(format!("stripe {id} cannot be opened for updates: {why}")));
     let mut stripe = complete(tx, id)?;
     let found = find(tx, id)?;
@@ -66,12 +70,50 @@ pub(super) fn begin(tx: &Transaction<'_>, open: OpenStripe) -> Result<TermRecord
     if !are_good(&stripe, &members) || members.iter().any(is_open) {
         return conflict("its blocks have changed, or are not closed yet");
     }
+    if grows_to.is_some_and(|data_len| !can_grow(&stripe, data_len)) {
+        return Err(MetaError::Refused(format!("stripe {id} cannot grow so")));
+    }
     let members: BTreeSet<BlockId> = members.into_iter().collect();
     take(tx, &mut stripe, &members, garbage_not_before_ms)?;
     let term = StripeTerm::open(term.as_ref(), members.into_iter().collect(), &stripe.seq, now_ms);
-    let record = TermRecord { stripe: id, state: TermState::Opening, term, settled_ms: 0 };
+    let record = TermRecord { stripe: id, state: TermState::Opening, term, settled_ms: 0, grows_to };
     put(tx, &record)?;
     Ok(record)
+}
+
+/// Whether a stripe can hold so many bytes of the object in the blocks that it has, and holds fewer now.
+fn can_grow(stripe: &StripeRecord, data_len: u64) -> bool {
+    stripe.layout.data_len < data_len && data_len <= stripe.layout.room_end()
+}
+
+/// Makes a stripe longer. Its blocks read as zeros where they are longer.
+fn grow(tx: &Transaction<'_>, stripe: &mut StripeRecord, data_len: u64) -> Result<()> {
+    let before = stripe.layout;
+    stripe.layout.data_len = data_len;
+    for (index, units) in (0..).zip(&mut stripe.checksums).filter(|(_, units)| !units.is_empty()) {
+        *units = lengthened(units, before.block_len(index), stripe.layout.block_len(index));
+    }
+    let (layout, units) = (packed::pack_layout(&stripe.layout)?, packed::pack_checksums(&stripe.checksums)?);
+    tx.prepare_cached("UPDATE stripes SET layout = ?2, units = ?3 WHERE id = ?1")?.execute((stripe.id.0, layout, units))?;
+    Ok(())
+}
+
+/// The CRC32C of each MiB of a block that grows from `from` bytes to `to` by zeros.
+fn lengthened(units: &[u32], from: u64, to: u64) -> Vec<u32> {
+    let unit = |number: u64| {
+        let len = |end: u64| end.saturating_sub(number * CHECKSUM_UNIT_LEN).min(CHECKSUM_UNIT_LEN);
+        let zeros = len(to) - len(from);
+        crc32c_joined(units.get(number as usize).copied().unwrap_or(0), crc32c_zeros(zeros), zeros)
+    };
+    (0..to.div_ceil(CHECKSUM_UNIT_LEN)).map(unit).collect()
+}
+
+/// A stripe that was being opened is as long as it is then: some blocks are, and all others are fenced.
+fn grown(tx: &Transaction<'_>, record: &TermRecord) -> Result<()> {
+    match record.grows_to {
+        Some(data_len) => grow(tx, &mut rows::stripe(tx, record.stripe)?, data_len),
+        None => Ok(()),
+    }
 }
 
 /// A complete stripe of an object.
@@ -154,7 +196,8 @@ pub(super) fn mark_open(tx: &Transaction<'_>, stripe: StripeId, term: u64) -> Re
     if record.term.term != term || record.term.sealed.term != term {
         return Err(changed(stripe, term));
     }
-    put(tx, &TermRecord { state: TermState::Open, ..record })
+    grown(tx, &record)?;
+    put(tx, &TermRecord { state: TermState::Open, grows_to: None, ..record })
 }
 
 pub(super) fn cancel(tx: &Transaction<'_>, stripe: StripeId, term: u64, now_ms: u64) -> Result<()> {
@@ -164,7 +207,7 @@ pub(super) fn cancel(tx: &Transaction<'_>, stripe: StripeId, term: u64, now_ms: 
     if record.state != TermState::Opening || is_sealed {
         return Err(changed(stripe, term));
     }
-    put(tx, &TermRecord { state: TermState::Closed, settled_ms: now_ms, ..record })
+    put(tx, &TermRecord { state: TermState::Closed, settled_ms: now_ms, grows_to: None, ..record })
 }
 
 pub(super) fn save(tx: &Transaction<'_>, id: StripeId, before: &StripeTerm, term: StripeTerm, not_before_ms: u64) -> Result<()> {
@@ -177,7 +220,8 @@ pub(super) fn save(tx: &Transaction<'_>, id: StripeId, before: &StripeTerm, term
         let fenced = &members(before) - &members(&term);
         fence(tx, &mut rows::stripe(tx, id)?, &fenced, not_before_ms)?;
     }
-    put(tx, &TermRecord { term, ..record })
+    grown(tx, &record)?;
+    put(tx, &TermRecord { term, grows_to: None, ..record })
 }
 
 pub(super) fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRecord> {
@@ -190,7 +234,7 @@ pub(super) fn end(tx: &Transaction<'_>, settle: SettleStripe) -> Result<StripeRe
     let unaware = record.term.sealed.members.iter().copied().collect();
     record_content(tx, &mut stripe, &record.term.sealed, &checksums)?;
     let term = StripeTerm { unaware, ..record.term };
-    put(tx, &TermRecord { stripe: id, state: TermState::Settled, term, settled_ms: now_ms })?;
+    put(tx, &TermRecord { stripe: id, state: TermState::Settled, term, settled_ms: now_ms, grows_to: None })?;
     Ok(stripe)
 }
 
@@ -220,7 +264,7 @@ fn record_content(
 }
 
 pub(super) fn adopt(tx: &Transaction<'_>, adopt: AdoptStripe) -> Result<()> {
-    let AdoptStripe { stripe: id, before, term, state, garbage_not_before_ms } = adopt;
+    let AdoptStripe { stripe: id, before, term, state, data_len, garbage_not_before_ms } = adopt;
     let mut stripe = complete(tx, id)?;
     let found = find(tx, id)?.map(|found| found.term);
     let least = found.as_ref().map_or(0, |found| found.term).max(stripe.seq.term());
@@ -229,6 +273,9 @@ pub(super) fn adopt(tx: &Transaction<'_>, adopt: AdoptStripe) -> Result<()> {
     }
     if !are_good(&stripe, &term.sealed.members) {
         return Err(MetaError::Conflict(format!("the blocks of stripe {id} have changed")));
+    }
+    if can_grow(&stripe, data_len) {
+        grow(tx, &mut stripe, data_len)?;
     }
     take(tx, &mut stripe, &term.sealed.members.iter().copied().collect(), garbage_not_before_ms)?;
     let (state, settled_ms) = match state {
@@ -239,7 +286,7 @@ pub(super) fn adopt(tx: &Transaction<'_>, adopt: AdoptStripe) -> Result<()> {
             (TermState::Settled, now_ms)
         }
     };
-    put(tx, &TermRecord { stripe: id, state, term, settled_ms })
+    put(tx, &TermRecord { stripe: id, state, term, settled_ms, grows_to: None })
 }
 
 pub(super) fn closed(tx: &Transaction<'_>, stripe: StripeId, term: u64, blocks: &[BlockId]) -> Result<bool> {
@@ -259,14 +306,15 @@ pub(super) fn forget_closed(tx: &Transaction<'_>, settled_ms: u64) -> Result<u64
 }
 
 /// A row before its blob is decoded.
-type Packed = (u64, String, Vec<u8>, u64);
+type Packed = (u64, String, Vec<u8>, u64, u64);
 
 fn packed_row(row: &Row<'_>) -> rusqlite::Result<Packed> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
 }
 
-fn unpack((stripe, state, record, settled_ms): Packed) -> Result<TermRecord> {
+fn unpack((stripe, state, record, settled_ms, grows_to): Packed) -> Result<TermRecord> {
     let unknown = || MetaError::Storage(format!("the term of stripe {stripe} has the unknown state '{state}'"));
     let state = TermState::ALL.into_iter().find(|known| known.name() == state).ok_or_else(unknown)?;
-    Ok(TermRecord { stripe: StripeId(stripe), state, term: packed::unpack_term(&record)?, settled_ms })
+    let grows_to = (grows_to > 0).then_some(grows_to);
+    Ok(TermRecord { stripe: StripeId(stripe), state, term: packed::unpack_term(&record)?, settled_ms, grows_to })
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
 use weft_types::{
     Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, GarbageReason, Home, Layout,
-    NodeId, ObjectName, Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    NodeId, ObjectName, Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UpdatesInPlace, UploadId,
 };
 
 const BLOCK_LEN: u64 = 1 << 20;
@@ -23,6 +23,7 @@ pub(crate) fn open(path: &Path) -> SqliteMeta {
         failure_domain: FailureDomain::Rack,
         ack: Ack { missing_max: 1 },
         replicas: 1,
+        updates: UpdatesInPlace::Allowed,
         is_default: true,
     };
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1, auto_repair: true };

@@ -11,7 +11,7 @@ use weft_types::{
     UploadId,
 };
 
-/// Turns a database of schema 20 into one of schema 11, in which a node is up or down, and nothing says since when.
+/// Turns a database of schema 21 into one of schema 11, in which a node is up or down, and nothing says since when.
 macro_rules! back_to_schema_11 {
     () => {
         "
@@ -22,6 +22,9 @@ macro_rules! back_to_schema_11 {
     DROP INDEX disks_moved;
     ALTER TABLE disks DROP COLUMN moved_to;
     DROP TABLE stripe_terms;
+    ALTER TABLE objects DROP COLUMN append;
+    ALTER TABLE objects DROP COLUMN append_until_ms;
+    ALTER TABLE policies DROP COLUMN updates;
     ALTER TABLE objects DROP COLUMN updates;
     ALTER TABLE uploads DROP COLUMN updates;
     DROP TABLE scrubs;
@@ -36,7 +39,7 @@ macro_rules! back_to_schema_11 {
 }
 pub(crate) const BACK_TO_SCHEMA_11: &str = back_to_schema_11!();
 
-/// Turns a database of schema 20 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
+/// Turns a database of schema 21 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
 pub(crate) const BACK_TO_SCHEMA_10: &str = concat!(
     back_to_schema_11!(),
     "
@@ -46,7 +49,7 @@ pub(crate) const BACK_TO_SCHEMA_10: &str = concat!(
     UPDATE schema_version SET version = 10;"
 );
 
-/// Turns a database of schema 20 into one of schema 9, which has no reasons for garbage.
+/// Turns a database of schema 21 into one of schema 9, which has no reasons for garbage.
 pub(crate) const BACK_TO_SCHEMA_9: &str = concat!(
     back_to_schema_11!(),
     "

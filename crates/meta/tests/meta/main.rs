@@ -1,5 +1,6 @@
 //! The metadata, compared with a model and record by record.
 
+mod appends;
 mod backup;
 mod common;
 mod conversions;

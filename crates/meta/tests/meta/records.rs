@@ -9,7 +9,7 @@ use crate::{
 use weft_meta::*;
 use weft_types::{
     Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, NodeId, NodeState, ObjectName, PutKey,
-    RepairLimit, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    RepairLimit, Seq, Span, StripeId, StripeLayout, StripeRecord, UpdatesInPlace, UploadId,
 };
 
 pub(crate) async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 19 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 21 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -345,6 +345,7 @@ async fn policies_and_buckets() {
         failure_domain: FailureDomain::Node,
         ack: Ack { missing_max: 2 },
         replicas: 3,
+        updates: UpdatesInPlace::Refused,
         is_default,
     };
     meta.create_policy(epoch, policy("wide", true)).await.unwrap();

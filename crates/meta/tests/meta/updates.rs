@@ -62,7 +62,14 @@ impl World {
     }
 
     fn ask(&self, members: &[BlockId]) -> OpenStripe {
-        OpenStripe { stripe: self.stripe, before: None, members: members.to_vec(), now_ms: 5, garbage_not_before_ms: LATER_MS }
+        OpenStripe {
+            stripe: self.stripe,
+            before: None,
+            members: members.to_vec(),
+            now_ms: 5,
+            garbage_not_before_ms: LATER_MS,
+            grows_to: None,
+        }
     }
 
     /// Opens the stripe with these of its blocks, and marks it open.
@@ -132,7 +139,7 @@ async fn a_stripe_is_opened_sealed_settled_closed_and_opened_again() {
     let opening = world.meta.open_stripe(world.epoch, world.ask(&all)).await.unwrap();
     let sealed = Sealed { term: 1, members: all.clone(), ..Sealed::default() };
     let term = StripeTerm { term: 1, sealed: sealed.into(), unaware: BTreeSet::new() };
-    assert_eq!(opening, TermRecord { stripe: world.stripe, state: TermState::Opening, term, settled_ms: 0 });
+    assert_eq!(opening, TermRecord { stripe: world.stripe, state: TermState::Opening, term, settled_ms: 0, grows_to: None });
     world.meta.mark_open(world.epoch, world.stripe, 1).await.unwrap();
     world.meta.mark_open(world.epoch, world.stripe, 1).await.unwrap();
     assert_eq!(world.term().await, TermRecord { state: TermState::Open, ..opening });
@@ -318,6 +325,7 @@ async fn what_blocks_say_of_newer_metadata_is_recorded() {
         before,
         term,
         state,
+        data_len: 0,
         garbage_not_before_ms: LATER_MS,
     };
     // Open, in a later term than these metadata know.
@@ -500,7 +508,8 @@ async fn terms_are_listed_in_pages_and_a_database_of_schema_18_has_none() {
     let World { dir, meta, epoch, stripe, .. } = world;
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    let sql = "DROP TABLE stripe_terms; ALTER TABLE objects DROP COLUMN updates; ALTER TABLE uploads DROP COLUMN updates;
+    let sql = "DROP TABLE stripe_terms; ALTER TABLE objects DROP COLUMN append; ALTER TABLE objects DROP COLUMN append_until_ms;
+        ALTER TABLE policies DROP COLUMN updates; ALTER TABLE objects DROP COLUMN updates; ALTER TABLE uploads DROP COLUMN updates;
         DROP INDEX disks_moved; ALTER TABLE disks DROP COLUMN moved_to; UPDATE schema_version SET version = 18";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     let meta = open(&path);

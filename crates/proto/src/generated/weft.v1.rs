@@ -318,6 +318,9 @@ pub struct OpenBlockRequest {
     pub block: ::prost::alloc::vec::Vec<u8>,
     #[prost(message, optional, tag = "3")]
     pub stripe: ::core::option::Option<OpenStripe>,
+    /// bytes of the object in the stripe: if the block's sidecar has fewer, the block grows by zeros. 0: it stays as it is
+    #[prost(uint64, tag = "4")]
+    pub data_len: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenBlockReply {}
@@ -391,6 +394,9 @@ pub struct InspectBlockReply {
     /// the most bytes of an update that the journal of its disk takes; 0: that is not known
     #[prost(uint64, tag = "3")]
     pub update_bytes_max: u64,
+    /// bytes of the object in the stripe, by its sidecar; 0: an earlier version does not tell
+    #[prost(uint64, tag = "4")]
+    pub data_len: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenTerm {
@@ -1958,6 +1964,9 @@ pub struct Policy {
     /// only in the answer to CreatePolicy
     #[prost(string, repeated, tag = "9")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// allowed or refused: whether bytes of objects may be changed in place, and appended; empty: allowed
+    #[prost(string, tag = "10")]
+    pub updates: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListPoliciesRequest {}
@@ -2517,6 +2526,9 @@ pub struct ReadStripeReply {
     /// the stripe is open for updates: its data blocks are read at their nodes, without a plan. With explain, beside the plan
     #[prost(message, optional, tag = "7")]
     pub at_nodes: ::core::option::Option<ReadAtNodes>,
+    /// bytes of the object in the stripe, which may have grown since the client looked it up; 0: an earlier version does not tell
+    #[prost(uint64, tag = "8")]
+    pub data_len: u64,
 }
 /// How a stripe that is open for updates is read without being settled.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2572,6 +2584,70 @@ pub struct OpenForUpdatesRequest {
     /// how deltas travel; absent: the coordinator chooses
     #[prost(message, optional, tag = "7")]
     pub way: ::core::option::Option<UpdateWay>,
+    /// the append that it is for; 0: none
+    #[prost(uint64, tag = "8")]
+    pub append: u64,
+    /// of an append: the end of its bytes in the stripe's data. The stripe grows if it is shorter
+    #[prost(uint64, tag = "9")]
+    pub reaches: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeginAppendRequest {
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    /// its number, drawn by the client: 1 to 2^63-1
+    #[prost(uint64, tag = "3")]
+    pub append: u64,
+    /// the size that the object must have; absent: any
+    #[prost(uint64, optional, tag = "4")]
+    pub at: ::core::option::Option<u64>,
+    /// how many come; 0: not known. If they do not fit, nothing begins
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// it has begun, and goes on
+    #[prost(bool, tag = "6")]
+    pub renews: bool,
+    /// nothing begins
+    #[prost(bool, tag = "7")]
+    pub explain: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BeginAppendReply {
+    /// with its last stripe
+    #[prost(message, optional, tag = "1")]
+    pub object: ::core::option::Option<ObjectReply>,
+    /// the time until another one may begin, unless it is renewed
+    #[prost(uint64, tag = "2")]
+    pub lasts_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndAppendRequest {
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub append: u64,
+    /// of the object
+    #[prost(uint64, tag = "4")]
+    pub version: u64,
+    /// the object's size until now
+    #[prost(uint64, tag = "5")]
+    pub from: u64,
+    /// and from now on
+    #[prost(uint64, tag = "6")]
+    pub to: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GiveUpAppendRequest {
+    #[prost(string, tag = "1")]
+    pub bucket: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub append: u64,
 }
 /// How the deltas of updates travel from the node of a data block to those that patch theirs.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5563,6 +5639,67 @@ pub mod weft_client {
                 .insert(GrpcMethod::new("weft.v1.Weft", "ExplainUpdate"));
             self.inner.unary(req, path, codec).await
         }
+        /// An append writes behind the end of an object, by updates in place of its last stripe, and all of it becomes part of the object when it ends. One
+        /// at a time: the next one begins when it has ended, was given up, or was not renewed in time.
+        pub async fn begin_append(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BeginAppendRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BeginAppendReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/BeginAppend");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "BeginAppend"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn end_append(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EndAppendRequest>,
+        ) -> std::result::Result<tonic::Response<super::ObjectReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Weft/EndAppend");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "EndAppend"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn give_up_append(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GiveUpAppendRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/weft.v1.Weft/GiveUpAppend",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Weft", "GiveUpAppend"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn repair_object(
             &mut self,
             request: impl tonic::IntoRequest<super::RepairObjectRequest>,
@@ -6146,6 +6283,23 @@ pub mod weft_server {
             tonic::Response<super::ExplainUpdateReply>,
             tonic::Status,
         >;
+        /// An append writes behind the end of an object, by updates in place of its last stripe, and all of it becomes part of the object when it ends. One
+        /// at a time: the next one begins when it has ended, was given up, or was not renewed in time.
+        async fn begin_append(
+            &self,
+            request: tonic::Request<super::BeginAppendRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BeginAppendReply>,
+            tonic::Status,
+        >;
+        async fn end_append(
+            &self,
+            request: tonic::Request<super::EndAppendRequest>,
+        ) -> std::result::Result<tonic::Response<super::ObjectReply>, tonic::Status>;
+        async fn give_up_append(
+            &self,
+            request: tonic::Request<super::GiveUpAppendRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
         /// Server streaming response type for the RepairObject method.
         type RepairObjectStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::RepairEvent, tonic::Status>,
@@ -7465,6 +7619,135 @@ pub mod weft_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ExplainUpdateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/BeginAppend" => {
+                    #[allow(non_camel_case_types)]
+                    struct BeginAppendSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::BeginAppendRequest>
+                    for BeginAppendSvc<T> {
+                        type Response = super::BeginAppendReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BeginAppendRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::begin_append(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BeginAppendSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/EndAppend" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndAppendSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::EndAppendRequest>
+                    for EndAppendSvc<T> {
+                        type Response = super::ObjectReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EndAppendRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::end_append(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndAppendSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Weft/GiveUpAppend" => {
+                    #[allow(non_camel_case_types)]
+                    struct GiveUpAppendSvc<T: Weft>(pub Arc<T>);
+                    impl<T: Weft> tonic::server::UnaryService<super::GiveUpAppendRequest>
+                    for GiveUpAppendSvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GiveUpAppendRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Weft>::give_up_append(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GiveUpAppendSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

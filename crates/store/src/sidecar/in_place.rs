@@ -105,6 +105,7 @@ impl Loaded {
     /// The sidecar after a patch, and what has to be written. Refuses a patch that does not fit.
     pub(crate) fn patched(&self, patch: &Patch<'_>) -> Result<(Self, Writes)> {
         let before = &self.sidecar.meta;
+        let before_len = before.stripe.data_len;
         let mut meta = BlockMeta { seq: patch.seq.clone(), ..before.clone() };
         meta.stripe.data_len = patch.data_len;
         check_meta(&meta)?;
@@ -130,6 +131,11 @@ impl Loaded {
             }
             // A patch that is repeated. If it were written again, and interrupted, nobody would repeat it once more.
             Some(_) if sidecar == self.sidecar && !self.is_interrupted() => Ok((self.clone(), Writes::Nothing)),
+            // The new file appears as a whole, so a block is never seen half grown.
+            Some(_) if patch.data_len > before_len && !self.is_interrupted() => {
+                let (loaded, file) = Self::create(sidecar)?;
+                Ok((loaded, Writes::Replace(file)))
+            }
             Some(before) => update(before, sidecar, &sectors),
         }
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Pieces, SettledBlock, Updater};
 use weft_store::{BlockStore as _, Journal as _, Position};
-use weft_types::{BlockId, Error, Reaction, Result};
+use weft_types::{BlockId, Error, Reaction, Result, StripeLayout, crc32c};
 use weft_update::{Message, Outcome, Peer, Sealed, Session, Told, UpdateId, Vector};
 
 /// One stripe, not open.
@@ -304,4 +304,66 @@ fn an_open_block_that_is_in_quarantine_is_reported_as_lost() {
     let updater = updater(&mut world, block(0, 0));
     updater.sync(1).unwrap();
     assert_eq!((updater.open_blocks().count(), updater.lost_blocks().count(), updater.fill()), (0, 0, 0.0));
+}
+
+/// The last data block, which is shorter than the others, in a stripe that holds so many bytes.
+fn open_longer(world: &mut World, data_len: u64, term: u64) -> Result<()> {
+    updater(world, block(0, 3)).open_longer_block(block(0, 3), &sealed(term), data_len, 1)
+}
+
+#[test]
+fn a_block_that_is_opened_longer_has_grown_or_is_as_before_after_a_crash() {
+    let (data, mut crashes) = (host::plain_world().1, 0);
+    for calls in 0.. {
+        let mut world = world();
+        let (node, before) = (world.home(block(0, 3)), world.shape);
+        let longer = StripeLayout { data_len: before.room_end(), ..before };
+        let files = world.nodes[node].files.clone();
+        files.crash_after(calls);
+        let opened = open_longer(&mut world, longer.data_len, 1);
+        let has_crashed = files.is_crashed();
+        restart_home_of(&mut world, block(0, 3));
+        let read = |world: &World| {
+            let reader = world.nodes[node].disk.as_ref().unwrap().store.open(block(0, 3)).unwrap();
+            assert!(!reader.is_interrupted(), "it cannot be opened any more");
+            let mut bytes = vec![1; before.layout.block_len as usize];
+            reader.read_at(0, &mut bytes).unwrap();
+            assert!(bytes == data[3], "it has other bytes");
+            assert_eq!(reader.units(), [crc32c(&bytes[..reader.meta().len() as usize])]);
+            reader.meta().stripe
+        };
+        let found = read(&world);
+        assert!(found == before || found == longer, "{found:?}");
+        open_longer(&mut world, longer.data_len, 1).unwrap();
+        assert_eq!(read(&world), longer);
+        if !has_crashed {
+            opened.unwrap();
+            assert!(crashes > 5, "only {crashes} calls can fail");
+            break;
+        }
+        crashes += 1;
+    }
+}
+
+fn restart_home_of(world: &mut World, id: BlockId) {
+    let node = world.home(id);
+    world.crashed(node);
+    world.start(node);
+}
+
+#[test]
+fn a_block_grows_only_within_its_stripe() {
+    let mut world = world();
+    let shape = world.shape;
+    for wrong in [shape.data_len - 1, shape.room_end() + 1] {
+        assert_eq!(reaction(open_longer(&mut world, wrong, 1)), Reaction::Corrupt, "{wrong}");
+    }
+    open_longer(&mut world, shape.data_len, 1).unwrap();
+    // Blocks that stay as long as they were are of a longer stripe, too.
+    updater(&mut world, block(0, 0)).open_longer_block(block(0, 0), &sealed(1), shape.room_end(), 1).unwrap();
+    let node = world.home(block(0, 0));
+    let reader = world.nodes[node].disk.as_ref().unwrap().store.open(block(0, 0)).unwrap();
+    assert_eq!((reader.meta().stripe.data_len, reader.meta().len()), (shape.room_end(), shape.layout.block_len));
+    // It is open in this term, as long as it is.
+    updater(&mut world, block(0, 0)).open_longer_block(block(0, 0), &sealed(1), shape.room_end(), 1).unwrap();
 }
