@@ -261,7 +261,7 @@ impl Get {
     /// The same get of the current version. If both versions have the same bytes, those already returned are not fetched again.
     fn go_on_with(self, now: ObjectReply, handed_out: u64, options: &GetOptions) -> Result<Self> {
         let get = Self::of(&self.shared, now, 0, options)?;
-        if !is_same(&get.object, &self.object) {
+        if !has_same_bytes(&get.object, &self.object) {
             return Ok(get);
         }
         get.meter.add(handed_out);
@@ -349,7 +349,7 @@ impl Get {
         let place = |error: Error| error.object(format_args!("{bucket}/{key}"));
         match self.shared.stat(bucket, key).await {
             Ok(now) if now.version == self.object.version => Err(error),
-            Ok(now) if handed_out > 0 && !is_same(&now, &self.object) => {
+            Ok(now) if handed_out > 0 && !has_same_bytes(&now, &self.object) => {
                 let of = self.range.len();
                 let message = format!(
                     "the object was replaced during the read, after {handed_out} of {of} bytes had been returned; run the get again"
@@ -379,10 +379,16 @@ impl Get {
     }
 }
 
-/// Whether two versions of an object have the same bytes.
+/// Whether two versions of an object have the same bytes, except for those that were written in place.
+fn has_same_bytes(one: &ObjectReply, other: &ObjectReply) -> bool {
+    // It may have been extended.
+    is_same(one, other) && one.size == other.size
+}
+
+/// Whether the same put wrote both versions of an object.
 pub(crate) fn is_same(one: &ObjectReply, other: &ObjectReply) -> bool {
-    // 0: unknown. It may have been extended since.
-    one.written != 0 && one.written == other.written && one.size == other.size
+    // 0: unknown.
+    one.written != 0 && one.written == other.written
 }
 
 async fn joined(fetched: &mut Owned<Result<()>>) -> Result<()> {
@@ -422,7 +428,9 @@ pub(crate) fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions)
             blocks: stripe.blocks.iter().map(|block| (block.index, (block.copy as u8, block.generation))).collect(),
         }));
     }
-    match offset == object.size || !is_whole {
+    // The last one may hold more than belongs to the object.
+    let adds_up = offset >= object.size && stripes.last().is_none_or(|last| last.offset < object.size);
+    match adds_up || !is_whole {
         true => Ok(stripes),
         false => Err(unreadable("the coordinator sent stripes that do not add up to the object")),
     }

@@ -1,8 +1,10 @@
 //! Checks the blocks of nodes that came back after they were lost or away for long: what their disks may have lost meanwhile is rebuilt at
 //! once, and not found by a later read. What is right is kept, and counts as there from the moment the node is back.
 //!
-//! The shell around [`Check`], which decides. Some blocks at a time, the node looks for them and tells the checksums in their sidecars. The
+//! The shell around [`weft_control::findings::Check`], which decides. Some blocks at a time, the node looks for them and tells the checksums in their sidecars. The
 //! bytes themselves are checked by every read. Whether a node is still to be checked is in the metadata, so the next coordinator begins again.
+
+pub(crate) mod state;
 
 use crate::{
     blocks::{asked, stripes_of},
@@ -14,11 +16,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Display,
     ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::MissedTickBehavior;
-use weft_control::findings::{Ask, Check, Verdict, is_current};
+use weft_control::findings::{Ask, Verdict, is_current};
 use weft_types::{BlockId, DiskNumber, DiskRecord, Error, Home, NodeId, Result};
 
 /// How often to look for nodes that came back.
@@ -29,42 +31,6 @@ const NODES_AT_ONCE: usize = 8;
 const BLOCKS_PER_CALL: usize = 20;
 /// The pause between two calls, which leaves time for other work of the metadata and the disks.
 const CALL_PAUSE: Duration = Duration::from_millis(20);
-
-/// How far the checks are, by node.
-#[derive(Debug, Default)]
-pub(crate) struct Checks(Mutex<BTreeMap<NodeId, Check>>);
-
-impl Checks {
-    /// How many blocks of a node were checked, and how many of these are missing or not what was written; `None` if nothing of it can be
-    /// checked now.
-    pub(crate) fn of(&self, node: NodeId) -> Option<(u64, u64)> {
-        match self.lock().get(&node) {
-            Some(check) if check.waits_for_disks() => None,
-            Some(check) => Some((check.blocks, check.bad)),
-            None => Some((0, 0)),
-        }
-    }
-
-    /// Blocks have come to a node that are to be checked.
-    pub(crate) fn begin_again(&self, node: NodeId) {
-        self.lock().remove(&node);
-    }
-
-    /// Whether the check of a node is over.
-    fn is_over(&self, node: NodeId) -> bool {
-        self.lock().get(&node).is_some_and(Check::is_over)
-    }
-
-    /// Changes the check of a node, which may begin with that.
-    fn with<T>(&self, node: NodeId, change: impl FnOnce(&mut Check) -> T) -> T {
-        change(self.lock().entry(node).or_default())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Check>> {
-        // A poisoned lock is safe to use: each change is one call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Checks for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {

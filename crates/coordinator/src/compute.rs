@@ -1,7 +1,7 @@
 //! Plans can take milliseconds to make. Other calls and timers on the same thread must not wait for them.
 
-use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
+use weft_types::{Error, Result};
 
 /// With this many nodes, choosing among them takes a considerable part of a millisecond.
 const MANY_NODES: usize = 100;
@@ -15,12 +15,13 @@ pub(crate) fn compute<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runs a long computation on a thread of its own, and waits for its result for this long; `None`: it is not there yet, and the computation goes on. On a
-/// single thread, it is always waited for.
-pub(crate) async fn compute_within<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Runs a long computation on a thread of its own. It goes on when its caller goes away. On a single thread, it runs in place.
+pub(crate) async fn compute_apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     match Handle::current().runtime_flavor() {
-        RuntimeFlavor::MultiThread => tokio::time::timeout(within, tokio::task::spawn_blocking(work)).await.ok()?.ok(),
-        _ => Some(work()),
+        RuntimeFlavor::MultiThread => {
+            tokio::task::spawn_blocking(work).await.map_err(|error| Error::fatal(format!("a computation did not end: {error}")))
+        }
+        _ => Ok(work()),
     }
 }
 
@@ -54,22 +55,9 @@ mod tests {
         assert_eq!(computing.await.unwrap(), Ok(()));
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_computation_that_takes_long_goes_on_and_is_not_waited_for() {
-        let ((go, waits), (done, is_done)) = (mpsc::channel(), mpsc::channel());
-        let late = compute_within(Duration::from_millis(20), move || {
-            let _goes = waits.recv();
-            done.send(7)
-        });
-        assert_eq!(late.await, None);
-        go.send(()).unwrap();
-        assert_eq!(is_done.recv_timeout(Duration::from_secs(10)), Ok(7));
-        assert_eq!(compute_within(Duration::from_secs(10), || 8).await, Some(8));
-    }
-
     #[tokio::test]
     async fn on_a_single_thread_it_runs_in_place() {
-        assert_eq!(compute_within(Duration::ZERO, || 8).await, Some(8));
+        assert_eq!(compute_apart(|| thread::current().id()).await.unwrap(), this_thread().await);
         assert_eq!(compute(|| thread::current().id()), this_thread().await);
     }
 }

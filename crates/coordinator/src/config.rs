@@ -360,6 +360,10 @@ mod tests {
         assert!(wrong(CoordinatorConfig { down_after_ms: 1500, ..config.clone() }).contains("down_after_ms"));
         assert!(wrong(CoordinatorConfig { repair_stall_ms: 100, ..config.clone() }).contains("repair_stall_ms is 100"));
         assert!(wrong(CoordinatorConfig { scrub_period_ms: 1000, ..config.clone() }).contains("scrub_period_ms is 1000"));
+        for write_min in [0, 256] {
+            let message = wrong(CoordinatorConfig { write_min, ..config.clone() });
+            assert!(message.contains(&format!("write_min is {write_min}: use 1 to 255 blocks above k")), "{message}");
+        }
         assert!(
             wrong(CoordinatorConfig { conversion_free_percent: 100, ..config.clone() })
                 .contains("conversion_free_percent is 100")

@@ -2,7 +2,7 @@
 
 use crate::{
     auto_drain,
-    came_back::{self, Checks},
+    came_back::{self, state::Checks},
     claims::Claims,
     completion,
     config::{self, CoordinatorConfig},
@@ -18,7 +18,7 @@ use crate::{
     membership::{self, MembershipService},
     meter::Meter,
     metrics::Source,
-    moved::{self, Moves},
+    moved::{follow, state::Moves},
     orphans,
     puts::under_way::Puts,
     read::under_way::Reads,
@@ -160,7 +160,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), healer::crowded::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), auto_drain::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), moved::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), follow::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), pass::run(Arc::clone(&shared))));

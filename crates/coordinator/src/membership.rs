@@ -3,7 +3,7 @@
 use crate::{
     limit,
     members::{self, Session},
-    moved::{self, Aside},
+    moved::{self, state::Aside},
     shared::Shared,
     updates::tell,
     validate,

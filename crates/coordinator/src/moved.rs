@@ -4,88 +4,19 @@
 //! may be taken over, the next heartbeat asks the agent to register again. What was taken over is in the metadata, so the next coordinator goes
 //! on with the blocks that have not followed yet.
 
-use crate::{rebuild::owner::Of, shared::Shared};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
-use tokio::time::MissedTickBehavior;
+pub(crate) mod follow;
+pub(crate) mod state;
+
+use crate::shared::Shared;
+use state::Aside;
+use std::time::Duration;
 use weft_control::{
-    crowding::{self, Racks},
     members::MemberStatus,
-    moved::{Claim, Follow, Step, Walked, judge},
+    moved::{Claim, judge},
 };
-use weft_meta::{FollowedBlocks, MetaError, NewDisk, NewNode};
+use weft_meta::{NewDisk, NewNode};
 use weft_proto::v1;
-use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, Result, StripeId, counted};
-
-/// How often to look.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Blocks that one transaction moves.
-const BLOCKS_PER_STEP: u32 = 256;
-/// Steps for one disk before the next has its turn.
-const STEPS_PER_LOOK: usize = 40;
-/// The pause between two steps, which leaves time for other work of the metadata.
-const STEP_PAUSE: Duration = Duration::from_millis(20);
-
-/// What is known of moved disks besides the metadata.
-#[derive(Debug, Default)]
-pub(crate) struct Moves(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// The disks that nodes keep aside, by node.
-    aside: BTreeMap<NodeId, Vec<Aside>>,
-    /// The nodes that must register again, because a disk that they keep aside can be taken over.
-    called: BTreeSet<NodeId>,
-    /// By the number that the disk had.
-    follows: BTreeMap<DiskNumber, Following>,
-}
-
-#[derive(Debug, Default)]
-struct Following {
-    follow: Follow,
-    /// Stripes that have too many blocks in a rack since this walk began.
-    crowded: usize,
-}
-
-/// A disk that is kept aside.
-#[derive(Debug, Clone)]
-pub(crate) struct Aside {
-    disk: NewDisk,
-    why: String,
-}
-
-impl Moves {
-    /// A node has registered, and keeps these disks aside.
-    pub(crate) fn registered(&self, node: NodeId, aside: Vec<Aside>) {
-        let mut state = self.lock();
-        state.called.remove(&node);
-        if aside.is_empty() {
-            state.aside.remove(&node);
-        } else {
-            state.aside.insert(node, aside);
-        }
-    }
-
-    /// Whether a node must register again.
-    pub(crate) fn is_called(&self, node: NodeId) -> bool {
-        self.lock().called.contains(&node)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is safe to use: each change is one call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Aside {
-    /// For the agent.
-    pub(crate) fn told(&self) -> v1::AsideDisk {
-        v1::AsideDisk { id: self.disk.id.clone(), why: self.why.clone(), ..v1::AsideDisk::default() }
-    }
-}
+use weft_types::{DiskRecord, Home, NodeId, Result};
 
 /// Decides about the disks of a registration that are another node's: those that are taken over are marked, and those to keep aside are taken
 /// out.
@@ -130,141 +61,6 @@ async fn refresh(shared: &Shared) -> Result<()> {
     let nodes = shared.meta.nodes().await.map_err(|error| shared.meta_error(error))?;
     nodes.iter().for_each(|node| shared.members.refresh(node));
     Ok(())
-}
-
-/// Works for as long as it runs.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut look = tokio::time::interval(LOOK_INTERVAL);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        look.tick().await;
-        call(&shared);
-        follow_all(&shared).await;
-    }
-}
-
-/// Calls the nodes of which a disk can be taken over now.
-fn call(shared: &Shared) {
-    let mut state = shared.moved.lock();
-    let State { aside, called, .. } = &mut *state;
-    aside.retain(|node, _| shared.members.has(*node));
-    for (node, disks) in aside {
-        let name = shared.members.name(*node);
-        for disk in disks {
-            match judged(shared, &name, &disk.disk) {
-                Some(Err(why)) => disk.why = why,
-                // It may have been forgotten where it was.
-                Some(Ok(_)) | None => drop(called.insert(*node)),
-            }
-        }
-    }
-}
-
-async fn follow_all(shared: &Shared) {
-    let moved: BTreeMap<DiskNumber, Home> = moved(shared).map(|from| (from.disk, from)).collect();
-    shared.moved.lock().follows.retain(|number, _| moved.contains_key(number));
-    for from in moved.into_values() {
-        if let Err(error) = follow(shared, from).await {
-            with(shared, from, |it| it.follow.failed(shared.started.now()));
-            let node = shared.members.name(from.node);
-            if let Some(left_out) = shared.failures.admit(&node, &error.message) {
-                tracing::warn!(%node, disk = from.disk.0, %error, left_out, "blocks cannot follow their disk to another node yet");
-            }
-        }
-    }
-}
-
-/// The places where moved disks were.
-fn moved(shared: &Shared) -> impl Iterator<Item = Home> {
-    shared.members.statuses().into_iter().flat_map(|status| {
-        let node = status.record.id;
-        status.record.disks.into_iter().filter_map(move |disk| disk.moved_to.map(|_| Home { node, disk: disk.number }))
-    })
-}
-
-fn with<T>(shared: &Shared, from: Home, change: impl FnOnce(&mut Following) -> T) -> T {
-    change(shared.moved.lock().follows.entry(from.disk).or_default())
-}
-
-/// Some steps for the blocks of a disk.
-async fn follow(shared: &Shared, from: Home) -> Result<()> {
-    for _ in 0..STEPS_PER_LOOK {
-        let Some((after, unchecked)) = with(shared, from, |it| it.follow.next(shared.started.now())) else { return Ok(()) };
-        if !step(shared, from, after, unchecked).await? {
-            return Ok(());
-        }
-        tokio::time::sleep(STEP_PAUSE).await;
-    }
-    Ok(())
-}
-
-/// Returns whether there is more to do at once.
-async fn step(shared: &Shared, from: Home, after: Option<BlockId>, unchecked: bool) -> Result<bool> {
-    // A registration may move the disk on, and a check of the new node's blocks may just end.
-    let recording = shared.members.recording.lock().await;
-    let Some(to) = shared.members.moved_to(from) else { return Ok(false) };
-    let followed = shared.meta.follow_disk(shared.epoch, from, after, BLOCKS_PER_STEP, unchecked).await;
-    let FollowedBlocks { moved, stayed, last, more, complete } = match followed {
-        // The call of before may have been completed although it failed.
-        Err(MetaError::NotFound(_)) => FollowedBlocks { complete: true, ..FollowedBlocks::default() },
-        followed => followed.map_err(|error| shared.meta_error(error))?,
-    };
-    let step = Step { moved: moved.len() as u64, stayed, last, more };
-    if !more {
-        shared.came_back.begin_again(to.node);
-        refresh(shared).await?;
-    }
-    drop(recording);
-    let crowded = if step.moved > 0 { crowded(shared, moved, (from, to)).await? } else { 0 };
-    let (walked, crowded) = with(shared, from, |it| {
-        it.crowded += crowded;
-        let walked = it.follow.came(step, shared.started.now());
-        (walked, if more { 0 } else { std::mem::take(&mut it.crowded) })
-    });
-    if let Some(walked) = walked {
-        tell(shared, (from, to), walked, crowded);
-    }
-    if complete {
-        tracing::info!(disk = from.disk.0, node = %shared.members.name(from.node), "nothing is left where a moved disk was: it is forgotten there");
-    }
-    Ok(more)
-}
-
-fn tell(shared: &Shared, (from, to): (Home, Home), Walked { moved, stayed }: Walked, crowded: usize) {
-    let [from, node] = [from.node, to.node].map(|node| shared.members.name(node));
-    tracing::info!(%node, %from, moved, stayed, "blocks have followed their disk to another node");
-    if stayed > 0 {
-        let blocks = counted(stayed, "block");
-        tracing::warn!(
-            %node, %from,
-            "{blocks} of a moved disk count as lost: the new node has other blocks of their stripes, their stripes are open for updates, or they \
-             were missing before. What does not follow later is rebuilt"
-        );
-    }
-    if crowded > 0 {
-        let rack = shared.members.view().node(to.node).map(|node| node.rack.to_string()).unwrap_or_default();
-        tracing::warn!(%node, %rack, stripes = crowded, "since a disk was moved, stripes have more blocks in a rack than their code tolerates to \
-             lose; the cluster moves them out while nothing is lost");
-    }
-}
-
-/// How many of these stripes have too many blocks in a rack.
-async fn crowded(shared: &Shared, moved: Vec<StripeId>, (from, to): (Home, Home)) -> Result<usize> {
-    let view = shared.members.view();
-    let rack = |home: Home| view.node(home.node).map(|node| &node.rack);
-    if rack(from) == rack(to) {
-        return Ok(0);
-    }
-    let (racks, mut crowded) = (Racks::of(&view), 0);
-    for stripe in shared.meta.find_stripes(moved).await.map_err(|error| shared.meta_error(error))? {
-        let of = match Of::owner(shared.meta.as_ref(), stripe.owner).await {
-            Err(MetaError::NotFound(_)) => continue,
-            found => found.map_err(|error| shared.meta_error(error))?,
-        };
-        let tolerance = shared.code(&of.code)?.tolerance();
-        crowded += usize::from(!crowding::excess(&stripe, tolerance, of.failure_domain, &racks, &view).is_empty());
-    }
-    Ok(crowded)
 }
 
 /// The disks that nodes keep aside, for people.

@@ -61,9 +61,9 @@ pub(crate) struct Shared {
     /// The limit on repair.
     pub(crate) limit: crate::limit::state::Limit,
     /// How far the checks of nodes that came back are.
-    pub(crate) came_back: crate::came_back::Checks,
+    pub(crate) came_back: crate::came_back::state::Checks,
     /// What is known of disks that were moved to other nodes.
-    pub(crate) moved: crate::moved::Moves,
+    pub(crate) moved: crate::moved::state::Moves,
     /// How far the scrub is.
     pub(crate) scrub: crate::scrub::state::Scrub,
     /// Which stripes are being rebuilt.

@@ -11,6 +11,7 @@ mod inspect;
 pub(crate) mod open;
 mod opening;
 pub(crate) mod pass;
+mod planners;
 pub(crate) mod routes;
 pub(crate) mod settle;
 pub(crate) mod state;

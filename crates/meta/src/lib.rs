@@ -28,9 +28,9 @@ pub use error::{MetaError, Result};
 pub use jobs::ENDED_JOBS_MAX;
 pub use meta::Meta;
 pub use model::{
-    Allocation, BucketRecord, ClusterRecord, CommitPut, Departure, EndStripe, FollowedBlocks, GarbageBlock, GarbageTotal,
-    Leftovers, Listed, Listing, NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, ObjectRecord, Page, PolicyRecord,
-    Totals, UploadRecord,
+    Allocation, BucketRecord, ClusterRecord, CommitPut, Departure, EndStripe, FollowDisk, FollowedBlocks, GarbageBlock,
+    GarbageTotal, Leftovers, Listed, Listing, NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, ObjectRecord, Page,
+    PolicyRecord, Totals, UploadRecord,
 };
 pub use sqlite::{MetaMode, SqliteMeta, backup};
 pub use updates::{AdoptStripe, Adopted, Bad, Marked, OpenStripe, SettleStripe, TermRecord, TermState, UpdateMeta};

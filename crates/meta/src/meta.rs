@@ -65,20 +65,13 @@ pub trait Meta: UpdateMeta + AppendMeta + Send + Sync {
     async fn remove_node(&self, epoch: Epoch, node: NodeId, now_ms: u64, garbage_max: u32) -> Result<Departure>;
     /// Removes a failed disk in the same way. If its agent lists it again later, it is a new disk.
     async fn forget_disk(&self, epoch: Epoch, home: Home, garbage_max: u32) -> Result<Departure>;
-    /// Moves blocks to where their disk is now, with their generations, states and corrupt bytes: those behind `after` in the order of
-    /// [`Self::blocks_on`], at most `limit`. Records of garbage go first. A block stays where it is, lost, if it is missing, if its stripe is
-    /// open for updates, or if the new node has, or is about to get, another block of its stripe; it may follow later.
+    /// Moves blocks to where their disk is now, with their generations, states and corrupt bytes, in the order of [`Self::blocks_on`]. Records
+    /// of garbage go first. A block stays where it is, lost, if it is missing, if its stripe is open for updates, or if the new node has, or is
+    /// about to get, another block of its stripe; it may follow later.
     ///
-    /// The last step of a walk marks the new node's blocks as to be checked if it moved a block or `unchecked` says that an earlier step
-    /// did, and forgets the place of before if nothing is left there; otherwise that is a failed disk from then on.
-    async fn follow_disk(
-        &self,
-        epoch: Epoch,
-        from: Home,
-        after: Option<BlockId>,
-        limit: u32,
-        unchecked: bool,
-    ) -> Result<FollowedBlocks>;
+    /// The last step of a walk marks the new node's blocks as to be checked if any has moved, and forgets the place of before if nothing is
+    /// left there; otherwise that is a failed disk from then on.
+    async fn follow_disk(&self, epoch: Epoch, step: FollowDisk) -> Result<FollowedBlocks>;
 
     /// Creates a policy. If it is the new default, the old default is no longer one.
     async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()>;

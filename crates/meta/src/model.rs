@@ -126,6 +126,19 @@ pub struct NewDisk {
 }
 
 /// A step of the move of blocks that follow their disk to another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FollowDisk {
+    /// Where the disk was.
+    pub from: Home,
+    /// The last block of the step before.
+    pub after: Option<BlockId>,
+    /// The most blocks.
+    pub limit: u32,
+    /// Whether earlier steps may have moved blocks that are not marked as to be checked.
+    pub unchecked: bool,
+}
+
+/// What a step of such a move has done.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FollowedBlocks {
     /// The stripes whose blocks have followed.

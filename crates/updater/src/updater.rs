@@ -151,7 +151,12 @@ impl Updater {
 
     /// Whether [`sync`](Self::sync) has anything to do.
     pub fn is_unsynced(&self) -> bool {
-        self.disk.unsynced.is_some() || self.disk.has_released
+        self.has_unsynced_entries() || self.disk.has_released
+    }
+
+    /// Whether any entry is not durable that [`sync`](Self::sync) makes so.
+    pub fn has_unsynced_entries(&self) -> bool {
+        self.disk.unsynced.is_some()
     }
 
     /// How full the journal is, with what is reserved: 0 to 1.

@@ -292,7 +292,7 @@ async fn a_disk_that_another_node_had_serves_only_when_the_coordinator_agrees() 
     // The disk was in another node, so this one does not know it.
     known.remove(&paths[1].display().to_string());
     let known = Memory { disks: known, ..Memory::default() };
-    let disks = Disks::new(&paths, &known);
+    let disks = Arc::new(Disks::new(&paths, &known));
     for number in [0, 1] {
         let new = weft_store::NewDisk { disk_id: 1, created_ms: 0 };
         let found = disks.open_one(number, new, &known, CLUSTER, &LocalDisks).ok().unwrap();

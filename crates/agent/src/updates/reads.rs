@@ -55,6 +55,8 @@ impl Reads {
         if let Err(error) = updater.read(block, self.next, asked, now_ms)
             && let Some(Waiting { reading, .. }) = self.take(self.next)
         {
+            // It may have begun.
+            let _closed = updater.abandon(block, self.next, now_ms);
             let why = match error.reaction {
                 Reaction::InvalidInput => ReadRefusal::Invalid,
                 Reaction::NotFound => ReadRefusal::Closed,

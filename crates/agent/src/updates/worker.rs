@@ -251,7 +251,7 @@ impl Worker {
         for (block, term, reply) in std::mem::take(&mut self.settling) {
             let settled = loop {
                 match self.updater.settle(block, term, now_ms) {
-                    Ok(None) if self.updater.is_unsynced() => self.sync(hub, now_ms),
+                    Ok(None) if self.updater.has_unsynced_entries() => self.sync(hub, now_ms),
                     other => break other,
                 }
             };

@@ -109,7 +109,9 @@ fn a_disk_of_a_dead_node_is_served_by_another_node() {
     cluster.kill("node-06");
     cluster.set_disks("node-06", &["disk-0"]);
     cluster.up().ok();
-    wait_for("the disk to be taken back", || cluster.disk_states("node-02").contains(&("copy".to_owned(), "ok".to_owned(), held)));
+    wait_for("the disk to be taken back", || {
+        cluster.disk_states("node-02").contains(&("copy".to_owned(), "ok".to_owned(), held))
+    });
     wait_for("all blocks to have followed", || cluster.are_all_there(&keys) && on("node-02") == held);
     for (key, content) in &objects {
         cluster.expect(key, content, &[]);

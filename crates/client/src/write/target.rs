@@ -23,10 +23,8 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn new(object: ObjectReply) -> Result<Self> {
-        let slots = stripes_of(&object, 0, &GetOptions::default())?.into_iter().map(Slot::new).collect();
-        let object = ObjectReply { stripes: Vec::new(), ..object };
-        let (bucket, key) = (object.bucket.clone(), object.key.clone());
-        Ok(Self { bucket, key, version: object.version, size: object.size, object, slots })
+        let size = object.size;
+        Self::longer(object, 0, (0, size))
     }
 
     /// The object as it is up to `end`, where bytes are appended in its last stripe. `first` is the number of the first stripe that is known.

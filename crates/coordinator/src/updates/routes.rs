@@ -6,10 +6,7 @@ use super::{
     open::{named, open_record},
     tell::node_of,
 };
-use crate::{
-    compute::{compute, compute_within},
-    shared::Shared,
-};
+use crate::{compute::compute, shared::Shared};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use weft_codes::SharedCode;
@@ -24,7 +21,7 @@ use weft_proto::{
     updates::{Hop, Route},
     v1,
 };
-use weft_types::{BlockId, Error, Reaction, Result, StripeId, StripeRecord};
+use weft_types::{BlockId, Error, Reaction, Result, StripeRecord};
 
 /// What a client chose; without a choice, everything is left open.
 pub(super) fn way(asked: Option<&v1::UpdateWay>) -> Result<UpdateWay> {
@@ -33,10 +30,9 @@ pub(super) fn way(asked: Option<&v1::UpdateWay>) -> Result<UpdateWay> {
 }
 
 /// How long a lease waits for its routes. Without them, deltas go straight to each node, and the next lease has them.
-const ROUTES_WITHIN: Duration = Duration::from_millis(50);
-/// The same if the client has named a scheme.
-const NAMED_WITHIN: Duration = Duration::from_secs(1);
-/// How long routes of one stripe are planned. The updates of data blocks whose turn has not come by then go straight.
+const ROUTES_WITHIN: Duration = Duration::from_millis(100);
+/// How long routes of one stripe are planned; and how long a lease waits for them if the client has named a scheme. The updates of data blocks whose
+/// turn has not come by then go straight.
 const PLANNED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The routes for updates of an open stripe with these members. There may be none, and then deltas go straight to each node. A client that says
@@ -58,15 +54,17 @@ pub(super) async fn routes(
     let routes = match with(shared, (stripe, members), way, |updating| updating.known_routes(code)) {
         Some(routes) => routes,
         None => {
-            let Some(planning) = Planning::begin(shared, id) else { return Vec::new() };
-            let (code, stripe, members, way) = (code.clone(), stripe.clone(), members.to_vec(), way.clone());
-            let within = if way.is_left_open() { ROUTES_WITHIN } else { NAMED_WITHIN };
+            let within = if way.is_left_open() { ROUTES_WITHIN } else { PLANNED_WITHIN };
+            let (planning, code, stripe, members, way) =
+                (Arc::clone(shared), code.clone(), stripe.clone(), members.to_vec(), way.clone());
             let plan = move || {
                 let until = Instant::now() + PLANNED_WITHIN;
-                let is_late = || Instant::now() >= until;
-                with(&planning.shared, (&stripe, &members), &way, |updating| updating.routes(&code, is_late, failed))
+                with(&planning, (&stripe, &members), &way, |updating| {
+                    // Another stripe on the same nodes may have come first.
+                    updating.known_routes(&code).unwrap_or_else(|| updating.routes(&code, || Instant::now() >= until, failed))
+                })
             };
-            compute_within(within, plan).await.unwrap_or_default()
+            shared.updates.planners.plan(within, plan).await.unwrap_or_default()
         }
     };
     let encoded = |route: UpdateRoute| {
@@ -74,25 +72,6 @@ pub(super) async fn routes(
         encoded(route).inspect_err(|error| failed(index, error)).ok()
     };
     routes.into_iter().filter_map(encoded).collect()
-}
-
-/// A stripe whose routes are being planned, so that others do not plan them, too. There are few at a time: each takes a processor.
-struct Planning {
-    shared: Arc<Shared>,
-    stripe: StripeId,
-}
-
-impl Planning {
-    /// `None`: this stripe's are being planned, or those of several others.
-    fn begin(shared: &Arc<Shared>, stripe: StripeId) -> Option<Self> {
-        shared.updates.begin_planning(stripe).then(|| Self { shared: Arc::clone(shared), stripe })
-    }
-}
-
-impl Drop for Planning {
-    fn drop(&mut self) {
-        self.shared.updates.end_planning(self.stripe);
-    }
 }
 
 /// Makes plans with what is known of the network.

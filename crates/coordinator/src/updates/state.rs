@@ -1,9 +1,12 @@
 //! Which stripes are open, in memory: what the metadata say, so that nothing has to be looked up for stripes that are not.
 
-use super::crowd::{Crowd, SETTLED_EARLY};
+use super::{
+    crowd::{Crowd, SETTLED_EARLY},
+    planners::Planners,
+};
 use crate::claims::Claims;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -19,9 +22,6 @@ use weft_types::{BlockId, Home, StripeId};
 
 /// While so many stripes are known to be open, none is added because an agent says that it is. The agent asks again.
 const DOUBTFUL_UP_TO: usize = 100_000;
-
-/// The most stripes whose routes are planned at the same time.
-const PLANNING_MAX: usize = 2;
 
 /// The most blocks that are kept to be looked at.
 const KEPT_MAX: usize = 4096;
@@ -39,8 +39,7 @@ pub(crate) struct Updates {
     retries: Mutex<Retries<StripeId>>,
     /// Blocks in which something was found while their stripes were open, and how often they were looked at since.
     kept: Mutex<BTreeMap<BlockId, u32>>,
-    /// Stripes whose routes are being planned.
-    planning: Mutex<BTreeSet<StripeId>>,
+    pub(super) planners: Planners,
     /// The most bytes of an update that the journals of these disks take, as their agents have told when a stripe was opened.
     update_bytes_max: Mutex<BTreeMap<Home, u64>>,
     pub(super) opens: AtomicU64,
@@ -186,17 +185,6 @@ impl Updates {
         self.update_bytes_max.lock().unwrap_or_else(PoisonError::into_inner).get(&home).copied()
     }
 
-    /// Whether the routes of a stripe may be planned now.
-    pub(super) fn begin_planning(&self, stripe: StripeId) -> bool {
-        let mut planning = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
-        planning.len() < PLANNING_MAX && planning.insert(stripe)
-    }
-
-    /// They are planned.
-    pub(super) fn end_planning(&self, stripe: StripeId) {
-        self.planning.lock().unwrap_or_else(PoisonError::into_inner).remove(&stripe);
-    }
-
     /// The number of open stripes.
     pub(crate) fn open_stripes(&self) -> u64 {
         self.lock().values().filter(|entry| entry.phase == Phase::Open).count() as u64
@@ -232,15 +220,6 @@ mod tests {
 
     fn home(node: u32) -> Home {
         Home { node: NodeId(node), disk: DiskNumber(node) }
-    }
-
-    #[test]
-    fn few_stripes_are_planned_at_a_time_and_each_once() {
-        let updates = Updates::default();
-        let begin = |number| updates.begin_planning(StripeId(number));
-        assert!(begin(1) && !begin(1) && begin(2) && !begin(3));
-        updates.end_planning(StripeId(1));
-        assert!(begin(3) && !begin(1));
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl World {
         objects
     }
 
-    async fn assert_all_whole(&self, objects: &[(String, Vec<u8>)]) {
+    pub(crate) async fn assert_all_whole(&self, objects: &[(String, Vec<u8>)]) {
         for (key, bytes) in objects {
             self.assert_whole(key, bytes).await;
         }

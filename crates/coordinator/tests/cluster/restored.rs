@@ -181,7 +181,11 @@ async fn a_copy_in_which_a_block_is_not_closed_learns_that_the_stripe_was_opened
         match first {
             First::Read => drop(cluster.read().await.unwrap()),
             First::Write => drop(cluster.open().await.unwrap_err()),
-            First::Agents => cluster.tell_of(2).await,
+            First::Agents => {
+                cluster.tell_of(2).await;
+                // Nothing demands it, so it waits for the node that is away.
+                tokio::time::sleep(std::time::Duration::from_secs(150)).await;
+            }
         }
         cluster.world.until("it is settled", async |_| cluster.record().await.seq.counts() == [3, 0, 0, 0]).await;
         let record = cluster.record().await;

@@ -122,7 +122,8 @@ impl Cluster {
     /// Begins to read the first data block.
     pub(crate) async fn read(&self) -> Result<v1::ReadStripeReply> {
         let mut bare = self.world.bare_client().await;
-        let ranges = vec![v1::BlockRange { index: 0, start: 0, end: BLOCK_LEN }];
+        let end = self.record().await.layout.block_len(0);
+        let ranges = vec![v1::BlockRange { index: 0, start: 0, end }];
         let request = v1::ReadStripeRequest { bucket: "b".into(), key: "k".into(), ranges, ..v1::ReadStripeRequest::default() };
         bare.read_stripe(request).await.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
     }

@@ -209,15 +209,8 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| departures::forget_disk(tx, home, garbage_max)).await
     }
 
-    async fn follow_disk(
-        &self,
-        epoch: Epoch,
-        from: Home,
-        after: Option<BlockId>,
-        limit: u32,
-        unchecked: bool,
-    ) -> Result<FollowedBlocks> {
-        self.write(epoch, move |tx| moved::follow(tx, from, after, limit, unchecked)).await
+    async fn follow_disk(&self, epoch: Epoch, step: FollowDisk) -> Result<FollowedBlocks> {
+        self.write(epoch, move |tx| moved::follow(tx, step)).await
     }
 
     async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()> {

@@ -5,7 +5,7 @@
 //! next coordinator finds the place of before in `disks.moved_to`, and goes on.
 
 use super::{blocks, departures, nodes, rows, terms};
-use crate::{FollowedBlocks, MetaError, NewDisk, Result};
+use crate::{FollowDisk, FollowedBlocks, MetaError, NewDisk, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use weft_types::{BlockId, BlockState, DiskNumber, Held, Home, NodeId, StripeRecord};
 
@@ -45,13 +45,8 @@ pub(super) fn require_none_to_follow(tx: &Transaction<'_>, node: NodeId, disk: O
     }
 }
 
-pub(super) fn follow(
-    tx: &Transaction<'_>,
-    from: Home,
-    after: Option<BlockId>,
-    limit: u32,
-    unchecked: bool,
-) -> Result<FollowedBlocks> {
+pub(super) fn follow(tx: &Transaction<'_>, step: FollowDisk) -> Result<FollowedBlocks> {
+    let FollowDisk { from, after, limit, unchecked } = step;
     let gone = || MetaError::NotFound(format!("disk {} of {} was not moved, or is forgotten", from.disk.0, from.node));
     let to = place_of(tx, from)?.ok_or_else(gone)?;
     if after.is_none() && follow_garbage(tx, from, to, limit)? >= u64::from(limit) {

@@ -29,7 +29,11 @@ async fn register(meta: &SqliteMeta, epoch: Epoch, node: NewNode) -> NodeRecord 
 }
 
 pub(crate) async fn follow(meta: &SqliteMeta, epoch: Epoch, from: u32) -> FollowedBlocks {
-    meta.follow_disk(epoch, home(from), None, 100, false).await.unwrap()
+    meta.follow_disk(epoch, step(home(from))).await.unwrap()
+}
+
+fn step(from: Home) -> FollowDisk {
+    FollowDisk { from, after: None, limit: 100, unchecked: false }
 }
 
 /// The nodes of a stripe's blocks: index, copy, node, disk.
@@ -50,7 +54,10 @@ async fn a_disk_gets_a_new_number_at_its_new_node_and_its_blocks_follow_as_they_
     let before = meta.stripe(stripe.id).await.unwrap();
     // Its node is up and has it.
     let refused = meta.register_node(epoch, taking(7, 1, home(1)), 9).await.unwrap_err();
-    assert!(matches!(&refused, MetaError::Conflict(why) if why.contains("n1 has come back and has the disk disk-1")), "{refused}");
+    assert!(
+        matches!(&refused, MetaError::Conflict(why) if why.contains("n1 has come back and has the disk disk-1")),
+        "{refused}"
+    );
     take_down(&meta, epoch, 1).await;
     let wrong = meta.register_node(epoch, taking(7, 1, home(2)), 9).await.unwrap_err();
     assert!(matches!(&wrong, MetaError::Conflict(why) if why.contains("is the disk disk-1 of node-1 by now")), "{wrong}");
@@ -72,12 +79,12 @@ async fn a_disk_gets_a_new_number_at_its_new_node_and_its_blocks_follow_as_they_
     assert_eq!(meta.stripe(stripe.id).await.unwrap(), expected, "with its generation, its state and its corrupt bytes");
     assert_eq!(meta.blocks_on(to, None, 9).await.unwrap().items, [corrupt]);
     assert_eq!((node(&meta, 1).await.disks, node(&meta, 7).await.came_back), (vec![], true), "it is to be checked");
-    assert!(matches!(meta.follow_disk(epoch, home(1), None, 9, false).await, Err(MetaError::NotFound(_))));
+    assert!(matches!(meta.follow_disk(epoch, step(home(1))).await, Err(MetaError::NotFound(_))));
 
     // If the old node comes back with the disk, the disk is another node's.
     let back = meta.register_node(epoch, node_of(1), 9).await.unwrap_err();
     assert!(matches!(&back, MetaError::Refused(why) if why.contains("disk-1 of node-7 (n7)")), "{back}");
-    let stale = meta.follow_disk(Epoch(epoch.0 + 1), home(1), None, 9, false).await;
+    let stale = meta.follow_disk(Epoch(epoch.0 + 1), step(home(1))).await;
     assert!(matches!(stale, Err(MetaError::StaleLeader { .. })));
 }
 
@@ -96,11 +103,17 @@ async fn a_node_gets_no_second_block_of_a_stripe_and_what_stays_is_rebuilt_and_i
     // Neither place can be forgotten now, and the old one takes no block.
     take_down(&meta, epoch, 5).await;
     let departing = meta.remove_node(epoch, NodeId(5), 9, 9).await.unwrap_err();
-    assert!(matches!(&departing, MetaError::Conflict(why) if why.contains("blocks of a disk that was moved to n5")), "{departing}");
+    assert!(
+        matches!(&departing, MetaError::Conflict(why) if why.contains("blocks of a disk that was moved to n5")),
+        "{departing}"
+    );
     let to = Home { node: NodeId(5), disk: DiskNumber(8) };
     meta.set_disk_failed(epoch, to.disk, true).await.unwrap();
     let departing = meta.forget_disk(epoch, to, 9).await.unwrap_err();
-    assert!(matches!(&departing, MetaError::Conflict(why) if why.contains("blocks of a disk that was moved to n5")), "{departing}");
+    assert!(
+        matches!(&departing, MetaError::Conflict(why) if why.contains("blocks of a disk that was moved to n5")),
+        "{departing}"
+    );
     let repair = |index, home| NewRepair { stripe: stripe.id, index, copy: 0, home, upload: None, expires_ms: 5 };
     let closed = meta.allocate_repair(epoch, repair(0, home(1))).await.unwrap_err();
     assert!(matches!(&closed, MetaError::Closed { message, .. } if message.contains("was moved to another node")), "{closed}");
@@ -123,7 +136,7 @@ async fn garbage_goes_first_and_a_block_on_its_way_to_the_new_node_holds_back_an
     let coming = meta.allocate_repair(epoch, repair).await.unwrap();
     take_down(&meta, epoch, 1).await;
     register(&meta, epoch, taking(7, 1, home(1))).await;
-    let first = meta.follow_disk(epoch, home(1), None, 1, false).await.unwrap();
+    let first = meta.follow_disk(epoch, FollowDisk { limit: 1, ..step(home(1)) }).await.unwrap();
     assert_eq!(first, FollowedBlocks { more: true, ..FollowedBlocks::default() });
     let garbage = garbage_of(&meta, NodeId(7), 9).await;
     assert_eq!((garbage.len(), garbage[0].block.stripe, garbage[0].home.disk), (1, old.id, DiskNumber(8)));
@@ -137,7 +150,7 @@ async fn garbage_goes_first_and_a_block_on_its_way_to_the_new_node_holds_back_an
     end(&meta, epoch, upload, &late, &[]).await.unwrap();
     meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
     let followed = follow(&meta, epoch, 1).await;
-    assert_eq!((followed.moved, followed.complete), (vec![late.id], false), "the stripe that it replaced has become garbage");
+    assert_eq!((followed.moved, followed.complete), (vec![late.id], true), "what it replaced is garbage where it is now");
 }
 
 #[tokio::test]
@@ -153,7 +166,7 @@ async fn a_missing_block_stays_and_a_disk_that_moves_on_takes_along_what_was_lef
     register(&meta, epoch, taking(7, 1, there)).await;
     let to = Home { node: NodeId(7), disk: DiskNumber(9) };
     assert_eq!(node(&meta, 1).await.disks[0].moved_to, Some(to));
-    assert!(meta.follow_disk(epoch, there, None, 9, false).await.unwrap().complete, "nothing had followed it to there");
+    assert!(meta.follow_disk(epoch, step(there)).await.unwrap().complete, "nothing had followed it to there");
     assert!(follow(&meta, epoch, 1).await.complete);
     assert_eq!(homes(&meta.stripe(stripe.id).await.unwrap())[0], (0, 0, 7, 9));
 
@@ -163,10 +176,14 @@ async fn a_missing_block_stays_and_a_disk_that_moves_on_takes_along_what_was_lef
     take_down(&meta, epoch, 7).await;
     let back = NewNode { disks: taking(1, 1, to).disks.split_off(1), ..node_of(1) };
     register(&meta, epoch, back).await;
-    let followed = meta.follow_disk(epoch, to, None, 9, true).await.unwrap();
-    assert_eq!((followed.stayed, followed.complete, node(&meta, 1).await.came_back), (1, false, true), "what moved before is marked");
+    let followed = meta.follow_disk(epoch, FollowDisk { unchecked: true, ..step(to) }).await.unwrap();
+    assert_eq!(
+        (followed.stayed, followed.complete, node(&meta, 1).await.came_back),
+        (1, false, true),
+        "what moved before is marked"
+    );
     meta.remove_object(epoch, &new_put().name, 1).await.unwrap();
-    assert!(meta.follow_disk(epoch, to, None, 9, false).await.unwrap().complete);
+    assert!(meta.follow_disk(epoch, step(to)).await.unwrap().complete);
     assert_eq!(garbage_of(&meta, NodeId(1), 9).await.len(), 1);
 }
 

@@ -10,8 +10,8 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, NodeId, ObjectName, Seq, Span, StripeId, StripeLayout,
-    StripeRecord, UploadId,
+    Ack, BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Home, NodeId, NodeState, ObjectName, Seq, Span, StripeId,
+    StripeLayout, StripeRecord, UploadId,
 };
 use weft_update::{Outcome, Sealed, Session, StripeTerm, UpdateId};
 

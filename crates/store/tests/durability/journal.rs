@@ -282,7 +282,7 @@ fn crowded(files: &SimFiles) -> (RingJournal, Vec<Position>) {
     // Many to a batch.
     while let Ok(position) = journal.append(journal_conformance::block(1), &[1; 400], None) {
         positions.push(position);
-        if positions.len() % 30 == 0 {
+        if positions.len().is_multiple_of(30) {
             journal.sync(position).unwrap();
         }
     }

@@ -93,6 +93,14 @@ pub(super) enum Body {
     Closed { from: BlockId, term: u64 },
 }
 
+/// A part of a client's read, and since when it is under way.
+pub(super) struct Asked {
+    client: usize,
+    number: u64,
+    part: usize,
+    since: u64,
+}
+
 /// Something on the network.
 #[derive(Debug, Clone)]
 pub(super) struct Envelope {
@@ -119,8 +127,8 @@ pub(super) struct World {
     late: Vec<(u64, Envelope)>,
     /// Answers to clients.
     pub(super) answers: Vec<(usize, Body)>,
-    /// Reads under way, by node, block and number: client, its number and part, and since when.
-    pub(super) reads: BTreeMap<(usize, BlockId, u64), (usize, (u64, usize), u64)>,
+    /// Reads under way, by node, block and number.
+    pub(super) reads: BTreeMap<(usize, BlockId, u64), Asked>,
     /// Who waits for the outcome of an update.
     pub(super) writers: BTreeMap<UpdateId, usize>,
     /// Percent of messages that are lost, repeated, and whose payload is damaged.
@@ -349,7 +357,7 @@ impl World {
                 }
             }
             Output::Served { block, read, result } => {
-                let Some((client, (number, part), _)) = self.reads.remove(&(node, block, read)) else { return };
+                let Some(Asked { client, number, part, .. }) = self.reads.remove(&(node, block, read)) else { return };
                 if let Ok(Served { content: Some(content), .. }) = &result
                     && weft_types::crc32c(&content.bytes) != content.crc
                 {
@@ -364,8 +372,8 @@ impl World {
 
     /// Nobody waits any more for reads that have not been answered for long.
     pub(super) fn abandon_reads(&mut self, patience: u64) {
-        let is_old = |since: &u64| since + patience <= self.now;
-        let old: Vec<_> = self.reads.iter().filter(|(_, (_, _, since))| is_old(since)).map(|(key, _)| *key).collect();
+        let is_old = |asked: &Asked| asked.since + patience <= self.now;
+        let old: Vec<_> = self.reads.iter().filter(|(_, asked)| is_old(asked)).map(|(key, _)| *key).collect();
         for (node, block, read) in old {
             self.reads.remove(&(node, block, read));
             self.call(node, |updater, now| updater.abandon(block, read, now));
@@ -439,7 +447,7 @@ impl World {
                 asked.has_lease |= home.has_lease && client % 2 == 0;
                 let read = home.reads;
                 if home.disk.is_some() {
-                    self.reads.insert((node, block, read), (client, (number, part), self.now));
+                    self.reads.insert((node, block, read), Asked { client, number, part, since: self.now });
                 }
                 self.call(node, |updater, now| updater.read(block, read, asked, now));
             }

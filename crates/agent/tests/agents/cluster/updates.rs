@@ -92,8 +92,12 @@ impl<'a> Updated<'a> {
     }
 
     pub(crate) async fn open_block(&self, block: BlockId) -> Result<()> {
-        let request =
-            OpenBlockRequest { epoch: self.cluster.coordinator.epoch(), block: encode(&block), stripe: self.described(), data_len: 0 };
+        let request = OpenBlockRequest {
+            epoch: self.cluster.coordinator.epoch(),
+            block: encode(&block),
+            stripe: self.described(),
+            data_len: 0,
+        };
         let opened = self.cluster.call(node_of(block)).await.open_block(request).await;
         opened.map(drop).map_err(|status| from_status(&status))
     }

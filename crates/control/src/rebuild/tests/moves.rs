@@ -130,9 +130,8 @@ fn a_rebuild_ends_when_the_disk_of_its_block_is_in_another_node() {
     assert!(!played.machine.request().came_back_elsewhere(&now, &view), "it is still lost");
     now.find_mut(0, 0).unwrap().home = crate::fixtures::home(8);
     assert!(played.machine.request().came_back_elsewhere(&now, &view) && !played.machine.request().is_needless(&view));
-    let replaced = |placed: &mut weft_types::PlacedBlock| placed.generation = 2;
     let mut other = now.clone();
-    other.find_mut(0, 0).map(replaced).unwrap();
+    other.find_mut(0, 0).unwrap().generation = 2;
     assert!(!played.machine.request().came_back_elsewhere(&other, &view), "another block");
     assert!(matches!(played.asked.take(), Some(Action::Run(_))));
     played.machine.refresh(&now);
