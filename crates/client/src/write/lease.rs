@@ -65,12 +65,8 @@ pub(crate) type Failed = (Arc<Lease>, u64);
 const SESSION_MARGIN: Duration = Duration::from_secs(1);
 
 impl Slot {
-    pub(crate) fn new(stripe: Arc<StripePlace>) -> Self {
-        Self::of_append(stripe, 0)
-    }
-
-    /// For an append, which reaches the end of the stripe.
-    pub(crate) fn of_append(stripe: Arc<StripePlace>, append: u64) -> Self {
+    /// `append`: the number of the append that writes to the stripe, and reaches its end; 0: none does.
+    pub(crate) fn new(stripe: Arc<StripePlace>, append: u64) -> Self {
         Self { stripe, append, lease: Mutex::default() }
     }
 

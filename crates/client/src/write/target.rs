@@ -35,7 +35,7 @@ impl Target {
         }
         let last = places.len().saturating_sub(1);
         let number = |at: usize| if at == last { append } else { 0 };
-        let slots = places.into_iter().enumerate().map(|(at, place)| Slot::of_append(place, number(at))).collect();
+        let slots = places.into_iter().enumerate().map(|(at, place)| Slot::new(place, number(at))).collect();
         let object = ObjectReply { stripes: Vec::new(), ..object };
         let (bucket, key) = (object.bucket.clone(), object.key.clone());
         Ok(Self { bucket, key, version: object.version, size: end, object, slots })
