@@ -33,6 +33,8 @@ pub(crate) struct Disks(Vec<Disk>);
 struct Disk {
     /// Its id when it was last opened. Empty if it has never been.
     known_id: String,
+    /// Its id with a mark if it was not this node's when it was last opened; then no `known_id`.
+    marked_id: Option<String>,
     path: PathBuf,
     /// The open disk, or why it cannot be used. Unset while it is being opened: it may hang.
     open: OnceLock<Result<Open>>,
@@ -50,8 +52,8 @@ enum Standing {
     Ours,
     /// It was used before, and this node does not know it: another node may have it. The coordinator knows.
     Unknown,
-    /// The coordinator has agreed, and its journal is being opened.
-    Joining,
+    /// The coordinator has agreed, and its journal is being opened, since then.
+    Joining(Instant),
     /// Another node had it, and the coordinator has not agreed, for this reason.
     Aside(String),
 }
@@ -303,11 +305,12 @@ impl Disks {
 }
 
 impl Disk {
-    fn new(path: PathBuf, known_id: String) -> Self {
+    fn new(path: PathBuf, id: String) -> Self {
+        let (known_id, marked_id) = if id.starts_with(ownership::ASIDE_MARK) { (String::new(), Some(id)) } else { (id, None) };
         let (line, served, watch) = (Line::new(None), Served::default(), Watch::default());
         watch.begins();
         let standing = Mutex::new(if known_id.is_empty() { Standing::Unknown } else { Standing::Ours });
-        Self { known_id, path, open: OnceLock::new(), standing, progress: AtomicU64::new(0), line, served, watch }
+        Self { known_id, marked_id, path, open: OnceLock::new(), standing, progress: AtomicU64::new(0), line, served, watch }
     }
 
     /// A poisoned lock is safe to use: each change is one assignment.
@@ -325,7 +328,7 @@ impl Disk {
         let open = self.any_opened()?;
         match &*self.standing() {
             Standing::Ours => Ok(open),
-            Standing::Unknown | Standing::Joining => Err(self.named(Error::replan("it is still being taken in"))),
+            Standing::Unknown | Standing::Joining(_) => Err(self.named(Error::replan("it is still being taken in"))),
             Standing::Aside(why) => Err(self.named(Error::replan(format!("it is kept aside: {why}")))),
         }
     }

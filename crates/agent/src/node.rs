@@ -20,7 +20,6 @@ use crate::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
-    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
@@ -180,7 +179,8 @@ impl Node {
                 Err(_) => late.push((number, opening)),
             }
         }
-        let (state, ids) = (Arc::clone(&self.state), disks.ids());
+        let (state, mut ids) = (Arc::clone(&self.state), disks.ids());
+        ids.extend(disks.marked_ids());
         let remember = move || {
             state.update(|memory| {
                 memory.cluster = Some(cluster);
@@ -206,14 +206,15 @@ impl Node {
             let (opener, of) = (Arc::clone(&node), Arc::clone(&disks));
             let open = move || of.open_one(number, new, &opener.state.get(), cluster, opener.seams.disks.as_ref());
             let found = node.seams.disk_mode.run(open).await?;
-            Ok(node.open_journal(number, disks.path(number), found).await)
+            Ok(node.open_journal(number, &disks, found).await)
         })
     }
 
     /// Opens the journal of updates of a disk, as often as it takes. The blocks that are open for updates must be known before a task can read
     /// them, so the disk does not join before.
-    async fn open_journal(&self, number: usize, path: &Path, found: Found) -> Found {
-        match self.start_journal(number, || found.journalled(path)).await {
+    async fn open_journal(&self, number: usize, disks: &Disks, found: Found) -> Found {
+        let journalled = || found.journalled(disks.path(number)).filter(|_| !disks.is_aside(number));
+        match self.start_journal(number, journalled).await {
             true => found,
             false => Found::unused(),
         }
@@ -253,10 +254,8 @@ impl Node {
         let (joining, leaving) = disks.sort(&aside);
         if !leaving.is_empty() {
             // After a restart they wait for the coordinator's word.
-            let paths: Vec<String> = leaving.iter().map(|number| disks.path(*number).display().to_string()).collect();
-            let state = Arc::clone(&self.state);
-            let forget = move || state.update(|memory| memory.disks.retain(|path, _| !paths.contains(path)));
-            self.seams.disk_mode.run(forget).await?;
+            let (state, marked) = (Arc::clone(&self.state), disks.marked_ids());
+            self.seams.disk_mode.run(move || state.update(|memory| memory.disks.extend(marked))).await?;
         }
         let until = Instant::now() + OPENING_PATIENCE;
         let join = |number| tokio::spawn(Arc::clone(self).join_own(Arc::clone(disks), number));
@@ -271,18 +270,32 @@ impl Node {
 
     /// A disk that this node did not know joins.
     async fn join_own(self: Arc<Self>, disks: Arc<Disks>, number: usize) {
-        if !self.start_journal(number, || disks.joining(number)).await || disks.joining(number).is_none() {
+        if !self.start_journal(number, || disks.joining(number)).await {
             return;
         }
-        let (path, id, state) = (disks.path(number).display().to_string(), disks.id(number).to_owned(), Arc::clone(&self.state));
-        // Before it is used: without its id, an empty mount point could later be taken for a new disk.
-        let remember = move || state.update(|memory| drop(memory.disks.insert(path, id)));
-        match self.seams.disk_mode.run(remember).await {
-            Ok(()) => {
-                disks.joined(number);
-                tracing::info!(disk = %disks.path(number).display(), "took a disk in that was used before");
+        let mut complaint = String::new();
+        while disks.joining(number).is_some() {
+            let (path, id) = (disks.path(number).display().to_string(), disks.id(number).to_owned());
+            let state = Arc::clone(&self.state);
+            // Before it is used: without its id, an empty mount point could later be taken for a new disk.
+            let remember = move || state.update(|memory| drop(memory.disks.insert(path, id)));
+            match self.seams.disk_mode.run(remember).await {
+                Ok(()) => {
+                    disks.joined(number);
+                    tracing::info!(disk = %disks.path(number).display(), "took a disk in that was used before");
+                    return;
+                }
+                Err(error) if error.message != complaint => {
+                    tracing::error!(%error, "a disk that was used before cannot join: trying again and again");
+                    complaint = error.message;
+                }
+                Err(_) => {}
             }
-            Err(error) => tracing::error!(%error, "a disk that was used before cannot join"),
+            tokio::select! {
+                biased;
+                () = self.stopped() => return,
+                () = sleep(LATE_PAUSE) => {}
+            }
         }
     }
 
@@ -321,7 +334,8 @@ impl Node {
         let node = Arc::clone(&self);
         let join = move || {
             node.state.note_stripe(found.highest_stripe);
-            let (disk, id) = (disks.path(number).display().to_string(), found.id().map(str::to_owned));
+            let id = found.id().filter(|_| !disks.is_aside(number)).map(str::to_owned);
+            let disk = disks.path(number).display().to_string();
             if let Some(id) = id {
                 // Before it is used: without its id, an empty mount point could later be taken for a new disk.
                 match node.state.update(|memory| drop(memory.disks.insert(disk.clone(), id))) {

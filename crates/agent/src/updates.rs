@@ -44,7 +44,10 @@ use std::{
     },
 };
 use time::Time;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
 use weft_proto::{
     LinkKey, LinkToken, Net, Security, UpdateRights,
     updates::{OPEN_READ_BYTES_MAX, OpenRead, Packet, ReadRefusal, Route},
@@ -82,7 +85,12 @@ pub(crate) struct Hub {
     fills: Mutex<BTreeMap<usize, f64>>,
     /// The most bytes of an update that the journals take, by the number of the disk.
     update_bytes_max: Mutex<BTreeMap<usize, u64>>,
+    /// For the bytes of reads whose answers are not sent yet.
+    read_room: Arc<Semaphore>,
 }
+
+/// The most bytes of reads, of all clients, whose answers are not sent yet.
+const READ_BYTES_MAX: usize = 64 << 20;
 
 /// A client's request.
 pub(crate) struct Request {
@@ -121,6 +129,7 @@ impl Hub {
             queues: RwLock::default(),
             fills: Mutex::default(),
             update_bytes_max: Mutex::default(),
+            read_room: Arc::new(Semaphore::new(READ_BYTES_MAX)),
         })
     }
 
@@ -254,11 +263,16 @@ impl Hub {
         let is_valid = key.is_some_and(|key| key.verify_read(&read.rights(), &read.token).is_ok());
         let is_short = (1..=OPEN_READ_BYTES_MAX).contains(&read.range.len());
         let block = read.block;
-        let reading = Box::new(Reading { block, read, answer });
+        let bytes = u32::try_from(read.range.len()).unwrap_or(u32::MAX);
+        let mut reading = Box::new(Reading { block, read, answer });
         if !is_valid || !is_short || reading.read.ends_at_ms <= self.time.now_ms() {
             return reads::refuse(*reading, ReadRefusal::Invalid, self);
         }
         let Some(queue) = self.queue_of(block) else { return reads::refuse(*reading, ReadRefusal::Closed, self) };
+        let Ok(room) = Arc::clone(&self.read_room).try_acquire_many_owned(bytes) else {
+            return reads::refuse(*reading, ReadRefusal::Busy, self);
+        };
+        reading.answer.room = Some(room);
         if let Err(refused) = queue.offer(0, |_| Command::Read(reading))
             && let Command::Read(reading) = *refused
         {

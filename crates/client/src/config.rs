@@ -22,7 +22,7 @@ pub struct ClientConfig {
     pub cluster: Option<ClusterId>,
     /// The network.
     pub net: Arc<dyn Net>,
-    /// The seed for everything random (retry pauses, names of temporary files).
+    /// The seed for everything random (retry pauses, names of temporary files). Several clients may have the same one.
     pub seed: u64,
     /// Where blocking disk calls run.
     pub disk_mode: DiskMode,

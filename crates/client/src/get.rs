@@ -229,8 +229,7 @@ struct First {
 impl First {
     /// The read, if it is that of a stripe's part `data`.
     fn of(&mut self, stripe: &StripePlace, data: Span) -> Option<Begun> {
-        let begun = self.begun.take_if(|(number, _)| *number == stripe.number && data.len() <= self.bytes_max);
-        begun.map(|(_, begun)| begun)
+        self.begun.take_if(|(number, _)| *number == stripe.number && data.len() <= self.bytes_max).map(|(_, begun)| begun)
     }
 }
 
@@ -379,9 +378,8 @@ impl Get {
     }
 }
 
-/// Whether two versions of an object have the same bytes, except for those that were written in place.
+/// Whether two versions of an object have the same bytes, except for those that were written in place. It may have been extended.
 fn has_same_bytes(one: &ObjectReply, other: &ObjectReply) -> bool {
-    // It may have been extended.
     is_same(one, other) && one.size == other.size
 }
 
@@ -436,8 +434,8 @@ pub(crate) fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions)
     }
 }
 
-/// Cuts a range of a stripe's data into windows. If cells are small, windows end at rows of cells that end a checksum unit of each
-/// block, if such rows exist: then rebuilt ranges need not be widened, and units arrive whole. Otherwise windows end at whole units.
+/// Cuts a range of a stripe's data into windows, unless it fits in one: that is read at one moment. If cells are small, windows end at rows of cells
+/// that end a checksum unit of each block, if such rows exist: then rebuilt ranges need not be widened, and units arrive whole. Otherwise windows end at whole units.
 fn windows(stripe: Arc<StripePlace>, data: Span, bytes_max: u64) -> impl Iterator<Item = Window> {
     let row = stripe.layout.layout.cell_len * u64::from(stripe.layout.k);
     let rows = CHECKSUM_UNIT_LEN / stripe.layout.layout.cell_len;
@@ -447,7 +445,7 @@ fn windows(stripe: Arc<StripePlace>, data: Span, bytes_max: u64) -> impl Iterato
     let step = (bytes_max / grain).max(1) * grain;
     let mut at = data.start;
     std::iter::from_fn(move || {
-        let end = ((at / step + 1) * step).min(data.end);
+        let end = if data.len() <= bytes_max { data.end } else { ((at / step + 1) * step).min(data.end) };
         let window = (at < data.end).then(|| Window { stripe: stripe.clone(), data: Span::new(at, end), begun: None });
         at = end;
         window

@@ -5,7 +5,7 @@ use crate::{client::Shared, fetch::StripePlace};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use std::{collections::BTreeMap, time::Duration};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use weft_proto::{
     LinkToken,
     updates::{Found, OPEN_READS_BYTES_MAX, OPEN_READS_MAX, OpenRead, ReadRefusal, pieces_of},
@@ -39,7 +39,7 @@ struct Piece<'a> {
 /// Bytes of a data block: its index, and their offset in it.
 pub(crate) type Arrived = (u32, u64, Bytes);
 
-/// How long an agent has for its answer. It waits for others for a second at most.
+/// How long the agents have for the answers of all rounds. One of them waits for others for a second at most.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// Whether a read of so many bytes may be answered like this.
@@ -78,10 +78,11 @@ impl AtNodes {
         if pieces.len() > OPEN_READS_MAX {
             return Err(Error::fatal("a read of an open stripe has too many parts"));
         }
-        let mut rounds = Rounds::new(pieces.len());
+        let (mut rounds, until) = (Rounds::new(pieces.len()), Instant::now() + ANSWERS_WITHIN);
         loop {
-            let asked =
-                pieces.iter().enumerate().map(|(at, piece)| self.ask(shared, piece, rounds.since(at), rounds.must_confirm()));
+            let must_confirm = rounds.must_confirm();
+            let asked = pieces.iter().enumerate();
+            let asked = asked.map(|(at, piece)| self.ask(shared, piece, rounds.since(at), must_confirm, until));
             let answers = try_join_all(asked).await?;
             let mut versions = Vec::with_capacity(pieces.len());
             for (piece, (version, bytes)) in pieces.iter_mut().zip(answers) {
@@ -99,13 +100,14 @@ impl AtNodes {
         Ok(pieces.into_iter().map(|piece| (u32::from(piece.home.block.index), piece.range.start, piece.bytes)).collect())
     }
 
-    /// The version of a piece, and its bytes unless they are known.
+    /// The version of a piece, and its bytes unless they are known. After `until`, the answer is too late.
     async fn ask(
         &self,
         shared: &Shared,
         piece: &Piece<'_>,
         since: Option<&Version>,
         must_confirm: bool,
+        until: Instant,
     ) -> Result<(Version, Option<Bytes>)> {
         let Home { block, name, address, token } = piece.home;
         let read = OpenRead {
@@ -118,9 +120,9 @@ impl AtNodes {
             must_confirm,
         };
         let asked = async { shared.updates.connect(address, name).await?.read(read).await };
-        let late = |_| Error::retry(format!("agent {name} does not answer")).block(*block);
+        let late = |_| Error::retry(format!("agent {name} does not answer in time")).block(*block);
         let refused = |why: &str| Error::retry(format!("agent {name}: {why}")).block(*block);
-        match timeout(ANSWERS_WITHIN, asked).await.map_err(late)?? {
+        match timeout_at(until, asked).await.map_err(late)?? {
             (Found::Served { version, .. }, bytes) => Ok((version, Some(bytes.into()))),
             (Found::Unchanged, _) => match since {
                 Some(version) => Ok((version.clone(), None)),

@@ -3,7 +3,7 @@
 //!
 //! A disk can be in one node only, so its blocks may be served by the new node as soon as it is certain that the old one does not have it any
 //! more: it has registered without the disk, or it is down. While it is up and lists the disk, or has just fallen silent, the disk is kept
-//! aside.
+//! aside. A disk that both nodes have at the same time is a copy, and is not taken over when the other node goes down.
 
 use crate::{Time, members::MemberStatus};
 use std::time::Duration;
@@ -18,12 +18,29 @@ pub struct Claim<'a> {
     pub path: &'a str,
     /// Whether it cannot be used there.
     pub failed: bool,
+    /// Whether both nodes have had it at the same time ([`is_copy`]).
+    pub copy: bool,
+}
+
+/// What an agent says may be this old when it is heard.
+const HEARD_LATE: Duration = Duration::from_secs(5);
+
+/// Whether the owner has the disk too, so that one of the two is a copy. `open_for`: how long the other node has had it open. A node that has just
+/// stopped still counts as up, so only what it has said since then is proof.
+pub fn is_copy(owner: &MemberStatus, disk: &DiskRecord, open_for: Duration) -> bool {
+    let has_it = owner.disks.get(&disk.number).is_some_and(|state| state.listed && state.silent_for.is_zero());
+    owner.up && has_it && !disk.failed && open_for > owner.silent_for + HEARD_LATE
+}
+
+/// Whether the owner cannot use the disk any more: then the other one may be the disk itself.
+pub fn is_lost_there(owner: &MemberStatus, disk: &DiskRecord) -> bool {
+    owner.up && disk.failed && owner.disks.get(&disk.number).is_some_and(|state| state.listed)
 }
 
 /// Where the metadata have a disk that a node may take over. Otherwise why it may not yet, and what to do. `down_after`: how long a node that
 /// has fallen silent still counts as up.
 pub fn judge(owner: &MemberStatus, disk: &DiskRecord, claim: Claim<'_>, down_after: Duration) -> Result<Home, String> {
-    let (name, id, own_path, Claim { node, path, failed }) = (&owner.record.name, &disk.id, &disk.path, claim);
+    let (name, id, own_path, Claim { node, path, failed, copy }) = (&owner.record.name, &disk.id, &disk.path, claim);
     let has_it = owner.disks.get(&disk.number).is_some_and(|state| state.listed);
     let belongs = format!("{path} is the disk {id} of {name}");
     if failed {
@@ -38,6 +55,12 @@ pub fn judge(owner: &MemberStatus, disk: &DiskRecord, claim: Claim<'_>, down_aft
              agent; `weft node disk ls {name}` shows the disk as gone then"
         ));
     }
+    if copy && !owner.up {
+        return Err(format!(
+            "{belongs}, and both nodes have had it at the same time: one of the two is a copy; take that out of `disks` in the settings of its \
+             agent, and start both agents"
+        ));
+    }
     if !owner.up && owner.record.state == NodeState::Up {
         let seconds = down_after.as_millis().div_ceil(1000);
         return Err(format!(
@@ -48,8 +71,11 @@ pub fn judge(owner: &MemberStatus, disk: &DiskRecord, claim: Claim<'_>, down_aft
     Ok(Home { node: owner.record.id, disk: disk.number })
 }
 
-/// How long blocks that could not follow rest before they are looked at again.
+/// How long blocks that could not follow rest before they are looked at again; longer after a long walk on which none has followed.
 const REST: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = Duration::from_secs(300);
+/// The rest after such a walk, in times of its length.
+const REST_FACTOR: u32 = 20;
 
 /// The walk over the blocks of a disk that was moved, which follow it; again and again while some are left where it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +85,8 @@ pub struct Follow {
     unchecked: bool,
     moved: u64,
     stayed: u64,
+    /// When the first step of this walk was made.
+    began: Option<Time>,
     rests_until: Option<Time>,
 }
 
@@ -86,7 +114,7 @@ pub struct Walked {
 
 impl Default for Follow {
     fn default() -> Self {
-        Self { after: None, unchecked: true, moved: 0, stayed: 0, rests_until: None }
+        Self { after: None, unchecked: true, moved: 0, stayed: 0, began: None, rests_until: None }
     }
 }
 
@@ -101,12 +129,14 @@ impl Follow {
         self.moved += step.moved;
         self.stayed += step.stayed;
         self.unchecked |= step.moved > 0;
+        let began = *self.began.get_or_insert(now);
         if step.more {
             self.after = step.last;
             return None;
         }
         let walked = Walked { moved: self.moved, stayed: self.stayed };
-        *self = Self { unchecked: false, rests_until: Some(now + REST), ..Self::default() };
+        let rest = if walked.moved > 0 { REST } else { now.since(began).saturating_mul(REST_FACTOR).clamp(REST, REST_MAX) };
+        *self = Self { unchecked: false, rests_until: Some(now + rest), ..Self::default() };
         (walked.moved > 0).then_some(walked)
     }
 
@@ -144,7 +174,7 @@ mod tests {
     }
 
     fn judged(owner: &MemberStatus, failed: bool) -> Result<Home, String> {
-        judge(owner, &disk(), Claim { node: "node-5", path: "/mnt/old", failed }, DOWN_AFTER)
+        judge(owner, &disk(), Claim { node: "node-5", path: "/mnt/old", failed, copy: false }, DOWN_AFTER)
     }
 
     #[test]
@@ -172,6 +202,27 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_is_not_taken_over_while_its_owner_is_down() {
+        let seconds = Duration::from_secs;
+        let up = owner(None, true);
+        assert!(is_copy(&up, &disk(), seconds(6)) && !is_copy(&up, &disk(), seconds(5)));
+        let silent = MemberStatus { silent_for: seconds(3), ..owner(None, true) };
+        assert!(!is_copy(&silent, &disk(), seconds(8)), "it may have stopped before");
+        assert!(!is_copy(&owner(None, false), &disk(), seconds(60)));
+        let failed = DiskRecord { failed: true, ..disk() };
+        assert!(!is_copy(&up, &failed, seconds(60)) && is_lost_there(&up, &failed) && !is_lost_there(&up, &disk()));
+
+        let claim = Claim { node: "node-5", path: "/mnt/old", failed: false, copy: true };
+        let judged = |owner: &MemberStatus| judge(owner, &disk(), claim, DOWN_AFTER);
+        for state in [NodeState::Up, NodeState::Down, NodeState::Lost] {
+            let why = judged(&owner(Some((state, 60)), true)).unwrap_err();
+            assert!(why.contains("one of the two is a copy"), "{why}");
+        }
+        assert!(judged(&up).unwrap_err().contains("which is up and lists it"));
+        assert!(judged(&owner(None, false)).is_ok(), "it registered without the disk");
+    }
+
+    #[test]
     fn the_walk_goes_on_behind_the_last_block_and_marks_what_it_moved_at_its_end() {
         let block = |stripe| Some(BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 });
         let at = |seconds| Time::after(Duration::from_secs(seconds));
@@ -186,6 +237,8 @@ mod tests {
         assert_eq!((follow.next(at(9)), follow.next(at(10))), (None, Some((block(5), true))));
         assert_eq!(follow.came(step(1, 0, block(8), false), at(10)), Some(Walked { moved: 3, stayed: 1 }));
         assert_eq!((follow.next(at(19)), follow.next(at(20))), (None, Some((None, false))));
-        assert_eq!(follow.came(step(0, 1, block(5), false), at(20)), None, "nothing new");
+        assert_eq!(follow.came(step(0, 1, block(5), true), at(20)), None);
+        assert_eq!(follow.came(step(0, 1, block(8), false), at(22)), None, "nothing new");
+        assert_eq!((follow.next(at(61)), follow.next(at(62))), (None, Some((None, false))), "20 times as long as it took");
     }
 }

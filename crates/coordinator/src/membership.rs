@@ -48,8 +48,11 @@ impl MembershipService {
         let recording = shared.members.recording.lock().await;
         let aside = if asked.keeps_aside { moved::sort(shared, &mut new) } else { Vec::new() };
         let disks = new.disks.clone();
-        let record =
-            shared.meta.register_node(shared.epoch, new, shared.now_ms()).await.map_err(|error| shared.meta_error(error))?;
+        let registered = shared.meta.register_node(shared.epoch, new, shared.now_ms()).await;
+        // Also after an error: what it changes may have been recorded.
+        let refreshed = moved::refresh_if_taken(shared, &disks).await;
+        let record = registered.map_err(|error| shared.meta_error(error))?;
+        refreshed?;
         let link_key = members::draw_link_key(&mut shared.rng());
         let expected = if shared.security.is_insecure() { Peer::Anonymous } else { Peer::Agent(record.name.to_string()) };
         let net = Arc::clone(&shared.net);
@@ -74,10 +77,11 @@ impl MembershipService {
         shared.stragglers().forget(record.id);
         shared.activity().forget(record.id);
         let (host, metrics_address) = (host(&caller.address), asked.metrics_address);
+        let name = record.name.to_string();
         let session = Session { link_key, channel, record, host, metrics_address, protocol };
         shared.members.registered(session, &asked.disks, asked.coding_bytes_per_s);
-        shared.moved.registered(node, aside);
-        moved::taken(shared, node, &disks).await?;
+        shared.moved.registered((node, &name), aside, !asked.disks.is_empty());
+        moved::tell_taken(shared, &name, &disks);
         drop(recording);
         Ok(reply)
     }
@@ -167,6 +171,7 @@ impl MembershipService {
         shared.limit.waited(node, told.limited_ms, shared.started.now());
         let mut heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         shared.activity().heard(node, shared.started.now());
+        shared.moved.heard(node, &told.disks);
         let recorded = self.record(node, &mut heard).await;
         heard.disks.iter().for_each(|(disk, failed)| shared.members.disk_not_recorded(node, *disk, *failed));
         recorded?;
@@ -318,10 +323,14 @@ async fn record_bad(
 #[async_trait]
 impl v1::membership_server::Membership for MembershipService {
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<v1::RegisterReply>, Status> {
-        let caller = rpc::caller(&request);
-        let reply = self.registered(&caller, request.into_inner()).await;
+        let (caller, asked) = (rpc::caller(&request), request.into_inner());
+        let (service, peer) = (Self::new(Arc::clone(&self.shared)), caller.peer.clone());
+        // To its end, also if the agent hangs up: after half of it, this coordinator would not know what the metadata has.
+        let registered = tokio::spawn(async move { service.registered(&caller, asked).await }).await;
+        let reply =
+            registered.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed during the call: {error}"))));
         let logged = |error: Error| {
-            tracing::warn!(caller = %caller.peer, %error, "refused a registration");
+            tracing::warn!(caller = %peer, %error, "refused a registration");
             to_status(&error)
         };
         reply.map(Response::new).map_err(logged)

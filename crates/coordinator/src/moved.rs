@@ -23,21 +23,27 @@ use weft_types::{DiskRecord, Home, NodeId, Result};
 pub(crate) fn sort(shared: &Shared, new: &mut NewNode) -> Vec<Aside> {
     let (mut disks, mut aside) = (Vec::new(), Vec::new());
     for disk in std::mem::take(&mut new.disks) {
-        match judged(shared, &new.name, &disk) {
+        let copy = shared.moved.is_copy(&new.name, &disk.id);
+        match judged(shared, &new.name, &disk, copy) {
             None => disks.push(disk),
             Some(Ok(from)) => disks.push(NewDisk { taken_from: Some(from), ..disk }),
-            Some(Err(why)) => aside.push(Aside { disk, why }),
+            Some(Err(why)) => aside.push(Aside { disk, why, open_since: None }),
         }
     }
     new.disks = disks;
     aside
 }
 
-/// `None`: the disk is this node's, or new.
-fn judged(shared: &Shared, node: &str, disk: &NewDisk) -> Option<Result<Home, String>> {
+/// `None`: the disk is this node's, or new. `copy`: whether both nodes have had it at the same time.
+fn judged(shared: &Shared, node: &str, disk: &NewDisk, copy: bool) -> Option<Result<Home, String>> {
     let (owner, record) = owner_of(shared, &disk.id).filter(|(owner, _)| *owner.record.name != *node)?;
-    let claim = Claim { node, path: &disk.path, failed: disk.failed };
+    let claim = Claim { node, path: &disk.path, failed: is_unusable(disk), copy };
     Some(judge(&owner, &record, claim, Duration::from_millis(shared.config.down_after_ms)))
+}
+
+/// The size of a disk that has not been opened yet is not known.
+fn is_unusable(disk: &NewDisk) -> bool {
+    disk.failed || disk.total_bytes == 0
 }
 
 fn owner_of(shared: &Shared, id: &str) -> Option<(MemberStatus, DiskRecord)> {
@@ -46,14 +52,17 @@ fn owner_of(shared: &Shared, id: &str) -> Option<(MemberStatus, DiskRecord)> {
     Some((owner, record))
 }
 
-/// Disks were taken over from these nodes: their records have changed.
-pub(crate) async fn taken(shared: &Shared, node: NodeId, disks: &[NewDisk]) -> Result<()> {
-    let taken: Vec<(&NewDisk, Home)> = disks.iter().filter_map(|disk| Some((disk, disk.taken_from?))).collect();
-    for (disk, from) in &taken {
-        let [node, from] = [node, from.node].map(|node| shared.members.name(node));
+/// Disks may have been taken over from other nodes, whose records have changed then.
+pub(crate) async fn refresh_if_taken(shared: &Shared, disks: &[NewDisk]) -> Result<()> {
+    if disks.iter().all(|disk| disk.taken_from.is_none()) { Ok(()) } else { refresh(shared).await }
+}
+
+/// Logs the disks that were taken over.
+pub(crate) fn tell_taken(shared: &Shared, node: &str, disks: &[NewDisk]) {
+    for (disk, from) in disks.iter().filter_map(|disk| Some((disk, disk.taken_from?))) {
+        let from = shared.members.name(from.node);
         tracing::warn!(%node, disk = %disk.path, id = %disk.id, %from, "a disk was moved to another node: its blocks follow it");
     }
-    if taken.is_empty() { Ok(()) } else { refresh(shared).await }
 }
 
 /// Takes the records of disks from the metadata. Meanwhile no registration may change them, so the caller holds `recording`.

@@ -17,7 +17,7 @@ pub struct BeginAppend {
     pub renews: bool,
     /// The time, milliseconds since 1970.
     pub now_ms: u64,
-    /// Until then no other append begins.
+    /// Until then no other append begins. The hold of an earlier append that lasts more than twice as long is none: the clock was set back since.
     pub until_ms: u64,
 }
 
@@ -38,7 +38,7 @@ pub enum BegunAppend {
     },
     /// The object has another size.
     Moved(ObjectRecord),
-    /// It was renewed, but another append has begun since.
+    /// It was renewed, but another append has begun since; or it has ended.
     Lost,
 }
 
@@ -65,7 +65,7 @@ pub trait AppendMeta: Send + Sync {
     /// The number of the append of an object's version that began last; 0: there was none, or no such version.
     async fn append_of(&self, version: UploadId) -> Result<u64>;
     /// Makes what an append has written part of the object. A conflict if another one has begun since, or if the object has another version or size. Succeeds if
-    /// it has ended so already. Refused if the object's last stripe does not contain so many bytes.
+    /// it has ended so already, and no other one has ended since. Refused if the object's last stripe does not contain so many bytes.
     async fn end_append(&self, epoch: Epoch, end: EndAppend) -> Result<ObjectRecord>;
     /// The writer of an append gives up: another one may begin at once, and fences it. Nothing happens if it is not under way.
     async fn give_up_append(&self, epoch: Epoch, name: ObjectName, append: u64) -> Result<()>;

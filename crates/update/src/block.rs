@@ -108,7 +108,12 @@ pub enum Event {
         message: Message,
     },
     /// A [`Message::Prepare`] has arrived, and there is no room for its deltas: it is refused unless it is known.
-    NoRoom(Message),
+    NoRoom {
+        /// Its sender.
+        from: Peer,
+        /// The message.
+        message: Message,
+    },
     /// Answers [`Action::Delta`].
     Delta {
         /// The update.
@@ -326,9 +331,9 @@ impl Block {
         let participant = &mut self.participant;
         match event {
             Event::Received { from: Peer::Coordinator, message } => self.told_by_coordinator(message, now_ms),
-            Event::Received { from: Peer::Block(from), message } => self.received(from, message, now_ms),
-            Event::NoRoom(message) if message.is_possible(participant.term) => self.prepare(message, false),
-            Event::NoRoom(_) => {}
+            Event::Received { from: Peer::Block(from), message } => self.received(from, (message, true), now_ms),
+            Event::NoRoom { from: Peer::Block(from), message } => self.received(from, (message, false), now_ms),
+            Event::NoRoom { from: Peer::Coordinator, .. } => {}
             Event::Delta { id, number, crc } => {
                 if let Some((leader, participant)) = self.leader_unless_fenced() {
                     leader.delta(id, number, crc, participant);
@@ -396,14 +401,14 @@ impl Block {
         }
     }
 
-    fn received(&mut self, from: BlockId, message: Message, now_ms: u64) {
+    fn received(&mut self, from: BlockId, (message, has_room): (Message, bool), now_ms: u64) {
         // A node speaks of no other stream than that of its own data block.
         let leads = |stamp: &Stamp| block_of(&self.participant.members, stamp.stream) == Some(from);
         if message.stamp().is_some_and(|stamp| !leads(stamp)) || !message.is_possible(self.participant.term) {
             return;
         }
         match message {
-            message @ Message::Prepare { .. } => self.prepare(message, true),
+            message @ Message::Prepare { .. } => self.prepare(message, has_room),
             Message::Refuse { stamp, record } => {
                 self.participant.hear(&stamp);
                 self.participant.refuse(&stamp, record);

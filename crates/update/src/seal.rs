@@ -44,7 +44,7 @@ impl StripeTerm {
     /// sessions have ended for so long that no request of them is accepted. If there are very many, the oldest outcomes of the sessions that end
     /// first count as expired.
     pub fn open(before: Option<&Self>, members: Vec<BlockId>, seq: &Seq, now_ms: u64) -> Self {
-        let term = before.map_or(0, |before| before.term).max(seq.term()) + 1;
+        let term = before.map_or(0, |before| before.term).max(seq.term()).saturating_add(1);
         let mut sealed = before.map(|before| (*before.sealed).clone()).unwrap_or_default();
         let is_over =
             |session: &Session| session.ends_at_ms.saturating_add(OUTCOMES_KEPT_MS) <= now_ms || dropped(Rule::OutcomesAtOpening);
@@ -183,7 +183,7 @@ impl Seal {
             return;
         }
         // Blocks must not be told of the term before it is saved: after a restart, another seal could get it.
-        self.save(StripeTerm { term: self.stripe.term + 1, ..self.stripe.clone() });
+        self.save(StripeTerm { term: self.stripe.term.saturating_add(1), ..self.stripe.clone() });
         let absent = absent.into_iter().filter(|block| self.stripe.sealed.members.contains(block)).collect();
         self.round = Some(Round { absent, ..Round::default() });
     }

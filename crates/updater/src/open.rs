@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
 };
 use weft_store::{BlockReader, Position, Reservation};
-use weft_types::{BlockId, Error, PAGES_PER_UNIT, Result, Span};
+use weft_types::{BlockId, Error, PAGES_PER_UNIT, Reaction, Result, Span};
 use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, Sealed, UpdateId, Vector};
 
 /// A delta that is to be computed.
@@ -247,7 +247,7 @@ impl Open {
                     self.arrived = Some(Arrived { id, pieces, room: Some(room) });
                     event = received;
                 }
-                (Err(_), Event::Received { message, .. }) => event = Event::NoRoom(message),
+                (Err(_), Event::Received { from, message }) => event = Event::NoRoom { from, message },
                 (Err(_), other) => event = other,
             }
         }
@@ -349,6 +349,8 @@ impl Open {
                 let result = match result.map(|at| self.served(&asked, at, disk)) {
                     Ok(Ok(served)) => Ok(served),
                     Ok(Err(error)) if is_passing(&error) => Err(NotServed::Busy),
+                    // A damaged page does not harm the updates of the block: what meets it when they are applied says more.
+                    Ok(Err(error)) if is_damage(&error, disk) => Err(NotServed::Unreadable),
                     Ok(Err(error)) => return Err(error),
                     Err(why) => Err(why),
                 };
@@ -459,6 +461,11 @@ fn room_of(shape: &Shape, pieces: &[(u8, Span)]) -> (u64, u64) {
     let all: Vec<u64> = pieces.iter().flat_map(pages).collect();
     let units = all.iter().map(|page| page / PAGES_PER_UNIT as u64).collect::<std::collections::BTreeSet<u64>>();
     (all.len() as u64, units.len() as u64)
+}
+
+/// Whether bytes are damaged that were read, and the disk goes on.
+fn is_damage(error: &Error, disk: &Disk) -> bool {
+    error.reaction == Reaction::Corrupt && disk.store.failed().is_none() && disk.journal.failed().is_none()
 }
 
 fn delta_of(new: &Piece, old: &Content) -> Piece {

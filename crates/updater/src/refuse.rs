@@ -20,7 +20,7 @@ impl Open {
         match &message {
             Message::Prepare { record, .. } => {
                 disk.outputs.push(too_long(record.id));
-                self.on(Event::NoRoom(message), disk, now_ms)
+                self.on(Event::NoRoom { from, message }, disk, now_ms)
             }
             Message::Lock { id, .. } => {
                 disk.outputs.push(too_long(*id));
@@ -35,7 +35,7 @@ impl Open {
     pub(crate) fn refuse(&mut self, from: Peer, message: Message, disk: &mut Disk, now_ms: u64) -> Result<()> {
         match message {
             _ if self.is_ending() => Ok(()),
-            Message::Prepare { .. } => self.on(Event::NoRoom(message), disk, now_ms),
+            Message::Prepare { .. } => self.on(Event::NoRoom { from, message }, disk, now_ms),
             _ => {
                 disk.outputs.extend(self.busy(from, &message));
                 Ok(())

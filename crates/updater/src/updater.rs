@@ -213,7 +213,9 @@ impl Updater {
             }
             return Err(error);
         }
-        self.with(block, |open, disk| open.receive(from, message, pieces, disk, now_ms)).map(drop)
+        let is_of_read = matches!(message, Message::Confirm { .. } | Message::Confirmed { .. });
+        let receive = |open: &mut Open, disk: &mut Disk| open.receive(from, message, pieces, disk, now_ms);
+        if is_of_read { self.read_with(block, receive).map(drop) } else { self.with(block, receive).map(drop) }
     }
 
     /// Bytes of an update that a block here leads could not be sent to block `to`: the next [`tick`](Self::tick) sends them again, however many
@@ -237,7 +239,7 @@ impl Updater {
         if range.len() > self.disk.limits.read_bytes_max {
             return Err(Error::invalid(format!("a read of {} bytes is too long", range.len())).block(block));
         }
-        match self.with(block, |open, disk| open.read(read, asked, disk, now_ms))? {
+        match self.read_with(block, |open, disk| open.read(read, asked, disk, now_ms))? {
             Some(false) => {
                 Err(Error::invalid(format!("bytes {}..{} are no part of a data block", range.start, range.end)).block(block))
             }
@@ -247,7 +249,7 @@ impl Updater {
 
     /// Nobody waits for a read any more.
     pub fn abandon(&mut self, block: BlockId, read: u64, now_ms: u64) -> Result<()> {
-        self.with(block, |open, disk| open.abandon(read, disk, now_ms)).map(drop)
+        self.read_with(block, |open, disk| open.abandon(read, disk, now_ms)).map(drop)
     }
 
     /// The bytes of a block with exactly the updates up to a vector.
@@ -380,13 +382,20 @@ impl Updater {
 
     /// Calls `what` with a block. `None` if it is lost now.
     pub(crate) fn with<T>(&mut self, block: BlockId, what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>) -> Result<Option<T>> {
+        if let Some(State::Open(open)) = self.blocks.get_mut(&block) {
+            open.is_quiet = false;
+        }
+        self.read_with(block, what)
+    }
+
+    /// The same for reads: the block stays quiet, and what is committed is applied beside them.
+    fn read_with<T>(&mut self, block: BlockId, what: impl FnOnce(&mut Open, &mut Disk) -> Result<T>) -> Result<Option<T>> {
         self.check()?;
         let open = match self.blocks.get_mut(&block) {
             Some(State::Open(open)) => open,
             Some(State::Lost(_)) => return Err(lost(block)),
             None => return Err(not_open(block)),
         };
-        open.is_quiet = false;
         let done = what(open, &mut self.disk);
         match open.named(done) {
             Ok(done) => Ok(Some(done)),

@@ -77,7 +77,7 @@ impl Disks {
         opener: &dyn OpenDisk,
     ) -> Result<Found> {
         let (disk, now_ms) = (&self.0[number], new.created_ms);
-        let new = disk.known_id.is_empty().then_some(new);
+        let new = (disk.known_id.is_empty() && disk.marked_id.is_none()).then_some(new);
         let opened = match opener.open_counting(&disk.path, cluster, new, &disk.progress) {
             Ok(opened) => opened,
             Err(error) if error.reaction == Reaction::InvalidInput => return Err(disk.named(error)),
@@ -109,7 +109,12 @@ impl Disks {
 
 impl Disk {
     fn opened_as(&self, found: Found) {
-        *self.standing() = if found.is_strange { Standing::Unknown } else { Standing::Ours };
+        let mut standing = self.standing();
+        // The coordinator may have named it meanwhile.
+        if !matches!(*standing, Standing::Aside(_)) {
+            *standing = if found.is_strange { Standing::Unknown } else { Standing::Ours };
+        }
+        drop(standing);
         let _first = self.open.set(found.open);
     }
 }

@@ -1,7 +1,11 @@
 //! Disks that another node had: they are kept aside until the coordinator agrees that they are this node's, and then join.
 
-use super::{Disks, JournalledDisk, Standing};
+use super::{Disk, Disks, JournalledDisk, Standing};
 use std::collections::BTreeMap;
+use tokio::time::Instant;
+
+/// In the agent's state, before the id of a disk that is not this node's.
+pub(super) const ASIDE_MARK: &str = "aside-";
 
 impl Disks {
     /// The coordinator's answer: the disks to keep aside, with the reasons, by id. Returns the numbers of those that may join now, and of those
@@ -20,9 +24,10 @@ impl Disks {
                     }
                     *standing = now;
                 }
-                None if *standing == Standing::Ours || disk.open.get().is_none() => {}
+                // The task of one that joins goes on.
+                None if disk.open.get().is_none() || matches!(*standing, Standing::Ours | Standing::Joining(_)) => {}
                 None => {
-                    *standing = Standing::Joining;
+                    *standing = Standing::Joining(Instant::now());
                     joining.push(number);
                 }
             }
@@ -30,11 +35,27 @@ impl Disks {
         (joining, leaving)
     }
 
+    /// Whether a disk is kept aside, by its number.
+    pub(crate) fn is_aside(&self, number: usize) -> bool {
+        matches!(*self.0[number].standing(), Standing::Aside(_))
+    }
+
+    /// The marked ids of disks that are not this node's, by path: they are strange after a restart, too, and no new disk is created in the mount
+    /// point of one.
+    pub(crate) fn marked_ids(&self) -> BTreeMap<String, String> {
+        let marked = |disk: &Disk| match (&*disk.standing(), disk.id()) {
+            (Standing::Unknown | Standing::Aside(_), id) if !id.is_empty() => Some(format!("{ASIDE_MARK}{id}")),
+            (_, "") => disk.marked_id.clone(),
+            _ => None,
+        };
+        self.0.iter().filter_map(|disk| Some((disk.path.display().to_string(), marked(disk)?))).collect()
+    }
+
     /// What updates in place need of a disk that joins.
     pub(crate) fn joining(&self, number: usize) -> Option<JournalledDisk> {
         let disk = &self.0[number];
         let open = disk.any_opened().ok()?;
-        (*disk.standing() == Standing::Joining).then(|| open.journalled(&disk.path))
+        matches!(*disk.standing(), Standing::Joining(_)).then(|| open.journalled(&disk.path))
     }
 
     /// The id of a disk, by its number.
@@ -45,7 +66,7 @@ impl Disks {
     /// The journal of a disk that joins is open: it serves from now on, unless it is kept aside again.
     pub(crate) fn joined(&self, number: usize) {
         let mut standing = self.0[number].standing();
-        if *standing == Standing::Joining {
+        if matches!(*standing, Standing::Joining(_)) {
             *standing = Standing::Ours;
         }
     }

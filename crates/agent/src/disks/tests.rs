@@ -302,6 +302,8 @@ async fn a_disk_that_another_node_had_serves_only_when_the_coordinator_agrees() 
     let look = |block| disks.open_block(block).map(|(number, _)| number).map_err(|error| error.reaction);
     assert_eq!((look(own), look(moved)), (Ok(0), Err(Reaction::Replan)), "it is not known whose it is");
     assert_eq!((disks.ids(), disks.journalled().count()), (known.disks.clone(), 1));
+    let marked = BTreeMap::from([(paths[1].display().to_string(), format!("aside-{id}"))]);
+    assert_eq!(disks.marked_ids(), marked, "no new disk is created in its mount point");
     disks.look(weft_proto::DiskMode::Inline, Duration::from_secs(9)).await;
     let told = disks.report(Duration::from_secs(60));
     assert!(told.len() == 2 && told[1].id == id && !told[1].failed && told[1].total_bytes > 0, "{told:?}");
@@ -323,4 +325,34 @@ async fn a_disk_that_another_node_had_serves_only_when_the_coordinator_agrees() 
     disks.sort(&BTreeMap::new());
     disks.joined(1);
     assert_eq!((look(moved), disks.ids().len(), disks.sort(&BTreeMap::new())), (Ok(1), 2, (vec![], vec![])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_cannot_join_for_long_counts_as_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let disks = Arc::new(open(&[dir.path().join("a")], &BTreeMap::new()));
+    disks.look(weft_proto::DiskMode::Inline, Duration::from_secs(9)).await;
+    let failed = || disks.report(Duration::from_secs(60))[0].failed;
+    *disks.0[0].standing() = Standing::Joining(Instant::now());
+    tokio::time::advance(Duration::from_secs(59)).await;
+    assert!(!failed());
+    assert_eq!(disks.sort(&BTreeMap::new()), (vec![], vec![]), "it goes on");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(failed());
+    disks.joined(0);
+    assert!(!failed());
+}
+
+#[test]
+fn no_new_disk_is_created_where_one_was_kept_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    std::fs::create_dir(&path).unwrap();
+    let ids = BTreeMap::from([(path.display().to_string(), "aside-9f".to_owned())]);
+    let known = Memory { disks: ids.clone(), ..Memory::default() };
+    let disks = Disks::new(&[path], &known);
+    let new = weft_store::NewDisk { disk_id: 1, created_ms: 0 };
+    disks.join(0, disks.open_one(0, new, &known, CLUSTER, &LocalDisks).ok().unwrap());
+    assert!(disks.report(Duration::from_secs(60)).is_empty(), "it has no id");
+    assert_eq!((disks.ids(), disks.marked_ids()), (BTreeMap::new(), ids));
 }

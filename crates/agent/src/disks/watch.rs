@@ -85,6 +85,12 @@ impl Disk {
             let stuck = if is_opening { seen.no_further_for(self.progress.load(Ordering::Relaxed)) } else { silent };
             (seen.last.clone(), silent, stuck)
         };
+        // One that cannot join for long is no better than a failed one: its blocks are rebuilt.
+        let joins_for = match &*self.standing() {
+            Standing::Joining(since) => since.elapsed(),
+            _ => Duration::ZERO,
+        };
+        let stuck = stuck.max(joins_for);
         let (id, path) = (self.id().to_owned(), self.path.display().to_string());
         let unknown = v1::Disk { id, path, failed: !is_opening, ..v1::Disk::default() };
         let report = last.map_or(unknown, |last| last.report);

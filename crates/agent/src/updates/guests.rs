@@ -92,7 +92,7 @@ async fn from_client(hub: &Hub, mut reader: UpdateReader, to: &mpsc::UnboundedSe
         let (begin, bytes) = (Instant::now(), bytes_of(&packet, &parts));
         let share = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
         let Ok(share) = Arc::clone(&shares).acquire_many_owned(share).await else { return Ok(()) };
-        let answer = |number| Answer { number, to: to.clone(), share, begin };
+        let answer = |number| Answer { number, to: to.clone(), share, room: None, begin };
         match packet {
             Packet::Request { number, block, id, term, token } => {
                 hub.request(Request { block, term, id, token, pieces: pieces(parts), route: None }, answer(number));

@@ -108,6 +108,8 @@ pub(crate) struct Answer {
     pub(crate) to: mpsc::UnboundedSender<Answered>,
     /// The request's share of what its connection may have under way, which bounds the number of answers.
     pub(crate) share: OwnedSemaphorePermit,
+    /// Of a read: its share of what all reads of the node may have under way.
+    pub(crate) room: Room,
     pub(crate) begin: Instant,
 }
 
@@ -117,6 +119,7 @@ pub(crate) struct Answered {
     /// The bytes that were read.
     pub(crate) part: Option<Part>,
     _share: OwnedSemaphorePermit,
+    _room: Room,
 }
 
 impl Answer {
@@ -132,9 +135,9 @@ impl Answer {
     }
 
     fn put(self, packet: Packet, part: Option<Part>) {
-        let Self { to, share, .. } = self;
+        let Self { to, share, room, .. } = self;
         // The connection may have ended.
-        let _gone = to.send(Answered { packet, part, _share: share });
+        let _gone = to.send(Answered { packet, part, _share: share, _room: room });
     }
 
     /// Whether the client has gone.
@@ -272,7 +275,7 @@ mod tests {
     async fn an_answer_gives_its_share_back_when_it_is_sent_on() {
         let (shares, (to, mut answers)) = (Arc::new(Semaphore::new(10)), mpsc::unbounded_channel());
         let share = Arc::clone(&shares).try_acquire_many_owned(7).unwrap();
-        let answer = Answer { number: 3, to, share, begin: Instant::now() };
+        let answer = Answer { number: 3, to, share, room: None, begin: Instant::now() };
         assert!(!answer.is_gone());
         answer.send(Some(Told::Aborted));
         assert_eq!(shares.available_permits(), 3, "answers that wait count");

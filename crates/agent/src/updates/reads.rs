@@ -33,6 +33,10 @@ struct Waiting {
 const WAITS_MAX: Duration = Duration::from_secs(1);
 /// The most reads of a disk that wait.
 const READS_MAX: usize = 1024;
+/// The most reads that are tried again in one step of the disk's thread.
+const TRIED_MAX: usize = 64;
+/// How long it tries: they read from the disk, and others wait.
+const TRIED_FOR: Duration = Duration::from_millis(10);
 
 impl Reads {
     /// A client's read.
@@ -91,17 +95,25 @@ impl Reads {
                 waiting.reading.answer.found(found, part);
             }
             Ok(_) => refuse(waiting.reading, ReadRefusal::Closed, hub),
+            Err(NotServed::Unreadable) => refuse(waiting.reading, ReadRefusal::Unreadable, hub),
             Err(_) if !is_open(&waiting.reading, updater) => refuse(waiting.reading, ReadRefusal::Closed, hub),
             Err(_) if waiting.until <= Instant::now() => refuse(waiting.reading, ReadRefusal::Undecided, hub),
             Err(_) => self.again.push(waiting),
         }
     }
 
-    /// Tries again what waits. Returns whether anything did.
+    /// Tries again what waits, those first that were not tried for longest, as far as that is quick. Returns whether anything waited.
     pub(crate) fn try_again(&mut self, updater: &mut Updater, hub: &Hub, now_ms: u64) -> bool {
-        let again = std::mem::take(&mut self.again);
-        let has_any = !again.is_empty();
-        again.into_iter().for_each(|waiting| self.ask(waiting, updater, hub, now_ms));
+        let has_any = !self.again.is_empty();
+        let later = self.again.split_off(self.again.len().min(TRIED_MAX));
+        let mut again = std::mem::replace(&mut self.again, later).into_iter();
+        let begin = Instant::now();
+        while begin.elapsed() < TRIED_FOR
+            && let Some(waiting) = again.next()
+        {
+            self.ask(waiting, updater, hub, now_ms);
+        }
+        drop(self.again.splice(..0, again));
         has_any
     }
 

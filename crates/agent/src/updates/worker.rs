@@ -65,6 +65,8 @@ enum Awaited {
 
 /// The most commands that are carried out before a sync.
 const BATCH_MAX: usize = 256;
+/// How long commands are carried out before a sync. Those of reads, which may have to wait for the disk, do not hold up updates for longer.
+const BATCH_FOR: Duration = Duration::from_millis(10);
 /// From this fill of the journal on, a request that failed was refused before anything was done for it.
 const FULL: f64 = 0.9;
 /// How long an update may go on after its clients have gone. One that comes back in time learns the outcome of its first request.
@@ -117,11 +119,12 @@ impl Worker {
     fn step(&mut self, first: Command, commands: &mut mpsc::Receiver<Command>) {
         let Some(hub) = self.hub.upgrade() else { return };
         let now_ms = hub.time.now_ms();
-        let mut next = Some(first);
-        for _ in 0..BATCH_MAX {
-            let Some(command) = next else { break };
+        let (begin, mut next, mut count) = (Instant::now(), Some(first), 0);
+        while let Some(command) = next {
             self.carry_out(command, &hub, now_ms);
-            next = commands.try_recv().ok();
+            count += 1;
+            // What is taken out of the queue is carried out.
+            next = if count < BATCH_MAX && begin.elapsed() < BATCH_FOR { commands.try_recv().ok() } else { None };
         }
         // Other nodes journal at the same time as this one.
         self.hand_on(&hub);

@@ -12,7 +12,12 @@ use crate::{
     stripe_data::{Spool, StripeData},
 };
 use std::{
-    sync::{Arc, Mutex},
+    future::Future,
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::{
@@ -27,6 +32,8 @@ struct Append {
     shared: Arc<Shared>,
     number: u64,
     object: ObjectReply,
+    /// It must be renewed so often.
+    renewed_every: Duration,
     has_ended: bool,
 }
 
@@ -178,13 +185,16 @@ impl Appended<'_> {
     /// Waits until no other append is under way.
     async fn begin(&self, shared: &Arc<Shared>, until: Instant) -> Result<Append> {
         let mut attempt = 0;
-        // Another number for each attempt: one that ended does not begin again. An append has a number of 63 bits.
-        let number = (shared.random.number() >> 1).max(1);
+        // Another number for each attempt: one that ended does not begin again. Two clients may have the same seed, and must not have the same number,
+        // so it is also of the random keys of this process. Nothing but equality depends on it. It has 63 bits, and so always the same length in messages.
+        let number = ((shared.random.number() ^ RandomState::new().hash_one(0u8)) >> 1) | (1 << 62);
         loop {
             let asked = self.asked(number, false);
             match shared.calls.once(asked, |mut client, request| async move { client.begin_append(request).await }).await {
                 Ok(reply) => {
-                    return Ok(Append { shared: shared.clone(), number, object: described(reply)?, has_ended: false });
+                    let renewed_every = Duration::from_millis(reply.lasts_ms / 3).max(RENEWED_EVERY_MIN);
+                    let (shared, object) = (shared.clone(), described(reply)?);
+                    return Ok(Append { shared, number, object, renewed_every, has_ended: false });
                 }
                 Err(error) if error.reaction == Reaction::Retry => {
                     let pause = shared.random.pause(attempt);
@@ -206,20 +216,8 @@ impl Appended<'_> {
 
     /// Writes the bytes behind the end of the object, and ends the append.
     async fn write(&self, mut append: Append) -> Result<Wrote> {
-        let (shared, from, len) = (append.shared.clone(), append.object.size, self.data.len);
-        let mut updates = 0;
-        for start in (0..len).step_by(APPENDED_AT_ONCE_MAX as usize) {
-            let piece = Span::new(start, len.min(start + APPENDED_AT_ONCE_MAX));
-            if start > 0 {
-                let asked = self.asked(append.number, true);
-                shared.calls.ask(asked, |mut client, request| async move { client.begin_append(request).await }).await?;
-            }
-            let last = append.object.stripe_count.saturating_sub(1);
-            let target = Target::longer(append.object.clone(), last, (append.number, from + piece.end))?;
-            let span = Span::new(from + piece.start, from + piece.end);
-            updates += self.writer(&shared, target).write_all(span, self.data.bytes(piece).await?, &WriteLog::default()).await?;
-            self.meter.add(piece.len());
-        }
+        let (from, len) = (append.object.size, self.data.len);
+        let updates = self.renewing(&append, self.write_pieces(&append)).await?;
         let whole = Span::new(from, from + len);
         let log = &self.options.log;
         log.begun(whole);
@@ -240,6 +238,43 @@ impl Appended<'_> {
         }
     }
 
+    /// Writes all of the bytes. Returns the number of updates.
+    async fn write_pieces(&self, append: &Append) -> Result<u64> {
+        let (from, len, mut updates) = (append.object.size, self.data.len, 0);
+        for start in (0..len).step_by(APPENDED_AT_ONCE_MAX as usize) {
+            let piece = Span::new(start, len.min(start + APPENDED_AT_ONCE_MAX));
+            let last = append.object.stripe_count.saturating_sub(1);
+            let target = Target::longer(append.object.clone(), last, (append.number, from + piece.end))?;
+            let (span, bytes) = (Span::new(from + piece.start, from + piece.end), self.data.bytes(piece).await?);
+            updates += self.writer(&append.shared, target).write_all(span, bytes, &WriteLog::default()).await?;
+            self.meter.add(piece.len());
+        }
+        Ok(updates)
+    }
+
+    /// Does some work of an append, and renews the append until it is done. Fails if another append has begun.
+    async fn renewing<T>(&self, append: &Append, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let renewals = async {
+            loop {
+                sleep(append.renewed_every).await;
+                let asked = self.asked(append.number, true);
+                let calls = &append.shared.calls;
+                let renewed = calls
+                    .within(append.renewed_every, asked, |mut client, request| async move { client.begin_append(request).await });
+                match renewed.await {
+                    Err(error) if matches!(error.reaction, Reaction::NotFound | Reaction::InvalidInput) => break error,
+                    Err(error) => tracing::debug!(%error, "could not renew an append yet"),
+                    Ok(_) => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            error = renewals => Err(error),
+        }
+    }
+
     fn writer(&self, shared: &Arc<Shared>, target: Target) -> Writer {
         let WriteOptions { deadline, update_bytes, way, .. } = self.options;
         let (deadline, way) = ((*deadline).min(DEADLINE_MAX), way.clone());
@@ -253,9 +288,20 @@ impl Append {
     async fn end(&mut self, to: u64) -> Result<ObjectReply> {
         let ObjectReply { bucket, key, version, size: from, .. } = self.object.clone();
         let asked = EndAppendRequest { bucket, key, append: self.number, version, from, to };
-        let ended = self.shared.calls.ask(asked, |mut client, request| async move { client.end_append(request).await }).await;
+        let requests = AtomicU32::new(0);
+        let ask = self.shared.calls.ask(asked, |mut client, request| {
+            requests.fetch_add(1, Relaxed);
+            async move { client.end_append(request).await }
+        });
+        let ended = ask.await;
         self.has_ended = ended.is_ok();
-        ended
+        match ended {
+            // An earlier request, whose answer is not known, may have ended it before another append or a conversion came.
+            Err(error) if requests.load(Relaxed) > 1 && matches!(error.reaction, Reaction::Replan | Reaction::NotFound) => {
+                Err(Error { reaction: Reaction::Retry, ..error })
+            }
+            ended => ended,
+        }
     }
 }
 
@@ -274,6 +320,9 @@ impl Drop for Append {
         });
     }
 }
+
+/// An append is not renewed more often.
+const RENEWED_EVERY_MIN: Duration = Duration::from_secs(1);
 
 /// After that, the append ends by itself.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! Works on moved disks: calls nodes whose disks can be taken over now, and lets blocks follow their disks.
 
 use super::{
-    judged, refresh,
+    is_unusable, judged, owner_of, refresh,
     state::{Following, State},
 };
 use crate::{rebuild::owner::Of, shared::Shared};
@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::MissedTickBehavior;
 use weft_control::{
     crowding::{self, Racks},
-    moved::{Step, Walked},
+    moved::{Step, Walked, is_copy, is_lost_there},
 };
 use weft_meta::{FollowDisk, FollowedBlocks, MetaError};
 use weft_types::{BlockId, DiskNumber, Home, Result, StripeId, counted};
@@ -37,13 +37,23 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 /// Calls the nodes of which a disk can be taken over now.
 fn call(shared: &Shared) {
     let mut state = shared.moved.lock();
-    let State { aside, called, .. } = &mut *state;
+    let State { aside, called, copies, .. } = &mut *state;
+    let now = shared.started.now();
     aside.retain(|node, _| shared.members.has(*node));
     for (node, disks) in aside {
         let name = shared.members.name(*node);
-        for disk in disks {
-            match judged(shared, &name, &disk.disk) {
-                Some(Err(why)) => disk.why = why,
+        for it in disks {
+            it.open_since = if is_unusable(&it.disk) { None } else { it.open_since.or(Some(now)) };
+            let key = (name.clone(), it.disk.id.clone());
+            if let Some((owner, record)) = owner_of(shared, &it.disk.id) {
+                if is_lost_there(&owner, &record) {
+                    copies.remove(&key);
+                } else if it.open_since.is_some_and(|since| is_copy(&owner, &record, now.since(since))) {
+                    copies.insert(key.clone());
+                }
+            }
+            match judged(shared, &name, &it.disk, copies.contains(&key)) {
+                Some(Err(why)) => it.why = why,
                 // It may have been forgotten where it was.
                 Some(Ok(_)) | None => drop(called.insert(*node)),
             }

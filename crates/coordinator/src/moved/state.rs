@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
-use weft_control::moved::Follow;
+use weft_control::{Time, moved::Follow};
 use weft_meta::NewDisk;
 use weft_proto::v1;
 use weft_types::{DiskNumber, NodeId};
@@ -19,6 +19,8 @@ pub(super) struct State {
     pub(super) aside: BTreeMap<NodeId, Vec<Aside>>,
     /// The nodes that must register again, because a disk that they keep aside can be taken over.
     pub(super) called: BTreeSet<NodeId>,
+    /// Disks that are kept aside and that their owners have at the same time, by the name of the node that keeps them aside, and their ids.
+    pub(super) copies: BTreeSet<(String, String)>,
     /// By the number that the disk had.
     pub(super) follows: BTreeMap<DiskNumber, Following>,
 }
@@ -35,18 +37,42 @@ pub(super) struct Following {
 pub(crate) struct Aside {
     pub(super) disk: NewDisk,
     pub(super) why: String,
+    /// Since when the node has had it open, as far as is known.
+    pub(super) open_since: Option<Time>,
 }
 
 impl Moves {
-    /// A node has registered, and keeps these disks aside.
-    pub(crate) fn registered(&self, node: NodeId, aside: Vec<Aside>) {
+    /// A node has registered, and keeps these disks aside. Without `has_disks` it has not opened its disks yet.
+    pub(crate) fn registered(&self, (node, name): (NodeId, &str), mut aside: Vec<Aside>, has_disks: bool) {
         let mut state = self.lock();
         state.called.remove(&node);
+        if has_disks {
+            state.copies.retain(|(of, id)| *of != *name || aside.iter().any(|it| it.disk.id == *id));
+        }
+        let before = state.aside.get(&node).map(Vec::as_slice).unwrap_or_default();
+        for it in &mut aside {
+            it.open_since = before.iter().find(|before| before.disk.id == it.disk.id).and_then(|before| before.open_since);
+        }
         if aside.is_empty() {
             state.aside.remove(&node);
         } else {
             state.aside.insert(node, aside);
         }
+    }
+
+    /// What a node says of its disks by now.
+    pub(crate) fn heard(&self, node: NodeId, told: &[v1::Disk]) {
+        let mut state = self.lock();
+        for it in state.aside.get_mut(&node).into_iter().flatten() {
+            if let Some(told) = told.iter().find(|told| told.id == it.disk.id) {
+                (it.disk.total_bytes, it.disk.failed) = (told.total_bytes, told.failed);
+            }
+        }
+    }
+
+    /// Whether a disk that the node of this name keeps aside is a copy, or its owner has one.
+    pub(super) fn is_copy(&self, name: &str, disk: &str) -> bool {
+        self.lock().copies.contains(&(name.to_owned(), disk.to_owned()))
     }
 
     /// Whether a node must register again.

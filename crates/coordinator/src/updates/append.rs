@@ -150,5 +150,8 @@ fn require_room(object: &ObjectRecord, last: &StripeRecord, bytes: u64) -> Resul
 async fn described(shared: &Shared, object: ObjectRecord, lasts_ms: u64) -> Result<v1::BeginAppendReply> {
     let last = object.stripes.saturating_sub(1);
     let object = show::object_page(shared, object, last, 1, |_| {}).await?;
+    if object.stripes.is_empty() {
+        return Err(Error::retry("the object was replaced: try again"));
+    }
     Ok(v1::BeginAppendReply { object: Some(object), lasts_ms })
 }

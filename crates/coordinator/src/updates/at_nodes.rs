@@ -28,6 +28,10 @@ pub(crate) async fn at_nodes(shared: &Shared, stripe: &StripeRecord, ranges: &[R
     let sealed = &term.sealed;
     // The nodes of the others confirm the term.
     let is_up = |block: &BlockId| node_of(stripe, block).is_some_and(|node| shared.members.session(node).is_some());
+    if !sealed.members.iter().all(is_up) && shared.members.are_coming_back() {
+        // After the coordinator's start: if it settled the stripe now, it would leave them out.
+        shared.until_nodes_are_back().await;
+    }
     if !sealed.members.iter().all(is_up) {
         return Ok(None);
     }

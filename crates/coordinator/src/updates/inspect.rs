@@ -28,22 +28,26 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 /// A block that does not answer for this long is not counted.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
-/// The blocks that take part when a stripe is opened, once the journals of their disks are ready. Fails if one is not ready for now, for example because
+/// The blocks that take part when a stripe is opened, once the journals of their disks are ready, and how many bytes of the object the stripe holds by the
+/// longest of them, as far as they tell. Fails if one is not ready for now, for example because
 /// its disk has no room: then nothing was recorded, and no block is left out for that. Agents of versions that do not know the question count as
 /// ready; blocks whose agents do not answer, and blocks that are lost, do not take part. The stripe's turn must have come.
 pub(super) async fn ready(
     shared: &Arc<Shared>,
     (stripe, code): (&StripeRecord, &SharedCode),
     record: Option<&TermRecord>,
-) -> Result<Vec<BlockId>> {
+) -> Result<(Vec<BlockId>, u64)> {
     let unclosed = record.map(|record| record.term.unaware.clone()).unwrap_or_default();
     let view = shared.members.view();
     let write_min = shared.config.write_min;
     let all = compute(|| members(code, stripe, &view, (&unclosed, write_min)))?;
-    let (mut absent, mut not_ready, mut is_old, mut is_silent) = (BTreeSet::new(), None, false, false);
+    let (mut absent, mut not_ready, mut is_old, mut is_silent, mut holds) = (BTreeSet::new(), None, false, false, 0);
     for (block, answer) in inspected(shared, stripe, &all, true).await {
         match answer {
-            Answer::Given((told, _)) => is_old |= told.is_some_and(|told| is_behind(stripe, recorded(record), &told)),
+            Answer::Given((told, data_len)) => {
+                is_old |= told.is_some_and(|told| is_behind(stripe, recorded(record), &told));
+                holds = holds.max(data_len.min(stripe.layout.room_end()));
+            }
             Answer::Silent(error) => {
                 is_silent = true;
                 left_out(block, &error);
@@ -77,8 +81,7 @@ pub(super) async fn ready(
         // Their nodes are up: they may only be slow.
         false => without().map_err(|error| if is_silent { Error { reaction: Reaction::Retry, ..error } } else { error })?,
     };
-    shared.updates.opens(stripe.id, homes_of(stripe, &chosen), shared.started.now());
-    Ok(chosen)
+    Ok((chosen, holds))
 }
 
 fn left_out(block: BlockId, error: &Error) {
@@ -110,7 +113,10 @@ pub(super) async fn catch_up(shared: &Shared, id: StripeId, demand: Demand) -> R
             }
             Answer::Refused(error) => {
                 tracing::debug!(%block, %error, "an agent does not tell of a block");
-                if !matches!(error.reaction, Reaction::NotFound | Reaction::Corrupt) {
+                // It may be on the disk, at another node.
+                let placed = stripe.find(block.index, block.copy);
+                let may_follow = placed.is_some_and(|placed| shared.members.moved_to(placed.home).is_some());
+                if may_follow || !matches!(error.reaction, Reaction::NotFound | Reaction::Corrupt) {
                     untold.push(block);
                 }
             }

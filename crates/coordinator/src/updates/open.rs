@@ -7,7 +7,7 @@ use super::{
     routes,
     settle::{self, Demand, found, settle_now},
     state::Phase,
-    tell::{describe, node_of},
+    tell::{describe, homes_of, node_of},
 };
 use crate::{
     rebuild::{owner::Of, shares::Shares},
@@ -22,7 +22,7 @@ use std::{
 use tokio::sync::oneshot;
 use weft_control::rebuild::lost_blocks;
 use weft_meta::{ObjectRecord, OpenStripe, TermRecord, TermState};
-use weft_proto::{ROUTES_SINCE, UpdateRights, v1};
+use weft_proto::{GROWTH_SINCE, ROUTES_SINCE, UpdateRights, v1};
 use weft_types::{
     BlockId, Error, Reaction, Result, StripeId, StripeRecord, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL, UploadId, human_bytes,
 };
@@ -197,12 +197,14 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId, reaches: u64) -> Resul
 async fn begin(shared: &Arc<Shared>, id: StripeId, reaches: u64) -> Result<TermRecord> {
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
     let (stripe, code) = found(shared, id).await?.ok_or_else(|| Error::not_found(format!("stripe {id} no longer exists")))?;
-    let members = ready(shared, (&stripe, &code), record.as_ref()).await?;
-    let grows_to = append::growth(shared, &stripe, &members, reaches)?;
+    let (members, holds) = ready(shared, (&stripe, &code), record.as_ref()).await?;
+    let grows_to = append::growth(shared, &stripe, &members, reaches)?.max(grown(shared, &stripe, &members, holds));
     let before = record.map(|record| record.term);
     let (now_ms, garbage_not_before_ms) = (shared.updates_now_ms(), shared.garbage_not_before_ms());
+    let homes = homes_of(&stripe, &members);
     let open = OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms, grows_to };
     // From here on nothing plans for it without settling it.
+    shared.updates.opens(id, homes, shared.started.now());
     shared.updates.set(id, Phase::Open, shared.idle_at());
     match shared.meta.open_stripe(shared.epoch, open).await {
         Ok(record) => Ok(record),
@@ -213,6 +215,14 @@ async fn begin(shared: &Arc<Shared>, id: StripeId, reaches: u64) -> Result<TermR
             Err(if error.reaction == Reaction::Replan { Error { reaction: Reaction::Retry, ..error } } else { error })
         }
     }
+}
+
+/// How many bytes of its object a stripe holds by its blocks, if these are more than recorded: they grew when it was opened before, and that was not
+/// recorded, or these metadata are an older copy.
+fn grown(shared: &Shared, stripe: &StripeRecord, members: &[BlockId], holds: u64) -> Option<u64> {
+    let session = |block: &BlockId| shared.members.session(node_of(stripe, block)?);
+    let grows = |block: &BlockId| session(block).is_some_and(|session| session.protocol >= GROWTH_SINCE);
+    (holds > stripe.layout.data_len && members.iter().all(grows)).then_some(holds)
 }
 
 fn reply(shared: &Shared, stripe: &StripeRecord, sealed: &Sealed, asked: Option<Session>) -> Result<v1::OpenForUpdatesReply> {

@@ -16,6 +16,8 @@ use weft_types::{BlockId, Error, Result, StripeRecord};
 
 /// An agent that does not answer for this long has not opened its block. It waits itself for tasks that use it.
 const OPEN_WITHIN: Duration = Duration::from_secs(3);
+/// The same for a block that grows first: that is written and synced.
+const GROW_WITHIN: Duration = Duration::from_secs(10);
 
 /// What became of the blocks of a stripe that is being opened.
 pub(super) enum Opened {
@@ -33,7 +35,8 @@ pub(super) enum Opened {
 pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, record: &TermRecord) -> Result<Opened> {
     let sealed = &record.term.sealed;
     let (open, data_len) = (&describe(shared, stripe, sealed)?, record.grows_to.unwrap_or(stripe.layout.data_len));
-    let call = |block| async move { (block, open_block(shared, stripe, block, (open, data_len)).await) };
+    let within = if record.grows_to.is_some() { GROW_WITHIN } else { OPEN_WITHIN };
+    let call = |block| async move { (block, open_block(shared, (stripe, block), (open, data_len), within).await) };
     let calls = sealed.members.iter().copied().map(call);
     let (mut absent, mut refused, mut busy) = (BTreeSet::new(), Vec::new(), None);
     for (block, answer) in calls::all(calls).await {
@@ -61,9 +64,9 @@ pub(super) async fn open_blocks(shared: &Shared, stripe: &StripeRecord, record: 
 
 async fn open_block(
     shared: &Shared,
-    stripe: &StripeRecord,
-    block: BlockId,
+    (stripe, block): (&StripeRecord, BlockId),
     (open, data_len): (&v1::OpenStripe, u64),
+    within: Duration,
 ) -> Answer<v1::OpenBlockReply> {
     let Some(node) = node_of(stripe, &block) else {
         return Answer::Silent(Error::retry("it is not part of its stripe").block(block));
@@ -77,5 +80,5 @@ async fn open_block(
         let request = rpc::with_deadline(request.clone(), left);
         async move { agent.open_block(request).await }
     };
-    ask(shared, (node, block), OPEN_WITHIN, call).await
+    ask(shared, (node, block), within, call).await
 }

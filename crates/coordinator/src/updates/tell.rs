@@ -10,6 +10,9 @@ use weft_update::Sealed;
 /// The most blocks of one question, and the most bytes of records in its answer.
 const BLOCKS_MAX: usize = 4096;
 const ANSWER_BYTES_MAX: usize = 12 << 20;
+/// The highest term that is believed: more than a stripe gets in a hundred years. Otherwise one number of a node that errs would be the highest that the
+/// stripe has seen, and none would be left above it.
+const TERM_MAX: u64 = 1 << 40;
 
 /// The home of a stripe's block of this generation.
 pub(super) fn node_of(stripe: &StripeRecord, block: &BlockId) -> Option<NodeId> {
@@ -88,8 +91,13 @@ pub(super) fn recorded(record: Option<&TermRecord>) -> Recorded<'_> {
     Recorded { term: record.map(|record| &record.term), is_open: record.is_some_and(|record| record.state.is_open()) }
 }
 
-/// What an agent says of a block; `None` if it says nothing.
+/// What an agent says of a block; `None` if it says nothing, or what cannot be.
 pub(super) fn inspected(reply: v1::InspectBlockReply) -> Option<Inspected> {
+    let of_open = reply.open.iter().flat_map(|open| [open.term, open.known]);
+    let of_content = reply.content.iter().filter_map(|content| Some(content.seq.as_ref()?.term));
+    if of_open.chain(of_content).any(|term| term > TERM_MAX) {
+        return None;
+    }
     let content = reply.content.map(|content| {
         let seq = content.seq.unwrap_or_default();
         SettledBlock { seq: Seq::new(seq.term, seq.counts), checksums: content.checksums }
@@ -100,5 +108,25 @@ pub(super) fn inspected(reply: v1::InspectBlockReply) -> Option<Inspected> {
             let members = members.iter().map(|member| postcard::from_bytes(member)).collect::<Result<_, _>>().ok()?;
             Some(Inspected::Open(OpenBlock { term, known, members, is_fenced: fenced, settled: content }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_that_no_stripe_can_have_are_not_believed() {
+        let open = |term, known| {
+            let open = v1::OpenTerm { term, known, ..v1::OpenTerm::default() };
+            inspected(v1::InspectBlockReply { open: Some(open), ..v1::InspectBlockReply::default() })
+        };
+        let closed = |term| {
+            let seq = Some(v1::Seq { term, ..v1::Seq::default() });
+            let content = v1::SettleBlockReply { seq, ..v1::SettleBlockReply::default() };
+            inspected(v1::InspectBlockReply { content: Some(content), ..v1::InspectBlockReply::default() })
+        };
+        assert!(open(TERM_MAX, TERM_MAX).is_some() && closed(TERM_MAX).is_some());
+        assert!(open(u64::MAX, 1).is_none() && open(1, TERM_MAX + 1).is_none() && closed(u64::MAX).is_none());
     }
 }

@@ -79,6 +79,7 @@ async fn the_last_stripe_grows_and_the_object_when_the_append_ends() {
     // The next one has room, and there is nothing to fence.
     cluster.begin(v1::BeginAppendRequest { at: Some(SIZE + 100), bytes: 50, ..cluster.append(8) }).await.unwrap();
     assert_eq!(cluster.lease(8, SIZE + 150).await, Ok(3), "it was settled for nothing");
+    assert_eq!(cluster.end(7, SIZE, SIZE + 100).await, Ok(SIZE + 100), "an answer was lost, and another append has begun");
     assert_eq!(cluster.end(8, SIZE + 100, SIZE + 150).await, Ok(SIZE + 150));
     cluster.update(1);
     cluster.read().await.unwrap();

@@ -40,10 +40,10 @@ impl AppendMeta for SqliteMeta {
     }
 }
 
-/// The last append of an object, and until when it holds it.
-fn last(tx: &Transaction<'_>, version: UploadId) -> Result<(u64, u64)> {
-    let sql = "SELECT append, append_until_ms FROM objects WHERE version = ?1";
-    Ok(tx.prepare_cached(sql)?.query_row([version.0], |row| Ok((row.get(0)?, row.get(1)?)))?)
+/// The append of an object that began last, until when it holds the object, and the append that ended last.
+fn last(tx: &Transaction<'_>, version: UploadId) -> Result<(u64, u64, u64)> {
+    let sql = "SELECT append, append_until_ms, append_ended FROM objects WHERE version = ?1";
+    Ok(tx.prepare_cached(sql)?.query_row([version.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?)
 }
 
 fn begin_in(tx: &Transaction<'_>, begin: BeginAppend) -> Result<BegunAppend> {
@@ -52,12 +52,16 @@ fn begin_in(tx: &Transaction<'_>, begin: BeginAppend) -> Result<BegunAppend> {
         return Err(MetaError::Refused("an append has a number above 0".into()));
     }
     let object = objects::get(tx, &name)?;
-    let (before, held_until_ms) = last(tx, object.version)?;
-    let is_under_way = before == append && held_until_ms > 0;
-    if renews && !is_under_way {
+    let (before, held_until_ms, ended) = last(tx, object.version)?;
+    let is_under_way = before == append && held_until_ms > GIVEN_UP;
+    if ended == append || (renews && !is_under_way) {
         return Ok(BegunAppend::Lost);
     }
-    if before != append && held_until_ms > now_ms {
+    // A hold that lasts much longer than one that begins now was given before the clock was set back: it is over, and its writer is fenced. One that was given
+    // a moment later, while this request waited, lasts a little longer.
+    let longest_ms = until_ms.saturating_add(until_ms.saturating_sub(now_ms));
+    let holds = (now_ms.saturating_add(1)..=longest_ms).contains(&held_until_ms);
+    if before != append && holds {
         return Ok(BegunAppend::Busy { until_ms: held_until_ms });
     }
     if at.is_some_and(|at| at != object.size) {
@@ -70,18 +74,22 @@ fn begin_in(tx: &Transaction<'_>, begin: BeginAppend) -> Result<BegunAppend> {
 
 fn end_in(tx: &Transaction<'_>, end: EndAppend) -> Result<ObjectRecord> {
     let EndAppend { name, version, append, from, to } = end;
+    if append == 0 {
+        return Err(MetaError::Refused("an append has a number above 0".into()));
+    }
     let object = objects::get(tx, &name)?;
     let conflict =
         |why: &str| Err(MetaError::Conflict(format!("{why}: what was written behind the end of {name} is not part of it")));
     if object.version != version {
         return conflict("the object was overwritten or converted");
     }
-    let (last, held_until_ms) = last(tx, version)?;
+    let (last, _, ended) = last(tx, version)?;
+    // A repeated request; others may have begun since. The size of a version never falls.
+    if ended == append && to <= object.size {
+        return Ok(object);
+    }
     if last != append {
         return conflict("another append has begun since");
-    }
-    if object.size == to && held_until_ms == 0 {
-        return Ok(object);
     }
     if object.size != from || to < from {
         return conflict("the object has another size");
@@ -92,7 +100,8 @@ fn end_in(tx: &Transaction<'_>, end: EndAppend) -> Result<ObjectRecord> {
         return Err(MetaError::Refused(format!("the stripes of {name} hold {holds} bytes, so it cannot have {to}")));
     }
     // A conversion that has read the object before starts again.
-    let sql = "UPDATE objects SET size = ?2, append_until_ms = 0, updates = updates + 1 WHERE version = ?1";
+    let sql =
+        "UPDATE objects SET size = ?2, append_until_ms = 0, append_ended = append, updates = updates + 1 WHERE version = ?1";
     tx.prepare_cached(sql)?.execute((version.0, to))?;
     Ok(ObjectRecord { size: to, ..object })
 }

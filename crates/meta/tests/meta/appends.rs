@@ -108,7 +108,8 @@ async fn one_append_is_under_way_and_only_the_last_one_ends() {
     assert_eq!(world.begin(world.asked(2)).await, BegunAppend::Busy { until_ms: 200 });
     assert!(world.fences(world.asked(1)).await);
     world.begin(BeginAppend { renews: true, until_ms: 300, ..world.asked(1) }).await;
-    assert_eq!(world.begin(BeginAppend { now_ms: 250, ..world.asked(2) }).await, BegunAppend::Busy { until_ms: 300 });
+    let renewed = BeginAppend { now_ms: 250, until_ms: 350, ..world.asked(2) };
+    assert_eq!(world.begin(renewed).await, BegunAppend::Busy { until_ms: 300 });
     let late = |append| BeginAppend { now_ms: 300, until_ms: 400, ..world.asked(append) };
     assert!(world.fences(late(2)).await, "the first one's updates may still come");
     assert_eq!(world.begin(BeginAppend { renews: true, ..late(1) }).await, BegunAppend::Lost);
@@ -137,8 +138,36 @@ async fn one_append_is_under_way_and_only_the_last_one_ends() {
     meta.give_up_append(world.epoch, name(), 2).await.unwrap();
     assert!(matches!(world.begin(world.asked(4)).await, BegunAppend::Busy { .. }), "another one was given up");
     meta.give_up_append(world.epoch, name(), 3).await.unwrap();
+    assert_eq!(world.begin(BeginAppend { renews: true, ..world.asked(3) }).await, BegunAppend::Lost, "it was given up");
     assert!(world.fences(world.asked(4)).await);
     assert!(matches!(meta.begin_append(world.epoch, world.asked(0)).await, Err(MetaError::Refused(_))));
+}
+
+#[tokio::test]
+async fn the_end_of_an_append_succeeds_again_when_another_one_has_begun() {
+    let world = World::new().await;
+    world.begin(world.asked(7)).await;
+    let opened = world.open(Some(HOLDS)).await.unwrap();
+    world.meta.mark_open(world.epoch, world.stripe, opened.term.term).await.unwrap();
+    world.end(7, SIZE, SIZE + 10).await.unwrap();
+    assert_eq!(world.begin(world.asked(7)).await, BegunAppend::Lost, "one that has ended does not begin again");
+    world.begin(world.asked(8)).await;
+    assert_eq!(world.end(7, SIZE, SIZE + 10).await.unwrap().size, SIZE + 10, "an answer was lost");
+    assert!(matches!(world.end(7, SIZE + 10, SIZE + 20).await, Err(MetaError::Conflict(_))), "it ends twice");
+    assert_eq!(world.end(8, SIZE + 10, SIZE + 20).await.unwrap().size, SIZE + 20);
+    assert!(matches!(world.end(7, SIZE, SIZE + 10).await, Err(MetaError::Conflict(_))), "nothing tells that it has ended");
+    assert_eq!(world.size().await, SIZE + 20);
+}
+
+#[tokio::test]
+async fn a_hold_from_before_the_clock_was_set_back_is_over() {
+    let world = World::new().await;
+    world.begin(BeginAppend { now_ms: 900_000, until_ms: 900_100, ..world.asked(1) }).await;
+    assert!(world.fences(world.asked(2)).await, "the first one's updates may still come");
+    assert_eq!(world.begin(world.asked(3)).await, BegunAppend::Busy { until_ms: 200 });
+    // It was renewed while this request waited.
+    let late = BeginAppend { now_ms: 90, until_ms: 190, ..world.asked(3) };
+    assert_eq!(world.begin(late).await, BegunAppend::Busy { until_ms: 200 });
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ macro_rules! back_to_schema_11 {
     DROP TABLE stripe_terms;
     ALTER TABLE objects DROP COLUMN append;
     ALTER TABLE objects DROP COLUMN append_until_ms;
+    ALTER TABLE objects DROP COLUMN append_ended;
     ALTER TABLE policies DROP COLUMN updates;
     ALTER TABLE objects DROP COLUMN updates;
     ALTER TABLE uploads DROP COLUMN updates;

@@ -193,7 +193,9 @@ async fn a_database_of_schema_19_has_moved_no_disk() {
     let before = meta.nodes().await.unwrap();
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    let sql = "DROP INDEX disks_moved; ALTER TABLE disks DROP COLUMN moved_to; UPDATE schema_version SET version = 19";
+    let sql = "ALTER TABLE objects DROP COLUMN append; ALTER TABLE objects DROP COLUMN append_until_ms; ALTER TABLE objects DROP COLUMN append_ended;
+        ALTER TABLE policies DROP COLUMN updates; ALTER TABLE stripe_terms DROP COLUMN grows_to;
+        DROP INDEX disks_moved; ALTER TABLE disks DROP COLUMN moved_to; UPDATE schema_version SET version = 19";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     let meta = open(&path);
     assert_eq!(meta.nodes().await.unwrap(), before);

@@ -509,7 +509,8 @@ async fn terms_are_listed_in_pages_and_a_database_of_schema_18_has_none() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP TABLE stripe_terms; ALTER TABLE objects DROP COLUMN append; ALTER TABLE objects DROP COLUMN append_until_ms;
-        ALTER TABLE policies DROP COLUMN updates; ALTER TABLE objects DROP COLUMN updates; ALTER TABLE uploads DROP COLUMN updates;
+        ALTER TABLE objects DROP COLUMN append_ended; ALTER TABLE policies DROP COLUMN updates;
+        ALTER TABLE objects DROP COLUMN updates; ALTER TABLE uploads DROP COLUMN updates;
         DROP INDEX disks_moved; ALTER TABLE disks DROP COLUMN moved_to; UPDATE schema_version SET version = 18";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     let meta = open(&path);

@@ -10,6 +10,9 @@ const PARTS_MAX: usize = 255;
 /// Numbers are counted up from 1, so none of a stripe that exists is near this.
 const NUMBER_MAX: u64 = 1 << 62;
 
+/// The most updates of a version that a reader names: several times as many as a block has records.
+const VERSION_NUMBERS_MAX: usize = 1024;
+
 /// What is wrong with a packet, beside the bytes of its parts.
 pub(crate) fn fault_of(packet: &Packet, has_parts: bool) -> Option<&'static str> {
     let (is_right, fault) = match packet {
@@ -27,7 +30,10 @@ pub(crate) fn fault_of(packet: &Packet, has_parts: bool) -> Option<&'static str>
         Packet::Arrived { load, at } | Packet::Stuck { load, at } => {
             (load.from.stripe == at.stripe && !has_parts, "it speaks of two stripes, or has parts")
         }
-        Packet::Read { .. } => (!has_parts, "a read has parts"),
+        Packet::Read { read, .. } => {
+            let is_known = read.since.as_ref().is_none_or(|since| since.numbers.len() <= VERSION_NUMBERS_MAX);
+            (is_known && !has_parts, "a read has parts, or names too many updates")
+        }
         Packet::Content { found, .. } => {
             (matches!(found, Found::Served { .. }) == has_parts, "a read's answer and its parts do not fit")
         }

@@ -87,7 +87,7 @@ async fn calls_identify_their_caller_and_errors_are_transferred_completely() {
     let channel = channel(&cluster.security(&agent("a")), &running.address).await.unwrap();
     let mut client = rpc::membership_client(channel.clone());
     let reply = client.register(rpc::with_deadline(register(), Duration::from_secs(5))).await.unwrap();
-    assert_eq!((reply.get_ref().node, reply.get_ref().protocol), (7, 4));
+    assert_eq!((reply.get_ref().node, reply.get_ref().protocol), (7, u32::from(PROTOCOL.newest)));
     assert_eq!(*running.members.registered.lock().unwrap(), [agent("a")]);
 
     let status = client.heartbeat(HeartbeatRequest::default()).await.unwrap_err();

@@ -20,6 +20,12 @@ impl Block {
         if !self.leader.as_ref().is_some_and(Leader::is_active) {
             return self.serve(read, span);
         }
+        // What is not decided yet needs no question. It is looked at again when the others have confirmed.
+        if let Some(leader) = &self.leader
+            && let Err(why) = self.participant.read_last(span, |id| leader.is_pending(id))
+        {
+            return self.participant.serve(read, Err(why));
+        }
         let Config { me, dependence, .. } = &self.participant.config;
         let is_asked = |block: &&BlockId| *block != me && dependence.of(block.index, me.index);
         let asked: BTreeSet<BlockId> = self.participant.members.iter().filter(is_asked).copied().collect();

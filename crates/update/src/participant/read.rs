@@ -30,6 +30,8 @@ pub enum NotServed {
     Busy,
     /// The block is not part of the stripe any more.
     Fenced,
+    /// What the range contains is damaged on this disk. The machine never says so: its shell may.
+    Unreadable,
 }
 
 impl Participant {

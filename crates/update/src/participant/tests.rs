@@ -309,9 +309,14 @@ fn an_update_without_room_is_refused_unless_it_is_known() {
     let mut node = Node::new(2);
     let (first, second) = (record(0, vec![part(0, 1)]), record(0, vec![part(0, 2)]));
     node.receive(0, prepare(stamp(FIRST, 0, 0), &first));
-    let actions = node.sync(Event::NoRoom(prepare(stamp(FIRST, 0, 0), &first)));
+    let no_room = |from, record| {
+        let message = prepare(stamp(FIRST, 0, 0), record);
+        Event::NoRoom { from: Peer::Block(crate::fixtures::block(from)), message }
+    };
+    let actions = node.sync(no_room(0, &first));
     assert_eq!(sent(&actions), [held(1)]);
-    let actions = node.sync(Event::NoRoom(prepare(stamp(FIRST, 0, 0), &second)));
+    assert_eq!(sent(&node.sync(no_room(1, &second))), [], "it does not lead this stream");
+    let actions = node.sync(no_room(0, &second));
     assert!(matches!(sent(&actions)[..], [(0, Message::Refused { .. })]), "{actions:?}");
 }
 

@@ -256,6 +256,25 @@ fn a_damaged_page_loses_the_block_and_not_the_disk() {
 }
 
 #[test]
+fn a_read_of_a_damaged_page_is_refused_and_the_block_stays_open() {
+    let (mut world, data) = world();
+    let node = world.home(block(0, 0));
+    let path = world.nodes[node].disk.as_ref().unwrap().store.payload_path(block(0, 0));
+    world.nodes[node].files.flip_bit(Path::new(&path), 8 * (PAGE_LEN - 1)).unwrap();
+    let updater = &mut world.nodes[node].disk.as_mut().unwrap().updater;
+    let mut read = |number: u64, start: u64| {
+        let asked = Read { range: Span::new(start, start + 10), since: None, has_lease: true };
+        updater.read(block(0, 0), number, asked, 0).unwrap();
+        let served = |output| if let Output::Served { result, .. } = output { Some(result) } else { None };
+        updater.take_outputs().into_iter().find_map(served).unwrap()
+    };
+    assert_eq!(read(1, 10), Err(NotServed::Unreadable));
+    let other = read(2, PAGE_LEN).unwrap().content.unwrap();
+    assert_eq!(other.bytes, data[0][PAGE_LEN as usize..PAGE_LEN as usize + 10]);
+    assert!(updater.blocks().any(|id| id == block(0, 0)));
+}
+
+#[test]
 fn a_block_that_is_removed_frees_its_journal() {
     let (mut world, _) = world();
     request(&mut world, 1, Pieces::from([(0, piece(10, vec![1; 4000]))]));
