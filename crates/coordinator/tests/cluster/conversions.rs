@@ -117,7 +117,7 @@ async fn a_put_that_was_converted_since_is_still_reported_as_stored() {
     let (upload, size) = (before.version, LEN as u64);
     let stored = bare.commit_put(api::CommitPutRequest { upload, size, put_key: Vec::new() }).await.unwrap().into_inner();
     assert_eq!((stored.version, stored.written, stored.size), (after.version, before.version, size));
-    let other = bare.commit_put(api::CommitPutRequest { upload, size: size - 1, put_key: Vec::new() }).await.unwrap_err();
+    let other = bare.commit_put(api::CommitPutRequest { upload, size: size + 1, put_key: Vec::new() }).await.unwrap_err();
     assert_eq!(from_status(&other).reaction, Reaction::NotFound);
 }
 
