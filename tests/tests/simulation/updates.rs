@@ -38,6 +38,7 @@ const COORDINATOR: &str = "coordinator";
 const SEEDS: u64 = TROUBLES.len() as u64;
 /// Threads that run seeds.
 const THREADS: usize = 2;
+const STACK_BYTES: usize = 16 << 20;
 /// The codes of objects, the copies of their data, and cells.
 const CODES: [(&str, u32, u64); 3] = [("rs(4,2)", 1, CELL_LEN), ("rs(2,2)", 2, BLOCK_LEN), ("butterfly(4)", 1, 32 << 10)];
 /// Bytes that belong to one writer. The next ones belong to the other.
@@ -84,7 +85,7 @@ fn acknowledged_writes_in_place_survive() {
     let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| {
+            let work = || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds.end {
@@ -94,7 +95,9 @@ fn acknowledged_writes_in_place_survive() {
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
                     }
                 }
-            });
+            };
+            // Unoptimised futures of clients within clients are large.
+            std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work).expect("a thread starts");
         }
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -270,7 +270,7 @@ impl Appended<'_> {
         };
         tokio::select! {
             biased;
-            done = work => done,
+            done = Box::pin(work) => done,
             error = renewals => Err(error),
         }
     }
