@@ -5,13 +5,46 @@ use crate::{
     disk::Disk,
     fault::{Rule, dropped},
     open::Open,
-    record::{PageImage, Stored},
+    piece::Piece,
+    record::{PageImage, Stored, UnitChanges},
     shape::pages_of,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use weft_store::{Image, Patch, Position};
 use weft_types::{CHECKSUM_UNIT_LEN, Error, PAGE_LEN, PAGES_PER_UNIT, Result, Seq, Span, crc32c, crc32c_joined};
 use weft_update::{Batch, Delta, Entry};
+
+/// Deltas that were read from the journal: a long one changes many units.
+#[derive(Default)]
+struct Loaded {
+    deltas: BTreeMap<Delta, (Arc<Piece>, UnitChanges)>,
+    bytes: usize,
+}
+
+/// The most bytes of them; one delta at least.
+const LOADED_BYTES_MAX: usize = 32 << 20;
+
+impl Loaded {
+    fn get(
+        &mut self,
+        delta: &Delta,
+        load: impl FnOnce() -> Result<(Arc<Piece>, UnitChanges)>,
+    ) -> Result<&(Arc<Piece>, UnitChanges)> {
+        if !self.deltas.contains_key(delta) {
+            let loaded = load()?;
+            let bytes = loaded.0.bytes.len();
+            if self.bytes + bytes > LOADED_BYTES_MAX {
+                *self = Self::default();
+            }
+            self.bytes += bytes;
+            self.deltas.insert(*delta, loaded);
+        }
+        self.deltas.get(delta).ok_or_else(|| Error::fatal("a delta that was read is gone"))
+    }
+}
 
 impl Open {
     /// Journals the after-images of a batch, in records of one unit or less. All deltas of a page are added in one pass.
@@ -23,9 +56,9 @@ impl Open {
                 held.room = None;
             }
         }
-        let mut positions = Vec::new();
+        let (mut positions, mut loaded) = (Vec::new(), Loaded::default());
         for (unit, deltas) in by_unit {
-            if let Err(error) = self.journal_unit(unit, &deltas, batch, &mut positions, disk) {
+            if let Err(error) = self.journal_unit((unit, &deltas, &mut loaded), batch, &mut positions, disk) {
                 // All of them are journalled again, or none is needed.
                 disk.journal.release(&positions);
                 return Err(error);
@@ -36,13 +69,12 @@ impl Open {
 
     fn journal_unit(
         &mut self,
-        unit: u64,
-        deltas: &[Delta],
+        (unit, deltas, loaded): (u64, &[Delta], &mut Loaded),
         batch: &Batch,
         positions: &mut Vec<Position>,
         disk: &mut Disk,
     ) -> Result<()> {
-        let pages = self.images_of(unit, deltas, disk)?;
+        let pages = self.images_of(unit, deltas, loaded, disk)?;
         if dropped(Rule::ImagesFirst) {
             return self.patch(&pages, batch, disk);
         }
@@ -71,7 +103,7 @@ impl Open {
     }
 
     /// The pages of a unit after these deltas, checked against the CRC32C that the records say it has then.
-    fn images_of(&self, unit: u64, deltas: &[Delta], disk: &Disk) -> Result<Vec<PageImage>> {
+    fn images_of(&self, unit: u64, deltas: &[Delta], loaded: &mut Loaded, disk: &Disk) -> Result<Vec<PageImage>> {
         let range = Span::new(unit * CHECKSUM_UNIT_LEN, ((unit + 1) * CHECKSUM_UNIT_LEN).min(self.shape.len()));
         let mut numbers = BTreeSet::new();
         for delta in deltas {
@@ -86,8 +118,8 @@ impl Open {
         }
         let mut expected = self.reader.units().get(unit as usize).copied().unwrap_or(0);
         for delta in deltas {
-            let (piece, unit_changes) = self.delta(delta, disk)?;
-            self.shape.changes(delta.stream, &piece, |offset, change| add_to_pages(&mut pages, offset, change));
+            let (piece, unit_changes) = loaded.get(delta, || self.delta(delta, disk))?;
+            self.shape.changes(delta.stream, piece, range, |offset, change| add_to_pages(&mut pages, offset, change));
             expected ^= unit_changes.get(&(delta.stream, unit as u32)).copied().unwrap_or(0);
         }
         let image = |(number, bytes): (u64, Vec<u8>)| PageImage { number, crc: crc32c(&bytes), bytes };
@@ -132,7 +164,7 @@ impl Open {
         if dropped(Rule::RedoCopies) && self.is_restarting {
             all.clear();
             for (unit, deltas) in self.deltas_by_unit(batch)? {
-                all.extend(self.images_of(unit, &deltas, disk)?);
+                all.extend(self.images_of(unit, &deltas, &mut Loaded::default(), disk)?);
             }
         }
         self.patch(&all, batch, disk)
@@ -184,5 +216,31 @@ fn add_to_pages(pages: &mut BTreeMap<u64, Vec<u8>>, mut offset: u64, mut change:
             add(page, part);
         }
         (offset, change) = (offset + part.len() as u64, rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_update::{Session, UpdateId};
+
+    #[test]
+    fn a_delta_is_read_once_for_all_units_that_it_changes() {
+        let delta = |number: u64| {
+            let id = UpdateId { session: Session { number: 1, ends_at_ms: 9 }, counter: number, lead: 0 };
+            Delta { stream: 0, number, id }
+        };
+        let (mut loaded, mut loads) = (Loaded::default(), 0);
+        let mut get = |number: u64, len: usize| {
+            let load = || {
+                loads += 1;
+                Ok((Arc::new(Piece { start: number, bytes: vec![1; len] }), UnitChanges::new()))
+            };
+            assert_eq!(loaded.get(&delta(number), load).unwrap().0.start, number);
+            (loads, loaded.bytes)
+        };
+        assert_eq!([get(1, 10), get(2, 20), get(1, 10), get(2, 20)], [(1, 10), (2, 30), (2, 30), (2, 30)]);
+        assert_eq!(get(3, LOADED_BYTES_MAX), (3, LOADED_BYTES_MAX), "memory is bounded");
+        assert_eq!(get(1, 10), (4, 10));
     }
 }

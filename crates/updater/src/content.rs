@@ -64,15 +64,10 @@ impl Open {
         let deltas = at.added.iter().chain(&at.removed).filter(|_| !dropped(Rule::Overlay));
         for delta in deltas {
             let (piece, _) = self.delta(delta, disk)?;
-            self.shape.changes(delta.stream, &piece, |offset, change| {
-                let part = Span::new(offset, offset + change.len() as u64).intersect(range);
-                if part.is_empty() {
-                    return;
-                }
-                let change = &change[(part.start - offset) as usize..(part.end - offset) as usize];
-                let first = (part.start - range.start) as usize;
+            self.shape.changes(delta.stream, &piece, range, |offset, change| {
+                let (first, len) = ((offset - range.start) as usize, change.len() as u64);
                 add(&mut bytes[first..first + change.len()], change);
-                crc ^= crc32c_contribution(crc32c(change), part.len(), range.end - part.end);
+                crc ^= crc32c_contribution(crc32c(change), len, range.end - offset - len);
             });
         }
         Ok(Content { bytes, crc })

@@ -104,12 +104,17 @@ impl Shape {
         Span::new(first.map_or(0, |span| span.start), last.map_or(0, |span| span.end))
     }
 
-    /// Calls `visit` with each part of this block that a delta changes: its offset, and what is added to its bytes.
-    pub(crate) fn changes(&self, stream: u8, delta: &Piece, mut visit: impl FnMut(u64, &[u8])) {
+    /// Calls `visit` with each part of a range of this block that a delta changes: its offset, and what is added to its bytes.
+    pub(crate) fn changes(&self, stream: u8, delta: &Piece, range: Span, mut visit: impl FnMut(u64, &[u8])) {
         let mut product = Vec::new();
         for run in self.runs(delta.span()) {
-            let Some(source) = delta.bytes.get(run.from..run.from + run.len) else { continue };
             for (sub_block, factor) in self.column(stream, run.sub_block) {
+                let first = self.offset(&run, *sub_block);
+                let part = Span::new(first, first + run.len as u64).intersect(range);
+                let from = run.from + part.start.saturating_sub(first) as usize;
+                let Some(source) = delta.bytes.get(from..from + part.len() as usize).filter(|it| !it.is_empty()) else {
+                    continue;
+                };
                 let bytes = match factor {
                     Factor::One => source,
                     Factor::Other(_) if dropped(Rule::Coefficients) => source,
@@ -119,7 +124,7 @@ impl Shape {
                         &product
                     }
                 };
-                visit(self.offset(&run, *sub_block), bytes);
+                visit(part.start, bytes);
             }
         }
     }
@@ -139,8 +144,8 @@ impl Shape {
     /// What a delta adds to the CRC32C of each unit (1 MiB) of this block. CRCs are linear: see `weft_types::crc`.
     pub(crate) fn unit_changes(&self, stream: u8, delta: &Piece, changes: &mut UnitChanges) {
         let len = self.len();
-        self.changes(stream, delta, |mut offset, mut bytes| {
-            while !bytes.is_empty() && offset < len {
+        self.changes(stream, delta, Span::new(0, len), |mut offset, mut bytes| {
+            while !bytes.is_empty() {
                 let number = offset / CHECKSUM_UNIT_LEN;
                 let end = ((number + 1) * CHECKSUM_UNIT_LEN).min(len);
                 let (part, rest) = bytes.split_at(bytes.len().min((end - offset) as usize));
@@ -261,11 +266,14 @@ mod tests {
                         let (old, mut unit) = (crc32c(&block), BTreeMap::new());
                         let touched = shape.touched(stream, delta.span());
                         shape.unit_changes(stream, &delta, &mut unit);
-                        shape.changes(stream, &delta, |offset, bytes| {
-                            let span = Span::new(offset, offset + bytes.len() as u64);
-                            assert!(touched.iter().any(|at| at.contains(span)));
-                            bytes.iter().enumerate().for_each(|(at, byte)| block[offset as usize + at] ^= byte);
-                        });
+                        let middle = (start + 37).min(block.len() as u64);
+                        for range in [Span::new(0, middle), Span::new(middle, block.len() as u64)] {
+                            shape.changes(stream, &delta, range, |offset, bytes| {
+                                let span = Span::new(offset, offset + bytes.len() as u64);
+                                assert!(range.contains(span) && touched.iter().any(|at| at.contains(span)));
+                                bytes.iter().enumerate().for_each(|(at, byte)| block[offset as usize + at] ^= byte);
+                            });
+                        }
                         assert_eq!(block, wanted, "{spec} block {index}, {len} bytes at {start} of block {stream}");
                         assert_eq!(crc32c(&block), old ^ unit.get(&(stream, 0)).copied().unwrap_or(0), "{spec} block {index}");
                         assert_eq!(touched.is_empty(), !shape.dependence.of(index as u8, stream), "{spec} block {index}");
