@@ -116,7 +116,7 @@ async fn a_range_of_one_block_takes_one_question_and_the_rest_two_rounds() {
     assert!(world.get(5..2000).await == bytes[5..2000]);
     let asked = world.asked();
     assert!(asked.len() == 1 && asked[0].must_confirm && asked[0].since.is_none(), "{asked:?}");
-    assert_eq!(world.coordinator.calls(), ["StatObject"], "it is told with the object");
+    assert_eq!(world.coordinator.calls(), ["StatObject"], "the answer about the object says where its blocks are");
 
     assert!(world.get(0..bytes.len()).await == bytes);
     let asked = world.asked();

@@ -51,6 +51,16 @@ async fn accepted(incoming: &mut Incoming, head_max: HeadMax) -> Result<(UpdateR
     }
 }
 
+/// A client's connection to agent `a`: the client, what `a` receives, and what `a` sends.
+async fn to_agent() -> (UpdateClient, UpdateReader, UpdateWriter) {
+    let (address, mut incoming) = listen(Security::Insecure).await;
+    let net = net();
+    let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
+    let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
+    let (reader, writer) = accepted.unwrap();
+    (client.unwrap(), reader, writer)
+}
+
 /// A connection of agent `b` to agent `a`: what `a` receives, and what `b` sends.
 async fn between_agents() -> (UpdateReader, UpdateWriter) {
     let (address, mut incoming) = listen(Security::Insecure).await;
@@ -279,11 +289,7 @@ async fn what_cannot_travel_is_refused_before_anything_is_kept_of_it() {
 
 #[tokio::test]
 async fn a_request_brings_its_route_if_it_begins_at_its_block() {
-    let (address, mut incoming) = listen(Security::Insecure).await;
-    let net = net();
-    let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
-    let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
-    let (client, (mut reader, mut writer)) = (client.unwrap(), accepted.unwrap());
+    let (client, mut reader, mut writer) = to_agent().await;
     let routed = |hops: &[(u8, u8)]| UpdateRequest { route: Some(route(hops)), ..request(1, vec![part(0, 10)]) };
     let refused = client.request(routed(&[(1, 2)])).await.unwrap_err();
     assert!(refused.reaction == Reaction::InvalidInput && refused.message.contains("not a tree"), "{refused}");
@@ -394,11 +400,7 @@ fn read(start: u64, len: u64) -> OpenRead {
 
 #[tokio::test]
 async fn a_read_returns_the_bytes_that_were_asked_for_or_the_reason() {
-    let (address, mut incoming) = listen(Security::Insecure).await;
-    let net = net();
-    let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
-    let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
-    let (client, (mut reader, mut writer)) = (client.unwrap(), accepted.unwrap());
+    let (client, mut reader, mut writer) = to_agent().await;
     let version = || Version { term: 3, trimmed: 1, numbers: vec![2] };
     let served = |bytes: &[u8]| Found::Served { version: version(), crc: weft_proto::crc32c(bytes) };
     let bytes = part(0, 50).bytes;
@@ -454,11 +456,8 @@ fn long_ranges_are_read_in_pieces() {
 
 #[tokio::test]
 async fn when_the_connection_breaks_all_waiting_requests_fail_and_later_ones_do_at_once() {
-    let (address, mut incoming) = listen(Security::Insecure).await;
-    let net = net();
-    let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
-    let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
-    let (client, (mut reader, mut writer)) = (Arc::new(client.unwrap()), accepted.unwrap());
+    let (client, mut reader, mut writer) = to_agent().await;
+    let client = Arc::new(client);
     let waiting: Vec<_> = (0..5)
         .map(|counter| {
             let client = Arc::clone(&client);
@@ -492,11 +491,7 @@ async fn when_the_connection_breaks_all_waiting_requests_fail_and_later_ones_do_
 
 #[tokio::test]
 async fn a_client_that_is_dropped_closes_its_connection() {
-    let (address, mut incoming) = listen(Security::Insecure).await;
-    let net = net();
-    let dialled = UpdateClient::dial(net.as_ref(), &Security::Insecure, &address, "a", CLUSTER);
-    let (client, accepted) = tokio::join!(dialled, accepted(&mut incoming, HeadMax::Small));
-    let (mut reader, _writer) = accepted.unwrap();
+    let (client, mut reader, _writer) = to_agent().await;
     drop(client);
     let ended = timeout(Duration::from_secs(5), reader.next()).await.unwrap();
     assert!(matches!(ended, Err(FrameError::Closed)));
