@@ -251,10 +251,10 @@ impl Node {
     /// word. Those that take too long join later.
     pub(crate) async fn sort_disks(self: &Arc<Self>, disks: &Arc<Disks>, aside: &[v1::AsideDisk]) -> Result<()> {
         let aside = aside.iter().map(|disk| (disk.id.clone(), disk.why.clone())).collect();
-        let (joining, leaving) = disks.sort(&aside);
-        if !leaving.is_empty() {
-            // After a restart they wait for the coordinator's word.
-            let (state, marked) = (Arc::clone(&self.state), disks.marked_ids());
+        let joining = disks.sort(&aside);
+        // After a restart they wait for the coordinator's word. Also those of before: they may not be marked yet, and nothing is written twice.
+        let (state, marked) = (Arc::clone(&self.state), disks.marked_ids());
+        if !marked.is_empty() {
             self.seams.disk_mode.run(move || state.update(|memory| memory.disks.extend(marked))).await?;
         }
         let until = Instant::now() + OPENING_PATIENCE;

@@ -8,10 +8,9 @@ use tokio::time::Instant;
 pub(super) const ASIDE_MARK: &str = "aside-";
 
 impl Disks {
-    /// The coordinator's answer: the disks to keep aside, with the reasons, by id. Returns the numbers of those that may join now, and of those
-    /// that are newly kept aside.
-    pub(crate) fn sort(&self, aside: &BTreeMap<String, String>) -> (Vec<usize>, Vec<usize>) {
-        let (mut joining, mut leaving) = (Vec::new(), Vec::new());
+    /// The coordinator's answer: the disks to keep aside, with the reasons, by id. Returns the numbers of those that may join now.
+    pub(crate) fn sort(&self, aside: &BTreeMap<String, String>) -> Vec<usize> {
+        let mut joining = Vec::new();
         for (number, disk) in self.0.iter().enumerate().filter(|(_, disk)| !disk.id().is_empty()) {
             let why = aside.get(disk.id());
             let mut standing = disk.standing();
@@ -20,7 +19,6 @@ impl Disks {
                     let now = Standing::Aside(why.clone());
                     if *standing != now {
                         tracing::warn!(disk = %disk.path.display(), why, "keeps a disk aside: none of its blocks is served");
-                        leaving.push(number);
                     }
                     *standing = now;
                 }
@@ -32,7 +30,7 @@ impl Disks {
                 }
             }
         }
-        (joining, leaving)
+        joining
     }
 
     /// Whether a disk is kept aside, by its number.
