@@ -60,7 +60,9 @@ fn an_interrupted_write_says_what_is_written() {
     cluster.put("data", &content, &CODING).ok();
     let mut write = cluster.start(["write", "-", "data", "--offset", "0"], Stdio::piped());
     let new = bytes(MIB + MIB / 2, 4);
-    write.child().stdin.as_mut().expect("a pipe").write_all(&new).expect("the write reads on");
+    // It stays open: at the end of its input, the write would begin the second update.
+    let mut pipe = write.child().stdin.take().expect("a pipe");
+    pipe.write_all(&new).expect("the write reads on");
     // Its first MiB is complete, and the next is not.
     let is_there = |content: &[u8]| {
         let out = cluster.file("out");
@@ -70,6 +72,7 @@ fn an_interrupted_write_says_what_is_written() {
     wait_for("the first update", || is_there(&new));
     send_signal(write.child().id(), "INT");
     let ended = write.end().code(130);
+    drop(pipe);
     // On a slow machine, it has shown its progress before.
     assert_eq!(ended.stderr.lines().last(), Some("weft: interrupted: bytes 0-1048575 are written"), "{}", ended.stderr);
     content[..MIB].copy_from_slice(&new[..MIB]);
