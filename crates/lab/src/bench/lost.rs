@@ -12,7 +12,7 @@ use super::{
     node::{Held, Layout, STRIPES_MAX, bring_back, make_fast},
     repair::{Case, Subject, network, store_bytes},
 };
-use crate::testbed::{Carried, LinkRate, Testbed};
+use crate::testbed::{LinkRate, Testbed};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use std::{
     cmp::Reverse,
@@ -227,7 +227,7 @@ impl LostNodes {
         }
         let before = testbed.carried()?;
         let (seconds, cpu_idle) = self.heal(session).await?;
-        let carried: Vec<Carried> = testbed.carried()?.into_iter().zip(before).map(|(now, before)| now.since(before)).collect();
+        let carried = testbed.carried_since(before)?;
         if self.leaves == Leaves::Lost {
             session.client.set_auto_repair(false).await?;
         }
@@ -240,10 +240,8 @@ impl LostNodes {
             Leaves::Drained => self.drain(session, false).await?,
         }
         bring_back(session, testbed, &self.held).await?;
-        let rate = testbed.settings().link.map(LinkRate::goodput_bytes_per_s);
-        let busiest = carried.iter().map(|it| it.up.max(it.down)).max().unwrap_or(0);
         let sample = Sample { seconds, bytes_moved: carried.iter().map(|it| it.up).sum(), cpu_idle };
-        Ok(Healed { sample, busiest_s: rate.map(|rate| busiest as f64 / rate) })
+        Ok(Healed { sample, busiest_s: testbed.busiest_s(&carried) })
     }
 
     /// Kills the agents, and waits until their nodes are lost and the cluster has counted their blocks. Nothing is rebuilt.

@@ -132,15 +132,17 @@ impl LostNode {
             prefer: String::new(),
         };
         let load = Load::of(session, self.node, &options).await?;
-        let idle = IdleMeter::begin();
+        let (before, idle) = (testbed.carried()?, IdleMeter::begin());
         let seconds = self.recover(session, &options).await?;
         let cpu_idle = idle.share();
+        let busiest_s = testbed.busiest_s(&testbed.carried_since(before)?);
         let rate = testbed.settings().link.map(LinkRate::goodput_bytes_per_s);
         let most = self.bring_back(session, testbed).await?;
         Ok(Recovered {
             sample: Sample { seconds, bytes_moved: load.moved_bytes, cpu_idle },
             bound_s: rate.map(|rate| load.busiest_bytes as f64 / rate),
             least_s: rate.map(|rate| load.bound_bytes as f64 / rate),
+            busiest_s,
             most,
         })
     }
@@ -180,10 +182,12 @@ impl LostNode {
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) sample: Sample,
-    /// The least time that the links allow for its plans.
+    /// The least time that the links allow for the plans with which it would begin.
     pub(crate) bound_s: Option<f64>,
     /// The least time that the links allow for any plans of the same scheme.
     pub(crate) least_s: Option<f64>,
+    /// The least time in which the busiest link carries what it has carried.
+    pub(crate) busiest_s: Option<f64>,
     /// Blocks that the busiest requestor received.
     pub(crate) most: usize,
 }

@@ -147,19 +147,19 @@ struct Row {
     rate_mib_s: f64,
     /// The median time relative to the bound.
     over_bound: Option<f64>,
-    /// The time of the busiest link by the plans of this way, at least.
-    plans_s: Option<f64>,
+    /// The least time in which the busiest link carries what it has carried, median.
+    busiest_s: Option<f64>,
     /// The rate relative to that of the first way with the same scheme.
     gain: f64,
-    /// The gain that the plans allow, if all links were used fully.
-    plans_gain: Option<f64>,
+    /// The gain if the busiest link of both ways were always full.
+    busiest_gain: Option<f64>,
 }
 
 /// The runs of one way and scheme.
 #[derive(Debug, Default)]
 struct Runs {
     samples: Vec<Sample>,
-    plans: Vec<f64>,
+    busiest: Vec<f64>,
     least: Vec<f64>,
 }
 
@@ -289,7 +289,7 @@ impl BenchNode {
                 }
                 let recovered = node.rebuild(session, testbed, &cases[at], requestors).await?;
                 runs[at].samples.push(recovered.sample);
-                runs[at].plans.extend(recovered.bound_s);
+                runs[at].busiest.extend(recovered.busiest_s);
                 runs[at].least.extend(recovered.least_s);
             }
         }
@@ -313,9 +313,9 @@ impl BenchNode {
                 format!("{:.1}", row.rate_mib_s),
                 seconds(it.bound_s),
                 times(row.over_bound),
-                seconds(row.plans_s),
+                seconds(row.busiest_s),
                 times(Some(row.gain)),
-                times(row.plans_gain),
+                times(row.busiest_gain),
                 format!("{:.0} %", it.cpu_idle * 100.0),
             ]
         };
@@ -328,9 +328,9 @@ impl BenchNode {
             "MiB/s",
             "bound",
             "/ bound",
-            "its plans",
+            "busiest link",
             &gain,
-            "plans allow",
+            "links allow",
             "CPU idle",
         ];
         let table = columns(heading, &(2..heading.len()).collect::<Vec<_>>(), report.results.iter().map(row));
@@ -346,14 +346,14 @@ fn rows(cases: &[Case], runs: &[Runs], ways: usize, rebuilt_mib: f64) -> Vec<Row
     let mut rows = Vec::with_capacity(cases.len());
     for (at, (case, outcome)) in cases.iter().zip(&outcomes).enumerate() {
         let first = at - at % ways.max(1);
-        let (plans_s, first_plans_s) = (median(&runs[at].plans), median(&runs[first].plans));
+        let (busiest_s, first_busiest_s) = (median(&runs[at].busiest), median(&runs[first].busiest));
         rows.push(Row {
             select: case.select.clone(),
             rate_mib_s: rebuilt_mib / outcome.median_s,
             over_bound: outcome.bound_s.map(|bound| outcome.median_s / bound),
-            plans_s,
+            busiest_s,
             gain: outcomes[first].median_s / outcome.median_s,
-            plans_gain: first_plans_s.zip(plans_s).map(|(first, own)| first / own),
+            busiest_gain: first_busiest_s.zip(busiest_s).map(|(first, own)| first / own),
             outcome: outcome.clone(),
         });
     }
@@ -433,15 +433,15 @@ mod tests {
     #[test]
     fn each_scheme_is_compared_with_its_first_way_and_with_its_bound() {
         let cases = parsed(&["--select", "random,boost", "--scheme", "ppr,pipeline"]).cases().unwrap();
-        let run = |seconds: f64, plans: f64, least: f64| Runs {
+        let run = |seconds: f64, busiest: f64, least: f64| Runs {
             samples: vec![Sample { seconds, bytes_moved: 1, cpu_idle: 0.5 }],
-            plans: vec![plans],
+            busiest: vec![busiest],
             least: vec![least],
         };
         let runs = [run(9.0, 6.0, 3.0), run(4.0, 3.0, 3.0), run(8.0, 4.0, 2.0), run(2.0, 2.0, 2.0)];
         let rows = rows(&cases, &runs, 2, 8.0);
         let shown: Vec<_> =
-            rows.iter().map(|row| (row.gain, row.over_bound.unwrap(), row.plans_gain.unwrap(), row.rate_mib_s)).collect();
+            rows.iter().map(|row| (row.gain, row.over_bound.unwrap(), row.busiest_gain.unwrap(), row.rate_mib_s)).collect();
         assert_eq!(shown[0], (1.0, 3.0, 1.0, 8.0 / 9.0));
         assert_eq!(shown[1], (2.25, 4.0 / 3.0, 2.0, 2.0));
         assert_eq!(shown[2..], [(1.0, 4.0, 1.0, 1.0), (4.0, 1.0, 2.0, 4.0)]);

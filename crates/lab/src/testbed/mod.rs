@@ -237,6 +237,18 @@ impl Testbed {
         self.network.carried()
     }
 
+    /// What each node has sent and received since `before`.
+    pub(crate) fn carried_since(&self, before: Vec<Carried>) -> Result<Vec<Carried>> {
+        Ok(self.carried()?.into_iter().zip(before).map(|(now, before)| now.since(before)).collect())
+    }
+
+    /// The least time in which the busiest of the nodes' links carries this; `None` if they have no limit, or not all the same.
+    pub(crate) fn busiest_s(&self, carried: &[Carried]) -> Option<f64> {
+        let rate = self.settings.link.filter(|_| !self.settings.is_uneven())?.goodput_bytes_per_s();
+        let busiest = carried.iter().map(|it| it.up.max(it.down)).max().unwrap_or(0);
+        Some(busiest as f64 / rate)
+    }
+
     /// Moves this thread, and everything that it starts, into the testbed's network, where the coordinator is.
     pub(crate) fn enter(&self) -> Result<()> {
         enter(&self.network.outside())
